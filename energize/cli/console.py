@@ -93,19 +93,6 @@ def progress_bar(console: Console, what: str, *, shown: bool = True) -> Iterator
         yield advance
 
 
-def size_text(size: float) -> str:
-    """Return a number of bytes for people.
-
-    >>> size_text(123456)
-    '120.6 KiB'
-    """
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if size < 1024:
-            return f"{size:.0f} B" if unit == "B" else f"{size:.1f} {unit}"
-        size /= 1024
-    return f"{size:.1f} TiB"
-
-
 def counted(number: int, what: str) -> str:
     """Return a number of things, for people.
 

@@ -14,12 +14,13 @@ from typing import Annotated, Any
 import numpy as np
 import PIL.Image
 import typer
+from rich.filesize import decimal
 from rich.table import Table
 from rich.text import Text
 from typer import Option
 
 from energize.cli import mixes
-from energize.cli.console import Console, counted, print_json, short, size_text, table
+from energize.cli.console import Console, counted, print_json, short, table
 from energize.core.columns import Column
 from energize.core.loss_weights import WEIGHTS
 from energize.core.restoring import restore_sample
@@ -63,7 +64,7 @@ def info(
     """Show the samples, shards, splits and fields of a folder, or the parts of a metadataset."""
     console = Console()
     if mixes.is_jsonl(path):
-        count, size = JsonlSource(path).count, size_text(path.stat().st_size)
+        count, size = JsonlSource(path).count, decimal(path.stat().st_size)
         console.say(f"{path}: {counted(count, 'sample')}, {size}")
         console.say("Samples: crude: plain dicts with the line as `json`; no splits")
     elif mixes.is_folder(path):
@@ -76,7 +77,7 @@ def _show_folder(console: Console, path: Path, split_config: str, dataset_config
     found = nv_meta.read_info(path)
     counts = found.shard_counts
     splits = nv_meta.read_splits(path, split_config)
-    size = size_text(sum((path / shard).stat().st_size for shard in counts))
+    size = decimal(sum((path / shard).stat().st_size for shard in counts))
     samples = counted(sum(counts.values()), "sample")
     console.say(f"{path}: {samples} in {counted(len(counts), 'shard')}, {size}")
     if found.energon_version is not None:

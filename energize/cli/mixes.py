@@ -119,21 +119,29 @@ class Run:
         return cast("IndexedDataset[Any]", dataset)
 
 
-def takes_run(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command, which has a parameter `run`, the options of `Run` in its place."""
-    own = inspect.signature(command, eval_str=True).parameters
-    options = inspect.signature(Run, eval_str=True).parameters
+def takes(name: str, kind: type[Any]) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Give a command, which has a parameter of that name, the options of a dataclass instead."""
+    options = inspect.signature(kind, eval_str=True).parameters
 
-    @wraps(command)
-    def called(**given: Any) -> None:
-        command(run=Run(**{name: given.pop(name) for name in options}), **given)
+    def taking(command: Callable[..., None]) -> Callable[..., None]:
+        own = inspect.signature(command, eval_str=True).parameters
 
-    shown = [each for name, each in own.items() if name != "run"]
-    shown += [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in options.values()]
-    called.__signature__ = inspect.Signature(shown)  # type: ignore[attr-defined]
-    called.__annotations__ = {each.name: each.annotation for each in shown}
-    del called.__wrapped__
-    return called
+        @wraps(command)
+        def called(**given: Any) -> None:
+            made = kind(**{option: given.pop(option) for option in options})
+            command(**{name: made}, **given)
+
+        shown = [each for each in own.values() if each.name != name]
+        shown += [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in options.values()]
+        called.__signature__ = inspect.Signature(shown)  # type: ignore[attr-defined]
+        called.__annotations__ = {each.name: each.annotation for each in shown}
+        del called.__wrapped__
+        return called
+
+    return taking
+
+
+takes_run = takes("run", Run)
 
 
 def made_encoder(text: str) -> TaskEncoder[Any, Any, Any, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -15,7 +16,7 @@ from typer import Option
 
 from energize.cli.console import Console, counted, progress_bar
 from energize.cli.look import show_columns, show_config, show_item, show_splits
-from energize.cli.mixes import is_folder, is_jsonl, object_named
+from energize.cli.mixes import is_folder, is_jsonl, object_named, takes
 from energize.data.media import MediaFilterConfig
 from energize.data.nv_meta import CRUDE, is_prepared
 from energize.energon.loading import prepare_metadataset
@@ -29,29 +30,46 @@ _PARTS = ("train", "val", "test")
 _DAMAGED_SHOWN = 20
 
 Names = list[str] | None
-NumWorkers = Annotated[
-    int | None,
-    Option("--num-workers", "--workers", min=1, help="How many processes; by default the cores."),
-]
-Progress = Annotated[bool, Option("--progress/--no-progress")]
-MediaByGlob = Annotated[
-    str | None,
-    Option("--media-metadata-by-glob", help="Store metadata of media, by name: '*.jpg,*.png'."),
-]
-MediaByHeader = Annotated[
-    bool, Option("--media-metadata-by-header", help="The same, by how files begin.")
-]
-MediaByExtension = Annotated[
-    bool, Option("--media-metadata-by-extension", help="The same, by usual extensions.")
-]
-TmpPath = Annotated[Path | None, Option(help="Where the index with media metadata is built.")]
 
 
+@dataclass(frozen=True)
+class Work:
+    """Which files are media, and how they are read, by options that commands have in common."""
+
+    media_by_glob: Annotated[
+        str | None,
+        Option("--media-metadata-by-glob", help="Store metadata of media, by name: '*.jpg,*.png'."),
+    ] = None
+    media_by_header: Annotated[
+        bool, Option("--media-metadata-by-header", help="The same, by how files begin.")
+    ] = False
+    media_by_extension: Annotated[
+        bool, Option("--media-metadata-by-extension", help="The same, by usual extensions.")
+    ] = False
+    num_workers: Annotated[
+        int | None,
+        Option(
+            "--num-workers", "--workers", min=1, help="How many processes; by default the cores."
+        ),
+    ] = None
+    tmp_path: Annotated[
+        Path | None, Option(help="Where the index with media metadata is built.")
+    ] = None
+    progress: Annotated[bool, Option("--progress/--no-progress")] = True
+
+    @property
+    def media(self) -> tuple[str | None, bool, bool]:
+        """What was said of media."""
+        return self.media_by_glob, self.media_by_header, self.media_by_extension
+
+
+@takes("work", Work)
 def prepare(
     path: Annotated[
         Path,
         typer.Argument(help="A folder of tar shards, a .jsonl file, or a metadataset with joins."),
     ],
+    work: Work,
     *,
     split_ratio: Annotated[str | None, Option(help="Shares of train, val, test: 8,1,1.")] = None,
     split_parts: Annotated[Names, Option(help="SPLIT:REGEX, shards by name: 'val:val-.*'.")] = None,
@@ -86,7 +104,6 @@ def prepare(
     non_interactive: Annotated[
         bool, Option("--non-interactive", help="Never ask: what is missing is an error.")
     ] = False,
-    num_workers: NumWorkers = None,
     column: Annotated[
         Names,
         Option(
@@ -100,11 +117,6 @@ def prepare(
     checksums: Annotated[
         bool, Option("--checksums", help="Write a checksum of each sample.")
     ] = False,
-    media_by_glob: MediaByGlob = None,
-    media_by_header: MediaByHeader = False,
-    media_by_extension: MediaByExtension = False,
-    tmp_path: TmpPath = None,
-    progress: Progress = True,
 ) -> None:
     """Index a folder of tar shards, and say how it is split and what its samples are.
 
@@ -112,15 +124,14 @@ def prepare(
     Of a folder that is prepared, --column and --checksums are all that is written.
     """
     console = Console()
-    given = media_by_glob, media_by_header, media_by_extension
-    by = MediaFilterConfig.parse(*given) if any(given) else None
+    by = MediaFilterConfig.parse(*work.media) if any(work.media) else None
     if by is not None and (tar_index_only or not is_folder(path)):
         raise ConfigError("only folders have metadata of media; for it alone use prepare-media")
     columns = parse_columns(column or ())
     if not is_folder(path):
         if columns:
             raise ConfigError(f"{path} is a file: --column measures samples of folders")
-        _prepare_file(console, path, checksums=checksums, progress=progress)
+        _prepare_file(console, path, checksums=checksums, progress=work.progress)
         return
     choices: dict[str, Any] = {
         "split_ratios": None if split_ratio is None else parse_ratios(split_ratio),
@@ -141,20 +152,20 @@ def prepare(
                 f"{path} is prepared already, so --column and --checksums are all that is written: "
                 "leave the other options out, or give --force-overwrite to prepare it again"
             )
-        _add(console, path, num_workers, progress=progress, **measured)
+        _add(console, path, work, **measured)
         return
     choices["overwrite"] = force_overwrite
     if not tar_index_only:
         typed = not skip_dataset_yaml
         _complete(console, path, choices, typed=typed, may_ask=not non_interactive)
-    with progress_bar(console, "Indexing shards", shown=progress) as on_progress:
+    with progress_bar(console, "Indexing shards", shown=work.progress) as on_progress:
         report = index.prepare(
             path,
             **choices,
             **measured,
             dataset_yaml=dataset_yaml_name,
             shuffle_shards=shuffle_tars,
-            workers=num_workers,
+            workers=work.num_workers,
             sqlite=sqlite or by is not None,
             tar_index_only=tar_index_only,
             fix_duplicates=fix_duplicates,
@@ -170,7 +181,7 @@ def prepare(
     if by is None:
         console.say("Done")
     else:
-        _collect(console, path, by, num_workers, tmp_path, progress=progress)
+        _collect(console, path, by, work)
 
 
 def _show_measured(console: Console, report: Any) -> None:
@@ -184,16 +195,15 @@ def _show_measured(console: Console, report: Any) -> None:
 def _add(
     console: Console,
     path: Path,
-    workers: int | None,
+    work: Work,
     *,
     columns: dict[str, Any],
     column_defaults: dict[str, Any],
     checksums: bool,
-    progress: bool,
 ) -> None:
     """Write checksums and columns of a folder that is prepared."""
-    with progress_bar(console, "Reading shards", shown=progress) as on_progress:
-        options: dict[str, Any] = {"workers": workers, "on_progress": on_progress}
+    with progress_bar(console, "Reading shards", shown=work.progress) as on_progress:
+        options: dict[str, Any] = {"workers": work.num_workers, "on_progress": on_progress}
         if checksums:
             report = prepare_checksums(path, **options)
             console.say(f"Wrote checksums of {report.samples:,} samples, {report.bytes:,} bytes")
@@ -407,39 +417,26 @@ def _ask_field_map(
 # Metadata of media.
 
 
+@takes("work", Work)
 def prepare_media(
     path: Annotated[Path, typer.Argument(help="A prepared folder, or a plain one of files.")],
-    *,
-    media_by_glob: MediaByGlob = None,
-    media_by_header: MediaByHeader = False,
-    media_by_extension: MediaByExtension = False,
-    num_workers: NumWorkers = None,
-    tmp_path: TmpPath = None,
-    progress: Progress = True,
+    work: Work,
 ) -> None:
     """Store width, height, duration and the like of all media, for stores to look up.
 
     Exits with 1 when some are damaged; what is known of the others is stored all the same.
     """
-    by = MediaFilterConfig.parse(media_by_glob, media_by_header, media_by_extension)
+    by = MediaFilterConfig.parse(*work.media)
     if not is_folder(path):
         raise ConfigError(f"{path} is a file; media metadata are those of the files of a folder")
-    _collect(Console(), path, by, num_workers, tmp_path, progress=progress)
+    _collect(Console(), path, by, work)
 
 
-def _collect(
-    console: Console,
-    path: Path,
-    by: MediaFilterConfig,
-    workers: int | None,
-    tmp_path: Path | None,
-    *,
-    progress: bool,
-) -> None:
+def _collect(console: Console, path: Path, by: MediaFilterConfig, work: Work) -> None:
     """Collect the metadata, and tell which media are damaged; exit with 1 if any is."""
-    with progress_bar(console, "Looking at media", shown=progress) as on_progress:
-        options: dict[str, Any] = {"workers": workers, "on_progress": on_progress}
-        report = media.prepare_media(path, by, tmp_path=tmp_path, **options)
+    with progress_bar(console, "Looking at media", shown=work.progress) as on_progress:
+        options: dict[str, Any] = {"workers": work.num_workers, "on_progress": on_progress}
+        report = media.prepare_media(path, by, tmp_path=work.tmp_path, **options)
     if report.damaged:
         console.note(f"{counted(len(report.damaged), 'damaged file')}, without metadata:")
     for each in report.damaged[:_DAMAGED_SHOWN]:

@@ -213,7 +213,7 @@ def test_json_lines(tmp_path):
     file.write_text('{"n": 1}\n\n{"n": 2}\n')
     assert run("prepare", file).splitlines()[-1] == "Done. Found 2 samples."
     assert struct.unpack("<3Q", (tmp_path / "a.jsonl.idx").read_bytes()) == (0, 10, 19)
-    assert "2 samples, 19 B" in run("info", file)
+    assert "2 samples, 19 bytes" in run("info", file)
     file.write_text('{"n": 1}\n{"n": \n')
     refused([([file], 1, "line 2")], "prepare")
     refused([([file, "--column", "n=size:txt"], 2, "is a file")], "prepare")
