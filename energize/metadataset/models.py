@@ -500,7 +500,8 @@ class InBlend(Keys):
 
     @model_validator(mode="after")
     def _one_quota(self) -> InBlend:
-        _ = self.quota
+        if not (self.proportion is self.repeat is self.choose is None):
+            _ = self.quota
         return self
 
     @property

@@ -794,7 +794,7 @@ class SampleLoader(Generic[T_sample]):
             if whole not in contents:
                 contents[whole] = raw[whole] if decode is None else decode(whole, raw[whole])
             values[name] = contents[whole]
-        return self._typed(raw, values, contents)
+        return self.sample_type(**{**self._metadata(raw, contents), **values})
 
     @cached_property
     def _plans(self) -> dict[tuple[str, ...], _Plan]:
@@ -868,13 +868,7 @@ class SampleLoader(Generic[T_sample]):
         if not isinstance(values, Mapping):
             raise ConfigError(f"{said} a {type(values).__name__}, and no dict of fields")
         check_fields(self.sample_type, values, said)
-        return self._typed(raw, values, names)
-
-    def _typed(
-        self, raw: Mapping[str, Any], values: Mapping[str, Any], parts: Iterable[str]
-    ) -> T_sample:
-        """Return a sample with these values, made of these parts."""
-        return self.sample_type(**{**self._metadata(raw, parts), **values})
+        return self.sample_type(**{**self._metadata(raw, names), **values})
 
     @cached_property
     def _before(self) -> Mapping[str, int]:

@@ -10,7 +10,6 @@ from tests.cli.commands import program, refused, run
 from tests.support.columns import revalued
 from tests.support.prepared import captions, classes, image_bytes
 from tests.support.shards import packed
-from tests.support.terminal import Terminal
 
 BAD_IMAGES, BAD_TEXTS = range(3, 40, 10), range(5, 40, 20)
 
@@ -37,15 +36,6 @@ def one_shard(folder, files, sample_type, **options):
     (folder / "0.tar").write_bytes(packed(files))
     prepare(folder, split_ratios={"train": 1}, sample_type=sample_type, workers=1, **options)
     return folder
-
-
-def test_a_sound_folder(tmp_path):
-    folder = captions(tmp_path / "web", 80)
-    assert run("lint", folder).splitlines() == [
-        f"{folder} [train]: 60 samples, no faults",
-        f"{folder} [val]: 20 samples, no faults",
-        "No faults in 80 samples",
-    ]
 
 
 @pytest.mark.parametrize("parallel", [1, 3])
@@ -172,14 +162,6 @@ def test_metadatasets(damaged, tmp_path):
     shown = run("lint", mix, "--split-parts", "train", code=1)
     assert "mix.yaml:6" in shown
     assert "did you mean 'web'" in shown
-
-
-@pytest.mark.jobs
-def test_on_a_terminal_it_shows_how_far_it_is(damaged):
-    terminal = Terminal("lint", damaged)
-    assert terminal.answer([]) == 1
-    assert "Reading samples" in terminal.shown
-    assert "40/40" in terminal.shown
 
 
 @pytest.mark.jobs

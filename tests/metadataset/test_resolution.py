@@ -20,7 +20,7 @@ from energize import (
     get_val_dataset,
     get_val_datasets,
 )
-from energize.data.source import Subset, nested
+from energize.data.source import Subset
 from energize.metadataset import Blend, leaves_with_weights, resolve
 from tests.metadataset.conftest import folder_of
 from tests.support.tables import row
@@ -100,17 +100,6 @@ def test_subsets_that_cannot_be(mix):
     ]:
         with row(node), pytest.raises(kind, match=words):
             get_val_dataset(mix(node), split_part="train", batch_size=None)
-
-
-def test_nested_subsets():
-    half = Subset(ratios=(0.0, 0.5))
-    assert nested(None, None) is None
-    assert nested(Subset((1, 5)), None) == Subset((1, 5))
-    second = Subset(ratios=(0.5, 1.0))
-    assert nested(second, half).bounds(8) == (4, 6)  # the first half of the second one
-    assert nested(half, second).bounds(8) == (2, 4)
-    assert nested(None, half) == half
-    assert str(nested(Subset((10, None)), half)) == "[0%, 50%] of [10, end]"
 
 
 # What a program says beside the path

@@ -18,8 +18,7 @@ from energize import (
     StagePlan,
 )
 from energize.report import simulate
-from energize.report.forecast import asked_between, weighed_in
-from tests.support.datasets import INDEXED
+from energize.report.forecast import asked_between
 
 _SLOTS = 3.4
 """By which the shares of one blend may be off at any two places together, see `Apportionment`."""
@@ -155,14 +154,3 @@ def test_stages_that_count_different_things_have_shares_of_samples():
     assert both.unit == "tokens"
     assert [each.asked for each in both.sources] == [0.5, 0.5]
     assert [each.share for each in both.sources] == pytest.approx([0.5, 0.5], abs=0.05)
-
-
-@pytest.mark.parametrize("name", INDEXED)
-def test_every_dataset_says_what_it_is_asked_for(name):
-    dataset = INDEXED[name]
-    asked = asked_between(dataset, np.array([0, 1, 7, 40]))
-    assert asked.shape == (3, len(dataset.sources))
-    known = asked[~np.isnan(asked).any(axis=1)]
-    assert np.allclose(known.sum(axis=1), 1, atol=1e-6)
-    assert not (np.nan_to_num(asked) < -1e-9).any()
-    assert weighed_in(dataset)

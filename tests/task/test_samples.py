@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import copy
 import pickle
-import subprocess
 import sys
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from types import SimpleNamespace
 from typing import NamedTuple
 
@@ -30,7 +28,6 @@ from energize.core.samples import (
     pin_memory,
     sample_type_named,
 )
-from energize.energon.factories import edataclass
 from energize.errors import ConfigError, DatasetError, UntrustedCodeError
 from tests.support.refusals import check_refusals
 
@@ -241,24 +238,6 @@ def test_dataclasses_of_others_can_be_padding(kind):
 
 
 # The decorator of Megatron-Energon.
-
-
-@pytest.mark.jobs
-def test_type_checkers_know_the_fields_of_an_edataclass(tmp_path):
-    own = sys.modules[edataclass.__module__]
-    (tmp_path / "decorator.py").write_text(Path(own.__file__).read_text())  # without the package
-    (tmp_path / "program.py").write_text(
-        "from decorator import edataclass\n\n@edataclass\nclass Tokens:\n"
-        "    weight: float = 1.0\n    ids: list[int]\n\n"
-        'fine = Tokens(ids=[1])\nwrong = Tokens(ids="no")\n'
-    )
-    command = [sys.executable, "-m", "mypy", "--strict", "program.py"]
-    done = subprocess.run(
-        command, capture_output=True, text=True, timeout=100, check=False, cwd=tmp_path
-    )
-    found = [line for line in done.stdout.splitlines() if "program.py" in line]
-    assert len(found) == 1, done.stdout
-    assert 'program.py:9: error: Argument "ids" to "Tokens"' in found[0]
 
 
 # Samples as text.
