@@ -63,7 +63,7 @@ DEFAULT = "default"
 FILESYSTEM = "filesystem://"
 
 _SUFFIXES = (".yaml", ".yml")
-_LISTED, _LONGEST_PATH = 1000, 500
+_LISTED = 1000
 _IN_BLEND = "an entry of a blend is one mixture"
 _IN_STAGE = "a stage is one mixture"
 _OF_BLENDS = {"scheme": None, "block_size": None, "stop": None, "temperature": 1, "unit": "samples"}
@@ -617,7 +617,9 @@ def resolved_store(ref: str, base: Path, *, existing: bool = True) -> str:
         raise ConfigError(f"{short(ref)} is remote or of an unknown kind; {kinds}")
     path = Path(os.path.abspath(base / name))
     if existing and not exists(path):  # Path.exists raises for some names
-        raise DatasetNotFoundError(f"{short(ref)} does not exist, looked for {_whole(path)}")
+        raise DatasetNotFoundError(
+            f"{short(ref)} does not exist, looked for {os.path.abspath(path)}"
+        )
     if os.path.isfile(path) and (plain or path.suffix != JSONL):
         raise ConfigError(f"{short(ref)} is a file; {kinds}")
     return f"{FILESYSTEM}{path}" if plain else str(path)
@@ -631,18 +633,10 @@ def _tidied(path: Path) -> Path:
     return tidy if tidy.exists() and tidy.samefile(path) else path.absolute()
 
 
-def _whole(path: Path) -> str:
-    """Return a whole path as people know it, or the beginning of one that is longer than any should
-    be.
-    """
-    text = os.path.abspath(path)
-    return text if len(text) <= _LONGEST_PATH else f"{text[:_LONGEST_PATH]}..."
-
-
 def _not_found(path: Path, given: str) -> str:
     if re.match(r"(?!file:)\w[\w+.-]+:/", given):  # a `Path` has one of the two slashes
         return f"{short(given)} is remote; this version reads local folders, so mount it or copy it"
-    text = f"{short(given)} does not exist, looked for {_whole(path)}"
+    text = f"{short(given)} does not exist, looked for {os.path.abspath(path)}"
     if given.startswith("~"):
         return f"{text}; ~ is not expanded, write ${{HOME}}{given[1:]}"
     if "$" in given:

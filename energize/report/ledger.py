@@ -71,10 +71,9 @@ class Book:
     @property
     def cost_name(self) -> str | None:
         """What costs are called; None where nothing is counted."""
-        named = self.settings.cost_name
-        if named is not None or self._column is None:
-            return named
-        return self._column.cost if isinstance(self._column.cost, str) else "cost"
+        column = self._column
+        weighed = self.settings if column is None else replace(self.settings, cost=column.cost)
+        return weighed.cost_name
 
     def begin(self, dataset: Dataset[Any], items: int | None) -> None:
         """Reading begins, after so many items of all ranks; of a dataset that may have other

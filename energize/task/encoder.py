@@ -608,12 +608,11 @@ class Level:
         """Return encoded samples after the rest of the hooks, as batches of level cost."""
         if batch_size is None:
             raise ConfigError("level is about batches, and batch_size is None")
-        grouped = "batch_group_criterion" in active_hooks(encoder)
-        if grouped or type(encoder).build_batch is not TaskEncoder.build_batch:
-            name = "batch_group_criterion" if grouped else "build_batch"
+        own = type(encoder).build_batch is not TaskEncoder.build_batch
+        if own or "batch_group_criterion" in active_hooks(encoder):
             raise ConfigError(
-                f"{type(encoder).__name__} overrides {name}, which says which samples share a "
-                "batch, and so does level; give one of the two"
+                f"{type(encoder).__name__} overrides batch_group_criterion or build_batch, which "
+                "say which samples share a batch, and so does level; give one of the two"
             )
         items = encoder.build_batch(
             samples, batch_size=None, packing_buffer_size=packing_buffer_size

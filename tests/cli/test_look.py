@@ -303,7 +303,7 @@ def test_what_a_run_delivered_is_shown_again(home, tmp_path):
             (["none:Upper"], 2, "cannot be imported: ModuleNotFoundError"),
             ([f"{file}:Uper"], 2, "did you mean 'Upper'"),
             ([f"{file}:broken"], 2, "ValueError: no encoder today"),
-            ([f"{file}:SkipSample"], 2, "is no TaskEncoder"),
+            ([f"{file}:SkipSample"], 2, "task_encoder is a TaskEncoder"),
             ([f"{file.parent}/none.py:Upper"], 2, "No such file"),
         ],
         "replay", web, "('energize', 1)", "--encoder",
