@@ -617,9 +617,7 @@ def resolved_store(ref: str, base: Path, *, existing: bool = True) -> str:
         raise ConfigError(f"{short(ref)} is remote or of an unknown kind; {kinds}")
     path = Path(os.path.abspath(base / name))
     if existing and not exists(path):  # Path.exists raises for some names
-        raise DatasetNotFoundError(
-            f"{short(ref)} does not exist, looked for {os.path.abspath(path)}"
-        )
+        raise DatasetNotFoundError(f"{short(ref)} does not exist, looked for {path}")
     if os.path.isfile(path) and (plain or path.suffix != JSONL):
         raise ConfigError(f"{short(ref)} is a file; {kinds}")
     return f"{FILESYSTEM}{path}" if plain else str(path)

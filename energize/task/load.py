@@ -557,9 +557,6 @@ class LoadingCode:
     modules that may be imported for the factories that dataset.yaml names.
 
     Raises `ConfigError` for values that are neither.
-
-    >>> LoadingCode(trust_code=["/data/cats"]).trusts(Path("/data/cats/2024"))
-    True
     """
 
     sample_loader: LoadFunction | Mapping[FolderPath, LoadFunction] | None = None
@@ -583,10 +580,6 @@ class LoadingCode:
                     f"trust_code: {module!r} is no folder, and no module that can be imported: "
                     f"{error}"
                 ) from error
-
-    def trusts(self, folder: Path) -> bool:
-        """Return whether code of this folder may be run."""
-        return why_not(folder, self.trust_code) is None
 
     def of(
         self,
