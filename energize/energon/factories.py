@@ -7,7 +7,7 @@ import re
 import warnings
 from abc import ABCMeta, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from enum import Enum
 from functools import partial
 from pathlib import Path
@@ -17,7 +17,6 @@ from typing import (
     Generic,
     Literal,
     Self,
-    TypedDict,
     TypeVar,
     cast,
     dataclass_transform,
@@ -58,6 +57,7 @@ from energize.task.load import (
     SampleDecoder,
     SampleLoader,
     loading_code,
+    parse_field,
 )
 from energize.task.pipeline import STORED, SampleOrder, SourceFactory
 
@@ -120,45 +120,40 @@ class Savable:
     """
 
 
-if TYPE_CHECKING:
-    SavableDataset = Dataset
+class _Extended(metaclass=ABCMeta):  # noqa: B024 - a base of two that are
+    """What extends a dataset of Energon by hand: that it is none of ours shows when it is read,
+    by a loader or another dataset, and the error says what to write instead.
+    """
 
-    class BaseWrapperDataset(Dataset[T_co], Generic[T_in, T_co]):
-        """A dataset over others."""
+    _none: type | None = None
 
-else:
+    def __init__(self, *args: Any, worker_config: Any = None, **kwargs: Any) -> None:
+        self.worker_config = worker_config
 
-    class _Extended(metaclass=ABCMeta):  # noqa: B024 - a base of two that are
-        """What extends a dataset of Energon by hand: that it is none of ours shows when it is read,
-        by a loader or another dataset, and the error says what to write instead.
-        """
+    @classmethod
+    def __subclasshook__(cls, kind: type) -> bool:
+        is_one = Dataset in kind.__mro__ and cls._none not in kind.__mro__
+        return is_one or NotImplemented
 
-        def __init__(self, *args: Any, worker_config: Any = None, **kwargs: Any) -> None:
-            self.worker_config = worker_config
 
-    class SavableDataset(_Extended, Generic[T_co]):
-        """The name of `Dataset` in Megatron-Energon, for annotations and `isinstance`.
+class SavableDataset(_Extended, Generic[T_co]):
+    """The name of `Dataset` in Megatron-Energon, for annotations and `isinstance`.
 
-        >>> from energize import ListSource
-        >>> isinstance(ListSource([1]), SavableDataset)
-        True
-        """
+    >>> from energize import ListSource
+    >>> isinstance(ListSource([1]), SavableDataset)
+    True
+    """
 
-        @classmethod
-        def __subclasshook__(cls, kind: type) -> bool:
-            return Dataset in kind.__mro__ or NotImplemented
 
-    class BaseWrapperDataset(_Extended, Generic[T_in, T_co]):
-        """The name of datasets over others in Megatron-Energon, for annotations and `isinstance`.
+class BaseWrapperDataset(_Extended, Generic[T_in, T_co]):
+    """The name of datasets over others in Megatron-Energon, for annotations and `isinstance`.
 
-        >>> from energize import LimitDataset, ListSource
-        >>> isinstance(LimitDataset(ListSource("abc"), 2), BaseWrapperDataset)
-        True
-        """
+    >>> from energize import LimitDataset, ListSource
+    >>> isinstance(LimitDataset(ListSource("abc"), 2), BaseWrapperDataset)
+    True
+    """
 
-        @classmethod
-        def __subclasshook__(cls, kind: type) -> bool:
-            return (Dataset in kind.__mro__ and Source not in kind.__mro__) or NotImplemented
+    _none = Source
 
 
 class PinMemoryMixin:
@@ -458,13 +453,9 @@ def _decoded_by(decoder: Any, factory: Any, raw_data: dict[str, Any]) -> Any:
 
 def _accessed(decoded: Mapping[str, Any], access: str, field: str) -> Any:
     """Return what "jpg,png" or "json[caption][en]" stands for."""
-    for option in access.split(","):
-        part, *keys = option.replace("]", "").split("[")
-        if part in decoded:
-            value = decoded[part]
-            for key in keys:
-                value = value[int(key)] if isinstance(value, list) else value[key]
-            return value
+    for each in parse_field(access):
+        if each.part in decoded:
+            return each.within(decoded[each.part])
     raise DataError(f"{decoded['__key__']}: there is no part {access!r} for the field {field!r}")
 
 
@@ -768,51 +759,8 @@ class ShardInfo:
     count: int
 
 
-@edataclass
-class WebdatasetInfo:
-    """What `.info.json` says: the samples of each shard, and by which release they were counted."""
-
-    energon_version: str | None = None
-    shard_counts: dict[str, int]
-
-
-@edataclass
-class WebdatasetSplits:
-    """What `split.yaml` says: the shards of each part, and which shards or samples are left out."""
-
-    split_parts: dict[str, list[str]]
-    exclude: list[str] = field(default_factory=list)
-
-
-class FilteredSample(TypedDict):
-    """What a raw sample holds beside its parts."""
-
-    __key__: str
-    __shard__: str
-    __restore_key__: tuple[str, int]
-    __sources__: tuple[SourceInfo, ...]
-
-
-@edataclass
-class DatasetSubset:
-    """A run of neighbouring samples: the part `range` of those that `absolute_range` counts."""
-
-    range: tuple[float, float] | None = None
-    absolute_range: tuple[int, int | None] | None = None
-
-    def compute_subset(self, total_samples: int) -> tuple[int, int]:
-        """Return the first of `total_samples` that belongs to it, and the one after the last.
-
-        Raises `ConfigError` when it asks for more samples than there are.
-
-        >>> DatasetSubset(absolute_range=(2, None), range=(0.0, 0.5)).compute_subset(10)
-        (2, 6)
-        """
-        return Subset(self.absolute_range, self.range or (0.0, 1.0)).bounds(total_samples)
-
-    def config(self) -> dict[str, Any]:
-        """Return both ranges by name."""
-        return {"range": self.range, "absolute_range": self.absolute_range}
+FilteredSample = dict[str, Any]
+"""A raw sample: parts by their names, `__key__`, `__shard__`, `__restore_key__`, `__sources__`."""
 
 
 @edataclass

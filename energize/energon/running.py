@@ -270,10 +270,6 @@ def _saved(dataset: Dataset[Any]) -> State | None:
     return running["cursor"].state() if "cursor" in running else running.get("state")
 
 
-def _save_state(dataset: Dataset[Any]) -> State:
-    return _saved(dataset) or {}
-
-
 def _restore_state(dataset: Dataset[Any], state: State | None) -> None:
     running = _running(dataset)
     running.clear()
@@ -287,26 +283,18 @@ def _len_worker(dataset: Dataset[Any], worker_idx: int | None = None) -> int:
     return len(range(lane.index, _length(dataset), lane.count))
 
 
-def _config(dataset: Dataset[Any]) -> dict[str, Any]:
-    return dataset.describe()
-
-
-def _yes(dataset: Dataset[Any]) -> bool:
-    return True
-
-
 _METHODS: dict[str, Callable[..., Any]] = {
-    "save_state": _save_state,
+    "save_state": lambda dataset: _saved(dataset) or {},
     "restore_state": _restore_state,
     "reset_state_own": partial(_restore_state, state=None),
     "reset_state_deep": partial(_restore_state, state=None),
     "len_rank": len,
     "len_worker": _len_worker,
     "worker_has_samples": lambda dataset: _len_worker(dataset) > 0,
-    "can_restore_sample": _yes,
-    "assert_can_restore": _yes,
+    "can_restore_sample": lambda _: True,
+    "assert_can_restore": lambda _: True,
     "restore_sample": restore_sample,
-    "config": _config,
+    "config": Dataset.describe,
 }
 """The methods of a `SavableDataset` there."""
 
@@ -440,19 +428,12 @@ os.register_at_fork(
 )
 
 
-def before_fork_hook(callable: Callable[[], None], make_persistent: bool = False) -> None:  # noqa: A002
-    """Call a function before each fork of this process; it is kept alive if `make_persistent`."""
-    _before.add_hook(callable, make_persistent)
-
-
-def after_in_parent_fork_hook(callable: Callable[[], None], make_persistent: bool = False) -> None:  # noqa: A002
-    """Call a function in this process after each fork of it."""
-    _in_parent.add_hook(callable, make_persistent)
-
-
-def after_in_child_fork_hook(callable: Callable[[], None], make_persistent: bool = False) -> None:  # noqa: A002
-    """Call a function in each process that is forked off this one."""
-    _in_child.add_hook(callable, make_persistent)
+before_fork_hook = _before.add_hook
+"""Calls a function before each fork of this process; it is kept alive if `make_persistent`."""
+after_in_parent_fork_hook = _in_parent.add_hook
+"""Calls a function in this process after each fork of it."""
+after_in_child_fork_hook = _in_child.add_hook
+"""Calls a function in each process that is forked off this one."""
 
 
 class ForkMixin:
