@@ -53,6 +53,9 @@ class TraversedDatasetReference:
 class DatasetLoaderInterface(ABC):
     """A metadataset or a single dataset, whose files were read and whose datasets can be made."""
 
+    path: Path
+    splits: Mapping[str, Any] = {}
+
     @abstractmethod
     def node(self, split_part: str, asked: Folder, *, existing: bool = True) -> Node | Staged:
         """Return what a split reads, with the settings `asked` around it; see `resolve`."""
@@ -110,15 +113,22 @@ class DatasetLoaderInterface(ABC):
     def prepare(self, split_part: str | None = None) -> Sequence[Path]:
         """Write down which samples joins put together, for one split or for all; see
         `prepare_metadataset`. Return the files.
+
+        With all of them, what was written for folders or splits that are others by now is removed.
         """
-        if split_part is None:
+        names = list(self.splits) if split_part is None else [split_part]
+        if not names:
             raise ConfigError("a single dataset has no splits to go through; give a split_part")
+        leaves = [leaf for name in names for leaf in every_leaf(self.node(name, entry_of()))]
         joins = [
             cast("JoinedSource", replace(leaf, subset=None, chosen=None).source())
-            for leaf in every_leaf(self.node(split_part, entry_of()))
+            for leaf in leaves
             if isinstance(leaf, JoinedLeaf)
         ]
-        return [write_matches(join) for join in joins]
+        files = list(dict.fromkeys(map(write_matches, joins)))
+        if split_part is None:
+            remove_matches(self.path.with_name(f"{self.path.name}.cache"), files)
+        return files
 
 
 class DatasetLoader(DatasetLoaderInterface):
@@ -190,19 +200,6 @@ class Metadataset(DatasetLoaderInterface):
 
     def node(self, split_part: str, asked: Folder, *, existing: bool = True) -> Node | Staged:
         return resolve(self.file, split_part, asked, existing=existing)
-
-    def prepare(self, split_part: str | None = None) -> Sequence[Path]:
-        """Write down which samples joins put together, for one split or for all of them.
-
-        With all of them, what was written for folders or splits that are others by now is removed.
-        """
-        if split_part is not None:
-            return super().prepare(split_part)
-        files = list(
-            dict.fromkeys(f for name in self.splits for f in super(Metadataset, self).prepare(name))
-        )
-        remove_matches(self.path.with_name(f"{self.path.name}.cache"), files)
-        return files
 
 
 class MetadatasetV2(Metadataset):

@@ -385,17 +385,7 @@ def _under_names(node: Any, named: Mapping[Any, Any]) -> Any:
     return node
 
 
-BasicDataLoader = SavableDataLoader
-
-
-def get_savable_loader(
-    dataset: Dataset[T], *, worker_config: WorkerConfig | None = None, **options: Any
-) -> SavableDataLoader[T]:
-    """Return a `SavableDataLoader`; arguments are those of `energize.get_loader`."""
-    return SavableDataLoader(dataset, worker_config=worker_config, **options)
-
-
-get_loader = get_savable_loader
+BasicDataLoader = get_savable_loader = get_loader = SavableDataLoader
 
 
 # What runs around a fork.
