@@ -34,17 +34,6 @@ class IndexSample:
     byte_size: int
 
 
-@edataclass
-class IndexSamplePart:
-    """Where the content of a part of a sample lies."""
-
-    tar_file_id: int
-    sample_index: int
-    part_name: str
-    content_byte_offset: int
-    content_byte_size: int
-
-
 class ITarSamplePointer(NamedTuple):
     """Where a sample lies in which shard."""
 
@@ -74,9 +63,7 @@ class _Closing:
 
 
 class SqliteIndexWriter(_Closing):
-    """Writes samples and their parts into a new database, as `energize prepare` does.
-
-    The media metadata of a folder are written by `energize.preparation.media.prepare_media`.
+    """Writes samples into a new database, as `energize prepare` does, which adds parts and media.
 
     >>> import tempfile
     >>> path = f"{tempfile.mkdtemp()}/index.sqlite"
@@ -105,11 +92,6 @@ class SqliteIndexWriter(_Closing):
                 database.execute("ROLLBACK TO adding")
                 raise DuplicateSampleKeyError(row.sample_key) from reason
         database.execute("RELEASE adding")
-
-    def append_parts(self, rows: Sequence[IndexSamplePart]) -> None:
-        """Add parts of samples."""
-        add = "INSERT INTO sample_parts VALUES (?, ?, ?, ?, ?)"
-        self._open().executemany(add, map(astuple, rows))
 
     def close(self) -> None:
         """Write the indexes, and close the database."""

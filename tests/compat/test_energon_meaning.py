@@ -466,7 +466,7 @@ def test_an_index_written_by_hand_is_read(tmp_path):
         SqliteIndexReader,
         SqliteIndexWriter,
     )
-    from energize.energon.flavors.webdataset.prepare import IndexSample, IndexSamplePart
+    from energize.energon.flavors.webdataset.prepare import IndexSample
 
     folder = captions(tmp_path / "captions", 12)
     with SqliteIndexReader(folder / ".nv-meta" / "index.sqlite") as reader:
@@ -483,11 +483,8 @@ def test_an_index_written_by_hand_is_read(tmp_path):
             with pytest.raises(DuplicateSampleKeyError) as found:
                 writer.append_samples(rows)
             assert found.value.sample_key == keys[1]
-        lies = {"content_byte_offset": 1024, "content_byte_size": 3}
-        row = IndexSamplePart(tar_file_id=0, sample_index=0, part_name="txt", **lies)
-        writer.append_parts([row])
     with pytest.raises(energize.ConfigError, match="closed"):
-        writer.append_parts([])
+        writer.append_samples([])
     with SqliteIndexReader(path) as reader:
         assert reader.get_sample_pointer_by_key("a") == (0, 512, 1536)
 
