@@ -134,8 +134,8 @@ def passes(*times, filtered=()):
 
 EXACT_STREAMS = {
     **dict.fromkeys(["iterable", "batch of iterable", "iterables that end", "packs"], each()),
-    **dict.fromkeys(["groups", "iter map"], each()),
-    **dict.fromkeys(["filter", "map of filter", "batch of filter"], even()),
+    **dict.fromkeys(["groups", "iter map", "item cost, uneven ends"], each()),
+    **dict.fromkeys(["filter", "map of filter", "batch of filter", "level buffer"], even()),
     **dict.fromkeys(["shuffle buffer", "groups of their sizes", "iter map with draws"], even()),
     "filter of filter": kept(lambda index: index % 2 == 0 and index % 3 > 0),
     "skipping map of filter": kept(lambda index: index % 2 == 0 and left_by_skips(index)),
@@ -148,6 +148,7 @@ EXACT_STREAMS = {
     "streams, first_exhausted": even(least=0, whole=[1]),
     "streams, all_exhausted": even(whole=[1]),
     "streams, maxima": passes(1, 3, 2, filtered=[0, 2]),
+    "item cost, all_exhausted": even(whole=[1]),
     "multiplexed, leave out": passes(1, 2, filtered=[0]),
     "generator": lambda source, index: (index % 4, index % 4),
     "generator over a stream": lambda source, index: (index % 4 if index % 2 == 0 else 0,) * 2,
@@ -162,7 +163,7 @@ def test_all_lanes_together_visit_each_sample_the_promised_number_of_times(name)
 
 PART_OF_WHAT_IS_NAMED = (
     "mix that yields", "packs that yield", "packs of blended streams", "batches of packs",
-    "blend of packs",
+    "blend of packs", "level batches of packs", "item cost of packs",
 )  # fmt: skip
 """Whose items may be made of some of the samples that they name: what a function yields of several
 samples names them all."""

@@ -252,6 +252,25 @@ def test_each_fault_is_told_with_its_place(tmp_path, monkeypatch):
             assert f"{key}): expected" in told, (node, value, told)
 
 
+VALUES = {
+    "1e-3": 0.001,
+    "1.5E+2": 150.0,
+    "-7": -7,
+    "007": 7,
+    "1:30": "1:30",
+    "2024-01-01": "2024-01-01",
+    "on": "on",
+    "No": False,
+    "'3'": "3",
+    "": None,
+    "=": "=",
+    "!!str 3": "3",
+    "!!int '3'": 3,
+    "-.inf": float("-inf"),
+    "9" * 400: float("inf"),
+    "123456789012345678": 123456789012345678,
+}
+
 DOCUMENTS = [
     ("", "mix.yaml: the document is empty; expected a mapping with __module__"),
     ("# nothing\n", "mix.yaml: the document is empty"),
