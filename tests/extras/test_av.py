@@ -232,6 +232,7 @@ def test_what_cannot_be_asked(tmp_path):
             ask()
 
 
+@pytest.mark.jobs
 @pytest.mark.parametrize("name", ["mp4 h264", "mkv h264", "ts h264"])
 def test_flipped_bytes_give_frames_or_an_error_that_says_so(name):
     refused = 0

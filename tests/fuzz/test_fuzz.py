@@ -23,6 +23,8 @@ from tests.fuzz.hunting import Hunt, Outcome
 from tests.fuzz.mutations import changed_bytes, mutated
 from tests.support.shards import packed
 
+pytestmark = pytest.mark.jobs  # they start processes, and wait for some
+
 TEXT = b"0123456789" * 3
 
 

@@ -19,6 +19,8 @@ from energize.loader import get_loader
 from tests.support.datasets import numbers
 from tests.support.loading import loader_of
 
+pytestmark = pytest.mark.jobs  # they wait
+
 
 def late_for_three(number: int) -> int:
     if number == 3:

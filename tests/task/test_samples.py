@@ -192,6 +192,7 @@ MOVED = {
 }
 
 
+@pytest.mark.jobs  # trainers take seconds to import
 @pytest.mark.parametrize("way", MOVED)
 @pytest.mark.parametrize("weights", [None, torch.ones(2)])
 def test_batches_pass_through_trainers(way, weights):
