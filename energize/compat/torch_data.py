@@ -244,7 +244,7 @@ class TorchDataset(IterableDataset[T], Generic[T]):
         if saved is not None:
             share.begin(start, saved.reader, saved.made, over=saved.over)
         elif self.dataset.indexed:
-            share.begin(start, self._state_at(start))
+            share.begin(start, _state_at(share.dataset, (start[0], 0)))
         else:
             share.go_on(start)
         self._share = share
@@ -290,13 +290,7 @@ class TorchDataset(IterableDataset[T], Generic[T]):
         loop, world = self.dataset._steps_per_epoch, self.worker_config.ranks().world_size
         after = position + steps * world, step + steps * (loop is not None)
         endless = loop is None and self.dataset.size == INFINITE
-        return self._state_at(after if endless else min(after, self._following(place)))
-
-    def _state_at(self, place: Place) -> State:
-        dataset = cast("IndexedDataset[T]", self.dataset)
-        state = dataset._state_at(place[0])
-        counted = dataset._steps_per_epoch is not None
-        return packed_state(dataset, state | {"step": place[1]} if counted else state)
+        return _state_at(self.dataset, after if endless else min(after, self._following(place)))
 
     def load_state_dict(self, state_dict: State, strict: bool = True) -> None:
         """Start the next loop at a state, that of a `Loader` too; see `Loader.load_state_dict`."""
@@ -331,6 +325,13 @@ class _ShareState(Model):
 _SHARE_STATE = TypeAdapter(_ShareState)
 
 
+def _state_at(dataset: Dataset[Any], place: Place) -> State:
+    """Return the state of a run over an indexed dataset at a place."""
+    state = cast("IndexedDataset[Any]", dataset)._state_at(place[0])
+    counted = dataset._steps_per_epoch is not None
+    return packed_state(dataset, state | {"step": place[1]} if counted else state)
+
+
 def _raising(error: EnergizeError) -> Iterator[Any]:
     raise error
     yield
@@ -356,6 +357,7 @@ class _Share(Iterator[T]):
         if loop is not None or dataset.sized:  # what is too much is cut where the rank's loop ends
             uneven = "repeat" if uneven == "repeat" else "pad"
         config = WorkerConfig(rank=rank + world_size * worker, world_size=world_size * workers)
+        self.dataset = dataset
         self._loader = Loader(dataset, config, replace(settings, uneven=uneven, apart=True))
         self._items: Iterator[T] = iter(())
         self._place: Place = _UNREAD

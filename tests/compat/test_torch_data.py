@@ -254,3 +254,9 @@ def test_real_workers(monkeypatch):
     of_another.place._table[0] = 1
     with pytest.raises(LoaderError, match="in the process of each rank"):
         next(iter(data_loader(of_another, 1)))
+
+
+def test_nothing_is_said_of_a_state_that_nobody_loaded(caplog):
+    loader = DataLoader(as_torch_dataset(ez.EpochizeDataset(shuffled(9), 5)), batch_size=None)
+    assert (len(list(loader)), len(list(loader))) == (5, 5)
+    assert not caplog.records
