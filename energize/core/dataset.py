@@ -146,7 +146,10 @@ class Dataset(Description, ABC, Generic[T_co]):
         config = None if name.startswith("_") else self.__dict__.get("worker_config")
         found = None if config is None else config.method(self, name)
         if found is None:
-            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+            text = f"{type(self).__name__!r} object has no attribute {name!r}"
+            if name in ("state_dict", "load_state_dict"):
+                text += ": a dataset has no position; its loader has one, get_loader(dataset)"
+            raise AttributeError(text)
         return found
 
     def __getitem__(self, position: int) -> T_co:

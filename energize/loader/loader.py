@@ -684,7 +684,8 @@ class SavableDataLoader(Loader[T]):
         accepted("get_loader", **options)
         if not isinstance(dataset, Dataset):
             raise ConfigError(
-                f"get_loader delivers an energize Dataset; got {type(dataset).__name__}"
+                f"get_loader delivers an energize Dataset; got {type(dataset).__name__}. What has "
+                "__len__ and __getitem__ becomes one by SequenceSource(...)"
             )
         dataset, config = configured(dataset, worker_config)
         if num_workers is not None:
