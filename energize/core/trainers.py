@@ -49,6 +49,17 @@ def _frames() -> Iterator[tuple[str, FrameType]]:
     return ((str(f.f_globals.get("__name__")), f) for f, _ in walk_stack(sys._getframe(2)))
 
 
+def _local(frame: FrameType, name: str = "self") -> Any:
+    """Return a local variable of one of their functions. What reading it makes a copy of, all
+    variables, is let go of: it would keep loaders and batches alive.
+    """
+    copied = frame.f_locals
+    value = copied.get(name)
+    if isinstance(copied, dict) and copied is not frame.f_globals:
+        copied.clear()
+    return value
+
+
 def check_iterated(dataset: Any) -> None:
     """Raise `ConfigError` where a trainer iterates a dataset itself."""
     module, _ = next(islice(_frames(), 1, None), ("", None))
@@ -61,8 +72,9 @@ def check_iterated(dataset: Any) -> None:
 
 def check_undivided(config: WorkerConfig) -> None:
     """Raise `ConfigError` where the part of a rank is about to be divided among ranks again."""
-    for _, frame in _frames():
-        kind = type(frame.f_locals.get("self")).__name__
+    for module, frame in _frames():
+        theirs = module.partition(".")[0] in _TRAINERS
+        kind = type(_local(frame)).__name__ if theirs else ""
         if kind in _DIVIDE and config.ranks().world_size > 1:
             raise ConfigError(
                 f"{kind} divides again what as_torch_dataset has divided among the ranks: most of "
@@ -117,7 +129,7 @@ def caller() -> Caller:
     fetcher = None
     for module, frame in _frames():
         function = frame.f_code.co_name
-        owner: Any = frame.f_locals.get("self")
+        owner: Any = _local(frame) if module.partition(".")[0] in _TRAINERS else None
         kind = type(owner).__name__
         if module.startswith(("lightning.", "pytorch_lightning.")):
             if kind == "_PrefetchDataFetcher":
@@ -172,7 +184,8 @@ class Standing:
         frames = _frames() if self._first and not self._last else ()
         self._first = False
         for _, frame in frames:
-            if frame.f_code.co_name == _EVALUATES and frame.f_locals["batch_size"] != counted(item):
+            evaluates = frame.f_code.co_name == _EVALUATES
+            if evaluates and _local(frame, "batch_size") not in (None, counted(item)):
                 raise ConfigError(
                     "the Trainer weighs the loss of each batch by per_device_eval_batch_size, and "
                     f"this one has {counted(item)} samples: set it to that"

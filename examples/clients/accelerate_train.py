@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import tempfile
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -63,21 +62,28 @@ class Run:
         # save_state asks for its state on all ranks, as a stream needs it, and one rank writes.
         self.accelerator.register_for_checkpointing(self.loader)
 
-    def train(self, steps: int | None = None) -> list[list[int]]:
-        """Train to the end of the epoch, or for some steps; the samples of each, of all ranks."""
-        trained = []
-        for batch in islice(self.loader, steps):
+    def train(self, save: Path | None = None) -> list[list[int]]:
+        """Train to the end of the epoch, saving on the way; the samples of each step of all
+        ranks.
+        """
+        trained: list[list[int]] = []
+        for batch in self.loader:
             with self.accelerator.accumulate(self.model):
                 here = batch.to(self.accelerator.device)
                 self.accelerator.backward(loss_of(self.model, here))
                 self.optimizer.step()
                 self.optimizer.zero_grad()
             trained.append(numbers(batch))
+            if save is not None and len(trained) == SAVED_AFTER:
+                self.accelerator.save_state(str(save))
         return of_all_ranks(trained)
 
-    def finish(self) -> dict[str, Any]:
-        """Train to the end of the epoch, and for another one: on what, and what came of it."""
-        trained = self.train() + self.train()
+    def finish(self, save: Path | None = None) -> dict[str, Any]:
+        """Train to the end of the epoch, and for another one: on what, and what came of it. With
+        `save`, on what after the checkpoint.
+        """
+        first = self.train(save)
+        trained = first[0 if save is None else RANKS * SAVED_AFTER :] + self.train()
         self.loader.close()
         return {"batches": trained, "weights": [each.tolist() for each in self.model.parameters()]}
 
@@ -86,10 +92,7 @@ def train_and_save(folder: Path) -> None:
     """A run that is not stopped, and saves on its way."""
     found = {}
     for name in DATASETS:
-        one = Run(name)
-        one.train(SAVED_AFTER)
-        one.accelerator.save_state(str(folder / name))
-        found[name] = one.finish()
+        found[name] = Run(name).finish(save=folder / name)
     _write(folder / "expected.json", found)
 
 

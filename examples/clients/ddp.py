@@ -11,7 +11,6 @@ import json
 import subprocess
 import sys
 import tempfile
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -44,15 +43,19 @@ class Run:
         config = WorkerConfig.default_worker_config(num_workers=2)
         self.loader: Loader[Numbers] = get_loader(batches(BATCHES), worker_config=config)
 
-    def train(self, steps: int | None = None) -> list[list[int]]:
-        """Train to the end of the epoch, or for some steps; the samples of each."""
-        trained = []
-        for batch in islice(self.loader, steps):
+    def train(self, save: Path | None = None) -> list[list[int]]:
+        """Train to the end of the epoch, saving on the way; the samples of each step."""
+        trained: list[list[int]] = []
+        for batch in self.loader:
             loss = loss_of(self.model, batch)
             loss.backward()  # type: ignore[no-untyped-call]  # waits for the other ranks
             self.optimizer.step()
             self.optimizer.zero_grad()
             trained.append(numbers(batch))
+            if save is not None and len(trained) == SAVED_AFTER:
+                state = self.state()  # the same on all ranks, so one writes it
+                if dist.get_rank() == 0:
+                    torch.save(state, save)
         return trained
 
     def state(self) -> dict[str, Any]:
@@ -75,12 +78,7 @@ def rank(folder: Path) -> None:
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
     whole, resumed = Run(), Run()
-    found = {"before": of_all_ranks(whole.train(SAVED_AFTER))}
-    state = whole.state()  # the same on all ranks, so one writes it
-    if dist.get_rank() == 0:
-        torch.save(state, folder / "checkpoint.pt")
-    dist.barrier()
-    found["after"] = of_all_ranks(whole.train())
+    found = {"epoch": of_all_ranks(whole.train(save=folder / "checkpoint.pt"))}
     found["next epoch"] = of_all_ranks(whole.train())
     resumed.load(torch.load(folder / "checkpoint.pt", weights_only=True))
     found["resumed"] = of_all_ranks(resumed.train())
@@ -106,7 +104,7 @@ def main() -> bool:
         command += [f"--nproc-per-node={RANKS}", "-m", "examples.clients.ddp", "--folder", made]
         subprocess.run(command, cwd=ROOT, check=True)
         found = json.loads((Path(made) / "found.json").read_text())
-    epoch = found["before"] + found["after"]
+    epoch = found["epoch"]
     steps = -(-BATCHES // RANKS)
     samples = sorted(number for batch in epoch for number in batch)
     return all(
@@ -114,7 +112,7 @@ def main() -> bool:
             alike("Steps of an epoch, all ranks", [RANKS * steps], [len(epoch)]),
             alike("Padding in its last step", [True], [epoch[-1] == []]),
             alike("Samples, each once", list(range(len(samples))), samples),
-            alike("Batches after the checkpoint", found["after"], found["resumed"]),
+            alike("Batches after it", epoch[RANKS * SAVED_AFTER :], found["resumed"]),
             alike("The next epoch's", found["next epoch"], found["resumed, next epoch"]),
             alike("Weights", found["weights"][:1], found["weights"][1:]),
         )
