@@ -236,23 +236,28 @@ def _read_frames(
     Every frame is decoded once, however many clips have it. Raise `_UntrustedIndexError` if frames
     are not what `index` says, `DecodeError` if they are damaged.
     """
-    wanted = sorted({number for first, last in spans for number in range(first, last + 1)})
+    places: dict[int, list[tuple[int, int]]] = {}
+    for clip, (first, last) in enumerate(spans):
+        for number in range(first, last + 1):
+            places.setdefault(number, []).append((clip, number - first))
+    clips: list[Any] = [None] * len(spans)
     form: dict[str, Any] = (
         {"width": size[0], "height": size[1], "interpolation": "BILINEAR"} if size else {}
     )
-    pixels = {
-        number: frame.reformat(format="rgb24", **form).to_ndarray().transpose(2, 0, 1)
-        for number, frame in _frames(source, what, index, wanted)
-    }
-    sizes = sorted({(each.shape[2], each.shape[1]) for each in pixels.values()})
-    if len(sizes) > 1:
-        told = ", ".join(f"{width} x {height}" for width, height in sizes)
-        raise DecodeError(
-            f"{what} has frames of several sizes, {told}; give "
-            "video_out_frame_size=(width, height) to have all of one size"
-        )
-    # By numpy: torch would wake its threads for each of these small copies.
-    clips = (np.stack([pixels[n] for n in range(first, last + 1)]) for first, last in spans)
+    for number, frame in _frames(source, what, index, sorted(places)):
+        pixels = frame.reformat(format="rgb24", **form).to_ndarray().transpose(2, 0, 1)
+        for clip, place in places[number]:
+            first, last = spans[clip]
+            if clips[clip] is None:
+                clips[clip] = np.empty((last - first + 1, *pixels.shape), dtype=np.uint8)
+            if clips[clip].shape[1:] != pixels.shape:
+                _, height, width = pixels.shape
+                raise DecodeError(
+                    f"{what} changes its size at frame {number}, to {width} x {height}; give "
+                    "video_out_frame_size=(width, height) to have all frames of one size"
+                )
+            # By numpy: torch would wake its threads for each of these small copies.
+            np.copyto(clips[clip][place], pixels)
     return [torch.from_numpy(clip) for clip in clips]
 
 
