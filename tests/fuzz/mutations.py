@@ -77,7 +77,8 @@ def _content(
     old, length = data[start:stop], stop - start
     kind = rng.choice(_KINDS)
     if text and rng.random() < 0.6:
-        near = str(int(old) + rng.choice((-1, 1))).encode() if old[:18].isdigit() else b""
+        number = old.isdigit() and len(old) <= 4000  # which is what Python reads
+        near = str(int(old) + rng.choice((-1, 1))).encode() if number else b""
         return rng.choice(
             (rng.choice(_NUMERALS), rng.choice(_WORDS) + rng.choice((b"", old)), near)
         )
