@@ -7,7 +7,7 @@ import re
 import warnings
 from abc import ABCMeta, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from functools import partial
 from pathlib import Path
@@ -17,6 +17,7 @@ from typing import (
     Generic,
     Literal,
     Self,
+    TypedDict,
     TypeVar,
     cast,
     dataclass_transform,
@@ -759,8 +760,51 @@ class ShardInfo:
     count: int
 
 
-FilteredSample = dict[str, Any]
-"""A raw sample: parts by their names, `__key__`, `__shard__`, `__restore_key__`, `__sources__`."""
+@edataclass
+class WebdatasetInfo:
+    """What `.info.json` says: the samples of each shard, and by which release they were counted."""
+
+    energon_version: str | None = None
+    shard_counts: dict[str, int]
+
+
+@edataclass
+class WebdatasetSplits:
+    """What `split.yaml` says: the shards of each part, and which shards or samples are left out."""
+
+    split_parts: dict[str, list[str]]
+    exclude: list[str] = field(default_factory=list)
+
+
+class FilteredSample(TypedDict):
+    """What a raw sample holds beside its parts."""
+
+    __key__: str
+    __shard__: str
+    __restore_key__: tuple[str, int]
+    __sources__: tuple[SourceInfo, ...]
+
+
+@edataclass
+class DatasetSubset:
+    """A run of neighbouring samples: the part `range` of those that `absolute_range` counts."""
+
+    range: tuple[float, float] | None = None
+    absolute_range: tuple[int, int | None] | None = None
+
+    def compute_subset(self, total_samples: int) -> tuple[int, int]:
+        """Return the first of `total_samples` that belongs to it, and the one after the last.
+
+        Raises `ConfigError` when it asks for more samples than there are.
+
+        >>> DatasetSubset(absolute_range=(2, None), range=(0.0, 0.5)).compute_subset(10)
+        (2, 6)
+        """
+        return Subset(self.absolute_range, self.range or (0.0, 1.0)).bounds(total_samples)
+
+    def config(self) -> dict[str, Any]:
+        """Return both ranges by name."""
+        return {"range": self.range, "absolute_range": self.absolute_range}
 
 
 @edataclass

@@ -7,7 +7,7 @@ from __future__ import annotations
 import os
 import sqlite3
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import astuple
 from itertools import islice
 from typing import Any, Generic, NamedTuple, Self, TypeVar
@@ -34,12 +34,31 @@ class IndexSample:
     byte_size: int
 
 
+@edataclass
+class IndexSamplePart:
+    """Where the content of a part of a sample lies."""
+
+    tar_file_id: int
+    sample_index: int
+    part_name: str
+    content_byte_offset: int
+    content_byte_size: int
+
+
 class ITarSamplePointer(NamedTuple):
     """Where a sample lies in which shard."""
 
     tar_file_id: int
     byte_offset: int
     byte_size: int
+
+
+class ITarRawSamplePartPointer(NamedTuple):
+    """Where the content of a part lies in which shard."""
+
+    tar_file_id: int
+    raw_byte_offset: int
+    raw_byte_size: int
 
 
 class DuplicateSampleKeyError(PrepareError, RuntimeError):
@@ -50,20 +69,10 @@ class DuplicateSampleKeyError(PrepareError, RuntimeError):
         self.sample_key = sample_key
 
 
-class _Closing:
-    def __enter__(self) -> Self:
-        return self
+class SqliteIndexWriter:
+    """Writes samples and their parts into a new database, as `energize prepare` does.
 
-    def __exit__(self, *failed: object) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Close the database."""
-        raise NotImplementedError
-
-
-class SqliteIndexWriter(_Closing):
-    """Writes samples into a new database, as `energize prepare` does, which adds parts and media.
+    The media metadata of a folder are written by `energize.preparation.media.prepare_media`.
 
     >>> import tempfile
     >>> path = f"{tempfile.mkdtemp()}/index.sqlite"
@@ -93,6 +102,11 @@ class SqliteIndexWriter(_Closing):
                 raise DuplicateSampleKeyError(row.sample_key) from reason
         database.execute("RELEASE adding")
 
+    def append_parts(self, rows: Sequence[IndexSamplePart]) -> None:
+        """Add parts of samples."""
+        add = "INSERT INTO sample_parts VALUES (?, ?, ?, ?, ?)"
+        self._open().executemany(add, map(astuple, rows))
+
     def close(self) -> None:
         """Write the indexes, and close the database."""
         database, self.db = self._open(), None
@@ -105,9 +119,15 @@ class SqliteIndexWriter(_Closing):
             raise ConfigError(f"the writer of {self.sqlite_path} was closed; make another one")
         return self.db
 
+    def __enter__(self) -> Self:
+        return self
 
-class SqliteIndexReader(_Closing):
-    """Says where samples lie, by the database `sqlite_path`."""
+    def __exit__(self, *failed: object) -> None:
+        self.close()
+
+
+class SqliteIndexReader:
+    """Says where samples and their parts lie, by the database `sqlite_path`."""
 
     def __init__(self, sqlite_path: str | os.PathLike[str]) -> None:
         self.sqlite_path = sqlite_path
@@ -116,14 +136,51 @@ class SqliteIndexReader(_Closing):
     def get_sample_pointer_by_key(self, key: str) -> ITarSamplePointer:
         """Return where a sample lies; raise KeyError if there is none of the key."""
         asked = "SELECT tar_file_id, byte_offset, byte_size FROM samples WHERE sample_key = ?"
-        row = self._database.execute(asked, (key,)).fetchone()
-        if row is None:
-            raise KeyError(f"{key} is not in {self.sqlite_path}")
-        return ITarSamplePointer(*row)
+        return ITarSamplePointer(*self._found(asked, key))
+
+    def get_sample_part(self, key: str, part_name: str) -> ITarRawSamplePartPointer:
+        """Return where the content of a part lies; raise KeyError if there is none."""
+        asked = (
+            "SELECT tar_file_id, content_byte_offset, content_byte_size FROM sample_parts JOIN "
+            "samples USING (tar_file_id, sample_index) WHERE sample_key = ? AND part_name = ?"
+        )
+        return ITarRawSamplePartPointer(*self._found(asked, key, part_name))
+
+    def get_sample_count(self) -> int:
+        """Return how many samples there are."""
+        return int(self._found("SELECT COUNT(*) FROM samples")[0])
+
+    def get_total_size(self) -> int:
+        """Return how many bytes all samples have in their shards."""
+        return int(self._found("SELECT COALESCE(SUM(byte_size), 0) FROM samples")[0])
+
+    def list_all_samples(self) -> Iterator[tuple[str, int, int]]:
+        """Yield the key, size in bytes and shard of each sample."""
+        yield from self._database.execute("SELECT sample_key, byte_size, tar_file_id FROM samples")
+
+    def list_all_sample_parts(self) -> Iterator[tuple[str, int, int]]:
+        """Yield the full name, size in bytes and shard of each part, as they lie in the shards."""
+        yield from self._database.execute(
+            "SELECT sample_key || '.' || part_name, content_byte_size, tar_file_id FROM "
+            "sample_parts JOIN samples USING (tar_file_id, sample_index) "
+            "ORDER BY tar_file_id, sample_index, content_byte_offset"
+        )
 
     def close(self) -> None:
         """Close the database."""
         self._database.close()
+
+    def _found(self, asked: str, *names: str) -> tuple[Any, ...]:
+        row: tuple[Any, ...] | None = self._database.execute(asked, names).fetchone()
+        if row is None:
+            raise KeyError(f"{'.'.join(names)} is not in {self.sqlite_path}")
+        return row
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *failed: object) -> None:
+        self.close()
 
 
 class BaseAggregator(ABC, Generic[T_item, T_result]):

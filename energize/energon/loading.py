@@ -11,9 +11,11 @@ from typing import Any, cast
 
 from energize.core.lanes import WorkerConfig
 from energize.core.lazy import paths
+from energize.core.stores import FileStore
 from energize.data.files import own_errors
 from energize.data.join import JoinedSource, remove_matches, write_matches
 from energize.data.source import Subset
+from energize.data.stores import SystemFileStore, open_store
 from energize.energon.factories import EnergonDatasetType, get_dataset_type
 from energize.errors import ConfigError, DatasetNotFoundError, NotPreparedError
 from energize.metadataset.build import entry_of, loaded_datasets
@@ -169,8 +171,20 @@ class DatasetReference(dict[str, Any]):
         return self[name]
 
 
-AuxDatasetReference = AuxFilesystemReference = DatasetReference
-"""Entries of `aux`: a prepared folder or `.jsonl` file at `path`, a plain folder at `fs_path`."""
+class AuxDatasetReference(DatasetReference):
+    """A prepared folder or `.jsonl` file at `path`, as an entry of `aux`."""
+
+    def get_file_store(self) -> FileStore[Any]:
+        """Return the store over it."""
+        return open_store(self["path"])
+
+
+class AuxFilesystemReference(DatasetReference):
+    """The plain folder at `fs_path`, as an entry of `aux`."""
+
+    def get_file_store(self) -> FileStore[Any]:
+        """Return the store over it."""
+        return SystemFileStore(self["fs_path"])
 
 
 class Metadataset(DatasetLoaderInterface):

@@ -10,7 +10,7 @@ import pickle
 import weakref
 from dataclasses import asdict, dataclass, fields, replace
 from itertools import chain, islice
-from typing import Literal, get_origin
+from typing import Literal
 
 import numpy as np
 import pytest
@@ -410,10 +410,20 @@ def test_hooks_run_around_a_fork():
 
 
 def test_names_below_flavors():
-    from energize.energon.flavors.webdataset.structs import FilteredSample, ShardInfo
+    from energize.energon.flavors.webdataset.structs import (
+        DatasetSubset,
+        FilteredSample,
+        ShardInfo,
+        WebdatasetInfo,
+        WebdatasetSplits,
+    )
 
+    assert DatasetSubset(range=(0.25, 0.5)).compute_subset(10) == (2, 5)
+    assert DatasetSubset(range=(0, 1)).config() == {"range": (0, 1), "absolute_range": None}
+    assert WebdatasetInfo(shard_counts={"a.tar": 3}).energon_version is None
+    assert WebdatasetSplits(split_parts={"train": ["a.tar"]}).exclude == []
     assert ShardInfo("a.tar", "a.tar", 3).count == 3
-    assert isinstance({"__key__": "a"}, get_origin(FilteredSample))
+    assert FilteredSample.__required_keys__ >= {"__key__", "__sources__"}
 
 
 def test_what_stands_nowhere_in_energon_is_not_imported():
@@ -466,27 +476,39 @@ def test_an_index_written_by_hand_is_read(tmp_path):
         SqliteIndexReader,
         SqliteIndexWriter,
     )
-    from energize.energon.flavors.webdataset.prepare import IndexSample
+    from energize.energon.flavors.webdataset.prepare import IndexSample, IndexSamplePart
 
     folder = captions(tmp_path / "captions", 12)
     with SqliteIndexReader(folder / ".nv-meta" / "index.sqlite") as reader:
-        places = [reader.get_sample_pointer_by_key(f"{number:06d}") for number in range(12)]
-        assert len({(each.tar_file_id, each.byte_offset) for each in places}) == 12
+        samples, parts = list(reader.list_all_samples()), list(reader.list_all_sample_parts())
+        assert reader.get_sample_count() == len(samples) == 12
+        key = samples[3][0]
+        place, part = reader.get_sample_pointer_by_key(key), reader.get_sample_part(key, "txt")
+        assert place.byte_offset < part.raw_byte_offset < place.byte_offset + place.byte_size
+        assert reader.get_total_size() == sum(size for _, size, _ in samples)
+        assert len(parts) == 24
         with pytest.raises(KeyError, match="nowhere"):
             reader.get_sample_pointer_by_key("nowhere")
     path = tmp_path / "own" / "index.sqlite"
     with SqliteIndexWriter(path) as writer:
-        where = {"tar_file_id": 0, "byte_offset": 512, "byte_size": 1536}
+        where = {"tar_file_id": 0, "byte_offset": place.byte_offset, "byte_size": place.byte_size}
         writer.append_samples([IndexSample(sample_key="a", sample_index=0, **where)])
         for keys in (["b", "a"], ["c", "c"]):
             rows = [IndexSample(sample_key=each, sample_index=1, **where) for each in keys]
             with pytest.raises(DuplicateSampleKeyError) as found:
                 writer.append_samples(rows)
             assert found.value.sample_key == keys[1]
+        lies = {
+            "content_byte_offset": part.raw_byte_offset,
+            "content_byte_size": part.raw_byte_size,
+        }
+        row = IndexSamplePart(tar_file_id=0, sample_index=0, part_name="txt", **lies)
+        writer.append_parts([row])
     with pytest.raises(energize.ConfigError, match="closed"):
-        writer.append_samples([])
+        writer.append_parts([])
     with SqliteIndexReader(path) as reader:
-        assert reader.get_sample_pointer_by_key("a") == (0, 512, 1536)
+        assert list(reader.list_all_samples()) == [("a", place.byte_size, 0)]
+        assert reader.get_sample_part("a", "txt") == (0, *part[1:])
 
 
 def test_processes_work_for_one_that_gathers():
@@ -604,6 +626,7 @@ def test_aux_as_energon_keeps_it(tmp_path):
     folder = captions(tmp_path / "captions", 4)
     files = tmp_path / "files"
     files.mkdir()
+    (files / "a.txt").write_text("a")
     plain = AuxFilesystemReference(fs_path=str(files))
     prepared = AuxDatasetReference(path=str(folder))
     entry = {
@@ -616,6 +639,8 @@ def test_aux_as_energon_keeps_it(tmp_path):
     )
     stores = {name: str(path) for name, path in found.aux.items()}
     assert stores == {"plain": str(files), "prepared": str(folder), "text": str(folder)}
+    assert plain.get_file_store()["a.txt"][0] == b"a"
+    assert prepared.get_file_store().get_path() == str(folder)
     entry["aux"] = {"wrong": {"paths": "x"}}
     with pytest.raises(energize.MetadatasetError, match="aux"):
         energize.load_dataset({**named, "splits": {"train": entry}})
