@@ -48,8 +48,8 @@ lint: $(READY)
 # Everything that has to pass before a change lands.
 check: lint test jobs
 
-# Megatron-Energon and MosaicML Streaming, each in an environment of its own: for the tests and
-# benchmarks that run both them and energize.
+# Megatron-Energon, and MosaicML Streaming with Composer, in environments of their own: for the tests
+# and benchmarks that run both them and energize.
 peers: .venv-energon/.ready .venv-streaming/.ready
 
 bench: $(READY) .venv-energon/.ready

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -71,9 +71,9 @@ def stream(count: int) -> Dataset[Numbers]:
     return BatchDataset(MapDataset(kept, encode), BATCH_SIZE, Numbers.from_samples)
 
 
-def numbers(batch: Numbers) -> list[int]:
+def numbers(batch: Mapping[str, torch.Tensor]) -> list[int]:
     """Which samples a batch has: none, if it is padding."""
-    return [] if is_padding(batch) else batch.number.tolist()
+    return [] if is_padding(batch) else batch["number"].tolist()
 
 
 def new_model() -> torch.nn.Module:
@@ -110,7 +110,8 @@ def on_ranks(count: int, function: Callable[..., None], *arguments: Any) -> None
 def _on_rank(
     rank: int, count: int, function: Callable[..., None], arguments: tuple[Any, ...]
 ) -> None:
-    os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(count)}
+    os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank)}
+    os.environ |= {"WORLD_SIZE": str(count), "LOCAL_WORLD_SIZE": str(count)}
     torch.set_num_threads(1)
     function(*arguments)
 

@@ -1,5 +1,5 @@
-"""Trainers in their shortest form: what they evaluate, and what they train on, also when they go on
-from a checkpoint of other ranks.
+"""Trainers in their shortest form: what they evaluate, what they train on, also when they go on
+from a checkpoint of other ranks, and what becomes of loops that are left early.
 """
 
 from __future__ import annotations
@@ -8,9 +8,11 @@ import json
 import logging
 import os
 import pickle
+import signal
 import sys
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -26,13 +28,21 @@ from accelerate.utils import DataLoaderConfiguration
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.state_dict import get_model_state_dict
 from torch.distributed.fsdp import fully_shard
-from torch.multiprocessing.spawn import ProcessException
+from torch.multiprocessing.spawn import ProcessException, ProcessExitedException
 from torch.utils.data import DataLoader
 from torchdata.stateful_dataloader import StatefulDataLoader
 from transformers import PrinterCallback, Trainer, TrainerCallback, TrainingArguments
 from transformers.utils.logging import set_verbosity_error
 
-from energize import BatchDataset, ListSource, MapDataset, WorkerConfig, get_loader, is_padding
+from energize import (
+    BatchDataset,
+    ConcatDataset,
+    ListSource,
+    MapDataset,
+    WorkerConfig,
+    get_loader,
+    is_padding,
+)
 from energize.compat.torch_data import as_torch_dataset
 from examples.clients.common import (
     Numbers,
@@ -95,7 +105,12 @@ class HuggingFace(Trainer):
     """A Trainer that evaluates and trains on a loader."""
 
     def __init__(
-        self, loader: Any, folder: Any = TEMPORARY, step: Any = None, **options: Any
+        self,
+        loader: Any,
+        folder: Any = TEMPORARY,
+        step: Any = None,
+        val: Any = None,
+        **options: Any,
     ) -> None:
         told = TrainingArguments(
             output_dir=str(folder),
@@ -107,19 +122,28 @@ class HuggingFace(Trainer):
             **options,
         )
         super().__init__(
-            Model(), told, compute_metrics=lambda given: {"n": given.predictions[0].sum()}
+            Model(),
+            told,
+            eval_dataset=loader if val is None else val,
+            compute_metrics=lambda given: {"n": given.predictions[0].sum()},
         )
-        self.loader, self.step = loader, step
+        self.loader, self.step, self.validate = loader, step, None
         self.remove_callback(PrinterCallback)
 
-    def get_eval_dataloader(self, *_: Any) -> Any:
+    def get_train_dataloader(self) -> Any:
         return self.loader
 
-    get_train_dataloader = get_eval_dataloader
+    def get_eval_dataloader(self, *_: Any) -> Any:
+        return self.eval_dataset
 
     def training_step(self, model: Any, inputs: Any, *given: Any) -> Any:
         self.step(inputs)
         return super().training_step(model, inputs, *given)
+
+    def prediction_step(self, model: Any, inputs: Any, *given: Any, **options: Any) -> Any:
+        if self.validate is not None:
+            self.validate(inputs)
+        return super().prediction_step(model, inputs, *given, **options)
 
 
 def by_transformers() -> tuple[float, float]:
@@ -300,6 +324,97 @@ TRAIN = {
 }
 
 
+# Loops that are left early: `BREAKS` times so many steps, and a validation after each.
+
+TRAINED, CHECKED, VALIDATED, BREAKS = 4, 2, 3, 3
+
+Note = Callable[[str, Any], None]
+
+
+def left_by_hand(train: Any, val: Any, note: Note) -> None:
+    turns = [("train", train, TRAINED), ("validate", val, VALIDATED)]
+    for what, loader, most in [("sanity", val, CHECKED), *turns * BREAKS]:
+        for batch in islice(loader, most):
+            note(what, batch)
+
+
+def left_under_accelerate(train: Any, val: Any, note: Note) -> None:
+    left_by_hand(*Accelerator(cpu=True).prepare(train, val), note)
+
+
+class Leave(TrainerCallback):
+    """Ends an epoch early."""
+
+    def on_step_end(self, told: Any, state: Any, control: Any, **_: Any) -> None:
+        control.should_epoch_stop = state.global_step % TRAINED == 0
+        control.should_training_stop = state.global_step == BREAKS * TRAINED
+
+
+def left_under_transformers(train: Any, val: Any, note: Note) -> None:
+    """It has no limit for validation, which it leaves at its end."""
+    options: dict[str, Any] = {"eval_on_start": True, "eval_strategy": "epoch", "max_steps": 33}
+    step = partial(note, "train")
+    trainer = HuggingFace(train, step=step, val=val, save_strategy="no", **options)
+    trainer.validate = partial(note, "validate")
+    trainer.add_callback(Leave())
+    trainer.train()
+
+
+LEFT = {
+    "DistributedDataParallel": left_by_hand,
+    "Accelerate": left_under_accelerate,
+    "Hugging Face Trainer": left_under_transformers,
+}
+
+OF_EACH: dict[str, Any] = {"indexed": batches, "stream": stream}
+
+
+def left(leave: Any) -> dict[str, Any]:
+    """What was noted over an indexed dataset and over a stream, of all ranks in turn. What
+    validates has a length, as Accelerate asks of it.
+    """
+    found: dict[str, Any] = {}
+    for name, make in OF_EACH.items():
+        seen: list[Any] = []
+        train = get_loader(make(22), lanes=None if name == "indexed" else 4)
+        val = get_loader(ConcatDataset(batches(10)))
+        leave(train, val, lambda what, batch, seen=seen: seen.append([what, numbers(batch)]))
+        of_ranks: list[Any] = [None] * dist.get_world_size()
+        dist.all_gather_object(of_ranks, seen)
+        found[name] = [
+            [step[0][0], [batch for _, batch in step]] for step in zip(*of_ranks, strict=True)
+        ]
+    return found
+
+
+# A run whose loops are left early, killed in the second one.
+
+KILLED = TRAINED + 2
+
+
+def killed(folder: Path) -> None:
+    dist.init_process_group("gloo")
+    loader, file, step = get_loader(batches(BATCHES), num_workers=2), folder / "killed.pt", 0
+    for _ in range(BREAKS):
+        for _ in islice(loader, TRAINED):
+            step += 1
+            torch.save(loader.state_dict(), file.with_suffix(f".{dist.get_rank()}"))
+            dist.barrier()
+            if step == KILLED:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+
+def after_kill(folder: Path) -> None:
+    """The loop that was killed, to its end, and another one."""
+    dist.init_process_group("gloo")
+    loader = get_loader(batches(BATCHES), num_workers=2)
+    loader.load_state_dict(torch.load(folder / "killed.0", weights_only=True))
+    found = of_all_ranks([numbers(batch) for _ in range(2) for batch in loader])
+    if dist.get_rank() == 0:
+        (folder / f"killed-{dist.get_world_size()}.json").write_text(json.dumps(found))
+    dist.destroy_process_group()
+
+
 # What is refused, on two ranks.
 
 
@@ -393,36 +508,56 @@ def refused(folder: Path) -> None:
     dist.destroy_process_group()
 
 
-def rank(folder: Path, resumed: bool) -> None:
+Table = Mapping[str, Callable[..., Any]]
+
+
+def rank(
+    folder: Path, name: str, resumed: bool, evaluate: Table, train: Table, leave: Table
+) -> None:
     """What each rank does; the first one writes down what was found, by trainer."""
     dist.init_process_group("gloo")
-    world, found = dist.get_world_size(), {}
-    environment, evaluated = dict(os.environ), {}
-    for name, evaluate in EVALUATE.items() if resumed else ():
-        os.environ |= environment  # of which Lightning leaves half
-        evaluated[name] = evaluate()
-    for name, train in TRAIN.items():
-        os.environ |= environment
+    world, environment = dist.get_world_size(), dict(os.environ)
+    told: dict[str, Any] = {"trained": {}, "evaluated": {}, "left": {}}
+
+    def each(table: Table) -> Any:
+        for trainer, run in table.items():
+            os.environ |= environment  # of which Lightning leaves half
+            yield trainer, run
+
+    for trainer, run in each(evaluate if resumed else {}):
+        told["evaluated"][trainer] = run()
+    for trainer, run in each(train):
         seen: list[Any] = []
-        train(folder, seen.append, resumed=resumed)
-        found[name] = [each for each in of_all_ranks([*map(numbers, seen)]) if each]
+        run(folder, seen.append, resumed=resumed)
+        found = of_all_ranks([*map(numbers, seen)])
+        told["trained"][trainer] = [batch for batch in found if batch]
+    for trainer, run in each(leave if not resumed else {}):
+        told["left"][trainer] = left(run)
     if dist.get_rank() == 0:
-        told = {"trained": found, "evaluated": evaluated}
-        (folder / f"{world}-{resumed}.json").write_text(json.dumps(told))
+        (folder / f"{name}{world}-{resumed}.json").write_text(json.dumps(told))
     dist.destroy_process_group()
 
 
-if __name__ == "__main__":
-    made = Path(sys.argv[1])
+def main(folder: Path, name: str, *tables: Table) -> None:
+    """Stop on 2 ranks, and go on on 1, 2 and 3."""
     warnings.filterwarnings("ignore")
     for library in ("pytorch_lightning", "lightning_fabric", "accelerate", "torch.distributed"):
         logging.getLogger(library).setLevel(logging.ERROR)
     set_verbosity_error()
+    on_ranks(2, rank, folder, name, False, *tables)
+    for ranks in (1, 2, 3):
+        on_ranks(ranks, rank, folder, name, True, *tables)
+
+
+if __name__ == "__main__":
+    made = Path(sys.argv[1])
+    main(made, "", EVALUATE, TRAIN, LEFT)
     on_ranks(2, refused, made)
     try:
         on_ranks(2, ended)
     except ProcessException as error:
         (made / "ended.json").write_text(json.dumps(str(error)))
-    on_ranks(2, rank, made, False)
+    with suppress(ProcessExitedException):
+        on_ranks(2, killed, made)
     for ranks in (1, 2, 3):
-        on_ranks(ranks, rank, made, True)
+        on_ranks(ranks, after_kill, made)
