@@ -92,21 +92,10 @@ class Caller(NamedTuple):
 
     `begins_anew`: it wants the first items each time, as evaluation does. `fetcher`: what takes
     items for the loop; without a length it takes each before the loop is done with the one before.
-    `resumed`: it goes on with a run that it has a checkpoint of. `skips`: what was trained on then
-    it reads again, and leaves out.
     """
 
     begins_anew: bool = False
     fetcher: Any = None
-    resumed: bool = False
-    skips: bool = False
-
-    def check(self, *, loaded: bool, begun: bool) -> None:
-        """Raise `LoaderError` where a run that goes on would get other items, from a loader that a
-        state was loaded into, or that has begun to read.
-        """
-        if self.resumed and (loaded if self.skips else not (loaded or begun)):
-            raise _composer()
 
     @property
     def takes_ahead(self) -> bool:
@@ -115,17 +104,20 @@ class Caller(NamedTuple):
         return fetcher is not None and fetcher.length is None
 
 
-def _composer() -> LoaderError:
-    return LoaderError(
-        "Composer goes on with a run, and leaves out what was trained on by reading it again, or "
-        "not at all: other batches would come. Keep the loader's state in the checkpoint, by a "
-        "Callback whose state_dict() returns loader.state_dict() and whose load_state_dict(state) "
-        "loads it, and give Trainer(spin_dataloaders=False)"
-    )
+_COMPOSER = (
+    "Composer goes on with a run, and leaves out what was trained on by reading it again, or not "
+    "at all: other batches would come. Keep the loader's state in the checkpoint, by a Callback "
+    "whose state_dict() returns loader.state_dict() and whose load_state_dict(state) loads it, and "
+    "give Trainer(spin_dataloaders=False)"
+)
 
 
-def caller() -> Caller:
-    """Return who is calling `iter(loader)`: the innermost loop of a framework that is known."""
+def caller(*, loaded: bool, begun: bool) -> Caller:
+    """Return who is calling `iter(loader)`: the innermost loop of a framework that is known.
+
+    Raises `LoaderError` where a run that goes on would get other items, from a loader that a state
+    was loaded into, or that has begun to read.
+    """
     fetcher = None
     for module, frame in _frames():
         function = frame.f_code.co_name
@@ -139,11 +131,12 @@ def caller() -> Caller:
             elif kind == "_FitLoop":
                 return Caller(owner.trainer.overfit_batches > 0, fetcher)
         elif module == "composer.trainer.trainer" and function in _TRAINING:
-            time, spins = owner.state.timestamp, owner.spin_dataloaders
-            inside = int(time.batch_in_epoch) > 0
-            if int(time.batch) and function != "_train_loop":
-                raise _composer()
-            return Caller(resumed=int(time.batch) > 0, skips=spins and inside)
+            time = owner.state.timestamp
+            skips = owner.spin_dataloaders and int(time.batch_in_epoch) > 0
+            fits = function == "_train_loop" and (not loaded if skips else loaded or begun)
+            if int(time.batch) and not fits:
+                raise LoaderError(_COMPOSER)
+            return Caller()
         elif (module, function) in _EVALUATIONS:
             return Caller(begins_anew=True)
     return Caller(fetcher=fetcher)

@@ -139,18 +139,25 @@ class Loader(Generic[T]):
     def __iter__(self) -> Iterator[T]:
         if self._owner != os.getpid():
             self._leave_to_parent()
-        ranks, asking = self.worker_config.ranks(), caller()
-        asking.check(loaded=self._loaded, begun=self._feed is not None or self._resume is not None)
+        ranks, begun = self.worker_config.ranks(), (self._feed or self._resume) is not None
+        asking = caller(loaded=self._loaded, begun=begun)
         if self._before is not None:  # what was asked for ahead, in a loop that was left
             place = self._before
             self._let_go()
             self._resume = place
             if self._book is not None:
                 self._book.counter.take_back()
-        anew = not (self._loaded or self._goes_on)
-        if not self._loaded and self._rewinds(asking):
+        anew, rewinds = not (self._loaded or self._goes_on), self._settings.rewind
+        if rewinds is None:
+            rewinds = asking.begins_anew or (anew and self._run.validates)
+        if rewinds and not self._loaded:
             self.rewind()
-        elif self._stale or ranks != self._ranks or not self._begins_here(anew):
+        elif (
+            self._feed is None
+            or self._stale
+            or ranks != self._ranks
+            or not self._feed.begin_loop(anew=anew)
+        ):
             self._let_go()
             if anew and self._resume is not None:
                 self._resume = self._run.beginning_loop(self._resume)
@@ -164,16 +171,6 @@ class Loader(Generic[T]):
         self._iterator = token = object()
         self._given_at = None  # what the program did between two loops is no time of theirs
         return self._deliver(token, asking)
-
-    def _begins_here(self, anew: bool) -> bool:
-        return self._feed is not None and self._feed.begin_loop(anew=anew)
-
-    def _rewinds(self, asking: Caller) -> bool:
-        """Return whether a loop begins at the beginning."""
-        asked = self._settings.rewind
-        if asked is not None:
-            return asked
-        return asking.begins_anew or (not self._goes_on and self._run.validates)
 
     def __len__(self) -> int:
         """Steps of a loop on this rank; of an endless dataset, of one pass over what it reads, for
@@ -524,6 +521,7 @@ class Loader(Generic[T]):
             self._pool = None
 
     def _deliver(self, token: object, asking: Caller) -> Iterator[T]:
+        pinned = torch.utils.data._utils.pin_memory.pin_memory
         pin = self._settings.pin_memory is not False and torch.cuda.is_available()
         watch, pool = self._watch, self._settings.cache_pool
         told = standing(0 if self._settings.apart else self._ranks_now().world_size)
@@ -557,7 +555,7 @@ class Loader(Generic[T]):
                     item = with_key(item, feed.restore_key)
                 if told is not None:
                     told.give(item, feed, self._agreement)
-                yield _pinned(item) if pin else item
+                yield pinned(item) if pin else item
 
     def _current(self, token: object) -> Feed[T]:
         """Return what the next item of an iterator comes from, after what is due before it."""
@@ -657,10 +655,6 @@ class Loader(Generic[T]):
 
 def _book(dataset: Dataset[Any], settings: Ledger | bool) -> Book | None:
     return None if settings is False else Book(dataset, Ledger() if settings is True else settings)
-
-
-def _pinned(item: T) -> T:
-    return cast("T", torch.utils.data._utils.pin_memory.pin_memory(item))  # type: ignore[no-untyped-call]
 
 
 class SavableDataLoader(Loader[T]):

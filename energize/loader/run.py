@@ -268,23 +268,20 @@ class Run(Generic[T]):
 
 def _apart(told: Sequence[Any], *, loaded: bool) -> EnergizeError:
     """Return the error of ranks that do not begin the same loop, by what each of them said."""
-    first = told[0]
-    lines, states = [], False
-    for name in first[2]:
-        groups: dict[str, list[int]] = {}
-        for rank, (_, _, said) in enumerate(told):
-            groups.setdefault(json.dumps(said[name]), []).append(rank)
-        if len(groups) > 1:
-            states = states or name == "the place"
-            values = (f"{text[:80]} on ranks {each}" for text, each in groups.items())
+    (mark, text, first), lines = told[0], []
+    for name in first:
+        said = [json.dumps(each[name]) for *_, each in told]
+        if len(set(said)) > 1:
+            groups = {value: [rank for rank, v in enumerate(said) if v == value] for value in said}
+            values = (f"{value[:80]} on ranks {ranks}" for value, ranks in groups.items())
             lines.append(f"{name}: {'; '.join(values)}")
-    other = next((rank for rank, each in enumerate(told) if each[0] != first[0]), None)
+    other = next((rank for rank, each in enumerate(told) if each[0] != mark), None)
     if other is not None:
-        was, now = (unpacked(text, "config") for text in (first[1], told[other][1]))
+        was, now = unpacked(text, "config"), unpacked(told[other][1], "config")
         found = islice(dict.fromkeys(differences(was, now)), _MOST)
         lines += [f"the mix of rank 0 (was) and of rank {other} (is): {line}" for line in found]
     shown = "\n  ".join(lines)
-    if states and loaded and len(lines) == 1:
+    if loaded and len(lines) == 1 and shown.startswith("the place"):
         return StateError(
             f"the ranks have loaded different states. Load one on all ranks:\n  {shown}"
         )
