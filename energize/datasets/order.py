@@ -30,10 +30,8 @@ def cut_epochs(
     """Return the spans of the first `n` items of epochs that are the first `size` of every `stride`
     items of the only input; with a stride of 0, all of them its first.
     """
-    if one_each(dataset):
-        return (), 0
     epochs, rest = divmod(n, max(size, 1))
-    if not stride:
+    if not stride or one_each(dataset._children[0]):  # any items are as many
         return [Span(0, 0, size, epochs), Span(0, 0, rest)], n
     starts = range(0, epochs * stride, stride)
     whole = [Span(0, start, start + size) for start in starts]

@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 from types import TracebackType
-from typing import Any, Generic, Self, TypeVar, cast
+from typing import Any, Generic, Self, TypeVar
 
 from rich.console import Console
 
@@ -521,7 +521,7 @@ class Loader(Generic[T]):
             self._pool = None
 
     def _deliver(self, token: object, asking: Caller) -> Iterator[T]:
-        pinned = torch.utils.data._utils.pin_memory.pin_memory
+        pinned: Any = torch.utils.data._utils.pin_memory.pin_memory
         pin = self._settings.pin_memory is not False and torch.cuda.is_available()
         watch, pool = self._watch, self._settings.cache_pool
         told = standing(0 if self._settings.apart else self._ranks_now().world_size)
