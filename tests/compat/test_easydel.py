@@ -106,7 +106,7 @@ def test_how_mixes_end():
 def test_every_mix_keeps_the_laws():
     for make, stop in product(MAKE, ("restart", "first_exhausted", "all_exhausted")):
         mixed = Mixed(make(a=5, b=12), {"a": 1, "b": 2}, 4, 3, stop)
-        check_laws(mixed.dataset, items=30)
+        check_laws(mixed.dataset, items=18)
 
 
 def test_passes_over_a_source():
