@@ -9,15 +9,18 @@ import io
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from fnmatch import fnmatchcase
+from functools import cache
 from pathlib import PurePosixPath
-from typing import Any, BinaryIO, ClassVar, Literal, Self
+from typing import Annotated, Any, BinaryIO, ClassVar, Literal, Self, TypeAlias, cast
 
 import PIL.Image
+from pydantic import ConfigDict, Field, TypeAdapter
 
 from energize.core.lazy import av
+from energize.core.validation import load_json, validated
 from energize.data.files import FileStream, files_at
 from energize.errors import ConfigError, DatasetError, DecodeError, EnergizeError, nearest
 
@@ -105,10 +108,16 @@ def kind_by_start(head: bytes) -> MediaMetadataType | None:
     return _CHUNKED.get(head[:4] + head[8:12])
 
 
+Whole: TypeAlias = Annotated[int, Field(strict=True, ge=0)]
+Pixels: TypeAlias = Annotated[int, Field(strict=True, ge=1)]
+Number: TypeAlias = Annotated[float, Field(strict=True, ge=0, allow_inf_nan=False)]
+
+
 @dataclass(slots=True, kw_only=True)
 class MediaMetadataBase:
     """Base of the kinds of metadata: plain values, None where a value is not known."""
 
+    __pydantic_config__: ClassVar = ConfigDict(extra="forbid")
     metadata_type: ClassVar[MediaMetadataType]
 
     def to_dict(self) -> dict[str, Any]:
@@ -121,14 +130,10 @@ class MediaMetadataBase:
 
     @classmethod
     def from_dict(cls, payload: Mapping[str, Any]) -> Self:
-        """Return the metadata with these fields; raise `DatasetError` if they are not its own."""
-        try:
-            return cls(**payload)
-        except TypeError as reason:
-            names = ", ".join(each.name for each in fields(cls))
-            raise DatasetError(
-                f"media metadata {payload!r:.200} is not {cls.__name__}({names}): {reason}"
-            ) from reason
+        """Return the metadata with these fields; raise `DatasetError` if they are not its own, or
+        a number is none that a file could have.
+        """
+        return cast(Self, validated(_schema(cls), payload, DatasetError, "media metadata"))
 
 
 @dataclass(slots=True, kw_only=True)
@@ -141,8 +146,8 @@ class ImageMetadata(MediaMetadataBase):
 
     metadata_type: ClassVar[MediaMetadataType] = MediaMetadataType.IMAGE
 
-    width: int
-    height: int
+    width: Pixels
+    height: Pixels
     format: str
     mode: str
 
@@ -153,16 +158,19 @@ class AVMetadata(MediaMetadataBase):
 
     metadata_type: ClassVar[MediaMetadataType] = MediaMetadataType.AV
 
-    video_duration: float | None = None
-    video_num_frames: int | None = None
-    video_fps: float | None = None
-    video_width: int | None = None
-    video_height: int | None = None
+    video_duration: Number | None = None
+    video_num_frames: Whole | None = None
+    video_fps: Number | None = None
+    video_width: Whole | None = None
+    video_height: Whole | None = None
 
-    audio_duration: float | None = None
-    audio_channels: int | None = None
-    audio_sample_rate: int | None = None
-    audio_num_samples: int | None = None
+    audio_duration: Number | None = None
+    audio_channels: Whole | None = None
+    audio_sample_rate: Whole | None = None
+    audio_num_samples: Whole | None = None
+
+
+_schema: Any = cache(TypeAdapter)
 
 
 _CLASSES: Mapping[str, type[MediaMetadataBase]] = {"image": ImageMetadata, "av": AVMetadata}
@@ -193,8 +201,8 @@ def deserialize_media_metadata(metadata_type: str, metadata_json: str) -> MediaM
             "may have been written by a newer version"
         )
     try:
-        return kind.from_dict(json.loads(metadata_json))
-    except (ValueError, RecursionError) as reason:
+        return kind.from_dict(load_json(metadata_json))
+    except ValueError as reason:
         raise DatasetError(
             f"media metadata is not JSON: {reason}: {metadata_json!r:.80}"
         ) from reason
