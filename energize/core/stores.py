@@ -283,8 +283,8 @@ class HeldStore(FileStore[Any]):
     def __getitem__(self, key: str) -> tuple[Any, SourceInfo]:
         if not self._content:
             raise LoaderError(
-                f"{key!r} was put into a cache pool that has been closed, or belongs to another "
-                "process"
+                f"{key!r} was put into a cache pool that has been closed, belongs to another "
+                "process, or whose files were changed or removed; put it there again"
             )
         return self._content[0], None  # type: ignore[return-value]  # it was read nowhere
 

@@ -11,6 +11,7 @@ import shutil
 import tempfile
 import threading
 import weakref
+import zlib
 from collections import deque
 from collections.abc import Callable, Hashable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
@@ -230,6 +231,7 @@ class _Entry:
     file: Path | None = None
     held: bytes | None = None
     size: int = 0
+    crc: int = 0
     pickled: bool = True
     send_to_cache_future: Future[None] = field(default_factory=Future)
     """Done when it has been fetched, or never will be."""
@@ -325,6 +327,9 @@ class _Cache:
                 held = entry.file.read_bytes()
             except OSError as reason:
                 self._warn(f"{entry.file} cannot be read any more ({reason.strerror})")
+            if held is not None and zlib.crc32(held) != entry.crc:
+                self._warn(f"{entry.file} was changed or cut off since it was written")
+                held = None
         if held is None:
             return entry.store[entry.name]
         # Pickled here, in a folder that no other user may write to.
@@ -369,7 +374,7 @@ class _Cache:
                 return False
             if self._size + len(held) > self._settings.size:
                 return True
-            entry.size = len(held)
+            entry.size, entry.crc = len(held), zlib.crc32(held)
             self._size += entry.size
             self._count += 1
         file = self.folder / f"{next(self._names):x}"

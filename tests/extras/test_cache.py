@@ -208,6 +208,22 @@ def test_what_goes_wrong_is_met_where_the_file_is_needed(make, caplog):
 # Closing, and the end.
 
 
+@pytest.mark.parametrize("method", ["raw", "pickle"])
+@pytest.mark.parametrize("damage", [b"", b"1", b"0" * 20, b"\x80\x05\x95"])
+def test_a_file_that_was_changed_on_the_disk_is_read_from_its_store(make, caplog, method, damage):
+    pool = make(method=method)
+    texts = DecodeFileStore(Counting({"a": b"2" * 20}), decoder=Upper())
+    lazies = [pool.get_lazy(texts, "a"), pool.to_cache([1], "numbers")]
+    for lazy in lazies:
+        fetched(lazy)
+        lazy.cache_path.write_bytes(damage)
+    assert lazies[0].get() == f"a: {'2' * 20}"
+    assert f"{pool.cache_dir}/" in caplog.text
+    assert "was changed or cut off since it was written" in caplog.text
+    with pytest.raises(LoaderError, match="'numbers' was put .* changed or removed"):
+        lazies[1].get()
+
+
 def test_closing_ends_everything_and_references_go_on(make, tmp_path):
     pool = make(num_workers=3)
     store = Counting({"a": b"1", "b": b"2"})
