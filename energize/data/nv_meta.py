@@ -6,6 +6,7 @@ import json
 import os
 import re
 import reprlib
+import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -439,7 +440,7 @@ _Crc = Annotated[int, Field(ge=0, lt=2**32)]
 class ShardRecord(NamedTuple):
     """A shard as it was prepared: its size; the CRC-32 of the bytes of its `.tar.idx`, of all its
     headers one after the other, of its first and last `END_BYTES`, and of its `.tar.crc`, if it has
-    one.
+    one. Where samples have few different parts, the CRC-32 of the names of the parts of each.
     """
 
     bytes: Annotated[int, Field(ge=0, lt=2**63)]
@@ -447,11 +448,17 @@ class ShardRecord(NamedTuple):
     headers_crc32: _Crc
     ends_crc32: _Crc
     checksums_crc32: _Crc | None = None
+    parts_crc32: Listed[_Crc] | None = None
 
     @property
     def of_shard(self) -> tuple[int, int, int, int]:
         """What tells the shard from others, whether there are checksums or not."""
         return self[:4]
+
+
+def parts_crc32(names: Iterable[str]) -> int:
+    """Return what a `ShardRecord` knows the names of the parts of a sample by."""
+    return zlib.crc32("\0".join(names).encode("utf-8", "surrogateescape"))
 
 
 class _Records(Model):

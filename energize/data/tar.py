@@ -150,8 +150,8 @@ def _sum_of(checksum: bytes) -> int:
 def members(data: bytes, where: str, end: int | None = None) -> list[Member]:
     """Return the regular files whose headers and payloads are `data`, or `data[:end]`.
 
-    Other kinds of members are left out. Raise `ShardError` for anything that is not whole headers,
-    with the right checksums, and payloads; `where` is what it calls the bytes.
+    Other kinds of members are left out. Raise `ShardError` for links that would be parts, and for
+    anything that is not whole headers, with the right checksums, and payloads; `where` is what it calls the bytes.
     """
     stop = len(data) if end is None else end
     found, at = walk(lambda at, size: data[at : at + size], stop, where)
@@ -189,7 +189,7 @@ def padded(size: int) -> int:
 
 def _member(read: Read, begin: int, stop: int, where: str) -> tuple[Member | None, int]:
     """Return the file whose headers, of any kind, begin at `begin`, and where it ends; None for a
-    folder, a link or a device, and for the end mark, which is as if it had no bytes.
+    folder, a device or a link of no sample, and for the end mark, which is as if it had no bytes.
     """
     block = read(begin, BLOCK)
     if block == _ZEROS:
@@ -219,11 +219,17 @@ def _member(read: Read, begin: int, stop: int, where: str) -> tuple[Member | Non
         at = after
         info = _header(read, at, where)
     payload = at + BLOCK
+    text = info.name if name is None else name.decode("utf-8", "surrogateescape").rstrip("/")
+    if info.islnk() or info.issym():
+        if split_name(text) is not None:
+            raise ShardError(
+                f"{where}: {text!r} is a link to {info.linkname!r}, and a sample has no part where "
+                "no bytes are; pack the tar again with --dereference --hard-dereference"
+            )
     if not info.isreg():
         return None, payload + (0 if info.type in tarfile.SUPPORTED_TYPES else padded(info.size))
     if info.type == tarfile.GNUTYPE_SPARSE:
         raise _sparse(where)
-    text = info.name if name is None else name.decode("utf-8", "surrogateescape").rstrip("/")
     if not text:
         raise _damaged(where, f"a file without a name at byte {begin}")
     size = info.size if size is None else size

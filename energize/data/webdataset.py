@@ -23,7 +23,13 @@ from energize.core.trace import Failed
 from energize.data import tar
 from energize.data.columns import PreparedColumns, column_command
 from energize.data.files import LocalFiles, exists, files_at, own_errors, read_entries
-from energize.data.nv_meta import ShardRecord, read_info, read_records, read_splits
+from energize.data.nv_meta import (
+    ShardRecord,
+    parts_crc32,
+    read_info,
+    read_records,
+    read_splits,
+)
 from energize.data.source import ShardedSource, narrowed
 from energize.data.tar import ENTRY, RANGE, disagreement, index_path, scan
 from energize.errors import (
@@ -169,12 +175,17 @@ class ShardReader:
             keys = [each.key for each in samples]
             raise disagreement(self.path, f"by the index sample {number} has the keys {keys}")
         sample = {**self.new, "__key__": samples[0].key, "__index__": number}
+        names = [part.name for part in samples[0].parts]
         for part in samples[0].parts:
             if part.name in sample:
-                parts = [part.name for part in samples[0].parts]
-                what = f"the sample has one part twice, or one with a reserved name: {parts}"
+                what = f"the sample has one part twice, or one with a reserved name: {names}"
                 return self._failed(number, data, f"{what}; remove it and pack the shard again")
             sample[part.name] = data[part.offset : part.offset + part.size]
+        # No checksum of a header covers a long name.
+        known = None if self.record is None else self.record.parts_crc32
+        if known is not None and parts_crc32(names) not in known:
+            what = f"it has the parts {names}, and no sample had when the shard was prepared: a "
+            return self._failed(number, data, f"{what}name in the tar is damaged; copy it again")
         return sample
 
     def _agrees(self) -> bool:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import pickle
+import re
 import shutil
 import struct
 import tarfile
@@ -30,6 +31,7 @@ from energize.errors import (
     DatasetNotFoundError,
     EmptyDatasetError,
     NotPreparedError,
+    PrepareError,
     ShardError,
     SplitError,
 )
@@ -222,6 +224,43 @@ def test_an_index_entry_one_member_off_is_seen(tmp_path, prefix):
             for number in (entry - 1, entry) if members < 0 else (entry - 1,):
                 with pytest.raises(ShardError, match="do not belong together"):
                     read(number)
+
+
+@pytest.mark.parametrize("form", [tarfile.GNU_FORMAT, tarfile.PAX_FORMAT])
+def test_a_bit_of_a_long_name_renames_no_part_and_drops_none(tmp_path, form):
+    """Which no checksum of a header covers, and in the middle of a shard no other one."""
+    files = [(f"{LONG}{n:04d}.{part}", bytes(9000)) for n in range(9) for part in ("jpg", "txt")]
+    (tmp_path / "0.tar").write_bytes(data := packed(files, form))
+    prepare(tmp_path, split_ratios={"train": 1}, sample_type="CrudeWebdataset", workers=1)
+    end = data.index(b"0004.jpg") + 8
+    for at in (*range(end - len(LONG) - 17, end - len(LONG)), *range(end - 8, end)):
+        (tmp_path / "0.tar").write_bytes(data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :])
+        try:
+            [found] = WebdatasetSource(tmp_path).read(np.array([4]))
+        except ShardError as error:
+            assert "by the index sample 4 has the keys" in str(error)  # noqa: PT017
+        else:
+            assert isinstance(found, Failed)
+    told = r"sample .* has the parts \['jpf', 'txt'\], .*: a name in the tar is damaged"
+    assert re.search(told, str(found.reason))
+
+
+@pytest.mark.parametrize("kind", [tarfile.LNKTYPE, tarfile.SYMTYPE])
+def test_a_link_is_no_part(tmp_path, kind):
+    """As GNU tar writes a file that has two names; samples would lack what it stands for."""
+    with tarfile.open(tmp_path / "0.tar", "w") as tar:
+        for name, target in (("a.txt", ""), ("b.cls", ""), ("b.txt", "a.txt")):
+            member = tarfile.TarInfo(name)
+            member.type, member.linkname = (kind, target) if target else (tarfile.REGTYPE, "")
+            tar.addfile(member)
+    told = "0.tar.*'b.txt' is a link to 'a.txt'.*pack the tar again with --dereference"
+    with pytest.raises(PrepareError, match=told):
+        prepare(tmp_path, split_ratios={"train": 1}, workers=1)
+    write_shard(tmp_path / "0.tar", (tmp_path / "0.tar").read_bytes())  # as Energon prepares it
+    write_meta(tmp_path, {"0.tar": 2}, {"train": ["0.tar"]})
+    first, failed = WebdatasetSource(tmp_path).read(np.arange(2))
+    assert first["txt"] == b""
+    assert re.search(told, str(failed.reason))
 
 
 def test_a_shard_replaced_while_a_run_reads_is_seen_by_a_process_that_starts_later(tmp_path):
