@@ -151,7 +151,8 @@ def members(data: bytes, where: str, end: int | None = None) -> list[Member]:
     """Return the regular files whose headers and payloads are `data`, or `data[:end]`.
 
     Other kinds of members are left out. Raise `ShardError` for links that would be parts, and for
-    anything that is not whole headers, with the right checksums, and payloads; `where` is what it calls the bytes.
+    anything that is not whole headers, with the right checksums, and payloads; `where` is what it
+    calls the bytes.
     """
     stop = len(data) if end is None else end
     found, at = walk(lambda at, size: data[at : at + size], stop, where)
@@ -220,13 +221,8 @@ def _member(read: Read, begin: int, stop: int, where: str) -> tuple[Member | Non
         info = _header(read, at, where)
     payload = at + BLOCK
     text = info.name if name is None else name.decode("utf-8", "surrogateescape").rstrip("/")
-    if info.islnk() or info.issym():
-        if split_name(text) is not None:
-            raise ShardError(
-                f"{where}: {text!r} is a link to {info.linkname!r}, and a sample has no part where "
-                "no bytes are; pack the tar again with --dereference --hard-dereference"
-            )
     if not info.isreg():
+        _check_no_part(info, text, where)
         return None, payload + (0 if info.type in tarfile.SUPPORTED_TYPES else padded(info.size))
     if info.type == tarfile.GNUTYPE_SPARSE:
         raise _sparse(where)
@@ -265,6 +261,14 @@ def _pax_records(data: bytes, where: str) -> Iterator[tuple[bytes, bytes]]:
 
 def _damaged(where: str, what: str) -> ShardError:
     return ShardError(f"{where}: {what}: {_DAMAGED}")
+
+
+def _check_no_part(info: tarfile.TarInfo, name: str, where: str) -> None:
+    if (info.islnk() or info.issym()) and split_name(name) is not None:
+        raise ShardError(
+            f"{where}: {name!r} is a link to {info.linkname!r}, and a part of a sample is a file; "
+            "pack the tar again with --dereference --hard-dereference"
+        )
 
 
 def _sparse(where: str) -> ShardError:

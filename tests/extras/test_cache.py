@@ -220,7 +220,7 @@ def test_a_file_that_was_changed_on_the_disk_is_read_from_its_store(make, caplog
     assert lazies[0].get() == f"a: {'2' * 20}"
     assert f"{pool.cache_dir}/" in caplog.text
     assert "was changed or cut off since it was written" in caplog.text
-    with pytest.raises(LoaderError, match="'numbers' was put .* changed or removed"):
+    with pytest.raises(LoaderError, match=r"'numbers' was put .* changed or removed"):
         lazies[1].get()
 
 
