@@ -32,7 +32,7 @@ from energize.data.files import (
 from energize.data.jsonl import JsonlSource
 from energize.data.media import MediaMetadataBase, deserialize_media_metadata
 from energize.data.nv_meta import META_FOLDER, SQLITE_NAME, is_prepared, read_info
-from energize.data.tar import BLOCK, members, padded, split_name
+from energize.data.tar import BLOCK, padded, split_name, walk
 from energize.errors import (
     ConfigError,
     DataError,
@@ -51,7 +51,7 @@ _NO_SUCH_FILE = (errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG, errno.ENOENT, er
 _NO_REGULAR_FILE = (errno.EINVAL, errno.ENXIO)
 
 _FIND = """
-SELECT samples.tar_file_id, content_byte_offset, content_byte_size
+SELECT samples.tar_file_id, byte_offset, content_byte_offset, content_byte_size
 FROM samples JOIN sample_parts USING (tar_file_id, sample_index)
 WHERE sample_key = ? AND part_name = ?
 """
@@ -153,11 +153,13 @@ class WebdatasetFileStore(_FolderStore):
         self._files = files_at(self.path)
 
     def __getitem__(self, key: str) -> tuple[bytes, SourceInfo]:
-        shard, offset, size = self._find(key)
-        return self._payload(shard, offset, size, key), self._source(key, shard, key)
+        shard, begin, offset, size = self._find(key)
+        return self._payload(shard, begin, offset, size, key), self._source(key, shard, key)
 
-    def _find(self, key: str) -> tuple[str, int, int]:
-        """Return the shard of a file, and offset and size of its payload there."""
+    def _find(self, key: str) -> tuple[str, int, int, int]:
+        """Return the shard of a file, where its sample begins there, and offset and size of its
+        payload.
+        """
         split = split_name(key)
         if split is None:
             raise DataError(
@@ -171,35 +173,41 @@ class WebdatasetFileStore(_FolderStore):
             if parts:
                 what = f"sample {split[0]!r} has only the parts {', '.join(parts)}"
             raise DataError(f"{self.path} has no file {key!r}: {what}")
-        number, offset, size = rows[0]
+        number, begin, offset, size = rows[0]
         plain = all(type(value) is int and value >= 0 for value in rows[0])
         if not plain or number >= len(self._shards) or offset < BLOCK:
             raise DatasetError(
                 f"{self._database.path} says that {key!r} is in shard {number} of "
                 f"{len(self._shards)}, at byte {offset}: {self._again}"
             )
-        return self._shards[number], offset, size
+        return self._shards[number], begin, offset, size
 
-    def _payload(self, shard: str, offset: int, size: int, key: str) -> bytes:
+    def _payload(self, shard: str, begin: int, offset: int, size: int, key: str) -> bytes:
         path = f"{self.path}/{shard}"
+        if key.isascii() and len(key) <= _SHORT:
+            begin = offset - BLOCK  # else the name may stand before that, in a header of its own
+
+        def read(at: int, count: int) -> bytes:
+            start = min(begin + at, stop)
+            return self._files.read(path, start, min(start + count, stop))
+
         with os_errors_as(ShardError, path):
             stop = min(offset + padded(size), self._files.size(path))
-            data = self._files.read(path, min(offset - BLOCK, stop), stop)
-        try:
-            # The header before the payload tells whether it is the file that the database means.
-            (member,) = members(data, path)
-        except (ShardError, ValueError) as reason:
-            raise ShardError(
-                f"{path} and {self._database.path} do not belong together: no file lies at byte "
-                f"{offset}; {self._again}"
-            ) from reason
-        whole = key.isascii() and len(key) <= _SHORT
-        if member.size != size or (whole and member.name != key):
+            data = read(offset - begin, size)
+            try:
+                # The headers before it tell whether it is the file that the database means.
+                member = walk(read, stop - begin, path)[0][-1]
+            except (ShardError, LookupError) as reason:
+                raise ShardError(
+                    f"{path} and {self._database.path} do not belong together: no file lies at "
+                    f"byte {offset}; {self._again}"
+                ) from reason
+        if (member.name, begin + member.offset, member.size) != (key, offset, size):
             raise ShardError(
                 f"{path} and {self._database.path} do not belong together: {member.name!r} of "
                 f"{member.size} bytes lies where {key!r} of {size} should; {self._again}"
             )
-        return data[member.offset : member.offset + size]
+        return data
 
     @property
     def _again(self) -> str:

@@ -8,6 +8,7 @@ import pickle
 import sqlite3
 import tarfile
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 
 import pytest
 
@@ -91,6 +92,24 @@ def test_contents_and_sources(shards, plain, lines):
         assert store.get(key, sample) == store.get(key, sample) == content
         assert sample.__sources__ == (source,)
     assert len(JsonlFileStore(lines)) == 12
+
+
+@pytest.mark.parametrize("form", [tarfile.GNU_FORMAT, tarfile.PAX_FORMAT])
+@pytest.mark.parametrize("names", ["ab", ("a" * 120, "b" * 120), "éü", ("é" * 60, "ü" * 60)])
+def test_entries_of_the_database_that_were_swapped_are_told(tmp_path, names, form):
+    files = [(f"{name}.{part}", f"{name}{part}".encode()) for name in names for part in ("p", "q")]
+    (tmp_path / "0.tar").write_bytes(packed(files, form))
+    prepare(tmp_path, split_ratios=RATIOS, sqlite=True, workers=1)
+    store = WebdatasetFileStore(tmp_path)
+    assert [store[name][0] for name, _ in files] == [data for _, data in files]
+    swapped = "UPDATE {} SET {} = CASE {} WHEN {} THEN {} ELSE {} END"
+    for change in (
+        ("samples", "sample_index", "sample_index", 0, 1, 0),
+        ("sample_parts", "part_name", "part_name", "'p'", "'q'", "'p'"),
+    ):
+        with closing(sqlite3.connect(tmp_path / ".nv-meta/index.sqlite")) as database, database:
+            database.execute(swapped.format(*change))
+        refused(WebdatasetFileStore(tmp_path), "belong together", files[0][0], error=ShardError)
 
 
 def test_names_that_are_not_there(shards, plain, lines):
