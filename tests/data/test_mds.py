@@ -219,6 +219,12 @@ def test_damaged_shards(tmp_path):
     strange = change(numbered_mds(tmp_path / "lz4", 3, compression="gz"), compression="lz4:2")
     with pytest.raises(ShardError, match="compressed with 'lz4', which is not one of br, bz2, gz"):
         MdsSource(strange).at([0])
+    index = whole["mds"] / "index.json"
+    text = index.read_text()
+    index.write_text(text.replace('"samples": 10', '"samples": 0', 1))
+    with pytest.raises(ShardError, match=r"shard\.00000\.mds has 10 samples, but the index says 0"):
+        MdsSource(whole["mds"]).at([0])
+    index.write_text(text)
     source = MdsSource(whole["mds"])
     source.at([10])
     (whole["mds"] / second).write_bytes(b"another file")
