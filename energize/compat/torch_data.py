@@ -7,9 +7,10 @@ import multiprocessing
 import os
 from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from multiprocessing.context import get_spawning_popen
+from pathlib import Path
 from typing import Annotated, Any, Generic, TypeAlias, TypeVar, cast
 
 from pydantic import Field, NonNegativeInt, TypeAdapter
@@ -121,7 +122,7 @@ class SharedPlace:
     def _owned(self) -> Iterator[Any]:
         """The table, locked. A process that was started with it makes one of its own."""
         parent = None if get_worker_info() is None else multiprocessing.parent_process()
-        if self._table[_OWNER] != (os.getpid() if parent is None else parent.pid):
+        if self._table[_OWNER] != _process(parent.pid if parent else os.getpid()):
             if parent is not None:
                 raise LoaderError(
                     "a dataset for DataLoader was made by another process than the one that reads "
@@ -132,9 +133,17 @@ class SharedPlace:
             yield self._table
 
 
+def _process(pid: int) -> int:
+    """Return a number that no other process has, none either that is given this pid again."""
+    with suppress(OSError):
+        stat = Path(f"/proc/{pid}/stat").read_bytes()
+        return pid << 40 | int(stat.rpartition(b")")[2].split()[19])  # when it began
+    return pid  # of systems without /proc
+
+
 def _shared_table(place: list[int]) -> Any:
     # Spawned workers can take over locks of this context only, forked ones any.
-    values = [os.getpid(), _NO_SEED, 0, 0, *place]
+    values = [_process(os.getpid()), _NO_SEED, 0, 0, *place]
     return multiprocessing.get_context("spawn").Array("q", values)
 
 

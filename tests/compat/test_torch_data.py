@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copy
 import json
+import os
 from itertools import count, islice, product
 from types import SimpleNamespace
 
@@ -254,6 +255,15 @@ def test_real_workers(monkeypatch):
     of_another.place._table[0] = 1
     with pytest.raises(LoaderError, match="in the process of each rank"):
         next(iter(data_loader(of_another, 1)))
+
+
+def test_a_process_that_is_given_the_number_of_an_ended_one_is_another_one():
+    dataset = torch_dataset(INDEXED_ONES["counted"])
+    list(dataset)
+    of_ended = dataset.place._table
+    of_ended[0] = os.getpid()  # which is not all that tells a process from others
+    assert prints(list(dataset)) == loops_of(INDEXED_ONES["counted"], 2)[1]
+    assert dataset.place._table is not of_ended
 
 
 def test_nothing_is_said_of_a_state_that_nobody_loaded(caplog):
