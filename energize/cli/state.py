@@ -27,7 +27,7 @@ from energize.core.description import batch_size_of, leaf_names, leaves, unpacke
 from energize.core.lazy import torch
 from energize.core.stream import State
 from energize.core.validation import load_json
-from energize.data.files import files_at, os_errors_as, read_file, told
+from energize.data.files import absent, files_at, os_errors_as, read_file, told
 from energize.data.writing import write_new, writing
 from energize.errors import ConfigError, DatasetNotFoundError, StateError, StateMismatchError
 from energize.extras.plots import check_plot, draw, intervals_for
@@ -267,7 +267,7 @@ def _files(paths: Sequence[Path]) -> list[Path]:
     files: list[Path] = []
     for path in paths:
         if not path.exists():
-            raise DatasetNotFoundError(f"{path} does not exist")
+            raise DatasetNotFoundError(f"{path} {absent(path)}")
         with os_errors_as(StateError, path):
             inside = (
                 [e for e in path.iterdir() if e.suffix in _SUFFIXES] if path.is_dir() else [path]

@@ -65,10 +65,10 @@ ROWS = 10_000
 CELL_BYTES = 64 * _MIB
 
 _COMPLAINTS = {
-    "YAML_BYTES": "the file is too large",
+    "YAML_BYTES": "the file is too large, in bytes",
     "YAML_VALUES": "there are too many values when aliases are written out",
     "LETTERS": "a text has too many letters",
-    "TOML_BYTES": "the file is too large",
+    "TOML_BYTES": "the file is too large, in bytes",
     "JSON_BYTES": "it is too large",
     "JSON_VALUES": "there are too many values",
     "LEVELS": "lists and mappings are nested too deeply",

@@ -7,6 +7,7 @@ Readers that put several files together collect `faults` instead, and say themse
 
 from __future__ import annotations
 
+import codecs
 import json
 import os
 import re
@@ -54,6 +55,9 @@ _SURELY_FLAT = 50
 
 # How a UTF-8 text with a letter that takes so many bytes in memory is told.
 _WIDE = {4: re.compile(rb"[\xf0-\xff]"), 2: re.compile(rb"[\xc4-\xef]")}
+
+_UTF16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+_PAIR = re.compile(rb"(?<!\\)((?:\\\\)*)(\\u[dD][89abAB]\w\w\\u[dD][c-fC-F]\w\w)")
 
 INSIDE_ITSELF = "an alias to a list or mapping from inside it"
 
@@ -286,9 +290,10 @@ def _told(detail: ErrorDetails, known: list[str]) -> tuple[str, str]:
 # are told before text is turned into values.
 
 
-def check_yaml(text: str | bytes, *, circles: bool = False) -> None:
-    """Raise ValueError for YAML that is nested too deeply, has or stands for too many values, or
-    has a text with too many letters; unless `circles`, also for aliases to what they stand in.
+def check_yaml(text: str | bytes, *, circles: bool = False) -> bytes:
+    """Return a text to parse; raise ValueError for YAML that is no UTF-8, nested too deeply, has or
+    stands for too many values, or has a text with too many letters; unless `circles`, also for
+    aliases to what they stand in. Letters that JSON writes as two escapes are one there.
 
     Text that is no YAML passes: what parses it says where and why.
 
@@ -301,8 +306,15 @@ energize.core.limits.LEVELS
     sizes: dict[str, int] = {}
     around: list[tuple[str | None, int]] = []  # anchors of what is open, and values before it
     values = 0
+    data = text.encode() if isinstance(text, str) else text
     try:
-        for event in yaml.parse(text, SafeLoader):
+        data.decode("utf-16" if data.startswith(_UTF16) else "utf-8")
+    except UnicodeDecodeError as reason:
+        line = 1 + data[: reason.start].count(b"\n")
+        what = f"line {line}: the byte {data[reason.start]:#x} is none of {reason.encoding.upper()}"
+        raise ValueError(f"{what}; save the file as UTF-8") from reason
+    try:
+        for event in yaml.parse(data, SafeLoader):
             if isinstance(event, yaml.CollectionStartEvent):
                 around.append((event.anchor, values))
                 if len(around) > limits.LEVELS:
@@ -322,16 +334,18 @@ energize.core.limits.LEVELS
             if values > limits.YAML_VALUES:
                 raise ValueError(limits.over("YAML_VALUES"))
     except yaml.YAMLError:
-        return
+        single = _PAIR.sub(lambda pair: pair[1] + json.loads(b'"%s"' % pair[2]).encode(), data)
+        return data if single == data else check_yaml(single, circles=circles)
+    return data
 
 
 def load_yaml(text: str | bytes) -> Any:
     """Return the values of a YAML text; raise `yaml.YAMLError` if it is none, ValueError if it is
     too much.
     """
-    check_yaml(text)
+    data = check_yaml(text)
     try:
-        return yaml.load(text, SafeLoader)  # noqa: S506 - safe
+        return yaml.load(data, SafeLoader)  # noqa: S506 - safe
     except (ArithmeticError, AttributeError, LookupError, TypeError) as reason:  # PyYAML's own
         raise ValueError(f"a value does not fit its tag: {reason}") from reason
 

@@ -58,6 +58,7 @@ _MAKE_ROOM = "make room on that disk"
 _REMEDIES = {
     errno.EACCES: "let the user who runs this read and write there",
     errno.EDQUOT: _MAKE_ROOM,
+    errno.ELOOP: "links on the way to it lead to one another: correct them",
     errno.EMFILE: "let it open more with `ulimit -n`, or use fewer workers",
     errno.ENFILE: "all processes together have too many files open: end some, or raise fs.file-max",
     errno.ENOENT: "restore it, or correct the path",
@@ -355,6 +356,17 @@ def again(
         failed = None
 
 
+def absent(path: AnyPath) -> str:
+    """Return what to say of a path at which nothing is.
+
+    >>> absent("/nowhere")
+    'does not exist'
+    """
+    with suppress(OSError, ValueError):
+        return f"is a link to {os.readlink(path)!r}, where nothing is; correct the link"
+    return "does not exist"
+
+
 def of_machine(error: BaseException | None) -> bool:
     """Return whether the disk or the system is what failed, so that no sample is to blame."""
     return isinstance(error, OSError) and error.errno in _OF_MACHINE
@@ -371,9 +383,14 @@ fewer workers'
     """
     place = error.filename if error.filename is not None else path
     where = "" if place is None else f"{_text(place)}: "
+    return f"{where}{what}{reason_of(error)}"
+
+
+def reason_of(error: OSError) -> str:
+    """Return why the system refuses a file and what to do, as it follows what it refuses."""
     if error.errno and error.strerror != os.strerror(error.errno):  # it says itself what to do
-        return f"{where}{what}: {error.strerror}"
-    return f"{where}{what} ({error.strerror or error}); {remedy(error)}"
+        return f": {error.strerror}"
+    return f" ({error.strerror or error}); {remedy(error)}"
 
 
 def remedy(error: OSError) -> str:

@@ -25,7 +25,7 @@ from energize.core.validation import (
     read_document,
     short,
 )
-from energize.data.files import exists
+from energize.data.files import absent, exists
 from energize.errors import (
     DatasetError,
     DatasetNotFoundError,
@@ -216,8 +216,8 @@ def _unprepared(path: Path) -> DatasetError:
     if not path.exists():
         there: list[str] = []
         with suppress(OSError):
-            there = sorted(os.listdir(path.absolute().parent))
-        return DatasetNotFoundError(f"{path} does not exist{nearest(path.name, there)}")
+            there = sorted({*os.listdir(path.absolute().parent)} - {path.name})
+        return DatasetNotFoundError(f"{path} {absent(path)}{nearest(path.name, there)}")
     if not path.is_dir():
         return NotPreparedError(f"{path} is a file; a prepared dataset is a folder of tar shards")
     with suppress(FileNotFoundError, NotADirectoryError):

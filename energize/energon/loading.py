@@ -12,7 +12,7 @@ from typing import Any, cast
 from energize.core.lanes import WorkerConfig
 from energize.core.lazy import paths
 from energize.core.stores import FileStore
-from energize.data.files import own_errors
+from energize.data.files import absent, own_errors
 from energize.data.join import JoinedSource, remove_matches, write_matches
 from energize.data.source import Subset
 from energize.data.stores import SystemFileStore, open_store
@@ -260,7 +260,7 @@ def load_dataset(
     if kind in (EnergonDatasetType.WEBDATASET, EnergonDatasetType.JSONL):
         return DatasetLoader(folder, **kwargs)
     if not Path(folder).exists():
-        raise DatasetNotFoundError(f"{folder} does not exist")
+        raise DatasetNotFoundError(f"{folder} {absent(folder)}")
     raise NotPreparedError(
         f"{folder} is no metadataset .yaml, no .jsonl file and no prepared folder; prepare it "
         f"with: energize prepare {folder}"

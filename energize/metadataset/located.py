@@ -27,7 +27,7 @@ from energize.core.validation import (
     place,
     short,
 )
-from energize.data.files import read_file, remedy
+from energize.data.files import absent, read_file, reason_of
 from energize.errors import ConfigError, DatasetNotFoundError, EnergizeError, MetadatasetError
 
 _TAG = "tag:yaml.org,2002:"
@@ -147,7 +147,7 @@ def read_yaml(file: Path, problems: list[Problem], *, variables: bool = False) -
         return None
     where = str(file)
     try:
-        check_yaml(content, circles=True)  # whose places are told below
+        content = check_yaml(content, circles=True)  # whose places are told below
         root = yaml.compose(content, Loader=_Loader)
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)
@@ -169,10 +169,9 @@ def read_bytes(file: Path, problems: list[Problem]) -> bytes | None:
     try:
         return read_file(file, "YAML_BYTES")
     except FileNotFoundError:
-        problems.append(Problem(str(file), "the file does not exist", not_found=True))
+        problems.append(Problem(str(file), f"the file {absent(file)}", not_found=True))
     except OSError as error:
-        what = f"the file cannot be read: {error.strerror}; {remedy(error)}"
-        problems.append(Problem(str(file), what))
+        problems.append(Problem(str(file), f"the file cannot be read{reason_of(error)}"))
     return None
 
 

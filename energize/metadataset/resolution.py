@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, TypeVar, cast
 
 from energize.core.validation import MOST_FAULTS, KeyPath, short
-from energize.data.files import exists
+from energize.data.files import absent, exists
 from energize.data.selection import OTHERS, Selection, selections
 from energize.data.source import nested
 from energize.errors import (
@@ -617,7 +617,7 @@ def resolved_store(ref: str, base: Path, *, existing: bool = True) -> str:
         raise ConfigError(f"{short(ref)} is remote or of an unknown kind; {kinds}")
     path = Path(os.path.abspath(base / name))
     if existing and not exists(path):  # Path.exists raises for some names
-        raise DatasetNotFoundError(f"{short(ref)} does not exist, looked for {path}")
+        raise DatasetNotFoundError(f"{short(ref)} {absent(path)}, looked for {path}")
     if os.path.isfile(path) and (plain or path.suffix != JSONL):
         raise ConfigError(f"{short(ref)} is a file; {kinds}")
     return f"{FILESYSTEM}{path}" if plain else str(path)
@@ -634,11 +634,12 @@ def _tidied(path: Path) -> Path:
 def _not_found(path: Path, given: str) -> str:
     if re.match(r"(?!file:)\w[\w+.-]+:/", given):  # a `Path` has one of the two slashes
         return f"{short(given)} is remote; this version reads local folders, so mount it or copy it"
-    text = f"{short(given)} does not exist, looked for {os.path.abspath(path)}"
+    text = f"{short(given)} {absent(path)}, looked for {os.path.abspath(path)}"
     if given.startswith("~"):
         return f"{text}; ~ is not expanded, write ${{HOME}}{given[1:]}"
     if "$" in given:
         return f"{text}; a variable is written ${{NAME}}"
     if not os.access(path.parent, os.R_OK | os.X_OK):
         return f"{text}, in a folder that does not exist or cannot be read"
-    return text + nearest(path.name, [each.name for each in islice(path.parent.iterdir(), _LISTED)])
+    there = [each.name for each in islice(path.parent.iterdir(), _LISTED)]
+    return text + nearest(path.name, [name for name in there if name != path.name])

@@ -24,7 +24,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from energize.core.arrays import UInt64Array
-from energize.data.files import LocalFiles, files_at, os_errors_as, read_file
+from energize.data.files import LocalFiles, absent, files_at, os_errors_as, read_file
 from energize.data.nv_meta import (
     ShardRecord,
     expand,
@@ -324,7 +324,7 @@ def find_shards(path: Path, exclude: str | None = None) -> tuple[list[str], list
     except re.error as reason:
         raise ConfigError(f"exclude={exclude!r} is not a regular expression: {reason}") from reason
     if not path.exists():
-        raise DatasetNotFoundError(f"{path} does not exist")
+        raise DatasetNotFoundError(f"{path} {absent(path)}")
     if not path.is_dir():
         raise PrepareError(f"{path} is a file; give the folder that holds the tar shards")
     notes: list[str] = []

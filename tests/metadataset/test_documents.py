@@ -8,7 +8,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from energize import MetadatasetError, load_dataset
+from energize import (
+    EnergizeError,
+    MetadatasetError,
+    WebdatasetSource,
+    get_train_dataset,
+    load_dataset,
+)
+from energize.core import limits
 from energize.metadataset import read_metadataset, resolve
 from energize.metadataset.located import expanded
 from tests.support.tables import row
@@ -266,6 +273,8 @@ VALUES = {
     "=": "=",
     "!!str 3": "3",
     "!!int '3'": 3,
+    r'"\ud83d\ude00 \\\uD83D\uDE01"': "\U0001f600 \\\U0001f601",  # as JSON writes them
+    r"'\ud83d\ude00'": r"\ud83d\ude00",
     "-.inf": float("-inf"),
     "9" * 400: float("inf"),
     "123456789012345678": 123456789012345678,
@@ -301,6 +310,27 @@ def test_documents_and_values(tmp_path):
         with row(text):
             found = splits(file, f"splits:\n  a:\n    path: x\n    subflavors:\n      k: {text}")
             assert repr(found["a"].subflavors["k"]) == repr(value)
+
+
+def test_files_that_are_no_text_of_people(tmp_path):
+    file = tmp_path / "mix.yaml"
+    for data, words in (
+        (HEAD.encode() + "a: é".encode("latin-1"), ": line 3: the byte 0xe9 is none of UTF-8; sav"),
+        (b" " * (limits.YAML_BYTES + 1), "in bytes, 16777217, more than 16777216; to allow more, "),
+    ):
+        file.write_bytes(data)
+        with pytest.raises(MetadatasetError) as caught:
+            read_metadataset(file)
+        assert words in str(caught.value)
+        assert str(caught.value).endswith(("save the file as UTF-8", "core.limits.YAML_BYTES"))
+    (tmp_path / "loop").symlink_to("loop")
+    for read, words in (
+        (load_dataset, "loop is a link to 'loop', where nothing is"),
+        (get_train_dataset, r"'\S+loop' is a link to 'loop', .* the link, looked for \S+loop$"),
+        (WebdatasetSource, "links on the way to it lead to one another"),
+    ):
+        with pytest.raises(EnergizeError, match=words):
+            read(tmp_path / "loop", **({"batch_size": 1} if read is get_train_dataset else {}))
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
