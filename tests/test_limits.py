@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import time
 from pathlib import Path
@@ -9,9 +10,11 @@ from pathlib import Path
 import pytest
 
 import energize
-from energize import BatchDataset, ConfigError, DataError, EnergizeError, ListSource
+from energize import BatchDataset, ConfigError, DataError, EnergizeError, ListSource, get_loader
 from energize.core import limits
+from energize.core.checks import check_processes
 from energize.data.nv_meta import expand
+from energize.preparation.workers import map_in_order
 
 ROOT = Path(__file__).parent.parent
 SIZES = {"KiB": 1024, "MiB": 1024**2, "GiB": 1024**3}
@@ -44,6 +47,17 @@ def test_limits_are_those_that_a_program_sets(monkeypatch):
     assert len(BatchDataset(ListSource("abcd"), 3, list)[0]) == 3
     with pytest.raises(ConfigError, match="batch_size: a batch has too many items, 4, more than 3"):
         BatchDataset(ListSource("abcd"), 4, list)
+
+
+def test_no_more_processes_are_started_than_cores_can_serve(monkeypatch):
+    """Where too many would begin, nothing begins."""
+    most, told = limits.PROCESSES * os.cpu_count(), "too many processes for a core, 17, more than"
+    with pytest.raises(ConfigError, match=f"num_workers={most + 1} on a machine of .*: .*{told}"):
+        next(iter(get_loader(ListSource("abc"), num_workers=most + 1)))
+    with pytest.raises(ConfigError, match=r"^workers=1000000 .*PROCESSES"):
+        next(map_in_order(str, range(10**6), 10**6))
+    monkeypatch.setattr(limits, "PROCESSES", 10**6)
+    check_processes(10**6, "workers")
 
 
 def test_messages_cannot_act_on_terminals():

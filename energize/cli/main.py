@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import sys
 from importlib.metadata import version
@@ -38,6 +39,13 @@ was given something that cannot be used.
 
 class _Commands(TyperGroup):
     """Errors of energize are one message, without the traceback that means nothing to a user."""
+
+    def main(self, *arguments: Any, **options: Any) -> Any:
+        """Run a command; what the encoding of the terminal lacks is printed as its escapes."""
+        for stream in (sys.stdout, sys.stderr):
+            if isinstance(stream, io.TextIOWrapper):
+                stream.reconfigure(errors="backslashreplace")
+        return super().main(*arguments, **options)
 
     def invoke(self, ctx: Any) -> Any:
         try:

@@ -6,6 +6,7 @@ import functools
 import inspect
 import math
 import operator
+import os
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 from decimal import Decimal
@@ -52,6 +53,14 @@ def checked_whole(value: object, where: str, least: int | None = None) -> int:
         bound = "" if least is None else f", {least} or more"
         raise ConfigError(f"{where} is a whole number{bound}; got {value!r}")
     return number
+
+
+def check_processes(count: int, where: str) -> None:
+    """Raise `ConfigError` for more processes than `limits.PROCESSES` for each core."""
+    cores = os.cpu_count() or 1
+    if count > limits.PROCESSES * cores:
+        text = limits.over("PROCESSES", -(-count // cores))
+        raise ConfigError(f"{where}={count} on a machine of {cores} cores: {text}")
 
 
 def checked_function(value: F, where: str) -> F:

@@ -64,6 +64,9 @@ ROWS = 10_000
 # Bytes of a value in an `index.sqlite`.
 CELL_BYTES = 64 * _MIB
 
+# Processes that a loader or a command starts, for each core of the machine.
+PROCESSES = 16
+
 _COMPLAINTS = {
     "YAML_BYTES": "the file is too large, in bytes",
     "YAML_VALUES": "there are too many values when aliases are written out",
@@ -81,6 +84,7 @@ _COMPLAINTS = {
     "PIXELS": "the image has too many pixels",
     "BATCH_ITEMS": "a batch has too many items",
     "ROWS": "the database has too many rows for one name",
+    "PROCESSES": "there are too many processes for a core",
     "CELL_BYTES": "a value in the database has too many bytes",
 }
 

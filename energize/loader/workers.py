@@ -26,6 +26,7 @@ from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from typing import Any, Generic, TypeVar
 
+from energize.core.checks import check_processes
 from energize.core.stream import INFINITE, State
 from energize.errors import ConfigError, LoaderError, WorkerDiedError
 from energize.loader.failures import FailureLog
@@ -172,6 +173,7 @@ class WorkerPool:
         timeout: float | None,
         patience: Patience,
     ) -> None:
+        check_processes(count, "num_workers")
         self.replaced = self.run = 0
         self._lanes: Callable[[], WorkerLanes[Any] | None] = _none
         self._task, self._start_method = task, start_method

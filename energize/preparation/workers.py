@@ -14,7 +14,7 @@ from contextlib import closing, suppress
 from multiprocessing.context import ForkContext, ForkProcess
 from typing import Any, TypeVar
 
-from energize.core.checks import checked_whole
+from energize.core.checks import check_processes, checked_whole
 from energize.errors import PrepareError
 
 _MOST_WORKERS = 16
@@ -49,6 +49,7 @@ def map_in_order(
     tell(0, len(names))
     most = min(_MOST_WORKERS, len(os.sched_getaffinity(0)))
     most = min(most if workers is None else checked_whole(workers, "workers", 1), len(names))
+    check_processes(most, "workers")
     one_by_one = (_attempted(function, name) for name in names)
     with closing(_results(function, names, most) if most > 1 else one_by_one) as results:
         for done, result in enumerate(results, 1):

@@ -386,3 +386,11 @@ def test_folders_cannot_steer_the_terminal(tmp_path):
         assert (done.exit_code, done.exception) == (0, None), done.output
         assert done.output
         assert all(letter.isprintable() or letter in "\n\t" for letter in done.output), command
+
+
+@pytest.mark.parametrize("charset", ["latin-1", "ascii"])
+def test_names_that_the_terminal_has_no_letters_for(tmp_path, charset):
+    captions(tmp_path / "猫", 4, shards=1)
+    done = CliRunner(charset=charset).invoke(app, ["plan", str(tmp_path / "猫")])
+    assert done.exit_code == 0
+    assert rb"1 sample: \u732b 1" in done.stdout_bytes
