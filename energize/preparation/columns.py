@@ -22,6 +22,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -220,7 +221,9 @@ class Columns:
             stored[name] = StoredColumn.model_validate(found)
             final = root / COLUMNS_FOLDER / file
             with writing(final, PrepareError), files.create(final) as stream:
-                np.save(stream, column.values, allow_pickle=False)
+                # Into a file of its own numpy writes itself, and does not say why it cannot.
+                plain: Any = SimpleNamespace(write=stream.write)
+                np.save(plain, column.values, allow_pickle=False)
         if stored:
             text = dump_columns(ColumnIndex(index=version, shard_counts=counts, columns=stored))
             files.write(root / COLUMNS_FOLDER / COLUMNS_NAME, text.encode())

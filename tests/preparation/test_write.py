@@ -1,5 +1,6 @@
 """Writing new shards: what stands in them, and that nothing stays when something is wrong."""
 
+import re
 import resource
 import subprocess
 import sys
@@ -8,7 +9,7 @@ from functools import partial
 import pytest
 from PIL import Image
 
-from energize import write_shards
+from energize import prepare, prepare_columns, write_shards
 from energize.errors import ConfigError, PrepareError
 from tests.support.apart import apart
 from tests.support.refusals import check_refusals
@@ -77,11 +78,19 @@ def test_a_full_disk(tmp_path):
         told = apart(partial(written, limit))
         assert "shard-000000.tar: cannot be written (File too large" in told
         assert not list(tmp_path.iterdir())
+    write_shards(({"__key__": str(i), "txt": ""} for i in range(3000)), tmp_path / "ds")
+    prepare(tmp_path / "ds", split_ratios={"train": 1}, sqlite=False, workers=1)
+
+    def measured():
+        resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
+        return prepare_columns(tmp_path / "ds", {"n": "size:txt"}, workers=1)
+
+    assert re.search(r"n\.\w+\.npy: cannot be written \(File too large", apart(measured))
 
 
 WAITING = """
 import sys
-from energize import write_shards
+from energize import prepare, prepare_columns, write_shards
 
 def waiting():
     for i in range(20):
