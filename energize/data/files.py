@@ -16,6 +16,7 @@ import os
 import resource
 import stat
 import time
+import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial, wraps
@@ -108,6 +109,7 @@ class LocalFiles:
         self._most_open, self._follow = most_open, follow
         self._open: dict[str, _OpenFile] = {}
         self._seen: dict[str, tuple[int, int, int]] = {}
+        self._crcs: dict[str, int] = {}
 
     def __reduce__(self) -> tuple[Any, ...]:
         return partial(LocalFiles, follow=self._follow), (self._most_open,)
@@ -195,10 +197,21 @@ class LocalFiles:
         file = self._open.get(path) or self._file(path)
         if file.kept is None:
             file.kept = self.read(path)
+            self._crcs[path] = zlib.crc32(file.kept)
         return file.kept
 
+    def crc32(self, path: str) -> int:
+        """Return the CRC-32 of a whole file, which may be written anew with these bytes."""
+        found, size = 0, self.size(path)
+        for start in range(0, size, _RUN):
+            found = zlib.crc32(self.read(path, start, min(start + _RUN, size)), found)
+        self._crcs[path] = found
+        return found
+
     def check(self, path: str) -> None:
-        """Raise `ShardError` if a file has changed since it was first read."""
+        """Raise `ShardError` if a file has changed since it was first read, unless all its bytes
+        were looked at then, and are the same.
+        """
         file = self._open.get(path)
         if file is not None:
             try:
@@ -209,8 +222,12 @@ class LocalFiles:
                 if (found.st_size, found.st_mtime_ns, found.st_ino) == self._seen[path]:
                     return
         forget = partial(self._open.pop, path, None)
-        if again(lambda: self._file(path).now(), path, before=forget) != self._seen[path]:
-            raise _changed(path)
+
+        def look() -> None:
+            file = self._file(path)
+            self._check(path, file, file.now())
+
+        again(look, path, before=forget)
 
     def exists(self, path: str) -> bool:
         """Return whether there is a file."""
@@ -241,8 +258,7 @@ class LocalFiles:
             if is_of_path(error):
                 raise OSError(errno.EINVAL, f"it is no path of a file: {error}", path) from error
             raise
-        if self._seen.setdefault(path, file.signature) != file.signature:
-            raise _changed(path)
+        self._check(path, file, file.signature)
         # The system gives the lowest free number: it says how many are in use, here and elsewhere.
         allowed = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
         crowded = file.number >= allowed // 2 > 0
@@ -251,6 +267,15 @@ class LocalFiles:
             self._open.pop(old, None)
         self._open[path] = file
         return file
+
+    def _check(self, path: str, file: _OpenFile, now: tuple[int, int, int]) -> None:
+        """Raise `ShardError` unless an open file is the one that was read before."""
+        if self._seen.setdefault(path, now) == now:
+            return
+        known = self._crcs.get(path)
+        if known is None or zlib.crc32(os.pread(file.number, now[0], 0)) != known:
+            raise _changed(path)
+        self._seen[path] = now
 
 
 class FileStream(io.RawIOBase):

@@ -419,11 +419,13 @@ def check_unpacked(block: bytes, where: str) -> None:
 _log = logging.getLogger("energize")
 
 ENTRY = 8
+KEPT = 64 * 1024
+"""Bytes of an index that is kept in memory while it is open, so that it is read once: of 8,000
+samples."""
 CHECKSUM = 4
 RANGE = struct.Struct("<2Q")
 
 _ADD_CHECKSUMS = "energize prepare --checksums FOLDER"
-_AT_ONCE = 8 * 1024 * 1024
 
 
 def checksums_path(tar: str) -> str:
@@ -472,7 +474,7 @@ def _check_record(files: LocalFiles, path: str, size: int, record: ShardRecord) 
             f"the shard has {size} bytes, and had {record.bytes}: it was replaced, changed or cut "
             "off",
         )
-    _check_crc(path, "index", _crc32(files, index_path(path)), record.index_crc32)
+    _check_crc(path, "index", files.crc32(index_path(path)), record.index_crc32)
     ends = ends_crc(lambda at, count: files.read(path, at, at + count), size)
     if ends == record.ends_crc32:
         return
@@ -507,7 +509,7 @@ def check_checksums(files: LocalFiles, path: str, count: int, expected: int | No
             f"{file} has {size} bytes, and the checksums of {count} samples have "
             f"{count * CHECKSUM}; write them again with: {_ADD_CHECKSUMS}"
         )
-    found = _crc32(files, file)
+    found = files.crc32(file)
     if found != expected:
         raise ShardError(
             f"{file} is not what was written: its CRC-32 is {found:08x}, and was "
@@ -546,10 +548,3 @@ def _another(path: str, what: str) -> ShardError:
         "as they were; or, if these are to be read, run `energize prepare --force-overwrite` on "
         "the folder"
     )
-
-
-def _crc32(files: LocalFiles, path: str) -> int:
-    found, size = 0, files.size(path)
-    for start in range(0, size, _AT_ONCE):
-        found = zlib.crc32(files.read(path, start, min(start + _AT_ONCE, size)), found)
-    return found

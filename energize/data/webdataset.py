@@ -31,7 +31,7 @@ from energize.data.nv_meta import (
     read_splits,
 )
 from energize.data.source import ShardedSource, narrowed
-from energize.data.tar import ENTRY, RANGE, disagreement, index_path, scan
+from energize.data.tar import ENTRY, KEPT, RANGE, disagreement, index_path, scan
 from energize.errors import (
     DataError,
     DatasetError,
@@ -42,10 +42,6 @@ from energize.errors import (
     nearest,
     some,
 )
-
-# Bytes of an index that is kept in memory while it is open, so that it is read once: of 8,000
-# samples.
-_KEPT = 64 * 1024
 
 # Bytes of a sample in which its key is looked for.
 _HEAD = 8192
@@ -136,7 +132,7 @@ class ShardReader:
         """Return the first byte of each of these samples, in ascending order, and the byte after
         it.
         """
-        small = self.count * ENTRY < _KEPT
+        small = self.count * ENTRY < KEPT
         data = self.files.kept(self.index) if small else b""
         found: Iterator[bytes] = iter(())
         if not small:

@@ -5,6 +5,7 @@ prepared are errors before a sample is given.
 from __future__ import annotations
 
 import json
+import os
 import pickle
 import re
 import shutil
@@ -19,11 +20,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from energize import WebdatasetSource, prepare, prepare_checksums
+from energize import JsonlSource, WebdatasetSource, prepare, prepare_checksums
 from energize.core.trace import Failed
 from energize.data.files import LocalFiles
 from energize.data.nv_meta import read_records
 from energize.data.webdataset import ShardReader
+from energize.data.writing import write_new
 from energize.errors import (
     ConfigError,
     DataError,
@@ -35,6 +37,7 @@ from energize.errors import (
     ShardError,
     SplitError,
 )
+from energize.preparation.index import prepare_jsonl
 from tests.support.refusals import check_refusals
 from tests.support.shards import offsets, packed, payload, prepared, write_meta, write_shard
 
@@ -278,6 +281,29 @@ def test_a_shard_replaced_while_a_run_reads_is_seen_by_a_process_that_starts_lat
     for read in (lambda source: source[0], lambda source: source.keys(np.arange(3))):
         with pytest.raises(ShardError, match=r"0\.tar and its index .* has \d+ bytes, and had"):
             read(WebdatasetSource(folder))
+
+
+def test_an_index_that_is_written_again_with_the_same_bytes_ends_nothing(tmp_path):
+    """As `touch` and copies do; with other bytes it is another one."""
+    lines = tmp_path / "lines.jsonl"
+    lines.write_text("{}\n" * 3)
+    prepare_jsonl(lines)
+    web = recorded(tmp_path / "web", count=20)
+    energon = prepared(tmp_path / "energon", (3,)) / "parts/d0.tar.idx"
+    for source, index in (
+        (WebdatasetSource(web), web / "0.tar.idx"),
+        (WebdatasetSource(tmp_path / "energon"), energon),
+        (JsonlSource(lines), lines.with_name("lines.jsonl.idx")),
+    ):
+        read = [repr(source[number]) for number in range(3)]
+        for again in (index.write_bytes, lambda data, to=index: write_new(to, data, DataError)):
+            again(index.read_bytes())
+            os.utime(index, (1, 1))
+            assert [repr(source[number]) for number in range(3)] == read
+            source._files._open.clear()
+        index.write_bytes(index.read_bytes()[::-1])
+        with pytest.raises(ShardError, match="idx has changed since it was first read"):
+            source[0]
 
 
 def test_a_wrong_record_is_an_error_with_its_place(tmp_path):
