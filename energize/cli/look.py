@@ -82,7 +82,7 @@ def _show_folder(console: Console, path: Path, split_config: str, dataset_config
     console.say(f"{path}: {samples} in {counted(len(counts), 'shard')}, {size}")
     if found.energon_version is not None:
         console.say(f"Format: Megatron-Energon {found.energon_version}")
-    show_splits(console, splits.split_parts, counts)
+    show_splits(console, splits.split_parts, counts, splits.samples)
     if splits.exclude:
         console.say(f"Excluded: {len(splits.exclude)} shards or samples")
     try:
@@ -100,7 +100,10 @@ def _show_folder(console: Console, path: Path, split_config: str, dataset_config
 
 
 def show_splits(
-    console: Console, splits: Mapping[str, Sequence[str]], shard_counts: Mapping[str, int]
+    console: Console,
+    splits: Mapping[str, Sequence[str]],
+    shard_counts: Mapping[str, int],
+    windows: Mapping[str, Sequence[int]],
 ) -> None:
     """Print shards, samples and share of the samples of each split."""
     total = sum(shard_counts.values())
@@ -108,7 +111,9 @@ def show_splits(
     for column in ("shards", "samples", "share"):
         shown.add_column(column, justify="right")
     for part, shards in splits.items():
-        samples = sum(shard_counts.get(shard, 0) for shard in shards)
+        whole = 0, sum(shard_counts.get(shard, 0) for shard in shards)
+        start, stop = windows.get(part, whole)
+        samples = stop - start
         share = f"{100 * samples / total:.1f} %" if total else "-"
         shown.add_row(Text(part), f"{len(shards):,}", f"{samples:,}", share)
     console.print(shown)

@@ -206,7 +206,8 @@ def split_names(path: Path, given: str | None, split_config: str) -> Sequence[st
             raise ConfigError(f"--split-parts: expected names of splits, got {given!r}")
         return list(dict.fromkeys(names))
     if is_folder(path):
-        return list(read_splits(path, split_config).split_parts)
+        splits = read_splits(path, split_config).split_parts
+        return [name for name, shards in splits.items() if shards]
     return ("train",) if is_stage_file(path) else list(read_metadataset(path).splits)
 
 

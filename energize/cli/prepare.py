@@ -174,7 +174,7 @@ def prepare(
     shards = counted(len(report.shard_counts), "shard")
     console.say(f"Indexed {report.samples:,} samples in {shards}")
     if report.splits:
-        show_splits(console, report.splits, report.shard_counts)
+        show_splits(console, report.splits, report.shard_counts, report.windows)
     if report.config is not None:
         show_config(console, report.config)
     _show_measured(console, report)

@@ -253,13 +253,24 @@ class Info(Model):
     shard_counts: Annotated[dict[Any, Any], AfterValidator(_counts)]
 
 
+_Number = Annotated[int, Field(ge=0, lt=_MOST_SAMPLES)]
+
+
+def _run(numbers: list[int]) -> list[int]:
+    if len(numbers) != 2 or numbers[0] >= numbers[1]:
+        raise ValueError(f"expected [first sample, the one after the last], got {short(numbers)}")
+    return numbers
+
+
 class Splits(Model):
     """The shards of each split part, and what is left out: `shard.tar` or `shard.tar/key`.
 
-    Brace patterns are expanded.
+    Brace patterns are expanded. `samples` says of parts that begin or end inside a shard which of
+    the samples of their shards they have: from one number on, up to another.
     """
 
     split_parts: dict[str, Annotated[Listed[str], AfterValidator(expand)]]
+    samples: dict[str, Annotated[list[_Number], AfterValidator(_run)]] = Field(default_factory=dict)
     exclude: Annotated[
         Listed[str],
         AfterValidator(expand),
@@ -311,13 +322,18 @@ def dump_info(info: Info) -> str:
 
 
 def dump_splits(
-    parts: Mapping[str, Sequence[str]], name: str = "split.yaml", exclude: Sequence[str] = ()
+    parts: Mapping[str, Sequence[str]],
+    name: str = "split.yaml",
+    exclude: Sequence[str] = (),
+    samples: Mapping[str, Sequence[int]] | None = None,
 ) -> str:
     """Return the text of the split file, YAML or JSON by its name, with patterns for runs."""
-    content = {
+    content: dict[str, Any] = {
         "split_parts": {part: collapse(shards) for part, shards in parts.items()},
         "exclude": [escaped(each) for each in exclude],
     }
+    if samples:
+        content["samples"] = {part: list(window) for part, window in samples.items()}
     return json.dumps(content, indent=2) if name.endswith(".json") else _yaml(content)
 
 

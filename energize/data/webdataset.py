@@ -299,7 +299,6 @@ class WebdatasetSource(ShardedSource[dict[str, Any]]):
             split_part=split_part,
             split_config=split_config,
             **split._asdict(),
-            window=None,
             checksums=checksums,
             seed=seed,
             occurrence=occurrence,
@@ -479,13 +478,15 @@ class SplitShards(NamedTuple):
     """The shards of a split part in their order, with the number of samples in each.
 
     `excluded` are samples to leave out: their numbers among those of all the shards, ascending.
-    `records` is what preparing saw of the shards, None where that is not known.
+    `records` is what preparing saw of the shards, None where that is not known. `window`: of the
+    samples of the shards, the first and the one after the last; None for all.
     """
 
     shards: tuple[str, ...]
     counts: tuple[int, ...]
     excluded: tuple[int, ...]
     records: tuple[ShardRecord, ...] | None = None
+    window: tuple[int, int] | None = None
 
 
 def read_split(path: Path, split_part: str, split_config: str | None) -> SplitShards:
@@ -515,17 +516,31 @@ def read_split(path: Path, split_part: str, split_config: str | None) -> SplitSh
                 f"{path}, split part {split_part!r} in {name}: shard {shard!r} {fault}"
             )
     left_out = _excluded(splits.exclude, known, f"{path}, exclude in {name}")
-    shards = [shard for shard in listed if left_out.get(shard, set()) is not None]
+    total = sum(map(known.__getitem__, listed))
+    start, stop = splits.samples.get(split_part, (0, total))
+    if stop > total:
+        raise SplitError(
+            f"{path}, samples of split part {split_part!r} in {name}: expected numbers up to "
+            f"{total}, the samples of its shards, got {[start, stop]}; run `energize prepare` again"
+        )
+    shards: list[str] = []
     excluded: list[int] = []
-    before = 0
-    for shard in shards:
-        keys, count = left_out.get(shard), known[shard]
-        if keys:
-            excluded += (before + number for number in _numbers(path / shard, count, keys))
+    before = passed = begin = end = 0
+    for shard in listed:
+        keys, count = left_out.get(shard, set()), known[shard]
+        first, last = max(start - passed, 0), min(stop - passed, count)
+        passed += count
         if not count:
             _check_empty(path / shard)
+        if keys is None or first >= last:
+            continue
+        if keys:
+            numbers = _numbers(path / shard, count, keys)
+            excluded += (before + number for number in numbers if first <= number < last)
+        begin, end = begin if shards else first, before + last
+        shards.append(shard)
         before += count
-    if before == len(excluded):
+    if end - begin == len(excluded):
         raise EmptyDatasetError(
             f"{path}: split part {split_part!r} has no samples: {len(listed)} shards are listed in "
             f"{name}, {len(listed) - len(shards)} of them and {len(excluded)} single samples are "
@@ -537,6 +552,7 @@ def read_split(path: Path, split_part: str, split_config: str | None) -> SplitSh
         tuple(map(known.__getitem__, shards)),
         tuple(excluded),
         None if records is None else tuple(map(records.__getitem__, shards)),
+        None if (begin, end) == (0, before) else (begin, end),
     )
 
 

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from fractions import Fraction
-from itertools import accumulate, count, pairwise
+from itertools import accumulate, chain, count, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -86,20 +86,32 @@ CREATE INDEX idx_sample_parts_full
 """
 
 
+Parts = dict[str, tuple[str, ...]]
+"""The shards of each split part."""
+
+Windows = dict[str, tuple[int, int]]
+"""Of split parts, the first of the samples of their shards that they have, and the one after the
+last."""
+
+_REPLACED = (*nv_meta.INFO_NAMES, nv_meta.SQLITE_NAME, nv_meta.UUID_NAME)
+
+
 @dataclass(frozen=True, slots=True)
 class PrepareReport:
     """What was prepared: shards with their sample counts, the splits, and in how many samples each
-    part was found. `config` is what `dataset.yaml` says, None where none was written; `columns` are
-    those that were measured; `notes` are things that may be mistakes.
+    part was found. `windows`: of splits that begin or end inside a shard, which of the samples of
+    their shards they have. `config` is what `dataset.yaml` says, None where none was written;
+    `columns` are those that were measured; `notes` are things that may be mistakes.
     """
 
     path: Path
     shard_counts: dict[str, int]
     parts: dict[str, int]
-    splits: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    splits: Parts = field(default_factory=dict)
     config: nv_meta.DatasetConfig | None = None
     notes: tuple[str, ...] = ()
     columns: dict[str, Column] = field(default_factory=dict)
+    windows: Windows = field(default_factory=dict)
 
     @property
     def samples(self) -> int:
@@ -144,9 +156,11 @@ def prepare(
     disk that is not mounted, a folder that may not be entered, a shard that may not be read) is an
     error.
 
-    Splits are whole shards, given by exactly one of `split_ratios` ({"train": 8, "val": 2}; shards
-    in order, or shuffled by `seed` with `shuffle_shards`) and `split_patterns` (regular
-    expressions, {"val": ["val-.*"]}). `sample_type` is the name of a sample type, or
+    Splits are given by exactly one of `split_ratios` ({"train": 8, "val": 2}; shards in order, or
+    shuffled by `seed` with `shuffle_shards`) and `split_patterns` (regular expressions, {"val":
+    ["val-.*"]}). They are whole shards, which Energon can read; where shards are too few for the
+    ratios, they are cut by samples, and each split has one at least. One without samples is not
+    written. `sample_type` is the name of a sample type, or
     "CrudeWebdataset"; without it no `dataset.yaml` is written.
     Without `field_map` one is proposed by the parts found. `dataset_yaml` and `split_config` are
     other names for the two files. `tar_index_only` writes the index of a prepared folder again.
@@ -172,7 +186,7 @@ def prepare(
     wanted = Columns(columns or {}, column_defaults)
     known: dict[str, int] = {}
     notes: list[str] = []
-    splits: dict[str, tuple[str, ...]] = {}
+    splits, windows = Parts(), Windows()
     config = version = None
     if tar_index_only:
         known = nv_meta.read_info(root).shard_counts
@@ -203,8 +217,9 @@ def prepare(
     with staging(root, *folders) as files:
         if fix_duplicates and (renamed := make_unique(root, names, workers)):
             notes.append(f"{renamed} shards were written anew, with keys of their own")
-        options: dict[str, Any] = {"workers": workers, "on_progress": on_progress}
-        scanned, same, new = _scanned(root, files, names, known, functions, **options)
+        scanned, same, new = _scanned(
+            root, files, names, known, functions, workers=workers, on_progress=on_progress
+        )
         notes += _end_notes(scanned)
         counts = {shard.name: shard.count for shard in scanned}
         parts = dict(sum((shard.parts for shard in scanned), Counter()).most_common())
@@ -216,12 +231,14 @@ def prepare(
         _stage_records(root, files, scanned)
         if not known:
             config = choose_config(sample_type, field_map, FirstLook(root / names[0]), parts)
+            if split_ratios is not None:
+                splits, windows = _fitting(splits, counts, split_ratios)
             notes += [
-                *split_notes(names, splits),
+                *([_CUT] if windows else split_notes(names, splits)),
                 *field_notes(config, parts, sum(counts.values())),
             ]
             info = nv_meta.Info(energon_version=nv_meta.FORMAT_VERSION, shard_counts=counts)
-            texts = {split_config: nv_meta.dump_splits(splits, split_config)}
+            texts = {split_config: nv_meta.dump_splits(splits, split_config, (), windows)}
             texts |= {dataset_yaml: nv_meta.dump_dataset_yaml(config)} if config is not None else {}
             # Last, because this is the file that makes the folder a prepared one.
             texts |= {nv_meta.INFO_NAMES[0]: nv_meta.dump_info(info)}
@@ -229,11 +246,10 @@ def prepare(
                 files.write(meta / name, text.encode())
         replaced = [] if same else [root / COLUMNS_FOLDER / COLUMNS_NAME]
         if not known:
-            left = (*nv_meta.INFO_NAMES, nv_meta.SQLITE_NAME, nv_meta.UUID_NAME)
-            replaced += [meta / name for name in left]
+            replaced += [meta / name for name in _REPLACED]
         commit(files, root / names[0], replaced)
     remove_unused(root)
-    return PrepareReport(root, counts, parts, splits, config, tuple(notes), made)
+    return PrepareReport(root, counts, parts, splits, config, tuple(notes), made, windows)
 
 
 def _scanned(
@@ -387,10 +403,6 @@ def _end_notes(shards: Sequence[ScannedShard]) -> list[str]:
     ]
 
 
-Parts = dict[str, tuple[str, ...]]
-"""The shards of each split part."""
-
-
 def split(
     shards: Sequence[str],
     ratios: Mapping[str, float] | None,
@@ -418,8 +430,7 @@ def _by_ratios(
     """Cut the shards, in their order or shuffled, where the cumulative ratios say.
 
     Part i ends before shard floor(n * (ratio 0 + ... + ratio i) / sum). The arithmetic is exact, so
-    every shard is in a part; Energon's floats lose the last of 10 shards at 7,2,1. Where that
-    leaves a part without a shard, the smallest part is left out, with a warning, until it does not.
+    every shard is in a part; Energon's floats lose the last of 10 shards at 7,2,1.
     """
     for part, ratio in ratios.items():
         if not math.isfinite(ratio) or ratio < 0:
@@ -430,30 +441,54 @@ def _by_ratios(
     if shuffle_seed is not None:
         # The generator of Energon, so that the same seed cuts the same way.
         random.Random(shuffle_seed).shuffle(shards)  # noqa: S311
-    exact = {part: Fraction(str(ratio)) for part, ratio in ratios.items()}
-    left_out: list[str] = []
-    while True:
-        ends = accumulate(len(shards) * share / sum(exact.values()) for share in exact.values())
-        bounds = pairwise([0, *map(math.floor, ends)])
-        parts = {
-            part: tuple(shards[start:end]) for part, (start, end) in zip(exact, bounds, strict=True)
-        }
-        if not shards or all(parts[part] for part, share in exact.items() if share):
-            break
-        left_out.append(
-            min((part for part in reversed(exact) if exact[part]), key=exact.__getitem__)
-        )
-        exact[left_out[-1]] = Fraction(0)
-    if left_out:
-        shown = ", ".join(f"{part}={ratio:g}" for part, ratio in ratios.items())
-        _log.warning(
-            "%s cannot be cut %s: %s gets none. Write the samples into more and smaller shards, "
-            "or give other ratios",
-            _plural(shards),
-            shown,
-            " and ".join(left_out),
-        )
-    return parts
+    exact = _exact(ratios)
+    bounds = pairwise([0, *(math.floor(len(shards) * end) for end in accumulate(exact.values()))])
+    return {part: tuple(shards[a:b]) for part, (a, b) in zip(exact, bounds, strict=True)}
+
+
+def _exact(ratios: Mapping[str, float]) -> dict[str, Fraction]:
+    """Return the share of each part that has one."""
+    exact = {part: Fraction(str(ratio)) for part, ratio in ratios.items() if ratio}
+    return {part: share / sum(exact.values()) for part, share in exact.items()}
+
+
+_CUT = (
+    "there are too few shards for these ratios, so splits begin and end inside of shards. "
+    "Megatron-Energon reads whole shards only, and not this split file: for it, write more and "
+    "smaller shards"
+)
+
+
+def _fitting(
+    parts: Parts, counts: Mapping[str, int], ratios: Mapping[str, float]
+) -> tuple[Parts, Windows]:
+    """Return parts of whole shards as they are, if each has some; else parts of as many samples as
+    the ratios say, one at least, and which samples of their shards these are.
+
+    >>> _fitting({"train": ("0.tar",), "val": ()}, {"0.tar": 10}, {"train": 0.98, "val": 0.02})
+    ({'train': ('0.tar',), 'val': ('0.tar',)}, {'train': (0, 9), 'val': (9, 10)})
+    """
+    if all(parts.values()):
+        return parts, {}
+    order = list(chain.from_iterable(parts.values()))
+    shares, total = _exact(ratios), sum(counts.values())
+    sizes = {part: math.floor(total * share) for part, share in shares.items()}
+    sizes[max(shares, key=shares.__getitem__)] += total - sum(sizes.values())
+    for part in sorted(shares, key=shares.__getitem__, reverse=True):
+        largest = max(sizes, key=sizes.__getitem__)
+        if not sizes[part] and sizes[largest] > 1:
+            sizes[part], sizes[largest] = 1, sizes[largest] - 1
+    ends = dict(zip(order, accumulate(counts[shard] for shard in order), strict=True))
+    made: Parts = {}
+    windows = {}
+    for (part, size), stop in zip(sizes.items(), accumulate(sizes.values()), strict=True):
+        start = stop - size
+        inside = [each for each in order if start < ends[each] and ends[each] - counts[each] < stop]
+        if size:
+            made[part], before = tuple(inside), ends[inside[0]] - counts[inside[0]]
+            if (start, stop) != (before, ends[inside[-1]]):
+                windows[part] = start - before, stop - before
+    return made, windows
 
 
 def _by_patterns(shards: Sequence[str], patterns: Mapping[str, Sequence[str]]) -> Parts:

@@ -8,7 +8,13 @@ import pytest
 
 from energize.data.nv_meta import read_splits
 from energize.data.webdataset import WebdatasetSource
-from energize.errors import ConfigError, DatasetNotFoundError, PrepareError
+from energize.errors import (
+    ConfigError,
+    DatasetError,
+    DatasetNotFoundError,
+    PrepareError,
+    SplitError,
+)
 from energize.preparation import prepare
 from energize.preparation.index import prepare_jsonl, split
 from tests.support.shards import offsets
@@ -97,17 +103,14 @@ def test_the_index_alone_is_written_again(folder):
     assert "has 7 samples" in refused(folder, tar_index_only=True)
 
 
-def test_splits(folder, caplog):
+def test_splits(folder):
     names = [f"{i}.tar" for i in range(10)]
     parts = split(names, {"train": 7, "val": 2, "test": 1}, None)  # which floats round to 7, 2, 0
     assert [len(part) for part in parts.values()] == [7, 2, 1]
     shuffled = split(names, ALL, None, 42)["train"]  # as random.Random(42).shuffle does, for ever
     assert shuffled == tuple(f"{i}.tar" for i in (7, 3, 2, 8, 5, 6, 9, 4, 0, 1))
-    few = split(names[:3], {"train": 98, "val": 1, "test": 1}, None)
-    assert few == {"train": ("0.tar", "1.tar"), "val": ("2.tar",), "test": ()}
-    assert "3 shards cannot be cut train=98, val=1, test=1: test gets none" in caplog.text
-    prepare(folder, split_ratios={"train": 1, "val": 0})
-    assert read_splits(folder).split_parts["val"] == ()
+    report = prepare(folder, split_ratios={"train": 1, "val": 0})
+    assert list(report.splits) == list(read_splits(folder).split_parts) == ["train"]
     patterns = {"train": [r"parts/d\d\.tar"], "val": ["parts/d{1..2}.tar"]}
     report = prepare(folder, split_patterns=patterns, overwrite=True)
     assert report.splits["val"] == ("parts/d1.tar", "parts/d2.tar")
@@ -122,6 +125,51 @@ def test_splits(folder, caplog):
     told = refused(folder, split_patterns=patterns, split_ratios=None, overwrite=True)
     assert "'val': no shard matches d1" in told
     assert "parts/d0.tar" in told
+
+
+@pytest.mark.parametrize(
+    ("shards", "sizes"),
+    [
+        ([1], [1]),
+        ([2], [1, 1]),
+        ([10], [8, 1, 1]),
+        ([300], [294, 3, 3]),
+        ([150, 150], [294, 3, 3]),
+        ([4, 1, 1, 1], [5, 1, 1]),
+        ([2] * 100, [196, 2, 2]),
+    ],
+)
+def test_few_shards_are_cut_by_samples(tmp_path, shards, sizes):
+    for i, count in enumerate(shards):
+        write_tar(tmp_path / f"{i:03}.tar", [(f"{i}-{k}.txt", b"") for k in range(count)])
+    report = prepare(tmp_path, split_ratios={"train": 0.98, "val": 0.01, "test": 0.01}, workers=1)
+    split_parts = list(read_splits(tmp_path).split_parts)
+    sources = [WebdatasetSource(tmp_path, split_part=part) for part in split_parts]
+    assert [source.count for source in sources] == sizes
+    assert split_parts == ["train", "val", "test"][: len(sizes)]
+    keys = [source[k]["__key__"] for source in sources for k in range(source.count)]
+    assert keys == [f"{i}-{k}" for i, count in enumerate(shards) for k in range(count)]
+    assert bool(report.windows) == any("whole shards only" in note for note in report.notes)
+    assert bool(report.windows) == (shards in ([2], [10], [300], [150, 150]))
+
+
+def test_what_is_excluded_by_hand_moves_no_sample_into_another_split(tmp_path):
+    for i in range(2):
+        write_tar(tmp_path / f"{i}.tar", [(f"{i}-{k}.txt", b"") for k in range(4)])
+    prepare(tmp_path, split_ratios={"train": 6, "val": 1, "test": 1}, workers=1)
+    file = tmp_path / ".nv-meta/split.yaml"
+    written = file.read_text()
+    file.write_text(written.replace("[]", "[0.tar, 1.tar/1-1]"))
+    sources = [WebdatasetSource(tmp_path, split_part=part) for part in ("train", "val", "test")]
+    assert [[each["__key__"] for each in source] for source in sources] == [
+        ["1-0"],
+        ["1-2"],
+        ["1-3"],
+    ]
+    for wrong, kind in (("- 9", SplitError), ("- 0", DatasetError)):
+        file.write_text(written.replace("- 6", wrong, 1))
+        with pytest.raises(kind, match="samples"):
+            WebdatasetSource(tmp_path)
 
 
 def test_wrong_parameters(folder):
