@@ -264,7 +264,7 @@ class Sample(Markable):
 
         `base_sample` is a sample, or a crude one: a dict with the metadata under the same names.
         """
-        return cls(**_metadata(base_sample) | values)
+        return cls(**metadata_of(base_sample) | values)
 
     @classmethod
     def extend(cls, src: Sample, **values: Any) -> Self:
@@ -316,7 +316,7 @@ text='a cat', lang='en')
                 f"{cls.__name__} has no field {_quoted(unknown)}, which the joined samples have; "
                 f"add it, or override from_joined in {cls.__name__} to choose"
             )
-        metadata = [_metadata(each) for each in present]
+        metadata = [metadata_of(each) for each in present]
         sources = [each["__sources__"] for each in metadata if each.get("__sources__") is not None]
         if sources:
             metadata[0]["__sources__"] = tuple(chain.from_iterable(sources))
@@ -382,7 +382,7 @@ class Items(Markable, abc.MutableMapping[str, Any], metaclass=_Rebuilt):
     __delitem__ = object.__delattr__
 
 
-def _metadata(sample: Any) -> dict[str, Any]:
+def metadata_of(sample: Any) -> dict[str, Any]:
     """Return the metadata of a sample, crude or not; `ConfigError` for what is none."""
     if hasattr(sample, "__key__"):
         return {name: getattr(sample, name) for name in METADATA if hasattr(sample, name)}

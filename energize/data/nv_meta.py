@@ -211,15 +211,28 @@ def read_info(path: str | Path) -> Info:
     raise _unprepared(Path(path))
 
 
+def in_place_of(shards: Path) -> str:
+    """Return what to give in place of the path of a shard, or of several by a pattern.
+
+    >>> in_place_of(Path("a/{0..9}.tar")), in_place_of(Path("a"))
+    ('; shards are read by their folder: energize prepare a, and then give a', '')
+    """
+    folder = shards.parent
+    told = f"; shards are read by their folder: energize prepare {folder}, and then give {folder}"
+    return told if shards.suffix == ".tar" else ""
+
+
 def _unprepared(path: Path) -> DatasetError:
     """Return why a folder cannot be read."""
     if not path.exists():
         there: list[str] = []
         with suppress(OSError):
             there = sorted({*os.listdir(path.absolute().parent)} - {path.name})
-        return DatasetNotFoundError(f"{path} {absent(path)}{nearest(path.name, there)}")
+        hint = in_place_of(path) or nearest(path.name, there)
+        return DatasetNotFoundError(f"{path} {absent(path)}{hint}")
     if not path.is_dir():
-        return NotPreparedError(f"{path} is a file; a prepared dataset is a folder of tar shards")
+        text = f"{path} is a file; a prepared dataset is a folder of tar shards"
+        return NotPreparedError(text + in_place_of(path))
     with suppress(FileNotFoundError, NotADirectoryError):
         os.stat(f"{path / META_FOLDER}/.")  # where it may not be entered, nobody knows
     prepared = [each for each in (path.parent, path.parent.parent) if is_prepared(each)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -59,8 +60,9 @@ def intervals_for(dataset: IndexedDataset[Any], steps: int) -> int:
     return max(_FEWEST, min(_MOST, items // _EACH))
 
 
-def check_plot(path: Path) -> None:
+def check_plot(path: str | os.PathLike[str]) -> None:
     """Raise `ConfigError` if a picture cannot be drawn to `path`, before there is one."""
+    path = Path(path)
     if path.suffix.lower() not in _KINDS:
         raise ConfigError(
             f"{path}: a picture is drawn to {', '.join(_KINDS)}; got "
@@ -69,7 +71,9 @@ def check_plot(path: Path) -> None:
     optional_module("matplotlib", "energize[plot]", "drawing a picture")
 
 
-def draw(run: Simulation, path: Path, *, title: str = "", done: str = "planned") -> None:
+def draw(
+    run: Simulation, path: str | os.PathLike[str], *, title: str = "", done: str = "planned"
+) -> None:
     """Draw what a run takes of its sources to `path`: a PNG, SVG or PDF, or an HTML page.
 
     It shows the share of each source over the steps, stacked, with dashed lines at the shares that
@@ -91,6 +95,7 @@ def draw(run: Simulation, path: Path, *, title: str = "", done: str = "planned")
     True
     """
     check_plot(path)
+    path = Path(path)
     kind = path.suffix.lower().removeprefix(".")
     content = _picture(run, title, done, "svg" if kind == "html" else kind)
     if kind == "html":

@@ -52,7 +52,7 @@ from energize.task.encoder import (
     after_batch,
     decoding_as,
 )
-from energize.task.hooks import Hook, builds, check_encoder
+from energize.task.hooks import Hook, builds, check_encoder, validating
 from energize.task.load import (
     NO_CODE,
     JoinLoader,
@@ -216,11 +216,12 @@ def get_val_dataset(
     encoder_of = _chooser(None if own else encoder)
     sizes = batch_size, batch_drop_last, packing_buffer_size
     builder = Builder(encoder_of, STORED, code, checksums, worker_config, *sizes)
-    if own:
-        built = builder.built_by(encoder, node, split_part, training=False, limit=limit)
-        return ConcatDataset(built, worker_config=worker_config)
-    node = _validated(node, path, split_part)
-    return builder.validated(leaves_of(node), node, limit)
+    with validating():
+        if own:
+            built = builder.built_by(encoder, node, split_part, training=False, limit=limit)
+            return ConcatDataset(built, worker_config=worker_config)
+        node = _validated(node, path, split_part)
+        return builder.validated(leaves_of(node), node, limit)
 
 
 @own_errors
@@ -247,7 +248,8 @@ def get_val_datasets(
     sizes = batch_size, batch_drop_last, packing_buffer_size
     builder = Builder(_chooser(encoder), STORED, code, checksums, worker_config, *sizes)
     node = _validated(node, path, split_part)
-    return [(builder.validated([leaf], node, limit), leaf) for leaf in leaves_of(node)]
+    with validating():
+        return [(builder.validated([leaf], node, limit), leaf) for leaf in leaves_of(node)]
 
 
 def _asked(
@@ -271,6 +273,14 @@ def asked_for(path: Any, split_part: str, arguments: dict[str, Any]) -> Any:
     """
     if isinstance(path, Leaf | Blend | Staged):
         return path
+    if not isinstance(path, str | os.PathLike | Mapping):
+        kind = type(path).__name__
+        dataset = "dataset" if isinstance(path, Dataset) else "IterableSource(...)"
+        raise ConfigError(
+            f"expected the path of a prepared folder or a metadataset; got a {kind}. Of a dataset, "
+            f"encoder.build_batch(encoder.build_encode_sample({dataset}), batch_size=32) makes "
+            f"batches, or BatchDataset({dataset}, 32, generic_batch)"
+        )
     given = {name: arguments.pop(name) for name in _SETTINGS if name in arguments}
     if all(value is None or value == {} for value in given.values()):
         return path

@@ -14,6 +14,7 @@ from typing import Any, TypeVar, cast
 
 from energize.core.validation import MOST_FAULTS, KeyPath, short
 from energize.data.files import absent, exists
+from energize.data.nv_meta import in_place_of
 from energize.data.selection import OTHERS, Selection, selections
 from energize.data.source import nested
 from energize.errors import (
@@ -373,7 +374,7 @@ class _Resolver:
             self.weighs |= inner.leaf.sample_weight is not None
             return replace(inner.leaf, path=_tidied(path), place=place, aux=aux or {})
         if path.suffix not in _SUFFIXES:
-            hint = f"; {STAGE_FILE}" if path.suffix == ".toml" else ""
+            hint = f"; {STAGE_FILE}" if path.suffix == ".toml" else in_place_of(path)
             text = "expected a prepared folder, a .jsonl file or a metadataset .yaml"
             return self.fault(place, f"{text}; got {short(entry.path)}{hint}")
         self._check_relative(entry, place)
@@ -642,4 +643,5 @@ def _not_found(path: Path, given: str) -> str:
     if not os.access(path.parent, os.R_OK | os.X_OK):
         return f"{text}, in a folder that does not exist or cannot be read"
     there = [each.name for each in islice(path.parent.iterdir(), _LISTED)]
-    return text + nearest(path.name, [name for name in there if name != path.name])
+    near = nearest(path.name, [name for name in there if name != path.name])
+    return text + (in_place_of(Path(given)) or near)

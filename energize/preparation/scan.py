@@ -28,6 +28,7 @@ from energize.data.files import LocalFiles, absent, files_at, os_errors_as, read
 from energize.data.nv_meta import (
     ShardRecord,
     expand,
+    in_place_of,
     is_inside,
     parts_crc32,
     read_info,
@@ -324,7 +325,7 @@ def find_shards(path: Path, exclude: str | None = None) -> tuple[list[str], list
     except re.error as reason:
         raise ConfigError(f"exclude={exclude!r} is not a regular expression: {reason}") from reason
     if not path.exists():
-        raise DatasetNotFoundError(f"{path} {absent(path)}")
+        raise DatasetNotFoundError(f"{path} {absent(path)}{in_place_of(path)}")
     if not path.is_dir():
         raise PrepareError(f"{path} is a file; give the folder that holds the tar shards")
     notes: list[str] = []

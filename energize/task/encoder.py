@@ -33,6 +33,7 @@ from energize.task.hooks import (
     Cook,
     Cooker,
     Hook,
+    Training,
     active_hooks,
     batch_as,
     cooker_for,
@@ -45,6 +46,8 @@ from energize.task.hooks import (
 from energize.task.load import SampleDecoder
 
 _log = logging.getLogger("energize")
+
+_OF_CLASS: Any = SampleDecoder()
 
 _PACKING = ("select_samples_to_pack", "pack_selected_samples")
 
@@ -93,6 +96,9 @@ class TaskEncoder(Generic[T_sample, T_encoded_sample, T_raw_batch, T_batch]):
     cookers: Sequence[Cooker] = ()
     default_hooks: frozenset[str] = frozenset()
     """The hooks that do something though they are not overridden."""
+    training = Training()
+    """Whether the hook that is running makes samples to train on, of `get_train_dataset`, rather
+    than to validate on, of `get_val_dataset`: whether to augment. True outside of hooks."""
 
     @default
     def cook_crude_sample(
@@ -360,7 +366,7 @@ class DefaultTaskEncoder(TaskEncoder[T_sample, T_encoded_sample, T_raw_batch, T_
     `batch_type` what `encode_batch` returns: each a dataclass, a named tuple or dict, or None to
     leave things as they are. Fields that a type does not have are left out, and not batched either.
     `raw_batch_type` is `batch_type` unless it is given, so an overridden `encode_batch` is handed a
-    batch of that type.
+    batch of that type. `decoder` takes the place of the class's.
 
     Raises `ConfigError` for a type without fields; the hooks raise it for a type with fields that
     have no default and that samples lack.
@@ -384,7 +390,10 @@ class DefaultTaskEncoder(TaskEncoder[T_sample, T_encoded_sample, T_raw_batch, T_
         encoded_sample_type: type[T_encoded_sample] | None = None,
         raw_batch_type: type[T_raw_batch] | None = None,
         batch_type: type[T_batch] | type[T_raw_batch] | None = None,
+        decoder: SampleDecoder | None = _OF_CLASS,
     ) -> None:
+        if decoder is not _OF_CLASS:
+            self.decoder = decoder
         given = {"encoded_sample_type": encoded_sample_type, "raw_batch_type": raw_batch_type}
         for name, kind in (given | {"batch_type": batch_type}).items():
             if kind is not None and not (isinstance(kind, type) and is_record_type(kind)):

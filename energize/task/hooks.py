@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import typing
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field, fields
 from difflib import get_close_matches
@@ -16,6 +18,7 @@ import numpy as np
 
 from energize.core.call import index_of_call
 from energize.core.description import described, function_name, generates
+from energize.core.ignored import said_once
 from energize.core.lazy import torch
 from energize.core.loss_weights import OWN, WEIGHT, WEIGHTS, batch_weights, counted, joined_weights
 from energize.core.samples import (
@@ -24,6 +27,7 @@ from energize.core.samples import (
     CrudeSample,
     Items,
     RestoreKey,
+    Sample,
     SourceInfo,
     asked,
     build,
@@ -31,6 +35,7 @@ from energize.core.samples import (
     fields_of,
     is_record,
     is_record_type,
+    metadata_of,
     pin_memory,
     rebuilt,
     type_fields,
@@ -67,6 +72,25 @@ _ALIKE = 0.88
 _END = object()
 
 _running: ContextVar[Hook] = ContextVar("running_hook")
+_training: ContextVar[bool] = ContextVar("training", default=True)
+
+
+@contextmanager
+def validating() -> Iterator[None]:
+    """Let the hooks of datasets that the block makes know that these are for validation."""
+    token = _training.set(False)
+    try:
+        yield
+    finally:
+        _training.reset(token)
+
+
+class Training:
+    """The attribute `training` of encoders; one that an encoder sets itself stays its own."""
+
+    def __get__(self, encoder: Any, kind: Any = None) -> bool:
+        hook = _running.get(None)
+        return True if hook is None else hook.training
 
 
 @overload
@@ -146,6 +170,7 @@ class Hook:
 
     encoder: Any
     name: str
+    training: bool = field(default_factory=_training.get, kw_only=True)
 
     @cached_property
     def method(self) -> Callable[..., Any]:
@@ -618,13 +643,42 @@ def batch_list(batch: Sequence[T]) -> list[T]:
     return list(batch)
 
 
-_BATCHING = Joining(tensors=batch_pad_stack, from_samples=True)
+def _padded_stack(batch: Sequence[torch.Tensor]) -> torch.Tensor:
+    if batch[0].ndim > 2 and len(shapes := {tuple(each.shape) for each in batch}) > 1:
+        told = ", ".join(map(str, sorted(shapes)[:4]))
+        said_once("generic_batch", "images", _UNEQUAL.format(told), logging.WARNING)
+    return batch_pad_stack(batch)
+
+
+_UNEQUAL = (
+    "tensors of the shapes {} are padded with zeros to one; where that is not meant, resize them "
+    "in encode_sample; where it is, a field image_mask of the batch type says where image is"
+)
+_MASK = "_mask"
+
+
+def padding_mask(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
+    """Return where the values of tensors are when they have been padded and stacked: True there.
+
+    Of images (C, H, W), and what else has three dimensions or more, it is without the first one.
+
+    >>> padding_mask([torch.ones(3, 1, 2), torch.ones(3, 1, 1)])
+    tensor([[[ True,  True]],
+    <BLANKLINE>
+            [[ True, False]]])
+    """
+    flat = [each[0] if each.ndim > 2 else each for each in tensors]
+    return batch_pad_stack([torch.ones_like(each, dtype=torch.bool) for each in flat])
+
+
+_BATCHING = Joining(tensors=_padded_stack, from_samples=True)
 
 
 def generic_batch(batch: Sequence[Any]) -> Any:
     """Return samples of one structure as one batch of that structure, field by field at any depth.
 
-    Tensors are padded and stacked by `batch_pad_stack`; records (dataclasses, named tuples, dicts)
+    Tensors are padded and stacked by `batch_pad_stack`, which a warning says once of images of
+    different sizes; records (dataclasses, named tuples, dicts)
     become a record of the same type, whose metadata are lists; a type with a `from_samples` method
     is batched by it. Of anything else, numpy arrays included, a list is made.
 
@@ -656,8 +710,9 @@ def batch_as(samples: Sequence[Any], kind: type[T], given: Mapping[str, Any] | N
 
     Without that, and with fields that are `given`, the other fields that `kind` has are those of
     the samples by name, each batched as by `generic_batch`, metadata as lists; numbers become a
-    tensor of shape (samples,) where the field is declared as one. Raises `ConfigError` naming the
-    fields that neither the samples nor `kind` itself have values for.
+    tensor of shape (samples,) where the field is declared as one. A field `NAME_mask` that samples
+    do not have is the `padding_mask` of their field NAME. Raises `ConfigError` naming the fields
+    that neither the samples nor `kind` itself have values for.
     """
     from_samples = getattr(kind, "from_samples", None)
     if given is None and from_samples is not None:
@@ -676,6 +731,8 @@ def batch_as(samples: Sequence[Any], kind: type[T], given: Mapping[str, Any] | N
             numbers = isinstance(value, list) and all(isinstance(v, _NUMBERS) for v in value)
             as_tensor = numbers and declared.get(name) is torch.Tensor
             values[name] = torch.tensor(value) if as_tensor else value
+        elif (of := name.removesuffix(_MASK)) != name and of in columns:
+            values[name] = padding_mask(columns[of])
     weights = None if WEIGHTS in given else _BATCHING.weights(samples)
     if weights is not None:
         values[WEIGHTS] = weights
@@ -737,9 +794,17 @@ class Batch(Items):
 
     @classmethod
     def derive_from(cls, base_batch: Batch, **values: Any) -> Self:
-        """Return a batch of this type with the metadata of `base_batch` and the fields `values`."""
-        kept = {name: getattr(base_batch, name) for name in METADATA if hasattr(base_batch, name)}
-        return cls(**kept | values)
+        """Return a batch of this type with the metadata of `base_batch` and the fields `values`.
+
+        `base_batch` may be a dict with metadata of these names. Raises `ConfigError` for samples.
+        """
+        if isinstance(base_batch, Sample | list | tuple):
+            raise ConfigError(
+                f"{cls.__name__}.derive_from takes the metadata of a batch, and got a "
+                f"{type(base_batch).__name__}; of samples, write {cls.__name__}.from_samples([...])"
+            )
+        kept = metadata_of(base_batch)
+        return cls(**{name: kept[name] for name in type_fields(cls) if name in kept} | values)
 
     def pin_memory(self) -> Self:
         """Return a copy with all tensors in page-locked memory; the batch itself without a GPU."""

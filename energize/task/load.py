@@ -22,7 +22,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, fields, replace
 from fnmatch import fnmatchcase
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, partial
 from itertools import accumulate
 from pathlib import Path
 from types import MappingProxyType, ModuleType
@@ -31,6 +31,7 @@ from typing import Any, ClassVar, Generic, Literal, TypeVar, get_args
 import numpy as np
 import numpy.typing as npt
 import PIL.Image
+import PIL.ImageOps
 import simplejpeg
 
 from energize.core import limits
@@ -75,6 +76,11 @@ _FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "DIB", "TIFF", "PPM", "JPEG2000
 
 _JPEG_START = b"\xff\xd8\xff"
 _JPEG_COLORS = ("YCbCr", "RGB", "Gray")
+_EXIF = 65536
+_CLIPPED = (
+    "an image of mode {} has values above 255, which 8 bits cut off; its values are kept by "
+    "SampleDecoder(image_decode='torchstored'), for one field by SampleDecoder(fields=...)"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +88,7 @@ class ImageSpec:
     """What an image becomes: the container, its channels, and whether values are float 0 to 1."""
 
     container: Literal["numpy", "torch", "pil"]
-    mode: Literal["L", "RGB", "RGBA"]
+    mode: Literal["L", "RGB", "RGBA", "stored"]
     floating: bool = False
 
 
@@ -95,25 +101,35 @@ IMAGE_SPECS: Mapping[str, ImageSpec] = MappingProxyType(
     | {"torch": ImageSpec("torch", "RGB", floating=True)}
     | {f"pil{mode.lower()}": ImageSpec("pil", mode) for mode in _MODES}
     | {"pil": ImageSpec("pil", "RGB")}
+    | {
+        "stored": ImageSpec("numpy", "stored"),
+        "torchstored": ImageSpec("torch", "stored"),
+        "pilstored": ImageSpec("pil", "stored"),
+    }
 )
 """The names that `SampleDecoder(image_decode=...)` takes."""
 
 
-def decode_image(data: bytes, spec: ImageSpec) -> Any:
-    """Return the image as `spec` asks for it, in memory of its own.
+def decode_image(data: bytes, spec: ImageSpec, *, orient: bool = False) -> Any:
+    """Return the image as `spec` asks for it, in memory of its own; with `orient` turned as its
+    EXIF data say.
 
     numpy: (H, W) or (H, W, C); torch: (H, W) or (C, H, W), contiguous; uint8, or float32 from 0 to
-    1. Raises what the codec raises for bytes it cannot decode.
+    1; of mode "stored" with the values that the file has. Raises what the codec raises for bytes it
+    cannot decode.
     """
     if spec.container == "pil":
-        return _by_pillow(data, spec.mode)
-    pixels: UInt8Array | None = None
-    if data.startswith(_JPEG_START):
+        return _by_pillow(data, spec.mode, orient=orient)
+    pixels: npt.NDArray[Any] | None = None
+    turned = orient and b"Exif" in data[:_EXIF]
+    if data.startswith(_JPEG_START) and not turned and spec.mode != "stored":
         # The strict decoder refuses rare but readable files; Pillow has the last word on those.
         with suppress(ValueError):
             pixels = _by_turbo(data, spec.mode)
     if pixels is None:
-        pixels = np.array(_by_pillow(data, spec.mode))
+        pixels = np.array(_by_pillow(data, spec.mode, orient=orient))
+        if spec.container == "torch" and pixels.dtype.kind == "u" and pixels.itemsize > 1:
+            pixels = pixels.astype(np.int32)  # torch adds up no others of 16 bits
     if spec.container == "numpy":
         return np.divide(pixels, 255, dtype=np.float32) if spec.floating else pixels
     tensor = torch.from_numpy(pixels)
@@ -137,10 +153,15 @@ def _by_turbo(data: bytes, mode: str) -> UInt8Array:
     return simplejpeg.decode_jpeg(data, mode)  # type: ignore[no-any-return]
 
 
-def _by_pillow(data: bytes, mode: str) -> PIL.Image.Image:
+def _by_pillow(data: bytes, mode: str, *, orient: bool) -> PIL.Image.Image:
     with io.BytesIO(data) as stream, PIL.Image.open(stream, formats=_FORMATS) as image:
         check_pixels(image.width * image.height)
-        return image.convert(mode)
+        found = PIL.ImageOps.exif_transpose(image) if orient else image
+        if mode == "stored":
+            return found.copy()
+        if found.mode.startswith(("I", "F")):
+            said_once("SampleDecoder", found.mode, _CLIPPED.format(found.mode), logging.WARNING)
+        return found.convert(mode)
 
 
 def check_pixels(count: int) -> None:
@@ -244,7 +265,12 @@ class SampleDecoder:
     Images (jpg, png, webp, ...) become what `image_decode` names, with webdataset's names and
     results: numpy `l8 rgb8 rgba8` (uint8) and `l rgb rgba` (float32 from 0 to 1), shape (H, W) or
     (H, W, C); the same as torch tensors, shape (H, W) or (C, H, W), with the prefix `torch`; PIL
-    images `pill`, `pil` (= `pilrgb`), `pilrgba`. EXIF orientation is not applied.
+    images `pill`, `pil` (= `pilrgb`), `pilrgba`. With `stored`, `torchstored` and `pilstored` they
+    keep the values that the file has: the indices of a palette, 16 bits (as torch tensor int32).
+    EXIF orientation is applied with `orient` only.
+
+    `fields` are decoders of their own for fields of the samples, or parts of crude ones, by name:
+    `{"mask": SampleDecoder(image_decode="torchstored")}`; a function of bytes; None for the bytes.
 
     Videos and sounds (mp4, avi, mov, webm, mkv, flv, flac, mp3, wav) become what `av_decode` names:
     an `AVDecoder`, which decodes clips when it is asked for them; with "torch" an `AVData` of all
@@ -270,8 +296,18 @@ class SampleDecoder:
     video_decode_audio: bool = False
     guess_content: bool = False
     unpickle: bool = False
+    orient: bool = False
+    fields: Mapping[str, SampleDecoder | Callable[[bytes], Any] | None] = field(
+        default_factory=dict, hash=False
+    )
 
     def __post_init__(self) -> None:
+        for name, own in self.fields.items():
+            if not (own is None or isinstance(own, SampleDecoder) or callable(own)):
+                raise ConfigError(
+                    f"SampleDecoder: fields[{name!r}] is a SampleDecoder, a function of bytes, or "
+                    f"None; got {own!r}"
+                )
         checked_choice(self.image_decode, "image_decode", IMAGE_SPECS)
         checked_choice(self.av_decode, "av_decode", get_args(AVDecoderType))
 
@@ -289,7 +325,7 @@ class SampleDecoder:
             return decoder.decoded(name, data)
         try:
             if kind == MediaMetadataType.IMAGE or (not kind and extension in IMAGE_EXTENSIONS):
-                return decode_image(data, IMAGE_SPECS[self.image_decode])
+                return decode_image(data, IMAGE_SPECS[self.image_decode], orient=self.orient)
             if extension in ("pickle", "pyd"):
                 if self.unpickle:
                     return pickle.loads(data)  # noqa: S301 - which the program asked for
@@ -300,20 +336,30 @@ class SampleDecoder:
         except Exception as error:
             raise _undecodable(error, name, data) from error
 
+    def decode_of(self, field: str) -> Callable[[str, bytes], Any]:
+        """Return what decodes the part, by name and bytes, that a field is read from."""
+        own = self.fields.get(field, self)
+        if own is None:
+            return _undecoded
+        if isinstance(own, SampleDecoder):
+            return own.decode
+        return partial(decoded_by, own)
+
     def config(self) -> dict[str, Any]:
         """Return the arguments by name."""
-        return asdict(self)
+        own = {name: described(each) for name, each in self.fields.items()}
+        return asdict(replace(self, fields={})) | {"fields": own}
 
     def describe(self) -> dict[str, Any]:
         """Return `image_decode`, and what else is not as by default; not who is trusted."""
-        usual = asdict(SampleDecoder(image_decode=self.image_decode, unpickle=self.unpickle))
+        usual = SampleDecoder(image_decode=self.image_decode, unpickle=self.unpickle).config()
         told = {"image_decode": self.image_decode}
         return told | {name: value for name, value in self.config().items() if value != usual[name]}
 
     def __call__(self, sample: Mapping[str, Any]) -> dict[str, Any]:
         """Decode all parts of a raw sample; what is not bytes, and names with __, stay."""
         return {
-            name: self.decode(name, value)
+            name: self.decode_of(name)(name, value)
             if isinstance(value, bytes) and not name.startswith("__")
             else value
             for name, value in sample.items()
@@ -674,8 +720,15 @@ _MOST_PLANS = 256
 _Option = tuple[PartAccess, list[str]]
 """One way to a value, and the parts that it means among those of a sample."""
 
-_Plan = list[tuple[str, str | None, list[_Option]]]
-"""For each field its options, and the part of the first one where that is a part as a whole."""
+_Decode = Callable[[str, bytes], Any]
+
+_Plan = list[tuple[str, str | None, list[_Option], _Decode | None]]
+"""For each field its options, the part of the first one where that is a part as a whole, and its
+decoder, if it has one of its own."""
+
+
+def _undecoded(name: str, data: bytes) -> bytes:
+    return data
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -775,19 +828,24 @@ class SampleLoader(Generic[T_sample]):
         plan = self._plans.get(names)
         if plan is None:
             plan = self._planned(names)
-        decode = None if self.decoder is None else self.decoder.decode
+        decode = _undecoded if self.decoder is None else self.decoder.decode
         contents: dict[str, Any] = {}
+        of_fields: dict[str, Any] = {}
         values: dict[str, Any] = {}
-        for name, whole, options in plan:
+        for name, whole, options, own in plan:
+            decoded = contents if own is None else {}
             if whole is None:
-                found = self._search(name, options, raw, contents)
+                found = self._search(name, options, raw, decoded, own or decode)
                 if found is not _ABSENT:
                     values[name] = found
-                continue
-            if whole not in contents:
-                contents[whole] = raw[whole] if decode is None else decode(whole, raw[whole])
-            values[name] = contents[whole]
-        return self.sample_type(**{**self._metadata(raw, contents), **values})
+            else:
+                if whole not in decoded:
+                    decoded[whole] = (own or decode)(whole, raw[whole])
+                values[name] = decoded[whole]
+            if own is not None:
+                of_fields |= decoded
+        parts = {**contents, **of_fields} if of_fields else contents
+        return self.sample_type(**{**self._metadata(raw, parts), **values})
 
     @cached_property
     def _plans(self) -> dict[tuple[str, ...], _Plan]:
@@ -807,20 +865,29 @@ class SampleLoader(Generic[T_sample]):
             whole = None
             if options and options[0][0].is_whole:
                 (whole,) = options[0][1]
-            plan.append((name, whole, options))
+            own = None
+            if self.decoder is not None and name in self.decoder.fields:
+                own = self.decoder.decode_of(name)
+            plan.append((name, whole, options, own))
         if len(self._plans) < _MOST_PLANS:
             self._plans[names] = plan
         return plan
 
     def _search(
-        self, name: str, options: list[_Option], raw: Mapping[str, Any], contents: dict[str, Any]
+        self,
+        name: str,
+        options: list[_Option],
+        raw: Mapping[str, Any],
+        contents: dict[str, Any],
+        decode: _Decode,
     ) -> Any:
         """Return what the first option that leads anywhere leads to; `_ABSENT` where a field may
         lack.
         """
         reasons: list[str] = []
         for access, parts in options:
-            found = [self._content(part, raw, contents, keyed=bool(access.keys)) for part in parts]
+            keyed = bool(access.keys)
+            found = [_content(part, raw, contents, decode, keyed=keyed) for part in parts]
             try:
                 found = [access.within(each) for each in found]
             except DataError as reason:
@@ -833,19 +900,6 @@ class SampleLoader(Generic[T_sample]):
         reasons = reasons or [f"the sample has only the parts {there or '(none)'}"]
         asked = " or ".join(map(str, self._accesses[name]))
         raise DataError(f"field {name!r} is read from {asked}, but {'; '.join(reasons)}")
-
-    def _content(
-        self, part: str, raw: Mapping[str, Any], contents: dict[str, Any], *, keyed: bool
-    ) -> Any:
-        """Return a part decoded; `keyed` to what keys lead into, JSON where nothing else is."""
-        if part.startswith("__"):
-            return raw[part]
-        if part not in contents:
-            decoder = self.decoder
-            contents[part] = raw[part] if decoder is None else decoder.decode(part, raw[part])
-        found = contents[part]
-        as_json = keyed and isinstance(found, bytes | str)
-        return decoded_by(load_json, part, raw[part]) if as_json else found
 
     # Of all parts, and what both ways make in the end.
 
@@ -886,6 +940,19 @@ class SampleLoader(Generic[T_sample]):
             "__subflavors__": dict(self.subflavors),
             "__sources__": (source,),
         }
+
+
+def _content(
+    part: str, raw: Mapping[str, Any], contents: dict[str, Any], decode: _Decode, *, keyed: bool
+) -> Any:
+    """Return a part decoded; `keyed` to what keys lead into, JSON where nothing else is."""
+    if part.startswith("__"):
+        return raw[part]
+    if part not in contents:
+        contents[part] = decode(part, raw[part])
+    found = contents[part]
+    as_json = keyed and isinstance(found, bytes | str)
+    return decoded_by(load_json, part, raw[part]) if as_json else found
 
 
 # Joined samples: each loaded by the type of its own dataset, then made one.

@@ -97,7 +97,7 @@ def test_bands_are_as_wide_as_the_shares(name, tmp_path):
 def test_a_page_is_whole_and_fetches_nothing(tmp_path):
     for name in ("staged", "tokens"):
         run = RUNS[name]()
-        draw(run, tmp_path / "run.html", title=f"mix {NASTY}", done="delivered")
+        draw(run, str(tmp_path / "run.html"), title=f"mix {NASTY}", done="delivered")
         text = (tmp_path / "run.html").read_text()
         assert text.startswith("<!doctype html>")
         for tag in ("<script", "<link", "<img", "<iframe", "src=", "@import", "<?xml", "onload"):

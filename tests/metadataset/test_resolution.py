@@ -13,6 +13,7 @@ from energize import (
     ConfigError,
     DatasetNotFoundError,
     EmptyDatasetError,
+    ListSource,
     MetadatasetError,
     TaskEncoder,
     WeightError,
@@ -51,6 +52,7 @@ PATHS = {
     "~/a": "~ is not expanded, write ${HOME}/a",
     "s3://bucket/a": "'s3://bucket/a' is remote",
     "a\0b": "does not exist",
+    "notes/s-{000..003}.tar": "energize prepare notes, and then give notes",
     "x" * 5000: "does not exist",
 }
 
@@ -63,8 +65,13 @@ def test_a_path_that_does_not_exist(mix, tmp_path, monkeypatch):
         assert words in told
     monkeypatch.chdir(tmp_path)
     assert "did you mean 'notes'?" in fault("nots", DatasetNotFoundError)
-    (tmp_path / "x.txt").write_text("x")
-    assert "expected a prepared folder, a .jsonl file or a metadataset" in fault("x.txt")
+    for name in ("x.txt", "x.tar"):
+        (tmp_path / name).write_text("x")
+        assert "expected a prepared folder, a .jsonl file or a metadataset" in fault(name)
+    assert "energize prepare ., and then give ." in fault("x.tar")
+    for given in (ListSource("ab"), ["x.tar"], None):
+        with pytest.raises(ConfigError, match=r"got a \w+\. .*build_encode_sample\("):
+            get_val_dataset(given, batch_size=None)
 
 
 # Shares

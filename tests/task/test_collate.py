@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
+import pytest
 import torch
 
 from energize import (
@@ -19,7 +20,12 @@ from energize import (
     generic_concat,
     homogeneous_concat_mix,
 )
-from energize.core.samples import CaptioningSample, ImageClassificationSample, SourceInfo
+from energize.core.samples import (
+    CaptioningSample,
+    ImageClassificationSample,
+    ImageSample,
+    SourceInfo,
+)
 from energize.errors import ConfigError
 from tests.support.refusals import check_refusals
 
@@ -111,10 +117,31 @@ def test_batches_keep_metadata_aligned():
     assert (own.image.tolist(), own.weight) == ([0.0], 0.5)
     derived = Batch.derive_from(batch, __key__=["x", "y"])
     assert (derived.__key__, derived.__sources__) == (["x", "y"], batch.__sources__)
+    assert Batch.derive_from({"__key__": ["x"]}).__key__ == ["x"]
+    for samples in (one, [one]):
+        with pytest.raises(ConfigError, match=r"Batch\.from_samples"):
+            Batch.derive_from(samples)
     crude = [CrudeSample(__key__=k, image=torch.ones(1), label=1, extra=1) for k in "ab"]
     assert ClassificationBatch.from_samples(crude).__key__ == ["a", "b"]
     assert batch.pin_memory().image.is_pinned() == torch.cuda.is_available()
     assert not batch.image.is_pinned()
+
+
+@dataclass
+class MaskedBatch(Batch):
+    image: torch.Tensor
+    image_mask: torch.Tensor
+
+
+def test_padding_of_images_is_said_once_and_masked_where_asked(monkeypatch, caplog):
+    monkeypatch.setattr("energize.core.ignored._said", set())
+    sizes = {"a": (3, 1, 2), "b": (3, 2, 1)}
+    samples = [ImageSample(__key__=key, image=torch.ones(size)) for key, size in sizes.items()]
+    for _ in range(2):
+        batch = MaskedBatch.from_samples(samples)
+    mask = [[[1, 1], [0, 0]], [[1, 0], [1, 0]]]
+    assert batch.image[:, 0].tolist() == batch.image_mask.int().tolist() == mask
+    assert caplog.text.count("of the shapes (3, 1, 2), (3, 2, 1) are padded with zeros") == 1
 
 
 @dataclass

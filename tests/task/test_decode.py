@@ -52,7 +52,7 @@ def decoded(name: str, data: bytes, **options):
     return SampleDecoder(**options).decode(name, data)
 
 
-@pytest.mark.parametrize("name", IMAGE_SPECS)
+@pytest.mark.parametrize("name", [name for name in IMAGE_SPECS if "stored" not in name])
 def test_images_are_webdatasets(name):
     """Bit for bit, but for JPEG: within two levels of 255."""
     floating = IMAGE_SPECS[name].floating
@@ -70,7 +70,8 @@ def test_images_are_webdatasets(name):
 
 
 def test_every_name_of_webdataset_is_known():
-    assert set(IMAGE_SPECS) == set(autodecode.imagespecs)
+    own = {"stored", "torchstored", "pilstored"}
+    assert set(IMAGE_SPECS) - own == set(autodecode.imagespecs)
 
 
 def test_extensions_may_be_in_upper_case():

@@ -6,7 +6,7 @@ import inspect
 import pickle
 from collections.abc import Iterator
 from dataclasses import FrozenInstanceError, dataclass
-from itertools import islice
+from itertools import chain, islice
 from typing import Any, ClassVar, NamedTuple
 
 import pytest
@@ -306,6 +306,27 @@ class Outer(ez.AugmentTaskEncoder):
         return ["outer", *super().pack_selected_samples(samples)]
 
 
+def test_hooks_know_whether_they_train(folder):
+    def told(self, sample):
+        return [self.training]
+
+    def batch(self, samples):
+        return [*chain.from_iterable(samples), self.training]
+
+    plain = encoder_with(encode_sample=told, batch=batch)
+    added = ez.AugmentTaskEncoder(plain)
+    options = {"split_part": "train", "batch_size": 2}
+    for encoder in (plain, added):
+        trains = train(folder, encoder, batch_size=2)
+        validates = ez.get_val_dataset(folder, task_encoder=encoder, **options)
+        [(each, _)] = ez.get_val_datasets(folder, task_encoder=encoder, **options)
+        pairs = ((trains, True), (validates, False), (each, False))
+        assert [dataset[0] for dataset, _ in pairs] == [[told] * 3 for _, told in pairs]
+    assert plain.training
+    own = encoder_with(encode_sample=told, training="mine")
+    assert train(folder, own)[0] == ["mine"]
+
+
 def test_an_encoder_that_adds_to_another_keeps_its_hooks(crude, folder):
     outer = Outer(ez.AugmentTaskEncoder(Inner()))
     batches = list(train(crude, outer, 2, packing_buffer_size=4))
@@ -408,6 +429,7 @@ def test_stateless_changes_nothing():
 def test_decoders_belong_to_their_class_and_older_arguments_to_one_dataset(folder):
     encoder = ez.DefaultTaskEncoder()
     assert encoder_with(decoder=None).decoder is None
+    assert ez.DefaultTaskEncoder(decoder=None).decoder is None
     assert encoder.decoder == SampleDecoder()
     options = {"split_part": "train", "batch_size": None, "task_encoder": encoder}
     assert isinstance(ez.get_val_dataset(folder, **options, auto_decode=False)[0].text, bytes)

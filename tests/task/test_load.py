@@ -6,9 +6,11 @@ import io
 import json
 import pickle
 import sys
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import PIL.Image
 
 import energize as ez
 from energize.core.samples import (
@@ -34,6 +36,15 @@ from tests.support.refusals import check_refusals
 from tests.support.tars import write_tar
 
 JPG = encoded(picture(), "JPEG")
+
+
+@dataclass
+class Masked(ez.Sample):
+    image: Any
+    mask: Any
+    depth: Any
+    size: int
+    kept: bytes
 
 
 def raw(**parts: Any) -> dict[str, Any]:
@@ -75,6 +86,53 @@ def test_parts_are_chosen_by_what_a_sample_has():
         a_text=(call(keys, json=b'{"a": "text"}'), "json[a] is a str"),
         no_JSON=(call(keys, json=b"{"), DecodeError, "part 'json'"),
     )
+
+
+def test_fields_have_decoders_of_their_own():
+    seg = PIL.Image.fromarray(np.arange(6, dtype=np.uint8).reshape(2, 3), "P")
+    seg.putpalette([7, 8, 9] * 256)
+    deep = PIL.Image.fromarray(np.array([[0, 300, 65535]], np.uint16))
+    photo = encoded(picture(), "JPEG")
+    stored = ez.SampleDecoder(image_decode="torchstored")
+    own = {"mask": stored, "depth": stored, "size": len, "kept": None}
+    decoder = ez.SampleDecoder(fields=own)
+    told = {"image": "jpg", "mask": "mask.png", "depth": "d.png", "size": "jpg", "kept": "jpg"}
+    parts = {"mask_png": encoded(seg, "PNG"), "d_png": encoded(deep, "PNG"), "jpg": photo}
+    sample = load(Masked, told, decoder=decoder)(raw(**parts))
+    assert sample.mask.tolist() == [[0, 1, 2], [3, 4, 5]]
+    assert sample.depth.tolist() == [[0, 300, 65535]]
+    assert (sample.image.shape, sample.size, sample.kept) == ((3, 40, 60), len(photo), photo)
+    files = ("d/7.jpg", "d/7.mask.png", "d/7.d.png")
+    assert sample.__sources__[0].file_names == files
+    by_part = ez.SampleDecoder(fields={"mask.png": ez.SampleDecoder(image_decode="stored")})
+    crude = load(CrudeSample, decoder=by_part)(raw(**parts))
+    assert crude["mask.png"].tolist() == [[0, 1, 2], [3, 4, 5]]
+    assert crude["d.png"].shape == (3, 1, 3)
+    assert json.dumps(decoder.describe()) != json.dumps(by_part.describe())
+    assert pickle.loads(pickle.dumps(by_part)) == by_part
+    bad = ez.SampleDecoder(fields={"image": lambda data: 1 / 0})
+    check_refusals(
+        ConfigError,
+        no_decoder=(lambda: ez.SampleDecoder(fields={"mask": "pil"}), "fields['mask']", "'pil'"),
+        fails=(lambda: load(ImageSample, decoder=bad)(raw(jpg=photo)), DecodeError, "'jpg'"),
+    )
+
+
+def test_images_are_turned_when_asked_and_cut_off_values_are_said_once(monkeypatch, caplog):
+    monkeypatch.setattr("energize.core.ignored._said", set())
+    lying = PIL.Image.fromarray(np.zeros((2, 3, 3), np.uint8))
+    exif = PIL.Image.Exif()
+    exif[274] = 6  # turned by 90 degrees
+    for kind in ("JPEG", "PNG"):
+        data = io.BytesIO()
+        lying.save(data, kind, exif=exif)
+        for orient, shape in ((False, (2, 3, 3)), (True, (3, 2, 3))):
+            decoder = ez.SampleDecoder(image_decode="rgb8", orient=orient)
+            assert decoder.decode("jpg", data.getvalue()).shape == shape
+    deep = encoded(PIL.Image.fromarray(np.full((2, 2), 300, np.uint16)), "PNG")
+    for _ in range(2):
+        assert int(ez.SampleDecoder(image_decode="rgb8").decode("png", deep).max()) == 255
+    assert caplog.text.count("fields=") == 1
 
 
 def test_other_ways_to_a_value():
