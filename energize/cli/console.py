@@ -28,13 +28,13 @@ OnProgress = Callable[[int, int], None]
 
 class Console(rich.console.Console):
     """A console of rich, on which names and texts of folders cannot steer the terminal: of what is
-    printed, only what rich itself makes of styles is not written out. It is at least 120 columns
-    wide, unless what is printed `fits` into a terminal of any width.
+    printed, only what rich itself makes of styles is not written out. What is no terminal is at
+    least 120 columns wide.
     """
 
-    def __init__(self, *, fits: bool = False, **options: Any) -> None:
+    def __init__(self, **options: Any) -> None:
         super().__init__(highlight=False, **options)
-        if not (fits and self.is_terminal):  # a narrower terminal breaks the lines itself
+        if not self.is_terminal:
             self.width = max(self.width, _LEAST_WIDTH)
 
     def render(

@@ -86,7 +86,7 @@ def report(
     if as_json:
         print_json(found.as_json())
     else:
-        Console(fits=True).print(found)
+        Console().print(found)
     if plot is not None and dataset is not None:
         _draw(saved, dataset, plot, f"{state.name} of {mix}, split {run.split}")
 

@@ -233,8 +233,16 @@ class Description:
             object.__setattr__(self, name, value)
 
     def __repr__(self) -> str:
-        shown = [f"{name}={value!r}" for name, value in self._settings().items()]
-        return f"{type(self).__name__}({', '.join([*map(repr, self.inputs), *shown])})"
+        """Return what it is made of, in short; `config()` says all."""
+        shown = [repr(each) for each in self.inputs[:_SHOWN]]
+        if len(self.inputs) > _SHOWN:
+            shown.append(f"... {len(self.inputs) - _SHOWN} more")
+        elif not shown and (name := getattr(self, "name", "")):
+            shown.append(repr(name))
+        return f"{type(self).__name__}({', '.join(shown)})"
+
+
+_SHOWN = 4
 
 
 def _common_worker_config(

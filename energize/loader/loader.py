@@ -355,6 +355,9 @@ class Loader(Generic[T]):
         """
         return self._opened_book().last()
 
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.dataset!r})"
+
     def report(self, *, all_ranks: bool = False, show: bool = True) -> Report:
         """Return what was asked for, planned and delivered of each part of the mix, by name.
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import Any, cast
 
 import numpy as np
@@ -27,6 +27,7 @@ from energize.datasets.blend import BlendDataset
 from energize.datasets.order import ShuffleDataset
 from energize.datasets.stages import StagedDataset
 from energize.errors import ConfigError, NotIndexedError
+from energize.order import Schedule
 from energize.report.levels import (
     Level,
     Places,
@@ -75,7 +76,7 @@ class StageSpan:
     stop: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Simulation:
     """What `steps` batches are made of.
 
@@ -96,6 +97,9 @@ class Simulation:
     stages: tuple[StageSpan, ...]
     unit: str
 
+    def __repr__(self) -> str:
+        return f"Simulation(steps={self.steps}, {len(self.sources)} sources)"
+
     @property
     def samples(self) -> int:
         """How many samples are read."""
@@ -115,9 +119,9 @@ def simulate(dataset: Dataset[Any], steps: int, *, intervals: int = 1) -> Simula
     """Return what the first `steps` batches of a dataset of batches are made of, without reading.
 
     Steps count the batches of all ranks together. They are cut into `intervals` (or `steps`, if
-    that is less) for shares over time, and where stages begin. The cost does not
-    depend on the number of steps. Samples that will be skipped or found damaged count, their
-    substitutes do not.
+    that is less) for shares over time, and where stages begin; an interval near a change of weights
+    begins at it. The cost does not depend on the number of steps. Samples that will be skipped or
+    found damaged count, their substitutes do not.
 
     Raises `ConfigError` for steps that cannot be counted, and `NotIndexedError` for a stream.
 
@@ -131,7 +135,10 @@ def simulate(dataset: Dataset[Any], steps: int, *, intervals: int = 1) -> Simula
     _, steps = checked_steps(positions, 0, steps)
     cuts = min(checked_whole(intervals, "simulate: intervals", 1), steps)
     stages = _stages(positions, steps)
-    cut_at = {steps * i // cuts for i in range(cuts + 1)} | {each.start for each in stages}
+    cut_at = {steps * i // cuts for i in range(cuts + 1)}
+    changes = _changes(positions, steps) if cuts > 1 else set()
+    near = {i for at in changes for i in cut_at if 2 * abs(i - at) * cuts <= steps}
+    cut_at = (cut_at - near) | changes | {0, steps} | {each.start for each in stages}
     points = np.array(sorted(cut_at), dtype=np.int64)
     drawn = np.stack([positions.consumed(point) for point in points.tolist()])
     measure = measure_of(positions)
@@ -140,6 +147,28 @@ def simulate(dataset: Dataset[Any], steps: int, *, intervals: int = 1) -> Simula
     forecasts = _forecasts(positions, steps, drawn, drawn if spent is None else spent, asked)
     unit = weighed_in(positions)
     return Simulation(steps, forecasts, points, drawn, spent, asked, stages, unit)
+
+
+def _changes(dataset: IndexedDataset[Any], steps: int) -> set[int]:
+    """Return the first steps at which weights of a mix were changed, or reach a point."""
+    levels, found = levels_of(dataset), set()
+    for level in levels.walk():
+        mix = level.mix
+        if not isinstance(mix, BlendDataset):
+            continue
+        told = chain(mix.weights, *(weights for _, weights in mix.changes))
+        points = (each.slots for each in told if isinstance(each, Schedule))
+        slots = {*(slot for slot, _ in mix.changes), *chain.from_iterable(points)}
+        for slot in sorted(slots)[:_MOST_CHANGES]:
+
+            def reached(step: int, path: tuple[str, ...] = level.path, slot: int = slot) -> int:
+                return spans(levels, step).get(path, slot)
+
+            found.add(bisect_left(range(steps), slot, key=reached))
+    return found
+
+
+_MOST_CHANGES = 64
 
 
 def _forecasts(

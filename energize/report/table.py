@@ -84,7 +84,7 @@ class RankTotals:
         return self.waited / self.seconds if self.seconds else 0.0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Report:
     """What was asked for and what was delivered; printed by `print` of rich, as text by `str`.
 
@@ -165,6 +165,9 @@ class Report:
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         yield from rendered(self, console.width)
 
+    def __repr__(self) -> str:
+        return f"Report({self.title!r}, {len(self.rows)} rows)"
+
     def __str__(self) -> str:
         console = Console(width=140, color_system=None)
         with console.capture() as said:
@@ -189,14 +192,11 @@ _SHOWN = 60
 _NOTHING = ("", "-", "0", "samples")
 """What a column is left out for, where it says nothing else."""
 
-_LEAST = ("eff. size", "batches", "chance", "planned %", "repeats %", "weight %", "unit")
-"""Columns that narrow terminals go without, the first of them first."""
-
 
 def rendered(report: Report, width: int) -> Iterator[Any]:
     """Yield what rich prints of a report."""
     yield Text(report.title, style="bold")
-    yield _table(report, width)
+    yield from _tables(report, width)
     for each in report.ranks[:16]:
         yield Text(
             f"rank {each.rank}: {each.items:,} items"
@@ -214,24 +214,26 @@ def rendered(report: Report, width: int) -> Iterator[Any]:
         yield Text(f"Warning: {warning}", style="yellow")
 
 
-def _table(report: Report, width: int) -> Table:
+def _tables(report: Report, width: int) -> Iterator[Table]:
+    """Yield the rows, in as many tables as their columns need in that width."""
     names = ["  " * max(row.depth - 1, 0) + row.name for row in report.rows]
     cells = [_cells(row, report) for row in report.rows]
     shown = [name for name in cells[0] if any(each[name] not in _NOTHING for each in cells)]
-    for least in (*_LEAST, *shown[:0:-1]):
-        if sum(1 + max(len(name), 8) for name in shown) + min(max(map(len, names)), 24) < width:
-            break
-        shown = [name for name in shown if name not in {least} - {"delivered %"}]
-    table = Table(box=SIMPLE_HEAD)
-    table.padding, table.pad_edge = (0, 1, 0, 0), False
-    table.add_column("source", overflow="fold", min_width=10)
-    for name in shown:
-        table.add_column(name, justify="right", no_wrap=True)
-    for called, row in list(zip(names, cells, strict=True))[:_SHOWN]:
-        table.add_row(Text(called), *(row[name] for name in shown))
-    if len(names) > _SHOWN:
-        table.add_row(Text(f"and {len(names) - _SHOWN} more"))
-    return table
+    rest = {name: max(len(name), *(len(each[name]) for each in cells)) for name in shown}
+    more = [f"and {len(names) - _SHOWN} more"] if len(names) > _SHOWN else []
+    while rest:
+        table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
+        table.add_column("source", overflow="fold", min_width=10)
+        room, fitting = width - max(10, min(max(map(len, names)), 24)) - 3, list[str]()
+        while rest and (not fitting or rest[next(iter(rest))] < room):
+            fitting.append(next(iter(rest)))
+            room -= rest.pop(fitting[-1]) + 1
+            table.add_column(fitting[-1], justify="right", no_wrap=True)
+        for called, row in list(zip(names, cells, strict=True))[:_SHOWN]:
+            table.add_row(Text(called), *(row[name] for name in fitting))
+        for each in more:
+            table.add_row(Text(each))
+        yield table
 
 
 def _cells(row: LedgerRow, report: Report) -> dict[str, str]:

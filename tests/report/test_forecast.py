@@ -13,6 +13,7 @@ from energize import (
     EpochizeDataset,
     FilterDataset,
     LimitDataset,
+    ListSource,
     Schedule,
     SequenceSource,
     ShuffleDataset,
@@ -210,3 +211,11 @@ def test_wrong_arguments():
         with pytest.raises(ConfigError, match=words):
             wrong()
     assert list(plan(dataset, np.int64(5), np.int32(2))) == list(plan(dataset, 5, 2))
+
+
+def test_an_interval_begins_where_weights_change():
+    weights = Schedule([(0, 3), (150 * 12, 1)]), Schedule([(0, 1), (150 * 12, 2)])
+    blend = BlendDataset(*zip(map(ListSource, ("ab", "c")), weights, strict=True))
+    run = simulate(BatchDataset(blend, 12, list), 400, intervals=75)
+    assert 150 in run.points.tolist()
+    assert np.unique(run.asked.round(3), axis=0).tolist() == [[0.333, 0.667], [0.75, 0.25]]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import pickle
+from dataclasses import replace
 from itertools import islice
 
 import numpy as np
@@ -33,7 +34,7 @@ from energize import (
     StagedDataset,
     StagePlan,
 )
-from energize.report import Report
+from energize.report import Report, simulate
 from tests.support.deliveries import counted, told, weighed_batch
 from tests.support.loading import loader_of, take
 
@@ -291,12 +292,18 @@ def test_it_is_shown_in_whatever_room_there_is(capsys):
     shown = capsys.readouterr().out
     assert "news" in shown
     assert "asked %" in shown
-    for width in (40, 80, 200):
+    rows = [replace(row, chance=0.0002, effective=1234567.0) for row in report.rows]
+    cells = ["texts", "< 0.001", "1,234,567", "asked %", "delivered %", "tokens %", "chance"]
+    for width in (40, 60, 80, 82, 85, 200):
         console = Console(width=width, color_system=None)
         with console.capture() as said:
-            console.print(report)
-        assert "texts" in said.get()
+            console.print(replace(report, rows=tuple(rows), weighed=True))
+        lines = said.get().splitlines()
+        assert [cell for cell in cells if not any(cell in line for line in lines)] == [], width
+        assert max(len(line.rstrip()) for line in lines if "source" in line) <= width
     assert "eff. size" in str(report)
+    assert repr(loader) == f"SavableDataLoader({loader.dataset!r})"
+    assert all(len(repr(each)) < 200 for each in (report, loader, simulate(loader.dataset, 9)))
     assert report.as_json()["rows"][0]["samples"] == 100
 
 
