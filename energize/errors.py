@@ -41,6 +41,7 @@ import re
 from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 from itertools import islice
+from pathlib import Path
 from typing import Any
 
 _log = logging.getLogger("energize")
@@ -249,6 +250,17 @@ def some(names: Iterable[object]) -> str:
     listed = list(names)
     more = f" and {len(listed) - _TOLD} more" if len(listed) > _TOLD else ""
     return ", ".join(_shortened(repr(each), 80) for each in listed[:_TOLD]) + more
+
+
+def in_place_of(shards: Path) -> str:
+    """Return what to give in place of the path of a shard, or of several by a pattern.
+
+    >>> in_place_of(Path("a/{0..9}.tar")), in_place_of(Path("a"))
+    ('; shards are read by their folder: energize prepare a, and then give a', '')
+    """
+    folder = shards.parent
+    told = f"; shards are read by their folder: energize prepare {folder}, and then give {folder}"
+    return told if shards.suffix == ".tar" else ""
 
 
 def nearest(word: str, known: Sequence[str]) -> str:

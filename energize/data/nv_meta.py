@@ -31,6 +31,7 @@ from energize.errors import (
     DatasetNotFoundError,
     NotPreparedError,
     UntrustedCodeError,
+    in_place_of,
     nearest,
 )
 
@@ -209,17 +210,6 @@ def read_info(path: str | Path) -> Info:
         if found is not None:
             return found
     raise _unprepared(Path(path))
-
-
-def in_place_of(shards: Path) -> str:
-    """Return what to give in place of the path of a shard, or of several by a pattern.
-
-    >>> in_place_of(Path("a/{0..9}.tar")), in_place_of(Path("a"))
-    ('; shards are read by their folder: energize prepare a, and then give a', '')
-    """
-    folder = shards.parent
-    told = f"; shards are read by their folder: energize prepare {folder}, and then give {folder}"
-    return told if shards.suffix == ".tar" else ""
 
 
 def _unprepared(path: Path) -> DatasetError:

@@ -14,7 +14,6 @@ from typing import Any, TypeVar, cast
 
 from energize.core.validation import MOST_FAULTS, KeyPath, short
 from energize.data.files import absent, exists
-from energize.data.nv_meta import in_place_of
 from energize.data.selection import OTHERS, Selection, selections
 from energize.data.source import nested
 from energize.errors import (
@@ -23,6 +22,7 @@ from energize.errors import (
     DatasetNotFoundError,
     EnergizeError,
     MetadatasetError,
+    in_place_of,
     nearest,
     some,
 )

@@ -472,22 +472,20 @@ def _fitting(
         return parts, {}
     order = list(chain.from_iterable(parts.values()))
     shares, total = _exact(ratios), sum(counts.values())
-    sizes = {part: math.floor(total * share) for part, share in shares.items()}
-    sizes[max(shares, key=shares.__getitem__)] += total - sum(sizes.values())
-    for part in sorted(shares, key=shares.__getitem__, reverse=True):
-        largest = max(sizes, key=sizes.__getitem__)
-        if not sizes[part] and sizes[largest] > 1:
-            sizes[part], sizes[largest] = 1, sizes[largest] - 1
+    kept = sorted(shares, key=shares.__getitem__, reverse=True)[:total]
+    sizes = {part: max(1, math.floor(total * shares[part])) for part in shares if part in kept}
+    sizes[kept[0]] += max(0, total - sum(sizes.values()))
+    while sum(sizes.values()) > total:
+        sizes[max(sizes, key=sizes.__getitem__)] -= 1
     ends = dict(zip(order, accumulate(counts[shard] for shard in order), strict=True))
     made: Parts = {}
     windows = {}
     for (part, size), stop in zip(sizes.items(), accumulate(sizes.values()), strict=True):
         start = stop - size
         inside = [each for each in order if start < ends[each] and ends[each] - counts[each] < stop]
-        if size:
-            made[part], before = tuple(inside), ends[inside[0]] - counts[inside[0]]
-            if (start, stop) != (before, ends[inside[-1]]):
-                windows[part] = start - before, stop - before
+        made[part], before = tuple(inside), ends[inside[0]] - counts[inside[0]]
+        if (start, stop) != (before, ends[inside[-1]]):
+            windows[part] = start - before, stop - before
     return made, windows
 
 

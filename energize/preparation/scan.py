@@ -28,7 +28,6 @@ from energize.data.files import LocalFiles, absent, files_at, os_errors_as, read
 from energize.data.nv_meta import (
     ShardRecord,
     expand,
-    in_place_of,
     is_inside,
     parts_crc32,
     read_info,
@@ -41,6 +40,7 @@ from energize.errors import (
     DatasetNotFoundError,
     PrepareError,
     ShardError,
+    in_place_of,
 )
 from energize.preparation.workers import Progress, map_in_order
 from energize.task.load import PartAccess

@@ -101,11 +101,8 @@ IMAGE_SPECS: Mapping[str, ImageSpec] = MappingProxyType(
     | {"torch": ImageSpec("torch", "RGB", floating=True)}
     | {f"pil{mode.lower()}": ImageSpec("pil", mode) for mode in _MODES}
     | {"pil": ImageSpec("pil", "RGB")}
-    | {
-        "stored": ImageSpec("numpy", "stored"),
-        "torchstored": ImageSpec("torch", "stored"),
-        "pilstored": ImageSpec("pil", "stored"),
-    }
+    | {"stored": ImageSpec("numpy", "stored"), "torchstored": ImageSpec("torch", "stored")}
+    | {"pilstored": ImageSpec("pil", "stored")}
 )
 """The names that `SampleDecoder(image_decode=...)` takes."""
 
@@ -303,11 +300,9 @@ class SampleDecoder:
 
     def __post_init__(self) -> None:
         for name, own in self.fields.items():
-            if not (own is None or isinstance(own, SampleDecoder) or callable(own)):
-                raise ConfigError(
-                    f"SampleDecoder: fields[{name!r}] is a SampleDecoder, a function of bytes, or "
-                    f"None; got {own!r}"
-                )
+            if not (own is None or callable(own)):
+                told = f"fields[{name!r}] is a SampleDecoder, a function of bytes, or None"
+                raise ConfigError(f"SampleDecoder: {told}; got {own!r}")
         checked_choice(self.image_decode, "image_decode", IMAGE_SPECS)
         checked_choice(self.av_decode, "av_decode", get_args(AVDecoderType))
 
