@@ -76,6 +76,9 @@ class Dataset(Description, ABC, Generic[T_co]):
 
     inputs: tuple[Dataset[Any], ...]
 
+    _many: ClassVar[bool] = False
+    """Whether an item may be made of several items of an input, or of none."""
+
     def open(
         self,
         lane: Lane = SINGLE_LANE,
@@ -171,6 +174,11 @@ class Dataset(Description, ABC, Generic[T_co]):
     def _divisible(self) -> bool:
         """Whether a lane of this stream is read without reading the other lanes' items."""
         return True
+
+    @property
+    def _holds(self) -> int:
+        """How many items of its input a lane may have taken of which nothing was given yet."""
+        return 0
 
     @property
     def _steps_per_epoch(self) -> int | None:
@@ -291,8 +299,9 @@ class IndexedDataset(Dataset[T_co]):
         """
         return None
 
-    _many: ClassVar[bool] = False
-    """Whether an item may be made of several items of an input, or of none."""
+    def _full(self, n: int) -> int:
+        """Return how many of the first `n` items are no padding of its own."""
+        return n
 
     @property
     def _lends(self) -> bool:
@@ -359,7 +368,8 @@ class IndexedDataset(Dataset[T_co]):
         Nothing is read. Failed samples count, their substitutes do not. What takes no prefix of its
         inputs costs in proportion to its epochs among the `n` items, or to `n`.
         """
-        return consumed(self, n)
+        samples: Int64Array = consumed(self, n)
+        return samples
 
     def __getitem__(self, position: int) -> T_co:
         """Return item `position` of the first epoch, a negative one counted from its end.
@@ -433,6 +443,11 @@ class PassingDataset(IndexedDataset[T_co]):
 
     def taken(self, n: int) -> Sequence[int] | None:
         return [n]
+
+    @property
+    def _holds(self) -> int:
+        """How many items of its input a lane may have taken of which nothing was given yet."""
+        return 0
 
     @property
     def _steps_per_epoch(self) -> int | None:

@@ -406,17 +406,23 @@ def refs_of(dataset: Dataset[Any], origins: Sequence[Origin]) -> Refs:
     return Refs.merged(found)
 
 
-def consumed(node: IndexedDataset[Any], n: int) -> Int64Array:
-    """Return how many samples of each source the first `n` items of a dataset are made of."""
+def consumed(node: IndexedDataset[Any], n: int, *, items: bool = False) -> Any:
+    """Return how many samples of each source the first `n` items of a dataset are made of: int64.
+    Or how many `items`: float64, those of several samples by their parts, as large as those of all
+    together are.
+    """
     if not node.inputs:
         return np.array([n], dtype=np.int64)
+    if items and node._many:
+        samples = consumed(node, n)
+        return samples * (node._full(n) / max(int(samples.sum()), 1))
     spans, counted = node._spans(n)
-    total = np.zeros(len(node.sources), dtype=np.int64)
+    total = np.zeros(len(node.sources), dtype=np.float64 if items else np.int64)
     for child, start, stop, times in spans:
         inner, numbers = node._children[child], node._source_numbers(child)
-        samples = consumed(inner, stop)
+        samples = consumed(inner, stop, items=items)
         if start:
-            samples = samples - consumed(inner, start)
+            samples = samples - consumed(inner, start, items=items)
         if isinstance(numbers, int):
             total[numbers : numbers + len(samples)] += samples * times
         else:
@@ -426,7 +432,8 @@ def consumed(node: IndexedDataset[Any], n: int) -> Int64Array:
     for first in range(counted, n, _COUNTED_AT_ONCE):
         at = np.arange(first, min(first + _COUNTED_AT_ONCE, n), dtype=np.int64)
         found = Trace(node, at).refs()
-        total += np.bincount(found.source, minlength=len(total))
+        parts = 1.0 / np.bincount(found.item)[found.item] if items else None
+        total += np.bincount(found.source, parts, len(total)).astype(total.dtype)
     return total
 
 

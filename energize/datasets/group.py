@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Hashable, Iterator
 from functools import cached_property
-from typing import Any, ClassVar, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from energize.core.call import Call
 from energize.core.checks import checked_batch_size, checked_flag, checked_function, whole_number
@@ -32,6 +32,9 @@ T_in = TypeVar("T_in")
 T = TypeVar("T")
 T_batch_co = TypeVar("T_batch_co", covariant=True)
 
+_GROUPS = 64
+"""Groups, and samples of a batch, that there are at most where nobody says: a guess."""
+
 
 class GroupBatchDataset(FoundDataset[T_batch_co]):
     """`batcher(samples)` for samples of one group: images of one size, texts of about one length.
@@ -54,7 +57,7 @@ class GroupBatchDataset(FoundDataset[T_batch_co]):
     ['a+c', 'bb+dd', 'e']
     """
 
-    _gives_batches: ClassVar[bool] = True
+    _many = _gives_batches = True
 
     fixed_batch_size: int | None
     sample_group_key: Callable[[Any], tuple[Hashable, int | None]]
@@ -90,6 +93,10 @@ class GroupBatchDataset(FoundDataset[T_batch_co]):
             batcher=batcher,
             drop_last=checked_flag(drop_last, "drop_last", owner),
         )
+
+    @property
+    def _holds(self) -> int:
+        return _GROUPS * (self.fixed_batch_size or _GROUPS)
 
     @cached_property
     def _key_call(self) -> Call:

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property, partial
 from itertools import islice
-from typing import Any, ClassVar, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -68,7 +68,7 @@ class PackingDataset(RoundsDataset[T_pack_co]):
     """
 
     _scattered = True
-    _gives_batches: ClassVar[bool] = False
+    _many, _gives_batches = True, False
 
     buffer_size: int
     pre_packer: Callable[[list[Any]], Sequence[Sequence[Any]]]

@@ -415,6 +415,12 @@ class ComposedDataset(BatchDataset[T_batch_co]):
         """Return for each of any positions whether its batch is padding."""
         return padding(self, np.asarray(positions, dtype=np.int64))
 
+    def _full(self, n: int) -> int:
+        epochs, rest = divmod(n, self.size)
+        last = self.global_batch_size // self.batch_size
+        full = self.size - int(self.padding(np.arange(max(self.size - last, 0), self.size)).sum())
+        return epochs * full + min(rest, full)
+
     def taken(self, n: int) -> None:
         """Not for others to take: batches and their samples are one order."""
 

@@ -78,6 +78,10 @@ class RoundsDataset(FoundDataset[T_co]):
     _single: ClassVar[bool] = False
     """Whether a round takes one item and gives one or none: given, it is over."""
 
+    @property
+    def _holds(self) -> int:
+        return int(getattr(self, "buffer_size", 0) or getattr(self, "segment_length", 0))
+
     @abstractmethod
     def round(self, items: Iterator[Taken], reading: Reading) -> Iterator[Step[T_co]]:
         """Return the steps of a round, which takes what it needs of the rest of the lane's pass.

@@ -107,7 +107,7 @@ class FlatMapDataset(RoundsDataset[T_out_co], MapDataset[T_out_co]):
     """
 
     _passes_on = False
-    _gives_batches: ClassVar[bool] = False
+    _many, _gives_batches = True, False
 
     _open_stream = Dataset._open_stream
 
@@ -207,7 +207,7 @@ class IterMapDataset(RoundsDataset[T_out_co]):
     ['ab', 'cd', 'e']
     """
 
-    _gives_batches: ClassVar[bool] = False
+    _many, _gives_batches = True, False
 
     iter_map_fn: Callable[[Iterator[Any]], Iterator[T_out_co]]
     len_map_fn: Callable[[int], int] | None

@@ -36,7 +36,7 @@ from energize.loader.failures import (
     OnError,
     listed_samples,
 )
-from energize.loader.feeds import Before, ThisRank, items_of
+from energize.loader.feeds import Before, StreamState, ThisRank, items_of
 from energize.loader.following import Follower, Policy, WeightsFile
 from energize.loader.remapping import RemapReport
 from energize.loader.run import Feed, Place, Run
@@ -367,10 +367,11 @@ class Loader(Generic[T]):
         indexed dataset reports all of it: what came before is known by its order; a stream what
         was delivered since. `load_state_dict` and `rewind` begin anew.
 
-        A difference that chance does not explain is a warning in the report, with its cause, and
-        logged once. Raises `ConfigError` for a loader that was made with `ledger=False`, and for
-        ranks that have no process group to sum over; `LoaderError` when not all ranks call it
-        within the `timeout` of the loader.
+        A difference that chance does not explain is a warning in the report, with its cause. Each
+        cause is logged once; by the first rank also while nobody asks for a report, whenever twice
+        as many items as before were delivered. Raises `ConfigError` for a loader that was made with
+        `ledger=False`, and for ranks that have no process group to sum over; `LoaderError` when not
+        all ranks call it within the `timeout` of the loader.
 
         >>> from energize import BlendDataset, ListSource, get_loader
         >>> parts = {"web": ListSource(range(90)), "code": ListSource(range(9))}
@@ -386,7 +387,8 @@ class Loader(Generic[T]):
         items = items_of(self.dataset, place)
         if not book.begun or self._stale:
             book.begin(self.dataset, items)
-        stand, summed = Stand(items, ranks.rank, ranks.world_size), None
+        lanes = place.lanes if isinstance(place, StreamState) else 1
+        stand, summed = Stand(items, ranks.rank, ranks.world_size, lanes), None
         if all_ranks and ranks.world_size > 1:
             agreement = self._agreement(ranks)
             if agreement is None:
@@ -401,9 +403,9 @@ class Loader(Generic[T]):
         reasons = {**failures.summary().kinds, **skipped}
         report = book.report(stand, summed=summed, left_out=left_out, reasons=reasons)
         for warning in report.warnings:
-            what = warning.partition(" has ")[0]
-            if what not in self._warned:
-                self._warned.add(what)
+            cause = warning.partition("): ")[2]
+            if cause not in self._warned:
+                self._warned.add(cause)
                 _log.warning("ledger: %s", warning)
         if show and (not all_ranks or not ranks.rank):
             Console().print(report)
@@ -592,8 +594,10 @@ class Loader(Generic[T]):
             now = time.perf_counter()
             counter = self._book.counter
             counter.wait(now - asked_at, now - (self._given_at or asked_at))
-            counter.note(feed.made, item, padding=feed.padding)
+            worth_a_look = counter.note(feed.made, item, padding=feed.padding)
             self._given_at = now
+            if worth_a_look and not self._ranks_now().rank:
+                self.report(show=False)
 
     def _read(self, feed: Feed[T], watch: Watchdog, pool: Any, now: float) -> T:
         """Return the next item, read in this process, with somebody who says so if it does not

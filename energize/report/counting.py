@@ -32,12 +32,11 @@ loss weights."""
 
 ROW_COLUMNS = 8
 
-DELIVERED, PADDING, MIXED, PARTED, WAITED, LONGEST, SECONDS, ALL_SKIPPED, ALL_FAILED = range(9)
-"""What is counted of a rank: items, and padding beside them; items of several rows, and of several
-parts of the first level that has any; seconds that items were waited for, the longest of them, and
-that passed in all; samples that were left out."""
+DELIVERED, PADDING, WAITED, LONGEST, SECONDS, ALL_SKIPPED, ALL_FAILED = range(7)
+"""What is counted of a rank: items, and padding beside them; seconds that items were waited for,
+the longest of them, and that passed in all; samples that were left out."""
 
-TOTALS = 9
+TOTALS = 7
 
 
 class _Note(NamedTuple):
@@ -73,29 +72,31 @@ class Counter:
     ) -> None:
         self._places, self._column, self._item_cost = places, column, item_cost
         self._sources = [cast("Any", each.source) for each in levels.leaves]
-        self._part_of = np.zeros(places.rows, dtype=np.int64)
-        top = next((each for each in levels.walk() if each.parts), levels)
-        for number, part in enumerate(top.parts):
-            self._part_of[part.rows.start : part.rows.stop] = number
         self._rows = np.zeros((places.rows, ROW_COLUMNS))
         self._totals = np.zeros(TOTALS)
         self._waited = self._passed = self._longest = 0.0  # adding to an array's cells costs more
         self._waiting: list[_Note] = []
-        self._padded = False
+        self._padded, self._looked_at = False, 0.0
         self._lock = Lock()  # a report may be asked for by another thread
 
-    def note(self, made: Made, item: Any, *, padding: bool) -> None:
-        """One more item was delivered."""
+    def note(self, made: Made, item: Any, *, padding: bool) -> bool:
+        """One more item was delivered. Return whether as many were as last time again, in some
+        hundreds: then it is worth a look what they were.
+        """
         costs = None if padding or self._item_cost is None else _costs(self._item_cost(item))
         with self._lock:
             self._padded = padding
             if padding:
                 self._totals[PADDING] += 1
-                return
-            if len(self._waiting) >= _TOGETHER:
+                return False
+            due = len(self._waiting) >= _TOGETHER
+            if due:
                 self._look_up(self._waiting, self._rows, self._totals)
                 self._waiting.clear()
+                due = self._totals[DELIVERED] >= 2 * self._looked_at
+                self._looked_at = self._totals[DELIVERED] if due else self._looked_at
             self._waiting.append(_Note(made, _weights_of(item), costs))
+            return due
 
     def take_back(self) -> None:
         """The last item does not count: it will be delivered again."""
@@ -169,15 +170,6 @@ class Counter:
             costs = _shared([each.costs for each in notes], counts, found, default=0.0, whole=True)
             rows[:, COST] += np.bincount(row, costs, size)
         totals[DELIVERED] += len(notes)
-        totals[MIXED] += _several(found.item, row)
-        totals[PARTED] += _several(found.item, self._part_of[row])
-
-
-def _several(item: Int64Array, number: Int64Array) -> int:
-    """Return how many items have more than one of the numbers; both are ordered by item."""
-    differs = np.flatnonzero((item[1:] == item[:-1]) & (number[1:] != number[:-1]))
-    found = item[1:][differs]  # ascending
-    return int((np.diff(found) > 0).sum()) + 1 if len(found) else 0
 
 
 def _shared(

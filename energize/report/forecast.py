@@ -333,7 +333,8 @@ def _asked(level: Level, begun: Spans, ended: Spans, measure: ColumnCost | None)
     elif getattr(level.mix, "unit", None) == measure:
         shares = asked_of(level, begun.get(level.path), ended.get(level.path))
         if shares is not None and measure is None:
-            shares = shares_of(shares * samples_per_item(level))
+            starts = [part.rows.start - level.rows.start for part in level.parts]
+            shares = shares_of(shares * samples_per_item(level)[starts])
     if shares is None:
         return np.full(len(level.rows), np.nan)
     parts = zip(level.parts, shares.tolist(), strict=True)

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import chain
 from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
 
-from energize.core.arrays import FloatArray, Int64Array
+from energize.core.arrays import FloatArray
 from energize.core.blends import ContinuedDataset
-from energize.core.costs import ColumnCost
+from energize.core.costs import ColumnCost, ItemCost
 from energize.core.dataset import Dataset
 from energize.core.lazy import torch
 from energize.core.stream import INFINITE
+from energize.datasets.quota import QuotaDataset
 from energize.report import counting, levels
 from energize.report.levels import Level, Places
 from energize.report.table import LedgerRow, RankTotals, Report
@@ -67,6 +69,12 @@ class Book:
             return None
         units = (getattr(each.mix, "unit", None) for each in self.levels.walk())
         return next((each for each in units if isinstance(each, ColumnCost)), None)
+
+    def counts(self, mix: Any) -> bool:
+        """Whether what a mix weighs is what costs are counted in."""
+        unit = getattr(mix, "unit", None)
+        by_item = isinstance(unit, ItemCost) and self.settings.item_cost is not None
+        return unit is not None and (by_item or unit == self._column)
 
     @property
     def cost_name(self) -> str | None:
@@ -129,11 +137,16 @@ class Book:
         """Whether its parts go on from places in another mix, in which nobody knows what came."""
         return _continued(self._dataset)
 
-    def planned(self, items: int | None) -> Int64Array | None:
-        """Return how many samples of each row the first items are made of; None where nobody
-        knows.
+    def planned(self, items: int | None) -> FloatArray | None:
+        """Return what the first items are made of, as it is counted: samples and items; None where
+        nobody knows.
         """
-        return None if items is None else self._places.planned(items)
+        if items is None or not self._dataset.indexed:
+            return None
+        rows = np.zeros((self._places.rows, counting.ROW_COLUMNS))
+        rows[:, counting.SAMPLES] = self._places.planned(items)
+        rows[:, counting.ITEMS] = self._places.planned(items, items=True)
+        return rows
 
     def _counted(self, left_out: counting.LeftOut | None) -> counting.Counted:
         """Return what this rank has counted."""
@@ -247,10 +260,11 @@ _SAME = 1e-3
 class _Parts:
     """The parts of a level by their weights: `asked`, `planned` and `delivered` in one `unit`; of
     what is drawn how many `units` came, how many samples were `lost` (skipped, or failed), and how
-    likely chance is.
+    likely chance is. `above`: what is read through it, from the whole on.
     """
 
     level: Level
+    above: tuple[Dataset[Any], ...] = ()
     unit: str = "samples"
     asked: Any = None
     planned: Any = None
@@ -260,61 +274,69 @@ class _Parts:
     chance: float | None = None
 
 
-def _warning(each: _Parts, report: Report) -> Iterator[str]:
-    """Yield a line where the shares of a level differ by more than chance, with the cause."""
+def _warning(each: _Parts, lanes: int, mean: float, *, alone: bool) -> Iterator[str]:
+    """Yield a line where the shares of a level differ by more than chance, and by more than what
+    buffers of `lanes` may hold of items of `mean` samples, with the cause. `alone`: of what one of
+    several ranks was given, which proves nothing without a cause.
+    """
     if each.chance is None or each.chance >= ALPHA:
         return
     total = each.units.sum()
     off = np.abs(each.units - total * each.asked)
     worst = int(off.argmax())
-    if off[worst] <= max(_ROUNDING, _block(each.level.mix)):
+    held = 0.0
+    for node in each.above:
+        held = held * (mean if node._many else 1.0) + node._holds
+    if off[worst] <= max(_ROUNDING, _block(each.level.mix), held * lanes):
+        return
+    causes = list(_causes(each))
+    if alone and not causes:
         return
     part = each.level.parts[worst]
     where = f" of {each.level.label!r}" if each.level.path else ""
-    causes = "; ".join(_causes(each, report))
     unknown = "no cause is known: compare the weights and the state with those of the run"
     yield (
-        f"{part.name!r}{where} has {100 * each.delivered[worst]:.3f} % of {total:,.0f} "
+        f"{part.name!r}{where} has {100 * each.units[worst] / total:.3f} % of {total:,.0f} "
         f"{each.unit}, asked were {100 * each.asked[worst]:.3f} %, which is no chance "
-        f"(p <= {max(each.chance, 1e-9):.1g}): {causes or unknown}"
+        f"(p <= {max(each.chance, 1e-9):.1g}): {'; '.join(causes) or unknown}"
     )
 
 
 def _block(mix: Any) -> float:
     """Slots within which a scheme keeps shares."""
+    if isinstance(mix, QuotaDataset):
+        return float(mix.size)  # an epoch has them, in whatever order
     scheme, options = getattr(mix, "scheme", None), getattr(mix, "options", {})
     if scheme == "block":
         return float(options.get("block_size", 1000))
     return 65_536.0 if scheme in ("random", "uniform") else 0.0
 
 
-def _causes(each: _Parts, report: Report) -> Iterator[str]:
+def _causes(each: _Parts) -> Iterator[str]:
     mix = each.level.mix
-    as_planned = each.planned is not None and np.allclose(
-        each.delivered, each.planned, rtol=0.02, atol=_SAME
-    )
+    came = each.units / each.units.sum()
+    as_planned = each.planned is not None and np.allclose(came, each.planned, rtol=0.02, atol=_SAME)
     if as_planned and not getattr(mix, "_endless", True):
-        short = np.flatnonzero(each.delivered < each.asked)
+        short = np.flatnonzero(came < each.asked)
         named = ", ".join(repr(each.level.parts[part].name) for part in short)
         yield f"{named} came to the end that the stop rule sets, and others took over"
-    leaving = _leaves_out(each.level)
+    leaving = _leaves_out(each.above)
     if leaving:
         yield (
             f"{leaving} stands above the blend and leaves out items after their shares were given; "
             "weigh what it gives instead: put it below the blend"
         )
     if each.lost and not as_planned:
-        yield f"{each.lost} samples were skipped or failed"
-    if report.world_size != 1 and len(report.ranks) == 1:
-        yield "one rank has its own part of the items; the sum over all ranks tells more"
+        yield "samples were skipped or failed"
     if each.planned is not None and not as_planned:
         yield "what came is not what the order gives: another state was loaded (strict=False)"
 
 
-def _leaves_out(level: Level) -> str | None:
+def _leaves_out(above: Iterable[Dataset[Any]]) -> str | None:
     """Return the first dataset above a blend that gives other items than it takes."""
-    for node in level.above[:-1]:
-        if not node.indexed and not (node._passes_on or node._ends_loops) and _finds(node):
+    for node in above:
+        passes = node.indexed or node._passes_on or node._ends_loops or len(node.inputs) > 1
+        if not passes and _finds(node):
             return type(node).__name__
     return None
 
@@ -330,12 +352,13 @@ def _finds(node: Dataset[Any]) -> bool:
 @dataclass(frozen=True, slots=True)
 class Stand:
     """Where a run stands: `items` that all ranks were given since it began, None where that is not
-    known; on `world_size` ranks, of which this is `rank`.
+    known; on `world_size` ranks, of which this is `rank`; of a stream, in `lanes`.
     """
 
     items: int | None
     rank: int
     world_size: int
+    lanes: int = 1
 
 
 class _Telling:
@@ -349,7 +372,7 @@ class _Telling:
         self, book: Book, stand: Stand, counted: counting.Counted, *, whole: bool, title: str | None
     ) -> None:
         self.book, self.stand, self.counted, self.title = book, stand, counted, title
-        self.rows = counted.rows.copy()
+        self.rows, self.alone = counted.rows.copy(), not whole
         self.run = self.planned = book.planned(stand.items)
         since = book.since or 0
         before = book.planned(since) if since else None
@@ -359,35 +382,28 @@ class _Telling:
             self.planned = self.run - before
         self.starts = levels.spans(book.levels, self.start)
         self.stops = levels.spans(book.levels, stand.items)
-        walked = book.levels.walk()
-        self.top = next((each for each in walked if each.parts), book.levels)
         if before is not None and self.whole:
-            self._add_before(before.astype(np.float64), since)
+            self.rows += before
+            self._add_before(before[:, counting.SAMPLES], since)
         self.totals = self.rows.sum(axis=0)
         self.differing: list[_Parts] = []
 
     def _add_before(self, samples: FloatArray, since: int) -> None:
-        """What the order says of the time before counting began."""
-        self.rows[:, counting.SAMPLES] += samples
-        reached = levels.spans(self.book.levels, since)
-        for level in self.book.levels.walk():
-            if getattr(level.mix, "unit", None) is not None:
-                for part, spent in zip(
-                    level.parts, levels.spent_by(level, reached.get(level.path)), strict=True
-                ):
-                    if part.source is not None:
-                        self.rows[part.rows.start, counting.COST] += spent
-        parts = self.top.parts
-        of_parts = np.array([samples[each.rows.start : each.rows.stop].sum() for each in parts])
-        items = levels.items_between(self.top, 0, reached.get(self.top.path))
-        if items is None or not self._pure(self.top):  # its items are parts of what is delivered
-            delivered = 0.0 if self.book.edited else float(since)
-            items = of_parts * (delivered / max(of_parts.sum(), 1))
-        for part, whole, own in zip(parts, of_parts, items, strict=True):
-            at = slice(part.rows.start, part.rows.stop)
-            self.rows[at, counting.ITEMS] += samples[at] * (own / whole if whole else 0.0)
+        """What the order says beside samples and items of the time before counting began."""
         counts = np.array([_count(each.source) for each in self.book.levels.leaves])
         self.rows[:, counting.REPEATS] += np.maximum(samples - counts, 0) * (counts > 0)
+        reached = levels.spans(self.book.levels, since)
+        spent = samples.copy()  # of several in one part equally, as nobody looks at each
+        known = np.zeros(len(spent), dtype=np.bool_)
+        for level in self.book.levels.walk()[::-1]:  # parts before what they are parts of
+            if self.book.counts(level.mix) and level.path in reached:
+                costs = levels.spent_by(level, reached[level.path])
+                for part, cost in zip(level.parts, costs.tolist(), strict=True):
+                    rows = np.array(part.rows)
+                    rest, told = rows[~known[rows]], rows[known[rows]]
+                    spent[rest] *= (cost - spent[told].sum()) / max(spent[rest].sum(), 1.0)
+                    known[rest] = True
+        self.rows[known, counting.COST] += spent[known]
 
     def report(self, of_ranks: FloatArray, left_out: dict[str, int], *, all_ranks: bool) -> Report:
         """Return the report, with the totals of each rank."""
@@ -411,7 +427,7 @@ class _Telling:
         columns = self.counted.rows
         report = Report(
             title=self.title or f"What was delivered: {items:,} items to {whose}",
-            rows=tuple(self._rows_of(self.book.levels, _Parts(self.book.levels), 0)),
+            rows=tuple(self._rows_of(self.book.levels, _Parts(self.book.levels), 0, ())),
             ranks=tuple(ranks) if self.title is None else (),
             world_size=world,
             cost_name=self.book.cost_name,
@@ -419,8 +435,10 @@ class _Telling:
             weighed=bool((columns[:, counting.WEIGHT] != columns[:, counting.SAMPLES]).any()),
             notes=tuple(self._notes(all_ranks=all_ranks)),
         )
-        warnings = [line for each in self.differing for line in _warning(each, report)]
-        return replace(report, warnings=tuple(warnings))
+        mean = float(self.totals[counting.SAMPLES] / max(self.totals[counting.ITEMS], 1.0))
+        lanes = self.stand.lanes
+        told = (_warning(each, lanes, mean, alone=self.alone) for each in self.differing)
+        return replace(report, warnings=tuple(chain.from_iterable(told)))
 
     def _notes(self, *, all_ranks: bool) -> Iterator[str]:
         if self.book.since and self.title is None:
@@ -438,11 +456,14 @@ class _Telling:
         if not all_ranks:
             yield "report(all_ranks=True), called on all ranks, sums them"
 
-    def _rows_of(self, level: Level, among: _Parts, number: int) -> list[LedgerRow]:
-        own = self._parts_of(level)
+    def _rows_of(
+        self, level: Level, among: _Parts, number: int, above: tuple[Dataset[Any], ...]
+    ) -> list[LedgerRow]:
+        above = (*above, *level.above)
+        own = self._parts_of(level, above)
         rows = [self._row(level, among, number, own.chance)]
         for place, part in enumerate(level.parts):
-            rows += self._rows_of(part, own, place)
+            rows += self._rows_of(part, own, place, above)
         return rows
 
     def _row(self, level: Level, among: _Parts, number: int, chance: float | None) -> LedgerRow:
@@ -480,10 +501,10 @@ class _Telling:
         if not count:
             return None
         row = level.rows.start
-        run = self.rows[row, counting.SAMPLES] if self.run is None else self.run[row]
-        return float(run) / count
+        run = self.rows if self.run is None else self.run
+        return float(run[row, counting.SAMPLES]) / count
 
-    def _parts_of(self, level: Level) -> _Parts:
+    def _parts_of(self, level: Level, above: tuple[Dataset[Any], ...]) -> _Parts:
         if not level.parts:
             return _Parts(level)
         start, stop = self.starts.get(level.path), self.stops.get(level.path)
@@ -491,32 +512,45 @@ class _Telling:
         sums = np.array([self._sum(part) for part in level.parts])
         if getattr(level.mix, "unit", None) is not None:
             planned = levels.shares_of(levels.spent_by(level, stop) - levels.spent_by(level, start))
-            delivered = levels.shares_of(sums[:, counting.COST])
-            return _Parts(level, self.book.cost_name or "cost", asked, planned, delivered)
-        sizes = levels.samples_per_item(level)
-        batches = self._pure(level) and bool(
-            (sums[:, counting.ITEMS] != sums[:, counting.SAMPLES]).any()
-        )
-        units = sums[:, counting.ITEMS] if batches else sums[:, counting.SAMPLES] / sizes
-        unit = "batches" if batches or (sizes != 1).any() else "samples"
-        planned = None
-        if self.planned is not None:
-            items = levels.items_between(level, start, stop)
-            if items is None:
-                rows = [self.planned[each.rows.start : each.rows.stop] for each in level.parts]
-                items = np.array([float(each.sum()) for each in rows]) / sizes
-            planned = levels.shares_of(items)
-        lost = round(sums[:, [counting.SKIPPED, counting.FAILED]].sum())
-        chance = None if asked is None else chance_of(units, asked)
+            delivered = None
+            if self.book.counts(level.mix):
+                delivered = levels.shares_of(sums[:, counting.COST])
+            unit = self.book.cost_name or "cost"
+            return _Parts(level, above, unit, asked, planned, delivered)
+        units, single, known = self._units(level, above, self.rows)
+        of_order = None if self.planned is None else self._units(level, above, self.planned)[0]
         delivered = levels.shares_of(units)
-        self.differing.append(_Parts(level, unit, asked, planned, delivered, units, lost, chance))
-        return self.differing[-1]
+        if self.alone and of_order is not None:
+            units = of_order  # which all ranks have together
+        own = _Parts(
+            level,
+            above,
+            "samples" if single else "batches",
+            asked,
+            levels.shares_of(of_order),
+            delivered,
+            units,
+            round(sums[:, [counting.SKIPPED, counting.FAILED]].sum()),
+            chance_of(units, asked) if known and asked is not None else None,
+        )
+        self.differing.append(own)
+        return own
 
-    def _pure(self, level: Level) -> bool:
-        """Return whether each item was of one part of a level."""
-        totals = self.counted.totals
-        several = totals[counting.PARTED if level is self.top else counting.MIXED]
-        return bool(totals[counting.DELIVERED]) and not several
+    def _units(
+        self, level: Level, above: tuple[Dataset[Any], ...], rows: FloatArray
+    ) -> tuple[FloatArray, bool, bool]:
+        """Return how many items of its mix rows are of, for each part of a level; whether these are
+        samples, and whether that is known.
+        """
+        first, own = level.rows.start, rows[level.rows.start : level.rows.stop]
+        values, sizes = own[:, counting.ITEMS], levels.samples_per_item(level)
+        known = not any(node._many for node in above[:-1])  # an item of the mix is one of the whole
+        single = bool((sizes == 1).all()) and not (known and (values != own[:, 0]).any())
+        if not known:
+            known = not np.isnan(sizes).any()
+            values = own[:, counting.SAMPLES] / (sizes if known else 1.0)
+        parts = (slice(each.rows.start - first, each.rows.stop - first) for each in level.parts)
+        return np.array([values[each].sum() for each in parts]), single, known
 
 
 def _count(source: Any) -> int:

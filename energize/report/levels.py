@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+import math
 from array import array
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import chain
+from itertools import chain, takewhile
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, cast
 
 import numpy as np
 
 from energize.core.arrays import FloatArray, Int64Array, rows_by_value
 from energize.core.dataset import Dataset, IndexedDataset
-from energize.core.trace import Origin, Trace, one_each
+from energize.core.trace import Origin, Trace, consumed, one_each
 from energize.datasets.blend import BlendDataset
 from energize.datasets.quota import QuotaDataset
 from energize.datasets.stages import StagedDataset
@@ -43,6 +44,10 @@ class Level:
     members: list[range] = field(default_factory=list)
     above: tuple[Dataset[Any], ...] = ()
     source: Source[Any] | None = None
+
+    def opened_in(self, owner: Level) -> bool:
+        """Whether it is a blend that was opened up into that of its owner."""
+        return self.mix is not None and self.mix is owner.mix
 
     def walk(self) -> list[Level]:
         """Return the level itself, and all below it, from above."""
@@ -100,27 +105,32 @@ def _add_sources(level: Level, node: Dataset[Any], first: int) -> None:
 
 def _add_inputs(level: Level, node: Dataset[Any], first: int, *, whole: bool) -> None:
     phased = isinstance(node, StagedDataset)
-    prefixes: dict[str, Level] = {}
+    opened: list[tuple[str, Level]] = []  # blends that were opened up, by the names of their parts
     for number, name in enumerate(_distinct(_names(node))):
-        outer, _, inner = name.partition("/") if _named(node, number) else ("", "", "")
-        owner = level
-        if inner and not phased:  # a blend that was opened up
-            if outer not in prefixes or level.parts[-1] is not prefixes[outer]:
-                if outer in prefixes:
-                    outer = f"{outer} ({first})"
-                prefixes[outer] = Level(outer, (*level.path, outer), range(first, first), node)
-                level.parts.append(prefixes[outer])
-                level.members.append(range(number, number))
-            owner = prefixes[outer]
-        called = name if owner is level else inner
-        below, path = node.inputs[number], (*owner.path, called)
-        part = _level(called, path, below, first, whole=whole)
-        owner.parts.append(part)
-        owner.members.append(range(number, number + 1))
-        first = part.rows.stop
-        if owner is not level:
-            owner.rows = range(owner.rows.start, first)
-            level.members[-1] = range(level.members[-1].start, number + 1)
+        *outer, called = name.split("/") if _named(node, number) and not phased else [name]
+        if not all((*outer, called)):
+            outer, called = [], name
+        pairs = zip(outer, opened, strict=False)
+        del opened[len([*takewhile(lambda pair: pair[0] == pair[1][0], pairs)]) :]
+        for each in outer[len(opened) :]:
+            owner = opened[-1][1] if opened else level
+            known = any(part.name == each for part in owner.parts)
+            label = f"{each} ({first})" if known else each
+            group = Level(label, (*owner.path, label), range(first, first), node)
+            opened.append((each, _added(owner, group, number)))
+        owner = opened[-1][1] if opened else level
+        part = _level(called, (*owner.path, called), node.inputs[number], first, whole=whole)
+        first = _added(owner, part, number).rows.stop
+        for _, group in opened:
+            group.rows = range(group.rows.start, first)
+        for holder in (level, *(group for _, group in opened)):
+            holder.members[-1] = range(holder.members[-1].start, number + 1)
+
+
+def _added(owner: Level, part: Level, number: int) -> Level:
+    owner.parts.append(part)
+    owner.members.append(range(number, number))
+    return part
 
 
 def _named(node: Dataset[Any], number: int) -> bool:
@@ -169,16 +179,17 @@ def spans(level: Level, items: int | None, found: Spans | None = None) -> Spans:
     reached = level.mix._reached(items)
     if reached is None:
         return found
-    for part, numbers in zip(level.parts, level.members, strict=True):
-        if part.mix is level.mix:  # a blend that was opened up
-            found[part.path] = items
-            pairs = zip(part.parts, part.members, strict=True)
-            inner = [(each, numbers.start) for each, numbers in pairs]
-        else:
-            inner = [(part, numbers.start)]
-        for each, number in inner:
-            spans(each, reached[number], found)
+    _span(level, items, reached, found)
     return found
+
+
+def _span(level: Level, items: int, reached: Sequence[int], found: Spans) -> None:
+    for part, numbers in zip(level.parts, level.members, strict=True):
+        if part.opened_in(level):
+            found[part.path] = items
+            _span(part, items, reached, found)
+        else:
+            spans(part, reached[numbers.start], found)
 
 
 def asked_of(level: Level, start: int | None, stop: int | None) -> FloatArray | None:
@@ -221,15 +232,30 @@ def spent_by(level: Level, items: int | None) -> FloatArray:
 
 
 def samples_per_item(level: Level) -> FloatArray:
-    """Return how many samples an item of each part is made of, as far as that is known unread."""
-    sizes = np.ones(len(level.parts))
-    for place, members in enumerate(level.members):
-        each = level.mix.inputs[members.start] if level.mix is not None else None
-        if each is not None and each.indexed and each.inputs:
-            dataset = cast("IndexedDataset[Any]", each)
-            items = 1 if one_each(dataset) else min(_ITEMS_LOOKED_AT, dataset.size)
-            sizes[place] = float(dataset.consumed(items).sum()) / max(items, 1) or 1.0
+    """Return for each row of a level how many samples an item is made of that a mix takes of the
+    input in which its source stands; NaN where only reading tells.
+    """
+    sizes = np.ones(len(level.rows))
+    for part, members in zip(level.parts, level.members, strict=False):
+        at = slice(part.rows.start - level.rows.start, part.rows.stop - level.rows.start)
+        if part.opened_in(level):
+            sizes[at] = samples_per_item(part)
+        else:
+            sizes[at] = _mean_size(cast("Any", level.mix).inputs[members.start])
     return sizes
+
+
+def _mean_size(each: Dataset[Any]) -> float:
+    if not each.indexed:
+        return math.nan if several(each) else 1.0
+    dataset = cast("IndexedDataset[Any]", each)
+    items = 1 if one_each(dataset) else min(_ITEMS_LOOKED_AT, dataset.size)
+    return float(dataset.consumed(items).sum()) / max(items, 1) or 1.0
+
+
+def several(node: Dataset[Any]) -> bool:
+    """Return whether items are made of several of what is below, as far as anybody knows."""
+    return node._many or any(map(several, node.inputs))
 
 
 def shares_of(values: FloatArray | None) -> FloatArray | None:
@@ -301,11 +327,11 @@ class Places:
         at, row, index, pass_ = (column[order] for column in together)
         return Found(item[at], row, index, pass_)
 
-    def planned(self, items: int) -> Int64Array | None:
-        """Return how many samples of each row the first `items` items are made of, by the order;
-        None of a stream.
+    def planned(self, count: int, *, items: bool = False) -> Any:
+        """Return how many samples of each row the first `count` items are made of, by the order, or
+        how many `items`; None of a stream.
         """
-        return self._parts[0].planned(items) if self._dataset.indexed else None
+        return self._parts[0].planned(count, items=items) if self._dataset.indexed else None
 
     @property
     def numbers(self) -> Int64Array:
@@ -371,13 +397,13 @@ class _Part:
             row = self._row_of[self.phased.phase_of(positions)[refs.item], refs.source]
         return Found(refs.item, row, refs.index, refs.epoch)
 
-    def planned(self, items: int) -> Int64Array:
+    def planned(self, count: int, *, items: bool) -> Any:
         dataset = cast("IndexedDataset[Any]", self._dataset)
         if self.phased is None:
-            return dataset.consumed(items)
-        starts = [min(each, items) for each in self.phased.phase_starts] + [items]
-        counts = [dataset.consumed(each) for each in starts]
-        rows = np.zeros(self.rows, dtype=np.int64)
+            return consumed(dataset, count, items=items)
+        starts = [min(each, count) for each in self.phased.phase_starts] + [count]
+        counts = [consumed(dataset, each, items=items) for each in starts]
+        rows = np.zeros(self.rows, dtype=counts[0].dtype)
         for phase, numbers in enumerate(self.numbers):
             rows[self._row_of[phase, numbers]] = (counts[phase + 1] - counts[phase])[numbers]
         return rows

@@ -22,7 +22,8 @@ class LedgerRow:
     both in the `unit` of the weights ("samples", "batches", or what a blend weighs), None where
     nobody asks or only reading tells. `delivered`: what came, in that unit.
 
-    `samples`, `batches` (items, by their parts; exact where they are of one source), `cost` (tokens
+    `samples`, `batches` (items, by their parts; exact where they are of one source; others, before
+    a resume, by the parts that sources have in all of these), `cost` (tokens
     or what the ledger was told to count) and `weight` (the sum of loss weights) are counts,
     `*_share` their shares of all that was delivered. `effective`: Kish's effective sample size of
     the loss weights. `epochs`: how often the source was passed through since the run began, None

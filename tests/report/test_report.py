@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import logging
 import pickle
+from collections import Counter
 from dataclasses import replace
 from itertools import islice
 
@@ -35,7 +35,7 @@ from energize import (
     StagePlan,
 )
 from energize.report import Report, simulate
-from tests.support.deliveries import counted, told, weighed_batch
+from tests.support.deliveries import counted, samples_in, told, weighed_batch
 from tests.support.loading import loader_of, take
 
 
@@ -66,6 +66,60 @@ def test_levels_of_blends_in_blends_have_their_own_shares():
     assert report["texts/news"].repeats == pytest.approx(443 / 450)
     assert report.total.chance == pytest.approx(1.0)
     assert report.warnings == ()
+
+
+def test_blends_that_were_opened_up_have_rows_of_their_own_however_deep():
+    def blend(**parts):
+        return BlendDataset(parts, weights=dict.fromkeys(parts, 1))
+
+    deep = blend(w=told(9, "w"), x=blend(y=blend(p=told(9, "p"), q=told(9, "q")), z=told(9, "z")))
+    resumed = loader_of(deep)
+    resumed.load_state_dict(take_state(deep, 800))
+    for report in (report_after(deep, 800), resumed.report(show=False)):
+        assert {row.asked for row in report.rows[1:]} == {0.5}
+        assert [("/".join(row.path), row.samples) for row in report.rows[1:]] == [
+            ("w", 400), ("x", 400), ("x/y", 200), ("x/y/p", 100), ("x/y/q", 100), ("x/z", 200)
+        ]  # fmt: skip
+
+
+def take_state(dataset, items: int):
+    loader = loader_of(dataset)
+    take(loader, items)
+    return loader.state_dict()
+
+
+def in_turn() -> QuotaDataset:
+    return QuotaDataset((told(800, "a"), Quota()), (told(810, "b"), Quota()))
+
+
+def of_batches(stop: str = "restart") -> BlendDataset:
+    pairs = {"a": BatchDataset(told(9, "a"), 2, list), "b": BatchDataset(told(90, "b"), 8, list)}
+    return BlendDataset(pairs, weights={"a": 3, "b": 1}, stop=stop)
+
+
+@pytest.mark.parametrize(
+    ("dataset", "unit"),
+    [
+        (of_batches(), "batches"),
+        (of_batches("first_exhausted"), "batches"),
+        (BatchDataset(in_turn(), 30, list), "samples"),
+    ],
+)
+@pytest.mark.parametrize("resumed_at", [0, 7, 40])
+def test_units_are_those_of_the_mix_and_a_resumed_run_has_all_of_them(dataset, unit, resumed_at):
+    items = take(loader_of(dataset), 40)
+    samples = counted(items)
+    batches = Counter(next(samples_in(item))[0] for item in items)
+    loader = loader_of(dataset)
+    loader.load_state_dict(take_state(dataset, resumed_at))
+    take(loader, 40 - resumed_at)
+    report = loader.report(show=False)
+    counts = samples if unit == "samples" else batches
+    for row in report.sources:
+        assert (row.unit, row.samples) == (unit, samples[row.name])
+        assert row.batches == pytest.approx(batches[row.name], abs=0.5)
+        assert row.planned == pytest.approx(row.delivered)
+        assert row.delivered == pytest.approx(counts[row.name] / counts.total(), abs=0.01)
 
 
 def test_numbers_for_a_log_have_flat_names_and_are_plain():
@@ -236,14 +290,52 @@ def test_warnings_name_the_cause():
     assert report_after(blend, 3).warnings == ()  # a run so short may differ
 
 
-def test_a_warning_is_logged_once(caplog):
-    blend = BlendDataset((told(20, "a"), 1), (told(4000, "b"), 1), stop="all_exhausted")
-    loader = loader_of(blend)
-    take(loader, 500)
-    with caplog.at_level(logging.WARNING, "energize"):
-        for _ in range(3):
-            loader.report(show=False)
-    assert sum("ledger:" in record.message for record in caplog.records) == 1
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_the_alarm_sounds_by_itself_once_for_each_cause(ranks, caplog):
+    parts = {"a": told(20, "a"), "b": told(4000, "b"), "c": told(9, "c")}
+    ends = BlendDataset(parts, weights=dict.fromkeys(parts, 1), stop="all_exhausted")
+    blend = BlendDataset({"a": told(400, "a"), "b": told(400, "b")}, weights={"a": 1, "b": 1})
+    leaves_out = FilterDataset(blend, lambda s: s[1] == "a" or is_odd(s))
+    for dataset, cause in ((ends, "stop rule"), (leaves_out, "FilterDataset stands above")):
+        caplog.clear()
+        loaders = [loader_of(dataset, rank=rank, ranks=ranks) for rank in range(ranks)]
+        for loader in loaders:
+            take(loader, 1100)
+        loaders[0].report(show=False)
+        (said,) = [each.message for each in caplog.records if "ledger:" in each.message]
+        assert cause in said
+
+
+def in_order(samples):
+    samples = sorted(samples, key=lambda sample: sample[1])
+    return [samples[at : at + 8] for at in range(0, len(samples), 8)]
+
+
+def halves(*packed, **options):
+    """As much of two sources, or as many of packs of each of so many samples."""
+    parts = [told(90, "a"), told(90, "b")]
+    for number, size in enumerate(packed):
+        parts[number] = PackingDataset(parts[number], size, in_order, list)
+    return BlendDataset(*((part, 1) for part in parts), **options)
+
+
+@pytest.mark.parametrize(
+    ("dataset", "items", "options"),
+    [
+        (in_turn(), 700, {}),
+        (BatchDataset(in_turn(), 2, list), 300, {}),
+        (halves(scheme="round_robin"), 300, {"ranks": 2}),
+        (PackingDataset(halves(), 512, in_order, list), 260, {"lanes": 8}),
+        (FilterDataset(halves(), bool), 300, {"ranks": 2}),
+        (BatchDataset(halves(16, 1), 4, list), 60, {}),
+    ],
+)
+def test_the_alarm_is_silent_while_what_was_asked_for_comes(dataset, items, options, caplog):
+    loader = loader_of(dataset, **options)
+    for _ in range(4):
+        take(loader, items // 4)
+        assert loader.report(show=False).warnings == ()
+    assert not [each for each in caplog.records if "ledger:" in each.message]
 
 
 def test_a_new_place_begins_a_new_count():

@@ -49,14 +49,16 @@ def counted(items: list[Any]) -> Counter[str]:
     return Counter(name for item in items for name, _ in samples_in(item))
 
 
-def reported(loaders: list[Loader[Any]]) -> Counter[str]:
-    """How many samples of each source the ledgers of these loaders have together, by its name."""
+def reported(loaders: list[Loader[Any]], what: str = "samples") -> Counter[str]:
+    """How many samples (or batches) of each source the ledgers of these loaders have together, by
+    its name.
+    """
     found: Counter[str] = Counter()
     for loader in loaders:
         report = loader.report(show=False)
         sources = [each for each in report.rows if each.is_source]
         for row, leaf in zip(sources, _leaves(loader.dataset), strict=True):
-            found[leaf] += row.samples
+            found[leaf] += getattr(row, what)
         assert sum(each.samples for each in sources) == report.total.samples
     return +found
 
