@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,8 +12,9 @@ import pytest
 import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 
-from energize import ConfigError, Lane, WorkerConfig, get_loader
+from energize import ConfigError, Lane, LoaderError, WorkerConfig, get_loader
 from energize.core.lanes import ALONE, Ranks, current_ranks
+from energize.loader.agreement import Agreement
 from tests.support.datasets import numbers
 from tests.support.loading import take
 from tests.support.tables import check_faults, row
@@ -115,6 +117,19 @@ def test_torch_distributed_is_asked_first(half):
         dist.destroy_process_group()
 
 
+def test_a_loader_keeps_no_group_that_was_destroyed():
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    group = weakref.ref(dist.group.WORLD)
+    items = iter(get_loader(numbers(6)))
+    assert next(items) == 0
+    ranks = WorkerConfig(data_parallel_group=dist.group.WORLD).ranks()
+    dist.destroy_process_group()
+    assert group() is None
+    assert next(items) == 1
+    with pytest.raises(LoaderError, match="process group of these ranks was destroyed"):
+        Agreement(ranks, 1.0).numbers([1], "anything")
+
+
 def test_ranks_that_are_given_need_no_environment(monkeypatch):
     monkeypatch.setenv("RANK", "nonsense")
     config = WorkerConfig(rank=1, world_size=2)
@@ -159,8 +174,8 @@ class TestProcessGroup:
     def test_is_taken(self, world):
         ranks = WorkerConfig().ranks()
         assert ranks == Ranks(0, 1)
-        assert ranks.group is world
-        assert WorkerConfig.default_worker_config(num_workers=2).ranks().group is world
+        assert ranks.group() is world
+        assert WorkerConfig.default_worker_config(num_workers=2).ranks().group() is world
 
     def test_torchrun_that_says_otherwise(self, world, monkeypatch):
         for name, value in TORCHRUN.items():
@@ -181,7 +196,7 @@ class TestProcessGroup:
         given = WorkerConfig(rank=3, world_size=8).ranks()
         assert given == Ranks(3, 8)
         assert given.group is None  # the ranks of the process group are others
-        assert WorkerConfig(data_parallel_group=world).ranks().group is world
+        assert WorkerConfig(data_parallel_group=world).ranks().group() is world
 
     def test_ranks_against_a_group(self, world):
         config = WorkerConfig(rank=1, world_size=2, data_parallel_group=world)
@@ -190,7 +205,7 @@ class TestProcessGroup:
         with pytest.raises(ConfigError, match="give one of the two"):
             iter(get_loader(numbers(4), worker_config=config))
         agreed = WorkerConfig(rank=0, world_size=1, data_parallel_group=world)
-        assert agreed.ranks().group is world
+        assert agreed.ranks().group() is world
 
     def test_a_device_mesh(self, world):
         mesh = init_device_mesh("cpu", (1, 1), mesh_dim_names=("data", "tensor"))

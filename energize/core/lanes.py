@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import weakref
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -50,11 +51,15 @@ for `srun` only: in a batch script itself there is one process, whatever its job
 
 @dataclass(frozen=True, slots=True)
 class Ranks:
-    """Rank `rank` of `world_size`; `group` is the process group in which they can talk, if any."""
+    """Rank `rank` of `world_size`; `group()` is the process group in which they can talk, if any.
+
+    Who keeps a group beyond `destroy_process_group` has its threads end with the interpreter, which
+    may abort the process; so it is asked for when it is needed.
+    """
 
     rank: int = 0
     world_size: int = 1
-    group: Any = field(default=None, compare=False)
+    group: Callable[[], Any] | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
         if self.world_size < 1 or not 0 <= self.rank < self.world_size:
@@ -85,7 +90,7 @@ def current_ranks(group: Any = None, environment: Mapping[str, str] | None = Non
     if distributed is None:
         found = (_launched_by(launcher, environment) for launcher in _LAUNCHERS)
         return next((ranks for ranks in found if ranks is not None), ALONE)
-    ranks = Ranks(distributed.get_rank(), distributed.get_world_size(), distributed.group.WORLD)
+    ranks = Ranks(distributed.get_rank(), distributed.get_world_size(), _world)
     complete = all(environment.get(name) is not None for name in _LAUNCHERS["torchrun"])
     by_torchrun = _launched_by("torchrun", environment) if complete else None
     if by_torchrun is not None and by_torchrun != ranks:
@@ -96,6 +101,10 @@ def current_ranks(group: Any = None, environment: Mapping[str, str] | None = Non
             "WorkerConfig(data_parallel_group=...)"
         )
     return ranks
+
+
+def _world() -> Any:
+    return sys.modules["torch.distributed"].group.WORLD
 
 
 def _initialised() -> Any:
@@ -117,7 +126,7 @@ def _in_group(group: Any) -> Ranks:
             "data_parallel_group is a process group or device mesh of torch.distributed that this "
             f"process is a member of; got {group!r}"
         )
-    return Ranks(rank, distributed.get_world_size(group), group)
+    return Ranks(rank, distributed.get_world_size(group), weakref.ref(group))
 
 
 def _launched_by(launcher: str, environment: Mapping[str, str]) -> Ranks | None:

@@ -56,7 +56,7 @@ class Agreement:
         return [row[1 : len(head)] for row in rows]
 
     def _gathered(self, values: Sequence[int], what: str) -> list[list[int]]:
-        distributed, group = torch.distributed, self._ranks.group
+        distributed, group = torch.distributed, self._group
         mine = torch.tensor(list(values), dtype=torch.int64, device=self._device)
         found = [torch.empty_like(mine) for _ in range(self._ranks.world_size)]
         work = distributed.all_gather(found, mine, group=group, async_op=True)
@@ -66,7 +66,7 @@ class Agreement:
     def summed(self, values: FloatArray, what: str) -> FloatArray:
         """Return the sum over all ranks of float64 numbers, as many from each."""
         self.numbers((), what)
-        distributed, group = torch.distributed, self._ranks.group
+        distributed, group = torch.distributed, self._group
         mine = torch.tensor(values, dtype=torch.float64, device=self._device)
         work = distributed.all_reduce(mine, group=group, async_op=True)
         self._wait(work, what)
@@ -74,9 +74,19 @@ class Agreement:
         return total
 
     @property
+    def _group(self) -> Any:
+        group = self._ranks.group and self._ranks.group()
+        if group is None:
+            raise LoaderError(
+                "the process group of these ranks was destroyed, and without one they cannot talk: "
+                "call destroy_process_group after the last use of loaders"
+            )
+        return group
+
+    @property
     def _device(self) -> torch.device:
         """Where tensors that are told lie."""
-        backend = torch.distributed.get_backend(self._ranks.group)
+        backend = torch.distributed.get_backend(self._group)
         on_host = "gloo" in backend or not torch.cuda.is_available()
         return torch.device("cpu") if on_host else torch.device("cuda")
 
@@ -127,7 +137,7 @@ class Agreement:
         """Return a JSON-able tree that the rank of this number in the world tells all others, the
         first of the group for None; None if it has none.
         """
-        distributed, group = torch.distributed, self._ranks.group
+        distributed, group = torch.distributed, self._group
         members = distributed.get_process_group_ranks(group)
         source = members[0] if source is None else source
         if source not in members:
