@@ -28,6 +28,7 @@ from energize.core.lanes import Lane, WorkerConfig
 from energize.core.lazy import is_instance_of
 from energize.core.rng import derive
 from energize.core.stream import Cursor, State
+from energize.core.trainers import LOADERS
 from energize.core.validation import short
 from energize.data.memory import as_dataset
 from energize.datasets.multiplexed import End, MultiplexedDataset
@@ -481,8 +482,8 @@ class Multiplexer(Composable):
 
     @property
     def num_samples(self) -> list[int]:
-        """Samples of each source that is drawn from, in the latest iteration, by workers of a
-        DataLoader, too: of these, some of the last samples only when they have ended.
+        """Samples of each source that is drawn from, in the latest iteration, by a loader and by
+        workers of a DataLoader, too: of these, some of the last samples only when they have ended.
         """
         return self._counted("given")
 
@@ -505,6 +506,8 @@ class Multiplexer(Composable):
 
     def _counted(self, what: str) -> list[int]:
         own, sources = self._of_cursor(what), len(self._kept)
+        if self._cursor is None and (lanes := _lanes_of(self.dataset)):
+            return list(max((each[what] for each in lanes), key=sum))
         told = self._counts.told(together="worker" in self._split())
         return own if told is None else told[:sources] if what == "given" else told[sources:]
 
@@ -529,6 +532,17 @@ class Multiplexer(Composable):
         resume = unpacked_state(self.dataset, state_dict)
         self._cursor = self.dataset.open(state=resume)  # what is wrong shows here
         self._start = resume
+
+
+def _lanes_of(dataset: Dataset[Any]) -> list[State]:
+    """Return the states of the lanes in which loaders read a dataset; each reads all of it."""
+    found = []
+    for loader in LOADERS:
+        place = loader._next_place() if loader._run.given is dataset else None
+        for state in filter(None, () if place is None else place.cursors.values()):
+            mix = state["input"].get("input", state["input"])
+            found.append(mix.get("ended", mix))
+    return found
 
 
 class _Counts:

@@ -12,8 +12,9 @@ import dis
 import functools
 import inspect
 import random
+import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
 from enum import Enum
 from types import CodeType, GeneratorType
@@ -119,7 +120,7 @@ class Call:
         if words is None and seeding is not Seeding.NONE:
             words = hash_positions(self._key, numbers, reading.attempt).tolist()
         made: list[Any] = []
-        with _kept() if seeding is Seeding.GLOBAL else nullcontext():
+        with _around(reading, draws=seeding is Seeding.GLOBAL):
             for row, (argument, number) in enumerate(zip(arguments, numbers.tolist(), strict=True)):
                 if type(argument) is Failed:
                     made.append(argument)
@@ -132,9 +133,7 @@ class Call:
     def one(self, argument: Any, word: int, index: int, reading: Reading, where: Where) -> Any:
         """Return what the function makes of an argument, for item `index`, keyed by `word`."""
         index_of_call.set((index, reading.config))
-        if self.seeding is not Seeding.GLOBAL:
-            return self._called(argument, word, reading, 0, where)
-        with _kept():
+        with _around(reading, draws=self.seeding is Seeding.GLOBAL):
             return self._called(argument, word, reading, 0, where)
 
     def _called(self, argument: Any, word: int, reading: Reading, row: int, where: Where) -> Any:
@@ -183,7 +182,7 @@ class Call:
 
         running = run()
         while True:
-            with nullcontext() if drawing is None else _kept():
+            with _around(reading, draws=drawing is not None):
                 if drawing is not None:
                     drawing.go_on()
                 index_of_call.set((index, reading.config))
@@ -264,6 +263,27 @@ class _Drawing:
         random.setstate(self._python)
         np.random.set_state(self._numpy)
         torch.set_rng_state(self._torch)
+
+
+def _around(reading: Reading, *, draws: bool) -> AbstractContextManager[None]:
+    """Have torch compute in as many threads as is asked for, which sums depend on, and the global
+    generators put back if a function `draws` from them.
+    """
+    torch = sys.modules.get("torch")  # nobody computes with what was not imported
+    if torch is None or torch.get_num_threads() == reading.threads:
+        return _kept() if draws else nullcontext()
+    return _threaded(torch, reading.threads, draws=draws)
+
+
+@contextmanager
+def _threaded(torch: Any, threads: int, *, draws: bool) -> Iterator[None]:
+    outside = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        with _kept() if draws else nullcontext():
+            yield
+    finally:
+        torch.set_num_threads(outside)
 
 
 @contextmanager

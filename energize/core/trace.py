@@ -116,8 +116,9 @@ class Reading:
     left out as a failed one. `locate`: whether `report` wants to know which stored samples fail.
     `listed`: samples that are left out without being read. `left_out` counts those that are left
     out for whatever reason. `tolerance`: how many failures in a row of one function end the run,
-    None for any number. `config`: the worker config that functions may ask for, if any. What else
-    reading needs one day is another field, and no signature changes.
+    None for any number. `config`: the worker config that functions may ask for, if any. `threads`:
+    those of torch while functions are called. What else reading needs one day is another field, and
+    no signature changes.
     """
 
     attempt: int = 0
@@ -128,6 +129,7 @@ class Reading:
     left_out: LeftOut | None = None
     tolerance: int | None = None
     config: Any = None
+    threads: int = 1
 
     def leave_out(
         self, failed: Failed, dataset: Any, made: int | Sequence[Any] | None, attempt: int = 0

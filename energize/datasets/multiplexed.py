@@ -125,7 +125,8 @@ class MultiplexedDataset(Dataset[T_co]):
 
 
 class MultiplexedStream(Stream[T]):
-    """One epoch. `given` and `passes` count, for each source, its items and passes in it.
+    """One epoch. `given` and `passes` count, for each source, its items and passes in it; a state
+    after its end has those of the epoch as `ended`.
 
     It is read in a single lane, or, where no source is left out and so it never ends, in any: each
     lane then has its own part of every source.
@@ -219,7 +220,9 @@ class MultiplexedStream(Stream[T]):
 
     def state(self) -> State:
         inputs, slots, given, passes = self._inputs, self._slots, self.given, self.passes
+        ended: State = {}
         if self._over:
+            ended = {"ended": {"given": list(given), "passes": list(passes)}}
             given = passes = [0] * len(given)
             begun = self._opening._replace(state=None)
             if self._end.slots_anew:
@@ -233,6 +236,7 @@ class MultiplexedStream(Stream[T]):
             "given": list(given),
             "passes": list(passes),
             "inputs": [each.state() for each in inputs],
+            **ended,
         }
 
 

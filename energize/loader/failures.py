@@ -61,7 +61,8 @@ class Decisions:
     """Who decides about exceptions of users' functions: the `handler` of a worker config, or
     `on_error`; whether the places of failed samples are wanted (`locate`), and which samples are
     left out unread (`listed`); after how many failures in a row a function ends the run
-    (`tolerance`); the worker `config` that functions may ask for. It travels to workers.
+    (`tolerance`); the worker `config` that functions may ask for, and their `threads` of torch. It
+    travels to workers.
     """
 
     on_error: OnError = raise_error
@@ -70,6 +71,7 @@ class Decisions:
     locate: bool = False
     listed: Listed | None = None
     config: Any = None
+    threads: int = 1
 
     @classmethod
     def of(cls, on_error: str | OnError, handler: ErrorHandler | None, **others: Any) -> Decisions:
@@ -93,6 +95,7 @@ class Decisions:
             locate=self.locate,
             tolerance=self.tolerance,
             config=self.config,
+            threads=self.threads,
             listed=self.listed,
             left_out=left_out,
         )

@@ -115,6 +115,7 @@ class Loader(Generic[T]):
             locate=settings.quarantine is not None,
             listed=listed_samples(dataset, settings.lists, settings.quarantine),
             config=worker_config.of_calls(),
+            threads=settings.encoder_threads,
         )
         self._run = Run(dataset, settings, self._decisions, worker_config.num_workers)
         self._resume: Place | None = None
@@ -385,8 +386,7 @@ class Loader(Generic[T]):
         ranks = self._ranks or self.worker_config.ranks()
         place = self._place() if self._feed is None else self._feed.reached
         items = items_of(self.dataset, place)
-        if not book.begun or self._stale:
-            book.begin(self.dataset, items)
+        book.begin(self.dataset, items)
         lanes = place.lanes if isinstance(place, StreamState) else 1
         stand, summed = Stand(items, ranks.rank, ranks.world_size, lanes), None
         if all_ranks and ranks.world_size > 1:
@@ -773,6 +773,7 @@ def get_loader(
     pin_memory: bool | None = None,
     failure_budget: int | None = 100,
     on_error: str | OnError = "raise",
+    encoder_threads: int = 1,
     multiprocessing_context: str | None = None,
     timeout: float | None = DEFAULT_TIMEOUT,
     rewind: bool | None = None,
@@ -823,6 +824,9 @@ def get_loader(
     `skip_listed`: such files, of all ranks by the one path, whose samples are left out without
     being read; the same substitutes take their places as when they failed, so states stay good. It
     may be the path of `quarantine` itself, which need not be there yet.
+    `encoder_threads`: in how many threads torch computes in functions of yours, in workers and
+    without: what sums round to depends on it. The threads of the training stay as they are. Forked
+    workers may hang with several; give `multiprocessing_context="spawn"` for these.
     `multiprocessing_context`: how workers start; by default "fork" on Linux, which takes lambdas
     too, else "spawn", which needs a dataset that can be pickled.
     `timeout`: seconds to wait for a worker that runs but gives no whole answer, before another one

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain
-from typing import Any, cast
+from typing import Any, TypeAlias, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -92,11 +92,6 @@ class Book:
         if self._counter is None:
             self.since = items
         _ = self.counter
-
-    @property
-    def begun(self) -> bool:
-        """Whether it counts already."""
-        return self._counter is not None
 
     def _change(self, dataset: Dataset[Any]) -> None:
         """Go on with an edited dataset; where it has other parts, counting begins anew."""
@@ -256,15 +251,19 @@ _SAME = 1e-3
 """A part of a share that planned and delivered may differ in, where both count the same items."""
 
 
+Above: TypeAlias = "tuple[Dataset[Any], ...]"
+"""What a level is read through, from the whole on."""
+
+
 @dataclass(frozen=True, slots=True)
 class _Parts:
     """The parts of a level by their weights: `asked`, `planned` and `delivered` in one `unit`; of
     what is drawn how many `units` came, how many samples were `lost` (skipped, or failed), and how
-    likely chance is. `above`: what is read through it, from the whole on.
+    likely chance is.
     """
 
     level: Level
-    above: tuple[Dataset[Any], ...] = ()
+    above: Above = ()
     unit: str = "samples"
     asked: Any = None
     planned: Any = None
@@ -332,21 +331,17 @@ def _causes(each: _Parts) -> Iterator[str]:
         yield "what came is not what the order gives: another state was loaded (strict=False)"
 
 
-def _leaves_out(above: Iterable[Dataset[Any]]) -> str | None:
-    """Return the first dataset above a blend that gives other items than it takes."""
+def _leaves_out(above: Above) -> str | None:
+    """Return the first dataset above a blend that gives other items than it takes, as only reading
+    tells.
+    """
     for node in above:
         passes = node.indexed or node._passes_on or node._ends_loops or len(node.inputs) > 1
-        if not passes and _finds(node):
+        inner = node.inputs[0] if node.inputs else node
+        known = node.sized and inner.sized and node.size in (inner.size, INFINITE)
+        if not passes and (inner.indexed or not known):
             return type(node).__name__
     return None
-
-
-def _finds(node: Dataset[Any]) -> bool:
-    """Return whether a dataset makes of its input what only reading tells."""
-    inner = node.inputs[0]
-    if inner.indexed:
-        return True
-    return not node.sized or not (inner.sized and node.size in (inner.size, INFINITE))
 
 
 @dataclass(frozen=True, slots=True)
@@ -410,19 +405,15 @@ class _Telling:
         rank, world = self.stand.rank, self.stand.world_size
         ranks = [
             RankTotals(
-                rank=number if len(of_ranks) > 1 else rank,
-                items=round(totals[counting.DELIVERED]),
-                padding=round(totals[counting.PADDING]),
-                waited=totals[counting.WAITED],
-                longest=totals[counting.LONGEST],
-                seconds=totals[counting.SECONDS],
+                number if len(of_ranks) > 1 else rank,
+                round(totals[counting.DELIVERED]),
+                round(totals[counting.PADDING]),
+                *totals[counting.WAITED : counting.SECONDS + 1],
             )
             for number, totals in enumerate(of_ranks.tolist())
         ]
-        if world == 1:
-            whose = "one rank"
-        else:
-            whose = f"all {world} ranks" if all_ranks else f"rank {rank} of {world} alone"
+        whose = f"all {world} ranks" if all_ranks else f"rank {rank} of {world} alone"
+        whose = "one rank" if world == 1 else whose
         items = sum(each.items for each in ranks)
         columns = self.counted.rows
         report = Report(
@@ -444,10 +435,7 @@ class _Telling:
         if self.book.since and self.title is None:
             told = "all of it since then"
             if self.whole:
-                told = (
-                    "items, costs, loss weights, failures and waiting since then; samples before "
-                )
-                told += "that are those of the order"
+                told = "costs, loss weights, failures and waiting since then, the rest all along"
             yield f"counting began after {self.book.since:,} items of the run: {told}"
         if self.book.edited:
             yield "the mix was edited while the run went on: epochs count from there"
@@ -456,9 +444,7 @@ class _Telling:
         if not all_ranks:
             yield "report(all_ranks=True), called on all ranks, sums them"
 
-    def _rows_of(
-        self, level: Level, among: _Parts, number: int, above: tuple[Dataset[Any], ...]
-    ) -> list[LedgerRow]:
+    def _rows_of(self, level: Level, among: _Parts, number: int, above: Above) -> list[LedgerRow]:
         above = (*above, *level.above)
         own = self._parts_of(level, above)
         rows = [self._row(level, among, number, own.chance)]
@@ -492,19 +478,14 @@ class _Telling:
             chance=chance,
         )
 
-    def _sum(self, level: Level) -> list[float]:
-        summed: list[float] = self.rows[level.rows.start : level.rows.stop].sum(axis=0).tolist()
-        return summed
+    def _sum(self, level: Level) -> Any:
+        return self.rows[level.rows.start : level.rows.stop].sum(axis=0).tolist()
 
     def _epochs(self, level: Level) -> float | None:
-        count = _count(level.source)
-        if not count:
-            return None
-        row = level.rows.start
-        run = self.rows if self.run is None else self.run
-        return float(run[row, counting.SAMPLES]) / count
+        count, run = _count(level.source), self.rows if self.run is None else self.run
+        return float(run[level.rows.start, counting.SAMPLES]) / count if count else None
 
-    def _parts_of(self, level: Level, above: tuple[Dataset[Any], ...]) -> _Parts:
+    def _parts_of(self, level: Level, above: Above) -> _Parts:
         if not level.parts:
             return _Parts(level)
         start, stop = self.starts.get(level.path), self.stops.get(level.path)
@@ -522,23 +503,15 @@ class _Telling:
         delivered = levels.shares_of(units)
         if self.alone and of_order is not None:
             units = of_order  # which all ranks have together
-        own = _Parts(
-            level,
-            above,
-            "samples" if single else "batches",
-            asked,
-            levels.shares_of(of_order),
-            delivered,
-            units,
-            round(sums[:, [counting.SKIPPED, counting.FAILED]].sum()),
-            chance_of(units, asked) if known and asked is not None else None,
-        )
+        unit = "samples" if single else "batches"
+        lost = round(sums[:, [counting.SKIPPED, counting.FAILED]].sum())
+        chance = chance_of(units, asked) if known and asked is not None else None
+        planned = levels.shares_of(of_order)
+        own = _Parts(level, above, unit, asked, planned, delivered, units, lost, chance)
         self.differing.append(own)
         return own
 
-    def _units(
-        self, level: Level, above: tuple[Dataset[Any], ...], rows: FloatArray
-    ) -> tuple[FloatArray, bool, bool]:
+    def _units(self, level: Level, above: Above, rows: Any) -> tuple[FloatArray, bool, bool]:
         """Return how many items of its mix rows are of, for each part of a level; whether these are
         samples, and whether that is known.
         """

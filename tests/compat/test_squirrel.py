@@ -208,6 +208,19 @@ def test_sources_that_may_be_divided_already(monkeypatch):
     assert list(whole.split_by_rank_pytorch()) == [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11]
 
 
+@pytest.mark.parametrize(("workers", "lanes"), [(0, 1), (0, 3), (2, 4)])
+def test_what_a_loader_reads_is_counted_too(workers, lanes):
+    options = {"seed": 1, "max_reinits": 3, "sampling_probas": [0.7, 0.3]}
+    plain, mux = (Multiplexer([range(60), range(40)], SAMPLING, **options) for _ in range(2))
+    assert mux.num_samples == [0, 0]
+    with ez.get_loader(mux.dataset, num_workers=workers, lanes=lanes) as loader:
+        read = iter(loader)
+        several = [next(read) for _ in range(9)]
+        assert sum(mux.num_samples) == len(several)
+        assert len(several) + len(list(read)) == len(list(plain))
+        assert (mux.num_samples, mux.reinit_counts) == (plain.num_samples, plain.reinit_counts)
+
+
 def test_functions_are_chained_after_a_multiplexer():
     mux = Multiplexer([range(6), [10, 20]], seed=1)
     chained = mux.filter(lambda n: n != 1).map(lambda n, by: n * by, by=2).batched(3)

@@ -73,6 +73,32 @@ def test_tensors_are_pinned_where_there_is_a_gpu(workers, pin):
     assert prints(items) == plain(dataset, 3)
 
 
+@pytest.mark.parametrize("kind", ["map", "filter", "generator"])
+def test_functions_compute_in_as_many_threads_everywhere(kind):
+    seen = []
+
+    def threads(item):
+        seen.append(torch.get_num_threads())
+        return [item, seen[-1]]
+
+    def several(item):
+        yield threads(item)
+
+    function = several if kind == "generator" else threads
+    made = (FilterDataset if kind == "filter" else MapDataset)(numbers(4), function)
+    outside = torch.get_num_threads()
+    torch.set_num_threads(3)
+    try:
+        here, there = list(made), list(loader_of(made, encoder_threads=2))
+        with loader_of(made, workers=1) as loader:
+            assert list(loader) == here
+        assert len(here) == len(there) == 4
+        assert (set(seen), seen[0], seen[-1]) == ({1, 2}, 1, 2)
+        assert torch.get_num_threads() == 3
+    finally:
+        torch.set_num_threads(outside)
+
+
 def test_a_loader_iterated_in_another_thread():
     got = []
     with loader_of(FilterDataset(numbers(50), is_even), workers=1) as loader:
