@@ -5,16 +5,34 @@ from __future__ import annotations
 import os
 import re
 import time
+import zlib
 from pathlib import Path
 
+import numpy as np
 import pytest
+import torch
 
 import energize
-from energize import BatchDataset, ConfigError, DataError, EnergizeError, ListSource, get_loader
+from energize import (
+    BatchDataset,
+    ConfigError,
+    DataError,
+    DecodeError,
+    EnergizeError,
+    JsonSource,
+    ListSource,
+    ParquetSource,
+    ShardError,
+    batch_pad_stack,
+    get_loader,
+)
 from energize.core import limits
 from energize.core.checks import check_processes
+from energize.data.mds import unpacked
 from energize.data.nv_meta import expand
 from energize.preparation.workers import map_in_order
+from tests.support.refusals import check_refusals
+from tests.support.rows import write_lines, write_parquet
 
 ROOT = Path(__file__).parent.parent
 SIZES = {"KiB": 1024, "MiB": 1024**2, "GiB": 1024**3}
@@ -58,6 +76,28 @@ def test_no_more_processes_are_started_than_cores_can_serve(monkeypatch):
         next(map_in_order(str, range(10**6), 10**6))
     monkeypatch.setattr(limits, "PROCESSES", 10**6)
     check_processes(10**6, "workers")
+
+
+def test_what_few_bytes_are_decoded_to_is_counted_before_it_is_made(tmp_path, monkeypatch):
+    write_parquet(tmp_path / "rows.parquet", [{"n": 0}] * 20_000)
+    write_parquet(tmp_path / "words.parquet", [{"text": "x" * 1000}] * 1000)
+    lines = write_lines(tmp_path / "lines.jsonl", [{"a": [[]] * 1000}])
+    packed = zlib.compress(bytes(200_000))
+    monkeypatch.setattr(limits, "DECODED_BYTES", 100_000)
+    over = "too large when it is decoded, in bytes, "
+    row, one, many = np.zeros(1, dtype=np.int64), torch.zeros(1), torch.zeros(30_000)
+    check_refusals({
+        "rows": (lambda: ParquetSource(tmp_path / "rows.parquet")[0], ShardError, over),
+        "words": (lambda: ParquetSource(tmp_path / "words.parquet")[0], ShardError, over),
+        "a shard": (lambda: unpacked(packed, "gz", 200_000, "x"), ShardError, f"{over}200000"),
+        "a line": (lambda: _raised(JsonSource(lines).read(row)), DataError, over),
+        "padding": (lambda: batch_pad_stack([one, many]), DecodeError, over),
+    })  # fmt: skip
+    assert len(batch_pad_stack([many] * 9)) == 9
+
+
+def _raised(items):
+    raise items[0].reason
 
 
 def test_messages_cannot_act_on_terminals():

@@ -26,7 +26,7 @@ from energize.core.dataset import Dataset, IndexedDataset
 from energize.core.description import batch_size_of, leaf_names, leaves, unpacked
 from energize.core.lazy import torch
 from energize.core.stream import State
-from energize.core.validation import load_json
+from energize.core.validation import parse_json
 from energize.data.files import absent, files_at, os_errors_as, read_file, told
 from energize.data.writing import write_new, writing
 from energize.errors import ConfigError, DatasetNotFoundError, StateError, StateMismatchError
@@ -282,7 +282,7 @@ def _content(file: Path) -> Any:
     """Return what a file holds, without tensors in memory and without running anything."""
     try:
         if _is_json(file):
-            return load_json(read_file(file, "JSON_BYTES").decode("utf-8"))
+            return parse_json(read_file(file, "JSON_BYTES").decode("utf-8"))
         zipped = zipfile.is_zipfile(file)
         for each in zipfile.ZipFile(file).infolist() if zipped else ():
             # What torch.save does not write, and what unpickling would not end.

@@ -5,11 +5,16 @@ program sets a limit before it makes datasets, and at the top of its script wher
 spawned:
 
 >>> from energize.core import limits
->>> limits.PIXELS = 500_000_000
->>> limits.PIXELS = 100_000_000
+>>> limits.DECODED_BYTES *= 4
+>>> limits.DECODED_BYTES //= 4
 """
 
 from __future__ import annotations
+
+import threading
+from contextlib import ContextDecorator
+
+from energize.errors import DecodeError
 
 _MIB = 1024 * 1024
 
@@ -49,11 +54,9 @@ SAMPLE_BYTES = 2048 * _MIB
 # Parts of a sample, and arrays in an `.npz`.
 PARTS = 10_000
 
-# Bytes that a part in `.gz` or `.npz` unpacks to.
-PART_BYTES = 256 * _MIB
-
-# Pixels of an image.
-PIXELS = 100_000_000
+# Bytes that a sample takes when all of it is unpacked and decoded, a group of rows of Parquet, an
+# unpacked shard; and those with which a batch is padded.
+DECODED_BYTES = 1024 * _MIB
 
 # Samples of a batch, a global batch or a group.
 BATCH_ITEMS = 1_000_000
@@ -80,8 +83,7 @@ _COMPLAINTS = {
     "HEADER_BYTES": "an extension header of a tar has too many bytes",
     "SAMPLE_BYTES": "a sample has too many bytes",
     "PARTS": "a sample has too many parts",
-    "PART_BYTES": "it is too large when it is unpacked, in bytes",
-    "PIXELS": "the image has too many pixels",
+    "DECODED_BYTES": "it is too large when it is decoded, in bytes",
     "BATCH_ITEMS": "a batch has too many items",
     "ROWS": "the database has too many rows for one name",
     "PROCESSES": "there are too many processes for a core",
@@ -101,3 +103,36 @@ energize.core.limits.LEVELS'
         f"{_COMPLAINTS[name]}{seen}, more than {globals()[name]}; to allow more, set "
         f"{__name__}.{name}"
     )
+
+
+class _Decoding(threading.local, ContextDecorator):
+    """A block, or a function, in which all that is decoded counts together, as that of one sample;
+    what is decoded outside of any counts alone. Blocks inside others are part of these.
+    """
+
+    depth, counted = 0, 0
+
+    def __enter__(self) -> None:
+        self.depth += 1
+
+    def __exit__(self, *failed: object) -> None:
+        self.depth -= 1
+        if not self.depth:
+            self.counted = 0
+
+
+decoding = _Decoding()
+
+
+def spend(size: int, counted: int = 0) -> int:
+    """Count the bytes of something before it is made of stored ones, or as it grows: then it was
+    `counted` so far. Return its size as it is counted now.
+
+    Raise `DecodeError` if that is too much. Time is counted so too, and not measured: what fails
+    once fails on every machine.
+    """
+    total = decoding.counted + max(size - counted, 0)
+    if total > DECODED_BYTES:
+        raise DecodeError(over("DECODED_BYTES", total))
+    decoding.counted = total if decoding.depth else 0
+    return max(size, counted)

@@ -24,7 +24,7 @@ from pydantic import Field, TypeAdapter
 from energize.core.arrays import Int64Array
 from energize.core.stream import LAST_START
 from energize.core.trace import Failed, SamplePlace
-from energize.core.validation import Model, load_json, validated
+from energize.core.validation import Model, parse_json, validated
 from energize.data.files import read_file
 from energize.errors import ConfigError, SkipSample
 
@@ -68,7 +68,7 @@ class Entry:
     def parsed(cls, line: str, where: str) -> Entry:
         """Return the entry in a line; `ConfigError` for anything else."""
         try:
-            found = validated(_LINE, load_json(line), ConfigError, "the line")
+            found = validated(_LINE, parse_json(line), ConfigError, "the line")
         except ValueError as error:
             raise ConfigError(
                 f"{where}: no entry of a list of failed samples, as quarantine= writes it: "
@@ -128,7 +128,7 @@ def _is_half(line: str) -> bool:
     if not line or not (line.startswith(_BEGIN) or _BEGIN.startswith(line)):
         return False
     try:
-        load_json(line)
+        parse_json(line)
     except ValueError:
         return True
     return False

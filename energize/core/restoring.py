@@ -27,7 +27,7 @@ from energize.core.loss_weights import STORED_KEY, marked
 from energize.core.samples import Markable
 from energize.core.stream import INFINITE, LAST_START, MOST_COUNTED, State
 from energize.core.trace import Failed, Reading, padding
-from energize.core.validation import load_json, short
+from energize.core.validation import parse_json, short
 from energize.errors import EnergizeError, RestoreKeyError
 
 T = TypeVar("T")
@@ -128,7 +128,7 @@ def _in_lane(dataset: Dataset[T], lane: Lane, text: str, reading: Reading) -> T:
     try:
         if len(text) > limits.JSON_BYTES:
             raise ValueError(limits.over("JSON_BYTES", len(text)))
-        state = load_json(text)
+        state = parse_json(text)
     except ValueError as error:
         raise RestoreKeyError(
             f"the state in the restore key is no JSON: {str(error)[:200]}"

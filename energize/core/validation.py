@@ -50,6 +50,9 @@ _MESSAGES = {
 _OWN = ("value_error", "assertion_error")
 
 
+# What a value of JSON takes in memory at most, with its share of what it is in.
+_VALUE_BYTES = 128
+
 # Lists and mappings of which nobody would forbid that they lie in one another.
 _SURELY_FLAT = 50
 
@@ -351,6 +354,15 @@ def load_yaml(text: str | bytes) -> Any:
 
 
 def load_json(text: str | bytes) -> Any:
+    """Return the values of a JSON text that is stored in a sample, as `parse_json` does; raise
+    `DecodeError` if they are too many.
+    """
+    letters: Any = ("{", "[", ",") if isinstance(text, str) else (b"{", b"[", b",")
+    limits.spend(len(text) + _VALUE_BYTES * sum(map(text.count, letters)))
+    return parse_json(text)
+
+
+def parse_json(text: str | bytes) -> Any:
     """Return the values of a JSON text; raise ValueError if it is none, or nested too deeply."""
     try:
         value = json.loads(text)
@@ -380,7 +392,7 @@ def load_large_json(data: bytes) -> Any:
     # Commas in texts count too: there are never fewer than values.
     if sum(map(data.count, (b",", b"[", b"{"))) > limits.JSON_VALUES:
         raise ValueError(limits.over("JSON_VALUES"))
-    return load_json(data.decode("utf-8"))
+    return parse_json(data.decode("utf-8"))
 
 
 def check_depth(value: Any) -> None:

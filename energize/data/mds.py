@@ -29,11 +29,13 @@ from pydantic import (
     model_validator,
 )
 
+from energize.core import limits
 from energize.core.description import digest
 from energize.core.lazy import optional_module
 from energize.core.trace import Failed
-from energize.core.validation import Listed, load_json, read_document
+from energize.core.validation import Listed, load_json, parse_json, read_document
 from energize.data.files import LocalFiles, Recent, files_at, own_errors
+from energize.data.media import open_image
 from energize.data.nv_meta import is_inside
 from energize.data.source import ShardedSource
 from energize.errors import (
@@ -54,7 +56,7 @@ DecodeSample: TypeAlias = Callable[[bytes, str], dict[str, Any]]
 
 # What decoders raise for bad bytes.
 BAD_COLUMN = (
-    *(ArithmeticError, EOFError, LookupError, OSError, SyntaxError, ValueError),
+    *(ArithmeticError, DecodeError, EOFError, LookupError, OSError, SyntaxError, ValueError),
     PIL.Image.DecompressionBombError,
 )
 
@@ -70,7 +72,6 @@ _DTYPES = {
 _NDARRAY = re.compile(
     rf"ndarray(?::({'|'.join(_DTYPES.values())})(?::([0-9]{{1,10}}(?:,[0-9]{{1,10}})*))?)?"
 )
-_FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF")
 
 
 def _column_decoder(
@@ -132,7 +133,7 @@ def _text_as(kind: Callable[[str], Any], data: bytes) -> Any:
 
 
 def _image(data: bytes) -> PIL.Image.Image:
-    image = PIL.Image.open(io.BytesIO(data), formats=_FORMATS)
+    image = open_image(io.BytesIO(data))
     image.load()
     return image
 
@@ -141,8 +142,7 @@ def _raw_image(data: bytes) -> PIL.Image.Image:
     """Three numbers, width, height and the length of the mode's name, stand before the pixels."""
     width, height, length = np.frombuffer(data, "<u4", 3).tolist()
     mode = data[12 : 12 + length].decode("ascii")
-    if width * height > 8 * len(data):  # before there is memory for it; a pixel has a bit or more
-        raise ValueError(f"{len(data)} bytes are too few for {width} x {height} pixels")
+    limits.spend(4 * width * height)
     return PIL.Image.frombytes(mode, (width, height), data[12 + length :])
 
 
@@ -228,6 +228,7 @@ class Layout(Loose):
         }
         return partial(self._decoded, decoders)
 
+    @limits.decoding
     def _decoded(self, decoders: dict[str, Decode], data: bytes, where: str) -> dict[str, Any]:
         sample: dict[str, Any] = {}
         what = ""
@@ -372,7 +373,7 @@ def read_mds_index(folder: Path) -> tuple[MdsShard, ...]:
     return shards
 
 
-def unpacked(packed: bytes, compression: str | None, size: int, path: str) -> bytes:
+def unpacked(packed: bytes, compression: str | None, size: int, path: str) -> memoryview:
     """Return the `size` bytes that `packed` holds.
 
     No more memory than for these is used, whatever the file would unpack to. Raise `ShardError` for
@@ -388,16 +389,17 @@ def unpacked(packed: bytes, compression: str | None, size: int, path: str) -> by
     cramjam = optional_module("cramjam", _EXTRA, f"reading {path}, which is compressed,")
     function = "decompress_raw_into" if kind == "snappy" else "decompress_into"
     try:
+        limits.spend(size)
         data = bytearray(size)
         written = getattr(getattr(cramjam, _UNPACKERS[kind]), function)(packed, data)
         if written != size:
             raise ValueError(f"it holds {written}")
-    except (MemoryError, ValueError, cramjam.DecompressionError) as error:
+    except (DecodeError, MemoryError, ValueError, cramjam.DecompressionError) as error:
         raise ShardError(
             f"{path} cannot be unpacked into the {size} bytes that the index says "
             f"({type(error).__name__}: {error}): it is damaged or another one; {_AGAIN}"
         ) from error
-    return bytes(data)
+    return memoryview(data)
 
 
 def new_hash(algorithm: str) -> Any:
@@ -544,7 +546,7 @@ class MdsSource(ShardedSource[dict[str, Any]]):
         try:
             if not start <= stop <= start + _LONGEST_HEADER:
                 raise ValueError(f"it would have {stop - start} bytes")
-            header = load_json(next(self._ranges(shard, part, [start], [stop])))
+            header = parse_json(next(self._ranges(shard, part, [start], [stop])))
             if (found := Layout.model_validate(header)) != shard.layout:
                 raise ValueError(f"it says {found}, and {INDEX} {shard.layout}")
         except ValueError as error:
@@ -563,9 +565,9 @@ class MdsSource(ShardedSource[dict[str, Any]]):
             self._check(raw)
             return self._files.read_ranges(path, starts, stops)
         data = self._unpacked.get(path, lambda: self._unpack(shard, raw, packed))
-        return (data[start:stop] for start, stop in zip(starts, stops, strict=True))
+        return (bytes(data[start:stop]) for start, stop in zip(starts, stops, strict=True))
 
-    def _unpack(self, shard: MdsShard, raw: MdsFile, packed: MdsFile) -> bytes:
+    def _unpack(self, shard: MdsShard, raw: MdsFile, packed: MdsFile) -> memoryview:
         self._check(packed)
         path = self._path(packed)
         return unpacked(self._files.read(path), shard.compression, raw.size, path)
@@ -618,7 +620,7 @@ class MdsSource(ShardedSource[dict[str, Any]]):
         return files_at(self._folder)
 
     @cached_property
-    def _unpacked(self) -> Recent[str, bytes]:
+    def _unpacked(self) -> Recent[str, memoryview]:
         return Recent(_UNPACKED_BYTES, len)
 
     @cached_property

@@ -19,6 +19,7 @@ from typing import Annotated, Any, BinaryIO, ClassVar, Literal, Self, TypeAlias,
 import PIL.Image
 from pydantic import ConfigDict, Field, TypeAdapter
 
+from energize.core import limits
 from energize.core.lazy import av
 from energize.core.validation import load_json, validated
 from energize.data.files import FileStream, files_at
@@ -208,10 +209,32 @@ def deserialize_media_metadata(metadata_type: str, metadata_json: str) -> MediaM
         ) from reason
 
 
-# Extracting metadata from files.
+# Opening images.
 
-# Formats are recognised by content, and reading some runs another program. Only these are tried.
+# Formats are recognised by content, whatever a file is called, and reading some of them runs
+# another program (EPS: Ghostscript) or needs a plug-in. Only these are ever tried.
 _FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "DIB", "TIFF", "PPM", "JPEG2000", "TGA", "ICO")
+
+
+def open_image(stream: BinaryIO, pixel: int = 4) -> PIL.Image.Image:
+    """Return an image that is not decoded yet; `pixel` is the bytes that each one will take."""
+    image = PIL.Image.open(stream, formats=_FORMATS)
+    at = stream.tell()
+    stream.seek(0)
+    spend_pixels(image.width * image.height, pixel, stream.read())
+    stream.seek(at)
+    return image
+
+
+def spend_pixels(count: int, pixel: int, data: bytes) -> None:
+    """Count the pixels of an image before it is decoded. A JPEG may go over all of them again and
+    again, in scans of few bytes, which takes the time for about half a byte each.
+    """
+    scans = data.count(b"\xff\xda") if data.startswith(b"\xff\xd8") else 0
+    limits.spend(count * (pixel + scans // 2))
+
+
+# Extracting metadata from files.
 
 
 class MediaFilterStrategy(StrEnum):
@@ -321,7 +344,7 @@ def image_metadata(stream: BinaryIO, name: str) -> ImageMetadata:
     Raise `DecodeError` naming the file.
     """
     try:
-        with PIL.Image.open(stream, formats=_FORMATS) as image:
+        with open_image(stream) as image:
             image.load()
             kind = image.format or "UNKNOWN"
             return ImageMetadata(

@@ -13,12 +13,13 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from energize.core import limits
 from energize.core.arrays import Int64Array
 from energize.core.columns import Column
 from energize.core.description import digest
 from energize.core.lazy import optional_module
 from energize.core.trace import Failed
-from energize.core.validation import load_json
+from energize.core.validation import load_json, parse_json
 from energize.data.files import FileStream, LocalFiles, Recent, files_at, own_errors
 from energize.data.source import ShardedSource, Source
 from energize.data.tar import check_unpacked
@@ -27,6 +28,7 @@ from energize.errors import (
     ConfigError,
     DataError,
     DatasetNotFoundError,
+    DecodeError,
     EnergizeError,
     ShardError,
     nearest,
@@ -41,8 +43,13 @@ Row = dict[str, Any]
 
 _ROWS_AT_ONCE = 4096
 
+# Rows of Parquet between two looks at how much they are: of a few bytes each may be a long word.
+_ROWS_DECODED = 256
+
 # Bytes searched for ends of lines at once.
 _AT_ONCE = 64 * 1024 * 1024
+
+_EXTRA, _PARQUET = "energize[hf]", "reading Parquet files"
 
 _CACHED_BYTES = 256 * 1024 * 1024
 
@@ -114,7 +121,7 @@ def parsed_row(text: bytes, where: str) -> Row | Failed:
     """Return the object that a text of JSON is; a `Failed` with a `DataError` for anything else."""
     try:
         return _checked_row(load_json(text), where)
-    except (ValueError, RecursionError) as error:
+    except (DataError, ValueError, RecursionError) as error:
         return Failed(DataError(f"not JSON: {error}: {text[:80]!r}"), where)
 
 
@@ -207,7 +214,7 @@ class JsonSource(RowFiles):
         check_unpacked(head, path)
         if head.lstrip()[:1] == b"[":
             try:
-                rows: list[Any] = load_json(files.read(path))
+                rows: list[Any] = parse_json(files.read(path))
                 return rows
             except (ValueError, RecursionError) as error:
                 raise ShardError(
@@ -334,11 +341,19 @@ class ParquetSource(RowFiles):
 
     def _row_group(self, path: Path, group: int) -> Any:
         columns = None if self.columns is None else list(self.columns)
-        with self._opened(path) as opened:
-            return opened.read_row_group(group, columns=columns)
+        with self._opened(path) as opened, limits.decoding:
+            stored = opened.metadata.row_group(group)
+            counted = limits.spend(max(stored.total_byte_size, 8 * stored.num_rows))
+            batches, size = [], 0
+            for each in opened.iter_batches(_ROWS_DECODED, [group], columns):
+                batches.append(each)
+                size += each.nbytes
+                counted = limits.spend(size, counted)
+        arrow = optional_module("pyarrow", _EXTRA, _PARQUET)
+        return arrow.Table.from_batches(batches).combine_chunks()  # of which rows are taken sooner
 
     def _opened(self, path: Path) -> Any:
-        parquet = optional_module("pyarrow.parquet", "energize[hf]", "reading Parquet files")
+        parquet = optional_module("pyarrow.parquet", _EXTRA, _PARQUET)
         stream = FileStream(self._reader, str(path))
         with _reading(path):
             return parquet.ParquetFile(stream, page_checksum_verification=True)
@@ -352,6 +367,8 @@ class ParquetSource(RowFiles):
 def _reading(path: Path, what: str = "") -> Iterator[None]:
     try:
         yield
+    except DecodeError as error:
+        raise ShardError(f"{path}: {what}{error}") from error
     except _BAD_BYTES as error:
         if isinstance(error, EnergizeError) or (isinstance(error, OSError) and error.errno):
             raise  # of the disk, not of the file

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Literal, NamedTuple, TypeAlias,
 
 import numpy as np
 
+from energize.core import limits
 from energize.core.checks import checked_choice
 from energize.core.lazy import optional_module, torch
 from energize.data.media import AV_EXTENSIONS, AVDecoderType, AVMetadata
@@ -132,6 +133,8 @@ _FRAME_PER_PACKET = frozenset(
     {"av1", "dvvideo", "ffv1", "gif", "h264", "hevc", "mjpeg", "mpeg1video", "mpeg2video"}
     | {"mpeg4", "msmpeg4v3", "png", "prores", "rawvideo", "vp9", "vvc"}
 )
+_FRAME_PIXEL = 8
+"""Bytes that a pixel of a frame takes while it is decoded, with those of frames that it needs."""
 _LISTING = frozenset({"mov,mp4,m4a,3gp,3g2,mj2", "avi"})
 """Containers whose header lists all packets."""
 
@@ -224,6 +227,7 @@ def _frame_index(source: BinaryIO, what: str, *, decoding: bool) -> _FrameIndex:
     return _FrameIndex(times, tick, [0], stamped=False)
 
 
+@limits.decoding
 def _read_frames(
     source: BinaryIO,
     what: str,
@@ -249,6 +253,7 @@ def _read_frames(
         for clip, place in places[number]:
             first, last = spans[clip]
             if clips[clip] is None:
+                limits.spend((last - first + 1) * pixels.nbytes)
                 clips[clip] = np.empty((last - first + 1, *pixels.shape), dtype=np.uint8)
             if clips[clip].shape[1:] != pixels.shape:
                 _, height, width = pixels.shape
@@ -278,6 +283,7 @@ def _frames(
 
     with _opened(source, what) as container:
         stream = _required(_video_stream(container), what, "video stream")
+        limits.spend(_FRAME_PIXEL * stream.codec_context.width * stream.codec_context.height)
         ahead, at, sought = numbered(container.decode(stream)), -1, False
         for number in wanted:
             key = index.keys[bisect_right(index.keys, number) - 1]
@@ -305,6 +311,7 @@ _WORTH_SEEKING = 10
 _GAP = 0.1  # seconds by which time stamps may differ from the count before they are believed
 
 
+@limits.decoding
 def _read_sounds(
     source: BinaryIO, what: str, spans: Sequence[tuple[int, float]]
 ) -> list[tuple[int, Samples | None]]:
@@ -322,6 +329,7 @@ def _read_sounds(
             for clip, (start, end) in enumerate(spans):
                 low, high = max(0, start - position), min(count, end - position)
                 if low < high or (start == end and 0 <= start - position < count):
+                    limits.spend(2 * samples.nbytes)
                     if not pieces[clip]:
                         starts[clip] = position + low
                     pieces[clip].append(samples[:, low : int(high)])

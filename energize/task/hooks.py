@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import typing
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -16,6 +17,7 @@ from typing import Any, Literal, Self, TypeVar, cast, overload
 
 import numpy as np
 
+from energize.core import limits
 from energize.core.call import index_of_call
 from energize.core.description import described, function_name, generates
 from energize.core.ignored import said_once
@@ -557,7 +559,9 @@ def _padded(
     batch: Sequence[torch.Tensor], pad_value: float, side: Literal["left", "right"]
 ) -> torch.Tensor:
     sizes = [max(dims) for dims in zip(*(each.shape[1:] for each in batch), strict=True)]
-    joined = batch[0].new_full((sum(len(each) for each in batch), *sizes), pad_value)
+    rows, stored = sum(map(len, batch)), sum(each.numel() for each in batch)
+    limits.spend(batch[0].element_size() * (rows * math.prod(sizes) - stored))
+    joined = batch[0].new_full((rows, *sizes), pad_value)
     row = 0
     for each in batch:
         inner = [

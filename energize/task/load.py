@@ -4,7 +4,6 @@ the program trusts; and of several raw ones that a join puts together.
 
 from __future__ import annotations
 
-import gzip
 import hashlib
 import importlib
 import importlib.util
@@ -17,6 +16,7 @@ import re
 import shlex
 import sys
 import zipfile
+import zlib
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -49,7 +49,15 @@ from energize.core.samples import (
     type_fields,
 )
 from energize.core.validation import load_json
-from energize.data.media import AV_EXTENSIONS, HEAD, AVDecoderType, MediaMetadataType, kind_by_start
+from energize.data.media import (
+    AV_EXTENSIONS,
+    HEAD,
+    AVDecoderType,
+    MediaMetadataType,
+    kind_by_start,
+    open_image,
+    spend_pixels,
+)
 from energize.data.nv_meta import META_FOLDER
 from energize.data.trust import VARIABLE, is_named, trusted_modules, why_not
 from energize.errors import (
@@ -70,10 +78,6 @@ IMAGE_EXTENSIONS = frozenset(
 )
 """The parts that are decoded as images."""
 
-# Formats are recognised by content, whatever the part is called, and reading some of them runs
-# another program (EPS: Ghostscript) or needs a plug-in. Only these are ever tried.
-_FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "DIB", "TIFF", "PPM", "JPEG2000", "TGA", "ICO")
-
 _JPEG_START = b"\xff\xd8\xff"
 _JPEG_COLORS = ("YCbCr", "RGB", "Gray")
 _EXIF = 65536
@@ -81,6 +85,9 @@ _CLIPPED = (
     "an image of mode {} has values above 255, which 8 bits cut off; its values are kept by "
     "SampleDecoder(image_decode='torchstored'), for one field by SampleDecoder(fields=...)"
 )
+
+_AT_ONCE = 64 * 1024
+_MEMBER_BYTES = 32 * 1024  # what unpacking a member of gzip takes, however few bytes it is of
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +97,11 @@ class ImageSpec:
     container: Literal["numpy", "torch", "pil"]
     mode: Literal["L", "RGB", "RGBA", "stored"]
     floating: bool = False
+
+    @property
+    def pixel(self) -> int:
+        """Bytes that a pixel takes while it is decoded."""
+        return len(self.mode) * (5 if self.floating else 2)
 
 
 _MODES: tuple[Literal["L", "RGB", "RGBA"], ...] = ("L", "RGB", "RGBA")
@@ -116,15 +128,15 @@ def decode_image(data: bytes, spec: ImageSpec, *, orient: bool = False) -> Any:
     cannot decode.
     """
     if spec.container == "pil":
-        return _by_pillow(data, spec.mode, orient=orient)
+        return _by_pillow(data, spec, orient=orient)
     pixels: npt.NDArray[Any] | None = None
     turned = orient and b"Exif" in data[:_EXIF]
     if data.startswith(_JPEG_START) and not turned and spec.mode != "stored":
         # The strict decoder refuses rare but readable files; Pillow has the last word on those.
         with suppress(ValueError):
-            pixels = _by_turbo(data, spec.mode)
+            pixels = _by_turbo(data, spec)
     if pixels is None:
-        pixels = np.array(_by_pillow(data, spec.mode, orient=orient))
+        pixels = np.array(_by_pillow(data, spec, orient=orient))
         if spec.container == "torch" and pixels.dtype.kind == "u" and pixels.itemsize > 1:
             pixels = pixels.astype(np.int32)  # torch adds up no others of 16 bits
     if spec.container == "numpy":
@@ -137,50 +149,52 @@ def decode_image(data: bytes, spec: ImageSpec, *, orient: bool = False) -> Any:
     return tensor.to(torch.float32, memory_format=torch.contiguous_format).div_(255)
 
 
-def _by_turbo(data: bytes, mode: str) -> UInt8Array:
+def _by_turbo(data: bytes, spec: ImageSpec) -> UInt8Array:
     height, width, color, _ = simplejpeg.decode_jpeg_header(data)
     if color not in _JPEG_COLORS:
         raise ValueError("left to Pillow, which converts CMYK")
-    check_pixels(height * width)
-    if mode == "L":
+    if spec.mode == "L" and color != "Gray":
         # The luma stored in a coloured file differs from its pixels' where colours were clipped.
-        if color != "Gray":
-            raise ValueError("left to Pillow, which takes the luma of the pixels")
+        raise ValueError("left to Pillow, which takes the luma of the pixels")
+    spend_pixels(height * width, spec.pixel, data)
+    if spec.mode == "L":
         return simplejpeg.decode_jpeg(data, "GRAY")[..., 0]  # type: ignore[no-any-return]
-    return simplejpeg.decode_jpeg(data, mode)  # type: ignore[no-any-return]
+    return simplejpeg.decode_jpeg(data, spec.mode)  # type: ignore[no-any-return]
 
 
-def _by_pillow(data: bytes, mode: str, *, orient: bool) -> PIL.Image.Image:
-    with io.BytesIO(data) as stream, PIL.Image.open(stream, formats=_FORMATS) as image:
-        check_pixels(image.width * image.height)
+def _by_pillow(data: bytes, spec: ImageSpec, *, orient: bool) -> PIL.Image.Image:
+    with io.BytesIO(data) as stream, open_image(stream, spec.pixel) as image:
         found = PIL.ImageOps.exif_transpose(image) if orient else image
-        if mode == "stored":
+        if spec.mode == "stored":
             return found.copy()
         if found.mode.startswith(("I", "F")):
             said_once("SampleDecoder", found.mode, _CLIPPED.format(found.mode), logging.WARNING)
-        return found.convert(mode)
-
-
-def check_pixels(count: int) -> None:
-    """Raise `DecompressionBombError` for an image with more pixels than are decoded."""
-    if count > limits.PIXELS:
-        raise PIL.Image.DecompressionBombError(limits.over("PIXELS", count))
+        return found.convert(spec.mode)
 
 
 # Parts that are not images, from bytes.
 
 
 def unpacked_gzip(data: bytes) -> bytes:
-    """Return what gzip packed; raise ValueError where that is more than a part may have."""
-    most = limits.PART_BYTES
-    size = int.from_bytes(data[-4:], "little")  # what gzip itself wrote, of its last 4 GiB
-    if size <= most:
-        with gzip.GzipFile(fileobj=io.BytesIO(data)) as file:
-            found = file.read(most + 1)
-        if len(found) <= most:
-            return found
-        size = len(found)
-    raise ValueError(limits.over("PART_BYTES", size))
+    """Return what gzip packed, in any number of members."""
+    counted = int.from_bytes(data[-4:], "little")  # what gzip itself wrote, of its last 4 GiB
+    limits.spend(counted)
+    found, stream, rest = io.BytesIO(), io.BytesIO(data), b""
+    members, unpacking = 0, None
+    while rest := rest or stream.read(_AT_ONCE):
+        if unpacking is None:
+            rest = rest.lstrip(b"\0") if members else rest  # they may be padded with zeros
+            if not rest:
+                continue
+            members, unpacking = members + 1, zlib.decompressobj(zlib.MAX_WBITS | 16)
+        found.write(unpacking.decompress(rest, _AT_ONCE))
+        counted = limits.spend(found.tell() + members * _MEMBER_BYTES, counted)
+        rest = unpacking.unconsumed_tail
+        if unpacking.eof:
+            rest, unpacking = unpacking.unused_data, None
+    if unpacking is not None:
+        raise EOFError("it ends before the end of what is packed")
+    return found.getvalue()
 
 
 _NPY_HEADERS = {
@@ -208,8 +222,7 @@ def _array(data: bytes) -> np.ndarray[Any, Any]:
 def _unzipped(data: bytes) -> zipfile.ZipFile:
     packed = zipfile.ZipFile(io.BytesIO(data))
     size = sum(each.file_size for each in packed.infolist())
-    if size > limits.PART_BYTES:
-        raise ValueError(limits.over("PART_BYTES", size))
+    limits.spend(2 * size)
     return packed
 
 
@@ -313,7 +326,10 @@ class SampleDecoder:
         """
         extension = name.rpartition(".")[2].lower()
         if extension == "gz":
-            return self.decode(name[:-3], decoded_by(unpacked_gzip, name, data))
+            with limits.decoding:
+                while name.lower().endswith(".gz"):
+                    name, data = name[:-3], decoded_by(unpacked_gzip, name, data)
+                return self.decode(name, data)
         kind = kind_by_start(data[:HEAD]) if self.guess_content else None
         if kind == MediaMetadataType.AV or (not kind and extension in AV_EXTENSIONS):
             decoder = av.AVWebdatasetDecoder(self.video_decode_audio, self.av_decode)
@@ -351,6 +367,7 @@ class SampleDecoder:
         told = {"image_decode": self.image_decode}
         return told | {name: value for name, value in self.config().items() if value != usual[name]}
 
+    @limits.decoding
     def __call__(self, sample: Mapping[str, Any]) -> dict[str, Any]:
         """Decode all parts of a raw sample; what is not bytes, and names with __, stay."""
         return {
@@ -800,6 +817,7 @@ class SampleLoader(Generic[T_sample]):
                 del values[name]
         return {"kind": type(self).__name__, **described(values)}
 
+    @limits.decoding
     def __call__(self, raw: Mapping[str, Any]) -> T_sample:
         kept = self.part_filter
         if kept is not None:
@@ -968,6 +986,7 @@ class JoinLoader:
     function: Callable[..., Any]
     loads_stored: ClassVar[bool] = True
 
+    @limits.decoding
     def __call__(self, raw: Sequence[Any]) -> Any:
         pairs = zip(self.loaders, raw, strict=True)
         samples = [None if each is None else load(each) for load, each in pairs]

@@ -26,6 +26,7 @@ from energize import (
     prepare,
     write_shards,
 )
+from energize.core import limits
 from energize.errors import ConfigError, DecodeError
 from energize.extras.av import (
     AVData,
@@ -98,6 +99,17 @@ def test_frames_by_number_and_by_time(name):
     frames, times = get_single_frames_uniform(decoder, 5, return_timestamps=True)
     assert numbers_of(frames) == [0, 15, 30, 44, 59]
     assert times == sorted(times)
+
+
+def test_clips_are_counted_before_they_are_made(monkeypatch):
+    size = 8 * WIDTH * HEIGHT + 3 * WIDTH * HEIGHT * FRAMES
+    monkeypatch.setattr(limits, "DECODED_BYTES", size)
+    AVDecoder(video()).get_video()
+    with pytest.raises(DecodeError, match=f"{size + 3 * WIDTH * HEIGHT}, more than {size}"):
+        AVDecoder(video()).get_video_clips([(0, 59), (7, 7)], "frames")
+    monkeypatch.setattr(limits, "DECODED_BYTES", 20_000)
+    with pytest.raises(DecodeError, match="DECODED_BYTES"):
+        AVDecoder(wav()).get_audio()
 
 
 def test_clips_behind_the_end_are_left_out_with_a_warning():

@@ -71,10 +71,19 @@ def _jpeg(side: int) -> bytes:
     return bytes(data)
 
 
+def _scans(side: int, times: int) -> bytes:
+    buffer = io.BytesIO()
+    PIL.Image.new("L", (side, side)).save(buffer, "JPEG", progressive=True)
+    data = buffer.getvalue()
+    return data[:-2] + data[data.rindex(b"\xff\xda") : -2] * times + data[-2:]
+
+
 PARTS: dict[str, tuple[str, Callable[[], bytes]]] = {
     "200,000 levels": ("json", lambda: b"[" * 200_000),
     "a million digits": ("json", lambda: b"9" * M),
-    "gzip of 300 MB": ("txt.gz", lambda: gzip.compress(bytes(300 * M), 1)),
+    "gzip of 1.2 GB": ("txt.gz", lambda: gzip.compress(b"")[:-4] + struct.pack("<I", 1200 * M)),
+    "a million members of gzip": ("txt.gz", lambda: gzip.compress(b"x") * M),
+    "10 million lists": ("json.gz", lambda: gzip.compress(b"[" + b"[]," * 10 * M + b"0]", 1)),
     "an archive of 300 MB that says 100": ("npz", lambda: _npz(1, 300 * M, claimed=100)),
     "an archive of 20,000 files": ("npz", lambda: _npz(20_000, 0)),
     "an array of 10^12 numbers": ("npy", lambda: _npy("(1000000000000,)")),
@@ -89,6 +98,7 @@ PARTS: dict[str, tuple[str, Callable[[], bytes]]] = {
         "png",
         lambda: _png_with(*[(b"zTXt", b"k\0\0" + zlib.compress(bytes(60 * M)))] * 20),
     ),
+    "JPEG of 25 million pixels, 200 times": ("jpg", lambda: _scans(5000, 200)),
     "JPEG of 4 billion pixels": ("jpg", lambda: _jpeg(65_000)),
 }
 

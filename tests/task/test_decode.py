@@ -18,10 +18,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from webdataset import autodecode
 
+from energize import CrudeSample
 from energize.core import limits
 from energize.core.description import described
 from energize.errors import ConfigError, DecodeError
-from energize.task.load import IMAGE_SPECS, SampleDecoder, decoded_by
+from energize.task.load import IMAGE_SPECS, SampleDecoder, SampleLoader, decoded_by
 from tests.support.images import encoded, picture
 from tests.support.refusals import check_refusals
 
@@ -181,24 +182,47 @@ def test_memory_is_not_taken_for_what_bytes_only_promise(monkeypatch):
     wide = small.replace(b"(10,)", b"(99999999999999,)", 1)
     wide = wide.replace(b" " * 12, b"", 1)  # the header keeps its length
     zeros = npy(np.zeros(20_000), np.savez_compressed)
-    monkeypatch.setattr(limits, "PART_BYTES", 100_000)
-    monkeypatch.setattr(limits, "PIXELS", 199)
+    monkeypatch.setattr(limits, "DECODED_BYTES", 100_000)
+    over = "too large when it is decoded, in bytes, "
+    levels = gzip.compress(gzip.compress(bytes(60_000)) + bytes(60_000))
+    passes = encoded(picture(100, 100, "L"), "JPEG", progressive=True)
+    scan = passes[passes.rindex(b"\xff\xda") : -2]
     rows = {
         "header": (lambda: decoded("x.npy", wide), "says 799999999999992 bytes of values", "80"),
         "short": (lambda: decoded("x.npy", small[:-1]), "there are 79"),
-        "npz": (lambda: decoded("x.npz", zeros), "too large when it is unpacked"),
-        "gz": (lambda: decoded("x.txt.gz", gzip.compress(bytes(100_001))), "too large when it is"),
+        "npz": (lambda: decoded("x.npz", zeros), over),
+        "gz": (lambda: decoded("x.bin.gz", gzip.compress(bytes(100_001))), f"{over}100001, more"),
+        "levels": (lambda: decoded("x.txt.gz.gz", levels), over),
+        "members": (lambda: decoded("x.bin.gz", gzip.compress(b"x") * 4), over),
+        "JSON": (lambda: decoded("x.json", b"[" + b"[]," * 500 + b"0]"), over),
+        "scans": (lambda: decoded("x.jpg", passes[:-2] + scan * 20 + passes[-2:]), over),
     }
     for kind in ("PNG", "JPEG"):
-        for name in ("torchrgb", "pil", "l8"):
-            data = encoded(picture(20, 10), kind)
+        for name, pixel in {"torchrgb": 15, "pil": 6, "l8": 2}.items():
+            data, size = encoded(picture(20, 10), kind), 200 * pixel
             call = partial(decoded, "x.png", data, image_decode=name)
-            rows[f"{kind} {name}"] = (call, "too many pixels, 200, more than 199")
-            monkeypatch.setattr(limits, "PIXELS", 200)
-            call()
-            monkeypatch.setattr(limits, "PIXELS", 199)
+            rows[f"{kind} {name}"] = (partial(_within, size - 1, call), f"{over}{size}, more")
+            _within(size, call)
     check_refusals({name: (call, DecodeError, *words) for name, (call, *words) in rows.items()})
-    assert len(decoded("x.bin.gz", gzip.compress(bytes(100_000)))) == 100_000
+    two = gzip.compress(bytes(9)) + bytes(limits._MIB) + gzip.compress(b"x")
+    assert decoded("x.bin.gz", two) == bytes(9) + b"x"
+    assert decoded("x.bin" + ".gz" * 3000, b"") == b""
+
+
+def _within(size, call):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(limits, "DECODED_BYTES", size)
+        return call()
+
+
+def test_parts_of_a_sample_are_counted_together():
+    raw = {"__key__": "k", "__dataset__": "d", "__shard__": "s", "__index__": 0}
+    images = {f"{number}.png": encoded(picture(20, 10), "PNG") for number in range(4)}
+    load = partial(SampleLoader(sample_type=CrudeSample), raw | images)
+    for _ in range(2):
+        assert len(_within(4 * 3000, load)) == 11
+        with pytest.raises(DecodeError, match=r"part '3\.png' .* 12000, more than 11999"):
+            _within(4 * 3000 - 1, load)
 
 
 def test_a_decoder_is_a_value():
