@@ -8,7 +8,9 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import fields, replace
+from threading import RLock
 from types import TracebackType
 from typing import Any, Generic, Self, TypeVar
 
@@ -50,7 +52,7 @@ from energize.loader.settings import (
     configured,
 )
 from energize.loader.state import packed_state, resumed
-from energize.loader.watchdog import LateError, Watchdog
+from energize.loader.watchdog import LateError, Watchdog, ctrl_c_later
 from energize.loader.worker import Task
 from energize.loader.workers import ReadAhead, WorkerPool
 from energize.report import Book, Ledger, Report, Stand
@@ -122,7 +124,7 @@ class Loader(Generic[T]):
         self._loaded = self._stale = False
         self._ranks: Ranks | None = None
         self._feed: Feed[T] | None = None
-        self._iterator: object = None
+        self._iterator: Any = None  # a lock, which is held while it gives an item
         self._watched: WeightsFile | None = None
         self._owner = os.getpid()
         self._last: deque[tuple[T, Before]] = deque(maxlen=1)
@@ -140,6 +142,8 @@ class Loader(Generic[T]):
     def __iter__(self) -> Iterator[T]:
         if self._owner != os.getpid():
             self._leave_to_parent()
+        with ctrl_c_later("forkserver"):  # what is left of an import that it breaks off ends in C
+            _ = torch.Tensor
         ranks, begun = self.worker_config.ranks(), (self._feed or self._resume) is not None
         asking = caller(loaded=self._loaded, begun=begun)
         if self._before is not None:  # what was asked for ahead, in a loop that was left
@@ -169,9 +173,9 @@ class Loader(Generic[T]):
         if self._feed is None:
             self._ranks = ranks
             self._feed = self._open(ranks)
-        self._iterator = token = object()
+        self._iterator = token = RLock()
         self._given_at = None  # what the program did between two loops is no time of theirs
-        return self._deliver(token, asking)
+        return _Delivery(self._deliver(token, asking), token)
 
     def __len__(self) -> int:
         """Steps of a loop on this rank; of an endless dataset, of one pass over what it reads, for
@@ -418,7 +422,11 @@ class Loader(Generic[T]):
         self._forget()
 
     def close(self) -> None:
-        """End the worker processes. The position stays; a later `iter()` starts new ones."""
+        """End the worker processes. The position stays; a later `iter()` starts new ones. An item
+        that another thread waits for does not come any more, but for one that it reads itself.
+        """
+        if self._pool is not None:
+            self._pool.close()
         self._let_go()
         self._failures.conclude()
         self._end_pool()
@@ -621,18 +629,19 @@ class Loader(Generic[T]):
         """In a process forked from the one that reads: go on from here, with workers of its own."""
         if self._feed is not None:
             self._resume = self._place()
-        self._before = self._feed = self._pool = self._watch = None
+        self._before = self._feed = self._iterator = self._pool = self._watch = None
         self._owner = os.getpid()
 
     def _let_go(self) -> None:
         """Keep the position of the running iteration, if there is one, and end it."""
-        self._before, self._stale = None, False
-        if self._keyed is not None:
-            self._key, self._keyed = self._keyed.restore_key, None
-        if self._feed is not None:
-            self._resume = self._feed.state()
-            self._feed.close()
-            self._feed = self._iterator = None
+        with self._iterator or nullcontext():
+            self._before, self._stale = None, False
+            if self._keyed is not None:
+                self._key, self._keyed = self._keyed.restore_key, None
+            if self._feed is not None:
+                self._resume = self._feed.state()
+                self._feed.close()
+                self._feed = self._iterator = None
 
     def _edit(self, edits: Edits) -> None:
         """Have a dataset with these edits from the next item on; what was read ahead is read anew
@@ -658,6 +667,28 @@ class Loader(Generic[T]):
         if self._book is None:
             raise ConfigError("this loader keeps no ledger: it was made with ledger=False")
         return self._book
+
+
+class _Delivery(Iterator[T]):
+    """Gives items to any number of threads, one after another."""
+
+    def __init__(self, items: Iterator[T], lock: Any) -> None:
+        self._items, self._lock, self._failed = items, lock, ""
+
+    def __next__(self) -> T:
+        with self._lock:
+            if self._failed:
+                raise LoaderError(
+                    f"this iterator has ended, by the {self._failed} that it raised; a new loop "
+                    "goes on after the last item delivered"
+                )
+            try:
+                return next(self._items)
+            except StopIteration:
+                raise
+            except BaseException as error:
+                self._failed = type(error).__name__
+                raise
 
 
 def _book(dataset: Dataset[Any], settings: Ledger | bool) -> Book | None:

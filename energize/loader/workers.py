@@ -16,11 +16,12 @@ import pickle
 import select
 import signal
 import socket
+import threading
 import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
@@ -175,6 +176,7 @@ class WorkerPool:
     ) -> None:
         check_processes(count, "num_workers")
         self.replaced = self.run = 0
+        self._closing, self._turn = False, threading.RLock()
         self._lanes: Callable[[], WorkerLanes[Any] | None] = _none
         self._task, self._start_method = task, start_method
         self._timeout, self._patience = timeout, patience
@@ -204,7 +206,7 @@ class WorkerPool:
     @property
     def closed(self) -> bool:
         """Whether this process has no worker of the pool: they are gone, or those of its parent."""
-        return not self._members or os.getpid() != self._owner
+        return self._closing or os.getpid() != self._owner
 
     @property
     def workers(self) -> int:
@@ -213,7 +215,8 @@ class WorkerPool:
 
     def ask(self, worker: int, request: Read) -> None:
         """Ask a worker for items of a lane."""
-        self._members[worker].post(request)
+        with self._closed_on_error():
+            self._members[worker].post(request)
 
     def look(self) -> None:
         """Take in what replies have come, without waiting for any."""
@@ -234,19 +237,33 @@ class WorkerPool:
 
     def close(self) -> None:
         """End the worker processes; those that do not stop in half a second are killed. It happens
-        at the latest when nobody has the pool any more, or when the trainer ends.
+        at the latest when nobody has the pool any more, or when the trainer ends. Another thread
+        that waits for items is told so.
         """
-        self._end()
-        self.lanes = None
+        forked, self._closing = os.getpid() != self._owner, True
+        with nullcontext() if forked else self._turn:
+            self._end()
+            self.lanes = None
 
     @contextmanager
     def _closed_on_error(self) -> Iterator[None]:
-        """Whatever breaks, Ctrl-C included, leaves no worker behind."""
-        try:
-            yield
-        except BaseException:
-            self.close()
-            raise
+        """Whatever breaks, Ctrl-C included, leaves no worker behind; `LoaderError` where there is
+        none any more.
+        """
+        if not self.closed:
+            with self._turn:
+                try:
+                    yield
+                except BaseException:
+                    self.close()
+                    raise
+                if not self.closed:
+                    return
+        raise LoaderError(
+            "the workers of this loop are gone: the loader was closed meanwhile, or this process "
+            "was forked from the one that has them. A new loop goes on after the last item "
+            "delivered"
+        )
 
     def _exchange(self, seconds: float) -> set[int]:
         """Send what waits and take what has come, or else comes within `seconds`; the numbers of
@@ -360,6 +377,8 @@ class WorkerPool:
         """Another worker in place of one that has ended by itself, or is killed for what `why`
         says.
         """
+        if self.closed:  # by a handler of a signal
+            return
         member.process.join(_SECONDS_TO_TELL)
         how, cause = why or _how_it_ended(member.process)
         what = f"{member.name} {how}{self._work(member)}. {cause}"

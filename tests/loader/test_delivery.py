@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import threading
+import time
 from typing import Any
 
 import pytest
@@ -15,11 +17,12 @@ from energize import (
     EmptyDatasetError,
     FilterDataset,
     LimitDataset,
+    MapDataset,
     RepeatDataset,
     ShuffleDataset,
     StateError,
 )
-from energize.errors import LoaderError, SubstitutionError
+from energize.errors import EncoderError, LoaderError, SubstitutionError
 from energize.loader import Loader
 from energize.loader.feeds import UNEVEN
 from tests.support.datasets import is_even, numbers, shuffled
@@ -27,6 +30,27 @@ from tests.support.loading import loader_of, prints, steps_in_turns, take
 from tests.support.trees import build
 
 pytestmark = pytest.mark.usefixtures("gives_up_soon")
+
+
+def test_threads_take_items_in_turn_and_an_error_is_no_end():
+    iterator, taken = iter(loader_of(MapDataset(numbers(200), _slow))), []
+    threads = [threading.Thread(target=lambda: taken.extend(iterator)) for _ in range(4)]
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join()
+    assert sorted(taken) == list(range(200))
+    iterator = iter(loader_of(MapDataset(numbers(9), lambda number: 1 // (number - 3))))
+    with pytest.raises(EncoderError):
+        list(iterator)
+    for _ in range(2):
+        with pytest.raises(LoaderError, match="has ended, by the EncoderError that it raised"):
+            next(iterator)
+
+
+def _slow(number):
+    time.sleep(0)  # so that others get their turn
+    return number
 
 
 @pytest.mark.parametrize("end", ["iter", "rewind", "close", "load"])

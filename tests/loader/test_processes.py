@@ -221,6 +221,29 @@ def test_a_trainer_may_save_after_ctrl_c_and_go_on(tmp_path):
     assert (output.strip(), trainer.returncode) == ("True", 0), errors
 
 
+def test_ctrl_c_in_the_middle_of_an_import_comes_after_it():
+    """Of torch, which a program that has not imported it gets with the first loop."""
+    program = """
+        import os, signal, sys
+        from energize import ListSource, get_loader
+        class Finder:
+            def find_spec(self, name, *_):
+                if name == "torch.nn":
+                    sys.meta_path.remove(self)
+                    os.kill(os.getpid(), signal.SIGINT)
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        sys.meta_path.insert(0, Finder())
+        loader = get_loader(ListSource(range(9)))
+        try:
+            next(iter(loader))
+        except KeyboardInterrupt:
+            print(next(iter(loader)), loader.state_dict()["cursor"])
+        """
+    command = [sys.executable, "-c", textwrap.dedent(program)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
+    assert (done.stdout.strip(), done.stderr) == ('0 {"position":1}', "")
+
+
 def test_a_trainer_that_ends_without_closing_leaves_no_worker_and_no_noise(tmp_path):
     trainer = _run_trainer(tmp_path, "")
     pids = _workers_of(trainer)
@@ -241,6 +264,46 @@ def test_a_handler_of_sigterm_is_not_the_workers():
         assert not marks
     finally:
         signal.signal(signal.SIGTERM, before)
+
+
+def test_a_forked_copy_does_not_go_on_with_workers_of_its_parent():
+    with loader_of(endless_pids(), workers=1, prefetch_factor=1) as loader:
+        iterator = iter(loader)
+        next(iterator)
+        ours, theirs = multiprocessing.Pipe()
+
+        def read_on():
+            with pytest.raises(LoaderError, match="forked from the one that has them") as told:
+                list(islice(iterator, 100))
+            theirs.send(str(told.value))
+
+        child = multiprocessing.get_context("fork").Process(target=read_on)
+        child.start()
+        child.join(60)
+        assert child.exitcode == 0
+        assert ours.poll()
+        assert next(iterator)[1] == 1
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_another_thread_may_close_a_loader(workers):
+    loader = loader_of(MapDataset(RepeatDataset(numbers(100)), with_pid), workers)
+    told, begun = [], threading.Event()
+
+    def read():
+        with pytest.raises(LoaderError, match="closed") as found:
+            any(begun.set() for _ in loader)
+        told.append(found)
+
+    thread = threading.Thread(target=read, daemon=True)
+    thread.start()
+    assert begun.wait(60)
+    loader.close()
+    thread.join(60)
+    assert told
+    assert not worker_pids()
+    assert take(loader, 1)
+    loader.close()
 
 
 def test_a_forked_copy_of_a_loader_starts_workers_of_its_own():
