@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import ast
+import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from examples import photographs, resume
+from tests.jobs import metadatasets
 from tests.support.peers import peer_python
 
 pytestmark = pytest.mark.jobs
@@ -19,6 +22,9 @@ pytestmark = pytest.mark.jobs
 ROOT = Path(__file__).parents[2]
 NAMES = [recipe.name for recipe in photographs.RECIPES]
 ENVIRONMENT = os.environ | {"COLUMNS": "120", "PYTHONUNBUFFERED": "1", "PYTHONPATH": str(ROOT)}
+
+
+TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
 
 
 def command(name: str, data: Path, *options: str) -> list[str]:
@@ -91,6 +97,43 @@ def test_the_demo(data):
     assert f"{resume.COMPARED} of {resume.COMPARED} batches and losses are equal" in demo
     assert "DIFFERS" not in demo
     assert "all equal" in demo
+
+
+def test_every_metadataset_runs_on_two_ranks_of_two_workers(data, tmp_path):
+    folder = tmp_path / "metadatasets"
+    shutil.copytree(ROOT / "metadatasets", folder)
+    (tmp_path / "demo-data").symlink_to(data)
+    ran([*TORCHRUN, "-m", "tests.jobs.metadatasets", str(folder)])
+    ranks = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(2)]
+    assert {name.split()[0] for name in ranks[0]} == {file.name for file in folder.iterdir()}
+    for name, dataset in metadatasets.datasets(folder).items():
+        delivered = [
+            batch for step in zip(*(rank[name] for rank in ranks), strict=True) for batch in step
+        ]
+        assert len(delivered) == 2 * metadatasets.STEPS, name
+        if dataset.indexed:
+            assert delivered == [metadatasets.keys_of(dataset[k]) for k in range(len(delivered))]
+        else:
+            assert len({key for batch in delivered for key in batch}) == sum(map(len, delivered)), (
+                name
+            )
+
+
+SHORT = {
+    "packing.py": [r"step 10: loss \d", r"step 20: loss \d.*(8|9)\d% of the batch is tokens"],
+    "columns.py": [r"captions_a: (49|50)\.\d%", r"captions_b: (49|50)\.\d%"],
+    "joins.py": [r"'0\.\d\d'\] a"] * 3,
+}
+"""What the short programs print, line by line."""
+
+
+@pytest.mark.parametrize("name", SHORT)
+def test_a_short_program_runs(data, tmp_path, name):
+    shutil.copytree(data, tmp_path / "demo-data")
+    launch = TORCHRUN if name == "packing.py" else [sys.executable]
+    printed = ran([*launch, str(ROOT / "examples" / name)], tmp_path).stdout.splitlines()
+    assert len(printed) == len(SHORT[name])
+    assert all(map(re.search, SHORT[name], printed)), printed
 
 
 def test_an_example_on_its_own_saves_a_model_that_another_loads(data, tmp_path):
