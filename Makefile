@@ -3,6 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+LIGHT := $(VENV)/.light
 DEMO_DATA ?= demo-data
 JOBS ?= auto
 MUTANTS ?= 30000
@@ -11,7 +12,8 @@ PACKAGES := -c 'import sysconfig; print(sysconfig.get_path("purelib"))'
 
 .PHONY: demo test jobs sweep soak kills fuzz lint check peers bench bench-mixing bench-resuming clean
 
-demo: $(READY)
+# torch, and little else beside it; what tests need is installed by the targets below.
+demo: $(LIGHT)
 	$(BIN)/python -m examples.demo --data $(DEMO_DATA)
 
 # The quick tests: laws, tables, and what needs no other process for long.
@@ -65,9 +67,14 @@ bench-resuming: $(READY) .venv-energon/.ready .venv-streaming/.ready .venv-mixin
 		--streaming .venv-streaming/bin/python --torchdata .venv-mixing/bin/python \
 		--large-photographs 3
 
+$(LIGHT): pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install -c constraints.txt -e ".[demo]"
+	touch $@
+
 $(READY): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install -q -c constraints.txt -e ".[clients,demo,hf,test,dev]"
+	$(BIN)/python -m pip install -c constraints.txt -e ".[clients,demo,hf,test,dev]"
 	touch $@
 
 .venv-energon/.ready: constraints-energon.txt

@@ -18,6 +18,8 @@ from examples.train_blend import METADATASET, train_blend
 from examples.train_mixed import train_mixed
 from examples.validate import validate
 
+NEXT = ".venv/bin/energize simulate metadatasets/demo.yaml --steps 100000"
+
 STOP = 40
 """Steps after which the last part stops a run."""
 
@@ -51,6 +53,7 @@ def main() -> bool:
     good = same_numbers and same_batches
     verdict = "[bold green]all equal[/]" if good else "[bold red]something differs[/]"
     console.print(f"  {verdict}, {time.monotonic() - started:.0f} s")
+    console.print(f"  Try next: {NEXT}, and read examples/README.md", soft_wrap=True, markup=False)
     return good
 
 

@@ -78,18 +78,17 @@ class CaptionBatch(Batch):
 class ImageTask(
     DefaultTaskEncoder[ImageClassificationSample, EncodedImage, ImageBatch, ImageBatch]
 ):
-    """Which photograph is it? With `augment`, images are cropped and flipped at random."""
+    """Which photograph is it? To train on, images are cropped and flipped at random."""
 
-    def __init__(self, *, augment: bool = True) -> None:
+    def __init__(self) -> None:
         super().__init__(batch_type=ImageBatch)
-        self.augment = augment
 
     def encode_sample(self, sample: ImageClassificationSample) -> EncodedImage:
         """An image of SIDE pixels with its class."""
         if sample.label is None:
             raise DataError("the sample has no label")
-        image = random_part(sample.image) if self.augment else sample.image
-        if self.augment and random.random() < 0.5:
+        image = random_part(sample.image) if self.training else sample.image
+        if self.training and random.random() < 0.5:
             image = image.flip(-1)
         return EncodedImage.derive_from(
             sample,
@@ -103,9 +102,8 @@ class CaptioningTask(
 ):
     """What is seen, and where? Captions say left and right, so nothing is flipped here."""
 
-    def __init__(self, *, augment: bool = True) -> None:
+    def __init__(self) -> None:
         super().__init__(batch_type=CaptionBatch)
-        self.augment = augment
         self.vocabulary = vocabulary()
 
     def encode_sample(self, sample: CaptioningSample) -> EncodedCaption:
@@ -116,7 +114,7 @@ class CaptioningTask(
             raise DataError(f"caption {sample.caption!r} has unknown words: {', '.join(unknown)}")
         return EncodedCaption.derive_from(
             sample,
-            image=resized(random_part(sample.image) if self.augment else sample.image),
+            image=resized(random_part(sample.image) if self.training else sample.image),
             tokens=torch.tensor([*(self.vocabulary[word] for word in found), END]),
         )
 

@@ -28,12 +28,10 @@ Scores = dict[str, tuple[int, float, float]]
 def validation(data: Path, batch_size: int) -> Dataset[ImageBatch | CaptionBatch]:
     """All validation samples, as they are stored and without augmentation."""
     images = get_val_dataset(
-        data / "classification", batch_size=batch_size, task_encoder=ImageTask(augment=False)
+        data / "classification", batch_size=batch_size, task_encoder=ImageTask()
     )
     captions = [
-        get_val_dataset(
-            data / name, batch_size=batch_size, task_encoder=CaptioningTask(augment=False)
-        )
+        get_val_dataset(data / name, batch_size=batch_size, task_encoder=CaptioningTask())
         for name in ("captions_a", "captions_b")
     ]
     return ConcatDataset(images, *captions)

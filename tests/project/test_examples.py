@@ -97,6 +97,7 @@ def test_the_demo(data):
     assert f"{resume.COMPARED} of {resume.COMPARED} batches and losses are equal" in demo
     assert "DIFFERS" not in demo
     assert "all equal" in demo
+    assert demo.splitlines()[-1].startswith("  Try next: .venv/bin/energize simulate metadatasets/")
 
 
 def test_every_metadataset_runs_on_two_ranks_of_two_workers(data, tmp_path):
