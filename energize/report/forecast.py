@@ -137,7 +137,7 @@ def simulate(dataset: Dataset[Any], steps: int, *, intervals: int = 1) -> Simula
     stages = _stages(positions, steps)
     cut_at = {steps * i // cuts for i in range(cuts + 1)}
     changes = _changes(positions, steps) if cuts > 1 else set()
-    near = {i for at in changes for i in cut_at if 2 * abs(i - at) * cuts <= steps}
+    near = {min((abs(i - at), i) for i in cut_at)[1] for at in changes}
     cut_at = (cut_at - near) | changes | {0, steps} | {each.start for each in stages}
     points = np.array(sorted(cut_at), dtype=np.int64)
     drawn = np.stack([positions.consumed(point) for point in points.tolist()])

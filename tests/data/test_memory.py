@@ -6,10 +6,9 @@ from functools import partial
 
 import datasets
 import pytest
+import webdataset as wds
 
-from energize import (
-    ConfigError,
-)
+from energize import ConfigError, ListSource, MapDataset, write_shards
 from energize.data.memory import HuggingFaceSource, IterableSource, SequenceSource, as_dataset
 from energize.errors import ColumnError
 from energize.testing import check_resume
@@ -57,6 +56,23 @@ SOURCES = {
 def test_resumes_exactly(name):
     source = IterableSource(SOURCES[name], name=name)
     check_resume(source, items=3 * len(list(source)) - 1)
+
+
+def test_pipelines_of_webdataset(tmp_path, monkeypatch):
+    samples = [{"__key__": f"{n:03}", "txt": f"text {n}", "json": {"n": n}} for n in range(11)]
+    shards = [str(each) for each in write_shards(samples, tmp_path / "ds", samples_per_shard=4)]
+    whole = {"shardshuffle": False, "nodesplitter": None, "workersplitter": None}
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setenv("RANK", "1")
+
+    def of_shard(shard):
+        yield from wds.WebDataset(shard, **whole).decode().to_tuple("txt", "json")
+
+    pipeline = wds.WebDataset(shards, **whole).decode().to_tuple("txt", "json")
+    by_shard = MapDataset(ListSource(shards), of_shard)
+    for source in (IterableSource(pipeline), by_shard):
+        assert list(source) == [(each["txt"], each["json"]) for each in samples]
+        check_resume(source, items=13, lanes=(1, 2))
 
 
 def test_what_is_no_collection_or_can_be_read_only_once_is_refused():

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import doctest
 import re
-from itertools import islice
+import shlex
 from pathlib import Path
 
+import PIL.Image
 import pytest
+from typer.testing import CliRunner
 
-from energize import get_train_dataset, prepare, write_shards
+from energize import get_loader, get_train_dataset, get_val_dataset, prepare, write_shards
+from energize.cli.main import app
 from energize.metadataset import leaves_with_weights, resolve
+from tests.support.images import encoded
 from tests.support.prepared import captions, classes
 from tests.support.tables import row
 
@@ -61,16 +65,35 @@ def test_preparing(tmp_path):
 def test_training(data, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     text = readme("python", "get_train_dataset")
-    assert "in loader:" in text
-    text = text.replace("in loader:", "in islice(loader, 3):")
-    found = run(
-        text.replace('"/data/captions"', repr(str(data / "captions"))),
-        islice=islice,
-        __name__="readme",
-    )
+    assert "range(100_000)" in text
+    text = text.replace("100_000", "3").replace("step % 1000 == 999", "step == 2")
+    found = run(text.replace('"/data/captions"', repr(str(data / "captions"))), __name__="readme")
     assert tuple(found["batch"].image.shape) == (32, 3, 24, 32)
     following = next(iter(found["loader"]))
     assert following.__key__ == found["dataset"][3].__key__
+
+
+@pytest.mark.jobs
+@pytest.mark.parametrize("count", [10, 300])
+def test_the_recipe_from_an_empty_folder_on(count, tmp_path, monkeypatch):
+    """Written, prepared by the command as it is printed, looked at, trained and validated on."""
+    monkeypatch.chdir(tmp_path)
+    here = repr(str(tmp_path / "ds"))
+    picture = encoded(PIL.Image.new("RGB", (8, 6)), "JPEG")
+    write = readme("python", "write_shards").replace('"/data/captions"', here)
+    run(write, pairs=[(picture, f"caption {i}") for i in range(count)])
+    command, *_ = re.findall(r"energize (prepare /data.*?)\n\n", README.replace("\\\n", ""), re.DOTALL)
+    prepared = shlex.split(command.replace("/data/captions", here))
+    for arguments in (prepared, ["info", tmp_path / "ds"], ["preview", tmp_path / "ds", "-n", "1"]):
+        done = CliRunner().invoke(app, [str(each) for each in arguments])
+        assert done.exit_code == 0, done.output
+    text = readme("python", "get_train_dataset").replace('"/data/captions"', here)
+    text = text.replace("100_000", "3").replace("step % 1000 == 999", "step == 2")
+    found = run(text, __name__="readme")
+    assert len(found["batch"].caption) == 32
+    for split in ("val", "test"):
+        with get_loader(get_val_dataset(tmp_path / "ds", split_part=split, batch_size=4)) as loader:
+            assert [len(batch.caption) for batch in loader] == [max(1, count // 100)]
 
 
 def test_mixing(data):
