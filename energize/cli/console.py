@@ -19,7 +19,6 @@ from rich.text import Text
 
 from energize.errors import visible
 
-_LEAST_WIDTH = 120
 _REDRAW_SECONDS = 0.1
 
 OnProgress = Callable[[int, int], None]
@@ -28,14 +27,13 @@ OnProgress = Callable[[int, int], None]
 
 class Console(rich.console.Console):
     """A console of rich, on which names and texts of folders cannot steer the terminal: of what is
-    printed, only what rich itself makes of styles is not written out. What is no terminal is at
-    least 120 columns wide.
+    printed, only what rich itself makes of styles is not written out. It is at least 120 columns
+    wide, on a terminal 80: a narrower one breaks the lines itself.
     """
 
     def __init__(self, **options: Any) -> None:
         super().__init__(highlight=False, **options)
-        if not self.is_terminal:
-            self.width = max(self.width, _LEAST_WIDTH)
+        self.width = max(self.width, 80 if self.is_terminal else 120)
 
     def render(
         self, renderable: RenderableType, options: ConsoleOptions | None = None
@@ -61,7 +59,9 @@ def table(*columns: str, title: str | None = None) -> Table:
     for name in columns:
         number = name.startswith(">")
         justify: Any = "right" if number else "left"
-        made.add_column(Text(name.removeprefix(">")), justify=justify, no_wrap=number)
+        made.add_column(
+            Text(name.removeprefix(">")), justify=justify, no_wrap=number, overflow="fold"
+        )
     return made
 
 

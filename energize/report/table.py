@@ -225,10 +225,10 @@ def _tables(report: Report, width: int) -> Iterator[Table]:
     while rest:
         table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
         table.add_column("source", overflow="fold", min_width=10)
-        room, fitting = width - max(10, min(max(map(len, names)), 24)) - 3, list[str]()
-        while rest and (not fitting or rest[next(iter(rest))] < room):
+        room, fitting = width - max(10, min(max(map(len, names)), 24)) - 2, list[str]()
+        while rest and (not fitting or rest[next(iter(rest))] + 2 <= room):
             fitting.append(next(iter(rest)))
-            room -= rest.pop(fitting[-1]) + 1
+            room -= rest.pop(fitting[-1]) + 2
             table.add_column(fitting[-1], justify="right", no_wrap=True)
         for called, row in list(zip(names, cells, strict=True))[:_SHOWN]:
             table.add_row(Text(called), *(row[name] for name in fitting))

@@ -82,8 +82,8 @@ def test_the_recipe_from_an_empty_folder_on(count, tmp_path, monkeypatch):
     picture = encoded(PIL.Image.new("RGB", (8, 6)), "JPEG")
     write = readme("python", "write_shards").replace('"/data/captions"', here)
     run(write, pairs=[(picture, f"caption {i}") for i in range(count)])
-    command, *_ = re.findall(r"energize (prepare /data.*?)\n\n", README.replace("\\\n", ""), re.DOTALL)
-    prepared = shlex.split(command.replace("/data/captions", here))
+    [command] = re.findall(r"energize (prepare /.*?)\n\n", README, re.DOTALL)
+    prepared = shlex.split(command.replace("\\\n", "").replace("/data/captions", here))
     for arguments in (prepared, ["info", tmp_path / "ds"], ["preview", tmp_path / "ds", "-n", "1"]):
         done = CliRunner().invoke(app, [str(each) for each in arguments])
         assert done.exit_code == 0, done.output
