@@ -234,15 +234,9 @@ class Description:
 
     def __repr__(self) -> str:
         """Return what it is made of, in short; `config()` says all."""
-        shown = [repr(each) for each in self.inputs[:_SHOWN]]
-        if len(self.inputs) > _SHOWN:
-            shown.append(f"... {len(self.inputs) - _SHOWN} more")
-        elif not shown and (name := getattr(self, "name", "")):
-            shown.append(repr(name))
-        return f"{type(self).__name__}({', '.join(shown)})"
-
-
-_SHOWN = 4
+        shown = [repr(each) for each in self.inputs[:4]] or [repr(getattr(self, "name", ""))]
+        more = f", ... {len(self.inputs) - 4} more" if len(self.inputs) > 4 else ""
+        return f"{type(self).__name__}({', '.join(shown)}{more})"
 
 
 def _common_worker_config(

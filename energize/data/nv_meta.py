@@ -257,12 +257,7 @@ class Info(Model):
 
 
 _Number = Annotated[int, Field(ge=0, lt=_MOST_SAMPLES)]
-
-
-def _run(numbers: list[int]) -> list[int]:
-    if len(numbers) != 2 or numbers[0] >= numbers[1]:
-        raise ValueError(f"expected [first sample, the one after the last], got {short(numbers)}")
-    return numbers
+_Run = Annotated[list[_Number], Field(min_length=2, max_length=2)]
 
 
 class Splits(Model):
@@ -273,7 +268,7 @@ class Splits(Model):
     """
 
     split_parts: dict[str, Annotated[Listed[str], AfterValidator(expand)]]
-    samples: dict[str, Annotated[list[_Number], AfterValidator(_run)]] = Field(default_factory=dict)
+    samples: dict[str, _Run] = Field(default_factory=dict)
     exclude: Annotated[
         Listed[str],
         AfterValidator(expand),
@@ -325,18 +320,14 @@ def dump_info(info: Info) -> str:
 
 
 def dump_splits(
-    parts: Mapping[str, Sequence[str]],
-    name: str = "split.yaml",
-    exclude: Sequence[str] = (),
-    samples: Mapping[str, Sequence[int]] | None = None,
+    parts: Mapping[str, Sequence[str]], name: str, exclude: Sequence[str] = (), **more: Any
 ) -> str:
     """Return the text of the split file, YAML or JSON by its name, with patterns for runs."""
-    content: dict[str, Any] = {
+    content = {
         "split_parts": {part: collapse(shards) for part, shards in parts.items()},
         "exclude": [escaped(each) for each in exclude],
+        **{name: value for name, value in more.items() if value},
     }
-    if samples:
-        content["samples"] = {part: list(window) for part, window in samples.items()}
     return json.dumps(content, indent=2) if name.endswith(".json") else _yaml(content)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import os
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -60,7 +59,7 @@ def intervals_for(dataset: IndexedDataset[Any], steps: int) -> int:
     return max(_FEWEST, min(_MOST, items // _EACH))
 
 
-def check_plot(path: str | os.PathLike[str]) -> None:
+def check_plot(path: Path | str) -> None:
     """Raise `ConfigError` if a picture cannot be drawn to `path`, before there is one."""
     path = Path(path)
     if path.suffix.lower() not in _KINDS:
@@ -71,9 +70,7 @@ def check_plot(path: str | os.PathLike[str]) -> None:
     optional_module("matplotlib", "energize[plot]", "drawing a picture")
 
 
-def draw(
-    run: Simulation, path: str | os.PathLike[str], *, title: str = "", done: str = "planned"
-) -> None:
+def draw(run: Simulation, path: Path | str, *, title: str = "", done: str = "planned") -> None:
     """Draw what a run takes of its sources to `path`: a PNG, SVG or PDF, or an HTML page.
 
     It shows the share of each source over the steps, stacked, with dashed lines at the shares that

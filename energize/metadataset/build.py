@@ -274,12 +274,10 @@ def asked_for(path: Any, split_part: str, arguments: dict[str, Any]) -> Any:
     if isinstance(path, Leaf | Blend | Staged):
         return path
     if not isinstance(path, str | os.PathLike | Mapping):
-        kind = type(path).__name__
-        dataset = "dataset" if isinstance(path, Dataset) else "IterableSource(...)"
         raise ConfigError(
-            f"expected the path of a prepared folder or a metadataset; got a {kind}. Of a dataset, "
-            f"encoder.build_batch(encoder.build_encode_sample({dataset}), batch_size=32) makes "
-            f"batches, or BatchDataset({dataset}, 32, generic_batch)"
+            f"expected the path of a folder or a metadataset; got a {type(path).__name__}. Of a "
+            "dataset, IterableSource(...) say, BatchDataset(dataset, 32, generic_batch) makes "
+            "batches, or encoder.build_batch(encoder.build_encode_sample(dataset), batch_size=32)"
         )
     given = {name: arguments.pop(name) for name in _SETTINGS if name in arguments}
     if all(value is None or value == {} for value in given.values()):

@@ -238,7 +238,7 @@ def prepare(
                 *field_notes(config, parts, sum(counts.values())),
             ]
             info = nv_meta.Info(energon_version=nv_meta.FORMAT_VERSION, shard_counts=counts)
-            texts = {split_config: nv_meta.dump_splits(splits, split_config, (), windows)}
+            texts = {split_config: nv_meta.dump_splits(splits, split_config, samples=windows)}
             texts |= {dataset_yaml: nv_meta.dump_dataset_yaml(config)} if config is not None else {}
             # Last, because this is the file that makes the folder a prepared one.
             texts |= {nv_meta.INFO_NAMES[0]: nv_meta.dump_info(info)}

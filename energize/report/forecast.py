@@ -6,7 +6,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import chain, pairwise
+from itertools import pairwise
 from typing import Any, cast
 
 import numpy as np
@@ -156,19 +156,15 @@ def _changes(dataset: IndexedDataset[Any], steps: int) -> set[int]:
         mix = level.mix
         if not isinstance(mix, BlendDataset):
             continue
-        told = chain(mix.weights, *(weights for _, weights in mix.changes))
-        points = (each.slots for each in told if isinstance(each, Schedule))
-        slots = {*(slot for slot, _ in mix.changes), *chain.from_iterable(points)}
-        for slot in sorted(slots)[:_MOST_CHANGES]:
-
-            def reached(step: int, path: tuple[str, ...] = level.path, slot: int = slot) -> int:
-                return spans(levels, step).get(path, slot)
-
-            found.add(bisect_left(range(steps), slot, key=reached))
+        slots = {slot for slot, _ in mix.changes}
+        slots.update(*(each.slots for each in mix.weights if isinstance(each, Schedule)))
+        reached = partial(_reached, levels, level.path)
+        found |= {bisect_left(range(steps), slot, key=reached) for slot in sorted(slots)[:64]}
     return found
 
 
-_MOST_CHANGES = 64
+def _reached(levels: Level, path: tuple[str, ...], step: int) -> int:
+    return spans(levels, step).get(path, step)
 
 
 def _forecasts(

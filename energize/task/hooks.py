@@ -649,16 +649,12 @@ def batch_list(batch: Sequence[T]) -> list[T]:
 
 def _padded_stack(batch: Sequence[torch.Tensor]) -> torch.Tensor:
     if batch[0].ndim > 2 and len(shapes := {tuple(each.shape) for each in batch}) > 1:
-        told = ", ".join(map(str, sorted(shapes)[:4]))
-        said_once("generic_batch", "images", _UNEQUAL.format(told), logging.WARNING)
+        text = f"tensors of the shapes {sorted(shapes)[:4]} {_UNEQUAL}"
+        said_once("generic_batch", "images", text, logging.WARNING)
     return batch_pad_stack(batch)
 
 
-_UNEQUAL = (
-    "tensors of the shapes {} are padded with zeros to one; where that is not meant, resize them "
-    "in encode_sample; where it is, a field image_mask of the batch type says where image is"
-)
-_MASK = "_mask"
+_UNEQUAL = "are padded with zeros; resize them, or let a field NAME_mask of the batch say where"
 
 
 def padding_mask(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
@@ -735,7 +731,7 @@ def batch_as(samples: Sequence[Any], kind: type[T], given: Mapping[str, Any] | N
             numbers = isinstance(value, list) and all(isinstance(v, _NUMBERS) for v in value)
             as_tensor = numbers and declared.get(name) is torch.Tensor
             values[name] = torch.tensor(value) if as_tensor else value
-        elif (of := name.removesuffix(_MASK)) != name and of in columns:
+        elif (of := name.removesuffix("_mask")) != name and of in columns:
             values[name] = padding_mask(columns[of])
     weights = None if WEIGHTS in given else _BATCHING.weights(samples)
     if weights is not None:

@@ -80,11 +80,7 @@ IMAGE_EXTENSIONS = frozenset(
 
 _JPEG_START = b"\xff\xd8\xff"
 _JPEG_COLORS = ("YCbCr", "RGB", "Gray")
-_EXIF = 65536
-_CLIPPED = (
-    "an image of mode {} has values above 255, which 8 bits cut off; its values are kept by "
-    "SampleDecoder(image_decode='torchstored'), for one field by SampleDecoder(fields=...)"
-)
+_CLIPPED = "values above 255 are cut off; 'torchstored' keeps them, for one field by fields="
 
 _AT_ONCE = 64 * 1024
 _MEMBER_BYTES = 32 * 1024  # what unpacking a member of gzip takes, however few bytes it is of
@@ -130,8 +126,8 @@ def decode_image(data: bytes, spec: ImageSpec, *, orient: bool = False) -> Any:
     if spec.container == "pil":
         return _by_pillow(data, spec, orient=orient)
     pixels: npt.NDArray[Any] | None = None
-    turned = orient and b"Exif" in data[:_EXIF]
-    if data.startswith(_JPEG_START) and not turned and spec.mode != "stored":
+    plain = spec.mode != "stored" and not (orient and b"Exif" in data[:65536])
+    if plain and data.startswith(_JPEG_START):
         # The strict decoder refuses rare but readable files; Pillow has the last word on those.
         with suppress(ValueError):
             pixels = _by_turbo(data, spec)
@@ -168,7 +164,7 @@ def _by_pillow(data: bytes, spec: ImageSpec, *, orient: bool) -> PIL.Image.Image
         if spec.mode == "stored":
             return found.copy()
         if found.mode.startswith(("I", "F")):
-            said_once("SampleDecoder", found.mode, _CLIPPED.format(found.mode), logging.WARNING)
+            said_once(f"images of mode {found.mode}", "8 bits", _CLIPPED, logging.WARNING)
         return found.convert(spec.mode)
 
 
@@ -352,9 +348,7 @@ class SampleDecoder:
         own = self.fields.get(field, self)
         if own is None:
             return _undecoded
-        if isinstance(own, SampleDecoder):
-            return own.decode
-        return partial(decoded_by, own)
+        return own.decode if isinstance(own, SampleDecoder) else partial(decoded_by, own)
 
     def config(self) -> dict[str, Any]:
         """Return the arguments by name."""
@@ -841,24 +835,21 @@ class SampleLoader(Generic[T_sample]):
         plan = self._plans.get(names)
         if plan is None:
             plan = self._planned(names)
-        decode = _undecoded if self.decoder is None else self.decoder.decode
+        usual = _undecoded if self.decoder is None else self.decoder.decode
         contents: dict[str, Any] = {}
-        of_fields: dict[str, Any] = {}
         values: dict[str, Any] = {}
         for name, whole, options, own in plan:
-            decoded = contents if own is None else {}
+            decoded, decode = (contents, usual) if own is None else ({}, own)
             if whole is None:
-                found = self._search(name, options, raw, decoded, own or decode)
-                if found is not _ABSENT:
-                    values[name] = found
-            else:
-                if whole not in decoded:
-                    decoded[whole] = (own or decode)(whole, raw[whole])
-                values[name] = decoded[whole]
-            if own is not None:
-                of_fields |= decoded
-        parts = {**contents, **of_fields} if of_fields else contents
-        return self.sample_type(**{**self._metadata(raw, parts), **values})
+                content = partial(_content, raw, decoded, decode)
+                found = self._search(name, options, raw, content)
+            elif (found := decoded.get(whole, _ABSENT)) is _ABSENT:
+                found = decoded[whole] = decode(whole, raw[whole])
+            if found is not _ABSENT:
+                values[name] = found
+            if own is not None:  # the parts of a sample are named in its metadata
+                contents |= {part: contents.get(part, _ABSENT) for part in decoded}
+        return self.sample_type(**{**self._metadata(raw, contents), **values})
 
     @cached_property
     def _plans(self) -> dict[tuple[str, ...], _Plan]:
@@ -878,29 +869,22 @@ class SampleLoader(Generic[T_sample]):
             whole = None
             if options and options[0][0].is_whole:
                 (whole,) = options[0][1]
-            own = None
-            if self.decoder is not None and name in self.decoder.fields:
-                own = self.decoder.decode_of(name)
-            plan.append((name, whole, options, own))
+            decoder = self.decoder
+            own = decoder and name in decoder.fields and decoder.decode_of(name)
+            plan.append((name, whole, options, own or None))
         if len(self._plans) < _MOST_PLANS:
             self._plans[names] = plan
         return plan
 
     def _search(
-        self,
-        name: str,
-        options: list[_Option],
-        raw: Mapping[str, Any],
-        contents: dict[str, Any],
-        decode: _Decode,
+        self, name: str, options: list[_Option], raw: Mapping[str, Any], content: Callable[..., Any]
     ) -> Any:
         """Return what the first option that leads anywhere leads to; `_ABSENT` where a field may
-        lack.
+        lack. `content` gives parts, decoded.
         """
         reasons: list[str] = []
         for access, parts in options:
-            keyed = bool(access.keys)
-            found = [_content(part, raw, contents, decode, keyed=keyed) for part in parts]
+            found = [content(part, keyed=bool(access.keys)) for part in parts]
             try:
                 found = [access.within(each) for each in found]
             except DataError as reason:
@@ -956,12 +940,12 @@ class SampleLoader(Generic[T_sample]):
 
 
 def _content(
-    part: str, raw: Mapping[str, Any], contents: dict[str, Any], decode: _Decode, *, keyed: bool
+    raw: Mapping[str, Any], contents: dict[str, Any], decode: _Decode, part: str, *, keyed: bool
 ) -> Any:
     """Return a part decoded; `keyed` to what keys lead into, JSON where nothing else is."""
     if part.startswith("__"):
         return raw[part]
-    if part not in contents:
+    if contents.get(part, _ABSENT) is _ABSENT:
         contents[part] = decode(part, raw[part])
     found = contents[part]
     as_json = keyed and isinstance(found, bytes | str)
