@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from itertools import islice
+from itertools import chain, islice
 
 import numpy as np
 import pytest
@@ -18,11 +18,14 @@ from energize import (
     EpochizeDataset,
     FilterDataset,
     IterableSource,
+    IterMapDataset,
     Lane,
     LimitDataset,
     MapDataset,
     RepeatDataset,
+    ShuffleBufferDataset,
     ShuffleDataset,
+    SkipSample,
 )
 from energize.core.stream import INFINITE
 from energize.core.trace import refs_of
@@ -159,6 +162,44 @@ EXACT_STREAMS = {
 def test_all_lanes_together_visit_each_sample_the_promised_number_of_times(name):
     for epoch in (0, 2):
         check_exactly_once(STREAMS[name], EXACT_STREAMS[name], epoch=epoch, lanes=(1, 2, 3, 6))
+
+
+def thirds_left_out(items):
+    yield from (item for item in items if item % 3)
+
+
+def unless_third(item):
+    yield from [item] if item % 3 else []
+
+
+def skipping_thirds(item):
+    if item % 3 == 0:
+        raise SkipSample
+    return item
+
+
+BY_THREES = {
+    "shuffle buffer": (ShuffleBufferDataset(numbers(240), 20), lambda below: below),
+    "iter map": (IterMapDataset(numbers(240), lambda items: (yield from items)), lambda b: b),
+    "chain": (ConcatDataset(numbers(240), evens(0)), lambda below: below),
+    "mapped iterable": (MapDataset(IterableSource(range(240)), int), lambda below: below),
+    "batches": (BatchDataset(IterableSource(range(240)), 1, sum), lambda below: below),
+    "of its own": (numbers(240), lambda below: IterMapDataset(below, thirds_left_out)),
+    "none of some": (numbers(240), lambda below: MapDataset(below, unless_third)),
+    "skipped": (IterableSource(range(240)), lambda below: MapDataset(below, skipping_thirds)),
+}
+"""What is below a condition on every third item, and what leaves it out."""
+
+
+@pytest.mark.parametrize("name", BY_THREES)
+def test_what_recurs_in_the_input_does_not_go_by_lanes(name):
+    below, leaves_out = BY_THREES[name]
+    dataset = leaves_out(below)
+    if dataset is below:
+        dataset = FilterDataset(below, lambda item: item % 3 > 0)
+    lanes = [list(dataset.open(Lane(lane, 3))) for lane in range(3)]
+    assert sorted(chain(*lanes)) == [item for item in range(240) if item % 3]
+    assert all(40 < len(lane) < 70 for lane in lanes), list(map(len, lanes))
 
 
 PART_OF_WHAT_IS_NAMED = (

@@ -7,9 +7,10 @@ have to be found by reading, by a filter say, the position is no help: the filte
 item that it finds among its lane's share of its input. So limits, epochs, shares and stop rules are
 those of the one stream, and lanes need not know of each other.
 
-A lane's share of an input (`LaneShare`) is one position of every L in a row, another one each time,
-and in every pass other ones: the shares of all lanes together are every position of a pass once,
-and a lane that reads more than others, or alone, comes round to all of them.
+A lane's share of an input (`LaneShare`) is one position of every L in a row, a random one each
+time, and in every pass other ones: the shares of all lanes together are every position of a pass
+once, a lane that reads more than others, or alone, comes round to all of them, and nothing that
+recurs in an input goes by lanes.
 
 A stream that cannot be divided, an iterable or a mix that must see its inputs' ends, is read from
 the front in each lane, and what is not the lane's is left out.
@@ -632,25 +633,15 @@ class WholeStream(Stream[T]):
 class LaneShare:
     """A lane's own share of the positions of an input, pass after pass: one of every L in a row.
 
-    It is the lane's own place in them; with `rotating` the next one in every pass, so that lanes
-    share inputs of fewer items than lanes; and with `scattered` a random place each time, so that
-    no condition on items goes by lanes. `size` is the number of positions in a pass, `INFINITE`, or
-    None if only the input knows: positions then go on until `end_pass` is called, and are counted
-    anew in the next.
+    It is a random place each time, so that no condition on items goes by lanes, and another one in
+    every pass, so that lanes share inputs of fewer items than lanes. `size` is the number of
+    positions in a pass, `INFINITE`, or None if only the input knows: positions then go on until
+    `end_pass` is called, and are counted anew in the next.
     """
 
-    def __init__(
-        self,
-        size: int | None,
-        opening: Opening,
-        *,
-        rotating: bool,
-        scattered: bool = False,
-    ) -> None:
+    def __init__(self, size: int | None, opening: Opening) -> None:
         lane = self.lane = opening.lane
         self._size = None if size == INFINITE else size
-        self._rotating = rotating
-        self._scattered = scattered and lane.count > 1
         self._pass, self._round = opening.counter("pass"), opening.counter("round")
         if (self._pass * (self._size or 0) + self._round * lane.count) >= LAST_START:
             raise StateError(f"the saved state is in pass {self._pass}: no stream is read so far")
@@ -673,10 +664,8 @@ class LaneShare:
         """Rounds of a pass, each of as many positions as there are lanes, one for each lane."""
         count = self.lane.count
         rounds = np.arange(self._round, self._round + _WINDOW)
-        turns = np.full(1, self._pass if self._rotating else 0)
-        if self._scattered:
-            turns = turns + (hash_positions(_SCATTER, rounds) % np.uint64(count)).astype(np.int64)
-        places = (self.lane.index + turns) % count + rounds * count
+        turns = (hash_positions(_SCATTER, rounds) % np.uint64(count)).astype(np.int64)
+        places = (self.lane.index + self._pass + turns) % count + rounds * count
         if self._size is not None:
             kept = places < self._size
             places, rounds = places[kept] + self._pass * self._size, rounds[kept]
@@ -697,22 +686,12 @@ class LaneReader(Stream[T]):
     """A lane's share of an input, whatever positions are asked for: for streams that read on until
     they find something.
 
-    `endless` readers go on from pass to pass, others raise `StopIteration` at the end of one. With
-    `rotating`, or if they are endless or scattered, the lane has another place in every pass.
+    `endless` readers go on from pass to pass, others raise `StopIteration` at the end of one.
     """
 
-    def __init__(
-        self,
-        dataset: Dataset[T],
-        opening: Opening,
-        *,
-        rotating: bool = False,
-        scattered: bool = False,
-    ) -> None:
+    def __init__(self, dataset: Dataset[T], opening: Opening) -> None:
         self._dataset, self._endless = dataset, opening.endless
-        size = dataset.size if dataset.sized else None
-        rotating = rotating or opening.endless or scattered
-        self._share = LaneShare(size, opening, rotating=rotating, scattered=scattered)
+        self._share = LaneShare(dataset.size if dataset.sized else None, opening)
         self._opening = opening._replace(endless=dataset.sized)
         self._input = dataset._addressed(self._opening.inner)
         self._empty_passes = 0

@@ -235,7 +235,7 @@ class _BatchStream(ContentStream[Any]):
 
     def __init__(self, node: BatchDataset[T_batch_co], opening: Opening) -> None:
         self._node, self._draws, self._most = node, True, MAX_ATTEMPTS
-        self._lane, state, self._reading, rotating = opening
+        self._lane, state, self._reading, _ = opening
         self._called = opening.counter("called")
         self._over, self._share = False, None
         inside = opening.inner._replace(endless=node.sized)
@@ -244,7 +244,7 @@ class _BatchStream(ContentStream[Any]):
         else:
             self._over = bool(opening.counter("over"))
             share = None if state is None else state_field(state, "share", dict)
-            self._share = LaneShare(None, opening._replace(state=share), rotating=rotating)
+            self._share = LaneShare(None, opening._replace(state=share))
             self._input = node.inputs[0]._addressed(inside)
 
     def ahead(self, positions: Int64Array) -> None:

@@ -155,9 +155,7 @@ class _GroupStream(Stream[T]):
 
     def _opened(self, state: State | None) -> LaneReader[Any]:
         opening = self._opening._replace(state=state, endless=False)
-        return LaneReader(
-            self._dataset.inputs[0], opening, rotating=self._opening.endless, scattered=True
-        )
+        return LaneReader(self._dataset.inputs[0], opening)
 
     def _read_saved(self) -> None:
         """Read the samples again that waited when the state was saved."""

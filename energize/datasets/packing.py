@@ -67,7 +67,6 @@ class PackingDataset(RoundsDataset[T_pack_co]):
     ['ac', 'bd', 'e']
     """
 
-    _scattered = True
     _many, _gives_batches = True, False
 
     buffer_size: int

@@ -71,10 +71,6 @@ class FoundDataset(Dataset[T_co]):
 class RoundsDataset(FoundDataset[T_co]):
     """A dataset that reads in rounds."""
 
-    _scattered: ClassVar[bool] = False
-    """Whether a lane reads at random places, so that nothing that recurs in the input goes by
-    lanes."""
-
     _single: ClassVar[bool] = False
     """Whether a round takes one item and gives one or none: given, it is over."""
 
@@ -122,13 +118,11 @@ class RoundStream(Stream[T]):
 
     def __init__(self, dataset: RoundsDataset[T], opening: Opening) -> None:
         self._dataset = dataset
-        self._lane, _, self._reading, rotating = opening
+        self._lane, _, self._reading, _ = opening
         self._before, self._done = opening.counter("before"), opening.counter("done")
         self._given = opening.counter("given")
         inside = opening.inner._replace(endless=False)
-        self._input: LaneReader[Any] = LaneReader(
-            dataset.inputs[0], inside, rotating=rotating, scattered=dataset._scattered
-        )
+        self._input: LaneReader[Any] = LaneReader(dataset.inputs[0], inside)
         self._start = self._input.state()
         self._steps: Iterator[Step[T]] | None = None
         self._items: Iterator[tuple[T, Origins]] | None = None

@@ -144,7 +144,7 @@ class FilterDataset(RoundsDataset[T_co]):
     [0, 2, 4]
     """
 
-    _scattered = _single = True
+    _single = True
 
     filter_fn: Callable[[Any], bool]
 
