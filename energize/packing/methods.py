@@ -24,6 +24,9 @@ MOST = 2**40
 
 HIDDEN_SIZE = 4096
 
+_ALIKE = 1.01
+"""Packs that cost so much of their mean, or less, are even enough."""
+
 
 def checked_capacity(capacity: Capacity, owner: str) -> tuple[int, ...]:
     """Return the capacities, each a whole number of at least 1; raise `ConfigError` otherwise."""
@@ -183,13 +186,13 @@ def balanced(
 
     What packs hold is what `first_fit` says; several capacities, as of tokens and of image tiles,
     hold together. `costs` are what samples cost, by default `attention_cost` of their first
-    lengths. There are as few packs as can be found, and never more than `best_fit` makes; where
-    packs are so full that samples do not fit in this way, those of `best_fit` are evened out by
-    moving samples from dear packs to cheap ones.
+    lengths. There are as few packs as can be found, and never more than `best_fit` makes. Where
+    capacities stand in the way of even costs, dear packs exchange samples with others, one for one
+    or for none, until they cost within a hundredth of the mean or no exchange helps.
 
     Without a capacity in the way, the dearest pack costs at most 4/3 of what it would in the best
     of all divisions. Packs come in the order of their first samples. n samples take O(n packs)
-    steps.
+    steps, and exchanges, where there are any, at most O(n * n) times the samples of a pack.
 
     Raises `ConfigError` for lengths or costs that are negative or above the capacity.
 
@@ -213,7 +216,7 @@ def balanced(
     divided = _cheapest_first(given, few)
     if divided is None:
         divided = fitted
-        _even_out(divided, given)
+    _even_out(divided, given)
     return _in_order_of_arrival(divided)
 
 
@@ -268,30 +271,42 @@ def _in_turn(given: _Given, count: int, order: Int64Array) -> list[list[int]] | 
 
 
 def _even_out(packs: list[list[int]], given: _Given) -> None:
-    """Move samples from the dearest packs to the cheapest, in place, while that brings two closer.
-
-    A pack that can give nothing to the cheapest gives nothing later: the cheapest only gets dearer.
+    """Exchange a sample of the dearest pack with one of another pack, or with none, in place, while
+    that makes the dearer of the two cheaper and packs differ by more than `_ALIKE`.
     """
-    sizes, costs = given.sizes, given.costs
-    totals = np.array([sum(costs[pack].tolist()) for pack in packs])
-    rooms = np.array([given.capacities - sizes[pack].sum(axis=0) for pack in packs])
-    gives = np.ones(len(packs), dtype=bool)
-    for _ in range(4 * len(sizes)):  # each of few samples would be moved a few times
-        giver, taker = int(np.where(gives, totals, -1.0).argmax()), int(totals.argmin())
-        if giver == taker or not gives[giver]:
-            return
-        gap = totals[giver] - totals[taker]
-        held = np.array(packs[giver], dtype=np.int64)
-        free = held[
-            (costs[held] > 0) & (costs[held] < gap) & (sizes[held] <= rooms[taker]).all(axis=1)
-        ]
-        if not len(free):
-            gives[giver] = False
+    count, none = len(packs), np.zeros(len(packs))
+    costs = np.concatenate([given.costs, none])  # after the samples, for each pack none of its own
+    sizes = np.concatenate([given.sizes, np.outer(none, given.capacities).astype(np.int64)])
+    where = np.concatenate([np.zeros(len(given.costs), dtype=np.int64), np.arange(count)])
+    for number, pack in enumerate(packs):
+        where[pack] = number
+    totals = np.bincount(where, costs)
+    rooms = given.capacities - np.array([sizes[where == pack].sum(axis=0) for pack in range(count)])
+    moved, enough, stuck = False, totals.mean() * _ALIKE, np.zeros(count, dtype=bool)
+    for _ in range(4 * len(given.costs)):  # each of few samples would be moved a few times
+        dear = int(np.where(stuck, 0.0, totals).argmax())
+        if stuck[dear] or totals[dear] <= enough:
+            if not moved:
+                break
+            stuck[:], moved = False, False
             continue
-        sample = int(free[np.abs(2 * costs[free] - gap).argmin()])
-        packs[giver].remove(sample)
-        packs[taker].append(sample)
-        for pack, sign in ((giver, -1), (taker, 1)):
-            totals[pack] += sign * costs[sample]
-            rooms[pack] -= sign * sizes[sample]
-            gives[pack] = True
+        held = np.flatnonzero(where == dear)
+        less = costs[held, None] - costs
+        dearer = np.maximum(totals[dear] - less, totals[where] + less)
+        for size, room in zip(sizes.T, rooms.T, strict=True):
+            shorter = size[held, None] - size
+            dearer[(shorter > room[where]) | (-shorter > room[dear])] = np.inf
+        dearer[:, where == dear] = np.inf
+        given_up, other = divmod(int(dearer.argmin()), len(costs))
+        if dearer[given_up, other] >= totals[dear]:
+            stuck[dear] = True
+            continue
+        mine, pack = held[given_up], where[other]
+        totals[[dear, pack]] += np.array([-1, 1]) * less[given_up, other]
+        rooms[[dear, pack]] += np.outer([1, -1], sizes[mine] - sizes[other])
+        where[mine] = pack
+        if other < len(given.costs):
+            where[other] = dear
+        stuck[[dear, pack]], moved = False, True
+    for number, pack in enumerate(packs):
+        pack[:] = np.flatnonzero(where[: len(given.costs)] == number).tolist()
