@@ -98,7 +98,7 @@ class BlendDataset(IndexedDataset[T_co]):
     `unit` is what shares count: "samples", or what these cost. A column of the sources, such as
     "tokens", or a function of columns (`lambda width, height: width * height / 196`) is known from
     the index: the blend stays indexed, and at every slot each dataset has its share of all costs
-    within about the costliest item (`CostScheme`). What is known only of encoded samples or packs
+    within a few costliest items (`CostScheme`). What is known only of encoded samples or packs
     is an `ItemCost`, of a field or a function of the item: the blend is then a stream, each lane of
     which takes its next item from the dataset that is owed most (`OwedSlots`). In both the unit
     decides the order, so no `scheme` is given; a blend by a column never ends.

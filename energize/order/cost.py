@@ -248,8 +248,8 @@ class CostScheme(WeightedScheme):
 
         (1 - share) * (its costliest item) + share * (the costliest items of all others together)
 
-    Of two sources that is no more than the costliest item. Of many it is far more than what
-    comes: as points are drawn apart, it grows with the square root of their number.
+    Of two sources that is no more than the costliest item. Of many, mixes were seen with up to 0.98
+    of it: 4.4 costliest items, where one source of 24 had three quarters.
 
     Nothing is replayed: which items had their turn by some time is looked up in each line, and the
     time at which there were n is found by bisection. Slots are looked at in windows of 16,384.
