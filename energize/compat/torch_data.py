@@ -194,11 +194,10 @@ class TorchDataset(IterableDataset[T], Generic[T]):
     read it know it: use `StatefulDataLoader`, which asks each of its workers, and goes on with as
     many ranks and workers.
 
-    **Streams** that N workers read need `lanes` that W * N divides (by default as many), and loops
-    of a number of steps that N divides. From loop to loop, only live workers know where they stand;
-    without `persistent_workers=True` new ones read it all again, with a warning. Where only reading
-    tells how long an epoch is, each worker reads all of it, and as many steps are padded as W * N
-    ranks would pad.
+    **Streams** that N workers read need loops of a number of steps that N divides. From loop to
+    loop, only live workers know where they stand; without `persistent_workers=True` new ones read
+    it all again, with a warning. Where only reading tells how long an epoch is, each worker reads
+    all of it, and as many steps are padded as W * N ranks would pad.
     """
 
     def __init__(

@@ -22,7 +22,7 @@ class Lane:
     What an indexed dataset delivers does not depend on the number of lanes. A stream, such as a
     filter, whose items can only be found one after another, is divided where it reads: each lane
     has its own part of the input. So which items a stream yields, and in which order, depends on
-    the number of lanes; on nothing else of who reads them.
+    the number of lanes, which loaders take from what is read; on nothing of who reads them.
     """
 
     index: int = 0

@@ -67,6 +67,8 @@ items few."""
 
 _SCATTER = derive("scatter")
 
+_SAMPLES_OF_A_LANE, _MOST_LANES = 1000, 64
+
 _FEWEST, _MOST = 10_000, 1_000_000
 """How many items may be read in a row without giving one before it is an error."""
 
@@ -602,6 +604,21 @@ def most_in_vain(dataset: Dataset[Any], lane: Lane) -> int:
         return _MOST
     share = -(-source.size // lane.count)
     return min(_MOST, max(_FEWEST, share * empty_passes(lane)))
+
+
+def lanes_of(dataset: Dataset[Any]) -> int:
+    """Return in how many lanes a stream is read where nobody says: by what it reads, so that it is
+    the same whoever reads it; one where a lane cannot be read without the others.
+
+    Each lane has 1,000 samples or more, as it makes its own batches, and fills its own buffers.
+    """
+    nodes = [dataset]
+    for node in nodes:
+        if not (node.indexed or node._divisible):
+            return 1
+        nodes += () if node.indexed else node.inputs
+    samples = sum(source.size for source in dataset.sources)
+    return min(_MOST_LANES, 1 << max(samples // _SAMPLES_OF_A_LANE, 1).bit_length() - 1)
 
 
 class WholeStream(Stream[T]):

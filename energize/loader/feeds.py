@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -44,7 +45,7 @@ _MISSING = object()
 _MARK_EVERY = 32
 """After how many items the state of a lane is noted, where nobody has asked for keys."""
 
-_MOST_LANES = 2**16
+MOST_LANES = 2**16
 """Ranks times workers of no run come near it, but a damaged state may."""
 
 
@@ -55,19 +56,6 @@ class Before:
     lane: int
     state: State | None
     items: int = 0
-
-
-def checked_lanes(lanes: int, ranks: Ranks) -> int:
-    """Return a number of lanes that the world size divides; raise `ConfigError` for another."""
-    if lanes > _MOST_LANES:
-        raise ConfigError(f"a run of {lanes} lanes is too large; {_MOST_LANES} are the most")
-    if lanes % ranks.world_size:
-        raise ConfigError(
-            f"a run of {lanes} lanes cannot be shared out to world_size {ranks.world_size}; world "
-            f"sizes that can have it: {divisors(lanes)}. The number of lanes is fixed when a run "
-            "starts: get_loader(lanes=...), a multiple of all world sizes that it shall have"
-        )
-    return lanes
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,8 +108,8 @@ class StreamState:
     def loaded(cls, state: State) -> StreamState:
         """From plain data; `StateError` for what cannot have been saved."""
         lanes = counter_field(state, "lanes")
-        if not 1 <= lanes <= _MOST_LANES:
-            raise StateError(f"the saved state has {lanes} lanes; there are 1 to {_MOST_LANES}")
+        if not 1 <= lanes <= MOST_LANES:
+            raise StateError(f"the saved state has {lanes} lanes; there are 1 to {MOST_LANES}")
         held = unpacked(state_field(state, "cursors", str), "cursors")
         cursors = held.get("cursors")
         whole = isinstance(cursors, list) and len(cursors) in (0, lanes) and len(held) == 1
@@ -252,17 +240,19 @@ class StreamFeed(Generic[T]):
     `_stop` is where its steps end: beyond its `_size` items, where the last steps are filled; None
     where only reading tells. A loop that began inside the epoch goes on in the next one, up to the
     same offset. Lanes are those of this rank; where the end has to be found and ranks
-    cannot talk, all lanes, and the items of other ranks are read and left out. What is missing is
+    cannot talk, all lanes. Where lanes are no multiple of ranks, several ranks read the same ones.
+    The items of other ranks are read then, and left out. What is missing is
     a copy of the last item delivered, or else of the first one there is.
     """
 
     def __init__(self, run: Run[T], place: StreamState, rank: ThisRank[T]) -> None:
         ranks, agreement, world = rank.ranks, rank.agreement, rank.ranks.world_size
-        lanes = checked_lanes(place.lanes, ranks)
+        lanes = place.lanes
+        shared = math.gcd(lanes, world)  # ranks that differ by a multiple of it read the same lanes
         # Ranks that cannot talk each read all lanes, so that they know where epochs end.
         known = run.endless or run.stream.sized
         hosts_all = agreement is None and not (run.settings.apart and known)
-        first, every = (0, 1) if hosts_all else (ranks.rank, world)
+        first, every = (0, 1) if hosts_all else (ranks.rank % shared, shared)
         order = [(place.position + turn) % lanes for turn in range(first, lanes, every)]
         missing = set(order) - place.cursors.keys() if place.cursors else set()
         if missing and agreement is not None:
@@ -276,6 +266,13 @@ class StreamFeed(Generic[T]):
                 "is a copy of one that shared them with other ranks. Give it their state_dict(), "
                 "which knows all lanes"
             )
+        if shared < world and not (hosts_all or rank.last or ranks.rank):
+            text = (
+                "each of the %d lanes of a stream is read by %d of the %d ranks, which leave out "
+            )
+            text += "what is others': right, and slower. In a new run get_loader(lanes=%d), which "
+            text += "is another order, has each read once"
+            _log.warning(text, lanes, world // shared, world, world * max(1, run.workers))
         states = {lane: place.cursors.get(lane) for lane in order}
         self._run, self._ranks, self._agreement = run, ranks, agreement
         self._count, self._uneven, self._loop = lanes, run.settings.uneven, run.loop
@@ -285,13 +282,13 @@ class StreamFeed(Generic[T]):
         self._lanes = rank.read(run, LaneSet(lanes, run.edits, run.endless), states)
         self._epoch, self._position, self._step = place.epoch, place.position, place.step
         self._offset, self._wraps = place.offset, 0 < place.offset <= place.position
-        self._first = place.position % world
+        self._first, self._shared, self._hosted = place.position % shared, shared, order
         self._over = {
             lane
             for lane, cursor in place.cursors.items()
             if counter_field(cursor, "epoch") > place.epoch
         }
-        self._played = list(range(world)) if hosts_all else [ranks.rank]
+        self._played = range(first, world, every)
         self._last = rank.last
         self._made = self._dropped = 0
         self._came = self._ended = False
@@ -388,19 +385,22 @@ class StreamFeed(Generic[T]):
         ranks = range(self._ranks.world_size)
         if self._stop is not None:
             return None if self._stopped else [self._position + r < self._size for r in ranks]
-        mine = [self._look(rank) for rank in self._played]
+        turns = [self._look(rank) for rank in self._played]
         if self._agreement is not None:
-            mine = [t for (t,) in self._agreement.numbers(mine, "the next step of a stream")]
-        if all(turn == _OVER for turn in mine):
+            mine = [turns[self._played.index(self._ranks.rank)]]
+            turns = [t for (t,) in self._agreement.numbers(mine, "the next step of a stream")]
+        if all(turn == _OVER for turn in turns):
             return None
-        return [turn == _ITEM for turn in mine]
+        return [turn == _ITEM for turn in turns]
 
     def _look(self, rank: int) -> int:
         """Return what a rank has for this step, as far as reading tells."""
-        lane = self._lane(rank)
+        lane, before = self._lane(rank), rank // self._count  # ranks with their turns at the lane
         if lane not in self._over:
-            if self._lanes.has(lane):
+            if self._lanes.has(lane, before):
                 return _ITEM
+            if before:
+                return _NONE
             self._over.add(lane)
         return _OVER if self._over.issuperset(self._lanes_of(rank)) else _NONE
 
@@ -409,21 +409,18 @@ class StreamFeed(Generic[T]):
 
     def _take(self, rank: int) -> T:
         lane = self._lane(rank)
-        if rank != self._ranks.rank:
-            return self._lanes.take(lane)
-        self._note(lane)
+        before = self._marks[lane] = self._noted(lane)
         item = self._lanes.take(lane)
-        self.made = self._lanes.made
+        if rank == self._ranks.rank:
+            self._before, self.made = before, self._lanes.made
         return item
 
-    def _note(self, lane: int) -> None:
-        """Note where the lane stands, or how many items it has given since that was noted."""
+    def _noted(self, lane: int) -> Before:
+        """Return where the lane stands, or how many items it has given since that was noted."""
         mark = self._marks.get(lane)
         if mark is None or mark.items + 1 >= self._mark_every:
-            self._before = Before(lane, self._lanes.state(lane))
-        else:
-            self._before = Before(lane, mark.state, mark.items + 1)
-        self._marks[lane] = self._before
+            return Before(lane, self._lanes.state(lane))
+        return Before(lane, mark.state, mark.items + 1)
 
     def _is_step(self, has: list[bool]) -> bool:
         """Return whether what ranks have makes a step of this one."""
@@ -443,7 +440,7 @@ class StreamFeed(Generic[T]):
         return filling and self._made % self._accumulated != 0
 
     def _end_epoch(self) -> None:
-        for lane in self._hosted_lanes():
+        for lane in self._hosted:
             with suppress(StopIteration):
                 while lane not in self._over:
                     self._lanes.take(lane)
@@ -454,18 +451,14 @@ class StreamFeed(Generic[T]):
         self._epoch, self._position, self._ended = self._epoch + 1, 0, True
 
     def _lanes_of(self, rank: int) -> range:
-        world = self._ranks.world_size
-        return range((self._first + rank) % world, self._count, world)
-
-    def _hosted_lanes(self) -> list[int]:
-        return [lane for rank in self._played for lane in self._lanes_of(rank)]
+        return range((self._first + rank) % self._shared, self._count, self._shared)
 
     def state(self) -> StreamState:
         """Return the state of the lanes that are hosted here."""
         if self._stopped and not self._ended:
             self._end_epoch()
         step = 0 if self._loop is None else self._step % self._loop
-        cursors = {lane: self._lanes.state(lane) for lane in self._hosted_lanes()}
+        cursors = {lane: self._lanes.state(lane) for lane in self._hosted}
         offset = self._position if self._at_offset else self._offset
         return StreamState(self._count, self._epoch, self._position, step, cursors, offset)
 

@@ -8,7 +8,7 @@ reader, from front to back, and the items of all lanes are taken in turn.
 from __future__ import annotations
 
 import time
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Generic, NamedTuple, TypeVar
@@ -121,24 +121,24 @@ class HereLanes(Generic[T]):
         if not self._streams:
             for cursor in self._cursors.values():
                 cursor.left = left
-        self._peeked: dict[int, tuple[T, Made, State]] = {}
+        self._peeked: defaultdict[int, deque[tuple[T, Made, State]]] = defaultdict(deque)
         self.made: Made = NOTHING
 
-    def has(self, lane: int) -> bool:
-        """Return whether the lane has another item; read it if that has to be known."""
-        if lane not in self._peeked:
-            cursor = self._cursors[lane]
+    def has(self, lane: int, after: int = 0) -> bool:
+        """Return whether the lane has another item after so many; read on if that is not known."""
+        peeked, cursor = self._peeked[lane], self._cursors[lane]
+        while len(peeked) <= after:
             before = cursor.state()
             try:
-                self._peeked[lane] = next(cursor), flat(cursor.origin), before
+                peeked.append((next(cursor), flat(cursor.origin), before))
             except StopIteration:
                 return False
         return True
 
     def take(self, lane: int) -> T:
         """Return the lane's next item; raise `StopIteration` at the end of its epoch."""
-        if self._peeked and lane in self._peeked:
-            item, self.made, _ = self._peeked.pop(lane)
+        if self._peeked and self._peeked[lane]:
+            item, self.made, _ = self._peeked[lane].popleft()
             return item
         cursor = self._cursors[lane]
         item = next(cursor)
@@ -148,8 +148,8 @@ class HereLanes(Generic[T]):
 
     def state(self, lane: int) -> State | None:
         """Return the lane's state after what was taken; None before its first item."""
-        if lane in self._peeked:
-            return self._peeked[lane][2]
+        if self._peeked[lane]:
+            return self._peeked[lane][0][2]
         state: State = self._cursors[lane].state()
         return state
 

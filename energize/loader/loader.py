@@ -478,7 +478,7 @@ class Loader(Generic[T]):
         if self._before is not None:
             return self._before
         if self._feed is None and self._resume is None:
-            self._resume = self._run.start(self.worker_config.ranks())
+            self._resume = self._run.start()
         return self._next_place()
 
     def _next_place(self) -> Place:
@@ -829,10 +829,11 @@ def get_loader(
     `Loader`.
     `rewind`: whether each loop begins at the first item, as validation does; by default where the
     dataset or the framework says that it validates, see `Loader`.
-    `lanes`: in how many parts a stream (a dataset with a `FilterDataset`, say) is read, by default
-    world_size * num_workers of the start. It is fixed for the run and kept in its state: the stream
-    is the same for every world size that divides it, and any number of workers up to it helps. So
-    give a multiple of all world sizes that a run shall have. An indexed dataset needs none.
+    `lanes`: in how many parts a stream (a dataset with a `FilterDataset`, say) is read; by default
+    one for each 1,000 samples of its sources, a power of two up to 64. It is fixed for the run and
+    kept in its state, and the stream is then the same on any ranks and workers. It is read fastest
+    where world_size * num_workers divides it; each lane holds buffers of its own. An indexed
+    dataset needs none.
     `global_batch_size`, `micro_batch_size`: samples of an optimizer step and of an item of the
     dataset (by default its `batch_size`). Global batches are then equal for every world size that
     divides them, `Loader.accumulation_steps` is what fills one, and the last one of an epoch is

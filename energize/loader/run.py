@@ -15,7 +15,7 @@ from energize.core.dataset import Dataset, IndexedDataset
 from energize.core.description import config_of, differences, digest, unpacked
 from energize.core.lanes import Lane, Ranks
 from energize.core.restoring import is_endless, without_loops
-from energize.core.stream import INFINITE, State, counter_field
+from energize.core.stream import INFINITE, State, counter_field, lanes_of
 from energize.core.trace import Reading, log_failure
 from energize.datasets.order import ConcatDataset, LimitDataset
 from energize.errors import (
@@ -34,7 +34,6 @@ from energize.loader.feeds import (
     StreamFeed,
     StreamState,
     ThisRank,
-    checked_lanes,
     divisors,
     global_items,
     offset_of,
@@ -138,13 +137,12 @@ class Run(Generic[T]):
         known = self.stream.sized and self.stream.size != INFINITE and not self.endless
         return place.position + (place.epoch * self.stream.size if known else 0)
 
-    def start(self, ranks: Ranks) -> Place:
+    def start(self) -> Place:
         """Return the place before the first item."""
         if self.dataset.indexed:
             state = cast("IndexedDataset[T]", self.dataset)._state_at(0)
             return state if self.loop is None else state | {"step": 0}
-        lanes = self.settings.lanes or ranks.world_size * max(1, self.workers)
-        return StreamState(checked_lanes(lanes, ranks))
+        return StreamState(self.settings.lanes or lanes_of(self.given))
 
     def saved(self, place: Place, agreement: Agreement | None) -> State:
         """Return a place as plain data, gathered from all ranks if each knows some lanes only."""

@@ -22,7 +22,7 @@ from energize.core.dataset import Dataset
 from energize.core.lanes import WorkerConfig
 from energize.errors import ConfigError, nearest
 from energize.loader.failures import OnError
-from energize.loader.feeds import UNEVEN
+from energize.loader.feeds import MOST_LANES, UNEVEN
 from energize.loader.watchdog import Patience
 from energize.report import Ledger
 
@@ -61,7 +61,7 @@ class LoaderSettings:
     """The arguments of `get_loader`; made by `checked_settings`."""
 
     uneven: Literal["pad", "drop", "repeat", "allow"] = "pad"
-    lanes: Count | None = None
+    lanes: Annotated[Count, Field(le=MOST_LANES)] | None = None
     global_batch_size: Count | None = None
     micro_batch_size: Count | None = None
     prefetch_factor: Count | None = None

@@ -580,13 +580,14 @@ class WorkerLanes(Generic[T]):
         pool.run, pool.lanes = pool.run + 1, self
         self._ask()
 
-    def has(self, lane: int) -> bool:
+    def has(self, lane: int, after: int = 0) -> bool:
         known = self._lanes[lane]
-        while not known.waiting:
+        while len(known.waiting) <= after:
             if known.error is not None:
                 raise known.error.rebuilt()
             if known.end is not None:
-                known.taken = known.end
+                if not known.waiting:
+                    known.taken = known.end
                 return False
             if not known.owed:
                 self._ask_for(lane, known, 1)

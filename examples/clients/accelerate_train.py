@@ -28,7 +28,7 @@ from examples.clients.common import (
 )
 from examples.command_line import run
 
-RANKS, LANES, GLOBAL_BATCH = 2, 4, 16
+RANKS, GLOBAL_BATCH = 2, 16
 
 SAVED_AFTER = 4
 """Steps of each rank: a checkpoint holds no gradients, so it comes after a whole global batch."""
@@ -50,7 +50,6 @@ class Run:
         self.loader: Loader[Numbers] = get_loader(
             DATASETS[name],
             worker_config=WorkerConfig(num_workers=1),
-            lanes=None if DATASETS[name].indexed else LANES,
             global_batch_size=GLOBAL_BATCH,
             micro_batch_size=BATCH_SIZE,
         )

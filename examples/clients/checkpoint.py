@@ -18,19 +18,13 @@ from energize import Dataset, Loader, WorkerConfig, get_loader
 from examples.clients.common import Numbers, alike, batches, numbers, of_all_ranks, on_ranks, stream
 from examples.command_line import run
 
-LANES = 12
-"""A multiple of all world sizes that the run shall have: 1, 2, 3, 4, 6 and 12 can share it."""
-
 DATASETS: dict[str, Dataset[Numbers]] = {"indexed": batches(30), "stream": stream(30)}
 
 
 def loaders() -> dict[str, Loader[Numbers]]:
     """A loader of each dataset, for this rank."""
     config = WorkerConfig(num_workers=1)
-    return {
-        name: get_loader(each, worker_config=config, lanes=None if each.indexed else LANES)
-        for name, each in DATASETS.items()
-    }
+    return {name: get_loader(each, worker_config=config) for name, each in DATASETS.items()}
 
 
 def trained(loader: Loader[Numbers], steps: int | None = None) -> list[list[int]]:
@@ -76,8 +70,7 @@ def main() -> bool:
         before = json.loads((folder / "before.json").read_text())
         after = json.loads((folder / "after.json").read_text())
     for name, dataset in DATASETS.items():
-        lanes = None if dataset.indexed else LANES
-        with get_loader(dataset, worker_config=WorkerConfig(0, 1), lanes=lanes) as loader:
+        with get_loader(dataset, worker_config=WorkerConfig(0, 1)) as loader:
             whole = [numbers(batch) for _ in range(2) for batch in loader]
         found = [batch for batch in before[name] + after[name] if batch]  # without padding
         equal.append(alike(f"Batches of the {name} dataset, two epochs", whole, found))

@@ -20,7 +20,7 @@ from examples.clients import common
 from examples.clients.common import BATCH_SIZE, Numbers, alike, batches, numbers, stream
 from examples.command_line import run
 
-RANKS, LANES, GLOBAL_BATCH, STEPS, SAVED_AFTER = 2, 4, 16, 14, 10
+RANKS, GLOBAL_BATCH, STEPS, SAVED_AFTER = 2, 16, 14, 10
 """Optimizer steps, of 4 batches each: an epoch of 11 is 3 of them, the last filled with padding. So
 the checkpoint lies within the fourth epoch."""
 
@@ -84,7 +84,6 @@ def train(name: str, folder: Path, *, resumed: bool) -> dict[str, Any]:
     loader: Loader[Numbers] = get_loader(
         dataset,
         worker_config=WorkerConfig(num_workers=1),
-        lanes=None if dataset.indexed else LANES,
         global_batch_size=GLOBAL_BATCH,
         micro_batch_size=BATCH_SIZE,
     )

@@ -20,7 +20,7 @@ from energize import Dataset, EpochizeDataset, Loader, RepeatDataset, WorkerConf
 from examples.clients.common import Numbers, alike, batches, loss_of, new_model, numbers, stream
 from examples.command_line import run
 
-RANKS, LANES = 2, 4
+RANKS = 2
 
 DATASETS: dict[str, Dataset[Numbers]] = {
     "epochs of 11 batches": batches(11),
@@ -34,12 +34,7 @@ STOPPED_AFTER = 9
 
 def loader(name: str) -> Loader[Numbers]:
     """A loader that is made before there are ranks; they are looked up when it is read."""
-    indexed = DATASETS[name].indexed
-    return get_loader(
-        DATASETS[name],
-        worker_config=WorkerConfig(num_workers=1),
-        lanes=None if indexed else LANES,
-    )
+    return get_loader(DATASETS[name], worker_config=WorkerConfig(num_workers=1))
 
 
 class Module(lightning.LightningModule):

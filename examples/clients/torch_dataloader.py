@@ -23,7 +23,7 @@ from energize.compat.torch_data import as_torch_dataset
 from examples.clients.common import Numbers, alike, batches, numbers, stream
 from examples.command_line import run
 
-WORKERS, LANES = 2, 4
+WORKERS = 2
 
 INDEXED = batches(11)
 
@@ -34,7 +34,7 @@ STREAM = EpochizeDataset(RepeatDataset(stream(13)), 8)
 def torch_dataset(dataset: Dataset[Numbers]) -> Any:
     """What DataLoader takes."""
     config = WorkerConfig(rank=0, world_size=1)
-    return as_torch_dataset(dataset, worker_config=config, lanes=None if dataset.indexed else LANES)
+    return as_torch_dataset(dataset, worker_config=config)
 
 
 def epochs(loader: Any, count: int) -> list[list[int]]:
@@ -44,8 +44,7 @@ def epochs(loader: Any, count: int) -> list[list[int]]:
 
 def expected(dataset: Dataset[Numbers], count: int) -> list[list[int]]:
     """What energize's own loader delivers."""
-    lanes = None if dataset.indexed else LANES
-    with get_loader(dataset, worker_config=WorkerConfig(0, 1), lanes=lanes) as loader:
+    with get_loader(dataset, worker_config=WorkerConfig(0, 1)) as loader:
         return epochs(loader, count)
 
 

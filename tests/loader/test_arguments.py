@@ -14,7 +14,6 @@ from energize import (
     BlendDataset,
     ConcatDataset,
     ConfigError,
-    FilterDataset,
     LimitDataset,
     Loader,
     MapDataset,
@@ -27,7 +26,7 @@ from energize import (
 )
 from energize.data.memory import ListSource
 from energize.errors import EmptyDatasetError
-from tests.support.datasets import is_even, numbers
+from tests.support.datasets import numbers
 
 
 @pytest.mark.parametrize(
@@ -70,13 +69,6 @@ def test_two_different_seed_offsets_are_refused():
     dataset = numbers(6)._with_worker_config(WorkerConfig(seed_offset=3))
     with pytest.raises(ConfigError, match=r"seed_offset 4.*seed_offset 3"):
         get_loader(dataset, worker_config=WorkerConfig(seed_offset=4))
-
-
-def test_a_world_size_that_lanes_do_not_fit_lists_those_that_do():
-    stream = FilterDataset(numbers(60), is_even)
-    loader = get_loader(stream, worker_config=WorkerConfig(rank=0, world_size=5), lanes=12)
-    with pytest.raises(ConfigError, match=r"12 lanes .* world_size 5.*: 1, 2, 3, 4, 6, 12"):
-        list(loader)
 
 
 ARGUMENTS = {

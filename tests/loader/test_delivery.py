@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 import time
+from itertools import islice
 from typing import Any
 
 import pytest
@@ -13,18 +14,24 @@ from hypothesis import strategies as st
 
 from energize import (
     BatchDataset,
+    BlendDataset,
     ConfigError,
     EmptyDatasetError,
     FilterDataset,
+    IterableSource,
     LimitDataset,
     MapDataset,
     RepeatDataset,
     ShuffleDataset,
     StateError,
+    WorkerConfig,
+    get_loader,
 )
+from energize.core.stream import lanes_of
 from energize.errors import EncoderError, LoaderError, SubstitutionError
 from energize.loader import Loader
 from energize.loader.feeds import UNEVEN
+from energize.loader.settings import checked_settings
 from tests.support.datasets import is_even, numbers, shuffled
 from tests.support.loading import loader_of, prints, steps_in_turns, take
 from tests.support.trees import build
@@ -138,6 +145,38 @@ def test_equal_steps_of_streams_of_known_length(size, uneven, ranks):
         assert all(pads == (uneven == "pad") for _, pads in items[size:])
 
 
+@pytest.mark.parametrize("apart", [False, True])
+@pytest.mark.parametrize("lanes", [None, 6])
+def test_a_stream_is_the_same_on_any_ranks(lanes, apart, caplog):
+    """Of ranks that cannot talk each reads all lanes, unless it is apart and knows the end."""
+    dataset = RepeatDataset(FilterDataset(numbers(4500), is_even))
+    settings = checked_settings(lanes=lanes, apart=apart)
+    whole = None
+    for ranks in (1, 2, 4, 5, 9):
+        loaders = [Loader(dataset, WorkerConfig(rank, ranks), settings) for rank in range(ranks)]
+        steps = zip(*(islice(each, 36 // ranks) for each in loaders), strict=True)
+        items = [item for step in steps for item in step]
+        whole = whole or items
+        assert items == whole[: len(items)]
+    told = [each.getMessage() for each in caplog.records]
+    assert len(told) == (2 + (lanes is not None)) * apart
+    assert not apart or f"each of the {lanes or 4} lanes of a stream is read by" in told[0]
+
+
+def test_as_many_lanes_as_what_is_read_is_worth():
+    many, few, unknown = numbers(10**6), numbers(1999), IterableSource(range(9))
+    table = {
+        1: [few, unknown, BlendDataset((many, 1), (unknown, 1)), LimitDataset(unknown, 3)],
+        2: [BlendDataset((few, 1), (numbers(1), 1))],
+        16: [numbers(31_999)],
+        64: [many, RepeatDataset(many)],
+    }
+    for lanes, below in table.items():
+        assert [lanes_of(FilterDataset(each, is_even)) for each in below] == [lanes] * len(below)
+    with pytest.raises(ConfigError, match=r"lanes: .*65536"):
+        get_loader(many, lanes=2**16 + 1)
+
+
 class TestGlobalBatches:
     def batches(self, size=22):
         return BatchDataset(ShuffleDataset(numbers(size)), 2, list)
@@ -216,16 +255,14 @@ def check_one_stream(tree, lanes: int, legs: list[tuple[int, int]], uneven: str)
     assert got[:ITEMS] == whole[: len(got)]
 
 
-def legs_for(tree, lanes: int) -> st.SearchStrategy[list[tuple[int, int]]]:
-    worlds = [1, 2, 3, 5] if tree.indexed else [w for w in (1, 2, 3, 4, 6) if lanes % w == 0]
-    leg = st.tuples(st.sampled_from(worlds), st.integers(0, 6))
-    return st.lists(leg, min_size=1, max_size=4)
+LEGS = st.lists(st.tuples(st.integers(1, 6), st.integers(0, 6)), min_size=1, max_size=4)
+"""So many ranks, and steps."""
 
 
 def check(tree, data) -> None:
     lanes = data.draw(st.sampled_from([1, 2, 3, 4, 6]))
     try:
-        check_one_stream(tree, lanes, data.draw(legs_for(tree, lanes)), uneven="pad")
+        check_one_stream(tree, lanes, data.draw(LEGS), uneven="pad")
     except (EmptyDatasetError, SubstitutionError):
         assume(False)  # filters and skips that leave nothing; that this is an error is tested
 

@@ -81,7 +81,7 @@ def test_all_ranks_have_one_state_after_every_step(found):
 
 def test_ranks_end_a_stream_together_where_only_reading_tells(found):
     loops = found["a_finite_stream"]
-    with loader_of(filtered(), lanes=12) as loader:
+    with loader_of(filtered(), lanes=6) as loader:
         assert [items for items, _ in loops] == [list(loader), list(loader)]
     for items, steps in loops:
         assert len(set(steps)) == 1
@@ -119,13 +119,13 @@ def test_shares_in_tokens_are_those_of_one_process_and_resume(found, name):
     mix = {"column": texts.by_column, "packs": texts.by_pack}[name]()
     ranks = found["shares_in_tokens_resumed"][name]
     assert ranks["states"] == 1
-    with loader_of(LimitDataset(texts.batches(mix, 2), 41), lanes=12) as loader:
+    with loader_of(LimitDataset(texts.batches(mix, 2), 41)) as loader:
         one = take(loader, 41 + 9 * RANKS)
     assert [[tuple(each) for each in batch] for batch in ranks["read"]] == one
 
 
 def test_a_stream_goes_on_between_two_steps_of_these_ranks(found):
-    with loader_of(filtered(), lanes=12) as loader:
+    with loader_of(filtered(), lanes=6) as loader:
         epochs = [list(loader), list(loader)]
     assert found["a_stream_resumed_between_two_steps"] == [epochs[0][9:], epochs[1]]
 

@@ -62,7 +62,7 @@ def alike(sequences, whole):
 
 def trained_on(dataset, steps):
     """Whether training goes on in the stream, as far as an epoch that two ranks do not pad."""
-    with get_loader(dataset, lanes=None if dataset.indexed else 4) as loader:
+    with get_loader(dataset) as loader:
         whole = [numbers(batch) for _ in range(2) for batch in loader]
     in_turn = [batch for step in steps for batch in step]
     known = in_turn.index([]) if [] in in_turn else len(in_turn)

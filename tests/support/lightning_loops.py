@@ -18,7 +18,7 @@ import torch
 from energize import get_loader
 from examples.clients.common import batches, numbers, on_ranks, stream
 
-RANKS, LANES = 2, 4
+RANKS = 2
 
 
 class Module(lightning.LightningModule):
@@ -64,7 +64,7 @@ def fit(
         callbacks=[] if save is None else [Save(*save)],
         **options,
     )
-    loaders = (get_loader(each, lanes=None if each.indexed else LANES) for each in (train, val))
+    loaders = map(get_loader, (train, val))
     trainer.fit(Module(seen), *loaders, ckpt_path=path, weights_only=False)
     return seen
 

@@ -163,7 +163,7 @@ def states_after_every_step():
         (filtered(), 1),
         (FilterDataset(numbers(9), odd), 0),
     ):
-        with get_loader(dataset, worker_config=config(workers), lanes=8) as loader:
+        with get_loader(dataset, worker_config=config(workers), lanes=6) as loader:
             steps = 0
             while steps < 9:
                 for _ in loader:
@@ -175,7 +175,7 @@ def states_after_every_step():
 @check
 def a_finite_stream():
     """Lanes on other ranks, whose end only reading tells."""
-    with get_loader(filtered(), worker_config=config(2), lanes=12) as loader:
+    with get_loader(filtered(), worker_config=config(2), lanes=6) as loader:
         return [in_turn(loader), in_turn(loader)]
 
 
@@ -208,11 +208,11 @@ def shares_in_tokens_resumed():
     found = {}
     for name, mix in (("column", texts.by_column()), ("packs", texts.by_pack())):
         dataset = LimitDataset(texts.batches(mix, 2), 41)
-        with get_loader(dataset, worker_config=config(1), lanes=12) as loader:
+        with get_loader(dataset, worker_config=config(1)) as loader:
             before, _ = in_turn(loader, 9)
             state = loader.state_dict()
             states = gathered(json.dumps(state))
-        with get_loader(dataset, lanes=12) as other:
+        with get_loader(dataset) as other:
             other.load_state_dict(state)
             after, steps = [], 0
             while steps < 11:
@@ -259,10 +259,10 @@ def level_batches_resumed():
 @check
 def a_stream_resumed_between_two_steps():
     """Three ranks have made three steps, which is no whole number of steps of four."""
-    alone = get_loader(filtered(), worker_config=WorkerConfig(0, 3), lanes=12)
+    alone = get_loader(filtered(), worker_config=WorkerConfig(0, 3), lanes=6)
     for _, _ in zip(range(3), alone, strict=False):
         pass
-    with get_loader(filtered(), worker_config=config(1), lanes=12) as loader:
+    with get_loader(filtered(), worker_config=config(1), lanes=6) as loader:
         loader.load_state_dict(alone.state_dict())
         return [in_turn(loader)[0], in_turn(loader)[0]]
 

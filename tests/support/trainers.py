@@ -376,7 +376,7 @@ def left(leave: Any) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for name, make in OF_EACH.items():
         seen: list[Any] = []
-        train = get_loader(make(22), lanes=None if name == "indexed" else 4)
+        train = get_loader(make(22))
         val = get_loader(ConcatDataset(batches(10)))
         leave(train, val, lambda what, batch, seen=seen: seen.append([what, numbers(batch)]))
         of_ranks: list[Any] = [None] * dist.get_world_size()
