@@ -369,14 +369,17 @@ def plan(
     steps: Annotated[int, Option(min=1, help="How many batches of all ranks together.")] = 1,
     world_size: Annotated[int | None, Option(min=1, help="Show which of so many ranks.")] = None,
     keys: Annotated[bool, Option("--keys", help="Show keys; this opens the shards.")] = False,
+    read: Annotated[
+        bool, Option("--read", help="Read a run that packs or filters, up to these steps.")
+    ] = False,
     as_json: mixes.AsJson = False,
 ) -> None:
     """Show which samples of which sources the batches of some steps are made of.
 
     Nothing but the metadata of the folders is read, and a far step costs what the first one does.
     """
-    dataset = run.read(mix)
-    batches = planned(dataset, at, steps, world_size=world_size, keys=keys)
+    dataset = run.read(mix, samples=read)
+    batches = planned(dataset, at, steps, world_size=world_size, keys=keys, read=read)
     if as_json:
         for batch in batches:
             print_json(asdict(batch), indent=None)
@@ -389,6 +392,8 @@ def plan(
     samples = totals.total()
     parts = [f"{name} {n:,} ({100 * n / samples:.1f} %)" for name, n in totals.most_common()]
     total = f"{counted(steps, 'step')}, {counted(samples, 'sample')}: {', '.join(parts)}"
+    if not dataset.indexed:
+        total += "; read, as no plan says what is packed or left out"
     console.say(total if run.validates else f"{total}; weights count {weighed_in(dataset)}")
 
 
@@ -441,6 +446,10 @@ def simulate(
         int | None, Option(min=1, help="How many batches of all ranks; by default to the end.")
     ] = None,
     plot: Plot = None,
+    read: Annotated[
+        int | None,
+        Option(min=1, help="Read so many batches of a run that packs or filters, to estimate all."),
+    ] = None,
     as_json: mixes.AsJson = False,
 ) -> None:
     """Show what a run of many steps takes of each source, and when it begins to repeat.
@@ -449,12 +458,17 @@ def simulate(
     """
     if plot is not None:
         check_plot(plot)
-    dataset = indexed(run.read(mix), "simulate")
-    if steps is None and dataset.size == INFINITE:
-        raise ConfigError("this mix never ends; say with --steps how many steps to look at")
+    dataset = run.read(mix, samples=read is not None)
+    if read is None:
+        indexed(dataset, "simulate", "--read 100")
+    if steps is None and (not dataset.sized or dataset.size == INFINITE):
+        raise ConfigError(
+            "this mix never ends, or only reading tells where; say with --steps how many steps to "
+            "look at"
+        )
     steps = steps or dataset.size
     intervals = 1 if plot is None else intervals_for(dataset, steps)
-    simulation = simulated(dataset, steps, intervals=intervals)
+    simulation = simulated(dataset, steps, intervals=intervals, read=read)
     if as_json:
         print_json(_as_json(simulation, validates=run.validates))
     else:
@@ -470,6 +484,7 @@ def _as_json(simulation: Simulation, *, validates: bool) -> dict[str, Any]:
         "samples": simulation.samples,
         "weights_count": None if validates else simulation.unit,
         "validates": validates,
+        "read": simulation.read,
         "stages": [asdict(each) for each in simulation.stages],
         "sources": [{**asdict(each), "epochs": each.epochs} for each in simulation.sources],
     }
@@ -478,6 +493,8 @@ def _as_json(simulation: Simulation, *, validates: bool) -> dict[str, Any]:
 def _show_simulation(console: Console, simulation: Simulation, *, validates: bool) -> None:
     steps, samples = simulation.steps, simulation.samples
     length = f"{counted(steps, 'step')}, {counted(samples, 'sample')}"
+    if simulation.read is not None:
+        length += f", estimated from the {simulation.read:,} batches that were read"
     if validates:
         console.say(f"Validation, every sample once in stored order: {length}")
     else:

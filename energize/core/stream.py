@@ -368,6 +368,8 @@ class IndexedStream(Stream[T]):
     def at(self, position: int, attempt: int = 0) -> T:
         attempt *= MAX_ATTEMPTS
         self.origin = (Origin(0, position, attempt=attempt),)
+        if self._reading.taken is not None:
+            self._reading.taken(self._dataset)
         if not attempt:
             while self._read or self._coming:
                 if not self._read:

@@ -117,8 +117,9 @@ class Reading:
     `listed`: samples that are left out without being read. `left_out` counts those that are left
     out for whatever reason. `tolerance`: how many failures in a row of one function end the run,
     None for any number. `config`: the worker config that functions may ask for, if any. `threads`:
-    those of torch while functions are called. What else reading needs one day is another field, and
-    no signature changes.
+    those of torch while functions are called. `taken` is told of each item that a stream takes of
+    an indexed dataset, which it is given. What else reading needs one day is another field, and no
+    signature changes.
     """
 
     attempt: int = 0
@@ -130,6 +131,7 @@ class Reading:
     tolerance: int | None = None
     config: Any = None
     threads: int = 1
+    taken: Callable[[Dataset[Any]], None] | None = None
 
     def leave_out(
         self, failed: Failed, dataset: Any, made: int | Sequence[Any] | None, attempt: int = 0

@@ -55,7 +55,8 @@ def intervals_for(dataset: IndexedDataset[Any], steps: int) -> int:
     >>> intervals_for(blend, 100), intervals_for(blend, 6400), intervals_for(blend, 10**9)
     (12, 100, 400)
     """
-    items = steps if weighed_in(dataset) == BATCHES else int(dataset.consumed(steps).sum())
+    whole = weighed_in(dataset) == BATCHES or not dataset.indexed
+    items = steps if whole else int(dataset.consumed(steps).sum())
     return max(_FEWEST, min(_MOST, items // _EACH))
 
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
+from collections import Counter, deque
 from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from functools import partial
-from itertools import pairwise
+from itertools import count, islice, pairwise
 from typing import Any, cast
 
 import numpy as np
@@ -17,7 +19,10 @@ from energize.core.blends import ContinuedDataset
 from energize.core.checks import checked_whole
 from energize.core.costs import ColumnCost
 from energize.core.dataset import Dataset, IndexedDataset
-from energize.core.trace import Refs
+from energize.core.lanes import Lane
+from energize.core.restoring import without_loops
+from energize.core.stream import lanes_of
+from energize.core.trace import Reading, Refs
 from energize.data.join import JoinedSource
 from energize.data.selection import PropertySource, source_labels
 from energize.data.source import Source
@@ -26,7 +31,7 @@ from energize.datasets.batch import BatchDataset
 from energize.datasets.blend import BlendDataset
 from energize.datasets.order import ShuffleDataset
 from energize.datasets.stages import StagedDataset
-from energize.errors import ConfigError, NotIndexedError
+from energize.errors import ConfigError, EmptyDatasetError, NotIndexedError
 from energize.order import Schedule
 from energize.report.levels import (
     Level,
@@ -85,7 +90,8 @@ class Simulation:
     float64, where weights count that, see `measure_of`; else None. `asked`: the share of each
     source (columns) that weights ask for from each point to the next (rows), float64; NaN where
     nothing asks. `stages`: those that these steps belong to, none where there are no stages.
-    `unit`: what weights count, see `weighed_in`.
+    `unit`: what weights count, see `weighed_in`. `read`: how many batches were read to estimate all
+    this, of what packs or filters; None where it is exact.
     """
 
     steps: int
@@ -96,6 +102,7 @@ class Simulation:
     asked: FloatArray
     stages: tuple[StageSpan, ...]
     unit: str
+    read: int | None = None
 
     def __repr__(self) -> str:
         return f"Simulation(steps={self.steps}, {len(self.sources)} sources)"
@@ -115,7 +122,9 @@ class Simulation:
         return shares
 
 
-def simulate(dataset: Dataset[Any], steps: int, *, intervals: int = 1) -> Simulation:
+def simulate(
+    dataset: Dataset[Any], steps: int, *, intervals: int = 1, read: int | None = None
+) -> Simulation:
     """Return what the first `steps` batches of a dataset of batches are made of, without reading.
 
     Steps count the batches of all ranks together. They are cut into `intervals` (or `steps`, if
@@ -123,7 +132,12 @@ def simulate(dataset: Dataset[Any], steps: int, *, intervals: int = 1) -> Simula
     begins at it. The cost does not depend on the number of steps. Samples that will be skipped or
     found damaged count, their substitutes do not.
 
-    Raises `ConfigError` for steps that cannot be counted, and `NotIndexedError` for a stream.
+    With `read`, of what packs or filters (a stream) so many batches are read, and more until what a
+    packer holds is packed. What they took of each part of the mix below it, one batch with another,
+    is what all steps are estimated by.
+
+    Raises `ConfigError` for steps that cannot be counted, and `NotIndexedError` for a stream
+    without `read`.
 
     >>> from energize import BatchDataset, BlendDataset, ListSource
     >>> blend = BlendDataset((ListSource(range(900)), 9), (ListSource(range(50)), 1))
@@ -131,7 +145,9 @@ def simulate(dataset: Dataset[Any], steps: int, *, intervals: int = 1) -> Simula
     >>> [(each.drawn, each.epochs, each.asked) for each in run.sources]
     [(900, 1.0, 0.9), (100, 2.0, 0.1)]
     """
-    positions = indexed(dataset, "simulate")
+    if read is not None and not dataset.indexed:
+        return _estimated(dataset, checked_whole(steps, "steps", 1), intervals, read)
+    positions = indexed(dataset, "simulate", "simulate(read=100), or --read 100")
     _, steps = checked_steps(positions, 0, steps)
     cuts = min(checked_whole(intervals, "simulate: intervals", 1), steps)
     stages = _stages(positions, steps)
@@ -144,7 +160,9 @@ def simulate(dataset: Dataset[Any], steps: int, *, intervals: int = 1) -> Simula
     measure = measure_of(positions)
     spent = None if measure is None else spent_until(positions, points, measure)
     asked = asked_between(positions, points)
-    forecasts = _forecasts(positions, steps, drawn, drawn if spent is None else spent, asked)
+    repeats = first_repeats(positions, steps)
+    amounts = drawn if spent is None else spent
+    forecasts = _forecasts(positions, drawn, amounts, asked, repeats)
     unit = weighed_in(positions)
     return Simulation(steps, forecasts, points, drawn, spent, asked, stages, unit)
 
@@ -167,12 +185,59 @@ def _reached(levels: Level, path: tuple[str, ...], step: int) -> int:
     return spans(levels, step).get(path, step)
 
 
+def _estimated(dataset: Dataset[Any], steps: int, intervals: int, read: int) -> Simulation:
+    """Return what a stream takes if all batches are made of as many items as those that are read;
+    what its only indexed part asks for, too.
+    """
+    parts = [indexed(each, "simulate", None) for each in dataset._parts]
+    many, taken = _taken_by(dataset, checked_whole(read, "simulate: read", 1))
+    rates = [taken[id(part)] / many / sum(each is part for each in parts) for part in parts]
+    cuts = min(checked_whole(intervals, "simulate: intervals", 1), steps)
+    points = np.array([steps * i // cuts for i in range(cuts + 1)], dtype=np.int64)
+    reached = [np.rint(points * rate).astype(np.int64) for rate in rates]
+    drawn = np.concatenate(
+        [
+            np.stack([part.consumed(n) for n in at.tolist()])
+            for part, at in zip(parts, reached, strict=True)
+        ],
+        axis=1,
+    )
+    spent, asked = None, np.full((cuts, drawn.shape[1]), np.nan)
+    if len(parts) == 1:
+        measure = measure_of(parts[0])
+        spent = None if measure is None else spent_until(parts[0], reached[0], measure)
+        asked = asked_between(parts[0], reached[0])
+    repeats = [
+        (None if item is None else int(item / rate), exact)
+        for part, at, rate in zip(parts, reached, rates, strict=True)
+        for item, exact in first_repeats(part, int(at[-1]))
+    ]
+    forecasts = _forecasts(dataset, drawn, drawn if spent is None else spent, asked, repeats)
+    return Simulation(steps, forecasts, points, drawn, spent, asked, (), weighed_in(dataset), many)
+
+
+def _taken_by(dataset: Dataset[Any], read: int) -> tuple[int, Counter[int]]:
+    """Read so many batches of a stream, and more until others need more to be read; return how many
+    these are, and how many items they took of each indexed part, by its `id`.
+    """
+    taken: Counter[int] = Counter()
+    reading = Reading(taken=lambda part: taken.update([id(part)]))
+    with closing(without_loops(dataset).open(reading=reading)) as cursor:
+        for many in count():
+            before = taken.copy()
+            if next(cursor, _OVER) is _OVER or (many >= read and taken != before):
+                break
+    if not many:
+        raise EmptyDatasetError(f"simulate: {type(dataset).__name__} gave no batch to estimate by")
+    return many, before
+
+
 def _forecasts(
-    dataset: IndexedDataset[Any],
-    steps: int,
+    dataset: Dataset[Any],
     drawn: Int64Array,
     amounts: npt.NDArray[Any],
     asked: FloatArray,
+    repeats: list[tuple[int | None, bool]],
 ) -> tuple[SourceForecast, ...]:
     """`amounts` are what shares are of: `drawn`, or what it costs."""
     total = max(float(amounts[-1].sum()), 1e-300)
@@ -183,7 +248,7 @@ def _forecasts(
         drawn[-1].tolist(),
         (amounts[-1] / total).tolist(),
         (None if np.isnan(share) else round(share, 9) for share in asked_shares.tolist()),
-        first_repeats(dataset, steps),
+        repeats,
         strict=True,
     )
     return tuple(
@@ -263,13 +328,14 @@ _FARTHEST = 2**62
 """Positions of samples below it fit in int64 with all that is computed from them."""
 
 
-def indexed(dataset: Dataset[Any], purpose: str) -> IndexedDataset[Any]:
-    """`dataset`, if it has positions; `NotIndexedError` for a stream."""
+def indexed(dataset: Dataset[Any], purpose: str, reads: str | None = None) -> IndexedDataset[Any]:
+    """`dataset`, if it has positions; `NotIndexedError` for a stream: call what `reads` it."""
     if not isinstance(dataset, IndexedDataset) or not dataset.indexed:
+        instead = f"; or have it read, by {reads}" if reads else ""
         raise NotIndexedError(
             f"{purpose}: which samples a stream reads is known by reading it only, and "
             f"{type(dataset).__name__} is one, or reads from one; leave out what "
-            "filters or packs, or filter when the data are prepared"
+            f"filters or packs, or filter when the data are prepared{instead}"
         )
     return dataset
 
@@ -383,6 +449,8 @@ def _mean(measure: ColumnCost, source: Source[Any]) -> float:
 
 _SAMPLES_AT_ONCE = 2**14
 
+_OVER = object()
+
 
 @dataclass(frozen=True, slots=True)
 class PlannedSample:
@@ -413,7 +481,13 @@ class PlannedBatch:
 
 
 def plan(
-    dataset: Dataset[Any], at: int, steps: int, *, world_size: int | None = None, keys: bool = False
+    dataset: Dataset[Any],
+    at: int,
+    steps: int,
+    *,
+    world_size: int | None = None,
+    keys: bool = False,
+    read: bool = False,
 ) -> Iterator[PlannedBatch]:
     """Batches `at` to `at + steps` of a dataset of batches, as they will be read.
 
@@ -422,8 +496,11 @@ def plan(
     sample is skipped or damaged: substitutes of such samples are not foreseen. No shard is opened,
     unless `keys` are asked for.
 
-    Raises `ConfigError` for numbers that cannot be used, and `NotIndexedError` for a stream, at
-    once; `ShardError` for a shard whose keys cannot be read.
+    With `read`, what packs or filters (a stream) is read up to these batches, which come as far as
+    its epoch goes, of a run that has the usual `lanes`.
+
+    Raises `ConfigError` for numbers that cannot be used, and `NotIndexedError` for a stream without
+    `read`, at once; `ShardError` for a shard whose keys cannot be read.
 
     >>> from energize import BatchDataset, BlendDataset, ListSource
     >>> blend = BlendDataset((ListSource("ab", name="a"), 1), (ListSource("xyz", name="x"), 1))
@@ -432,10 +509,13 @@ def plan(
     1000000000 0 2
     1000000001 1 2
     """
-    positions = indexed(dataset, "plan")
-    at, steps = checked_steps(positions, at, steps)
     if world_size is not None:
         world_size = checked_whole(world_size, "plan: world_size", 1)
+    if read and not dataset.indexed:
+        at, steps = checked_whole(at, "at", 0), checked_whole(steps, "steps", 1)
+        return islice(_read_batches(dataset, world_size, keys=keys), at, at + steps)
+    positions = indexed(dataset, "plan", "plan(read=True), or --read")
+    at, steps = checked_steps(positions, at, steps)
     return _batches(positions, at, at + steps, world_size, keys=keys)
 
 
@@ -454,6 +534,28 @@ def _batches(
             rank = None if world_size is None else step % dataset.size % world_size
             yield PlannedBatch(step, rank, tuple(samples[begin:end]))
             begin = end
+
+
+def _read_batches(
+    dataset: Dataset[Any], world_size: int | None, *, keys: bool
+) -> Iterator[PlannedBatch]:
+    """Yield the batches of an epoch of a stream, each when it has been read."""
+    labels, stream = source_labels(dataset.sources), without_loops(dataset)
+    lanes = lanes_of(dataset)
+    with ExitStack() as opened:
+        turns = deque(
+            opened.enter_context(closing(stream.open(Lane(lane, lanes)))) for lane in range(lanes)
+        )
+        for step in count():
+            while turns and next(turns[0], _OVER) is _OVER:
+                turns.popleft()
+            if not turns:
+                return
+            refs = stream.refs_of(turns[0].origin)
+            rank = None if world_size is None else step % world_size
+            samples = _samples(dataset.sources, labels, refs, keys=keys)
+            yield PlannedBatch(step, rank, tuple(samples))
+            turns.rotate(-1)
 
 
 def _samples(

@@ -1,9 +1,10 @@
 """`energize plan` and `energize simulate`, against what loaders deliver."""
 
 from collections import Counter
-from itertools import islice, zip_longest
+from itertools import chain, islice, zip_longest
 
 import pytest
+import torch
 
 from energize import (
     CaptioningSample,
@@ -14,6 +15,7 @@ from energize import (
     get_staged_train_dataset,
     get_train_dataset,
     get_val_dataset,
+    stateless,
 )
 from tests.cli.commands import as_json, refused, run
 from tests.support.prepared import captions
@@ -67,6 +69,50 @@ def test_a_plan_is_what_the_loaders_of_all_ranks_deliver(mix, split, per_type):
     assert ("whole batches" in told["weights_count"]) == mixes_types
     drawn = Counter(sample["source"] for batch in batches for sample in batch["samples"])
     assert {e["name"]: e["drawn"] for e in told["sources"] if e["drawn"]} == drawn
+
+
+PACKED = """\
+__module__: energize
+__class__: MetadatasetV2
+splits:
+  train:
+    blend: [{path: web/captions, weight: 3}, {path: books/captions, weight: 1}]
+    packing: {length: text, capacity: 40, buffer_size: 20}
+"""
+
+
+class Texts(DefaultTaskEncoder):
+    """Packs of the letters of captions."""
+
+    @stateless
+    def encode_sample(self, sample):
+        text = torch.tensor(list(sample.caption.encode()))
+        return {"__key__": sample.__key__, "text": text}
+
+    def batch(self, packs):
+        return [pack["__key__"].split(",") for pack in packs]
+
+
+def test_a_packed_run_is_read_where_that_is_asked_for(home):
+    mix = home / "packed.yaml"
+    mix.write_text(PACKED)
+    for command in ("plan", "simulate"):
+        refused([([], 2, f"{command}: which samples a stream reads", "--read")], command, mix)
+    options = (mix, "--read", "--encoder", f"{__name__}:Texts")
+    with get_loader(get_train_dataset(mix, batch_size=2, task_encoder=Texts())) as loader:
+        read = [list(chain(*batch)) for batch in islice(loader, 9)]
+    plan = ("plan", *options, "--batch-size", 2, "--at", 5, "--steps", 4, "--keys")
+    assert keys_of(as_json(*plan)) == read[5:]
+    assert "; read, as no plan says what is packed or left out" in run(*plan)
+    options = ("simulate", mix, "--read", 20, *options[2:], "--batch-size", 2)
+    told = as_json(*options, "--steps", 200)
+    assert told["read"] >= 20
+    assert told["samples"] == pytest.approx(200 * sum(map(len, read)) / 9, rel=0.2)
+    asked = [(each["asked"], round(each["share"], 2)) for each in told["sources"]]
+    assert asked == [(0.75, 0.75), (0.25, 0.25)]
+    shown = run(*options, "--steps", 200)
+    assert f"samples, estimated from the {told['read']} batches that were read" in shown
+    refused([([], 2, "only reading tells where; say with --steps")], *options)
 
 
 def test_order_options_of_the_run(home):

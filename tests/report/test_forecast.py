@@ -12,8 +12,12 @@ from energize import (
     BlendDataset,
     EpochizeDataset,
     FilterDataset,
+    IterableSource,
     LimitDataset,
     ListSource,
+    Packer,
+    PackingDataset,
+    RepeatDataset,
     Schedule,
     SequenceSource,
     ShuffleDataset,
@@ -22,7 +26,7 @@ from energize import (
     WebdatasetSource,
 )
 from energize.data.selection import PropertySource, source_labels
-from energize.errors import ConfigError, NotIndexedError
+from energize.errors import ConfigError, EmptyDatasetError, NotIndexedError
 from energize.order.stages import Stage
 from energize.report import plan, simulate
 from tests.support.datasets import INDEXED, is_even
@@ -191,6 +195,26 @@ def test_labels(tmp_path):
     assert source_labels([one, val, web]) == ["x [train]", "x [val]", "captions"]
     assert source_labels([web, one, web]) == ["captions #1", "x", "captions #2"]
     assert source_labels([source(3, "x"), source(4, "x"), source(3, "y")]) == ["x #1", "x #2", "y"]
+
+
+def test_a_stream_is_estimated_by_what_some_batches_took():
+    """A third is left out, and 1,000 samples are packed at a time, of which 20 fit together."""
+    web, code = shuffled(4000, "web"), shuffled(600, "code")
+    blend = BlendDataset((web, 3), (code, 1))
+    thirds = FilterDataset(blend, lambda number: number % 3 > 0)
+    packs = PackingDataset(thirds, 1000, Packer(length=lambda _: 1, capacity=20), list)
+    run = simulate(BatchDataset(packs, 5, list), 1000, intervals=10, read=3)
+    assert run.read == 10
+    assert run.samples == pytest.approx(150_000, rel=0.01)
+    assert [each.asked for each in run.sources] == [0.75, 0.25]
+    assert run.sources[1].repeats_at == pytest.approx(600 * 4 / 150, abs=2)
+    assert run.shares().shape == (10, 2)
+    whole = BlendDataset((RepeatDataset(FilterDataset(web, is_even)), 1), (code, 1))
+    assert simulate(whole, 1000, read=500).drawn[-1].tolist() == pytest.approx([1000, 500], rel=0.1)
+    with pytest.raises(NotIndexedError, match="IterableSource is one"):
+        simulate(BatchDataset(IterableSource(range(9)), 2, list), 10, read=2)
+    with pytest.raises(EmptyDatasetError, match="gave no batch to estimate by"):
+        simulate(FilterDataset(web, lambda _: False), 10, read=2)
 
 
 def test_wrong_arguments():
