@@ -612,15 +612,17 @@ def lanes_of(dataset: Dataset[Any]) -> int:
     """Return in how many lanes a stream is read where nobody says: by what it reads, so that it is
     the same whoever reads it; one where a lane cannot be read without the others.
 
-    Each lane has 1,000 samples or more, as it makes its own batches, and fills its own buffers.
+    Each lane has samples for ten of the largest batches and buffers, which it fills itself.
     """
-    nodes = [dataset]
+    nodes, least = [dataset], _SAMPLES_OF_A_LANE
     for node in nodes:
         if not (node.indexed or node._divisible):
             return 1
+        for name in () if node.indexed else ("buffer_size", "batch_size"):
+            least = max(least, 10 * (getattr(node, name, None) or 0))
         nodes += () if node.indexed else node.inputs
     samples = sum(source.size for source in dataset.sources)
-    return min(_MOST_LANES, 1 << max(samples // _SAMPLES_OF_A_LANE, 1).bit_length() - 1)
+    return min(_MOST_LANES, 1 << max(samples // least, 1).bit_length() - 1)
 
 
 class WholeStream(Stream[T]):
