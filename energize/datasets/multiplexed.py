@@ -383,7 +383,9 @@ class MeasuredInputs:
         line = CostLine(
             partial(self._unit.of, whole), self._cycle(whole), key, among=len(self._inputs)
         )
-        return OffsetLine(line, later.since, later.read) if continued else line
+        if not continued:
+            return line
+        return OffsetLine(line, later.since, later.read, afresh=later.afresh)
 
     def _cycle(self, dataset: IndexedDataset[Any]) -> Cycle | None:
         """After how many items, from the first one on, all samples have had their turn equally

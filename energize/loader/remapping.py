@@ -55,7 +55,7 @@ class RemapReport:
     the mix have taken over.
 
     `left_out` is how many samples each source passes over: none, but where shares are those of
-    costs and no place is found otherwise.
+    costs, mixes stand in that mix, and no place is found otherwise.
     """
 
     kept: Mapping[str, int]
@@ -182,8 +182,8 @@ def _moves(
     """Return what makes each part go on where it was left when so many items of the mix are over;
     and how many samples each of them leaves out for that.
 
-    Where shares are those of costs, what a part goes on with may cost so little that it would have
-    come before, in the window of the mix at hand. Then parts go on a sample later.
+    Where shares are those of costs, what a part of a mix in the mix goes on with may cost so little
+    that it would have come before. Then parts go on a sample later.
     """
     for more in range(_MOST_LEFT_OUT + 1):
         read = {each.digest: old.get(each.digest, 0) + more for each in new}

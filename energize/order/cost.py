@@ -152,14 +152,20 @@ class OffsetLine:
     """A line whose item `since` is item `read` of another one, and so on; the items before are the
     same.
 
+    Item `since` has its point where it had it: whatever it costs, it is due when it was. `afresh`
+    the line begins with it, as if nothing had been due before.
+
     >>> line = CostLine(lambda positions: positions % 2 + 1.0, Cycle(2, 3.0), key=1)
     >>> OffsetLine(line, since=2, read=5).before(3)
     5.0
     """
 
-    def __init__(self, line: CostLine, since: int, read: int) -> None:
+    def __init__(self, line: CostLine, since: int, read: int, *, afresh: bool = False) -> None:
         self._line, self._since, self._read = line, since, read
-        self._gap = line.before(read) - line.before(since)
+        self._gap = self._shift = line.before(read) - line.before(since)
+        if not afresh:
+            (was,), (now,) = (line.points(each, each + 1).tolist() for each in (since, read))
+            self._shift = now - was
 
     @property
     def mean(self) -> float:
@@ -172,11 +178,11 @@ class OffsetLine:
 
     def due(self, reached: float) -> int:
         early = min(self._line.due(reached), self._since) if self._since else 0
-        return early + max(self._line.due(reached + self._gap) - self._read, 0)
+        return early + max(self._line.due(reached + self._shift) - self._read, 0)
 
     def points(self, start: int, stop: int) -> FloatArray:
         cut, shift = min(max(self._since, start), stop), self._read - self._since
-        later = self._line.points(cut + shift, stop + shift) - self._gap
+        later = self._line.points(cut + shift, stop + shift) - self._shift
         return np.concatenate([self._line.points(start, cut), later])
 
 

@@ -194,3 +194,25 @@ def test_shares_of_costs_and_of_properties_go_on():
     assert len([n for _, n in read if n % 7 == 0]) == pytest.approx(24 * 5 / 7, abs=1)
     assert other.remapped.kept == {"d/1": 10, "d/2": 10, "d/other": 10}
     assert set(other.remapped.reweighted) == {"d/1", "d/2", "d/other"}
+
+
+def of_many(numbers):
+    kinds = {f"s{n}": [(f"s{n}", n * i**2 % 97 + 1) for i in range(20 + n)] for n in numbers}
+    parts = {
+        name: ListSource(each, name=name, columns={"cost": [cost for _, cost in each]})
+        for name, each in kinds.items()
+    }
+    weights = {name: 1 + number * 7 % 5 for number, name in enumerate(parts)}
+    return batches(BlendDataset(parts, weights=weights, unit="cost")), kinds
+
+
+def test_shares_of_costs_of_many_sources_go_on_at_every_step():
+    before, kinds = of_many(range(1, 21))
+    loader, old = loader_of(before), []
+    for _ in range(4):
+        old += flat(take(loader, 5))
+        other, read = went_on(before, of_many(range(2, 22))[0], saved(loader), 9)
+        assert not other.remapped.left_out
+        for name, each in list(kinds.items())[1:]:
+            came, first = of(name, flat(read)), len(of(name, old))
+            assert came == [each[(first + at) % len(each)] for at in range(len(came))]

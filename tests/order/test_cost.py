@@ -52,14 +52,17 @@ def test_an_offset_line_goes_on_with_later_items(column, cyclic, since, read, mo
     costs = np.diff([moved.before(n) for n in range(since + more + 1)])
     items = [*range(since), *range(read, read + more)]
     assert costs.tolist() == column(np.array(items, dtype=np.int64)).tolist()
-    points = moved.points(0, since + more)
-    shifted = line.points(read, read + more) - line.before(read) + line.before(since)
-    assert points == pytest.approx(np.concatenate([line.points(0, since), shifted]))
-    for n in range(since + more):  # points lie in the stretches of their items
-        assert moved.due(moved.before(n)) in (n, n + 1)
+    points = moved.points(0, since + more + 1)
+    later = line.points(read, read + more + 1)
+    was = float(line.points(since, since + 1)[0])
+    expected = np.concatenate([line.points(0, since), later - later[0] + was])
+    assert points == pytest.approx(expected)
+    assert moved.due(np.nextafter(was, 0) * (1 - 1e-12)) == since  # whatever it costs
+    anew = OffsetLine(line, 0, read, afresh=True)
+    assert anew.points(0, more) == pytest.approx(later[:more] - line.before(read))
     assert (
         moved.points(since + more // 2, since + more).tolist()
-        == points[since + more // 2 :].tolist()
+        == points[since + more // 2 : -1].tolist()
     )
 
 
