@@ -396,8 +396,9 @@ _MOVES = TypeAdapter(list[tuple[str, _Count, _Count]])
 class Change:
     """Other weights of the blend called `blend`, from one of its slots on.
 
-    While `waits`, the slot is not known: it is then the first one that no lane has come to at the
-    first step that begins at item `at` of the run or after it.
+    While it `waits`, `at` is an item of the run that is still to come. Which slot that leads to may
+    change until then, by what changes before it; and where only reading tells, it is the first one
+    that no lane has come to by the first step that begins with that item or after it.
     """
 
     blend: str
@@ -434,18 +435,17 @@ class Edits:
 
     @property
     def waiting(self) -> tuple[Change, ...]:
-        """The changes whose slots are not known."""
+        """The changes that are still to come."""
         return tuple(each for each in self.changes if each.waits)
 
     def applied(self, dataset: Dataset[Any]) -> Any:
-        """Return the dataset with all of them that act at a known slot.
+        """Return the dataset with all of them but those whose slots only reading will tell.
 
         Raises `ConfigError` for a blend that it does not have, and for what no change can be.
         """
         edited = moved(dataset, {each.part: each for each in self.moves}) if self.moves else dataset
         for change in self.changes:
-            if not change.waits:
-                edited = with_change(edited, change)
+            edited = with_change(edited, change)
         return edited
 
     def saved(self) -> State:
@@ -474,15 +474,23 @@ NOT_EDITED = Edits()
 
 
 def with_change(dataset: Dataset[Any], change: Change) -> Any:
-    """Return the dataset with one change, whose slot is known."""
+    """Return the dataset with one change, if its slot is known; with no other one at that slot."""
     found = blend_called(dataset, change.blend)
     if found is None:
         raise ConfigError(
             f"the weights of the blend {change.blend!r} were changed while the run went on, and "
             "this dataset has no such blend"
         )
-    blend = found.blend.with_weights_from(change.at, change.by_name)
-    return replaced(dataset, found.way, blend)
+    slot, weights, blend = change.at, change.by_name, found.blend
+    if change.waits:
+        reached = slot_after(dataset, found.way, change.at)
+        if reached is None:
+            return dataset
+        _check_named(found, weights)
+        slot, weights = reached, ungrouped(blend, weights, reached)
+    if blend.changes[-1:] and blend.changes[-1][0] == slot:
+        blend = blend._replace(changes=blend.changes[:-1])
+    return replaced(dataset, found.way, blend.with_weights_from(slot, weights))
 
 
 def _loaded(cursor: State, name: str, form: TypeAdapter[Any], what: str) -> Any:

@@ -454,20 +454,38 @@ def _carried_over(
 
     A part is a source with what orders it: a shuffle, a limit, a number of repeats. It is found
     again by its description, below whatever batches, mixes or maps it. A dataset that follows one
-    of the same description goes on as a whole, so that cutting one in two changes nothing.
+    of the same description, up to here, goes on as a whole, so that cutting one in two changes
+    nothing.
     """
     read: Counter[str] = Counter()
     carried: list[tuple[IndexedDataset[Any], int]] = []
-    read_before, alike, first = Counter(read), "", 0
+    read_before, before, first = Counter(read), None, 0
     for dataset, count in zip(datasets, items, strict=True):
-        if _identity(dataset) != alike:
-            read_before, alike, first = Counter(read), _identity(dataset), 0
+        if before is None or _up_to(dataset, first) != _up_to(before, first):
+            read_before, first = Counter(read), 0
+        before = dataset
         tree = _continued(dataset, read_before)
         carried.append((tree, first))
         read.subtract(_positions(tree, first))
         first += count
         read.update(_positions(tree, first))
     return carried
+
+
+def _up_to(dataset: Any, n: int) -> str:
+    """Return what a dataset is until weights change that only items after the first `n` know."""
+    return _identity(_unchanged(dataset, n))
+
+
+def _unchanged(dataset: Any, n: int) -> Any:
+    """Return the dataset without the changes of weights after its first `n` items."""
+    reached = dataset._reached(n) if dataset.inputs else None
+    if reached is None:
+        return dataset
+    inputs = [_unchanged(each, k) for each, k in zip(dataset.inputs, reached, strict=True)]
+    changes = tuple(each for each in getattr(dataset, "changes", ()) if each[0] < n)
+    other = {"changes": changes} if hasattr(dataset, "changes") else {}
+    return dataset._replace(inputs=tuple(inputs), **other)
 
 
 def _continued(dataset: IndexedDataset[Any], read: Mapping[str, int]) -> IndexedDataset[Any]:

@@ -18,6 +18,7 @@ from rich.console import Console
 
 from energize.core.blends import Edits
 from energize.core.dataset import Dataset
+from energize.core.description import config_of
 from energize.core.ignored import accepted
 from energize.core.lanes import Ranks, WorkerConfig
 from energize.core.lazy import torch
@@ -644,12 +645,13 @@ class Loader(Generic[T]):
                 self._feed = self._iterator = None
 
     def _edit(self, edits: Edits) -> None:
-        """Have a dataset with these edits from the next item on; what was read ahead is read anew
-        when that is asked for.
+        """Have a dataset with these edits from the next item on; what was read ahead of another one
+        is read anew when that is asked for.
         """
-        self._run = self._run.edited(edits)
+        before, self._run = config_of(self.dataset), self._run.edited(edits)
         self.dataset = self._run.dataset
-        self._stale = self._feed is not None
+        other = config_of(self.dataset).fingerprint != before.fingerprint
+        self._stale = self._stale or (other and self._feed is not None)
 
     def _read_anew(self) -> None:
         """Go on in the dataset that was edited, where the last item was given."""

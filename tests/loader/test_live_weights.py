@@ -10,6 +10,8 @@ from collections import Counter
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from energize import (
     BatchDataset,
@@ -25,6 +27,9 @@ from energize import (
     PackingDataset,
     RepeatDataset,
     ShuffleDataset,
+    Stage,
+    StagedDataset,
+    StagePlan,
     WeightsFile,
     get_loader,
 )
@@ -89,9 +94,13 @@ def test_whole_batches_of_a_blend_and_blends_in_it():
             other.set_weights({"c": 1})
 
 
+def kept(item):
+    return item[1] % 3 > 0
+
+
 def packing(dataset):
-    kept = FilterDataset(dataset, lambda item: item[1] % 3 > 0)
-    return PackingDataset(kept, 5, lambda group: [group[:2], group[2:]], list)
+    found = FilterDataset(dataset, kept)
+    return PackingDataset(found, 5, lambda group: [group[:2], group[2:]], list)
 
 
 STREAMS = {
@@ -165,9 +174,146 @@ def test_changes_that_are_none():
     with pytest.raises(ConfigError, match="ends"):
         loader_of(mix(stop="all_exhausted")).set_weights({"a": 1, "b": 2})
     again = ConcatDataset(LimitDataset(mix(), 80), source("c", 9))
-    for at_step in (None, 8):
-        with pytest.raises(ConfigError, match="read its first slots again"):
-            loader_of(again).set_weights({"a": 1, "b": 2}, at_step=at_step)
+    found = FilterDataset(MapDataset(mix(), tuple), bool)
+    limited = LimitDataset(found, 80), FilterDataset(LimitDataset(mix(), 80), bool)
+    for dataset in (again, *limited, RepeatDataset(packing(limited[1]))):
+        for at_step in (None, 8):
+            with pytest.raises(ConfigError, match="read its first slots again"):
+                loader_of(dataset).set_weights({"a": 1, "b": 2}, at_step=at_step)
+    with pytest.raises(WeightError, match="0"):  # now, and not when its step has come
+        loader_of(found).set_weights({"a": 0, "b": 0}, at_step=8)
+
+
+def encoded(dataset=None):
+    return MapDataset(letters_mix() if dataset is None else dataset, tuple)
+
+
+def letters_mix():
+    return BlendDataset({name: letters(name, 600) for name in "ab"}, weights={"a": 1, "b": 1})
+
+
+def in_stages(dataset):
+    ends = [("one", 0, 8), ("two", 8, 90)]  # the second goes on where the first has left the mix
+    return StagedDataset(StagePlan([Stage(*each, dataset=dataset) for each in ends]))
+
+
+def kinds():
+    images = BatchDataset(letters("c", 600), 2, list)
+    return BlendDataset({"texts": pairs(encoded(), 2), "images": images},
+                        weights={"texts": 1, "images": 1}, scheme="exact")  # fmt: skip
+
+
+LIVE = {
+    "batches": (lambda: pairs(encoded()), ""),
+    "a filter of encoded": (lambda: FilterDataset(encoded(), kept), ""),
+    "a filter of batches": (lambda: FilterDataset(pairs(encoded()), bool), ""),
+    "packs": (lambda: BatchDataset(packing(encoded()), 2, list), ""),
+    "packs of concatenated": (lambda: packing(ConcatDataset(letters("c", 9), encoded())), "1"),
+    "packs of repeated": (lambda: encoded(packing(RepeatDataset(encoded()))), ""),
+    "stages": (lambda: in_stages(pairs(encoded())), "two"),
+    "stages of types": (lambda: in_stages(kinds()), "two/texts"),
+    "types": (kinds, "texts"),
+    "a filter of types": (lambda: FilterDataset(kinds(), bool), "texts"),
+}
+
+
+def flat(items):
+    return [items] if isinstance(items, tuple) and isinstance(items[0], str) else [
+        each for item in items for each in flat(item)
+    ]  # fmt: skip
+
+
+def in_turn(loaders, items):
+    read = [take(loader, items // len(loaders)) for loader in loaders]
+    return [item for step in zip(*read, strict=True) for item in step]
+
+
+def loses_none(name, at, later, ranks, end=64):
+    """What is read is the same on any number of ranks, and after a resume before the change or
+    after it; each sample comes once, and from the change on as often as was asked.
+    """
+    make, blend = LIVE[name]
+    whole, states = [], []
+
+    def loaders(count, state=None):
+        lanes = {} if make().indexed else {"lanes": 4}
+        found = [loader_of(make(), 0, rank, count, rewind=False, **lanes) for rank in range(count)]
+        for loader in found:
+            if state is not None:
+                loader.load_state_dict(state)
+        return found
+
+    def change(found):
+        for loader in found:
+            at_step = at // len(found) if later else None
+            loader.set_weights({"a": 1, "b": 9}, at_step, blend=blend)
+            if later and "types" in name:  # which slot its step leads to changes before it comes
+                outer = blend.removesuffix("texts").rstrip("/")
+                loader.set_weights({"texts": 3, "images": 1}, blend=outer)
+
+    for count in ranks:
+        found = loaders(count)
+        read = in_turn(found, 4)
+        if later:
+            change(found)
+        states.append((4, saved(found[0])))
+        read += in_turn(found, at - 4)
+        if not later:
+            change(found)
+        states.append((at, saved(found[0])))
+        whole.append(read + in_turn(found, end - at))
+    assert prints(whole[0]) == prints(whole[-1])
+    for place, state in states[-2:]:
+        found = loaders(ranks[0], state)
+        read = in_turn(found, at - place)
+        if place < at and not later:
+            change(found)
+        assert prints(read + in_turn(found, end - at)) == prints(whole[0][place:])
+    samples = flat(whole[0])
+    assert max(Counter(samples).values()) == 1
+    if make().indexed:
+        for each in "ab":
+            mine = [n for name, n in samples if name == each]
+            assert mine == [n for _, n in letters(each, 600).at(range(len(mine)))]
+    told = Counter(name for name, _ in flat(whole[0][at + (0 if make().indexed else 16) :]))
+    assert told["a"] == pytest.approx((told["a"] + told["b"]) / 10, abs=4)
+
+
+@pytest.mark.parametrize("name", ["a filter of encoded", "stages"])
+def test_a_change_loses_no_sample(name):
+    loses_none(name, at=12, later=False, ranks=[1], end=40)
+
+
+def test_a_planned_change_acts_at_its_step_whatever_changes_before():
+    texts = BlendDataset({each: letters(each) for each in "ab"}, weights={"a": 1, "b": 1},
+                         scheme="exact")  # fmt: skip
+    kinds = {"texts": pairs(texts, 2), "images": pairs(letters("c"), 2)}
+    dataset = BlendDataset(kinds, weights={"texts": 1, "images": 1})
+    with loader_of(dataset) as loader:
+        loader.set_weights({"a": 1, "b": 0}, at_step=24)
+        read = take(loader, 4)
+        loader.set_weights({"texts": 5, "images": 1}, blend="")
+        read += take(loader, 6)
+        state = saved(loader)
+        read += take(loader, 30)
+    for number, batch in enumerate(read):
+        if batch[0][0] != "c":
+            assert [name for name, _ in sorted(batch)] == ["a", "b" if number < 24 else "a"]
+    with loader_of(dataset) as other:
+        other.load_state_dict(state)
+        assert prints(take(other, 30)) == prints(read[10:])
+
+
+@pytest.mark.jobs
+@settings(max_examples=15, deadline=None)
+@given(
+    st.sampled_from(sorted(LIVE)),
+    st.integers(2, 7),
+    st.booleans(),
+    st.permutations([1, 2, 4]),
+)
+def test_a_change_at_any_step_loses_no_sample_on_any_ranks(name, at, later, ranks):
+    loses_none(name, 4 * at, later, ranks)
 
 
 def test_states_of_changes_do_not_fit_another_blend():
