@@ -69,8 +69,9 @@ class Follower:
     other what they saw, in one collective, and ask the policy. `weights` are the last ones that it
     answered, None before.
 
-    `state_dict` has what the policy remembers and what was observed since it was asked last; all
-    ranks call it at the same step, and any number of ranks goes on from it.
+    `state_dict` has what the policy remembers and what was observed since it was asked last, in how
+    many items of all ranks; all ranks call it at the same step, and any number of ranks goes on
+    from it.
     """
 
     def __init__(self, loader: Loader[Any], policy: Policy, every: int, blend: str | None) -> None:
@@ -93,7 +94,7 @@ class Follower:
         }
         self._sums = dict.fromkeys(self._names, 0.0)
         self._counts = dict.fromkeys(self._names, 0)
-        self._calls = 0
+        self._items = 0
 
     def _found(self, blend: str | None) -> FoundBlend:
         found = blends_in(self._loader.dataset)
@@ -119,8 +120,9 @@ class Follower:
         for name, loss in self._named(losses, sources):
             self._sums[name] += loss
             self._counts[name] += 1
-        self._calls += 1
-        if self._calls < self._every:
+        world = self._loader._ranks_now().world_size
+        self._items += world
+        if self._items < self._every * world:
             return None
         sums, counts = self._summed()
         self._begin_anew()
@@ -140,7 +142,7 @@ class Follower:
             "policy": self.policy.state_dict(),
             "sums": sums,
             "counts": counts,
-            "calls": self._calls,
+            "items": self._items,
         }
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
@@ -154,9 +156,9 @@ class Follower:
         if not all(type(each) in (int, float) and abs(each) <= _LARGEST for each in sums.values()):
             raise StateError(f"the state has sums of losses that are none: {str(sums)[:80]}")
         counted = {name: counter_field(counts, name) for name in self._names}
-        calls = counter_field(state_dict, "calls")
+        items = counter_field(state_dict, "items")
         self.policy.load_state_dict(state_field(state_dict, "policy", dict))
-        self._calls = calls
+        self._items = items
         agreement = self._loader._agreement()
         if agreement is None or agreement.first:  # it is the sum over all ranks
             self._sums = {name: float(sums[name]) for name in self._names}
@@ -165,7 +167,7 @@ class Follower:
     def _begin_anew(self) -> None:
         self._sums = dict.fromkeys(self._names, 0.0)
         self._counts = dict.fromkeys(self._names, 0)
-        self._calls = 0
+        self._items = 0
 
     def _named(
         self, losses: Mapping[str, float] | Iterable[Any], sources: Iterable[str] | None

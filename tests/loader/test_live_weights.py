@@ -429,6 +429,24 @@ def test_a_policy_is_asked_now_and_then_and_a_resumed_run_is_the_same_run(worker
     assert later == more
 
 
+def test_a_window_of_a_policy_ends_at_the_same_item_on_other_ranks():
+    def asked(loader, follower, steps):
+        found = []
+        for _, batch in zip(range(steps), loader, strict=False):
+            if follower.observe(losses_of(batch)) is not None:
+                found.append(loader.step * loader.worker_config.world_size)
+        return found
+
+    with loader_of(pairs()) as alone, loader_of(pairs(), 0, 1, 2) as second:
+        follower = alone.follow(policy(), every=16)
+        assert asked(alone, follower, 22) == [16]
+        state = json.loads(json.dumps([alone.state_dict(), follower.state_dict()]))
+        again = second.follow(policy(), every=8)
+        second.load_state_dict(state[0])
+        again.load_state_dict(state[1])
+        assert asked(second, again, 21) == asked(alone, follower, 42) == [32, 48, 64]
+
+
 def test_what_is_observed():
     loader = get_loader(pairs(BlendDataset((letters("a"), 1), (letters("b"), 1))))
     follower = loader.follow(ExcessLoss({"a": 0, "b": 0}), every=3)
@@ -447,7 +465,7 @@ def test_what_is_observed():
         follower.observe(["high"], ["a"])
     assert follower.observe({"b": 4.0})["b"] > 0.7
     with pytest.raises(StateError, match="over x, and the blend is over a, b"):
-        follower.load_state_dict({"policy": {}, "sums": {"x": 1}, "counts": {"x": 1}, "calls": 1})
+        follower.load_state_dict({"policy": {}, "sums": {"x": 1}, "counts": {"x": 1}, "items": 1})
     with pytest.raises(ConfigError, match="str has no observe"):
         loader.follow("excess")
     with pytest.raises(ConfigError, match="no blend"):
