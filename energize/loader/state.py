@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from itertools import islice
 from typing import Any
@@ -31,7 +32,7 @@ from energize.core.description import (
 from energize.core.stream import INFINITE, State, counter_field, state_field
 from energize.errors import ConfigError, StateError, StateMismatchError, WeightError, nearest
 from energize.loader.feeds import StreamState, items_of
-from energize.loader.remapping import RemapReport, remapped
+from energize.loader.remapping import RemapReport, places_kept, remapped
 from energize.report.counting import Ledger
 from energize.report.ledger import Book, Stand
 from energize.report.table import LedgerRow, Report
@@ -209,8 +210,30 @@ def resumed(
         return remapped(dataset, tree_of(state), cursor, _replaced(dataset, state))
     if found:
         _refuse(found, strict=strict)
+    else:
+        _check_place(dataset, cursor, _saved_details(state).get("loop", INFINITE) or 1)
     _warn_of_details(dataset, state)
     return cursor, None
+
+
+def _check_place(dataset: Dataset[Any], cursor: State, loop: int) -> None:
+    """Raise `StateError` for a place that a run over the dataset, in loops of so many steps, does
+    not come to.
+    """
+    wrong = [f"step {cursor['step']} of {loop}"] if cursor.get("step", 0) >= loop else []
+    with suppress(ConfigError, WeightError):  # what does not fit is told where it is edited
+        edited = Edits.loaded(cursor).applied(dataset)
+        lanes = StreamState.loaded(cursor) if "lanes" in cursor else None
+        kept = places_kept(edited, counter_field(cursor, "position"), lanes)
+        said = cursor.get("places", {})
+        for part, items in kept.get("places", {}).items():
+            if said.get(part, items) != items:
+                wrong.append(f"{said[part]} samples of a source of which {items} have come there")
+    if wrong:
+        raise StateError(
+            f"the saved state stands where the mix has no place: it says {wrong[0]}; load it as it "
+            "was saved, for no state can be edited by hand"
+        )
 
 
 def differences(dataset: Dataset[Any], saved: object) -> list[str]:

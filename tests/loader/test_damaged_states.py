@@ -21,6 +21,7 @@ from energize import (
     ConfigError,
     EmptyDatasetError,
     EnergizeError,
+    EpochizeDataset,
     ListSource,
     ShuffleDataset,
     StateError,
@@ -167,6 +168,34 @@ def test_most_changes_are_refused():
         check_mutant(read_for_a_while(n), seed) for n in sorted(ALL)[::6] for seed in range(20)
     )
     assert found["StateError"] > 0.7 * found.total(), found
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+def test_a_place_that_the_mix_does_not_come_to(streamed):
+    """Though each value of it could be one of a state, and the check value is right."""
+    parts = {"a": letters(9, 0), "b": evens(60) if streamed else letters(60, 9)}
+    mix = EpochizeDataset(BlendDataset(parts, weights={"a": 1, "b": 1}), 6)
+    loader = loader_of(mix)
+    take(loader, 4)
+    loader.set_weights({"a": 3, "b": 1}, at_step=5)
+    take(loader, 10)
+    loader.set_weights({"a": 1, "b": 3}, at_step=30)
+    state = loader.state_dict()
+    cursor = unpacked(state["cursor"], "cursor")
+    (first, later), places = cursor["changes"], cursor["places"]
+    loader_of(mix).load_state_dict(state)
+    source = min(places)
+    for change, told in (
+        ({"step": 6}, "step 6 of 6"),
+        ({"position": cursor["position"] + 5}, "samples of a source of which"),
+        ({"places": places | {source: places[source] + 1}}, f"{places[source] + 1} samples of"),
+        ({"changes": [[*first[:1], 12, *first[2:]], later]}, "samples of a source of which"),
+        ({"changes": [first, [*later[:1], 6, *later[2:]]]}, "samples of a source of which"),
+        ({"changes": [later]}, "samples of a source of which"),
+    ):
+        edited = resealed(state, cursor=packed(cursor | change))
+        with pytest.raises(StateError, match=f"where the mix has no place: it says.*{told}"):
+            loader_of(mix).load_state_dict(edited)
 
 
 MANY = 10_000
