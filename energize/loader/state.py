@@ -220,9 +220,13 @@ def _check_place(dataset: Dataset[Any], cursor: State, loop: int) -> None:
     """Raise `StateError` for a place that a run over the dataset, in loops of so many steps, does
     not come to.
     """
-    wrong = [f"step {cursor['step']} of {loop}"] if cursor.get("step", 0) >= loop else []
+    step = cursor.get("step", 0 if loop in (1, INFINITE) else None)
+    wrong = [f"step {step} of {loop}"] if step is None or step >= loop else []
+    edits = Edits.loaded(cursor)
+    if edits.waiting and dataset.indexed:
+        wrong.append("changes of weights whose slots are not known, which only a stream has")
     with suppress(ConfigError, WeightError):  # what does not fit is told where it is edited
-        edited = Edits.loaded(cursor).applied(dataset)
+        edited = edits.applied(dataset)
         lanes = StreamState.loaded(cursor) if "lanes" in cursor else None
         kept = places_kept(edited, counter_field(cursor, "position"), lanes)
         said = cursor.get("places", {})

@@ -173,7 +173,7 @@ def test_most_changes_are_refused():
 @pytest.mark.parametrize("streamed", [False, True])
 def test_a_place_that_the_mix_does_not_come_to(streamed):
     """Though each value of it could be one of a state, and the check value is right."""
-    parts = {"a": letters(9, 0), "b": evens(60) if streamed else letters(60, 9)}
+    parts = {"a": of("a", 9), "b": evens(60) if streamed else of("b", 60)}
     mix = EpochizeDataset(BlendDataset(parts, weights={"a": 1, "b": 1}), 6)
     loader = loader_of(mix)
     take(loader, 4)
@@ -192,8 +192,11 @@ def test_a_place_that_the_mix_does_not_come_to(streamed):
         ({"changes": [[*first[:1], 12, *first[2:]], later]}, "samples of a source of which"),
         ({"changes": [first, [*later[:1], 6, *later[2:]]]}, "samples of a source of which"),
         ({"changes": [later]}, "samples of a source of which"),
-    ):
-        edited = resealed(state, cursor=packed(cursor | change))
+        ({"changes": [first, [*later[:3], True]]}, "slots are not known"),
+        ({"step": None}, "step None of 6"),
+    )[: 6 if streamed else None]:
+        said = {name: value for name, value in (cursor | change).items() if value is not None}
+        edited = resealed(state, cursor=packed(said))
         with pytest.raises(StateError, match=f"where the mix has no place: it says.*{told}"):
             loader_of(mix).load_state_dict(edited)
 

@@ -6,11 +6,14 @@ from __future__ import annotations
 
 import json
 import logging
+import math
+import pickle
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from functools import partial
 from itertools import islice
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
@@ -19,9 +22,11 @@ from energize import (
     BatchDataset,
     BlendDataset,
     ConfigError,
+    EpochizeDataset,
     FilterDataset,
     JoinedSource,
     ShuffleDataset,
+    SystemFileStore,
     WebdatasetFileStore,
     WebdatasetSource,
     get_loader,
@@ -29,14 +34,20 @@ from energize import (
 )
 from energize.cli.state import read_states
 from energize.core.dataset import Dataset
+from energize.core.description import packed, unpacked
 from energize.data.join import write_matches
+from energize.data.media import AVMetadata, deserialize_media_metadata, serialize_media_metadata
+from energize.extras.cache import FileStoreCachePool
 from energize.preparation.media import prepare_media
+from tests.fuzz.corpora import shards
 from tests.fuzz.corpora.mixes import write as write_mixes
 from tests.fuzz.corpora.reading import HERE, fetched
 from tests.fuzz.formats import Corpus, Format, Seen, everything, told
 from tests.support.prepared import captions
+from tests.support.states import resealed
 
 _STEPS = 5
+_CACHED = {"numbers": list(range(99)), "text": "ä cat"}
 FOLDERS = ("books", "code")
 
 
@@ -76,7 +87,9 @@ def write(folder: Path) -> None:
     (folder / "bad.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     keys = [["energize", 3], ["energize", 10]]
     (folder / "keys.json").write_text(json.dumps(keys))
-    write_matches(_join(folder))
+    write_matches(_join(folder, cache=folder / "matches"))
+    _write_edited(folder)
+    (folder / "cached.bin").write_bytes(pickle.dumps(_CACHED, -1))
 
 
 def _resumed(folder: Path, file: str, name: str) -> Seen:
@@ -124,27 +137,88 @@ def _restored(folder: Path) -> Seen:
     return Seen(tuple(told(restore_sample(dataset, key)) for key in keys), described=text)
 
 
-def _join(folder: Path) -> JoinedSource:
+def _join(folder: Path, **options: Any) -> JoinedSource:
     sources = [WebdatasetSource(folder / name) for name in FOLDERS]
-    return JoinedSource(*sources, nonmatch=["none"], cache=folder / "matches")
+    return JoinedSource(*sources, nonmatch=["none"], **options)
 
 
-def _stored(folder: Path) -> Seen:
+def _edited(folder: Path) -> Dataset[Any]:
+    parts = {name: WebdatasetSource(folder / name) for name in FOLDERS}
+    return EpochizeDataset(BlendDataset(parts, weights=dict.fromkeys(FOLDERS, 1)), 6)
+
+
+def _write_edited(folder: Path) -> None:
+    """What the state of a run says whose weights were changed, for people who edit such things."""
+    with get_loader(_edited(folder), worker_config=HERE, ledger=False) as loader:
+        for step in (3, 30):
+            loader.set_weights({FOLDERS[0]: step, FOLDERS[1]: 1}, at_step=step)
+        for _ in islice(loader, 4):
+            pass
+        cursor = unpacked(loader.state_dict()["cursor"], "cursor")
+    (folder / "edited.json").write_text(json.dumps(cursor))
+
+
+def _opened(folder: Path) -> Seen:
+    """What comes after an edited state that was sealed anew; the place is the one that it says."""
+    text = (folder / "edited.json").read_text(encoding="utf-8", errors="replace")
+    with get_loader(_edited(folder), worker_config=HERE, ledger=False) as loader:
+        try:
+            cursor = json.loads(text)
+            state = resealed(loader.state_dict(), cursor=packed(cursor))
+        except (ValueError, RecursionError):  # of who edits it
+            return Seen((), described=text)
+        loader.load_state_dict(state)
+        now = unpacked(loader.state_dict()["cursor"], "cursor")
+        if any(now[name] != cursor[name] for name in ("position", "step", "changes")):
+            raise RuntimeError(f"the place is {now}")
+        return Seen(tuple(told(item) for item in islice(loader, _STEPS)), described=text)
+
+
+def _cached(folder: Path) -> Seen:
+    """Files of a cache that are others when they are read again."""
+    damaged = (folder / "cached.bin").read_bytes()
+    items = []
+    with TemporaryDirectory() as parent:
+        for method in ("raw", "pickle"):
+            pool = FileStoreCachePool(parent_cache_dir=parent, method=method)
+            with closing(pool):
+                stored = pool.get_lazy(SystemFileStore(folder), "bad.jsonl")
+                put = pool.to_cache(_CACHED, "numbers")
+                for lazy in (stored, put):
+                    lazy.entry.send_to_cache_future.result(5)
+                for lazy in (stored, put):
+                    lazy.cache_path.write_bytes(damaged)
+                    items.append(told(lazy.get()))
+    return Seen(tuple(items))
+
+
+def _stored(folder: Path, prefix: str = "") -> Seen:
     """Every file of a folder by its name."""
-    store = WebdatasetFileStore(folder / FOLDERS[0])
-    names = [f"{number:04d}.{part}" for number in range(9) for part in ("txt", "json")]
+    store = WebdatasetFileStore(folder)
+    names = [f"{prefix}{number:04d}.{part}" for number in range(9) for part in ("txt", "json")]
     return Seen(tuple(told((name, store.get(name))) for name in names))
 
 
 def _write_media(folder: Path) -> None:
     captions(folder / "media", 6, shards=1)
     prepare_media(folder / "media", workers=1)
+    values = AVMetadata(video_duration=2.5, video_fps=25.0, video_width=8, audio_channels=2)
+    (folder / "values.json").write_text(serialize_media_metadata(values)[1])
 
 
 def _media(folder: Path) -> Seen:
     store = WebdatasetFileStore(folder / "media")
     names = [f"{number:06d}.jpg" for number in range(6)]
     return Seen(tuple(told((name, store.get_media_metadata(name))) for name in names))
+
+
+def _media_values(folder: Path) -> Seen:
+    """Metadata that somebody has edited: what is read of it are numbers that a file could have."""
+    text = (folder / "values.json").read_text(encoding="utf-8", errors="replace")
+    found = deserialize_media_metadata("av", text)
+    if not all(0 <= value < math.inf for value in found.to_dict().values()):
+        raise RuntimeError(f"{found}")
+    return Seen((told(found.to_dict()),), described=text)
 
 
 @contextmanager
@@ -181,8 +255,19 @@ FORMATS = [
     Format("list of failed samples", _of(_without_listed), "bad.jsonl", "text",
            unchecked=everything),
     Format("restore keys", _of(_restored), "keys.json", "json", describes=True, named=_KEY),
-    Format("matches of a join", _of(lambda folder: fetched(_join(folder))), "matches/*.npy"),
-    Format("index.sqlite of files", _of(_stored), "books/.nv-meta/index.sqlite"),
+    Format("matches of a join",
+           _of(lambda folder: fetched(_join(folder, cache=folder / "matches"))), "matches/*.npy"),
+    Format("index.sqlite of joins", _of(lambda folder: fetched(_join(folder))),
+           "*/.nv-meta/index.sqlite"),
+    Format("edited states", _of(_opened), "edited.json", "json", describes=True, named=_STATE),
+    Format("cached files", _of(_cached), "cached.bin", named=["'numbers'"]),
+    Format("index.sqlite of files", _of(lambda folder: _stored(folder / FOLDERS[0])),
+           "books/.nv-meta/index.sqlite"),
+    Format("index.sqlite of long names",
+           Corpus("gnu", shards.gnu, partial(_stored, prefix=shards.LONG)),
+           ".nv-meta/index.sqlite"),
+    Format("media metadata values", Corpus("media", _write_media, _media_values), "values.json",
+           "json", describes=True, named=["media metadata"]),
     Format("media metadata", Corpus("media", _write_media, _media),
            "media/.nv-meta/index.sqlite", unchecked=everything),
 ]  # fmt: skip

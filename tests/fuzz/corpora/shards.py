@@ -15,7 +15,7 @@ from tests.fuzz.formats import Corpus, Format, Ranges
 from tests.fuzz.mutations import BLOCK
 from tests.support.shards import packed
 
-_LONG = "a-folder-with-a-name-that-is-longer-than-the-hundred-bytes-of-a-header/" * 2
+LONG = "a-folder-with-a-name-that-is-longer-than-the-hundred-bytes-of-a-header/" * 2
 
 
 def _files(shard: int, prefix: str = "") -> list[tuple[str, bytes]]:
@@ -60,36 +60,43 @@ def as_energon(folder: Path) -> None:
     _forget_records(folder)
 
 
-def large(folder: Path) -> None:
-    """Shards so large that what lies in their middle is not compared when they are opened."""
+def large(folder: Path, prefix: str = "", tar_format: int = tarfile.USTAR_FORMAT) -> None:
+    """Shards so large that what lies in their middle is not compared when they are opened; with a
+    prefix also links that are no parts of samples.
+    """
     noise = random.Random(0)
     for shard in range(2):
         files = [
-            (f"{name}.{part}", data)
+            (f"{prefix}{name}.{part}", data)
             for number in range(shard * 5, shard * 5 + 5)
             for name, part, data in (
                 (f"{number:04d}", "bin", noise.randbytes(9000)),
                 (f"{number:04d}", "txt", f"text {number}".encode()),
             )
         ]
-        (folder / f"shard-{shard}.tar").write_bytes(packed(files))
+        (folder / f"shard-{shard}.tar").write_bytes(packed(files, tar_format))
+        with tarfile.open(folder / f"shard-{shard}.tar", "a", format=tar_format) as tar:
+            for kind in (tarfile.LNKTYPE, tarfile.SYMTYPE) if prefix else ():
+                link = tarfile.TarInfo(f"{prefix}link")
+                link.type, link.linkname = kind, files[0][0]
+                tar.addfile(link)
     prepare(folder, split_ratios={"train": 1}, sample_type="CrudeWebdataset", workers=1)
 
 
 def checked(folder: Path) -> None:
     """With a checksum of each sample."""
-    _folder(folder, tarfile.PAX_FORMAT, _LONG, checksums=True)
+    _folder(folder, tarfile.PAX_FORMAT, LONG, checksums=True)
 
 
 def gnu(folder: Path) -> None:
     """Names that take a header of their own."""
-    _folder(folder, tarfile.GNU_FORMAT, _LONG)
+    _folder(folder, tarfile.GNU_FORMAT, LONG)
     _forget_records(folder)
 
 
 def pax(folder: Path) -> None:
     """Names and sizes in extended headers."""
-    _folder(folder, tarfile.PAX_FORMAT, _LONG)
+    _folder(folder, tarfile.PAX_FORMAT, LONG)
     _forget_records(folder)
 
 
@@ -105,10 +112,11 @@ def typed(folder: Path) -> None:
     (folder / ".nv-meta" / "dataset.yaml").write_text(json.dumps(text))
 
 
-def unchecked(old: bytes, new: bytes) -> Ranges:
+def unchecked(old: bytes, new: bytes, *, recorded: bool = False) -> Ranges:
     """The bytes of a tar that its checksums, which are those of headers, do not cover: what is in
-    its files, long names, and whole blocks that another place of the same shard has. A checksum is
-    a sum, so nor do they cover the order of bytes within a header.
+    its files, long names that `prepare` has not `recorded`, and whole blocks that another place of
+    the same shard has. A checksum is a sum, so nor do they cover the order of bytes within a
+    header.
     """
     with tarfile.open(fileobj=io.BytesIO(old)) as tar:
         files = [each for each in tar if each.isfile()]
@@ -121,7 +129,8 @@ def unchecked(old: bytes, new: bytes) -> Ranges:
         if (block := new[at : at + BLOCK]) != old[at : at + BLOCK]
         and (block in known or sorted(block) == sorted(old[at : at + BLOCK]))
     ]
-    return [*contents, *((start, stop) for start, stop in names if start < stop), *moved]
+    names = [] if recorded else [(start, stop) for start, stop in names if start < stop]
+    return [*contents, *names, *moved]
 
 
 USTAR = Corpus("ustar", ustar, validated)
@@ -130,6 +139,10 @@ LARGE = Corpus("large", large, validated)
 CHECKED = Corpus("checked", checked, partial(validated, checksums=True))
 GNU = Corpus("gnu", gnu, validated)
 PAX = Corpus("pax", pax, validated)
+NAMED = {
+    form: Corpus(f"named {form}", partial(large, prefix=LONG, tar_format=form), validated)
+    for form in (tarfile.GNU_FORMAT, tarfile.PAX_FORMAT)
+}
 TYPED = Corpus("typed", typed, validated)
 
 FORMATS = [
@@ -141,6 +154,10 @@ FORMATS = [
     Format("shards.json", CHECKED, ".nv-meta/shards.json", "json"),
     Format("tar GNU names", GNU, "*.tar", unchecked=unchecked),
     Format("tar PAX", PAX, "*.tar", unchecked=unchecked),
+    *(
+        Format(f"tar, named {form}", corpus, "*.tar", unchecked=partial(unchecked, recorded=True))
+        for form, corpus in NAMED.items()
+    ),
     Format("tar.idx", USTAR, "*.tar.idx"),
     Format("tar.idx of Energon", ENERGON, "*.tar.idx"),
     Format(".info.json", USTAR, ".nv-meta/.info.json", "json"),
