@@ -122,7 +122,7 @@ class SharedPlace:
     def _owned(self) -> Iterator[Any]:
         """The table, locked. A process that was started with it makes one of its own."""
         parent = None if get_worker_info() is None else multiprocessing.parent_process()
-        if self._table[_OWNER] != _process(parent.pid if parent else os.getpid()):
+        if self._table[_OWNER] != _process(parent.pid or 0 if parent else os.getpid()):
             if parent is not None:
                 raise LoaderError(
                     "a dataset for DataLoader was made by another process than the one that reads "

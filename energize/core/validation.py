@@ -7,7 +7,6 @@ Readers that put several files together collect `faults` instead, and say themse
 
 from __future__ import annotations
 
-import codecs
 import json
 import os
 import re
@@ -59,7 +58,6 @@ _SURELY_FLAT = 50
 # How a UTF-8 text with a letter that takes so many bytes in memory is told.
 _WIDE = {4: re.compile(rb"[\xf0-\xff]"), 2: re.compile(rb"[\xc4-\xef]")}
 
-_UTF16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 _PAIR = re.compile(rb"(?<!\\)((?:\\\\)*)(\\u[dD][89abAB]\w\w\\u[dD][c-fC-F]\w\w)")
 
 INSIDE_ITSELF = "an alias to a list or mapping from inside it"
@@ -311,12 +309,6 @@ energize.core.limits.LEVELS
     values = 0
     data = text.encode() if isinstance(text, str) else text
     try:
-        data.decode("utf-16" if data.startswith(_UTF16) else "utf-8")
-    except UnicodeDecodeError as reason:
-        line = 1 + data[: reason.start].count(b"\n")
-        what = f"line {line}: the byte {data[reason.start]:#x} is none of {reason.encoding.upper()}"
-        raise ValueError(f"{what}; save the file as UTF-8") from reason
-    try:
         for event in yaml.parse(data, SafeLoader):
             if isinstance(event, yaml.CollectionStartEvent):
                 around.append((event.anchor, values))
@@ -336,6 +328,10 @@ energize.core.limits.LEVELS
             values += isinstance(event, yaml.NodeEvent)
             if values > limits.YAML_VALUES:
                 raise ValueError(limits.over("YAML_VALUES"))
+    except yaml.reader.ReaderError as reason:
+        at = reason.position
+        where = f"line {data[:at].count(10) + 1}: {data[at : at + 1]!r}"
+        raise ValueError(f"{where}: {reason.reason}; save the file as UTF-8") from reason
     except yaml.YAMLError:
         single = _PAIR.sub(lambda pair: pair[1] + json.loads(b'"%s"' % pair[2]).encode(), data)
         return data if single == data else check_yaml(single, circles=circles)

@@ -55,8 +55,11 @@ PASSING = frozenset(
 _OF_MACHINE = (errno.EIO, errno.ESTALE, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOSPC)
 
 _NO_PATH = "that is no path: it has a NUL in it, or what cannot be encoded"
+_LOOK = "see what is there, and that it can be read and written"
+_FAILS = "the disk, or the file server, fails: go on from the last state when it is well again"
 _MAKE_ROOM = "make room on that disk"
 _REMEDIES = {
+    **dict.fromkeys(PASSING, _FAILS),
     errno.EACCES: "let the user who runs this read and write there",
     errno.EDQUOT: _MAKE_ROOM,
     errno.ELOOP: "links on the way to it lead to one another: correct them",
@@ -223,11 +226,7 @@ class LocalFiles:
                     return
         forget = partial(self._open.pop, path, None)
 
-        def look() -> None:
-            file = self._file(path)
-            self._check(path, file, file.now())
-
-        again(look, path, before=forget)
+        again(lambda: self._check(path, self._file(path)), path, before=forget)
 
     def exists(self, path: str) -> bool:
         """Return whether there is a file."""
@@ -258,7 +257,7 @@ class LocalFiles:
             if is_of_path(error):
                 raise OSError(errno.EINVAL, f"it is no path of a file: {error}", path) from error
             raise
-        self._check(path, file, file.signature)
+        self._check(path, file)
         # The system gives the lowest free number: it says how many are in use, here and elsewhere.
         allowed = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
         crowded = file.number >= allowed // 2 > 0
@@ -268,14 +267,13 @@ class LocalFiles:
         self._open[path] = file
         return file
 
-    def _check(self, path: str, file: _OpenFile, now: tuple[int, int, int]) -> None:
+    def _check(self, path: str, file: _OpenFile) -> None:
         """Raise `ShardError` unless an open file is the one that was read before."""
-        if self._seen.setdefault(path, now) == now:
-            return
-        known = self._crcs.get(path)
-        if known is None or zlib.crc32(os.pread(file.number, now[0], 0)) != known:
+        now, known = file.now(), self._crcs.get(path)
+        other = self._seen.setdefault(path, now) != now
+        if other and (known is None or zlib.crc32(os.pread(file.number, now[0], 0)) != known):
             raise _changed(path)
-        self._seen[path] = now
+        self._seen[path] = file.signature = now
 
 
 class FileStream(io.RawIOBase):
@@ -408,23 +406,10 @@ fewer workers'
     """
     place = error.filename if error.filename is not None else path
     where = "" if place is None else f"{_text(place)}: "
-    return f"{where}{what}{reason_of(error)}"
-
-
-def reason_of(error: OSError) -> str:
-    """Return why the system refuses a file and what to do, as it follows what it refuses."""
     if error.errno and error.strerror != os.strerror(error.errno):  # it says itself what to do
-        return f": {error.strerror}"
-    return f" ({error.strerror or error}); {remedy(error)}"
-
-
-def remedy(error: OSError) -> str:
-    """Return what to do about a file that the system refuses."""
-    if error.errno in PASSING and error.errno not in _REMEDIES:
-        return (
-            "the disk, or the file server, fails: go on from the last state when it is well again"
-        )
-    return _REMEDIES.get(error.errno or 0, "see what is there, and that it can be read and written")
+        return f"{where}{what}: {error.strerror}"
+    remedy = _REMEDIES.get(error.errno or 0, _LOOK)
+    return f"{where}{what} ({error.strerror or error}); {remedy}"
 
 
 @contextmanager

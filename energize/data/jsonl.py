@@ -203,10 +203,9 @@ class JsonlSource(ShardedSource[dict[str, Any]], FieldSource[dict[str, Any]]):
     def stored(self, numbers: Sequence[int]) -> list[bytes]:
         """Return the bytes of these lines, numbers ascending, with what is around their JSON."""
         path = str(self.path)
-        index = jsonl_index_path(path)
         if self.samples * ENTRY < KEPT:
-            self._files.kept(index)  # by which it is known again
-        entries = read_entries(self._files, index, numbers, ENTRY, RANGE.size)
+            self._files.kept(jsonl_index_path(path))  # by which it is known again
+        entries = read_entries(self._files, jsonl_index_path(path), numbers, ENTRY, RANGE.size)
         bounds = [RANGE.unpack(data) for data in entries]
         for number, (start, stop) in zip(numbers, bounds, strict=True):
             if not start < stop <= self.stored_bytes:

@@ -506,9 +506,11 @@ class MdsSource(ShardedSource[dict[str, Any]]):
 
     def _read_shard(self, shard: int, numbers: list[int]) -> list[dict[str, Any] | Failed]:
         entry = self.entries[shard]
-        for each in {shard, *self._without_samples} - self._looked_at:
-            self._compare(self.entries[each])
-            self._looked_at.add(each)
+        if shard not in self._looked_at:
+            unread = np.flatnonzero(np.equal(self.counts, 0))  # nobody else would look into these
+            for each in {shard, *unread.tolist()}.difference(self._looked_at):
+                self._compare(self.entries[each])
+                self._looked_at.add(each)
         # The two offsets of a sample are those of its start and its end.
         at = [4 * (number + 1) for number in numbers]
         found = b"".join(self._ranges(entry, entry.parts[0], at, [each + 8 for each in at]))
@@ -575,7 +577,7 @@ class MdsSource(ShardedSource[dict[str, Any]]):
     def _check(self, file: MdsFile) -> None:
         """Raise `ShardError` unless a file has the size and the hash that the index says."""
         path = self._path(file)
-        if path in self._checked:
+        if path in self._looked_at:
             return
         size = self._files.size(path)
         if size != file.size:
@@ -595,7 +597,7 @@ class MdsSource(ShardedSource[dict[str, Any]]):
             if (found := hashed.hexdigest()) != expected:
                 text = f"{path} has the {self.validate_hash} {found}, but the index says {expected}"
                 raise ShardError(f"{text}: it was changed or damaged; {_AGAIN}")
-        self._checked.add(path)
+        self._looked_at.add(path)
 
     def _path(self, file: MdsFile) -> str:
         return f"{self._folder}/{file.name}"
@@ -624,16 +626,6 @@ class MdsSource(ShardedSource[dict[str, Any]]):
         return Recent(_UNPACKED_BYTES, len)
 
     @cached_property
-    def _without_samples(self) -> list[int]:
-        """The shards that have none by the index, which nobody would look into."""
-        return [shard for shard, count in enumerate(self.counts) if not count]
-
-    @cached_property
-    def _checked(self) -> set[str]:
-        """The files that were compared with the index."""
-        return set()
-
-    @cached_property
-    def _looked_at(self) -> set[int]:
-        """The shards that were compared with the index."""
+    def _looked_at(self) -> set[str | int]:
+        """The files, and the shards, that were compared with the index."""
         return set()

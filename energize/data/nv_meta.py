@@ -6,7 +6,6 @@ import json
 import os
 import re
 import reprlib
-import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -464,11 +463,6 @@ class ShardRecord(NamedTuple):
     def of_shard(self) -> tuple[int, int, int, int]:
         """What tells the shard from others, whether there are checksums or not."""
         return self[:4]
-
-
-def parts_crc32(names: Iterable[str]) -> int:
-    """Return what a `ShardRecord` knows the names of the parts of a sample by."""
-    return zlib.crc32("\0".join(names).encode("utf-8", "surrogateescape"))
 
 
 class _Records(Model):

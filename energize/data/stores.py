@@ -7,7 +7,7 @@ import os
 import sqlite3
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cached_property
 from io import BufferedReader
 from pathlib import Path
@@ -191,21 +191,19 @@ class WebdatasetFileStore(_FolderStore):
             start = min(begin + at, stop)
             return self._files.read(path, start, min(start + count, stop))
 
+        found, wanted = "no file", f"{key!r} of {size} bytes at byte {offset}"
         with os_errors_as(ShardError, path):
             stop = min(offset + padded(size), self._files.size(path))
             data = read(offset - begin, size)
-            try:
-                # The headers before it tell whether it is the file that the database means.
+            # The headers before it tell whether it is the file that the database means.
+            with suppress(ShardError, LookupError):
                 member = walk(read, stop - begin, path)[0][-1]
-            except (ShardError, LookupError) as reason:
-                raise ShardError(
-                    f"{path} and {self._database.path} do not belong together: no file lies at "
-                    f"byte {offset}; {self._again}"
-                ) from reason
-        if (member.name, begin + member.offset, member.size) != (key, offset, size):
+                at = begin + member.offset
+                found = f"{member.name!r} of {member.size} bytes at byte {at}"
+        if found != wanted:
             raise ShardError(
-                f"{path} and {self._database.path} do not belong together: {member.name!r} of "
-                f"{member.size} bytes lies where {key!r} of {size} should; {self._again}"
+                f"{path} and {self._database.path} do not belong together: {found} lies where "
+                f"{wanted} should; {self._again}"
             )
         return data
 

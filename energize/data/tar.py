@@ -91,6 +91,12 @@ class ScannedSample(NamedTuple):
     offset: int
     parts: tuple[Member, ...]
 
+    @property
+    def parts_crc32(self) -> int:
+        """What a `ShardRecord` knows the names of the parts by."""
+        names = "\0".join(part.name for part in self.parts)
+        return zlib.crc32(names.encode("utf-8", "surrogateescape"))
+
 
 @dataclass(frozen=True, slots=True)
 class ShardScan:
@@ -419,9 +425,11 @@ def check_unpacked(block: bytes, where: str) -> None:
 _log = logging.getLogger("energize")
 
 ENTRY = 8
+
+# Bytes of an index that is kept in memory while it is open, so that it is read once: of 8,000
+# samples.
 KEPT = 64 * 1024
-"""Bytes of an index that is kept in memory while it is open, so that it is read once: of 8,000
-samples."""
+
 CHECKSUM = 4
 RANGE = struct.Struct("<2Q")
 

@@ -23,13 +23,7 @@ from energize.core.trace import Failed
 from energize.data import tar
 from energize.data.columns import PreparedColumns, column_command
 from energize.data.files import LocalFiles, exists, files_at, own_errors, read_entries
-from energize.data.nv_meta import (
-    ShardRecord,
-    parts_crc32,
-    read_info,
-    read_records,
-    read_splits,
-)
+from energize.data.nv_meta import ShardRecord, read_info, read_records, read_splits
 from energize.data.source import ShardedSource, narrowed
 from energize.data.tar import ENTRY, KEPT, RANGE, disagreement, index_path, scan
 from energize.errors import (
@@ -179,7 +173,7 @@ class ShardReader:
             sample[part.name] = data[part.offset : part.offset + part.size]
         # No checksum of a header covers a long name.
         known = None if self.record is None else self.record.parts_crc32
-        if known is not None and parts_crc32(names) not in known:
+        if known is not None and samples[0].parts_crc32 not in known:
             what = f"it has the parts {names}, and no sample had when the shard was prepared: a "
             return self._failed(number, data, f"{what}name in the tar is damaged; copy it again")
         return sample

@@ -220,24 +220,20 @@ def _check_place(dataset: Dataset[Any], cursor: State, loop: int) -> None:
     """Raise `StateError` for a place that a run over the dataset, in loops of so many steps, does
     not come to.
     """
-    step = cursor.get("step", 0 if loop in (1, INFINITE) else None)
-    wrong = [f"step {step} of {loop}"] if step is None or step >= loop else []
-    edits = Edits.loaded(cursor)
+    step = cursor.get("step", 0 if loop in (1, INFINITE) else loop)
+    wrong = f"step {step} of {loop}" if step >= loop else ""
+    edits, said = Edits.loaded(cursor), cursor.get("places", {})
     if edits.waiting and dataset.indexed:
-        wrong.append("changes of weights whose slots are not known, which only a stream has")
+        wrong = "changes of weights whose slots are not known, which only a stream has"
     with suppress(ConfigError, WeightError):  # what does not fit is told where it is edited
-        edited = edits.applied(dataset)
         lanes = StreamState.loaded(cursor) if "lanes" in cursor else None
-        kept = places_kept(edited, counter_field(cursor, "position"), lanes)
-        said = cursor.get("places", {})
+        kept = places_kept(edits.applied(dataset), counter_field(cursor, "position"), lanes)
         for part, items in kept.get("places", {}).items():
             if said.get(part, items) != items:
-                wrong.append(f"{said[part]} samples of a source of which {items} have come there")
+                wrong = f"{said[part]} samples of a source of which {items} have come there"
     if wrong:
-        raise StateError(
-            f"the saved state stands where the mix has no place: it says {wrong[0]}; load it as it "
-            "was saved, for no state can be edited by hand"
-        )
+        text = f"the saved state stands where the mix has no place: it says {wrong}"
+        raise StateError(f"{text}; load it as it was saved: no state can be edited by hand")
 
 
 def differences(dataset: Dataset[Any], saved: object) -> list[str]:

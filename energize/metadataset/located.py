@@ -27,7 +27,7 @@ from energize.core.validation import (
     place,
     short,
 )
-from energize.data.files import absent, read_file, reason_of
+from energize.data.files import absent, read_file, told
 from energize.errors import ConfigError, DatasetNotFoundError, EnergizeError, MetadatasetError
 
 _TAG = "tag:yaml.org,2002:"
@@ -171,7 +171,8 @@ def read_bytes(file: Path, problems: list[Problem]) -> bytes | None:
     except FileNotFoundError:
         problems.append(Problem(str(file), f"the file {absent(file)}", not_found=True))
     except OSError as error:
-        problems.append(Problem(str(file), f"the file cannot be read{reason_of(error)}"))
+        what = told(error, file, "the file cannot be read").removeprefix(f"{file}: ")
+        problems.append(Problem(str(file), what))
     return None
 
 

@@ -25,14 +25,7 @@ import numpy as np
 
 from energize.core.arrays import UInt64Array
 from energize.data.files import LocalFiles, absent, files_at, os_errors_as, read_file
-from energize.data.nv_meta import (
-    ShardRecord,
-    expand,
-    is_inside,
-    parts_crc32,
-    read_info,
-    read_records,
-)
+from energize.data.nv_meta import ShardRecord, expand, is_inside, read_info, read_records
 from energize.data.tar import ScannedSample, index_path, scan
 from energize.errors import (
     ConfigError,
@@ -200,8 +193,7 @@ def scan_shards(
             shard = Shard(root, name)
             content = shard.content
             index = np.array(shard.offsets, dtype="<u8").tobytes()
-            named = {tuple(part.name for part in sample.parts) for sample in content.samples}
-            crcs = tuple(sorted(map(parts_crc32, named))) if len(named) <= _KINDS else None
+            kinds = tuple(sorted({sample.parts_crc32 for sample in content.samples}))
             return ScannedShard(
                 name,
                 len(content.samples),
@@ -210,7 +202,7 @@ def scan_shards(
                 _key_hashes([sample.key for sample in content.samples]),
                 ShardRecord(
                     *(content.size, zlib.crc32(index), content.headers, content.ends),
-                    parts_crc32=crcs,
+                    parts_crc32=kinds if len(kinds) <= _KINDS else None,
                 ),
                 content.size - content.end,
                 {what: function(shard) for what, function in (functions or {}).items()},
@@ -300,8 +292,8 @@ def _key_hashes(keys: Sequence[str]) -> UInt64Array:
 
 _SHARDS = re.compile(r"\.(tar(\.(gz|bz2|xz|zst|lz4))?|tgz|tbz2|txz)\Z")
 """How shards are called; that some are compressed is told when they are read."""
+# Different lists of the parts of a sample that are written down of a shard, at most.
 _KINDS = 100
-"""Different lists of the parts of a sample that are written down of a shard, at most."""
 _SHOWN = 10
 _UNWRITABLE = {"Cc", "Cs", "Zl", "Zp"}
 """Control characters, bytes that are no UTF-8, and what ends lines."""

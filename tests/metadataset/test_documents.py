@@ -315,7 +315,10 @@ def test_documents_and_values(tmp_path):
 def test_files_that_are_no_text_of_people(tmp_path):
     file = tmp_path / "mix.yaml"
     for data, words in (
-        (HEAD.encode() + "a: é".encode("latin-1"), ": line 3: the byte 0xe9 is none of UTF-8; sav"),
+        (
+            HEAD.encode() + "a: é".encode("latin-1"),
+            ": line 3: b'\\xe9': incomplete UTF-8 octet sequence; save ",
+        ),
         (b" " * (limits.YAML_BYTES + 1), "in bytes, 16777217, more than 16777216; to allow more, "),
     ):
         file.write_bytes(data)
