@@ -17,8 +17,8 @@ class Column:
     """One value for each sample of a source, in the order in which these are numbered.
 
     `values` has the shape (samples,): int64 or float64 numbers; or, where there are `categories`,
-    int32 places among these, -1 for a sample without a value. The array may be mapped from a file,
-    and is not to be written to.
+    int32 places among these, -1 for a sample without a value. The array is not to be written
+    to.
 
     >>> Column.of(["high", "low", "high"], "quality").categories
     ('high', 'low')

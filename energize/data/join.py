@@ -215,8 +215,7 @@ class JoinedSource(Source[Raw]):
 
     def __getstate__(self) -> dict[str, Any]:
         """With what was looked up in the indexes, which no other process has to do again."""
-        found = self.__dict__.get("_all_matches")
-        kept = {} if found is None or isinstance(found, np.memmap) else {"_all_matches": found}
+        kept = {} if _files(self) else {"_all_matches": self._all_matches}
         return super().__getstate__() | kept
 
     @property
@@ -402,9 +401,13 @@ def _called(source: JoinedSource) -> str:
     return f"join_{digest([versions, source.nonmatch])}"
 
 
+def _files(source: JoinedSource) -> list[Path]:
+    return [] if source.cache is None else sorted(source.cache.glob(f"{_called(source)}.*.npy"))
+
+
 def _written(source: JoinedSource) -> tuple[Path, Int64Array] | None:
     """Return the file that was written before of these folders, and the matches; None without."""
-    files = [] if source.cache is None else sorted(source.cache.glob(f"{_called(source)}.*.npy"))
+    files = _files(source)
     if not files:
         return None
     counts = [part.count for part in source.parts]

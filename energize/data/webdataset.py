@@ -336,9 +336,7 @@ class WebdatasetSource(ShardedSource[dict[str, Any]]):
         return self._columns.names
 
     def _column(self, name: str) -> Column:
-        """As `energize prepare --column` measured it; mapped from its file where all samples of
-        neighbouring shards are read, else copied.
-        """
+        """As `energize prepare --column` measured it."""
         counts = dict(zip(self.shards, self.counts, strict=True))
         whole = self._columns.of(name, counts)
         start, stop = self._bounds

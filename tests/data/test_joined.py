@@ -81,7 +81,8 @@ def test_several_may_write_at_once(folder):
     assert len(set(files)) == 1
     assert list((folder / "cache").iterdir()) == [files[0]]
     again = JoinedSource(*sources(folder), nonmatch=("skip", "none"), cache=folder / "cache")
-    assert isinstance(again.matches, np.memmap)
+    assert "_all_matches" not in again.__getstate__()
+    os.truncate(files[0], 0)  # what is read stays, whatever becomes of the file
     assert read(again) == read(joined)
     assert again.identity == joined.identity
 
