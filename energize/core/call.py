@@ -14,7 +14,7 @@ import inspect
 import random
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from contextvars import ContextVar
 from enum import Enum
 from types import CodeType, GeneratorType
@@ -265,25 +265,23 @@ class _Drawing:
         torch.set_rng_state(self._torch)
 
 
-def _around(reading: Reading, *, draws: bool) -> AbstractContextManager[None]:
+@contextmanager
+def _around(reading: Reading, *, draws: bool) -> Iterator[None]:
     """Have torch compute in as many threads as is asked for, which sums depend on, and the global
     generators put back if a function `draws` from them.
     """
     torch = sys.modules.get("torch")  # nobody computes with what was not imported
-    if torch is None or torch.get_num_threads() == reading.threads:
-        return _kept() if draws else nullcontext()
-    return _threaded(torch, reading.threads, draws=draws)
-
-
-@contextmanager
-def _threaded(torch: Any, threads: int, *, draws: bool) -> Iterator[None]:
-    outside = torch.get_num_threads()
-    torch.set_num_threads(threads)
+    threads = reading.threads if torch is None else torch.get_num_threads()
+    if torch is not None and threads != reading.threads:
+        torch.set_num_threads(reading.threads)
+    outside = _Drawing() if draws else None
     try:
-        with _kept() if draws else nullcontext():
-            yield
+        yield
     finally:
-        torch.set_num_threads(outside)
+        if outside is not None:
+            outside.go_on()
+        if torch is not None and threads != reading.threads:
+            torch.set_num_threads(threads)
 
 
 @contextmanager

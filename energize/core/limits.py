@@ -136,3 +136,11 @@ def spend(size: int, counted: int = 0) -> int:
         raise DecodeError(over("DECODED_BYTES", total))
     decoding.counted = total if decoding.depth else 0
     return max(size, counted)
+
+
+def spend_pixels(count: int, pixel: int, data: bytes) -> None:
+    """Count the pixels of an image before it is decoded. A JPEG may go over all of them again and
+    again, in scans of few bytes, which takes the time for about half a byte each.
+    """
+    scans = data.count(b"\xff\xda") if data.startswith(b"\xff\xd8") else 0
+    spend(count * (pixel + scans // 2))

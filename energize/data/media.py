@@ -221,17 +221,9 @@ def open_image(stream: BinaryIO, pixel: int = 4) -> PIL.Image.Image:
     image = PIL.Image.open(stream, formats=_FORMATS)
     at = stream.tell()
     stream.seek(0)
-    spend_pixels(image.width * image.height, pixel, stream.read())
+    limits.spend_pixels(image.width * image.height, pixel, stream.read())
     stream.seek(at)
     return image
-
-
-def spend_pixels(count: int, pixel: int, data: bytes) -> None:
-    """Count the pixels of an image before it is decoded. A JPEG may go over all of them again and
-    again, in scans of few bytes, which takes the time for about half a byte each.
-    """
-    scans = data.count(b"\xff\xda") if data.startswith(b"\xff\xd8") else 0
-    limits.spend(count * (pixel + scans // 2))
 
 
 # Extracting metadata from files.

@@ -18,7 +18,6 @@ from rich.console import Console
 
 from energize.core.blends import Edits
 from energize.core.dataset import Dataset
-from energize.core.description import config_of
 from energize.core.ignored import accepted
 from energize.core.lanes import Ranks, WorkerConfig
 from energize.core.lazy import torch
@@ -648,10 +647,9 @@ class Loader(Generic[T]):
         """Have a dataset with these edits from the next item on; what was read ahead of another one
         is read anew when that is asked for.
         """
-        before, self._run = config_of(self.dataset), self._run.edited(edits)
+        before, self._run = self.dataset, self._run.edited(edits)
         self.dataset = self._run.dataset
-        other = config_of(self.dataset).fingerprint != before.fingerprint
-        self._stale = self._stale or (other and self._feed is not None)
+        self._stale = self._stale or (self.dataset is not before and self._feed is not None)
 
     def _read_anew(self) -> None:
         """Go on in the dataset that was edited, where the last item was given."""

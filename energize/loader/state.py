@@ -223,8 +223,6 @@ def _check_place(dataset: Dataset[Any], cursor: State, loop: int) -> None:
     step = cursor.get("step", 0 if loop in (1, INFINITE) else loop)
     wrong = f"step {step} of {loop}" if step >= loop else ""
     edits, said = Edits.loaded(cursor), cursor.get("places", {})
-    if edits.waiting and dataset.indexed:
-        wrong = "changes of weights whose slots are not known, which only a stream has"
     with suppress(ConfigError, WeightError):  # what does not fit is told where it is edited
         lanes = StreamState.loaded(cursor) if "lanes" in cursor else None
         kept = places_kept(edits.applied(dataset), counter_field(cursor, "position"), lanes)

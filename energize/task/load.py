@@ -56,7 +56,6 @@ from energize.data.media import (
     MediaMetadataType,
     kind_by_start,
     open_image,
-    spend_pixels,
 )
 from energize.data.nv_meta import META_FOLDER
 from energize.data.trust import VARIABLE, is_named, trusted_modules, why_not
@@ -93,11 +92,11 @@ class ImageSpec:
     container: Literal["numpy", "torch", "pil"]
     mode: Literal["L", "RGB", "RGBA", "stored"]
     floating: bool = False
+    pixel: int = field(init=False)
+    """Bytes that a pixel takes while it is decoded."""
 
-    @property
-    def pixel(self) -> int:
-        """Bytes that a pixel takes while it is decoded."""
-        return len(self.mode) * (5 if self.floating else 2)
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "pixel", len(self.mode) * (5 if self.floating else 2))
 
 
 _MODES: tuple[Literal["L", "RGB", "RGBA"], ...] = ("L", "RGB", "RGBA")
@@ -152,7 +151,7 @@ def _by_turbo(data: bytes, spec: ImageSpec) -> UInt8Array:
     if spec.mode == "L" and color != "Gray":
         # The luma stored in a coloured file differs from its pixels' where colours were clipped.
         raise ValueError("left to Pillow, which takes the luma of the pixels")
-    spend_pixels(height * width, spec.pixel, data)
+    limits.spend_pixels(height * width, spec.pixel, data)
     if spec.mode == "L":
         return simplejpeg.decode_jpeg(data, "GRAY")[..., 0]  # type: ignore[no-any-return]
     return simplejpeg.decode_jpeg(data, spec.mode)  # type: ignore[no-any-return]

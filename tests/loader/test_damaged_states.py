@@ -192,7 +192,6 @@ def test_a_place_that_the_mix_does_not_come_to(streamed):
         ({"changes": [[*first[:1], 12, *first[2:]], later]}, "samples of a source of which"),
         ({"changes": [first, [*later[:1], 6, *later[2:]]]}, "samples of a source of which"),
         ({"changes": [later]}, "samples of a source of which"),
-        ({"changes": [first, [*later[:3], True]]}, "slots are not known"),
         ({"step": None}, "step 6 of 6"),
     )[: 6 if streamed else None]:
         said = {name: value for name, value in (cursor | change).items() if value is not None}
