@@ -25,6 +25,7 @@ from energize import (
     ExcessLoss,
     FilterDataset,
     ListSource,
+    MapDataset,
     PackingDataset,
     ShuffleDataset,
     WorkerConfig,
@@ -60,7 +61,7 @@ def batches(blend):
 
 
 def packs(blend):
-    return PackingDataset(FilterDataset(blend, kept), 6, pairs, list)
+    return PackingDataset(FilterDataset(MapDataset(blend, tuple), kept), 6, pairs, list)
 
 
 RUNS = {
