@@ -612,15 +612,16 @@ def checked_entries(
     epochs = one_per_dataset(max_epochs, names, len(given), "max_epochs")
     targets = one_per_dataset(target_weights, names, len(given), "target_weights")
     entries = []
-    for number, (pair, most, target) in enumerate(zip(given, epochs, targets, strict=True)):
+    for number, (row, most, target) in enumerate(zip(given, epochs, targets, strict=True)):
         where = f"dataset {number if names is None else repr(names[number])}"
+        name = None if names is None else names[number]
+        pair, name = (row[:2], row.name) if isinstance(row, Entry) else (row, name)
         if not (isinstance(pair, tuple | list) and len(pair) == 2 and isinstance(pair[0], Dataset)):
             raise WeightError(
                 f"{where} is {str(pair)[:80]!r}; give pairs (dataset, weight), in which a list is "
                 "ListSource(list), and a prepared folder get_train_dataset(path)"
             )
         weight = given_weight(pair[1], where)
-        name = None if names is None else names[number]
         loss = None
         if target_weights is not None:
             loss = given_weight(target, f"the target weight of {where}")

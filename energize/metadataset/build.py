@@ -21,7 +21,7 @@ from energize.core.validation import faults
 from energize.data.files import own_errors
 from energize.data.source import Subset
 from energize.data.stores import open_store
-from energize.datasets.blend import BlendDataset
+from energize.datasets.blend import BlendDataset, Entry
 from energize.datasets.order import ConcatDataset, EpochizeDataset, LimitDataset, RepeatDataset
 from energize.datasets.quota import ComposedDataset, QuotaDataset
 from energize.datasets.stages import StagedDataset
@@ -744,7 +744,8 @@ class Builder:
                         "it has no epochs; give max_epochs to the datasets in it, or give it a stop"
                     )
             weights = [weight for _, weight in node.children]
-            return _blend(list(zip(datasets, weights, strict=True)), node, node.targets)
+            rows = zip(datasets, weights, node.child_names, strict=True)
+            return _blend([Entry(*row[:2], name=row[2]) for row in rows], node, node.targets)
 
     def _composed(
         self, node: Blend, composed: Composition, encoder: TaskEncoder[Any, Any, Any, Any]
@@ -810,7 +811,8 @@ def _together(parts: Sequence[Share]) -> Share:
     """Several parts of a blend as one, which is a blend."""
     targets = [part.target for part in parts if part.target is not None]
     children = tuple((part.node, part.share) for part in parts)
-    blend = Blend(children, targets=tuple(map(float, targets)) if any(targets) else None)
+    aims = tuple(map(float, targets)) if any(targets) else None
+    blend = Blend(children, targets=aims, names=tuple(part.name for part in parts))
     share = sum((part.share for part in parts), Fraction(0))
     return Share(blend, share, sum(targets, Fraction(0)) if targets else None)
 
@@ -821,10 +823,11 @@ def _blended(parts: Sequence[tuple[Dataset[Any], Share]], node: Blend) -> Datase
         return parts[0][0]
     targets = [part.target for _, part in parts if part.target is not None]
     with place_noted(node.place):
-        return _blend([(dataset, part.share) for dataset, part in parts], node, targets or None)
+        entries = [Entry(dataset, part.share, name=part.name) for dataset, part in parts]
+        return _blend(entries, node, targets or None)
 
 
-def _blend(pairs: list[Any], node: Blend, targets: Sequence[Any] | None) -> BlendDataset[Any]:
+def _blend(entries: list[Any], node: Blend, targets: Sequence[Any] | None) -> BlendDataset[Any]:
     return BlendDataset(
-        pairs, target_weights=targets, max_correction=node.max_correction, **node.options
+        entries, target_weights=targets, max_correction=node.max_correction, **node.options
     )

@@ -272,7 +272,8 @@ class Blend:
     `kind` is the key of the list: of `blend_epochized` and of `concat` quotas say what each child
     gives to an epoch, and in a `concat` the children follow one another. `packing` and `level`: how
     encoded samples are packed, and batches levelled, in the outermost one. `targets`: what each
-    child weighs in the loss, at most `max_correction` times as much as it is drawn.
+    child weighs in the loss, at most `max_correction` times as much as it is drawn. `names` of
+    children, where they are parts by a property, and what it is `called` in a blend around it.
     """
 
     children: tuple[tuple[Node, float | Fraction | Schedule], ...]
@@ -285,6 +286,13 @@ class Blend:
     level: Level | None = None
     targets: tuple[float, ...] | None = None
     max_correction: float | None = None
+    names: tuple[str | None, ...] = ()
+    called: str | None = None
+
+    @cached_property
+    def child_names(self) -> list[str | None]:
+        """What each child is called, where it is not by its sources."""
+        return list(self.names) or [getattr(child, "called", None) for child, _ in self.children]
 
     @cached_property
     def plain(self) -> bool:
@@ -315,12 +323,13 @@ class Staged:
 
 class Share(NamedTuple):
     """A part of a tree, its share of what is drawn and, where target weights are given, its share
-    of what counts in the loss.
+    of what counts in the loss; and its name, where it has one.
     """
 
     node: Node
     share: Fraction = Fraction(1)
     target: Fraction | None = None
+    name: str | None = None
 
 
 def leaves_of(node: Node) -> list[Leaf]:
@@ -392,7 +401,7 @@ def plain_shares(node: Blend) -> list[Share]:
 
 def shares_below(around: Share, opened: Callable[[Blend], bool], step: int = 0) -> list[Share]:
     """Return what is below the blends at the top of a node that are `opened`, leaf by leaf."""
-    node, share, target = around
+    node, share, target, name = around
     if isinstance(node, Leaf) or not opened(node):
         return [around]
     shares = asked_shares(node, step)
@@ -400,8 +409,10 @@ def shares_below(around: Share, opened: Callable[[Blend], bool], step: int = 0) 
     targeted = node.targets is not None or target is not None
     base = share if target is None else target
     found = []
-    for (child, _), own, aimed in zip(node.children, shares, targets, strict=True):
-        below = Share(child, share * own, base * aimed if targeted else None)
+    rows = zip(node.children, shares, targets, node.child_names, strict=True)
+    for (child, _), own, aimed, called in rows:
+        full = "/".join(each for each in (name, called) if each) or None
+        below = Share(child, share * own, base * aimed if targeted else None, full)
         found += shares_below(below, opened, step)
     return found
 
@@ -442,11 +453,11 @@ def _merged(parts: Iterable[Share]) -> list[Share]:
         if not isinstance(leaf, Leaf) or key not in merged:
             merged[key] = part
             continue
-        first, share, target = merged[key]
+        first, share, target, name = merged[key]
         share += part.share
         place = f"{first.place} and {leaf.place}"
         both = None if target is None or part.target is None else target + part.target
-        merged[key] = Share(replace(first, place=place), share, both)
+        merged[key] = Share(replace(first, place=place), share, both, name)
         text = "%s [%s] stands twice with equal settings, at %s; its shares add up to %s"
         _log.info(text, leaf.path, leaf.split_part, place, float(share))
     return list(merged.values())

@@ -546,9 +546,11 @@ def _divided(
     children: list[Any] = []
     for name, found in parts.items():
         counted = tuple((leaf, float(count)) for leaf, count in found)
-        part = found[0][0] if len(found) == 1 else Blend(counted, place, inside)
+        folders = tuple(leaf.path.name for leaf, _ in found)
+        part = found[0][0] if len(found) == 1 else Blend(counted, place, inside, names=folders)
         children.append((part, named.get(name, keys.other)))
-    return Blend(tuple(children), place, options)
+    called = leaves[0].path.name if len(leaves) == 1 else None
+    return Blend(tuple(children), place, options, names=tuple(parts), called=called)
 
 
 def _by_value(leaves: Sequence[Leaf], by: str, keys: Folder, *, existing: bool) -> Counted:

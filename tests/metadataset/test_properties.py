@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from energize import MetadatasetError
+from energize import BlendDataset, ListSource, MetadatasetError, by_property, get_loader
 from tests.metadataset.conftest import train
 from tests.support.tables import row
+
+
+def folder(name):
+    return ListSource("abc", name=name, columns={"quality": ["high", "low", "low"]})
 
 
 def test_ranges_and_the_rest(mix):
@@ -14,6 +18,30 @@ def test_ranges_and_the_rest(mix):
     numbers = [int(sample.__key__) for sample in train(file).at(range(400))]
     assert sum(number < 15 for number in numbers) == 100
     assert numbers.count(30) == 200
+
+
+KINDS = "by: quality, weights: {high: 3, low: 1}"
+NAMES = f"""
+{{path: a, {KINDS}}} | high low
+{{{KINDS}, blend: [{{path: a}}, {{path: b}}]}} | high/a high/b low/a low/b
+blend: [{{path: a, {KINDS}}}, {{path: c}}] | a/high a/low c
+"""
+
+
+def test_parts_are_called_as_in_python_in_reports_and_for_changes(mix):
+    split = {"a": by_property(folder("a"), "quality", {"high": 3, "low": 1})}
+    both = by_property([folder("a"), folder("b")], "quality", {"high": 3, "low": 1})
+    mixes = (split["a"], both, BlendDataset({**split, "c": folder("c")}, weights={"a": 1, "c": 1}))
+    for line, python in zip(NAMES.strip().splitlines(), mixes, strict=True):
+        node, names = line.split(" | ")
+        with get_loader(train(mix(node))) as loader, row(line):
+            assert " ".join(loader.dataset.names) == names
+            assert python.names == loader.dataset.names
+            loader.set_weights(dict.fromkeys(names.split(), 1))
+            next(iter(loader))
+            assert loader.last_sources[0] in names.split()
+            levels = [each.name for each in loader.report(show=False).rows if each.is_source]
+            assert levels == [name.split("/")[-1] for name in names.split()]
 
 
 WRONG = """
