@@ -214,9 +214,9 @@ def balanced(
     counts = range(least, len(fitted))
     few = least + bisect_left(counts, 1, key=lambda n: _cheapest_first(given, n) is not None)
     divided = _cheapest_first(given, few)
-    if divided is None:
-        divided = fitted
-    _even_out(divided, given)
+    if divided is None or len(capacities) > 1:  # one alone leaves the cheapest first its choice
+        divided = divided or fitted
+        _even_out(divided, given)
     return _in_order_of_arrival(divided)
 
 
