@@ -32,9 +32,6 @@ T_in = TypeVar("T_in")
 T = TypeVar("T")
 T_batch_co = TypeVar("T_batch_co", covariant=True)
 
-_GROUPS = 64
-"""Groups, and samples of a batch, that there are at most where nobody says: a guess."""
-
 
 class GroupBatchDataset(FoundDataset[T_batch_co]):
     """`batcher(samples)` for samples of one group: images of one size, texts of about one length.
@@ -96,7 +93,7 @@ class GroupBatchDataset(FoundDataset[T_batch_co]):
 
     @property
     def _holds(self) -> int:
-        return _GROUPS * (self.fixed_batch_size or _GROUPS)
+        return 64 * (self.fixed_batch_size or 64)  # nobody says how many groups there are
 
     @cached_property
     def _key_call(self) -> Call:

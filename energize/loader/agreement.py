@@ -78,8 +78,7 @@ class Agreement:
         group = self._ranks.group and self._ranks.group()
         if group is None:
             raise LoaderError(
-                "the process group of these ranks was destroyed, and without one they cannot talk: "
-                "call destroy_process_group after the last use of loaders"
+                "the process group was destroyed; do that after the last use of loaders"
             )
         return group
 

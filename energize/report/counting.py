@@ -25,6 +25,9 @@ _TOGETHER = 256
 """Items that wait until they are looked up together: many for numpy, few enough that where their
 slots lie is still remembered from reading them."""
 
+_LONG, _MANY = 1.0, 4096
+"""Seconds, or items, in which a look at what came costs next to nothing."""
+
 SAMPLES, ITEMS, REPEATS, COST, WEIGHT, SQUARES, SKIPPED, FAILED = range(8)
 """What is counted of each row. Items that are made of samples of several rows count for each by its
 part of them; repeats are samples that were drawn in a second pass or later; squares are those of
@@ -80,8 +83,8 @@ class Counter:
         self._lock = Lock()  # a report may be asked for by another thread
 
     def note(self, made: Made, item: Any, *, padding: bool) -> bool:
-        """One more item was delivered. Return whether as many were as last time again, in some
-        hundreds: then it is worth a look what they were.
+        """One more item was delivered. Return whether it is worth some milliseconds to look what
+        came: when twice as many were delivered as last time, in some hundreds.
         """
         costs = None if padding or self._item_cost is None else _costs(self._item_cost(item))
         with self._lock:
@@ -93,8 +96,9 @@ class Counter:
             if due:
                 self._look_up(self._waiting, self._rows, self._totals)
                 self._waiting.clear()
-                due = self._totals[DELIVERED] >= 2 * self._looked_at
-                self._looked_at = self._totals[DELIVERED] if due else self._looked_at
+                items = self._totals[DELIVERED]
+                due = items >= 2 * self._looked_at and (self._passed > _LONG or items >= _MANY)
+                self._looked_at = items if due else self._looked_at
             self._waiting.append(_Note(made, _weights_of(item), costs))
             return due
 

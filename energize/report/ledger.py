@@ -286,10 +286,9 @@ def _warning(each: _Parts, lanes: int, mean: float, *, alone: bool) -> Iterator[
     held = 0.0
     for node in each.above:
         held = held * (mean if node._many else 1.0) + node._holds
-    if off[worst] <= max(_ROUNDING, _block(each.level.mix), held * lanes):
-        return
     causes = list(_causes(each))
-    if alone and not causes:
+    kept = max(_ROUNDING, _block(each.level.mix), held * lanes)
+    if off[worst] <= kept or (alone and not causes):
         return
     part = each.level.parts[worst]
     where = f" of {each.level.label!r}" if each.level.path else ""

@@ -298,10 +298,11 @@ def test_the_alarm_sounds_by_itself_once_for_each_cause(ranks, caplog):
     leaves_out = FilterDataset(blend, lambda s: s[1] == "a" or is_odd(s))
     for dataset, cause in ((ends, "stop rule"), (leaves_out, "FilterDataset stands above")):
         caplog.clear()
-        loaders = [loader_of(dataset, rank=rank, ranks=ranks) for rank in range(ranks)]
-        for loader in loaders:
-            take(loader, 1100)
-        loaders[0].report(show=False)
+        loader = loader_of(dataset, ranks=ranks)
+        for _ in range(2):
+            take(loader, 4400)
+            assert any("ledger:" in each.message for each in caplog.records)
+        loader.report(show=False)
         (said,) = [each.message for each in caplog.records if "ledger:" in each.message]
         assert cause in said
 
