@@ -18,7 +18,6 @@ from typer import Option
 from energize.compat.stage_files import is_stage_file, read_stages, stage_node
 from energize.core.dataset import IndexedDataset
 from energize.core.lanes import WorkerConfig
-from energize.data.files import absent
 from energize.data.nv_meta import read_splits
 from energize.errors import ConfigError, DatasetNotFoundError, nearest
 from energize.metadataset.build import factory_of, get_train_dataset, get_val_dataset
@@ -197,7 +196,7 @@ def split_names(path: Path, given: str | None, split_config: str) -> Sequence[st
     Raise what reading the split file or the metadataset raises.
     """
     if not path.exists():
-        raise DatasetNotFoundError(f"{path} {absent(path)}")
+        raise DatasetNotFoundError(f"{path} does not exist")
     if is_jsonl(path):
         return ("train",)
     if given is not None:

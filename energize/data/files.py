@@ -218,12 +218,10 @@ class LocalFiles:
         file = self._open.get(path)
         if file is not None:
             try:
-                found = os.fstat(file.number)
+                if file.now() == self._seen[path]:
+                    return
             except OSError:  # a second look tells
                 pass
-            else:
-                if (found.st_size, found.st_mtime_ns, found.st_ino) == self._seen[path]:
-                    return
         forget = partial(self._open.pop, path, None)
 
         again(lambda: self._check(path, self._file(path)), path, before=forget)
@@ -408,8 +406,7 @@ fewer workers'
     where = "" if place is None else f"{_text(place)}: "
     if error.errno and error.strerror != os.strerror(error.errno):  # it says itself what to do
         return f"{where}{what}: {error.strerror}"
-    remedy = _REMEDIES.get(error.errno or 0, _LOOK)
-    return f"{where}{what} ({error.strerror or error}); {remedy}"
+    return f"{where}{what} ({error.strerror or error}); {_REMEDIES.get(error.errno or 0, _LOOK)}"
 
 
 @contextmanager

@@ -198,8 +198,7 @@ class WebdatasetFileStore(_FolderStore):
             # The headers before it tell whether it is the file that the database means.
             with suppress(ShardError, LookupError):
                 member = walk(read, stop - begin, path)[0][-1]
-                at = begin + member.offset
-                found = f"{member.name!r} of {member.size} bytes at byte {at}"
+                found = f"{member.name!r} of {member.size} bytes at byte {begin + member.offset}"
         if found != wanted:
             raise ShardError(
                 f"{path} and {self._database.path} do not belong together: {found} lies where "

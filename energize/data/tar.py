@@ -94,8 +94,7 @@ class ScannedSample(NamedTuple):
     @property
     def parts_crc32(self) -> int:
         """What a `ShardRecord` knows the names of the parts by."""
-        names = "\0".join(part.name for part in self.parts)
-        return zlib.crc32(names.encode("utf-8", "surrogateescape"))
+        return zlib.crc32(repr([part.name for part in self.parts]).encode())
 
 
 @dataclass(frozen=True, slots=True)

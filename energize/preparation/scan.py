@@ -194,16 +194,14 @@ def scan_shards(
             content = shard.content
             index = np.array(shard.offsets, dtype="<u8").tobytes()
             kinds = tuple(sorted({sample.parts_crc32 for sample in content.samples}))
+            of_shard = content.size, zlib.crc32(index), content.headers, content.ends
             return ScannedShard(
                 name,
                 len(content.samples),
                 index,
                 Counter(part.name for sample in content.samples for part in sample.parts),
                 _key_hashes([sample.key for sample in content.samples]),
-                ShardRecord(
-                    *(content.size, zlib.crc32(index), content.headers, content.ends),
-                    parts_crc32=kinds if len(kinds) <= _KINDS else None,
-                ),
+                ShardRecord(*of_shard, None, kinds if len(kinds) <= _KINDS else None),
                 content.size - content.end,
                 {what: function(shard) for what, function in (functions or {}).items()},
             )
