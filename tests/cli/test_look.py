@@ -58,6 +58,22 @@ def test_info(tmp_path):
     refused([([tmp_path / "none.yaml"], 2, "does not exist")], "info")
 
 
+def test_splits_inside_a_shard_are_shown_and_empty_ones_passed_over(tmp_path):
+    folder = unprepared(tmp_path / "ds", counts=(10,))
+    options = ["--sample-type", "CaptioningSample", "--split-ratio", "0.98,0.01,0.01"]
+    shown = run("prepare", folder, *options, stdin="") + run("info", folder)
+    assert shown.count("│ train │      1 │       8 │ 80.0 % │") == 2
+    assert [line[-2:] for line in run("preview", folder).splitlines() if "sample 0 of" in line] == [
+        " 8",
+        " 1",
+        " 1",
+    ]
+    file = folder / ".nv-meta/split.yaml"  # as Energon writes it of one shard
+    file.write_text("split_parts: {train: [parts/d0.tar], val: [], test: []}\n")
+    for command in ("info", "preview"):
+        assert "sample" in run(command, folder)
+
+
 @pytest.fixture
 def mix(tmp_path):
     captions(tmp_path / "web", 40)
