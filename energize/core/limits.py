@@ -21,7 +21,8 @@ _MIB = 1024 * 1024
 # Bytes of a file that people write: a metadataset, a stage file, `split.yaml`, `dataset.yaml`.
 YAML_BYTES = 16 * _MIB
 
-# Values in a file of YAML, with aliases written out.
+# Values in a file of YAML, with aliases written out; datasets that a metadataset reads, with all
+# that it includes.
 YAML_VALUES = 60_000
 
 # Letters of a text, a number or a key in YAML, and of a pattern of names.
@@ -36,7 +37,7 @@ JSON_BYTES = 32 * _MIB
 # Values in a file of JSON that programs write, and in a part of a saved state.
 JSON_VALUES = 1_000_000
 
-# Lists and mappings in one another, and braces in patterns of names.
+# Lists and mappings in one another, metadatasets, and braces in patterns of names.
 LEVELS = 100
 
 # Entries of a blend, a concat, a join or a list of stages.
@@ -64,6 +65,9 @@ BATCH_ITEMS = 1_000_000
 # Rows that an `index.sqlite` has for one name.
 ROWS = 10_000
 
+# Steps of SQLite for each byte of an `index.sqlite`, and of 100,000 bytes more, in one look-up.
+STEPS = 100
+
 # Bytes of a value in an `index.sqlite`.
 CELL_BYTES = 64 * _MIB
 
@@ -72,7 +76,7 @@ PROCESSES = 16
 
 _COMPLAINTS = {
     "YAML_BYTES": "the file is too large, in bytes",
-    "YAML_VALUES": "there are too many values when aliases are written out",
+    "YAML_VALUES": "there are too many values when aliases, or files, are written out",
     "LETTERS": "a text has too many letters",
     "TOML_BYTES": "the file is too large, in bytes",
     "JSON_BYTES": "it is too large",
@@ -87,6 +91,7 @@ _COMPLAINTS = {
     "BATCH_ITEMS": "a batch has too many items",
     "ROWS": "the database has too many rows for one name",
     "PROCESSES": "there are too many processes for a core",
+    "STEPS": "what it has makes far more work than its size tells, in steps for each byte",
     "CELL_BYTES": "a value in the database has too many bytes",
 }
 

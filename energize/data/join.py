@@ -48,7 +48,7 @@ _LEFT_SECONDS = 3600
 _PARTNERS = (
     "SELECT p.sample_index, p.sample_key, s.tar_file_id, s.sample_index FROM main.samples p "
     "LEFT JOIN other.samples s ON s.sample_key = p.sample_key "
-    "WHERE p.tar_file_id = ? ORDER BY p.sample_index"
+    "WHERE p.tar_file_id = ?"
 )
 _COUNTS = (
     "SELECT tar_file_id, COUNT(*), MIN(sample_index), MAX(sample_index) FROM {}.samples "
@@ -77,8 +77,11 @@ def partners(first: WebdatasetSource, other: WebdatasetSource) -> tuple[Int64Arr
         shards_of[[other_ids[shard] for shard in other.shards]] = np.arange(len(other.shards))
         found, example = np.full(first.count, -1, dtype=np.int64), None
         for number, shard in enumerate(first.shards):
-            rows = database.execute(_PARTNERS, (ids[shard],)).fetchall()
+            found_rows = database.execute(_PARTNERS, (ids[shard],))
+            rows = found_rows.fetchmany(first.counts[number] + 1)  # more are of one key
             numbers = _column([row[0] for row in rows])
+            order = np.argsort(numbers, kind="stable")
+            rows, numbers = [rows[row] for row in order.tolist()], numbers[order]
             twice = np.flatnonzero(np.diff(numbers) == 0)
             if len(twice):
                 raise DatasetError(
@@ -87,7 +90,9 @@ def partners(first: WebdatasetSource, other: WebdatasetSource) -> tuple[Int64Arr
                     "with `energize prepare --fix-duplicates` say"
                 )
             shards = shards_of[_column([-1 if row[2] is None else row[2] for row in rows])]
-            theirs = other.indices(shards, _column([row[3] or 0 for row in rows]))
+            theirs = other.indices(
+                shards, _column([0 if row[2] is None else row[3] for row in rows])
+            )
             theirs[shards < 0] = -1
             own = first.indices(np.full(len(rows), number), numbers)
             found[own[own >= 0]] = theirs[own >= 0]
@@ -104,6 +109,8 @@ def partners(first: WebdatasetSource, other: WebdatasetSource) -> tuple[Int64Arr
 
 
 def _column(values: list[Any]) -> Int64Array:
+    if not set(map(type, values)) <= {int}:
+        raise sqlite3.DatabaseError("where samples lie is no number")
     return np.array(values, dtype=np.int64)
 
 

@@ -21,7 +21,7 @@ from pydantic import ConfigDict, Field, TypeAdapter
 
 from energize.core import limits
 from energize.core.lazy import av
-from energize.core.validation import load_json, validated
+from energize.core.validation import parse_json, validated
 from energize.data.files import FileStream, files_at
 from energize.errors import ConfigError, DatasetError, DecodeError, EnergizeError, nearest
 
@@ -202,7 +202,7 @@ def deserialize_media_metadata(metadata_type: str, metadata_json: str) -> MediaM
             "may have been written by a newer version"
         )
     try:
-        return kind.from_dict(load_json(metadata_json))
+        return kind.from_dict(parse_json(metadata_json))
     except ValueError as reason:
         raise DatasetError(
             f"media metadata is not JSON: {reason}: {metadata_json!r:.80}"

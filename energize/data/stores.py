@@ -404,6 +404,17 @@ class ReadOnlyDatabase:
         return opened[1]
 
 
+class _Connection(sqlite3.Connection):
+    """Interrupts a statement that takes more than `most` thousands of steps."""
+
+    most = 0
+
+    def execute(self, *arguments: Any) -> sqlite3.Cursor:
+        left = iter(range(self.most))
+        self.set_progress_handler(lambda: next(left, None) is None, 1000)
+        return super().execute(*arguments)
+
+
 def connected(*paths: str) -> sqlite3.Connection:
     """Open databases of tables, the first as `main`, another one as `other`; raise `DatasetError`
     for one that has views.
@@ -412,7 +423,9 @@ def connected(*paths: str) -> sqlite3.Connection:
         f"file:{quote(os.path.abspath(files_at(path).local(path)))}?mode=ro&immutable=1"
         for path in paths
     ]
-    connection = sqlite3.connect(uris[0], uri=True)
+    connection = sqlite3.connect(uris[0], uri=True, factory=_Connection)
+    size = sum(files_at(path).size(path) for path in paths)
+    connection.most = limits.STEPS * (100_000 + size) // 1000
     connection.execute("PRAGMA trusted_schema = OFF")
     connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, limits.CELL_BYTES)
     for each in uris[1:]:
@@ -441,7 +454,8 @@ def unreadable(*paths: str) -> Iterator[None]:
             for path in paths:
                 files_at(path).size(path)  # says why, if it cannot even be opened
             raise OSError(errno.EIO, f"SQLite says: {reason}", paths[0]) from reason
+        told = limits.over("STEPS") if code == sqlite3.SQLITE_INTERRUPT else reason
         raise DatasetError(
-            f"{' and '.join(paths)} cannot be read: {reason}. It was cut off, is no SQLite "
+            f"{' and '.join(paths)} cannot be read: {told}. It was cut off, is no SQLite "
             f"database, or lacks a table; {_WRITE_IT_AGAIN}"
         ) from reason

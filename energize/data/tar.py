@@ -384,6 +384,9 @@ def scan(path: str | Path) -> ShardScan:
                 )
         samples = list(samples_of(found))
         for sample in samples:
+            if len(sample.parts) > limits.PARTS:
+                over = limits.over("PARTS", len(sample.parts))
+                raise ShardError(f"{where}: sample {sample.key!r}: {over}")
             if len({part.name for part in sample.parts}) < len(sample.parts):
                 [(twice, _)] = Counter(part.name for part in sample.parts).most_common(1)
                 raise ShardError(

@@ -12,7 +12,7 @@ from dataclasses import astuple
 from itertools import islice
 from typing import Any, Generic, NamedTuple, Self, TypeVar
 
-from energize.data.stores import connected
+from energize.data.stores import connected, unreadable
 from energize.energon.factories import edataclass
 from energize.errors import ConfigError, PrepareError
 from energize.preparation.index import INDEXES, TABLES
@@ -131,7 +131,8 @@ class SqliteIndexReader:
 
     def __init__(self, sqlite_path: str | os.PathLike[str]) -> None:
         self.sqlite_path = sqlite_path
-        self._database = connected(os.fspath(sqlite_path))
+        with self._readable():
+            self._database = connected(os.fspath(sqlite_path))
 
     def get_sample_pointer_by_key(self, key: str) -> ITarSamplePointer:
         """Return where a sample lies; raise KeyError if there is none of the key."""
@@ -156,22 +157,30 @@ class SqliteIndexReader:
 
     def list_all_samples(self) -> Iterator[tuple[str, int, int]]:
         """Yield the key, size in bytes and shard of each sample."""
-        yield from self._database.execute("SELECT sample_key, byte_size, tar_file_id FROM samples")
+        with self._readable():
+            yield from self._database.execute(
+                "SELECT sample_key, byte_size, tar_file_id FROM samples"
+            )
 
     def list_all_sample_parts(self) -> Iterator[tuple[str, int, int]]:
         """Yield the full name, size in bytes and shard of each part, as they lie in the shards."""
-        yield from self._database.execute(
-            "SELECT sample_key || '.' || part_name, content_byte_size, tar_file_id FROM "
-            "sample_parts JOIN samples USING (tar_file_id, sample_index) "
-            "ORDER BY tar_file_id, sample_index, content_byte_offset"
-        )
+        with self._readable():
+            yield from self._database.execute(
+                "SELECT sample_key || '.' || part_name, content_byte_size, tar_file_id FROM "
+                "sample_parts JOIN samples USING (tar_file_id, sample_index) "
+                "ORDER BY tar_file_id, sample_index, content_byte_offset"
+            )
 
     def close(self) -> None:
         """Close the database."""
         self._database.close()
 
+    def _readable(self) -> Any:
+        return unreadable(os.fspath(self.sqlite_path))
+
     def _found(self, asked: str, *names: str) -> tuple[Any, ...]:
-        row: tuple[Any, ...] | None = self._database.execute(asked, names).fetchone()
+        with self._readable():
+            row: tuple[Any, ...] | None = self._database.execute(asked, names).fetchone()
         if row is None:
             raise KeyError(f"{'.'.join(names)} is not in {self.sqlite_path}")
         return row

@@ -12,6 +12,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
+from energize.core import limits
 from energize.core.validation import MOST_FAULTS, KeyPath, short
 from energize.data.files import absent, exists
 from energize.data.selection import OTHERS, Selection, selections
@@ -190,7 +191,7 @@ class _Resolver:
         self._file, self._existing = file, existing
         self.problems: list[Problem] = []
         self._read: dict[Path, MetadatasetFile | None] = {}
-        self.weighs = False
+        self.weighs, self._followed = False, 0
 
     def fault(self, place: str, text: str, *, not_found: bool = False) -> Leaf | None:
         """Note what is wrong at a place, and return None, which stands for what is there; raise
@@ -215,6 +216,8 @@ class _Resolver:
             return self.fault(file.text.place(("splits",)), text)
         keys, path = file.splits[name], ("splits", name)
         inner = replace(outer, chain=(*outer.chain, link))
+        if len(inner.chain) > limits.LEVELS:
+            return self.fault(place, f"metadatasets include one another: {limits.over('LEVELS')}")
         if isinstance(keys, Stages):
             return self._staged(file, keys, path, inner)
         return self._node(file, keys, path, inner)
@@ -359,6 +362,9 @@ class _Resolver:
         aux: Mapping[str, str] | None = None,
     ) -> Node | Staged | None:
         """Return what the entry at `place` refers to, its path being `path`."""
+        self._followed += 1
+        if self._followed > limits.YAML_VALUES:
+            raise MetadatasetError(f"{place}: {limits.over('YAML_VALUES')}")
         inner = outer.inside(entry)
         there = exists(path)  # Path.exists raises in folders that may not be entered
         if not there and (self._existing or path.suffix in _SUFFIXES):

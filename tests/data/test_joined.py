@@ -15,6 +15,7 @@ from energize import ConfigError, DatasetError, JoinedSource, ShardError
 from energize.core.trace import Failed, Reading
 from energize.data.join import remove_matches, write_matches
 from energize.data.webdataset import WebdatasetSource
+from energize.energon.index import SqliteIndexReader
 from tests.support.joining import keys, texts
 from tests.support.refusals import check_refusals
 
@@ -45,6 +46,27 @@ def test_samples_of_other_keys_are_never_joined(folder):
     assert read(joined.part(0, 1)) == [("a 0003", "b 0003")]
     with pytest.raises(ShardError, match=r"'0004' of s0\.tar would be joined with '0005' of .*/b"):
         joined.at([1])
+
+
+@pytest.mark.parametrize(("change", "told"), [
+    ("sample_index = NULL WHERE sample_index = 4", "cannot be read: where samples lie is no"),
+    ("sample_index = 4.5 WHERE sample_index = 4", "cannot be read: where samples lie is no"),
+    ("sample_key = '0004'", "the key '0004' stands for several samples"),
+    ("sample_key = CAST(x'ff' AS TEXT)", "cannot be read: Could not decode to UTF-8"),
+])  # fmt: skip
+def test_an_index_without_numbers_or_with_one_key_for_all_is_an_error(folder, change, told):
+    file = folder / "b" / ".nv-meta" / "index.sqlite"
+    with sqlite3.connect(file) as database:
+        database.executescript(
+            "CREATE TABLE t AS SELECT * FROM samples; DROP TABLE samples; ALTER TABLE t RENAME TO "
+            f"samples; UPDATE samples SET {change}"
+        )
+    a, b, _ = sources(folder)
+    with pytest.raises(DatasetError, match=told):
+        JoinedSource(*((a, b) if "several" in told else (b, a)), nonmatch=["skip"])
+    if "UTF-8" in told:
+        with pytest.raises(DatasetError, match=told):
+            list(SqliteIndexReader(file).list_all_samples())
 
 
 def test_a_key_that_is_damaged_in_an_index_is_no_missing_partner(folder):

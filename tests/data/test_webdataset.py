@@ -24,6 +24,7 @@ from energize import JsonlSource, WebdatasetSource, prepare, prepare_checksums
 from energize.core.trace import Failed
 from energize.data.files import LocalFiles
 from energize.data.nv_meta import read_records
+from energize.data.tar import scan
 from energize.data.webdataset import ShardReader
 from energize.data.writing import write_new
 from energize.errors import (
@@ -131,6 +132,9 @@ def test_parts_that_come_twice_or_have_our_names_and_too_many(tmp_path, monkeypa
     assert "'1' (index 1)" in str(twice)
     assert "['__key__']" in str(reserved)
     assert "too many parts, 60, more than 59" in str(many)
+    write_shard(tmp_path / "b.tar", packed(files[4:]))
+    with pytest.raises(ShardError, match=r"b\.tar: sample '3': .* many parts, 60, more than"):
+        scan(tmp_path / "b.tar")
     monkeypatch.setattr("energize.core.limits.PARTS", 60)
     assert len(WebdatasetSource(tmp_path)[3]) == 64
 

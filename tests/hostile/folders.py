@@ -112,6 +112,9 @@ DATABASES = {
     "10^18 bytes": _row("'txt'", "0", "1000000000000000000"),
     "bytes that are no number": _row("'txt'", "'x'", "'y'"),
     "a name of 500 MB": _row("zeroblob(500000000)", "0", "1"),
+    "a billion pairs": f"{_TABLES} WITH RECURSIVE r(i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM r "
+    "WHERE i < 30000) INSERT INTO samples SELECT 0, 'k', 0, 0, 1 FROM r; INSERT INTO sample_parts "
+    "SELECT 0, 0, 'other', 0, 1 FROM samples;",
     "200,000 files of one name": f"{_TABLES} WITH RECURSIVE r(i) AS (SELECT 0 UNION ALL SELECT "
     "i + 1 FROM r WHERE i < 200000) INSERT INTO samples SELECT 0, 'k', i, 0, 1 FROM r; "
     "WITH RECURSIVE r(i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM r WHERE i < 200000) "

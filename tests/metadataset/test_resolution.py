@@ -21,6 +21,7 @@ from energize import (
     get_val_dataset,
     get_val_datasets,
 )
+from energize.core import limits
 from energize.data.source import Subset
 from energize.metadataset import Blend, leaves_with_weights, resolve
 from tests.metadataset.conftest import folder_of
@@ -43,6 +44,22 @@ def test_circles_and_splits(mix, tmp_path):
     assert resolve(file, "val").path.name == "a"
     told = "no split 'vla'; did you mean 'val'? Splits here: 'train', 'val'"
     assert fault(file, split="vla") == f"{file}:3 (splits): {told}"
+
+
+def test_what_metadatasets_include_has_an_end(mix, tmp_path, monkeypatch):
+    for number in range(300):
+        mix(f"path: {number + 1}.yaml", f"{number}.yaml")
+    told = fault(tmp_path / "0.yaml")
+    assert "99.yaml:5 (splits.train.path): metadatasets include one another" in told
+    mix("path: a", "300.yaml")
+    assert resolve(tmp_path / "201.yaml", "train").path.name == "a"
+    monkeypatch.setattr(limits, "YAML_VALUES", 1000)
+    for number in range(9):
+        mix(
+            {"blend": [{"path": f"{number + 1 if number < 8 else 300}.yaml"}] * 10},
+            f"{number}.yaml",
+        )
+    assert "energize.core.limits.YAML_VALUES" in fault(tmp_path / "292.yaml")
 
 
 PATHS = {
