@@ -197,6 +197,13 @@ def weight_of(sample: Any) -> float | None:
     return float(source if own is None else source * own)
 
 
+def as_tensor(value: Any) -> torch.Tensor:
+    """Return numbers as a tensor in the memory of this machine, whatever the program's default
+    device is; a tensor as it is.
+    """
+    return value if isinstance(value, torch.Tensor) else torch.as_tensor(value, device="cpu")
+
+
 def is_weighed(item: Any) -> bool:
     """Return whether somebody says how much a sample, or each one of a batch, counts."""
     return field_of(item, WEIGHTS) is not None or weight_of(item) is not None
@@ -216,10 +223,10 @@ def weighed(item: T, factor: float, *, batched: bool = False) -> T:
         return cast("T", [weighed(each, factor) for each in item])
     weights, before = field_of(item, WEIGHTS), field_of(item, WEIGHT)
     if weights is None and (batched or _listed_keys(item) is not None):
-        weights = torch.ones(counted(item), dtype=torch.float32)
+        weights = torch.ones(counted(item), dtype=torch.float32, device="cpu")
     name, value = WEIGHT, factor if before is None else before * factor
     if weights is not None:
-        name, value = WEIGHTS, torch.as_tensor(weights) * factor
+        name, value = WEIGHTS, as_tensor(weights) * factor
     other = placed(item, name, value)
     if other is None:
         raise WeightError(f"{_named(item)} cannot be weighed: {_no_place(item, name)}")
@@ -282,12 +289,12 @@ def _weights(items: Sequence[Any], *, packs: bool) -> torch.Tensor | None:
         return None
     several = any(isinstance(row, torch.Tensor) for row in rows)
     if not (batches or several):
-        return torch.tensor([1.0 if row is None else row for row in rows], dtype=torch.float32)
+        return as_tensor([1.0 if row is None else row for row in rows]).to(torch.float32)
     batches = batches or not packs
     size = counted if batches else _pieces
     for number, row in enumerate(rows):
         if not isinstance(row, torch.Tensor):
-            rows[number] = torch.full((size(items[number]),), 1.0 if row is None else row)
+            rows[number] = as_tensor(1.0 if row is None else row).expand(size(items[number]))
     if batches:
         return torch.cat(cast("list[torch.Tensor]", rows))
     return torch.nn.utils.rnn.pad_sequence(cast("list[torch.Tensor]", rows), batch_first=True)
@@ -296,7 +303,7 @@ def _weights(items: Sequence[Any], *, packs: bool) -> torch.Tensor | None:
 def _row(item: Any) -> torch.Tensor | float | None:
     """Return the weight of an item, or those of what it is made of."""
     weights = field_of(item, WEIGHTS)
-    return weight_of(item) if weights is None else torch.as_tensor(weights).to(torch.float32)
+    return weight_of(item) if weights is None else as_tensor(weights).to(torch.float32)
 
 
 def _check_single(sample: Any) -> None:
@@ -512,7 +519,7 @@ def weighted_mean(
         )
     if total is None:
         total = total_weight(weights, group=group)
-    over = torch.as_tensor(total, dtype=torch.float64).to(loss.device)
+    over = as_tensor(total).to(loss.device, torch.float64)
     scale = torch.where(over > 0, _ranks(group) / over, torch.zeros_like(over))
     counting = torch.where(weights > 0, loss * weights, torch.zeros_like(loss * weights))
     return counting.sum() * scale.to(counting.dtype)
@@ -566,7 +573,7 @@ def _summed(weights: Weights) -> torch.Tensor:
     found = weights if isinstance(weights, torch.Tensor) else field_of(weights, WEIGHTS)
     if found is None:
         number = 0 if is_padding(weights) else counted(weights)
-        return torch.tensor(number, dtype=torch.float64)
+        return as_tensor(number).to(torch.float64)
     return found.sum(dtype=torch.float64)
 
 

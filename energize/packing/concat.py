@@ -8,7 +8,7 @@ from typing import Any, TypeVar, overload
 
 from energize.core.costs import named
 from energize.core.lazy import torch
-from energize.core.loss_weights import OWN, WEIGHT, WEIGHTS, joined_weights
+from energize.core.loss_weights import OWN, WEIGHT, WEIGHTS, as_tensor, joined_weights
 from energize.core.samples import build, columns_of, fields_of, is_record
 from energize.errors import ConfigError, nearest
 
@@ -80,9 +80,9 @@ def concat_pack(
                     f"{fields[0]!r}; give one for each token"
                 )
     pack: dict[str, Any] = {
-        "cu_seqlens": torch.tensor(list(accumulate(lengths, initial=0)), dtype=torch.int32),
+        "cu_seqlens": as_tensor(list(accumulate(lengths, initial=0))).to(torch.int32),
         "max_seqlen": max(lengths),
-        "position_ids": torch.cat([torch.arange(length) for length in lengths]),
+        "position_ids": torch.cat([torch.arange(length, device="cpu") for length in lengths]),
     }
     for name, values in columns.items():
         if name in tensors:
@@ -129,7 +129,7 @@ def _tensors(name: str, values: Sequence[Any], names: Sequence[str]) -> list[tor
     tensors: list[torch.Tensor] = []
     for called, value in zip(names, values, strict=True):
         try:
-            tensor = torch.as_tensor(value)
+            tensor = as_tensor(value)
         except (TypeError, ValueError, RuntimeError) as error:
             raise ConfigError(
                 f"concat_pack: {name!r} of {called} is no tensor, array or list of numbers: {error}"

@@ -212,8 +212,8 @@ def chance_of(counts: npt.ArrayLike, shares: npt.ArrayLike) -> float | None:
     observed, asked = observed[drawn], asked[drawn] / asked[drawn].sum()
     found = _distance(observed, total * asked)
     if float(asked.min()) * total >= _EXPECTED:
-        freedom = torch.tensor((len(asked) - 1) / 2, dtype=torch.float64)
-        half = torch.tensor(float(found) / 2, dtype=torch.float64)
+        freedom = torch.tensor((len(asked) - 1) / 2, dtype=torch.float64, device="cpu")
+        half = torch.tensor(float(found) / 2, dtype=torch.float64, device="cpu")
         return float(torch.special.gammaincc(freedom, half))
     return _among_draws(float(found), round(total), asked)
 

@@ -22,7 +22,15 @@ from energize.core.call import index_of_call
 from energize.core.description import described, function_name, generates
 from energize.core.ignored import said_once
 from energize.core.lazy import torch
-from energize.core.loss_weights import OWN, WEIGHT, WEIGHTS, batch_weights, counted, joined_weights
+from energize.core.loss_weights import (
+    OWN,
+    WEIGHT,
+    WEIGHTS,
+    as_tensor,
+    batch_weights,
+    counted,
+    joined_weights,
+)
 from energize.core.samples import (
     MAKE_ALIKE,
     METADATA,
@@ -498,7 +506,7 @@ def _spread(columns: dict[str, list[Any]], batches: Sequence[Any]) -> None:
         not getattr(each, "ndim", 0) for each in weights
     ):
         columns["weight"] = [
-            torch.as_tensor(weight, dtype=torch.float32).expand(counted(batch))
+            as_tensor(weight).to(torch.float32).expand(counted(batch))
             for weight, batch in zip(weights, batches, strict=True)
         ]
 
@@ -729,8 +737,8 @@ def batch_as(samples: Sequence[Any], kind: type[T], given: Mapping[str, Any] | N
         if name in columns and name not in given:
             value = _BATCHING.column(name, columns[name])
             numbers = isinstance(value, list) and all(isinstance(v, _NUMBERS) for v in value)
-            as_tensor = numbers and declared.get(name) is torch.Tensor
-            values[name] = torch.tensor(value) if as_tensor else value
+            is_tensor = numbers and declared.get(name) is torch.Tensor
+            values[name] = as_tensor(value) if is_tensor else value
         elif (of := name.removesuffix("_mask")) != name and of in columns:
             values[name] = padding_mask(columns[of])
     weights = None if WEIGHTS in given else _BATCHING.weights(samples)
