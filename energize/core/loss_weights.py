@@ -197,11 +197,12 @@ def weight_of(sample: Any) -> float | None:
     return float(source if own is None else source * own)
 
 
-def as_tensor(value: Any) -> torch.Tensor:
+def as_tensor(value: Any, dtype: torch.dtype | None = None) -> torch.Tensor:
     """Return numbers as a tensor in the memory of this machine, whatever the program's default
-    device is; a tensor as it is.
+    device is; a tensor where it is.
     """
-    return value if isinstance(value, torch.Tensor) else torch.as_tensor(value, device="cpu")
+    device = value.device if isinstance(value, torch.Tensor) else "cpu"
+    return torch.as_tensor(value, dtype=dtype, device=device)
 
 
 def is_weighed(item: Any) -> bool:
@@ -289,7 +290,7 @@ def _weights(items: Sequence[Any], *, packs: bool) -> torch.Tensor | None:
         return None
     several = any(isinstance(row, torch.Tensor) for row in rows)
     if not (batches or several):
-        return as_tensor([1.0 if row is None else row for row in rows]).to(torch.float32)
+        return as_tensor([1.0 if row is None else row for row in rows], torch.float32)
     batches = batches or not packs
     size = counted if batches else _pieces
     for number, row in enumerate(rows):
@@ -303,7 +304,7 @@ def _weights(items: Sequence[Any], *, packs: bool) -> torch.Tensor | None:
 def _row(item: Any) -> torch.Tensor | float | None:
     """Return the weight of an item, or those of what it is made of."""
     weights = field_of(item, WEIGHTS)
-    return weight_of(item) if weights is None else as_tensor(weights).to(torch.float32)
+    return weight_of(item) if weights is None else as_tensor(weights, torch.float32)
 
 
 def _check_single(sample: Any) -> None:
@@ -519,7 +520,7 @@ def weighted_mean(
         )
     if total is None:
         total = total_weight(weights, group=group)
-    over = as_tensor(total).to(loss.device, torch.float64)
+    over = as_tensor(total, torch.float64).to(loss.device)
     scale = torch.where(over > 0, _ranks(group) / over, torch.zeros_like(over))
     counting = torch.where(weights > 0, loss * weights, torch.zeros_like(loss * weights))
     return counting.sum() * scale.to(counting.dtype)
@@ -573,7 +574,7 @@ def _summed(weights: Weights) -> torch.Tensor:
     found = weights if isinstance(weights, torch.Tensor) else field_of(weights, WEIGHTS)
     if found is None:
         number = 0 if is_padding(weights) else counted(weights)
-        return as_tensor(number).to(torch.float64)
+        return as_tensor(number, torch.float64)
     return found.sum(dtype=torch.float64)
 
 

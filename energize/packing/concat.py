@@ -80,7 +80,7 @@ def concat_pack(
                     f"{fields[0]!r}; give one for each token"
                 )
     pack: dict[str, Any] = {
-        "cu_seqlens": as_tensor(list(accumulate(lengths, initial=0))).to(torch.int32),
+        "cu_seqlens": as_tensor(list(accumulate(lengths, initial=0)), torch.int32),
         "max_seqlen": max(lengths),
         "position_ids": torch.cat([torch.arange(length, device="cpu") for length in lengths]),
     }

@@ -506,7 +506,7 @@ def _spread(columns: dict[str, list[Any]], batches: Sequence[Any]) -> None:
         not getattr(each, "ndim", 0) for each in weights
     ):
         columns["weight"] = [
-            as_tensor(weight).to(torch.float32).expand(counted(batch))
+            as_tensor(weight, torch.float32).expand(counted(batch))
             for weight, batch in zip(weights, batches, strict=True)
         ]
 

@@ -9,10 +9,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from energize import (
+    BatchDataset,
     BlendDataset,
     ConcatDataset,
     ConfigError,
@@ -24,9 +26,12 @@ from energize import (
     SampleWeightDataset,
     ShuffleDataset,
     WeightError,
+    get_loader,
 )
 from energize.core.description import config_of
-from energize.core.loss_weights import weight_of
+from energize.core.loss_weights import total_weight, weighed, weight_of
+from energize.packing import concat_pack
+from energize.task.hooks import generic_batch, generic_concat
 
 
 def rows(name: str, count: int = 20) -> Dataset[Any]:
@@ -69,6 +74,20 @@ def test_weights_change_no_order_and_no_draw(name):
     assert unweighed(islice(weighed, 50)) == unweighed(islice(plain, 50))
     assert weighed.key == plain.key
     assert config_of(weighed).fingerprint == config_of(plain).fingerprint
+
+
+def test_weights_are_on_the_host_whatever_the_default_device_is():
+    samples = [{"__key__": "a", "sample_weight": 0.5}, {"__key__": "b"}]
+    loader = get_loader(BatchDataset(ListSource(samples), 2, generic_batch))
+    batches = [{"__key__": ["a"], "weight": 0.5}, {"__key__": ["b"], "weight": 1.0}]
+    pieces = [{"ids": [1, 2], **sample} for sample in samples]
+    with torch.device("meta"):
+        (batch,) = loader
+        assert batch["sample_weights"].tolist() == [0.5, 1.0]
+        assert weighed({"__key__": ["a"]}, 0.5)["sample_weights"].tolist() == [0.5]
+        assert generic_concat(batches)["weight"].tolist() == [0.5, 1.0]
+        assert total_weight([batch]) == 1.5
+        assert concat_pack(pieces, ["ids"])["position_ids"].tolist() == [0, 1, 0, 1]
 
 
 def test_one_source_with_two_weights_is_read_for_both():
