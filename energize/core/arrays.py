@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from itertools import pairwise
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
+
+from energize.core.lazy import torch
 
 BoolArray: TypeAlias = npt.NDArray[np.bool_]
 FloatArray: TypeAlias = npt.NDArray[np.float64]
@@ -57,3 +59,11 @@ def _narrowed(values: Int64Array) -> npt.NDArray[np.integer]:
     if len(values) < _MANY or int(values.min()) < 0 or int(values.max()) >= 2**16:
         return values
     return values.astype(np.uint16)
+
+
+def as_tensor(value: Any, dtype: torch.dtype | None = None) -> torch.Tensor:
+    """Return numbers as a tensor in the memory of this machine, whatever the program's default
+    device is; a tensor where it is.
+    """
+    device = value.device if isinstance(value, torch.Tensor) else "cpu"
+    return torch.as_tensor(value, dtype=dtype, device=device)

@@ -76,7 +76,7 @@ PROCESSES = 16
 
 _COMPLAINTS = {
     "YAML_BYTES": "the file is too large, in bytes",
-    "YAML_VALUES": "there are too many values when aliases, or files, are written out",
+    "YAML_VALUES": "there are too many values when aliases are written out",
     "LETTERS": "a text has too many letters",
     "TOML_BYTES": "the file is too large, in bytes",
     "JSON_BYTES": "it is too large",

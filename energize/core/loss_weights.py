@@ -18,6 +18,7 @@ from typing import Any, TypeAlias, TypeVar, cast
 import numpy as np
 import numpy.typing as npt
 
+from energize.core.arrays import as_tensor
 from energize.core.checks import real_number
 from energize.core.lazy import torch
 from energize.errors import ConfigError, ReturnError, WeightError
@@ -195,14 +196,6 @@ def weight_of(sample: Any) -> float | None:
     if source is None:
         return own
     return float(source if own is None else source * own)
-
-
-def as_tensor(value: Any, dtype: torch.dtype | None = None) -> torch.Tensor:
-    """Return numbers as a tensor in the memory of this machine, whatever the program's default
-    device is; a tensor where it is.
-    """
-    device = value.device if isinstance(value, torch.Tensor) else "cpu"
-    return torch.as_tensor(value, dtype=dtype, device=device)
 
 
 def is_weighed(item: Any) -> bool:

@@ -48,7 +48,7 @@ _LEFT_SECONDS = 3600
 _PARTNERS = (
     "SELECT p.sample_index, p.sample_key, s.tar_file_id, s.sample_index FROM main.samples p "
     "LEFT JOIN other.samples s ON s.sample_key = p.sample_key "
-    "WHERE p.tar_file_id = ?"
+    "WHERE p.tar_file_id = ? ORDER BY p.sample_index"
 )
 _COUNTS = (
     "SELECT tar_file_id, COUNT(*), MIN(sample_index), MAX(sample_index) FROM {}.samples "
@@ -77,11 +77,10 @@ def partners(first: WebdatasetSource, other: WebdatasetSource) -> tuple[Int64Arr
         shards_of[[other_ids[shard] for shard in other.shards]] = np.arange(len(other.shards))
         found, example = np.full(first.count, -1, dtype=np.int64), None
         for number, shard in enumerate(first.shards):
-            found_rows = database.execute(_PARTNERS, (ids[shard],))
-            rows = found_rows.fetchmany(first.counts[number] + 1)  # more are of one key
+            # More rows than samples are of one key.
+            most = first.counts[number] + 1
+            rows = database.execute(_PARTNERS, (ids[shard],)).fetchmany(most)
             numbers = _column([row[0] for row in rows])
-            order = np.argsort(numbers, kind="stable")
-            rows, numbers = [rows[row] for row in order.tolist()], numbers[order]
             twice = np.flatnonzero(np.diff(numbers) == 0)
             if len(twice):
                 raise DatasetError(

@@ -364,7 +364,8 @@ class _Resolver:
         """Return what the entry at `place` refers to, its path being `path`."""
         self._followed += 1
         if self._followed > limits.YAML_VALUES:
-            raise MetadatasetError(f"{place}: {limits.over('YAML_VALUES')}")
+            included = f"with all files that it includes, {limits.over('YAML_VALUES')}"
+            raise MetadatasetError(f"{place}: {included}")
         inner = outer.inside(entry)
         there = exists(path)  # Path.exists raises in folders that may not be entered
         if not there and (self._existing or path.suffix in _SUFFIXES):

@@ -6,9 +6,10 @@ from collections.abc import Callable, Sequence
 from itertools import accumulate, chain
 from typing import Any, TypeVar, overload
 
+from energize.core.arrays import as_tensor
 from energize.core.costs import named
 from energize.core.lazy import torch
-from energize.core.loss_weights import OWN, WEIGHT, WEIGHTS, as_tensor, joined_weights
+from energize.core.loss_weights import OWN, WEIGHT, WEIGHTS, joined_weights
 from energize.core.samples import build, columns_of, fields_of, is_record
 from energize.errors import ConfigError, nearest
 

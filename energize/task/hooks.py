@@ -18,19 +18,12 @@ from typing import Any, Literal, Self, TypeVar, cast, overload
 import numpy as np
 
 from energize.core import limits
+from energize.core.arrays import as_tensor
 from energize.core.call import index_of_call
 from energize.core.description import described, function_name, generates
 from energize.core.ignored import said_once
 from energize.core.lazy import torch
-from energize.core.loss_weights import (
-    OWN,
-    WEIGHT,
-    WEIGHTS,
-    as_tensor,
-    batch_weights,
-    counted,
-    joined_weights,
-)
+from energize.core.loss_weights import OWN, WEIGHT, WEIGHTS, batch_weights, counted, joined_weights
 from energize.core.samples import (
     MAKE_ALIKE,
     METADATA,

@@ -6,7 +6,6 @@ import json
 import os
 import pickle
 import resource
-import time
 import zipfile
 from collections import Counter
 from itertools import islice
@@ -275,7 +274,7 @@ def test_nothing_is_unpacked_that_is_too_large(tmp_path):
         out.write(b'{"version": 4, "dataset": "')
         out.truncate(2**28)
     torch.save({"cursor": "9" * 2**26}, tmp_path / "texts.pt")
-    before, began = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.process_time()
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     for name, words in (
         ("bomb.pt", "is compressed, and no file of torch.save"),
         ("large.json", "core.limits.JSON_BYTES"),
@@ -284,7 +283,6 @@ def test_nothing_is_unpacked_that_is_too_large(tmp_path):
         with pytest.raises(StateError, match=words):
             read_states([tmp_path / name])
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 300 * 1024  # KiB
-    assert time.process_time() - began < 5
 
 
 @pytest.mark.energon
