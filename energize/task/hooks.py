@@ -629,7 +629,7 @@ def batch_stack(batch: Sequence[torch.Tensor]) -> torch.Tensor:
 
 def batch_pad_stack(batch: Sequence[torch.Tensor], *, pad_value: float = 0) -> torch.Tensor:
     """Return tensors of one rank as one with a new first dimension, padded at the end to the
-    largest.
+    largest; of images, a warning says so once.
 
     Raises `ConfigError` for an empty list and for different ranks, dtypes or devices.
 
@@ -640,19 +640,15 @@ def batch_pad_stack(batch: Sequence[torch.Tensor], *, pad_value: float = 0) -> t
     check_alike(batch, "batch_pad_stack")
     if len({each.shape for each in batch}) == 1:
         return torch.stack(list(batch))
+    if batch[0].ndim > 2:
+        text = f"tensors of shapes like {[tuple(each.shape) for each in batch[:2]]} {_UNEQUAL}"
+        said_once("batch_pad_stack", "images", text, logging.WARNING)
     return _padded([each.unsqueeze(0) for each in batch], pad_value, "right")
 
 
 def batch_list(batch: Sequence[T]) -> list[T]:
     """Return the values as a list."""
     return list(batch)
-
-
-def _padded_stack(batch: Sequence[torch.Tensor]) -> torch.Tensor:
-    if batch[0].ndim > 2 and len(shapes := {tuple(each.shape) for each in batch}) > 1:
-        text = f"tensors of the shapes {sorted(shapes)[:4]} {_UNEQUAL}"
-        said_once("generic_batch", "images", text, logging.WARNING)
-    return batch_pad_stack(batch)
 
 
 _UNEQUAL = "are padded with zeros; resize them, or let a field NAME_mask of the batch say where"
@@ -672,14 +668,13 @@ def padding_mask(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
     return batch_pad_stack([torch.ones_like(each, dtype=torch.bool) for each in flat])
 
 
-_BATCHING = Joining(tensors=_padded_stack, from_samples=True)
+_BATCHING = Joining(tensors=batch_pad_stack, from_samples=True)
 
 
 def generic_batch(batch: Sequence[Any]) -> Any:
     """Return samples of one structure as one batch of that structure, field by field at any depth.
 
-    Tensors are padded and stacked by `batch_pad_stack`, which a warning says once of images of
-    different sizes; records (dataclasses, named tuples, dicts)
+    Tensors are padded and stacked by `batch_pad_stack`; records (dataclasses, named tuples, dicts)
     become a record of the same type, whose metadata are lists; a type with a `from_samples` method
     is batched by it. Of anything else, numpy arrays included, a list is made.
 
@@ -800,10 +795,8 @@ class Batch(Items):
         `base_batch` may be a dict with metadata of these names. Raises `ConfigError` for samples.
         """
         if isinstance(base_batch, Sample | list | tuple):
-            raise ConfigError(
-                f"{cls.__name__}.derive_from takes the metadata of a batch, and got a "
-                f"{type(base_batch).__name__}; of samples, write {cls.__name__}.from_samples([...])"
-            )
+            told = f"{cls.__name__}.derive_from takes a batch, got a {type(base_batch).__name__}"
+            raise ConfigError(f"{told}; of samples, write {cls.__name__}.from_samples([...])")
         kept = metadata_of(base_batch)
         return cls(**{name: kept[name] for name in type_fields(cls) if name in kept} | values)
 

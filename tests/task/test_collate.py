@@ -141,7 +141,7 @@ def test_padding_of_images_is_said_once_and_masked_where_asked(monkeypatch, capl
         batch = MaskedBatch.from_samples(samples)
     mask = [[[1, 1], [0, 0]], [[1, 0], [1, 0]]]
     assert batch.image[:, 0].tolist() == batch.image_mask.int().tolist() == mask
-    assert caplog.text.count("of the shapes [(3, 1, 2), (3, 2, 1)] are padded with zeros") == 1
+    assert caplog.text.count("of shapes like [(3, 1, 2), (3, 2, 1)] are padded with zeros") == 1
 
 
 @dataclass
