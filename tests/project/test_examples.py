@@ -31,14 +31,14 @@ def command(name: str, data: Path, *options: str) -> list[str]:
     return [sys.executable, "-m", f"examples.{name}", "--data", str(data), *options]
 
 
-def ran(arguments: list, folder: Path = ROOT, code: int | None = 0):
+def ran(arguments: list, folder: Path = ROOT, code: int | None = 0, timeout: int = 110):
     done = subprocess.run(
         arguments,
         cwd=folder,
         env=ENVIRONMENT,
         capture_output=True,
         text=True,
-        timeout=110,
+        timeout=timeout,
         check=False,
     )
     assert code in (done.returncode, None), done.stdout + done.stderr
@@ -100,11 +100,12 @@ def test_the_demo(data):
     assert demo.splitlines()[-1].startswith("  Try next: .venv/bin/energize simulate metadatasets/")
 
 
+@pytest.mark.timeout(300)
 def test_every_metadataset_runs_on_two_ranks_of_two_workers(data, tmp_path):
     folder = tmp_path / "metadatasets"
     shutil.copytree(ROOT / "metadatasets", folder)
     (tmp_path / "demo-data").symlink_to(data)
-    ran([*TORCHRUN, "-m", "tests.jobs.metadatasets", str(folder)])
+    ran([*TORCHRUN, "-m", "tests.jobs.metadatasets", str(folder)], timeout=280)
     ranks = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(2)]
     assert {name.split()[0] for name in ranks[0]} == {file.name for file in folder.iterdir()}
     for name, dataset in metadatasets.datasets(folder).items():
