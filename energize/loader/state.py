@@ -225,7 +225,8 @@ def _check_place(dataset: Dataset[Any], cursor: State, loop: int) -> None:
     edits, said = Edits.loaded(cursor), cursor.get("places", {})
     with suppress(ConfigError, WeightError):  # what does not fit is told where it is edited
         lanes = StreamState.loaded(cursor) if "lanes" in cursor else None
-        kept = places_kept(edits.applied(dataset), counter_field(cursor, "position"), lanes)
+        items = counter_field(cursor, "position") if said else 0
+        kept = places_kept(edits.applied(dataset), items, lanes)
         for part, items in kept.get("places", {}).items():
             if said.get(part, items) != items:
                 wrong = f"{said[part]} samples of a source of which {items} have come there"
