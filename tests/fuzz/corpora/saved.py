@@ -169,7 +169,7 @@ def _opened(folder: Path) -> Seen:
             return Seen((), described=text)
         loader.load_state_dict(state)
         now = unpacked(loader.state_dict()["cursor"], "cursor")
-        if any(now[name] != cursor[name] for name in ("position", "step", "changes")):
+        if any(now.get(name) != cursor.get(name) for name in ("position", "step", "changes")):
             raise RuntimeError(f"the place is {now}")
         return Seen(tuple(told(item) for item in islice(loader, _STEPS)), described=text)
 
