@@ -197,10 +197,10 @@ class ShardReader:
 
 def _is_plain(data: bytes, end: int, sample: dict[str, Any]) -> bool:
     """Return whether `data[:end]` is files of one sample with plain headers; they are added to
-    `sample` then, and their key.
+    `sample` then, and their key; no more than one more than it may have.
     """
-    at, begin = 0, ""
-    while at < end:
+    at, begin, most = 0, "", len(sample) + limits.PARTS
+    while at < end and len(sample) <= most:
         start = at + tar.BLOCK
         header = tar.plain_header(data, at) if start <= end else None
         if header is None:
@@ -221,7 +221,7 @@ def _is_plain(data: bytes, end: int, sample: dict[str, Any]) -> bool:
         if part in sample:
             return False
         sample[part] = data[start : start + size]
-    return at == end and bool(begin)
+    return (at == end or len(sample) > most) and bool(begin)
 
 
 def place_in(path: str, number: int, key: str | None) -> str:
