@@ -314,7 +314,7 @@ def _causes(each: _Parts) -> Iterator[str]:
     mix = each.level.mix
     came = each.units / each.units.sum()
     as_planned = each.planned is not None and np.allclose(came, each.planned, rtol=0.02, atol=_SAME)
-    if as_planned and not getattr(mix, "_endless", True):
+    if (as_planned or each.planned is None) and not getattr(mix, "_endless", True):
         short = np.flatnonzero(came < each.asked)
         named = ", ".join(repr(each.level.parts[part].name) for part in short)
         yield f"{named} came to the end that the stop rule sets, and others took over"

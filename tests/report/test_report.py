@@ -296,7 +296,13 @@ def test_the_alarm_sounds_by_itself_once_for_each_cause(ranks, caplog):
     ends = BlendDataset(parts, weights=dict.fromkeys(parts, 1), stop="all_exhausted")
     blend = BlendDataset({"a": told(400, "a"), "b": told(400, "b")}, weights={"a": 1, "b": 1})
     leaves_out = FilterDataset(blend, lambda s: s[1] == "a" or is_odd(s))
-    for dataset, cause in ((ends, "stop rule"), (leaves_out, "FilterDataset stands above")):
+    parts["b"] = FilterDataset(parts["b"], bool)
+    of_streams = BlendDataset(parts, weights=dict.fromkeys(parts, 1), stop="all_exhausted")
+    for dataset, cause in (
+        (ends, "stop rule"),
+        (of_streams, "stop rule"),
+        (leaves_out, "FilterDataset stands above"),
+    ):
         caplog.clear()
         loader = loader_of(dataset, ranks=ranks)
         for _ in range(2):
