@@ -56,6 +56,17 @@ splits:
   train:
     blend: [{path: web, weight: 3}, {path: books, weight: 1}]
 """
+PACKED = """\
+    packing: {length: tokens, capacity: 50, method: balanced, buffer_size: 100, fields: [tokens]}
+"""
+ENCODER = """\
+from energize import DefaultTaskEncoder
+
+
+class Encoder(DefaultTaskEncoder):
+    def encode_sample(self, sample):
+        return {"__key__": sample.__key__, "tokens": list(sample.text.encode())}
+"""
 
 
 def main(folder: Path) -> None:
@@ -111,6 +122,8 @@ def trained(folder: Path) -> None:
             workers=1,
         )
     (folder / "mix.yaml").write_text(CHANGED)
+    (folder / "packing.yaml").write_text(CHANGED + PACKED)
+    (folder / "tasks.py").write_text(ENCODER)
     config = WorkerConfig(rank=0, world_size=1)
     dataset = get_train_dataset(folder / "mix.yaml", batch_size=12, worker_config=config)
     with get_loader(dataset) as loader:

@@ -556,7 +556,7 @@ class Loader(Generic[T]):
                 if not feed.goes_on and (given or self._settings.apart or not feed.may_be_over):
                     return
                 empty_epochs += not feed.goes_on
-                self._open_next_epoch(token, empty_epochs)
+                self._open_next_epoch(empty_epochs)
             except BaseException:
                 self._let_go()
                 raise
@@ -585,16 +585,14 @@ class Loader(Generic[T]):
             )
         return feed
 
-    def _open_next_epoch(self, token: object, empty: int) -> None:
+    def _open_next_epoch(self, empty: int) -> None:
         """Go on where an epoch has ended inside a loop, `empty` epochs of which gave nothing."""
         if empty > 1:
             raise EmptyDatasetError(
                 f"{type(self.dataset).__name__} gave no item in a whole epoch, to any rank; check "
                 "the conditions of its filters, or use drop_last=False"
             ) from None
-        self._let_go()
-        self._feed = self._open(self._ranks or self.worker_config.ranks())
-        self._iterator = token
+        self._read_anew()
 
     def _count(self, feed: Feed[T], item: T, asked_at: float) -> None:
         """Note an item in the ledger, and how long it was waited for."""

@@ -168,6 +168,8 @@ def test_answers_and_numbers_of_types_are_those_of_energon(folder, tmp_path):
     assert told.endswith("Done\n")
     for name in ("dataset.yaml", "split.yaml"):
         own, theirs = (yaml.safe_load((f / ".nv-meta" / name).read_text()) for f in (ours, folder))
+        if name == "split.yaml":  # of which it writes parts without shards, too
+            theirs["split_parts"] = {part: of for part, of in theirs["split_parts"].items() if of}
         assert own == theirs
     assert read_info(ours) == read_info(folder)
     (names,) = [line.split()[1:] for line in told.splitlines() if line.startswith("types ")]
