@@ -810,16 +810,17 @@ class SampleLoader(Generic[T_sample]):
                 del values[name]
         return {"kind": type(self).__name__, **described(values)}
 
-    @limits.decoding
     def __call__(self, raw: Mapping[str, Any]) -> T_sample:
         kept = self.part_filter
         if kept is not None:
             kept = kept if callable(kept) else kept.__contains__
             raw = {name: raw[name] for name in raw if name.startswith("__") or kept(name)}
+        load = self._load_all if self._crude or self.sample_loader is not None else self._load
         try:
-            if self._crude or self.sample_loader is not None:
-                return self._load_all(raw)
-            return self._load(raw)
+            if self.decoder is None:
+                return load(raw)
+            with limits.decoding:
+                return load(raw)
         except DataError as reason:
             raise type(reason)(f"sample {raw['__key__']!r}: {reason}") from reason
 
@@ -834,17 +835,20 @@ class SampleLoader(Generic[T_sample]):
         plan = self._plans.get(names)
         if plan is None:
             plan = self._planned(names)
-        usual = _undecoded if self.decoder is None else self.decoder.decode
+        usual: _Decode = _undecoded if self.decoder is None else self.decoder.decode
         contents: dict[str, Any] = {}
         values: dict[str, Any] = {}
         for name, whole, options, own in plan:
-            decoded, decode = (contents, usual) if own is None else ({}, own)
+            decoded, decode = contents, usual
+            if own is not None:
+                decoded, decode = {}, own
             if whole is None:
                 content = partial(_content, raw, decoded, decode)
-                found = self._search(name, options, raw, content)
+                if (found := self._search(name, options, raw, content)) is not _ABSENT:
+                    values[name] = found
             elif (found := decoded.get(whole, _ABSENT)) is _ABSENT:
-                found = decoded[whole] = decode(whole, raw[whole])
-            if found is not _ABSENT:
+                values[name] = decoded[whole] = decode(whole, raw[whole])
+            else:
                 values[name] = found
             if own is not None:  # the parts of a sample are named in its metadata
                 contents |= {part: contents.get(part, _ABSENT) for part in decoded}
