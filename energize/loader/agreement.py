@@ -6,7 +6,7 @@ import json
 import logging
 import time
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -15,6 +15,8 @@ from energize.core.description import digest
 from energize.core.lanes import Ranks
 from energize.core.lazy import torch
 from energize.errors import ConfigError, LoaderError
+
+T = TypeVar("T")
 
 _LOOK = 0.0005
 """Seconds between two looks whether all ranks have answered."""
@@ -124,14 +126,6 @@ class Agreement:
         """Whether this rank is the one that speaks for all."""
         return self._ranks.rank == 0
 
-    def groups(self, said: str, what: str) -> list[list[int]]:
-        """Return the ranks that say the same, in groups; one group if all do."""
-        found: dict[int, list[int]] = {}
-        number = int(digest(said)[:12], 16)
-        for rank, (each,) in enumerate(self.numbers([number], what)):
-            found.setdefault(each, []).append(rank)
-        return list(found.values())
-
     def told_by(self, source: int | None, value: Any, what: str) -> Any:
         """Return a JSON-able tree that the rank of this number in the world tells all others, the
         first of the group for None; None if it has none.
@@ -153,6 +147,11 @@ class Agreement:
         longest = max(length for (length,) in self.numbers([len(text)], what))
         parts = self.numbers(_words(text, max(longest, 8 * _HEAD)), what)
         return [json.loads(_text(part)) for part in parts]
+
+
+def alike(said: Sequence[T]) -> dict[T, list[int]]:
+    """Return the ranks that say the same, by what that is."""
+    return {each: [rank for rank, other in enumerate(said) if other == each] for each in said}
 
 
 def _words(text: str, length: int) -> list[int]:

@@ -477,9 +477,6 @@ class StreamFeed(Generic[T]):
         self._lanes.close()
 
 
-UNEVEN = ("pad", "drop", "repeat", "allow")
-
-
 class EpochPlan(NamedTuple):
     """What a rank delivers from item `start` of an epoch of the items `first` to before `end`.
 

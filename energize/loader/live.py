@@ -25,11 +25,13 @@ from energize.core.blends import (
 )
 from energize.core.checks import whole_number
 from energize.core.dataset import Dataset, PassingDataset
+from energize.core.description import digest
 from energize.core.lanes import Lane
 from energize.core.restoring import without_loops
 from energize.core.stream import MOST_COUNTED, Opening, State, Stream
 from energize.datasets.order import LimitDataset
 from energize.errors import ConfigError, EmptyDatasetError, LoaderError
+from energize.loader.agreement import alike
 from energize.loader.run import SILENT, Place, Run
 
 if TYPE_CHECKING:
@@ -130,10 +132,10 @@ def _check_alike(loader: Loader[Any], step: int, *said: Any) -> None:
         return
     weights, at_step, blend = (str(each)[:200] for each in said)
     text = f"{weights}, at_step={at_step}, blend={blend}, before step {step}"
-    groups = agreement.groups(repr([step, *said]), "set_weights")
+    told = agreement.trees([text, digest(repr(said))], "set_weights")
+    groups = alike([tuple(each) for each in told])
     if len(groups) > 1:
-        told = agreement.trees(text, "set_weights")
-        shown = "\n".join(f"  ranks {who}: {told[who[0]]}" for who in groups)
+        shown = "\n".join(f"  ranks {who}: {each}" for (each, _), who in groups.items())
         raise LoaderError(
             f"set_weights: all ranks call it after the same number of steps and say the same; "
             f"nothing was changed. They said\n{shown}"

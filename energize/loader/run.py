@@ -25,7 +25,7 @@ from energize.errors import (
     StateError,
     WeightError,
 )
-from energize.loader.agreement import Agreement
+from energize.loader.agreement import Agreement, alike
 from energize.loader.failures import Decisions, FailureLog
 from energize.loader.feeds import (
     Before,
@@ -268,9 +268,8 @@ def _apart(told: Sequence[Any], *, loaded: bool) -> EnergizeError:
     """Return the error of ranks that do not begin the same loop, by what each of them said."""
     (mark, text, first), lines = told[0], []
     for name in first:
-        said = [json.dumps(each[name]) for *_, each in told]
-        if len(set(said)) > 1:
-            groups = {value: [rank for rank, v in enumerate(said) if v == value] for value in said}
+        groups = alike([json.dumps(each[name]) for *_, each in told])
+        if len(groups) > 1:
             values = (f"{value[:80]} on ranks {ranks}" for value, ranks in groups.items())
             lines.append(f"{name}: {'; '.join(values)}")
     other = next((rank for rank, each in enumerate(told) if each[0] != mark), None)

@@ -13,16 +13,17 @@ from pydantic import (
     Field,
     InstanceOf,
     StrictBool,
-    ValidationError,
+    TypeAdapter,
 )
 from pydantic.dataclasses import dataclass
 
 from energize.core.checks import whole_number
 from energize.core.dataset import Dataset
 from energize.core.lanes import WorkerConfig
-from energize.errors import ConfigError, nearest
+from energize.core.validation import validated
+from energize.errors import ConfigError
 from energize.loader.failures import OnError
-from energize.loader.feeds import MOST_LANES, UNEVEN
+from energize.loader.feeds import MOST_LANES
 from energize.loader.watchdog import Patience
 from energize.report import Ledger
 
@@ -116,26 +117,18 @@ class LoaderSettings:
         return tuple(os.fspath(each) for each in paths)
 
 
+_SETTINGS = TypeAdapter(LoaderSettings)
+
+
 def checked_settings(**given: Any) -> LoaderSettings:
-    """Return the settings; raise `ConfigError` naming the first that cannot be used.
+    """Return the settings; raise `ConfigError` naming all that cannot be used.
 
     >>> checked_settings(uneven="padd")
     Traceback (most recent call last):
         ...
-    energize.errors.ConfigError: uneven: ... got 'padd'; did you mean 'pad'?
+    energize.errors.ConfigError: get_loader (uneven): ... got 'padd'; did you mean 'pad'?
     """
-    try:
-        return LoaderSettings(**given)
-    except ValidationError as reason:
-        first, *others = reason.errors()
-        name, value = first["loc"][0], first["input"]
-        texts = [
-            first["msg"].removeprefix("Value error, "),
-            *(each["msg"] for each in others if each["loc"][0] == name),
-        ]
-        near = nearest(value, UNEVEN) if name == "uneven" and isinstance(value, str) else ""
-        text = f"{name}: {', or: '.join(texts)}; got {given.get(str(name))!r}{near}"
-        raise ConfigError(text) from None
+    return validated(_SETTINGS, given, ConfigError, "get_loader")
 
 
 def configured(dataset: Dataset[T], given: WorkerConfig | None) -> tuple[Dataset[T], WorkerConfig]:
