@@ -69,6 +69,9 @@ _SCATTER = derive("scatter")
 
 _SAMPLES_OF_A_LANE, _MOST_LANES = 1000, 64
 
+_MOST_BUFFERED = 2**14
+"""Samples that the buffers of all lanes hold together, where nobody says how many lanes."""
+
 _FEWEST, _MOST = 10_000, 1_000_000
 """How many items may be read in a row without giving one before it is an error."""
 
@@ -612,17 +615,20 @@ def lanes_of(dataset: Dataset[Any]) -> int:
     """Return in how many lanes a stream is read where nobody says: by what it reads, so that it is
     the same whoever reads it; one where a lane cannot be read without the others.
 
-    Each lane has samples for ten of the largest batches and buffers, which it fills itself.
+    Each lane has samples for ten of the largest batches and buffers, which it fills itself; there
+    are no more than so many samples that buffers of all lanes may hold.
     """
-    nodes, least = [dataset], _SAMPLES_OF_A_LANE
+    nodes, least, held = [dataset], _SAMPLES_OF_A_LANE, 1
     for node in nodes:
         if not (node.indexed or node._divisible):
             return 1
-        for name in () if node.indexed else ("buffer_size", "batch_size"):
-            least = max(least, 10 * (getattr(node, name, None) or 0))
-        nodes += () if node.indexed else node.inputs
+        if not node.indexed:
+            held = max(held, getattr(node, "buffer_size", None) or 0)
+            least = max(least, 10 * held, 10 * (getattr(node, "batch_size", None) or 0))
+            nodes += node.inputs
     samples = sum(source.size for source in dataset.sources)
-    return min(_MOST_LANES, 1 << max(samples // least, 1).bit_length() - 1)
+    most = min(_MOST_LANES, samples // least, _MOST_BUFFERED // held)
+    return 1 << max(most, 1).bit_length() - 1
 
 
 class WholeStream(Stream[T]):

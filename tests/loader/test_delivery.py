@@ -170,7 +170,8 @@ def test_as_many_lanes_as_what_is_read_is_worth():
         2: [BlendDataset((few, 1), (numbers(1), 1))],
         16: [numbers(31_999)],
         64: [many, RepeatDataset(many)],
-        8: [BatchDataset(ShuffleBufferDataset(many, 9000), 12_000, list)],
+        8: [BatchDataset(ShuffleBufferDataset(many, 90), 12_000, list)],
+        4: [BatchDataset(ShuffleBufferDataset(many, 4000), 12, list)],
     }
     for lanes, below in table.items():
         assert [lanes_of(FilterDataset(each, is_even)) for each in below] == [lanes] * len(below)
