@@ -158,13 +158,9 @@ class Counter:
         else:
             rows[:, ITEMS] += np.bincount(row, 1.0 / counts[found.item], size)
         rows[:, REPEATS] += np.bincount(row[found.epoch > 0], minlength=size)
-        if all(each.weights is None for each in notes):
-            rows[:, WEIGHT] += samples
-            rows[:, SQUARES] += samples
-        else:
-            weights = _shared([each.weights for each in notes], counts, found, default=1.0)
-            rows[:, WEIGHT] += np.bincount(row, weights, size)
-            rows[:, SQUARES] += np.bincount(row, weights * weights, size)
+        weights = _shared([each.weights for each in notes], counts, found, default=1.0)
+        rows[:, WEIGHT] += np.bincount(row, weights, size)
+        rows[:, SQUARES] += np.bincount(row, weights * weights, size)
         if self._column is not None:
             costs = np.zeros(len(row))
             for number, at in rows_by_value(row):

@@ -7,6 +7,7 @@ from collections import Counter, deque
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
+from fractions import Fraction
 from functools import partial
 from itertools import count, islice, pairwise
 from typing import Any, cast
@@ -155,16 +156,7 @@ def simulate(
     changes = _changes(positions, steps) if cuts > 1 else set()
     near = {min((abs(i - at), i) for i in cut_at)[1] for at in changes}
     cut_at = (cut_at - near) | changes | {0, steps} | {each.start for each in stages}
-    points = np.array(sorted(cut_at), dtype=np.int64)
-    drawn = np.stack([positions.consumed(point) for point in points.tolist()])
-    measure = measure_of(positions)
-    spent = None if measure is None else spent_until(positions, points, measure)
-    asked = asked_between(positions, points)
-    repeats = first_repeats(positions, steps)
-    amounts = drawn if spent is None else spent
-    forecasts = _forecasts(positions, drawn, amounts, asked, repeats)
-    unit = weighed_in(positions)
-    return Simulation(steps, forecasts, points, drawn, spent, asked, stages, unit)
+    return _simulation(positions, sorted(cut_at), [(positions, Fraction(1))], stages)
 
 
 def _changes(dataset: IndexedDataset[Any], steps: int) -> set[int]:
@@ -172,12 +164,11 @@ def _changes(dataset: IndexedDataset[Any], steps: int) -> set[int]:
     levels, found = levels_of(dataset), set()
     for level in levels.walk():
         mix = level.mix
-        if not isinstance(mix, BlendDataset):
-            continue
-        slots = {slot for slot, _ in mix.changes}
-        slots.update(*(each.slots for each in mix.weights if isinstance(each, Schedule)))
-        reached = partial(_reached, levels, level.path)
-        found |= {bisect_left(range(steps), slot, key=reached) for slot in sorted(slots)[:64]}
+        if isinstance(mix, BlendDataset):
+            slots = {slot for slot, _ in mix.changes}
+            slots.update(*(each.slots for each in mix.weights if isinstance(each, Schedule)))
+            reached = partial(_reached, levels, level.path)
+            found |= {bisect_left(range(steps), slot, key=reached) for slot in sorted(slots)[:64]}
     return found
 
 
@@ -191,29 +182,10 @@ def _estimated(dataset: Dataset[Any], steps: int, intervals: int, read: int) -> 
     """
     parts = [indexed(each, "simulate", None) for each in dataset._parts]
     many, taken = _taken_by(dataset, checked_whole(read, "simulate: read", 1))
-    rates = [taken[id(part)] / many / sum(each is part for each in parts) for part in parts]
+    pace = [Fraction(taken[id(part)], many * sum(e is part for e in parts)) for part in parts]
     cuts = min(checked_whole(intervals, "simulate: intervals", 1), steps)
-    points = np.array([steps * i // cuts for i in range(cuts + 1)], dtype=np.int64)
-    reached = [np.rint(points * rate).astype(np.int64) for rate in rates]
-    drawn = np.concatenate(
-        [
-            np.stack([part.consumed(n) for n in at.tolist()])
-            for part, at in zip(parts, reached, strict=True)
-        ],
-        axis=1,
-    )
-    spent, asked = None, np.full((cuts, drawn.shape[1]), np.nan)
-    if len(parts) == 1:
-        measure = measure_of(parts[0])
-        spent = None if measure is None else spent_until(parts[0], reached[0], measure)
-        asked = asked_between(parts[0], reached[0])
-    repeats = [
-        (None if item is None else int(item / rate), exact)
-        for part, at, rate in zip(parts, reached, rates, strict=True)
-        for item, exact in first_repeats(part, int(at[-1]))
-    ]
-    forecasts = _forecasts(dataset, drawn, drawn if spent is None else spent, asked, repeats)
-    return Simulation(steps, forecasts, points, drawn, spent, asked, (), weighed_in(dataset), many)
+    points = [steps * i // cuts for i in range(cuts + 1)]
+    return _simulation(dataset, points, list(zip(parts, pace, strict=True)), (), many)
 
 
 def _taken_by(dataset: Dataset[Any], read: int) -> tuple[int, Counter[int]]:
@@ -232,14 +204,32 @@ def _taken_by(dataset: Dataset[Any], read: int) -> tuple[int, Counter[int]]:
     return many, before
 
 
-def _forecasts(
+def _simulation(
     dataset: Dataset[Any],
-    drawn: Int64Array,
-    amounts: npt.NDArray[Any],
-    asked: FloatArray,
-    repeats: list[tuple[int | None, bool]],
-) -> tuple[SourceForecast, ...]:
-    """`amounts` are what shares are of: `drawn`, or what it costs."""
+    steps: Sequence[int],
+    parts: Sequence[tuple[IndexedDataset[Any], Fraction]],
+    stages: tuple[StageSpan, ...],
+    read: int | None = None,
+) -> Simulation:
+    """Return what a dataset takes of its indexed parts up to some steps, each of which takes so
+    many items of a part.
+    """
+    reached = [np.array([round(n * pace) for n in steps], dtype=np.int64) for _, pace in parts]
+    of_parts = [(part, at, pace) for (part, pace), at in zip(parts, reached, strict=True)]
+    read_of = [np.stack([part.consumed(n) for n in at.tolist()]) for part, at, _ in of_parts]
+    drawn = np.concatenate(read_of, axis=1)
+    spent, asked = None, np.full((len(steps) - 1, drawn.shape[1]), np.nan)
+    if len(parts) == 1:
+        part, at, _ = of_parts[0]
+        measure = measure_of(part)
+        spent = None if measure is None else spent_until(part, at, measure)
+        asked = asked_between(part, at)
+    repeats = [
+        (None if item is None else int(item / pace), exact)
+        for part, at, pace in of_parts
+        for item, exact in first_repeats(part, int(at[-1]))
+    ]
+    amounts: npt.NDArray[Any] = drawn if spent is None else spent
     total = max(float(amounts[-1].sum()), 1e-300)
     asked_shares = np.diff(amounts.sum(axis=1)) @ asked / total
     columns = zip(
@@ -251,10 +241,12 @@ def _forecasts(
         repeats,
         strict=True,
     )
-    return tuple(
+    forecasts = tuple(
         SourceForecast(name, source.count, n, share, asked_share, *repeat)
         for name, source, n, share, asked_share, repeat in columns
     )
+    points, unit = np.array(steps, dtype=np.int64), weighed_in(dataset)
+    return Simulation(steps[-1], forecasts, points, drawn, spent, asked, stages, unit, read)
 
 
 def _stages(dataset: IndexedDataset[Any], steps: int) -> tuple[StageSpan, ...]:

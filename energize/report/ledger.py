@@ -203,11 +203,9 @@ def chance_of(counts: npt.ArrayLike, shares: npt.ArrayLike) -> float | None:
     asked = np.asarray(shares, dtype=np.float64)
     drawn = asked > 0
     total = float(observed.sum())
-    if total <= 0 or drawn.sum() < 1:
-        return None
-    if observed[~drawn].any():
+    if total > 0 and drawn.any() and observed[~drawn].any():
         return 0.0
-    if drawn.sum() < 2:
+    if total <= 0 or drawn.sum() < 2:
         return None
     observed, asked = observed[drawn], asked[drawn] / asked[drawn].sum()
     found = _distance(observed, total * asked)
@@ -215,21 +213,17 @@ def chance_of(counts: npt.ArrayLike, shares: npt.ArrayLike) -> float | None:
         freedom = torch.tensor((len(asked) - 1) / 2, dtype=torch.float64, device="cpu")
         half = torch.tensor(float(found) / 2, dtype=torch.float64, device="cpu")
         return float(torch.special.gammaincc(freedom, half))
-    return _among_draws(float(found), round(total), asked)
+    if not round(total):
+        return None
+    draws = max(_FEWEST, min(_MOST, _CELLS // len(asked)))
+    generator = np.random.Generator(np.random.Philox(round(total)))
+    drawn_so = generator.multinomial(round(total), asked, size=draws).astype(np.float64)
+    as_far = int((_distance(drawn_so, round(total) * asked) >= found - 1e-9).sum())
+    return (1 + as_far) / (1 + draws)
 
 
 def _distance(observed: FloatArray, expected: FloatArray) -> FloatArray:
     return np.asarray(((observed - expected) ** 2 / expected).sum(axis=-1))
-
-
-def _among_draws(found: float, total: int, asked: FloatArray) -> float | None:
-    if not total:
-        return None
-    draws = max(_FEWEST, min(_MOST, _CELLS // len(asked)))
-    generator = np.random.Generator(np.random.Philox(total))
-    drawn = generator.multinomial(total, asked, size=draws).astype(np.float64)
-    as_far = int((_distance(drawn, total * asked) >= found - 1e-9).sum())
-    return (1 + as_far) / (1 + draws)
 
 
 def kish(weights: float, squares: float) -> float:

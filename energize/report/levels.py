@@ -172,21 +172,17 @@ def spans(level: Level, items: int | None, found: Spans | None = None) -> Spans:
     reached: Sequence[int] | None = None if items is None else [items]
     for node in level.above[:-1]:
         reached = None if reached is None else node._reached(reached[0])
-    if level.mix is None or reached is None:
-        return found
-    items = reached[0]
-    found[level.path] = items
-    reached = level.mix._reached(items)
-    if reached is None:
-        return found
-    _span(level, items, reached, found)
+    if level.mix is not None and reached is not None:
+        _span(level, reached[0], level.mix._reached(reached[0]), found)
     return found
 
 
-def _span(level: Level, items: int, reached: Sequence[int], found: Spans) -> None:
+def _span(level: Level, items: int, reached: Sequence[int] | None, found: Spans) -> None:
+    found[level.path] = items
+    if reached is None:
+        return
     for part, numbers in zip(level.parts, level.members, strict=True):
         if part.opened_in(level):
-            found[part.path] = items
             _span(part, items, reached, found)
         else:
             spans(part, reached[numbers.start], found)
