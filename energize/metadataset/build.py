@@ -485,9 +485,8 @@ def _check_told(node: Node, outer: str = "") -> None:
     if isinstance(node, Blend):
         more += node.options.keys() & {"max_epochs", "unit"}
         more += ["stop"] if node.options.get("stop", "restart") != "restart" else []
-        more += (
-            ["schedules"] if any(isinstance(each, Schedule) for _, each in node.children) else []
-        )
+        scheduled = any(isinstance(weight, Schedule) for _, weight in node.children)
+        more += ["schedules"] if scheduled else []
         if node.quotas is not None and (outer or node.kind != EPOCHIZED):
             more.append(f"the quotas of {node.kind}")
         for child, _ in node.children:
@@ -659,9 +658,8 @@ class Builder:
         if node.plain:
             return _blended([(self.samples(part.node), part) for part in plain_shares(node)], node)
         quotas = node.kind != "concat" and node.quotas is not None
-        return self._mixed(
-            [self.samples(child, by_quota=quotas) for child, _ in node.children], node
-        )
+        parts = [self.samples(child, by_quota=quotas) for child, _ in node.children]
+        return self._mixed(parts, node)
 
     def _read(self, leaf: Leaf, *, by_quota: bool) -> Dataset[Any]:
         """Return the samples of a leaf: of its type, cooked if they are crude and the encoder does
@@ -750,12 +748,9 @@ class Builder:
     def _composed(
         self, node: Blend, composed: Composition, encoder: TaskEncoder[Any, Any, Any, Any]
     ) -> Dataset[Any]:
-        streams = [
-            encoder.build_encode_sample(
-                self.samples(child, by_quota=True), worker_config=self.worker_config
-            )
-            for child, _ in node.children
-        ]
+        config = self.worker_config
+        samples = [self.samples(child, by_quota=True) for child, _ in node.children]
+        streams = [encoder.build_encode_sample(each, worker_config=config) for each in samples]
         with place_noted(node.place):
             if self.batch_size is None or self.packing_buffer_size is not None:
                 raise ConfigError(

@@ -436,8 +436,8 @@ class Blend(_List, _Property):
         own, of_entries = keys
         found = [repr(key) for key in sorted(own & self.model_fields_set)]
         for number, entry in enumerate(self.blend):
-            for key in sorted(of_entries & entry.model_fields_set):
-                found.append(f"{key!r} of entry [{number}]")
+            given = sorted(of_entries & entry.model_fields_set)
+            found += [f"{key!r} of entry [{number}]" for key in given]
         return found
 
     @model_validator(mode="after")
@@ -639,15 +639,9 @@ class Document(Keys):
 DOCUMENT: Final = TypeAdapter(Document)
 
 
-DIALECT = "https://json-schema.org/draft/2020-12/schema"
-
-
 STAGE_FILE = (
     "a file of stages is no metadataset; it is read by get_staged_train_dataset and read_stages"
 )
-
-
-_GIVEN = Path("<a mapping>")
 
 
 _OLDER = {
@@ -663,16 +657,8 @@ _NEWER = {*_OLDER, *_LISTS, "repetitions", "joiner", "nonmatch", "aux", "subset"
 """The keys of Energon's two grammars."""
 
 
-_MODELS: tuple[type[Keys], ...] = (
-    *KINDS.values(),
-    OuterBlend,
-    InBlend,
-    InPasses,
-    InStages,
-    Stages,
-    Joined,
-)
-_KEYS = frozenset(name for model in _MODELS for name in model.model_fields)
+_OTHERS: tuple[type[Keys], ...] = OuterBlend, InBlend, InPasses, InStages, Stages, Joined
+_KEYS = frozenset(name for model in (*KINDS.values(), *_OTHERS) for name in model.model_fields)
 """All keys of nodes."""
 
 
@@ -735,7 +721,7 @@ def read_metadataset(path: str | os.PathLike[str] | Mapping[str, Any]) -> Metada
     """
     problems: list[Problem] = []
     if isinstance(path, Mapping):
-        file = _GIVEN
+        file = Path("<a mapping>")
         metadataset = document(plain_values(path, file, problems), problems)
     else:
         file = Path(path)
@@ -874,7 +860,7 @@ def json_schema() -> dict[str, Any]:
     older = {"properties": {"__class__": {"const": "Metadataset"}}, "required": ["splits"]}
     own = DOCUMENT.json_schema()
     return {
-        "$schema": DIALECT,
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "energize metadataset",
         "description": "Weighted sources of a training run",
         "$defs": own.pop("$defs"),

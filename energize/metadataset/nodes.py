@@ -41,8 +41,6 @@ JSONL = ".jsonl"
 
 _log = logging.getLogger("energize")
 
-Joiner = JoinerName | Callable[..., Any]
-"""A joiner as a file names it, or the type or function that a program gives itself."""
 LeafSource = WebdatasetSource | JsonlSource | JoinedSource | PropertySource[Any]
 """The sources that a leaf may be read from."""
 
@@ -200,7 +198,7 @@ class JoinedLeaf(Leaf):
     """
 
     parts: tuple[JoinedPart, ...] = ()
-    joiner: Joiner = field(default=tuple, compare=True)
+    joiner: JoinerName | Callable[..., Any] = field(default=tuple, compare=True)
     cache: Path | None = field(default=None, compare=False)
 
     @cached_property

@@ -171,12 +171,10 @@ def resolve(
     if not resolver.weighs:
         return node
     # A weight in the loss for every leaf where any has one: all batches have weights then.
-    return with_leaves(  # type: ignore[no-any-return]
-        node,
-        lambda leaf: replace(
-            leaf, sample_weight=1.0 if leaf.sample_weight is None else leaf.sample_weight
-        ),
+    weighed: Node | Staged = with_leaves(
+        node, lambda leaf: replace(leaf, sample_weight=1.0) if leaf.sample_weight is None else leaf
     )
+    return weighed
 
 
 _ENTRY = Folder.model_construct(path="")
@@ -226,10 +224,8 @@ class _Resolver:
         self, file: MetadatasetFile, keys: Stages, path: KeyPath, outer: Inherited
     ) -> Staged | None:
         here = (*path, "stages")
-        inner = replace(
-            outer, leaf=replace(outer.leaf, sample_weight=outer.part(keys).leaf.sample_weight)
-        )
-        default = None
+        weight, default = outer.part(keys).leaf.sample_weight, None
+        inner = replace(outer, leaf=replace(outer.leaf, sample_weight=weight))
         if isinstance(keys, tuple(KINDS.values())):
             default = path, self._part(file, keys, path, outer, _IN_STAGE)
         stages = [
@@ -248,17 +244,13 @@ class _Resolver:
         levelled.
         """
         node = self._node(file, keys, path, outer)
-        if not isinstance(node, Staged) and (
-            node is None or reason == _IN_STAGE or (node.packing or node.level) is None
-        ):
-            return node
-        place = file.text.place((*path, "path"))
         if isinstance(node, Staged):
-            return self.fault(place, _has_stages(node, reason))
+            return self.fault(file.text.place((*path, "path")), _has_stages(node, reason))
+        if node is None or reason == _IN_STAGE or (node.packing or node.level) is None:
+            return node
         key = "level" if node.packing is None else "packing"
-        return self.fault(
-            place, f"{key} is said here of what is mixed with others first; say it of the whole mix"
-        )
+        text = f"{key} is said here of what is mixed with others first; say it of the whole mix"
+        return self.fault(file.text.place((*path, "path")), text)
 
     def _node(
         self, file: MetadatasetFile, keys: Any, path: KeyPath, outer: Inherited
@@ -282,9 +274,8 @@ class _Resolver:
         if node is None or not isinstance(keys, AtTop) or (keys.packing or keys.level) is None:
             return node
         if isinstance(node, Staged):
-            return self.fault(
-                file.text.place(path), "a split with stages has packing and level stage by stage"
-            )
+            text = "a split with stages has packing and level stage by stage"
+            return self.fault(file.text.place(path), text)
         return replace(node, packing=keys.packing, level=cast("Level | None", keys.level))
 
     def _listed(self, file: MetadatasetFile, keys: Any, path: KeyPath, outer: Inherited) -> Blend:
@@ -423,7 +414,7 @@ def options_of(keys: Any, around: Mapping[str, Any]) -> dict[str, Any]:
         return {}
     own: dict[str, Any] = {}
     if isinstance(keys, BlendKeys) and keys.by_quotas:
-        own = {"epoch_size": keys.epoch_size, "sampling_method": keys.sampling_method}
+        own = {name: getattr(keys, name) for name in ("epoch_size", "sampling_method")}
         return {name: value for name, value in own.items() if value is not None}
     if isinstance(keys, BlendKeys):
         for name, default in _OF_BLENDS.items():
