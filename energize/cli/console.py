@@ -53,15 +53,13 @@ class Console(rich.console.Console):
 
 def table(*columns: str, title: str | None = None) -> Table:
     """Return a table without rows; columns whose names begin with ">" hold numbers."""
-    made = Table(
-        title=None if title is None else Text(title), title_justify="left", box=SIMPLE_HEAD
-    )
+    told = None if title is None else Text(title)
+    made = Table(title=told, title_justify="left", box=SIMPLE_HEAD)
     for name in columns:
         number = name.startswith(">")
         justify: Any = "right" if number else "left"
-        made.add_column(
-            Text(name.removeprefix(">")), justify=justify, no_wrap=number, overflow="fold"
-        )
+        text = Text(name.removeprefix(">"))
+        made.add_column(text, justify=justify, no_wrap=number, overflow="fold")
     return made
 
 

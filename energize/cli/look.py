@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import sys
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from itertools import groupby, islice, pairwise
 from pathlib import Path
@@ -44,7 +44,7 @@ from energize.errors import (
 )
 from energize.extras.plots import check_plot, draw, intervals_for
 from energize.metadataset.nodes import Leaf, leaves_with_weights
-from energize.report import PlannedBatch, PlannedSample, Simulation, SourceForecast
+from energize.report import PlannedBatch, PlannedSample, Simulation
 from energize.report.forecast import indexed, weighed_in
 from energize.report.forecast import plan as planned
 from energize.report.forecast import simulate as simulated
@@ -504,7 +504,11 @@ def _show_simulation(console: Console, simulation: Simulation, *, validates: boo
     made = table("source", *([">asked %"] if asked else []), *columns)
     for each in simulation.sources:
         cells = ["-" if each.asked is None else f"{100 * each.asked:.3f}"] if asked else []
-        made.add_row(Text(each.name), *cells, *_cells(each))
+        drawn = f"{100 * each.share:.3f}", short(each.drawn), short(each.count)
+        first = "-" if each.repeats_at is None else f"{each.repeats_at:,}"
+        latest = "unknown" if each.repeats_at is None else f"<= {first}"
+        repeats = first if each.repeats_exact else latest
+        made.add_row(Text(each.name), *cells, *drawn, short(each.epochs, 2), repeats)
     if len(simulation.sources) > 1:
         made.add_section()
         count = sum(each.count for each in simulation.sources)
@@ -514,13 +518,3 @@ def _show_simulation(console: Console, simulation: Simulation, *, validates: boo
         if not each.drawn:
             why = "its weight is 0" if each.asked == 0 else f"not in {counted(steps, 'step')}"
             console.note(f"{each.name}: {why}", "Never reached")
-
-
-def _cells(each: SourceForecast) -> Iterator[str]:
-    yield f"{100 * each.share:.3f}"
-    yield short(each.drawn)
-    yield short(each.count)
-    yield short(each.epochs, 2)
-    first = "-" if each.repeats_at is None else f"{each.repeats_at:,}"
-    latest = "unknown" if each.repeats_at is None else f"<= {first}"
-    yield first if each.repeats_exact else latest

@@ -340,10 +340,9 @@ def _ask(console: Console, path: Path, choices: dict[str, Any], *, typed: bool) 
     show_item(console, look.samples[0].raw())
     if choices["split_ratios"] is None and choices["split_patterns"] is None:
         few = {1: "1,0,0", 2: "1,1,0"}.get(len(names), f"{len(names) - 2},1,1")
+        proposal = few if len(names) < 10 else "8,1,1"
         question = f"Ratio of train, val, test over {len(names)} shards"
-        choices["split_ratios"] = _answer(
-            question, few if len(names) < 10 else "8,1,1", parse_ratios
-        )
+        choices["split_ratios"] = _answer(question, proposal, parse_ratios)
     if not typed or choices["sample_type"] is not None:
         return
     if not typer.confirm("Say in a dataset.yaml what its samples are?", default=True):

@@ -311,14 +311,10 @@ class LeftOut:
         self._look_up()
         return self.of_sources
 
-    def __getstate__(self) -> tuple[Counts[Key], Counts[str]]:
+    def __reduce__(self) -> tuple[Any, ...]:
         """Return what is copied and pickled: counts, and no dataset."""
         self._look_up()
-        return self.of_sources, self.reasons
-
-    def __setstate__(self, state: tuple[Counts[Key], Counts[str]]) -> None:
-        self.of_sources, self.reasons = state
-        self._waiting, self._count = {}, 0
+        return LeftOut, (self.of_sources, self.reasons)
 
 
 @dataclass(frozen=True)

@@ -119,8 +119,7 @@ class Simulation:
         """
         amounts = np.diff(self.drawn if self.spent is None else self.spent, axis=0)
         totals = amounts.sum(axis=1, keepdims=True)
-        shares: npt.NDArray[np.float64] = amounts / np.where(totals > 0, totals, 1)
-        return shares
+        return np.asarray(amounts / np.where(totals > 0, totals, 1))
 
 
 def simulate(
@@ -369,12 +368,8 @@ def asked_between(dataset: IndexedDataset[Any], points: Int64Array) -> FloatArra
     levels, measure = levels_of(dataset), measure_of(dataset)
     reached = [spans(levels, point) for point in points.tolist()]
     places = Places(dataset, levels)
-    return np.array(
-        [
-            places.by_source(_asked(levels, begun, ended, measure))
-            for begun, ended in pairwise(reached)
-        ]
-    )
+    rows = (_asked(levels, begun, ended, measure) for begun, ended in pairwise(reached))
+    return np.array([places.by_source(each) for each in rows])
 
 
 def _asked(level: Level, begun: Spans, ended: Spans, measure: ColumnCost | None) -> FloatArray:
@@ -391,13 +386,11 @@ def _asked(level: Level, begun: Spans, ended: Spans, measure: ColumnCost | None)
             shares = shares_of(shares * samples_per_item(level)[starts])
     if shares is None:
         return np.full(len(level.rows), np.nan)
-    parts = zip(level.parts, shares.tolist(), strict=True)
-    return np.concatenate(
-        [
-            share * _asked(part, begun, ended, measure) if share else np.zeros(len(part.rows))
-            for part, share in parts
-        ]
-    )
+    rows = [
+        share * _asked(part, begun, ended, measure) if share else np.zeros(len(part.rows))
+        for part, share in zip(level.parts, shares.tolist(), strict=True)
+    ]
+    return np.concatenate(rows)
 
 
 _AT_ONCE = 2**20

@@ -372,11 +372,10 @@ class _Part:
     def _row_of(self) -> Int64Array:
         """The row of each source (columns) in each phase (rows)."""
         table = np.full((len(self.numbers), len(self._dataset.sources)), -1, dtype=np.int64)
-        first = self._first + self.rows
-        for phase in range(len(self.numbers) - 1, -1, -1):
-            numbers = self.numbers[phase]
-            first -= len(numbers)
+        first = self._first
+        for phase, numbers in enumerate(self.numbers):
             table[phase, numbers[::-1]] = np.arange(first, first + len(numbers))[::-1]
+            first += len(numbers)
         return table
 
     def found(
