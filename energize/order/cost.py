@@ -233,13 +233,11 @@ class CostSegment(Segment):
 
     def due_at(self, time: float) -> FloatArray:
         """Return the cost that each source is due by a time."""
-        due: FloatArray = self.due + self.shares * (time - self.time)
-        return due
+        return self.due + self.shares * (time - self.time)
 
     def turns(self, source: int, points: FloatArray) -> FloatArray:
         """Return the times at which points of a source are due."""
-        turns: FloatArray = self.time + (points - self.due[source]) / self.shares[source]
-        return turns
+        return np.asarray(self.time + (points - self.due[source]) / self.shares[source])
 
 
 class CostScheme(WeightedScheme):

@@ -204,8 +204,7 @@ class EpochDraws:
             sample[~partial] = self._in_pass(within[~partial], passes[~partial])
         if partial.any():
             sample[partial] = self._chosen(epoch[partial], within[partial])
-        located: Int64Array = passes * self._samples + sample
-        return located
+        return passes * self._samples + sample
 
     def _chosen(self, epoch: Int64Array, nth: Int64Array) -> Int64Array:
         """Return the sample of each draw of partial passes."""
@@ -224,8 +223,7 @@ class EpochDraws:
         wide = np.int64 if size < _NARROW else object  # Python's integers cannot overflow
         turn, nth = turn.astype(wide), nth.astype(wide)
         reached = nth + 1 + turn * part // size
-        place: Int64Array = (-(-reached * size // part) - 1 - turn).astype(np.int64)
-        return place
+        return (-(-reached * size // part) - 1 - turn).astype(np.int64)
 
     def _in_order(self, turn: Int64Array, nth: Int64Array) -> Int64Array:
         """Return the samples that `_scattered` gives, ascending within their pass."""

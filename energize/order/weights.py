@@ -109,8 +109,7 @@ class Schedule:
         way = np.clip((slots - steps[now]) / length, 0.0, 1.0)
         if self.interpolation == "cosine":
             way = (1 - np.cos(np.pi * way)) / 2
-        weights: FloatArray = values[now] + way * (values[then] - values[now])
-        return weights
+        return np.asarray(values[now] + way * (values[then] - values[now]))
 
     @property
     def slots(self) -> list[int]:
@@ -519,8 +518,7 @@ def _normalised(weights: FloatArray, temperature: float = 1.0) -> FloatArray:
         scaled = np.nan_to_num(scaled, nan=0.0)
     total = scaled.sum(axis=1, keepdims=True)
     equal = np.full_like(scaled, 1 / scaled.shape[1])
-    shares: FloatArray = np.divide(scaled, total, out=equal, where=total > 0)
-    return shares
+    return np.asarray(np.divide(scaled, total, out=equal, where=total > 0))
 
 
 class Era:
@@ -653,5 +651,4 @@ def glide_edges(length: int, sources: int) -> Int64Array:
     length beyond that, and to the square of the number of sources.
     """
     pieces = min(isqrt(length // 2) + 1, _MOST_PIECES, max(_LARGEST_TABLE // sources, 16), length)
-    edges: Int64Array = np.arange(pieces + 1) * length // pieces
-    return edges
+    return np.arange(pieces + 1) * length // pieces
