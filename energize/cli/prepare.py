@@ -89,9 +89,7 @@ def prepare(
     skip_dataset_yaml: Annotated[
         bool, Option("--skip-dataset-yaml", help="Write no dataset.yaml.")
     ] = False,
-    sqlite: Annotated[
-        bool, Option("--sqlite/--no-sqlite", help="Write the index that joins and stores read.")
-    ] = True,
+    sqlite: Annotated[bool, Option(help="Write the index that joins and stores read.")] = True,
     tar_index_only: Annotated[
         bool, Option("--tar-index-only", help="Write the index of a prepared folder again.")
     ] = False,
@@ -145,8 +143,7 @@ def prepare(
         "column_defaults": dict(_pair("--column-default", each) for each in column_default or ()),
         "checksums": checksums,
     }
-    again = force_overwrite or tar_index_only
-    if (columns or checksums) and is_prepared(path) and not again:
+    if (columns or checksums) and is_prepared(path) and not (force_overwrite or tar_index_only):
         if any((*choices.values(), by)):
             raise ConfigError(
                 f"{path} is prepared already, so --column and --checksums are all that is written: "

@@ -290,11 +290,10 @@ def entry_of(**settings: Any) -> Folder:
 
     Raises `ConfigError` for values that a file could not have.
     """
-    given = {name: value for name, value in settings.items() if value is not None}
+    kept = "shuffle_over_epochs_multiplier"  # whose None says something
+    given = {name: value for name, value in settings.items() if value is not None or name == kept}
     subset = given.pop("subset") if isinstance(given.get("subset"), Subset) else None
     data = {"path": ".", **given}
-    if "shuffle_over_epochs_multiplier" in settings:
-        data["shuffle_over_epochs_multiplier"] = settings["shuffle_over_epochs_multiplier"]
     try:
         entry = _ENTRY.validate_python(data)
     except ValidationError as error:

@@ -436,8 +436,8 @@ class Blend(_List, _Property):
         own, of_entries = keys
         found = [repr(key) for key in sorted(own & self.model_fields_set)]
         for number, entry in enumerate(self.blend):
-            given = sorted(of_entries & entry.model_fields_set)
-            found += [f"{key!r} of entry [{number}]" for key in given]
+            for key in sorted(of_entries & entry.model_fields_set):
+                found.append(f"{key!r} of entry [{number}]")
         return found
 
     @model_validator(mode="after")
@@ -639,9 +639,7 @@ class Document(Keys):
 DOCUMENT: Final = TypeAdapter(Document)
 
 
-STAGE_FILE = (
-    "a file of stages is no metadataset; it is read by get_staged_train_dataset and read_stages"
-)
+STAGE_FILE = "a file of stages is no metadataset; get_staged_train_dataset and read_stages read it"
 
 
 _OLDER = {

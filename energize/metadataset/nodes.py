@@ -422,12 +422,9 @@ def asked_shares(node: Blend, step: int = 0) -> list[Fraction]:
         if any(proportions) and None not in proportions:
             return _normalised(cast("list[float]", proportions))
         return _normalised(_counts(node, node.quotas))
-    numbers: list[Any] = []
-    for _, weight in node.children:
-        scheduled = isinstance(weight, Schedule)
-        number: Any = weight.value(step) if scheduled else weight  # type: ignore[union-attr]
+    numbers: list[Any] = [w.value(step) if isinstance(w, Schedule) else w for _, w in node.children]
+    for number in numbers:
         checked_weight(number, node.place)
-        numbers.append(number)
     if not any(numbers):
         when = "" if node.plain else f" at step {step}"
         raise WeightError(f"{node.place}: all weights are 0{when}, so nothing could ever be drawn")

@@ -92,14 +92,13 @@ class Inherited:
 
     def inside(self, entry: Any) -> Inherited:
         """Return what an entry hands on of what it has inherited, with its own settings."""
-        around, multiplier = self.leaf, entry.shuffle_over_epochs_multiplier
+        around = self.leaf
+        given = around.shuffle_over_epochs_multiplier, entry.shuffle_over_epochs_multiplier
         leaf = replace(
             around,
             split_part=entry.split_part or around.split_part,
             subflavors={**(entry.subflavors or {}), **around.subflavors},
-            shuffle_over_epochs_multiplier=combined_multiplier(
-                around.shuffle_over_epochs_multiplier, multiplier
-            ),
+            shuffle_over_epochs_multiplier=combined_multiplier(*given),
             dataset_config=entry.dataset_config,
             split_config=entry.split_config,
         )

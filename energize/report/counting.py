@@ -14,7 +14,6 @@ import numpy as np
 from energize.core.arrays import FloatArray, Int64Array, rows_by_value
 from energize.core.checks import real_number
 from energize.core.costs import ColumnCost, Cost
-from energize.core.dataset import Dataset, IndexedDataset
 from energize.core.loss_weights import OWN, WEIGHTS, field_of, weight_of
 from energize.core.loss_weights import WEIGHT as OF_SOURCES
 from energize.core.trace import Failed, Origin, refs_of
@@ -234,13 +233,6 @@ Key = tuple[int, bool]
 """The key of a source, and whether its samples were skipped or failed."""
 
 
-class _Waiting(NamedTuple):
-    """Positions of items of a dataset, read with an attempt."""
-
-    dataset: Dataset[Any]
-    positions: list[int]
-
-
 @dataclass(slots=True)
 class LeftOut:
     """Counts samples that were skipped or failed, by the keys of their sources.
@@ -252,7 +244,8 @@ class LeftOut:
 
     of_sources: Counts[Key] = field(default_factory=Counts)
     reasons: Counts[str] = field(default_factory=Counts)
-    _waiting: dict[tuple[int, int, bool], _Waiting] = field(default_factory=dict)
+    _waiting: dict[tuple[int, int, bool], tuple[Any, list[int]]] = field(default_factory=dict)
+    """Datasets with positions, by who these are, the attempt, and whether they were skipped."""
     _count: int = 0
 
     def add(
@@ -270,7 +263,7 @@ class LeftOut:
             self.of_sources[UNKNOWN, skipped] += 1
         elif isinstance(made, int):
             key = (id(dataset), attempt, skipped)
-            self._waiting.setdefault(key, _Waiting(dataset, [])).positions.append(made)
+            self._waiting.setdefault(key, (dataset, []))[1].append(made)
             self._count += 1
             if self._count >= _TOGETHER:
                 self._look_up()
@@ -281,7 +274,7 @@ class LeftOut:
     def _look_up(self) -> None:
         for (_, attempt, skipped), (dataset, positions) in self._waiting.items():
             at = np.array(positions, dtype=np.int64)
-            refs = cast("IndexedDataset[Any]", dataset).refs(at, attempt)
+            refs = dataset.refs(at, attempt)
             self._found([dataset.sources[row] for row in refs.source.tolist()], skipped)
         self._waiting.clear()
         self._count = 0

@@ -608,9 +608,8 @@ def _pass_by_pass(dataset: IndexedDataset[Any]) -> list[bool]:
     if isinstance(dataset, StagedDataset):
         passes = [dataset.carry_over] * len(dataset.sources)
         for stage, each in enumerate(dataset._children):
-            for row, known in zip(
-                dataset.numbers_of(stage).tolist(), _pass_by_pass(each), strict=True
-            ):
+            rows = dataset.numbers_of(stage).tolist()
+            for row, known in zip(rows, _pass_by_pass(each), strict=True):
                 passes[row] &= known
         return passes
     below = [known for each in dataset._children for known in _pass_by_pass(each)]

@@ -54,10 +54,8 @@ class Book:
     def counter(self) -> counting.Counter:
         """What counts."""
         if self._counter is None:
-            column = self._column
-            self._counter = counting.Counter(
-                self._places, self.levels, column, self.settings.item_cost
-            )
+            costs = self._column, self.settings.item_cost
+            self._counter = counting.Counter(self._places, self.levels, *costs)
         return self._counter
 
     @cached_property
@@ -147,9 +145,8 @@ class Book:
         """Return what this rank has counted."""
         rows, totals = self.counter.counted
         if left_out is not None:
-            row_of: dict[int, int] = {}  # the first of each source
-            for row, leaf in enumerate(self.levels.leaves):
-                row_of.setdefault(cast("Any", leaf.source).key, row)
+            keys = [cast("Any", leaf.source).key for leaf in self.levels.leaves]
+            row_of = dict(zip(keys[::-1], range(len(keys))[::-1], strict=True))  # the first of each
             for (key, skipped), number in left_out.counts.items():
                 totals[counting.ALL_SKIPPED if skipped else counting.ALL_FAILED] += number
                 if key in row_of:
