@@ -639,7 +639,9 @@ class Document(Keys):
 DOCUMENT: Final = TypeAdapter(Document)
 
 
-STAGE_FILE = "a file of stages is no metadataset; get_staged_train_dataset and read_stages read it"
+STAGE_FILE = (
+    "a file of stages is no metadataset; it is read by get_staged_train_dataset and read_stages"
+)
 
 
 _OLDER = {

@@ -553,10 +553,8 @@ class Era:
 
     def describe(self) -> list[Any]:
         """Return the start, and the weights as JSON: numbers in their ratio."""
-        return [
-            self.start,
-            described(self.weights if self._fixed is None else self._fixed.tolist()),
-        ]
+        told = self.weights if self._fixed is None else self._fixed.tolist()
+        return [self.start, described(told)]
 
     def next_point(self, slot: int) -> int:
         """Return the first slot after `slot` at which a point acts, or `INFINITE`."""
