@@ -399,8 +399,7 @@ def factory_of(
         else:
             load, paths = _loader_of(leaf, decoder, code), [leaf.path]
         source = leaf.source(seed, checksums=checksums)
-        weight = leaf.sample_weight
-        options = {"order": order, "sample_weight": weight, **options}
+        options = {"order": order, "sample_weight": leaf.sample_weight, **options}
         return SourceFactory(source, load, kind, paths, leaf.labels, **options)
     except EnergizeError as error:
         raise noted(error, leaf.place) from error

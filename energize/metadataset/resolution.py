@@ -72,6 +72,8 @@ _OF_BLENDS = {"scheme": None, "block_size": None, "stop": None, "temperature": 1
 """Keys of blends by weights that are options of `BlendDataset`, and what they are left out."""
 _OF_ENTRIES = ("min_share", "max_share", "max_epochs")
 _INHERITED = ("scheme", "block_size", "stop", "unit")
+_OF_JOINS = ("shuffle_over_epochs_multiplier", "subset", "sample_weight")
+"""What is said of a join as a whole, and of none of its parts."""
 
 D = TypeVar("D")
 Counted = dict[str, list[tuple[Leaf, int]]]
@@ -309,10 +311,8 @@ class _Resolver:
         self, file: MetadatasetFile, keys: Join, path: KeyPath, outer: Inherited
     ) -> JoinedLeaf | None:
         inner = outer.inside(keys)
-        plain = replace(
-            inner.leaf, subset=None, shuffle_over_epochs_multiplier=1, sample_weight=None
-        )
-        around = replace(inner, leaf=plain)
+        unsaid = {name: getattr(Leaf, name) for name in _OF_JOINS}
+        around = replace(inner, leaf=replace(inner.leaf, **unsaid))
         parts: list[JoinedPart] = []
         for name, entry in keys.entries:
             at = file.text.place((*path, "join", name, "path"))
@@ -332,14 +332,9 @@ class _Resolver:
         if len(parts) < len(keys.entries):
             return None
         self.weighs |= inner.leaf.sample_weight is not None
-        first = replace(
-            parts[0].leaf,
-            place=file.text.place((*path, "join")),
-            shuffle_over_epochs_multiplier=inner.leaf.shuffle_over_epochs_multiplier,
-            subset=inner.leaf.subset,
-            sample_weight=inner.leaf.sample_weight,
-        )
-        own = {each.name: getattr(first, each.name) for each in fields(Leaf)}
+        own = {each.name: getattr(parts[0].leaf, each.name) for each in fields(Leaf)}
+        own |= {name: getattr(inner.leaf, name) for name in _OF_JOINS}
+        own["place"] = file.text.place((*path, "join"))
         cache = file.file.with_name(f"{file.file.name}.cache")
         return JoinedLeaf(**own, parts=tuple(parts), joiner=keys.joiner, cache=cache)
 

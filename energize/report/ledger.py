@@ -202,7 +202,7 @@ def chance_of(counts: npt.ArrayLike, shares: npt.ArrayLike) -> float | None:
     total = float(observed.sum())
     if total > 0 and drawn.any() and observed[~drawn].any():
         return 0.0
-    if total <= 0 or drawn.sum() < 2:
+    if total <= 0.5 or drawn.sum() < 2:
         return None
     observed, asked = observed[drawn], asked[drawn] / asked[drawn].sum()
     found = _distance(observed, total * asked)
@@ -210,12 +210,10 @@ def chance_of(counts: npt.ArrayLike, shares: npt.ArrayLike) -> float | None:
         freedom = torch.tensor((len(asked) - 1) / 2, dtype=torch.float64, device="cpu")
         half = torch.tensor(float(found) / 2, dtype=torch.float64, device="cpu")
         return float(torch.special.gammaincc(freedom, half))
-    if not round(total):
-        return None
     draws = max(_FEWEST, min(_MOST, _CELLS // len(asked)))
     generator = np.random.Generator(np.random.Philox(round(total)))
-    drawn_so = generator.multinomial(round(total), asked, size=draws).astype(np.float64)
-    as_far = int((_distance(drawn_so, round(total) * asked) >= found - 1e-9).sum())
+    others = generator.multinomial(round(total), asked, size=draws).astype(np.float64)
+    as_far = int((_distance(others, round(total) * asked) >= found - 1e-9).sum())
     return (1 + as_far) / (1 + draws)
 
 
