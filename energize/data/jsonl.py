@@ -21,12 +21,7 @@ from energize.data.files import LocalFiles, files_at, own_errors, read_entries
 from energize.data.rows import FieldSource, Row, parsed_row
 from energize.data.source import ShardedSource, Window
 from energize.data.tar import CHECKSUM, ENTRY, KEPT, RANGE, changed, read_checksums
-from energize.errors import (
-    DatasetNotFoundError,
-    EmptyDatasetError,
-    NotPreparedError,
-    ShardError,
-)
+from energize.errors import DatasetNotFoundError, EmptyDatasetError, NotPreparedError, ShardError
 
 
 def jsonl_index_path(path: str) -> str:

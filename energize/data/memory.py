@@ -16,13 +16,7 @@ from energize.core.lanes import SINGLE_LANE
 from energize.core.lazy import is_instance_of, torch
 from energize.core.rng import derive
 from energize.core.samples import fields_of, is_record
-from energize.core.stream import (
-    Opening,
-    State,
-    Stream,
-    counter_field,
-    state_field,
-)
+from energize.core.stream import Opening, State, Stream, counter_field, state_field
 from energize.core.trace import Failed, Origin
 from energize.data.rows import FieldSource, Row
 from energize.errors import (
@@ -264,11 +258,7 @@ class IterableSource(Dataset[T_co]):
         return self._replace(occurrence=derive(self.occurrence, occurrence) % 2**62)
 
     def _settings(self) -> dict[str, Any]:
-        return {
-            "name": self.name,
-            "seed": self.seed,
-            "occurrence": self.occurrence,
-        }
+        return {"name": self.name, "seed": self.seed, "occurrence": self.occurrence}
 
     _divisible = False
 

@@ -19,13 +19,7 @@ from energize.core.dataset import IndexedDataset
 from energize.core.rng import derive, hash_positions
 from energize.core.trace import Failed, Reading, SamplePlace
 from energize.data.files import again, os_errors_as, told
-from energize.errors import (
-    ColumnError,
-    ConfigError,
-    EmptyDatasetError,
-    ShardError,
-    nearest,
-)
+from energize.errors import ColumnError, ConfigError, EmptyDatasetError, ShardError, nearest
 
 T = TypeVar("T")
 

@@ -51,10 +51,7 @@ _MOST_SUMS = 2**14
 _ADLER_BASE = 65521
 
 _PAX = (tarfile.XHDTYPE, tarfile.SOLARIS_XHDTYPE)
-_EXTENSIONS = (
-    *(tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK, tarfile.XGLTYPE),
-    *_PAX,
-)
+_EXTENSIONS = (*(tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK, tarfile.XGLTYPE), *_PAX)
 _PAX_RECORD = re.compile(rb"([0-9]{1,20}) ([^=]{1,255})=")
 _ZEROS = bytes(BLOCK)
 _AFTER_END = 1024 * 1024

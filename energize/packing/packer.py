@@ -13,14 +13,7 @@ import numpy as np
 from energize.core.checks import checked_choice, real_number, whole_number
 from energize.core.costs import named, said_of
 from energize.errors import ConfigError, SampleError
-from energize.packing.methods import (
-    MOST,
-    Capacity,
-    balanced,
-    best_fit,
-    checked_capacity,
-    first_fit,
-)
+from energize.packing.methods import MOST, Capacity, balanced, best_fit, checked_capacity, first_fit
 
 T = TypeVar("T")
 

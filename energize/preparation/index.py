@@ -38,13 +38,7 @@ from energize.errors import (
     PrepareError,
     ShardError,
 )
-from energize.preparation.columns import (
-    Columns,
-    How,
-    Value,
-    kept_columns,
-    remove_unused,
-)
+from energize.preparation.columns import Columns, How, Value, kept_columns, remove_unused
 from energize.preparation.fields import FirstLook, check_choice, choose_config, field_notes
 from energize.preparation.scan import (
     ScannedShard,

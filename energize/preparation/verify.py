@@ -44,10 +44,7 @@ class ChecksumsReport:
 
 @os_errors_as(PrepareError, what="cannot be used")
 def prepare_checksums(
-    path: str | os.PathLike[str],
-    *,
-    workers: int | None = None,
-    on_progress: Progress | None = None,
+    path: str | os.PathLike[str], *, workers: int | None = None, on_progress: Progress | None = None
 ) -> ChecksumsReport:
     """Write a checksum of each sample of a prepared folder, one that Energon prepared too.
 
