@@ -151,14 +151,16 @@ class Description:
         if worker_config is not None and worker_config.seed_offset:
             seed = worker_config.seed_offset
             inputs = [each if each.worker_config else each.reseeded(seed) for each in inputs]
-        for each in inputs:
-            if each.worker_config is not None and each.worker_config != worker_config:
-                kind = type(self).__name__
-                worker_config = _common_worker_config(kind, worker_config, inputs)
-                break
+        carried = {worker_config, *(each.worker_config for each in inputs)} - {None}
+        if len(carried) > 1:
+            raise ConfigError(
+                f"{type(self).__name__} is built from parts with different worker configs: "
+                f"{' and '.join(sorted(map(str, carried)))}. Use one for a whole loader, or give "
+                "it to the loader alone"
+            )
         values = {
             "inputs": tuple(inputs),
-            "worker_config": worker_config,
+            "worker_config": next(iter(carried), None),
             "_parameters": tuple(parameters),
             **parameters,
         }
@@ -237,25 +239,6 @@ class Description:
         shown = [repr(each) for each in self.inputs[:4]] or [repr(getattr(self, "name", ""))]
         more = f", ... {len(self.inputs) - 4} more" if len(self.inputs) > 4 else ""
         return f"{type(self).__name__}({', '.join(shown)}{more})"
-
-
-def _common_worker_config(
-    kind: str, given: WorkerConfig | None, inputs: Sequence[Any]
-) -> WorkerConfig | None:
-    """Return the one worker config that a node and its inputs carry; two different ones are an
-    error.
-    """
-    carried = set() if given is None else {given}
-    for each in inputs:
-        if each.worker_config is not None:
-            carried.add(each.worker_config)
-    if len(carried) > 1:
-        shown = " and ".join(sorted(map(str, carried)))
-        raise ConfigError(
-            f"{kind} is built from parts with different worker configs: {shown}. Use one for a "
-            "whole loader, or give it to the loader alone"
-        )
-    return next(iter(carried), None)
 
 
 Tree = dict[str, Any]

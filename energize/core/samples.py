@@ -302,14 +302,10 @@ text='a cat', lang='en')
         """
         samples = (*args, *kwargs.values())
         if not samples or samples[0] is None:
-            got = "None" if samples else "no sample"
-            raise ConfigError(
-                f"{cls.__name__}.from_joined takes the primary sample first; got {got}"
-            )
+            got = "takes the primary sample first; got " + ("None" if samples else "no sample")
+            raise ConfigError(f"{cls.__name__}.from_joined {got}")
         present = [each for each in samples if each is not None]
-        joined: dict[str, Any] = {}
-        for each in present:
-            joined |= _own_fields(each)
+        joined = {name: value for each in present for name, value in _own_fields(each).items()}
         unknown = [name for name in joined if name not in type_fields(cls)]
         if unknown:
             raise ConfigError(

@@ -198,30 +198,24 @@ class Hook:
 
     def __call__(self, argument: Any, **own: Any) -> Any:
         if self._yields:
-            return self._items(self._called(argument, own), argument)
-        token = _running.set(self)
-        try:
-            made = self._called(argument, own)
-        finally:
-            _running.reset(token)
-        return self._checked(made, argument)
+            return self._items(self._called(argument, own))
+        return self._made(self._called, argument, own)
 
     def _called(self, argument: Any, own: dict[str, Any]) -> Any:
         """Return what the method makes; `own` is the random generator that it asks for, by name."""
         return self.method(argument, **own)
 
-    def _items(self, items: Iterator[Any], argument: Any) -> Iterator[Any]:
-        while True:
-            token = _running.set(self)
-            try:
-                item = next(items, _END)
-            finally:
-                _running.reset(token)
-            if item is _END:
-                return
-            yield self._checked(item, argument)
+    def _items(self, items: Iterator[Any]) -> Iterator[Any]:
+        while (item := self._made(next, items, _END)) is not _END:
+            yield item
 
-    def _checked(self, made: T, argument: Any) -> T:
+    def _made(self, call: Callable[..., Any], *given: Any) -> Any:
+        """Return what a call makes, during which this hook is the one that runs."""
+        token = _running.set(self)
+        try:
+            made = call(*given)
+        finally:
+            _running.reset(token)
         if made is None:
             what = "batch" if "batch" in self.name else "sample"
             raise ReturnError(
@@ -335,9 +329,8 @@ def cooker(
     """
 
     def marked(function: F) -> F:
-        function.needs = (  # type: ignore[attr-defined]  # a function has attributes
-            ("cache",) * need_cache + ("primary",) * need_primary
-        )
+        needs = ("cache",) * need_cache + ("primary",) * need_primary
+        function.needs = needs  # type: ignore[attr-defined]  # a function has attributes
         return function
 
     return marked if fn is None else marked(fn)

@@ -68,8 +68,6 @@ from energize.errors import (
     nearest,
 )
 
-UInt8Array = npt.NDArray[np.uint8]
-
 IMAGE_EXTENSIONS = frozenset(
     {"jpg", "jpeg", "jpe", "jfif", "png", "apng", "webp", "gif", "bmp", "dib", "ico"}
     | {"tif", "tiff", "tga", "pbm", "pgm", "ppm", "pnm"}
@@ -144,7 +142,7 @@ def decode_image(data: bytes, spec: ImageSpec, *, orient: bool = False) -> Any:
     return tensor.to(torch.float32, memory_format=torch.contiguous_format).div_(255)
 
 
-def _by_turbo(data: bytes, spec: ImageSpec) -> UInt8Array:
+def _by_turbo(data: bytes, spec: ImageSpec) -> npt.NDArray[np.uint8]:
     height, width, color, _ = simplejpeg.decode_jpeg_header(data)
     if color not in _JPEG_COLORS:
         raise ValueError("left to Pillow, which converts CMYK")
@@ -869,9 +867,7 @@ class SampleLoader(Generic[T_sample]):
         plan: _Plan = []
         for name, accesses in self._accesses.items():
             options = [(each, parts) for each in accesses if (parts := each.among(names))]
-            whole = None
-            if options and options[0][0].is_whole:
-                (whole,) = options[0][1]
+            whole = options[0][1][0] if options and options[0][0].is_whole else None
             decoder = self.decoder
             own = decoder and name in decoder.fields and decoder.decode_of(name)
             plan.append((name, whole, options, own or None))
@@ -890,10 +886,9 @@ class SampleLoader(Generic[T_sample]):
             found = [content(part, keyed=bool(access.keys)) for part in parts]
             try:
                 found = [access.within(each) for each in found]
+                return found if access.several else found[0]
             except DataError as reason:
                 reasons.append(str(reason))
-                continue
-            return found if access.several else found[0]
         if self.field_map is None and name not in required_fields(self.sample_type):
             return _ABSENT
         there = ", ".join(part for part in raw if not part.startswith("__"))
