@@ -63,14 +63,12 @@ def concat_pack(
     (tensor([5, 6, 7, 8, 9]), ['A', 'B'], [0, 3, 5], [0, 1, 2, 0, 1])
     """
     if isinstance(fields, str) or isinstance(flatten, str) or not fields:
-        given = f"got {fields!r} and {flatten!r}"
-        raise ConfigError(
-            f"concat_pack: fields and flatten are names, of one field or more; {given}"
-        )
+        told = "fields and flatten are names, of one field or more"
+        raise ConfigError(f"concat_pack: {told}; got {fields!r} and {flatten!r}")
     if not samples:
         raise ConfigError("concat_pack: there are no samples; leave empty packs out")
-    columns = _columns(samples, fields, flatten)
     names = [named(sample, f"sample {i} of the pack") for i, sample in enumerate(samples)]
+    columns = _columns(names, samples, fields, flatten)
     tensors = {name: _tensors(name, columns[name], names) for name in fields}
     lengths = [len(each) for each in tensors[fields[0]]]
     for name, column in tensors.items():
@@ -99,12 +97,11 @@ def concat_pack(
 
 
 def _columns(
-    samples: Sequence[Any], fields: Sequence[str], flatten: Sequence[str]
+    names: Sequence[str], samples: Sequence[Any], fields: Sequence[str], flatten: Sequence[str]
 ) -> dict[str, list[Any]]:
     """Return the fields of all samples but their weights; None where one has nothing to flatten."""
     rows = []
-    for number, sample in enumerate(samples):
-        called = named(sample, f"sample {number} of the pack")
+    for called, sample in zip(names, samples, strict=True):
         if not is_record(sample):
             raise ConfigError(f"concat_pack: {called} is no record: {type(sample).__name__}")
         row = {n: each for n, each in fields_of(sample).items() if n not in (WEIGHT, WEIGHTS)}

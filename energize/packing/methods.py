@@ -116,12 +116,9 @@ def best_fit(lengths: Lengths, capacity: Capacity) -> list[list[int]]:
     [[0, 2], [1]]
     """
     sizes, capacities = _checked_lengths(lengths, capacity, "best_fit")
-    packs = (
-        _best_by_length(sizes[:, 0], int(capacities[0]))
-        if len(capacities) == 1
-        else _best_by_parts(sizes, capacities)
-    )
-    return _in_order_of_arrival(packs)
+    if len(capacities) == 1:
+        return _in_order_of_arrival(_best_by_length(sizes[:, 0], int(capacities[0])))
+    return _in_order_of_arrival(_best_by_parts(sizes, capacities))
 
 
 def _best_by_length(sizes: Int64Array, capacity: int) -> list[list[int]]:

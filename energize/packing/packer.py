@@ -66,11 +66,9 @@ class Packer:
         if len(self._lengths) != len(self._capacities):
             counts = f"{len(self._lengths)} lengths and {len(self._capacities)} capacities"
             raise ConfigError(f"Packer: {counts}; give one length for each capacity")
-        for length in self._lengths:
-            if not callable(length) and not isinstance(length, str):
-                raise ConfigError(
-                    f"Packer: length is a function, or a field's name; got {length!r}"
-                )
+        for each in self._lengths:
+            if not callable(each) and not isinstance(each, str):
+                raise ConfigError(f"Packer: length is a function, or a field's name; got {each!r}")
         checked_choice(self.method, "method", METHODS, "Packer")
         checked_choice(self.too_long, "too_long", ("error", "skip"), "Packer")
         if self.cost is not None and (self.method != "balanced" or not callable(self.cost)):
@@ -92,11 +90,7 @@ class Packer:
         lengths = np.array(given, dtype=np.int64).reshape(len(samples), len(capacities))
         fits = (lengths <= capacities).all(axis=1)
         if not fits.all():
-            long = int((~fits).argmax())
-            held = [
-                each[0] if len(each) == 1 else tuple(each) for each in (given[long], capacities)
-            ]
-            self._leave_out(samples, long, int((~fits).sum()), *held)
+            self._leave_out(samples, given, np.flatnonzero(~fits).tolist())
         chosen = [samples[i] for i in np.flatnonzero(fits).tolist()]
         if self.method == "balanced":
             asked = self.cost
@@ -107,11 +101,11 @@ class Packer:
             packs = fit(lengths[fits], capacities)
         return [[chosen[i] for i in pack] for pack in packs]
 
-    def _leave_out(
-        self, samples: Sequence[Any], first: int, count: int, length: Any, capacity: Any
-    ) -> None:
+    def _leave_out(self, samples: Sequence[Any], lengths: list[list[int]], long: list[int]) -> None:
         """Raise for samples that no pack can hold, or warn the first time."""
-        sample = named(samples[first], f"sample {first} of the list")
+        sample = named(samples[long[0]], f"sample {long[0]} of the list")
+        both = tuple(lengths[long[0]]), self._capacities
+        length, capacity = (each if each[1:] else each[0] for each in both)
         what = f"{sample} has length {length}, and a pack holds {capacity}"
         if self.too_long == "error":
             raise SampleError(
@@ -120,12 +114,8 @@ class Packer:
             )
         if not getattr(self, "_warned", False):
             object.__setattr__(self, "_warned", True)
-            _log.warning(
-                "Packer: %d of %d samples are too long and left out, as others will be: %s",
-                count,
-                len(samples),
-                what,
-            )
+            told = "samples are too long and left out, as others will be"
+            _log.warning("Packer: %d of %d %s: %s", len(long), len(samples), told, what)
 
 
 def _length(sample: Any, number: int, length: Length) -> int:
