@@ -13,9 +13,8 @@ from energize.errors import ConfigError, DataError, PrepareError, nearest, some
 from energize.preparation.scan import Shard
 from energize.task.load import PartAccess, check_field_map, default_field_map, parse_field
 
-SAMPLE_TYPE_NAMES = tuple(
-    [name for name, kind in SAMPLE_TYPES.items() if kind is not CrudeSample] + [CRUDE]
-)
+_TYPED = [name for name, kind in SAMPLE_TYPES.items() if kind is not CrudeSample]
+SAMPLE_TYPE_NAMES = (*_TYPED, CRUDE)
 """What `sample_type` may be."""
 
 # What both libraries import their sample types from.

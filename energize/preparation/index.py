@@ -350,13 +350,9 @@ def new_database(
 def _rows(shard: Shard) -> dict[str, list[tuple[Any, ...]]]:
     """Return what the tables of the database have of a shard, but for its number."""
     samples = shard.content.samples
+    rows = enumerate(zip(samples, pairwise(shard.offsets), strict=True))
     return {
-        "samples": [
-            (sample.key, row, start, end - start)
-            for row, (sample, (start, end)) in enumerate(
-                zip(samples, pairwise(shard.offsets), strict=True)
-            )
-        ],
+        "samples": [(sample.key, row, start, end - start) for row, (sample, (start, end)) in rows],
         "sample_parts": [
             (row, part.name, part.offset, part.size)
             for row, sample in enumerate(samples)
@@ -492,10 +488,8 @@ def _by_patterns(shards: Sequence[str], patterns: Mapping[str, Sequence[str]]) -
                 # A backslash belongs to the regular expression, so it escapes no brace.
                 compiled += map(re.compile, braceexpand(pattern, escape=False))
             except (re.error, ValueError) as reason:
-                text = (
-                    f"the pattern {pattern!r} of split {part!r} is no regular expression: {reason}"
-                )
-                raise ConfigError(text) from reason
+                told = f"the pattern {pattern!r} of split {part!r} is no regular expression"
+                raise ConfigError(f"{told}: {reason}") from reason
         parts[part] = tuple(shard for shard in shards if any(p.match(shard) for p in compiled))
         if not parts[part]:
             raise PrepareError(

@@ -8,12 +8,13 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from functools import partial
+from io import BytesIO
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, BinaryIO
 
 from energize.data.files import os_errors_as
-from energize.data.media import MediaFilterConfig, MediaMetadataBase, serialize_media_metadata
+from energize.data.media import MediaFilterConfig, serialize_media_metadata
 from energize.data.nv_meta import META_FOLDER, SQLITE_NAME, is_prepared, read_info
 from energize.data.stores import SystemFileStore, local_path
 from energize.data.writing import writing
@@ -151,10 +152,13 @@ def _files(root: Path, media: MediaFilterConfig) -> Iterator[str]:
                 yield name
 
 
-def _row(name: str, where: str, extract: Callable[[], MediaMetadataBase | None]) -> list[_Row]:
+def _row(
+    media: MediaFilterConfig, name: str, where: str, opened: Callable[[], BinaryIO]
+) -> list[_Row]:
     """Return what is known of a file; nothing if it is no media."""
     try:
-        metadata = extract()
+        with opened() as file:
+            metadata = media.extract_metadata(file, name)
     except SampleError as reason:
         return [(name, None, f"{where}: {reason}")]
     if metadata is None:
@@ -164,11 +168,7 @@ def _row(name: str, where: str, extract: Callable[[], MediaMetadataBase | None])
 
 
 def _of_file(store: SystemFileStore, media: MediaFilterConfig, name: str) -> list[_Row]:
-    def extract() -> MediaMetadataBase | None:
-        with store.open(name) as file:
-            return media.extract_metadata(file, name)
-
-    return _row(name, str(store.get_path()), extract)
+    return _row(media, name, store.get_path(), partial(store.open, name))
 
 
 def _of_shard(root: Path, media: MediaFilterConfig, shard: str) -> list[_Row]:
@@ -177,9 +177,7 @@ def _of_shard(root: Path, media: MediaFilterConfig, shard: str) -> list[_Row]:
         for part in sample.sizes:
             name = f"{sample.found.key}.{part}"
             if media.should_consider_media(name):
-                rows += _row(
-                    name, sample.where, partial(media.extract_metadata, sample.part(part), name)
-                )
+                rows += _row(media, name, sample.where, partial(BytesIO, sample.part(part)))
     return rows
 
 

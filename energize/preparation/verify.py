@@ -67,13 +67,11 @@ def prepare_checksums(
     >>> WebdatasetSource(folder, checksums=True)[1]["txt"]
     b'two'
     """
-    root = Path(path)
+    root, meta = Path(path), Path(path, nv_meta.META_FOLDER)
     counts = nv_meta.read_info(root).shard_counts
     if not counts:
-        raise PrepareError(
-            f"{root / nv_meta.META_FOLDER} names no shards; prepare the folder again"
-        )
-    with staging(root, root / nv_meta.META_FOLDER, *shard_folders(root, counts)) as files:
+        raise PrepareError(f"{meta} names no shards; prepare the folder again")
+    with staging(root, meta, *shard_folders(root, counts)) as files:
 
         def keep(shard: ScannedShard) -> nv_meta.ShardRecord:
             data = shard.found["checksums"]
@@ -83,7 +81,7 @@ def prepare_checksums(
         functions = {"checksums": Shard.checksums}
         records = scan_prepared(root, keep, functions, workers=workers, on_progress=on_progress)
         text = nv_meta.dump_records(dict(zip(counts, records, strict=True)))
-        files.write(root / nv_meta.META_FOLDER / nv_meta.RECORDS_NAME, text.encode())
+        files.write(meta / nv_meta.RECORDS_NAME, text.encode())
         commit(files, root / next(iter(counts)))
     return ChecksumsReport(root, sum(counts.values()), sum(record.bytes for record in records))
 
