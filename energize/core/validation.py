@@ -135,10 +135,8 @@ def faults(error: ValidationError, schema: TypeAdapter[Any], value: object) -> l
         text, shown[path] = _told(detail, known)
         if text not in found.setdefault(path, []):
             found[path].append(text)
-    return [
-        Fault(path, ", or ".join(texts) + shown[path])
-        for path, texts in list(found.items())[:MOST_FAULTS]
-    ]
+    first = list(found.items())[:MOST_FAULTS]
+    return [Fault(path, ", or ".join(texts) + shown[path]) for path, texts in first]
 
 
 def _place_in(value: Any, loc: KeyPath) -> tuple[KeyPath, KeyPath | None]:
@@ -179,9 +177,7 @@ def told(found: Iterable[Fault], file: str | os.PathLike[str], lines: Mapping[Ke
     texts = [f"{place(file, fault.path, lines)}: {fault.text}" for fault in found]
     if len(texts) == 1:
         return texts[0]
-    return "\n".join(
-        [f"{len(texts)} errors in {os.fspath(file)}:", *(f"  {each}" for each in texts)]
-    )
+    return "\n  ".join([f"{len(texts)} errors in {os.fspath(file)}:", *texts])
 
 
 def place(file: str | os.PathLike[str], path: KeyPath, lines: Mapping[KeyPath, int]) -> str:
@@ -238,7 +234,7 @@ def lines_of(text: str | bytes) -> dict[KeyPath, int]:
     if not text or len(text) > _LINES_BYTES:
         return lines
     try:
-        root = yaml.compose(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+        root = yaml.compose(text, SafeLoader)
     except (ValueError, yaml.YAMLError, RecursionError):
         return lines
     open_nodes: set[int] = set()
@@ -269,21 +265,15 @@ def _told(detail: ErrorDetails, known: list[str]) -> tuple[str, str]:
     if kind == "missing":
         return f"the key {key!r} is missing", ""
     if kind == "extra_forbidden":
-        return (
-            f"unknown key {short(key)}{nearest(key, [each for each in known if each != key])}",
-            "",
-        )
+        near = nearest(key, [each for each in known if each != key])
+        return f"unknown key {short(key)}{near}", ""
     if kind in _OWN:
         return str(detail["ctx"]["error"]), ""
     words = re.findall(r"'([^']*)'", detail["ctx"]["expected"]) if kind == "literal_error" else []
     near = nearest(detail["input"], words) if isinstance(detail["input"], str) else ""
-    text = (
-        detail["msg"]
-        .replace("Input should be", "expected")
-        .replace("a valid integer", "an integer")
-    )
-    text = _MESSAGES.get(kind, text.replace("a valid ", "a "))
-    return text, f"; got {short(detail['input'])}{near}"
+    text = detail["msg"].replace("Input should be", "expected")
+    text = text.replace("a valid integer", "an integer").replace("a valid ", "a ")
+    return _MESSAGES.get(kind, text), f"; got {short(detail['input'])}{near}"
 
 
 # Text of YAML and JSON as values. Readers go down by recursion, which ends the process when it is

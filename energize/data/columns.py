@@ -162,12 +162,9 @@ def read_values(path: Path, name: str, stored: StoredColumn, samples: int) -> Co
                 f"it holds {values.dtype} of shape {values.shape}, and {COLUMNS_NAME} says "
                 f"{stored.dtype} of {samples} samples"
             )
-        if (
-            words is not None
-            and len(values)
-            and not -1 <= values.min() <= values.max() < len(words)
-        ):
-            raise ValueError(f"it has {values.min()} to {values.max()}, but {len(words)} words")
+        least, most = (values.min(), values.max()) if len(values) else (-1, -1)
+        if words is not None and not -1 <= least <= most < len(words):
+            raise ValueError(f"it has {least} to {most}, but {len(words)} words")
     except (FileNotFoundError, ValueError) as reason:
         raise DatasetError(
             f"the column {name!r} of {path} is damaged: {file}: {reason}; measure it again with: "

@@ -363,11 +363,10 @@ def read_mds_index(folder: Path) -> tuple[MdsShard, ...]:
             "name one as split, or make one index of them with merge_index of MosaicML Streaming"
         )
     shards = index.shards
-    times = Counter(raw.name for shard in shards for raw, _ in shard.parts)
-    twice = [name for name, count in times.items() if count > 1]
-    if twice:
-        text = f"{path}: {twice[0]} is listed twice"
-        raise DatasetError(f"{text}; merge the indices of the subfolders anew")
+    for name, count in Counter(raw.name for shard in shards for raw, _ in shard.parts).items():
+        if count > 1:
+            again = "merge the indices of the subfolders anew"
+            raise DatasetError(f"{path}: {name} is listed twice; {again}")
     if not any(shard.samples for shard in shards):
         raise EmptyDatasetError(f"{path}: the {len(shards)} shards hold no sample")
     return shards

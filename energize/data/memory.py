@@ -367,13 +367,10 @@ def _has_buffer(dataset: Any) -> bool:
     Its own state would then lose samples, so that the pass is read again up to the place instead.
     """
     waiting = [getattr(dataset, "_ex_iterable", None)]
-    while waiting:
-        node = waiting.pop()
-        if type(node).__name__ == "BufferShuffledExamplesIterable":
-            return True
-        waiting.extend(getattr(node, "ex_iterables", None) or [])
-        waiting.extend(each for each in [getattr(node, "ex_iterable", None)] if each is not None)
-    return False
+    for node in waiting:
+        inner = *(getattr(node, "ex_iterables", None) or ()), getattr(node, "ex_iterable", None)
+        waiting += [each for each in inner if each is not None]
+    return "BufferShuffledExamplesIterable" in (type(node).__name__ for node in waiting)
 
 
 def _check_again_and_again(samples: object, name: str) -> None:

@@ -399,9 +399,8 @@ def read_dataset_yaml(
     factory: dict[str, Any] | None = None
     if found.factory is not None and not is_own_module(found.module):
         told = ("field_map", "subflavors", "part_filter", "sample_loader")
-        values = {key: getattr(found, key) for key in told}
-        named = {key: value for key, value in values.items() if value is not None}
-        factory = {**named, **(found.model_extra or {})}
+        factory = {key: value for key in told if (value := getattr(found, key)) is not None}
+        factory |= found.model_extra or {}
         if found.sample_type is not None:
             factory["sample_type"] = found.sample_type.module, found.sample_type.name
     return DatasetConfig(

@@ -217,18 +217,16 @@ class JsonSource(RowFiles):
                 rows: list[Any] = parse_json(files.read(path))
                 return rows
             except (ValueError, RecursionError) as error:
-                raise ShardError(
-                    f"{path} begins as a JSON array and is not one: {error}"
-                ) from error
+                what = "begins as a JSON array and is not one"
+                raise ShardError(f"{path} {what}: {error}") from error
         ends = [np.array([-1], dtype=np.int64)]
         for start in range(0, size, _AT_ONCE):
             part = np.frombuffer(files.read(path, start, min(start + _AT_ONCE, size)), np.uint8)
             ends.append(np.flatnonzero(part == ord("\n")) + start)
         cuts = np.concatenate([*ends, np.array([size])])
         bounds = np.stack([cuts[:-1] + 1, cuts[1:]], axis=1)
-        lines: Int64Array = bounds[
-            np.diff(bounds)[:, 0] > 1
-        ]  # one byte is a carriage return at most
+        # One byte is a carriage return at most.
+        lines: Int64Array = bounds[np.diff(bounds)[:, 0] > 1]
         return lines
 
     def _read_shard(self, shard: int, rows: list[int]) -> list[Row | Failed]:
@@ -236,10 +234,8 @@ class JsonSource(RowFiles):
         places = [self._where(shard, row) for row in rows]
         if isinstance(lines, list):
             # Copies, so that who changes a row does not change what others are given.
-            found = [
-                _checked_row(lines[row], place) for row, place in zip(rows, places, strict=True)
-            ]
-            return copy.deepcopy(found)
+            found = map(lines.__getitem__, rows)
+            return copy.deepcopy(list(map(_checked_row, found, places)))
         starts, stops = lines[rows].T.tolist()
         texts = self._reader.read_ranges(self.shards[shard], starts, stops)
         return [parsed_row(text, place) for text, place in zip(texts, places, strict=True)]

@@ -77,7 +77,12 @@ def selections(
     values that have a sample in common.
     """
     columns = [source.column(by) for source in sources]
-    _check_alike(sources, columns, by)
+    kinds = {column.is_text: source.name for source, column in zip(sources, columns, strict=True)}
+    if len(kinds) > 1:
+        raise ColumnError(
+            f"{by}: it is a word in {kinds[True]} and a number in {kinds[False]}, so one weight "
+            "cannot mean the same in both; measure it alike"
+        )
     if not values:
         raise WeightError(f"{by}: there are no weights; its values are {counts_text(columns)}")
     named = [Selection(by, value) for value in values]
@@ -87,8 +92,8 @@ def selections(
             "name; name every value, and leave the weight of all others out"
         )
     owners = [_owners(column, named) for column in columns]
-    kinds = len(named) + 1
-    missing, *counts = np.sum([np.bincount(each + 1, minlength=kinds) for each in owners], axis=0)
+    most = len(named) + 1
+    missing, *counts = np.sum([np.bincount(each + 1, minlength=most) for each in owners], axis=0)
     for selection, count in zip(named, counts, strict=True):
         if not count:
             raise ColumnError(
@@ -104,15 +109,6 @@ def selections(
             "leaves them out)"
         )
     return [*named, Selection(by, other_than=tuple(values))] if missing else named
-
-
-def _check_alike(sources: Sequence[Source[Any]], columns: Sequence[Column], by: str) -> None:
-    kinds = {column.is_text: source.name for source, column in zip(sources, columns, strict=True)}
-    if len(kinds) > 1:
-        raise ColumnError(
-            f"{by}: it is a word in {kinds[True]} and a number in {kinds[False]}, so one weight "
-            "cannot mean the same in both; measure it alike"
-        )
 
 
 def _owners(column: Column, named: Sequence[Selection]) -> Int64Array:
@@ -334,7 +330,9 @@ def source_labels(sources: Sequence[Source[Any]]) -> list[str]:
     ['x #1', 'x #2']
     """
     labels = _shortest([_place(source) for source in sources])
-    labels = _with_details(labels, [_split(source) for source in sources])
+    pairs = list(zip(labels, map(_split, sources), strict=True))
+    different = Counter(label for label, _ in set(pairs))
+    labels = [f"{label} [{part}]" if different[label] > 1 else label for label, part in pairs]
     repeated = Counter(labels)
     seen: Counter[str] = Counter()
     for i, label in enumerate(labels):
@@ -363,10 +361,3 @@ def _shortest(places: Sequence[tuple[str, ...]]) -> list[str]:
     ends = [[place[-n:] for n in range(1, len(place) + 1)] for place in places]
     found = [next((end for end in each if owners[end] == 1), each[-1]) for each in ends]
     return ["/".join(end).replace("//", "/") for end in found]
-
-
-def _with_details(labels: Sequence[str], details: Sequence[str]) -> list[str]:
-    """Return the labels with their details, where those of one label differ."""
-    pairs = list(zip(labels, details, strict=True))
-    different = Counter(label for label, _ in set(pairs))
-    return [f"{label} [{detail}]" if different[label] > 1 else label for label, detail in pairs]

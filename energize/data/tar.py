@@ -358,7 +358,12 @@ def scan(path: str | Path) -> ShardScan:
     files = files_at(where)
     with os_errors_as(ShardError, where):
         size = files.size(where)
-        _check_start(files.read(where, 0, min(BLOCK, size)), where)
+        block = files.read(where, 0, min(BLOCK, size))
+        check_unpacked(block, where)
+        if not block:
+            raise ShardError(f"{where}: the shard is an empty file; copy it again from its origin")
+        if any(block) and not is_header(block):
+            raise ShardError(f"{where}: the file is no tar: it starts with {block[:16]!r}")
         headers = 0
         file = io.BufferedReader(FileStream(files, where), _WINDOW)
 
@@ -400,14 +405,6 @@ def samples_of(found: Iterable[Member]) -> Iterator[ScannedSample]:
         members = list(group)
         parts = tuple(member._replace(name=part) for (_, part), member in members)
         yield ScannedSample(key, members[0][1].header, parts)
-
-
-def _check_start(block: bytes, where: str) -> None:
-    check_unpacked(block, where)
-    if not block:
-        raise ShardError(f"{where}: the shard is an empty file; copy it again from its origin")
-    if any(block) and not is_header(block):
-        raise ShardError(f"{where}: the file is no tar: it starts with {block[:16]!r}")
 
 
 def check_unpacked(block: bytes, where: str) -> None:

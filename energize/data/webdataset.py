@@ -156,9 +156,8 @@ class ShardReader:
         except ShardError as damage:
             self.files.check(self.path)
             if not self._agrees():
-                raise disagreement(
-                    self.path, f"at most places no sample starts ({damage})"
-                ) from damage
+                what = f"at most places no sample starts ({damage})"
+                raise disagreement(self.path, what) from damage
             return Failed(DataError(str(damage)), self._where(number, data))
         samples = list(tar.samples_of(found))
         if len(samples) != 1:
@@ -455,10 +454,9 @@ def _check_checksums(
     path: Path, shards: Sequence[str], records: Sequence[ShardRecord] | None
 ) -> None:
     """Raises `NotPreparedError` unless there are checksums of all shards."""
-    known = dict(zip(shards, records or (), strict=False))
-    without = [
-        shard for shard in shards if shard not in known or known[shard].checksums_crc32 is None
-    ]
+    pairs = zip(shards, records or (), strict=False)
+    known = {shard for shard, record in pairs if record.checksums_crc32 is not None}
+    without = [shard for shard in shards if shard not in known]
     if without:
         raise NotPreparedError(
             f"{path} has no checksums of {len(without)} of its {len(shards)} shards, {without[0]} "

@@ -207,14 +207,10 @@ def write_new(path: Path, data: bytes, error: type[EnergizeError], mode: int | N
     energize.errors.EnergizeError: ...a.txt/b.txt: cannot be written (Not a directory); ...
     """
     with writing(path, error):
-        if _is_stream(path):
+        if path.exists() and not (path.is_file() or path.is_dir()):  # a pipe, say
             with path.open("wb") as stream:
                 stream.write(data)
             return
     with taken_back_when_stopped(), NewFiles(error) as new:
         new.write(path, data)
         new.commit(mode)
-
-
-def _is_stream(path: Path) -> bool:
-    return path.exists() and not (path.is_file() or path.is_dir())
