@@ -397,10 +397,8 @@ def differences(saved: Any, current: Any) -> Iterator[str]:
         if len(old) != len(new):
             yield f"{label}: had {len(old):,} inputs, has {len(new):,}"
         else:
-            pairs = zip(names, old, cut["inputs"], strict=True)
-            yield from (
-                f"{who}: its weight or its settings changed" for who, a, b in pairs if a != b
-            )
+            others = [who for who, a, b in zip(names, old, cut["inputs"], strict=True) if a != b]
+            yield from (f"{who}: its weight or its settings changed" for who in others)
         old = new = names = []
     for name in {**saved, **current}:
         if name not in ("kind", "inputs"):

@@ -69,10 +69,8 @@ def partners(first: WebdatasetSource, other: WebdatasetSource) -> tuple[Int64Arr
     """
     paths = [str(_index_of(each)) for each in (first, other)]
     with unreadable(*paths), closing(connected(*paths)) as database:
-        ids, other_ids = (
-            _checked_ids(database, schema, source)
-            for schema, source in (("main", first), ("other", other))
-        )
+        ids = _checked_ids(database, "main", first)
+        other_ids = _checked_ids(database, "other", other)
         shards_of = np.full(len(other_ids) + 1, -1, dtype=np.int64)  # and for no partner
         shards_of[[other_ids[shard] for shard in other.shards]] = np.arange(len(other.shards))
         found, example = np.full(first.count, -1, dtype=np.int64), None
@@ -89,10 +87,8 @@ def partners(first: WebdatasetSource, other: WebdatasetSource) -> tuple[Int64Arr
                     "with `energize prepare --fix-duplicates` say"
                 )
             shards = shards_of[_column([-1 if row[2] is None else row[2] for row in rows])]
-            theirs = other.indices(
-                shards, _column([0 if row[2] is None else row[3] for row in rows])
-            )
-            theirs[shards < 0] = -1
+            places = _column([0 if row[2] is None else row[3] for row in rows])
+            theirs = np.where(shards < 0, -1, other.indices(shards, places))
             own = first.indices(np.full(len(rows), number), numbers)
             found[own[own >= 0]] = theirs[own >= 0]
             alone = np.flatnonzero((own >= 0) & (theirs < 0))

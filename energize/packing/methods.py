@@ -243,11 +243,9 @@ def _cheapest_first(given: _Given, count: int) -> list[list[int]] | None:
     or, if one then finds no room, those that take the largest part of a capacity; else None.
     """
     parts = (given.sizes / given.capacities).max(axis=1, initial=0)
-    for first in (given.costs, parts):
-        packs = _in_turn(given, count, np.argsort(-first, kind="stable"))
-        if packs is not None:
-            return packs
-    return None
+    orders = (np.argsort(-first, kind="stable") for first in (given.costs, parts))
+    tried = (_in_turn(given, count, order) for order in orders)
+    return next((packs for packs in tried if packs is not None), None)
 
 
 def _in_turn(given: _Given, count: int, order: Int64Array) -> list[list[int]] | None:

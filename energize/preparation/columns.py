@@ -51,7 +51,7 @@ from energize.errors import ConfigError, DataError, DatasetError, PrepareError, 
 from energize.preparation.scan import RawSample, Shard, scan_prepared
 from energize.preparation.workers import Progress
 from energize.preparation.write import commit, staging
-from energize.task.load import PartAccess, parse_field
+from energize.task.load import USUAL_IMAGES, PartAccess, parse_field
 
 Value = int | float | str
 """What a column says of one sample."""
@@ -63,7 +63,6 @@ _OfParts = Callable[[RawSample, PartAccess, list[str]], Any]
 
 _EXPECTED = "size:PART, len:PART, json[KEY], image:width (or height, pixels), or MODULE:FUNCTION"
 _IMAGE_SIZES = ("width", "height", "pixels")
-_IMAGES = ("jpg", "jpeg", "png", "webp", "bmp", "gif", "tif", "tiff", "ppm")
 _LONGEST_WORD = 200
 
 
@@ -411,7 +410,7 @@ _OF_PARTS: Mapping[str, _OfParts] = {"": _in_json, "size": _size, "len": _length
 
 def _image(what: str, sample: RawSample) -> int:
     """Measure the image; of several the sum of pixels, and the largest width or height."""
-    names = [name for name in sample.sizes if name.rpartition(".")[2].lower() in _IMAGES]
+    names = [name for name in sample.sizes if name.rpartition(".")[2].lower() in USUAL_IMAGES]
     if not names:
         raise DataError(f"it has no image, but {', '.join(sample.sizes)}")
     sizes = []

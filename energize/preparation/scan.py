@@ -404,11 +404,8 @@ def _why_unreadable(path: Path) -> str:
 
 def _check_names(path: Path, names: Sequence[str]) -> None:
     """Raise `PrepareError` for names that no file of `.nv-meta` could hold."""
-    bad = [
-        repr(name)
-        for name in names
-        if not name.isprintable() and _UNWRITABLE & set(map(unicodedata.category, name))
-    ]
+    strange = (name for name in names if not name.isprintable())
+    bad = [repr(name) for name in strange if _UNWRITABLE & {*map(unicodedata.category, name)}]
     if bad:
         raise PrepareError(
             f"{len(bad)} shards of {path} have names that are no UTF-8, or hold control "

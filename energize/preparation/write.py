@@ -141,7 +141,7 @@ def write_shards(
             found = next(root.iterdir(), None)
         if found is not None:
             raise PrepareError(f"{root} is not empty: there is {found.name}; give a new folder")
-        shards = list(_written(enumerate(samples), root, pattern, per_shard, files))
+        shards = list(_written(samples, root, pattern, per_shard, files))
         if not shards:
             raise PrepareError(f"there are no samples to write to {root}")
         for shard in shards if checksums else ():
@@ -152,16 +152,12 @@ def write_shards(
 
 
 def _written(
-    samples: Iterable[tuple[int, Mapping[str, Any]]],
-    root: Path,
-    pattern: str,
-    per_shard: int,
-    files: NewFiles,
+    samples: Iterable[Mapping[str, Any]], root: Path, pattern: str, per_shard: int, files: NewFiles
 ) -> Iterator[Path]:
     """Write numbered samples to shards under temporary names; yield what these will be."""
     encode = webdataset.writer.make_encoder(True)
     keys: set[str] = set()
-    for number_of_shard, group in groupby(samples, lambda sample: sample[0] // per_shard):
+    for number_of_shard, group in groupby(enumerate(samples), lambda each: each[0] // per_shard):
         shard = root / (pattern % number_of_shard)
         with _tar(files, shard) as tar:
             for number, sample in group:
@@ -194,9 +190,8 @@ def _tar(files: NewFiles, shard: Path) -> Iterator[Any]:
 
 def _checked_key(sample: object, number: int) -> str:
     if not isinstance(sample, Mapping):
-        raise PrepareError(
-            f"sample {number} is a {type(sample).__name__}, and no dict of its parts"
-        )
+        told = f"sample {number} is a {type(sample).__name__}"
+        raise PrepareError(f"{told}, and no dict of its parts")
     key = sample.get("__key__")
     if not isinstance(key, str) or not key:
         told = f"sample {number}: '__key__' is a text; got {key!r}, beside"

@@ -144,11 +144,9 @@ def decode_image(data: bytes, spec: ImageSpec, *, orient: bool = False) -> Any:
 
 def _by_turbo(data: bytes, spec: ImageSpec) -> npt.NDArray[np.uint8]:
     height, width, color, _ = simplejpeg.decode_jpeg_header(data)
-    if color not in _JPEG_COLORS:
-        raise ValueError("left to Pillow, which converts CMYK")
-    if spec.mode == "L" and color != "Gray":
-        # The luma stored in a coloured file differs from its pixels' where colours were clipped.
-        raise ValueError("left to Pillow, which takes the luma of the pixels")
+    # The luma stored in a coloured file differs from its pixels' where colours were clipped.
+    if color not in (("Gray",) if spec.mode == "L" else _JPEG_COLORS):
+        raise ValueError("left to Pillow, which takes the luma of the pixels, and converts CMYK")
     limits.spend_pixels(height * width, spec.pixel, data)
     if spec.mode == "L":
         return simplejpeg.decode_jpeg(data, "GRAY")[..., 0]  # type: ignore[no-any-return]
@@ -399,9 +397,9 @@ _ACCESS = re.compile(r"\s*(?P<part>[^\[\],\s]+(?:\s+[^\[\],\s]+)*)(?P<keys>(?:\[
 _KEY = re.compile(r"\[([^\[\]]+)\]")
 _NUMBER = re.compile(r"([0-9]+)")
 
-_IMAGE = ("jpg", "jpeg", "png", "webp", "bmp", "gif", "tif", "tiff", "ppm")
+USUAL_IMAGES = ("jpg", "jpeg", "png", "webp", "bmp", "gif", "tif", "tiff", "ppm")
 _USUAL_PARTS = {
-    "image": _IMAGE,
+    "image": USUAL_IMAGES,
     "text": ("txt", "text"),
     "caption": ("txt", "text"),
     "label": ("cls", "cls2"),
@@ -614,9 +612,8 @@ class LoadingCode:
 
     def __post_init__(self) -> None:
         if isinstance(self.trust_code, str | os.PathLike):
-            raise ConfigError(
-                f"trust_code is a list of folders, [{os.fspath(self.trust_code)!r}] for one"
-            )
+            one = os.fspath(self.trust_code)
+            raise ConfigError(f"trust_code is a list of folders, [{one!r}] for one")
         given = self.sample_loader
         for each in given.values() if isinstance(given, Mapping) else [given]:
             if each is not None and not callable(each):
@@ -917,9 +914,8 @@ class SampleLoader(Generic[T_sample]):
         """How many samples the shards before each one have."""
         if self.numbered is None:
             return defaultdict(int)
-        return dict(
-            zip(self.numbered.shards, accumulate(self.numbered.counts, initial=0), strict=False)
-        )
+        firsts = accumulate(self.numbered.counts, initial=0)
+        return dict(zip(self.numbered.shards, firsts, strict=False))
 
     def _metadata(self, raw: Mapping[str, Any], parts: Iterable[str]) -> dict[str, Any]:
         key, shard, index = raw["__key__"], raw["__shard__"], raw["__index__"]
