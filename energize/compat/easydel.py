@@ -487,10 +487,7 @@ class ShardedDataSource(torch.utils.data.IterableDataset[T]):
         return examples
 
     def iter_shards(
-        self,
-        shard_indices: Sequence[int] | None = None,
-        start_shard: int = 0,
-        start_row: int = 0,
+        self, shard_indices: Sequence[int] | None = None, start_shard: int = 0, start_row: int = 0
     ) -> Iterator[T]:
         """Yield the examples of all shards, or of those of these numbers, from a row of one on:
         `start_shard` counts among the shards that are read.

@@ -37,13 +37,7 @@ from energize.loader.state import packed_state, unpacked_state
 from energize.order import Scheme, make_scheme
 from energize.order.weights import checked_weight, names_apart
 
-__all__ = [
-    "Composable",
-    "IterableSource",
-    "Multiplexer",
-    "MultiplexingStrategy",
-    "MuxIterator",
-]
+__all__ = ["Composable", "IterableSource", "Multiplexer", "MultiplexingStrategy", "MuxIterator"]
 
 _log = logging.getLogger("energize")
 
@@ -216,10 +210,7 @@ def _part(kind: Kind, items: Iterable[Any]) -> Iterator[Any]:
 
 
 def _batched(
-    size: int,
-    collate: Callable[[list[Any]], Any] | None,
-    drop_last: bool,
-    items: Iterator[Any],
+    size: int, collate: Callable[[list[Any]], Any] | None, drop_last: bool, items: Iterator[Any]
 ) -> Iterator[Any]:
     while batch := list(islice(items, size)):
         if len(batch) == size or not drop_last:

@@ -80,10 +80,7 @@ class Dataset(Description, ABC, Generic[T_co]):
     """Whether an item may be made of several items of an input, or of none."""
 
     def open(
-        self,
-        lane: Lane = SINGLE_LANE,
-        state: State | None = None,
-        reading: Reading = _READING,
+        self, lane: Lane = SINGLE_LANE, state: State | None = None, reading: Reading = _READING
     ) -> Cursor[T_co]:
         """Return a cursor that reads a lane from its beginning, or from `state` on.
 
@@ -404,10 +401,7 @@ class IndexedDataset(Dataset[T_co]):
         return read_items(self, asked.astype(np.int64), reading)
 
     def open(
-        self,
-        lane: Lane = SINGLE_LANE,
-        state: State | None = None,
-        reading: Reading = _READING,
+        self, lane: Lane = SINGLE_LANE, state: State | None = None, reading: Reading = _READING
     ) -> Cursor[T_co]:
         if not self.indexed:
             return super().open(lane, state, reading)

@@ -550,10 +550,7 @@ class PassesStream(Stream[T]):
     """
 
     def __init__(
-        self,
-        open_pass: Callable[[Opening], Stream[T]],
-        opening: Opening,
-        owner: str,
+        self, open_pass: Callable[[Opening], Stream[T]], opening: Opening, owner: str
     ) -> None:
         self._open, self._opening, self._owner = open_pass, opening, owner
         self._input = open_pass(opening)
@@ -761,12 +758,7 @@ class ChainStream(Stream[T]):
     Those read already stand at their next pass.
     """
 
-    def __init__(
-        self,
-        inputs: Sequence[Dataset[Any]],
-        opening: Opening,
-        passes: int = 1,
-    ) -> None:
+    def __init__(self, inputs: Sequence[Dataset[Any]], opening: Opening, passes: int = 1) -> None:
         self._current, self._passed = opening.counter("current"), opening.counter("passed")
         self._passes = passes
         openings = opening._replace(endless=False).each(len(inputs))
@@ -801,12 +793,7 @@ class LimitStream(Stream[T]):
     If it is not `sized`, it ends with its only pass, and it is read as a whole.
     """
 
-    def __init__(
-        self,
-        dataset: Dataset[T],
-        length: int,
-        opening: Opening,
-    ) -> None:
+    def __init__(self, dataset: Dataset[T], length: int, opening: Opening) -> None:
         self._dataset, self._length, self._sized = dataset, length, dataset.sized
         self._epoch, self._taken = opening.counter("epoch"), opening.counter("taken")
         self._opening = opening._replace(endless=dataset.sized)

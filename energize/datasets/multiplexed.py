@@ -508,11 +508,7 @@ class OwedSlots:
             self._owed[source] = 0.0
 
     def state(self) -> State:
-        return {
-            "items": self._items,
-            "owed": self._owed.tolist(),
-            "costs": self._costs.tolist(),
-        }
+        return {"items": self._items, "owed": self._owed.tolist(), "costs": self._costs.tolist()}
 
     def _asked(self) -> FloatArray:
         """Return the shares of those that are left, at the next item's place; equal where all are

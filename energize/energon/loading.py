@@ -30,12 +30,7 @@ from energize.metadataset.models import (
 from energize.metadataset.nodes import JoinedLeaf, Leaf, Node, Staged, every_leaf
 from energize.metadataset.resolution import FILESYSTEM, not_staged, resolve
 from energize.task.load import SampleDecoder
-from energize.task.pipeline import (
-    STORED,
-    BaseCoreDatasetFactory,
-    LoadedDatasetList,
-    SampleOrder,
-)
+from energize.task.pipeline import STORED, BaseCoreDatasetFactory, LoadedDatasetList, SampleOrder
 
 
 @dataclass

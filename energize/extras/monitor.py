@@ -15,13 +15,7 @@ from energize.errors import ConfigError
 from energize.loader import Loader
 from energize.report import Report
 
-__all__ = [
-    "LedgerLog",
-    "PrometheusLedger",
-    "TensorBoardLedger",
-    "WandbLedger",
-    "lightning_ledger",
-]
+__all__ = ["LedgerLog", "PrometheusLedger", "TensorBoardLedger", "WandbLedger", "lightning_ledger"]
 
 _EXTRA = "energize[monitor]"
 

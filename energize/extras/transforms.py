@@ -263,9 +263,7 @@ RandomRotation = namedtuple(
 # Seen from elsewhere with probability `p`; a corner moves by up to half of `distortion_scale` of
 # width and height.
 RandomPerspective = namedtuple(
-    "RandomPerspective",
-    "distortion_scale p interpolation fill",
-    defaults=(0.5, 0.5, "bilinear", 0),
+    "RandomPerspective", "distortion_scale p interpolation fill", defaults=(0.5, 0.5, "bilinear", 0)
 )
 
 

@@ -17,13 +17,7 @@ from typing import Any
 
 from energize.core.dataset import Dataset
 from energize.core.lanes import ErrorHandler
-from energize.core.quarantine import (
-    Entry,
-    Listed,
-    files_of,
-    listed_for,
-    read_entries,
-)
+from energize.core.quarantine import Entry, Listed, files_of, listed_for, read_entries
 from energize.core.trace import Failed, Reading, SamplePlace, raise_error
 from energize.data.files import check_path, of_machine
 from energize.data.writing import writing

@@ -11,13 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import yaml
 from pydantic import TypeAdapter
 
-from energize.core.blends import (
-    FoundBlend,
-    blends_in,
-    chosen_blend,
-    numbers_by_name,
-    same_shares,
-)
+from energize.core.blends import FoundBlend, blends_in, chosen_blend, numbers_by_name, same_shares
 from energize.core.checks import checked_whole, real_number
 from energize.core.stream import counter_field, state_field
 from energize.core.validation import Model, load_yaml, validated
@@ -105,9 +99,7 @@ class Follower:
         return found[0] if len(found) == 1 else chosen_blend(self._loader.dataset, {}, blend)
 
     def observe(
-        self,
-        losses: Mapping[str, float] | Iterable[Any],
-        sources: Iterable[str] | None = None,
+        self, losses: Mapping[str, float] | Iterable[Any], sources: Iterable[str] | None = None
     ) -> Mapping[str, float] | None:
         """Note the losses of a step; the new weights, where there are any.
 

@@ -143,11 +143,7 @@ def _check_alike(loader: Loader[Any], step: int, *said: Any) -> None:
 
 
 def _tell(
-    loader: Loader[Any],
-    found: FoundBlend,
-    asked: Mapping[str, float],
-    step: int,
-    slot: int | None,
+    loader: Loader[Any], found: FoundBlend, asked: Mapping[str, float], step: int, slot: int | None
 ) -> None:
     if loader._ranks_now().rank or not _log.isEnabledFor(logging.INFO):
         return

@@ -285,11 +285,7 @@ def _round_of(tree: State) -> State:
 
 
 def _report(
-    dataset: Dataset[Any],
-    saved: Tree,
-    cursor: State,
-    old: Mapping[str, int],
-    new: Sequence[Place],
+    dataset: Dataset[Any], saved: Tree, cursor: State, old: Mapping[str, int], new: Sequence[Place]
 ) -> RemapReport:
     trees = saved, config_tree(dataset)
     names = list(_names(trees[0], old))

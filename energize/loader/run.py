@@ -18,13 +18,7 @@ from energize.core.restoring import is_endless, without_loops
 from energize.core.stream import INFINITE, State, counter_field, lanes_of
 from energize.core.trace import Reading, log_failure
 from energize.datasets.order import ConcatDataset, LimitDataset
-from energize.errors import (
-    ConfigError,
-    EmptyDatasetError,
-    EnergizeError,
-    StateError,
-    WeightError,
-)
+from energize.errors import ConfigError, EmptyDatasetError, EnergizeError, StateError, WeightError
 from energize.loader.agreement import Agreement, alike
 from energize.loader.failures import Decisions, FailureLog
 from energize.loader.feeds import (

@@ -7,14 +7,7 @@ import sys
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal, TypeAlias, TypeVar
 
-from pydantic import (
-    AfterValidator,
-    BeforeValidator,
-    Field,
-    InstanceOf,
-    StrictBool,
-    TypeAdapter,
-)
+from pydantic import AfterValidator, BeforeValidator, Field, InstanceOf, StrictBool, TypeAdapter
 from pydantic.dataclasses import dataclass
 
 from energize.core.checks import whole_number

@@ -167,12 +167,7 @@ class WorkerPool:
     """
 
     def __init__(
-        self,
-        task: Task,
-        count: int,
-        start_method: str,
-        timeout: float | None,
-        patience: Patience,
+        self, task: Task, count: int, start_method: str, timeout: float | None, patience: Patience
     ) -> None:
         check_processes(count, "num_workers")
         self.replaced = self.run = 0
