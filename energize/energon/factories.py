@@ -45,6 +45,7 @@ from energize.data.nv_meta import (
 from energize.data.source import Source, Subset
 from energize.data.webdataset import WebdatasetSource, read_split
 from energize.errors import ConfigError, DataError, UntrustedCodeError
+from energize.loader.failures import sources_of
 from energize.metadataset.build import factory_of
 from energize.metadataset.nodes import Leaf
 from energize.preparation.index import prepare, prepare_jsonl
@@ -102,14 +103,8 @@ def add_source_info(sample: T, *source_infos: SourceInfo) -> T:
 
 def get_source_info(sample: Any) -> list[SourceInfo] | None:
     """Return the sources of a sample, or of all samples of a list; None where nothing is known."""
-    if isinstance(sample, list | tuple):
-        found = [source for each in sample for source in get_source_info(each) or ()]
-        return found or None
-    is_dict = isinstance(sample, dict)
-    sources = sample.get("__sources__") if is_dict else getattr(sample, "__sources__", None)
-    # A batch has a tuple for each of its samples, or None.
-    of_each = [one if isinstance(one, tuple | list) else [one] for one in sources or () if one]
-    return [source for one in of_each for source in one] or None
+    found = sources_of(sample)
+    return None if found is None else list(found)
 
 
 # What Megatron-Energon's datasets and objects with a state extend: names for annotations.

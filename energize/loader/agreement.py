@@ -6,7 +6,7 @@ import json
 import logging
 import time
 from collections.abc import Sequence
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import numpy as np
 
@@ -58,22 +58,19 @@ class Agreement:
         return [row[1 : len(head)] for row in rows]
 
     def _gathered(self, values: Sequence[int], what: str) -> list[list[int]]:
-        distributed, group = torch.distributed, self._group
         mine = torch.tensor(list(values), dtype=torch.int64, device=self._device)
         found = [torch.empty_like(mine) for _ in range(self._ranks.world_size)]
-        work = distributed.all_gather(found, mine, group=group, async_op=True)
+        work = torch.distributed.all_gather(found, mine, group=self._group, async_op=True)
         self._wait(work, what)
         return [each.tolist() for each in found]
 
     def summed(self, values: FloatArray, what: str) -> FloatArray:
         """Return the sum over all ranks of float64 numbers, as many from each."""
         self.numbers((), what)
-        distributed, group = torch.distributed, self._group
         mine = torch.tensor(values, dtype=torch.float64, device=self._device)
-        work = distributed.all_reduce(mine, group=group, async_op=True)
+        work = torch.distributed.all_reduce(mine, group=self._group, async_op=True)
         self._wait(work, what)
-        total: FloatArray = mine.cpu().numpy()
-        return total
+        return cast("FloatArray", mine.cpu().numpy())
 
     @property
     def _group(self) -> Any:
@@ -93,32 +90,30 @@ class Agreement:
 
     def _wait(self, work: Any, what: str) -> None:
         began, told = time.monotonic(), False
+        rank, world = self._ranks.rank, self._ranks.world_size
         while not work.is_completed():
             waited = time.monotonic() - began
             if self._timeout is not None and waited > self._timeout:
                 raise LoaderError(
-                    f"{what}: not all {self._ranks.world_size} ranks answered within "
+                    f"{what}: not all {world} ranks answered within "
                     f"timeout={self._timeout} s. Every rank has to make the same calls and the "
-                    f"same number of steps; this is rank {self._ranks.rank}"
+                    f"same number of steps; this is rank {rank}"
                 )
             if waited > _PATIENCE and not told:
                 told = True
-                _log.warning(
+                text = (
                     "rank %d of %d has waited %.0f s for the other ranks: %s. All of them have to "
                     "make this call; what one rank reads alone has its own WorkerConfig(rank=0, "
-                    "world_size=1)",
-                    self._ranks.rank,
-                    self._ranks.world_size,
-                    waited,
-                    what,
+                    "world_size=1)"
                 )
+                _log.warning(text, rank, world, waited, what)
             time.sleep(_LOOK)
         try:
             work.wait()
         except RuntimeError as reason:
             raise LoaderError(
-                f"{what}: another rank has ended, or the connection to it; this is rank "
-                f"{self._ranks.rank} of {self._ranks.world_size}: {reason}"
+                f"{what}: another rank has ended, or the connection to it; this is rank {rank} of "
+                f"{world}: {reason}"
             ) from reason
 
     @property
@@ -130,8 +125,7 @@ class Agreement:
         """Return a JSON-able tree that the rank of this number in the world tells all others, the
         first of the group for None; None if it has none.
         """
-        distributed, group = torch.distributed, self._group
-        members = distributed.get_process_group_ranks(group)
+        members = torch.distributed.get_process_group_ranks(self._group)
         source = members[0] if source is None else source
         if source not in members:
             raise ConfigError(
@@ -157,8 +151,7 @@ def alike(said: Sequence[T]) -> dict[T, list[int]]:
 def _words(text: str, length: int) -> list[int]:
     """Return the first characters of a text as numbers, filled with blanks."""
     data = text.encode("ascii", "replace")[:length].ljust(-(-length // 8) * 8)
-    words: list[int] = np.frombuffer(data, dtype=np.int64).tolist()
-    return words
+    return cast("list[int]", np.frombuffer(data, dtype=np.int64).tolist())
 
 
 def _text(words: Sequence[int]) -> str:

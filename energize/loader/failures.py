@@ -132,14 +132,12 @@ def _leave_out(error: EncoderError) -> None:
 
 
 def sources_of(sample: Any) -> tuple[Any, ...] | None:
-    """Return where a sample, or the samples of a list, were read from, as far as they say so."""
-    if isinstance(sample, list):
+    """Return where a sample, or those of a list or tuple, were read from, as far as they say so."""
+    if isinstance(sample, list | tuple):
         found = [each for one in sample for each in sources_of(one) or ()]
         return tuple(found) or None
-    if isinstance(sample, dict):
-        named = sample.get("__sources__")
-    else:
-        named = getattr(sample, "__sources__", None)
+    is_dict = isinstance(sample, dict)
+    named = sample.get("__sources__") if is_dict else getattr(sample, "__sources__", None)
     if not isinstance(named, tuple | list):
         return None
     # A batch has a tuple for each of its samples, or None.
@@ -339,7 +337,10 @@ class ListWriter:
         was.
         """
         if failure.place is None:
-            self._say_why_not(failure)
+            if failure.kind not in self._unlisted:
+                self._unlisted.add(failure.kind)
+                text = "%s: not listed in %s, for it is not one stored sample: a batch or a pack, "
+                _log.warning(text + "or of a source without places", failure.text, self._path)
         elif failure.place not in self._known:
             self._append(Entry(failure.place, failure.reason).line.encode())
             self._known.add(failure.place)
@@ -357,16 +358,6 @@ class ListWriter:
                     os.ftruncate(self._file, before)
                 raise
         self._ended = True
-
-    def _say_why_not(self, failure: Failure) -> None:
-        if failure.kind not in self._unlisted:
-            self._unlisted.add(failure.kind)
-            _log.warning(
-                "%s: not listed in %s, for it is not one stored sample: a batch or a pack, or of "
-                "a source without places",
-                failure.text,
-                self._path,
-            )
 
     def close(self) -> None:
         """Close the file."""

@@ -45,6 +45,8 @@ _MISSING = object()
 _MARK_EVERY = 32
 """After how many items the state of a lane is noted, where nobody has asked for keys."""
 
+_PLACE = ("lanes", "epoch", "position", "step", "offset")
+
 MOST_LANES = 2**16
 """Ranks times workers of no run come near it, but a damaged state may."""
 
@@ -76,21 +78,14 @@ class StreamState:
     offset: int = 0
 
     @property
-    def place(self) -> list[int]:
+    def place(self) -> dict[str, int]:
         """Where it is, without the states of lanes."""
-        return [self.lanes, self.epoch, self.position, self.step, self.offset]
+        return {name: getattr(self, name) for name in _PLACE if name != "offset" or self.offset}
 
     def saved(self) -> State:
         """As plain data."""
         cursors = [self.cursors.get(lane) for lane in range(self.lanes if self.cursors else 0)]
-        return {
-            "lanes": self.lanes,
-            "epoch": self.epoch,
-            "position": self.position,
-            "step": self.step,
-            "cursors": packed({"cursors": cursors}),
-            **({"offset": self.offset} if self.offset else {}),
-        }
+        return {**self.place, "cursors": packed({"cursors": cursors})}
 
     def gathered(self, agreement: Agreement) -> StreamState:
         """Return the same with the states of all lanes, which the ranks tell each other."""
@@ -98,8 +93,8 @@ class StreamState:
         said = agreement.trees([self.place, mine], "the state of a stream")
         if any(other != self.place for other, _ in said):
             raise LoaderError(
-                "the state of a stream is asked for at different steps: lanes, epoch, position, "
-                f"step and offset of the ranks are {[other for other, _ in said]}"
+                "the state of a stream is asked for at different steps; those of the ranks are "
+                f"{[other for other, _ in said]}"
             )
         cursors = {int(lane): state for _, part in said for lane, state in part.items()}
         return replace(self, cursors=cursors)
@@ -604,8 +599,7 @@ def items_of(dataset: Dataset[Any], place: State | StreamState) -> int | None:
     ended somewhere.
     """
     if not isinstance(place, StreamState):
-        position: int = place["position"]
-        return position
+        return int(place["position"])
     if not place.epoch:
         return place.position
     if dataset.sized and dataset.size != INFINITE:

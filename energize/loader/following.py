@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import yaml
 from pydantic import TypeAdapter
 
-from energize.core.blends import FoundBlend, blends_in, chosen_blend, numbers_by_name, same_shares
+from energize.core.blends import blend_called, blends_in, chosen_blend, numbers_by_name, same_shares
 from energize.core.checks import checked_whole, real_number
 from energize.core.stream import counter_field, state_field
 from energize.core.validation import Model, load_yaml, validated
@@ -78,7 +78,10 @@ class Follower:
                     f"follow: a policy has observe, state_dict and load_state_dict (see "
                     f"energize.mixing.MixingPolicy); {type(policy).__name__} has no {method}"
                 )
-        found = self._found(blend)
+        dataset = loader.dataset
+        alone = blends_in(dataset) if blend is None else []
+        found = alone[0] if len(alone) == 1 else blend_called(dataset, blend or "")
+        found = found or chosen_blend(dataset, {}, blend)
         self._blend = found.name
         self._names: list[str] = list(found.blend.names)
         self._by_source = {
@@ -86,17 +89,7 @@ class Follower:
             for name, each in zip(self._names, found.blend.inputs, strict=True)
             for source in each.sources
         }
-        self._sums = dict.fromkeys(self._names, 0.0)
-        self._counts = dict.fromkeys(self._names, 0)
-        self._items = 0
-
-    def _found(self, blend: str | None) -> FoundBlend:
-        found = blends_in(self._loader.dataset)
-        if blend is not None or len(found) != 1:
-            names = [each for each in found if each.name == (blend or "")]
-            if names:
-                return names[0]
-        return found[0] if len(found) == 1 else chosen_blend(self._loader.dataset, {}, blend)
+        self._begin_anew()
 
     def observe(
         self, losses: Mapping[str, float] | Iterable[Any], sources: Iterable[str] | None = None
@@ -130,12 +123,8 @@ class Follower:
     def state_dict(self) -> dict[str, Any]:
         """Return what a run goes on from, as plain JSON."""
         sums, counts = self._summed()
-        return {
-            "policy": self.policy.state_dict(),
-            "sums": sums,
-            "counts": counts,
-            "items": self._items,
-        }
+        policy = self.policy.state_dict()
+        return {"policy": policy, "sums": sums, "counts": counts, "items": self._items}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Go on from it; `StateError` for what is no such state, or is over other sources."""
@@ -206,15 +195,10 @@ class Follower:
 
     def _summed(self) -> tuple[dict[str, float], dict[str, int]]:
         """Sums and counts over all ranks, added up in the order of ranks."""
-        agreement = self._loader._agreement()
-        sums, counts = dict(self._sums), dict(self._counts)
-        if agreement is None:
-            return sums, counts
-        sums, counts = dict.fromkeys(sums, 0.0), dict.fromkeys(counts, 0)
-        for of_rank, seen in agreement.trees([self._sums, self._counts], _WHAT):
-            for name in self._names:
-                sums[name] += of_rank[name]
-                counts[name] += seen[name]
+        agreement, mine = self._loader._agreement(), [self._sums, self._counts]
+        told: list[Any] = [mine] if agreement is None else agreement.trees(mine, _WHAT)
+        sums = {name: sum((each[name] for each, _ in told), 0.0) for name in self._names}
+        counts = {name: sum(each[name] for _, each in told) for name in self._names}
         return sums, counts
 
 

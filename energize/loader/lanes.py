@@ -11,7 +11,7 @@ import time
 from collections import defaultdict, deque
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar, cast
 
 import numpy as np
 
@@ -150,8 +150,7 @@ class HereLanes(Generic[T]):
         """Return the lane's state after what was taken; None before its first item."""
         if self._peeked[lane]:
             return self._peeked[lane][0][2]
-        state: State = self._cursors[lane].state()
-        return state
+        return cast("State", self._cursors[lane].state())
 
     def close(self) -> None:
         """Let go of what the lanes hold."""

@@ -148,12 +148,8 @@ def _tell(
     if loader._ranks_now().rank or not _log.isEnabledFor(logging.INFO):
         return
     total, shares = sum(asked.values()), found.blend.by_name(found.blend.shares(slot or 0))
-    told = ", ".join(
-        f"{name} {shares[name]:.4g} -> {weight / total:.4g}"
-        if name in shares
-        else f"{name} {weight / total:.4g}"
-        for name, weight in asked.items()
-    )
+    was = {name: f"{share:.4g} -> " for name, share in shares.items()}
+    told = ", ".join(f"{name} {was.get(name, '')}{w / total:.4g}" for name, w in asked.items())
     where = "the slot is found then" if slot is None else f"slot {slot} of {found.label}"
     text = "the weights of %s change from step %d on (%s): shares %s; weights %s"
     _log.info(text, found.label, step, where, told, json.dumps(dict(asked)))
@@ -213,5 +209,4 @@ class _ProbedStream(Stream[T]):
         self._input.ahead(positions)
 
     def state(self) -> State:
-        state: State = self._input.state()
-        return state
+        return cast("State", self._input.state())

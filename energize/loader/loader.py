@@ -11,7 +11,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import fields, replace
 from threading import RLock
-from types import TracebackType
 from typing import Any, Generic, Self, TypeVar
 
 from rich.console import Console
@@ -265,10 +264,9 @@ class Loader(Generic[T]):
             self._run.given, state_dict, strict=strict, on_mismatch=on_mismatch
         )
         run, place = self._run.resumed(cursor)
-        self._let_go()
+        self._move_to(place)
         self._run, self.dataset = run, run.dataset
-        self._resume, self._loaded, self.remapped = place, True, report
-        self._forget()
+        self._loaded, self.remapped = True, report
 
     @property
     def step(self) -> int:
@@ -417,9 +415,7 @@ class Loader(Generic[T]):
 
     def rewind(self) -> None:
         """Start at the first item of the first epoch at the next `iter()`."""
-        self._let_go()
-        self._resume = None
-        self._forget()
+        self._move_to(None)
 
     def close(self) -> None:
         """End the worker processes. The position stays; a later `iter()` starts new ones. An item
@@ -449,12 +445,7 @@ class Loader(Generic[T]):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *failed: object) -> None:
         self.close()
 
     def __getstate__(self) -> dict[str, Any]:
@@ -475,11 +466,7 @@ class Loader(Generic[T]):
 
     def _place(self) -> Place:
         """Return where this rank stands."""
-        if self._before is not None:
-            return self._before
-        if self._feed is None and self._resume is None:
-            self._resume = self._run.start()
-        return self._next_place()
+        return self._next_place() if self._before is None else self._before
 
     def _next_place(self) -> Place:
         """Return where the next item comes from: after the last one given, whatever the state
@@ -487,7 +474,9 @@ class Loader(Generic[T]):
         """
         if self._feed is not None:
             return self._feed.state()
-        return self._place() if self._resume is None else self._resume
+        if self._resume is None:
+            self._resume = self._run.start()
+        return self._resume
 
     def _ranks_now(self) -> Ranks:
         running = self._ranks if self._feed is not None else None
@@ -556,7 +545,12 @@ class Loader(Generic[T]):
                 if not feed.goes_on and (given or self._settings.apart or not feed.may_be_over):
                     return
                 empty_epochs += not feed.goes_on
-                self._open_next_epoch(empty_epochs)
+                if empty_epochs > 1:
+                    raise EmptyDatasetError(
+                        f"{type(self.dataset).__name__} gave no item in a whole epoch, to any "
+                        "rank; check the conditions of its filters, or use drop_last=False"
+                    ) from None
+                self._read_anew()
             except BaseException:
                 self._let_go()
                 raise
@@ -585,15 +579,6 @@ class Loader(Generic[T]):
             )
         return feed
 
-    def _open_next_epoch(self, empty: int) -> None:
-        """Go on where an epoch has ended inside a loop, `empty` epochs of which gave nothing."""
-        if empty > 1:
-            raise EmptyDatasetError(
-                f"{type(self.dataset).__name__} gave no item in a whole epoch, to any rank; check "
-                "the conditions of its filters, or use drop_last=False"
-            ) from None
-        self._read_anew()
-
     def _count(self, feed: Feed[T], item: T, asked_at: float) -> None:
         """Note an item in the ledger, and how long it was waited for."""
         if self._book is not None:
@@ -610,13 +595,9 @@ class Loader(Generic[T]):
         come.
         """
         try:
-            watch.start()
-            watch.waits += 1
-            watch.since = now
+            watch.start(now)
             try:
-                if pool is None:
-                    return next(feed)
-                with activate(pool):
+                with nullcontext() if pool is None else activate(pool):
                     return next(feed)
             finally:
                 watch.end()
@@ -656,8 +637,10 @@ class Loader(Generic[T]):
         self._feed = self._open(self._ranks or self.worker_config.ranks())
         self._iterator, self._before = token, before
 
-    def _forget(self) -> None:
-        """Begin the ledger anew where reading next begins: another place was chosen."""
+    def _move_to(self, place: Place | None) -> None:
+        """Go on at another place, the first if it is None, where the ledger begins anew."""
+        self._let_go()
+        self._resume = place
         if self._book is not None:
             self._book.forget()
 
@@ -682,10 +665,8 @@ class _Delivery(Iterator[T]):
                 )
             try:
                 return next(self._items)
-            except StopIteration:
-                raise
             except BaseException as error:
-                self._failed = type(error).__name__
+                self._failed = "" if isinstance(error, StopIteration) else type(error).__name__
                 raise
 
 
@@ -740,10 +721,8 @@ class SavableDataLoader(Loader[T]):
 
         There is one state for all ranks: `restore_state_global` takes it on any number of them.
         """
-        state = self.state_dict()
-        return (
-            state if global_dst_rank == self._number_in_world(self.worker_config.ranks()) else None
-        )
+        state, number = self.state_dict(), self._number_in_world(self.worker_config.ranks())
+        return state if number == global_dst_rank else None
 
     def restore_state_global(
         self, state: State | None, *, src_rank: int | None = None, on_mismatch: str = "error"

@@ -70,15 +70,11 @@ class RemapReport:
         """Return one line for each source, and for each share that is another one."""
         told = [f"{name}: goes on after {count:,} samples" for name, count in self.kept.items()]
         told += [f"{name}: added, starts at its beginning" for name in self.added]
-        told += [
-            f"{name}: its samples or their order changed, starts at its beginning"
-            for name in self.restarted
-        ]
+        other = "its samples or their order changed, starts at its beginning"
+        told += [f"{name}: {other}" for name in self.restarted]
         told += [f"{name}: dropped after {n:,} samples" for name, n in self.dropped.items()]
-        told += [
-            f"{name}: share {before:.4g} -> {now:.4g}"
-            for name, (before, now) in self.reweighted.items()
-        ]
+        for name, (before, now) in self.reweighted.items():
+            told.append(f"{name}: share {before:.4g} -> {now:.4g}")
         if self.left_out:
             told.append(f"each source leaves out {self.left_out} of its samples, see left_out")
         if self.ended:
@@ -264,15 +260,12 @@ def _led(fresh: State, before: State, order: Sequence[int | None]) -> State:
     found = {name: before.get(name, value) for name, value in fresh.items() if name in _COUNTS}
     if "inputs" in fresh:
         inputs = state_field({"inputs": [], **before}, "inputs", list)
-        return fresh | found | {"inputs": [_nth(inputs, number) for number in order]}
+        by_number: dict[int | None, Any] = dict(enumerate(inputs))
+        return fresh | found | {"inputs": [by_number.get(number) for number in order]}
     if "input" in fresh:
         inner = state_field({"input": {}, **before}, "input", dict)
         found["input"] = _led(fresh["input"], inner, order)
     return fresh | found
-
-
-def _nth(inputs: Sequence[Any], number: int | None) -> Any:
-    return None if number is None or number >= len(inputs) else inputs[number]
 
 
 def _round_of(tree: State) -> State:

@@ -44,8 +44,6 @@ Place = State | StreamState
 Feed = IndexedFeed[T] | StreamFeed[T]
 """Delivers this rank's items up to the end of a loop."""
 
-_PLACE = ("lanes", "epoch", "position", "step", "offset")
-
 _MOST = 8
 """Differences between ranks that are shown."""
 
@@ -157,7 +155,7 @@ class Run(Generic[T]):
         """
         config, at = config_of(self.dataset), place
         if isinstance(place, StreamState):
-            at = place.saved() if loaded else dict(zip(_PLACE, place.place, strict=True))
+            at = place.saved() if loaded else place.place
         said = {
             "lanes": place.lanes if isinstance(place, StreamState) else None,
             "uneven": self.settings.uneven,
@@ -251,8 +249,7 @@ class Run(Generic[T]):
         with closing(self._open(before.lane, lanes, before.state, reading)) as cursor:
             for _ in range(before.items):
                 next(cursor)
-            state: State = cursor.state()
-            return state
+            return cast("State", cursor.state())
 
     def _open(self, lane: int, lanes: int, state: State | None, reading: Reading) -> Any:
         return self.stream._open_lane(Lane(lane, lanes), state, reading, endless=self.endless)

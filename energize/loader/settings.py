@@ -86,21 +86,17 @@ class LoaderSettings:
     @property
     def patience(self) -> Patience:
         """When to say that no item comes."""
-        return Patience(
-            self.watchdog_timeout_seconds,
-            self.watchdog_initial_timeout_seconds,
-            self.fail_on_timeout,
-        )
+        limits = self.watchdog_timeout_seconds, self.watchdog_initial_timeout_seconds
+        return Patience(*limits, self.fail_on_timeout)
 
     @property
     def silence(self) -> float | None:
         """Seconds after which another worker takes the place of a silent one: `timeout`, and where
         nobody gave one, not before the watchdog has spoken.
         """
-        limits = (self.watchdog_timeout_seconds, self.watchdog_initial_timeout_seconds)
         if self.timeout != DEFAULT_TIMEOUT:
             return self.timeout
-        return max([DEFAULT_TIMEOUT, *(2 * each for each in limits if each is not None)])
+        return max(DEFAULT_TIMEOUT, 2 * max(self.patience.limits, default=0))
 
     @property
     def lists(self) -> tuple[str, ...]:

@@ -346,10 +346,9 @@ def _warn_of_details(dataset: Dataset[Any], saved: State) -> None:
         lines.append("folders are mounted elsewhere")
     listed = before.get("functions")
     old = [str(each) for each in listed] if isinstance(listed, list) else []
-    for word, names in (
-        ("gone", [each for each in old if each not in now["functions"]]),
-        ("new", [each for each in now["functions"] if each not in old]),
-    ):
+    new = now["functions"]
+    for word, these, others in (("gone", old, new), ("new", new, old)):
+        names = [each for each in these if each not in others]
         lines += [f"functions that are {word}: {', '.join(names)}"] if names else []
     if lines:
         text = "the saved state fits, though not all is as it was; no sample depends on it:\n%s"

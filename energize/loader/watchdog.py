@@ -37,9 +37,14 @@ class Patience:
         return self.first if first and self.first is not None else self.seconds
 
     @property
+    def limits(self) -> list[float]:
+        """Those that there are."""
+        return [each for each in (self.seconds, self.first) if each is not None]
+
+    @property
     def shortest(self) -> float | None:
         """The shorter limit."""
-        return min((each for each in (self.seconds, self.first) if each is not None), default=None)
+        return min(self.limits, default=None)
 
 
 class LateError(BaseException):
@@ -51,8 +56,8 @@ class LateError(BaseException):
 class Watchdog:
     """Watches what another thread waits for, from a thread of its own.
 
-    The other thread sets `since` to the time at which it begins to wait, and None when it has what
-    it waits for. In C code a thread cannot be interrupted: where the wait fails, the error comes as
+    `since` is the time at which the other thread began to wait, None when it has what it waits
+    for. In C code a thread cannot be interrupted: where the wait fails, the error comes as
     soon as Python runs again.
     """
 
@@ -67,9 +72,10 @@ class Watchdog:
         self.reader = 0
         self.text = ""
 
-    def start(self) -> None:
-        """Watch the thread that calls this."""
+    def start(self, since: float) -> None:
+        """Watch the thread that calls this, which waits from now on."""
         self.reader = threading.get_ident()
+        self.waits, self.since = self.waits + 1, since
         if self._thread is None and self._patience.shortest is not None:
             self._thread = threading.Thread(target=self._watch, name="energize watch", daemon=True)
             self._thread.start()
@@ -114,15 +120,12 @@ class Watchdog:
                 f"{self._what} for {waited:.1f} s, and fail_on_timeout makes that an error. "
                 f"This process is busy with:\n{stack}"
             )
-            self._interrupt()
+            late = ctypes.py_object(LateError)
+            ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(self.reader), late)
         else:
             text = "%s for %.1f s. This process is busy with:\n%s"
             _log.warning(text, self._what, waited, stack)
         return True
-
-    def _interrupt(self) -> None:
-        late = ctypes.py_object(LateError)
-        ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(self.reader), late)
 
 
 def stack_of(thread: int) -> str:

@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from typing import Any
 
-from energize.core.blends import NOT_EDITED, Edits
+from energize.core.blends import NOT_EDITED
 from energize.core.dataset import Dataset
 from energize.core.lazy import torch
 from energize.core.stores import activate
@@ -199,9 +199,12 @@ class _Worker:
         held = self._held[request.lane]
         try:
             if held.cursor is None:
-                dataset, lanes = self._edited(request.lanes.edits), request.lanes
+                lanes, at = request.lanes, request.at
+                if lanes.edits != self._edits:
+                    self._dataset = lanes.edits.applied(self._task.dataset)
+                    self._edits = lanes.edits
                 held.cursor = lanes.open(
-                    dataset, request.lane, request.at, request.state, self._reading
+                    self._dataset, request.lane, at, request.state, self._reading
                 )
             self._read(held, reply)
             if held.asked:
@@ -213,11 +216,6 @@ class _Worker:
         reply.failures, self._failures = self._failures, []
         reply.left_out = self._left_out.drained()
         return reply
-
-    def _edited(self, edits: Edits) -> Any:
-        if edits != self._edits:
-            self._dataset, self._edits = edits.applied(self._task.dataset), edits
-        return self._dataset
 
     def _read(self, held: _Held, reply: Reply) -> None:
         cursor = held.cursor

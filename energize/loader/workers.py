@@ -157,10 +157,6 @@ class Member:
             self.channel.close()
 
 
-def _none() -> None:
-    return None
-
-
 class WorkerPool:
     """`count` processes that read lanes for `lanes`. `replaced` counts those whose place others
     took. What a worker is busy with is told when the `patience` ends.
@@ -172,7 +168,7 @@ class WorkerPool:
         check_processes(count, "num_workers")
         self.replaced = self.run = 0
         self._closing, self._turn = False, threading.RLock()
-        self._lanes: Callable[[], WorkerLanes[Any] | None] = _none
+        self._lanes: Callable[[], WorkerLanes[Any] | None] = lambda: None
         self._task, self._start_method = task, start_method
         self._timeout, self._patience = timeout, patience
         shortest = patience.shortest
@@ -196,7 +192,7 @@ class WorkerPool:
 
     @lanes.setter
     def lanes(self, lanes: WorkerLanes[Any] | None) -> None:
-        self._lanes = _none if lanes is None else weakref.ref(lanes)
+        self._lanes = (lambda: None) if lanes is None else weakref.ref(lanes)
 
     @property
     def closed(self) -> bool:
