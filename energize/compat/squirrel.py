@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import logging
-import multiprocessing
 import random
 import secrets
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -12,13 +11,13 @@ from dataclasses import dataclass
 from enum import Enum
 from functools import lru_cache, partial
 from itertools import chain, islice, repeat, zip_longest
-from multiprocessing.context import get_spawning_popen
-from typing import Any, Self
+from typing import Any, Self, cast
 
 import numpy as np
 import numpy.typing as npt
 import torch.utils.data
 
+from energize.compat.torch_data import SharedTable
 from energize.core.arrays import Int64Array
 from energize.core.checks import checked_choice, checked_whole
 from energize.core.costs import ItemCost
@@ -289,10 +288,8 @@ def _legacy_draws(draws: LegacyDraws, bits: int) -> npt.NDArray[np.int32]:
     """Return the first `2**bits` draws."""
     generator = np.random.RandomState(np.random.MT19937(draws.seed))
     shares = None if draws.uniform else np.array(draws.probas) / sum(draws.probas)
-    drawn: npt.NDArray[np.int32] = generator.choice(len(draws.probas), 2**bits, p=shares).astype(
-        "i4"
-    )
-    return drawn
+    drawn = generator.choice(len(draws.probas), 2**bits, p=shares)
+    return cast("npt.NDArray[np.int32]", drawn.astype(np.int32))
 
 
 class Multiplexer(Composable):
@@ -536,26 +533,12 @@ def _lanes_of(dataset: Dataset[Any]) -> list[State]:
     return found
 
 
-class _Counts:
+class _Counts(SharedTable):
     """What workers of a DataLoader say of themselves to the process that started them."""
 
     def __init__(self, sources: int) -> None:
         self._width = 2 * sources
-        self._table: Any = self._shared([0] * (_MOST_WORKERS * (1 + self._width)))
-
-    @staticmethod
-    def _shared(values: list[int]) -> Any:
-        return multiprocessing.get_context("spawn").Array("q", values)
-
-    def __getstate__(self) -> dict[str, Any]:
-        """A process that is being started shares the table; any other copy has one of its own."""
-        table: Any = self._table if get_spawning_popen() else list(self._table)
-        return {"_width": self._width, "_table": table}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
-        if isinstance(self._table, list):
-            self._table = self._shared(self._table)
+        super().__init__([0] * (_MOST_WORKERS * (1 + self._width)))
 
     def tell(self, counts: list[int]) -> None:
         """Write down the counts of this worker, in this loop over its DataLoader."""

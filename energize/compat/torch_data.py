@@ -50,26 +50,47 @@ _OWNER, _SEED, _BEGUN, _JOINED, _SET, _START = range(6)
 _log = logging.getLogger("energize")
 
 
-class SharedPlace:
+class SharedTable:
+    """Numbers that a process shares with those that are being started; another copy has its own,
+    which begins with those from `_kept` on.
+    """
+
+    _kept = 0
+
+    def __init__(self, numbers: list[int]) -> None:
+        self._table: Any = self._shared(numbers)
+
+    @staticmethod
+    def _shared(numbers: list[int]) -> Any:
+        # Spawned workers can take over locks of this context only, forked ones any.
+        return multiprocessing.get_context("spawn").Array("q", numbers)
+
+    def __getstate__(self) -> dict[str, Any]:
+        table = self._table if get_spawning_popen() else list(self._table[self._kept :])
+        return {**self.__dict__, "_table": table}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        if isinstance(self._table, list):
+            self._table = self._shared(self._table)
+
+
+class SharedPlace(SharedTable):
     """Where the next loop starts, as a process and the workers of its DataLoaders know it.
 
     A DataLoader makes an iterator in each of its workers, which do not know of each other; the
     first of them moves the place on, the others of the same loop find it moved.
     """
 
+    _kept = _SET
+
     def __init__(self) -> None:
+        super().__init__([1, 0, 0])
         self._begun = 0
-        self._table = _shared_table([1, 0, 0])
 
-    def __getstate__(self) -> dict[str, Any]:
-        """A process that is being started shares the table; any other copy has one of its own."""
-        table: Any = self._table if get_spawning_popen() else list(self._table[_SET:])
-        return {**self.__dict__, "_table": table}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
-        if isinstance(self._table, list):
-            self._table = _shared_table(self._table)
+    @staticmethod
+    def _shared(numbers: list[int]) -> Any:
+        return SharedTable._shared([_process(os.getpid()), _NO_SEED, 0, 0, *numbers])
 
     def begin(self, following: Callable[[Place], Place], at: Place | None = None) -> Place | None:
         """Begin a loop, or join the one that another worker has begun; return where it starts.
@@ -128,7 +149,7 @@ class SharedPlace:
                     "a dataset for DataLoader was made by another process than the one that reads "
                     "it with workers; call as_torch_dataset in the process of each rank"
                 )
-            self._table = _shared_table(self._table[_SET:])
+            self._table = self._shared(self._table[_SET:])
         with self._table:
             yield self._table
 
@@ -139,12 +160,6 @@ def _process(pid: int) -> int:
         stat = Path(f"/proc/{pid}/stat").read_bytes()
         return pid << 40 | int(stat.rpartition(b")")[2].split()[19])  # when it began
     return pid  # of systems without /proc
-
-
-def _shared_table(place: list[int]) -> Any:
-    # Spawned workers can take over locks of this context only, forked ones any.
-    values = [_process(os.getpid()), _NO_SEED, 0, 0, *place]
-    return multiprocessing.get_context("spawn").Array("q", values)
 
 
 def as_torch_dataset(
@@ -399,11 +414,9 @@ class _Share(Iterator[T]):
         if self._place == _UNREAD:
             self.begin((0, 0), None)
             if place[0] and not self.mark[2]:
-                _log.warning(
-                    "new workers of a DataLoader find where loop %d over a stream starts by reading"
-                    " those before; give it persistent_workers=True",
-                    place[0],
-                )
+                text = "new workers of a DataLoader find where loop %d over a stream starts by "
+                text += "reading those before; give it persistent_workers=True"
+                _log.warning(text, place[0])
         while self._place < place:
             deque(self, maxlen=0)
             self.begin((self._place[0] + 1, 0), None)
