@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Annotated, Any, NamedTuple, TypeVar
+from typing import Annotated, Any, NamedTuple, TypeVar, cast
 
 import numpy as np
 from pydantic import Field, TypeAdapter, ValidationError
@@ -262,8 +262,7 @@ class _ContinuedStream(MixStream[Any]):
     """States are those of the input, which another mix goes on with."""
 
     def state(self) -> State:
-        state: State = self._inputs[0].state()
-        return state
+        return cast("State", self._inputs[0].state())
 
 
 _DIGITS = 8
@@ -421,11 +420,8 @@ class Edits:
 
     def with_change(self, change: Change) -> Edits:
         """With another change; it takes the place of one at the same slot."""
-        kept = [
-            each
-            for each in self.changes
-            if (each.blend, each.at, each.waits) != (change.blend, change.at, change.waits)
-        ]
+        place = change.blend, change.at, change.waits
+        kept = [each for each in self.changes if (each.blend, each.at, each.waits) != place]
         changes = sorted([*kept, change], key=lambda each: (each.waits, each.at))
         return replace(self, changes=tuple(changes))
 
@@ -450,14 +446,9 @@ class Edits:
 
     def saved(self) -> State:
         """As plain data; nothing where there are none."""
-        told: State = {}
-        if self.changes:
-            told["changes"] = [
-                [each.blend, each.at, each.by_name, each.waits] for each in self.changes
-            ]
-        if self.moves:
-            told["moves"] = [list(each) for each in self.moves]
-        return told
+        changes = [[each.blend, each.at, each.by_name, each.waits] for each in self.changes]
+        told = {"changes": changes, "moves": [list(each) for each in self.moves]}
+        return {name: edits for name, edits in told.items() if edits}
 
     @classmethod
     def loaded(cls, cursor: State) -> Edits:

@@ -254,9 +254,11 @@ class _Drawing:
     @classmethod
     def seeded(cls, word: int) -> _Drawing:
         """Where they stand when they have been seeded; they themselves stay where they are."""
-        with _kept():
-            _seed(word)
-            return cls()
+        outside = cls()
+        _seed(word)
+        inside = cls()
+        outside.go_on()
+        return inside
 
     def go_on(self) -> None:
         """Draw from here on."""
@@ -282,16 +284,6 @@ def _around(reading: Reading, *, draws: bool) -> Iterator[None]:
             outside.go_on()
         if torch is not None and threads != reading.threads:
             torch.set_num_threads(threads)
-
-
-@contextmanager
-def _kept() -> Iterator[None]:
-    """Put the global generators back afterwards."""
-    outside = _Drawing()
-    try:
-        yield
-    finally:
-        outside.go_on()
 
 
 def _seed(word: int) -> None:

@@ -356,8 +356,7 @@ class IndexedDataset(Dataset[T_co]):
 
         Nothing is read. With `attempt`, the samples of that substitute.
         """
-        at = np.asarray(positions, dtype=np.int64)
-        return Trace(self, at).refs(attempt)
+        return Trace(self, np.asarray(positions, dtype=np.int64)).refs(attempt)
 
     def consumed(self, n: int) -> Int64Array:
         """Return how many samples of each of `sources` the first `n` items are made of: int64.
@@ -365,8 +364,7 @@ class IndexedDataset(Dataset[T_co]):
         Nothing is read. Failed samples count, their substitutes do not. What takes no prefix of its
         inputs costs in proportion to its epochs among the `n` items, or to `n`.
         """
-        samples: Int64Array = consumed(self, n)
-        return samples
+        return cast("Int64Array", consumed(self, n))
 
     def __getitem__(self, position: int) -> T_co:
         """Return item `position` of the first epoch, a negative one counted from its end.
@@ -437,11 +435,6 @@ class PassingDataset(IndexedDataset[T_co]):
 
     def taken(self, n: int) -> Sequence[int] | None:
         return [n]
-
-    @property
-    def _holds(self) -> int:
-        """How many items of its input a lane may have taken of which nothing was given yet."""
-        return 0
 
     @property
     def _steps_per_epoch(self) -> int | None:

@@ -8,7 +8,7 @@ import weakref
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Self, cast
 
 from energize.core.checks import checked_function, checked_whole
 from energize.core.ignored import accepted
@@ -132,9 +132,7 @@ def _in_group(group: Any) -> Ranks:
 def _launched_by(launcher: str, environment: Mapping[str, str]) -> Ranks | None:
     names = _LAUNCHERS[launcher]
     values = [environment.get(name) for name in names]
-    if launcher != "torchrun" and None in values:
-        return None
-    if values == [None, None]:
+    if values == [None, None] or (launcher != "torchrun" and None in values):
         return None
     if launcher == "torchrun" and values[0] is None:
         values[0] = _rank_on_node(environment)
@@ -218,11 +216,8 @@ class WorkerConfig:
         global_error_handler: ErrorHandler | None = None,
         restore_error_handler: ErrorHandler | None = None,
     ) -> None:
-        accepted(
-            "WorkerConfig",
-            worker_debug_path=worker_debug_path,
-            worker_log_level=worker_log_level or None,
-        )
+        level = worker_log_level or None
+        accepted("WorkerConfig", worker_debug_path=worker_debug_path, worker_log_level=level)
         if (rank is None) != (world_size is None):
             raise ConfigError(
                 "a worker config has both rank and world_size, or neither (they are then those of "
@@ -231,10 +226,8 @@ class WorkerConfig:
             )
         chosen = None
         if rank is not None:
-            chosen = Ranks(
-                checked_whole(rank, "WorkerConfig: rank", 0),
-                checked_whole(world_size, "WorkerConfig: world_size", 1),
-            )
+            number = checked_whole(rank, "WorkerConfig: rank", 0)
+            chosen = Ranks(number, checked_whole(world_size, "WorkerConfig: world_size", 1))
         values = {
             "num_workers": checked_whole(num_workers, "WorkerConfig: num_workers", 0),
             "seed_offset": checked_whole(seed_offset, "WorkerConfig: seed_offset"),
@@ -263,15 +256,13 @@ class WorkerConfig:
 
         Raises `ConfigError` when sources disagree.
         """
-        if self._chosen is None:
-            return current_ranks(self.data_parallel_group)
         try:
             found = current_ranks(self.data_parallel_group)
         except ConfigError:
-            if self.data_parallel_group is not None:
+            if self._chosen is None or self.data_parallel_group is not None:
                 raise
             return self._chosen  # which is what the message of the error asks for
-        if found == self._chosen:
+        if self._chosen is None or found == self._chosen:
             return found
         if self.data_parallel_group is not None:
             raise ConfigError(
@@ -307,8 +298,7 @@ class WorkerConfig:
 
     def iterate(self, dataset: Any) -> Iterator[Any]:
         """Return what `iter(dataset)` is."""
-        cursor: Iterator[Any] = dataset.open()
-        return cursor
+        return cast("Iterator[Any]", dataset.open())
 
     def method(self, dataset: Any, name: str) -> Callable[..., Any] | None:
         """Return a method that a dataset has by this config alone, if there is one."""

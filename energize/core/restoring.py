@@ -125,18 +125,15 @@ def with_key(item: T, key: tuple[Any, ...]) -> T:
 
 
 def _in_lane(dataset: Dataset[T], lane: Lane, text: str, reading: Reading) -> T:
+    told = "the state in the restore key is"
     try:
         if len(text) > limits.JSON_BYTES:
             raise ValueError(limits.over("JSON_BYTES", len(text)))
         state = parse_json(text)
     except ValueError as error:
-        raise RestoreKeyError(
-            f"the state in the restore key is no JSON: {str(error)[:200]}"
-        ) from error
+        raise RestoreKeyError(f"{told} no JSON: {str(error)[:200]}") from error
     if not isinstance(state, dict | None):
-        raise RestoreKeyError(
-            f"the state in the restore key is a {type(state).__name__}, not an object"
-        )
+        raise RestoreKeyError(f"{told} a {type(state).__name__}, not an object")
     stream, endless = without_loops(dataset), is_endless(dataset)
     try:
         cursor = stream._open_lane(lane, state, reading, endless=endless)

@@ -448,8 +448,7 @@ class MixStream(Stream[T]):
 
 def parts_before(inputs: Sequence[Dataset[Any]]) -> list[int]:
     """Return how many indexed datasets stand before those of each input, as origins count them."""
-    counts: list[int] = np.cumsum([0, *(len(each._parts) for each in inputs)]).tolist()
-    return counts
+    return cast("list[int]", np.cumsum([0, *(len(each._parts) for each in inputs)]).tolist())
 
 
 def shifted(origin: tuple[Origin, ...], before: int) -> tuple[Origin, ...]:
@@ -573,8 +572,7 @@ class PassesStream(Stream[T]):
         raise EmptyDatasetError(nothing_comes(self._owner, lane))
 
     def state(self) -> State:
-        state: State = self._input.state()
-        return state
+        return cast("State", self._input.state())
 
 
 def empty_passes(lane: Lane) -> int:

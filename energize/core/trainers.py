@@ -22,9 +22,6 @@ _TRAINERS = ("accelerate", "composer", "lightning", "pytorch_lightning", "transf
 _DIVIDE = ("IterableDatasetShard", "DataLoaderDispatcher")
 """Classes of theirs that read on each rank, or on one, and give every rank a part of that."""
 
-_EVALUATES, _COUNTS, _LOADS = "evaluation_loop", "gather_for_metrics", "load_bytes"
-"""Functions of theirs, and of torch.distributed.checkpoint."""
-
 NO_DATASET = (
     "a Loader is no dataset for a DataLoader. Iterate it as it is: the Trainer of transformers "
     "takes it from get_train_dataloader and get_eval_dataloader, which you override to return it"
@@ -123,13 +120,10 @@ def caller(*, loaded: bool, begun: bool) -> Caller:
         function = frame.f_code.co_name
         owner: Any = _local(frame) if module.partition(".")[0] in _TRAINERS else None
         kind = type(owner).__name__
-        if module.startswith(("lightning.", "pytorch_lightning.")):
-            if kind == "_PrefetchDataFetcher":
-                fetcher = ref(owner)
-            elif kind in ("_EvaluationLoop", "_PredictionLoop"):
-                return Caller(begins_anew=True, fetcher=fetcher)
-            elif kind == "_FitLoop":
-                return Caller(owner.trainer.overfit_batches > 0, fetcher)
+        if kind == "_PrefetchDataFetcher":
+            fetcher = ref(owner)
+        elif kind == "_FitLoop":
+            return Caller(owner.trainer.overfit_batches > 0, fetcher)
         elif module == "composer.trainer.trainer" and function in _TRAINING:
             time = owner.state.timestamp
             skips = owner.spin_dataloaders and int(time.batch_in_epoch) > 0
@@ -137,8 +131,8 @@ def caller(*, loaded: bool, begun: bool) -> Caller:
             if int(time.batch) and not fits:
                 raise LoaderError(_COMPOSER)
             return Caller()
-        elif (module, function) in _EVALUATIONS:
-            return Caller(begins_anew=True)
+        elif kind in _EVALUATING or (module, function) in _EVALUATIONS:
+            return Caller(begins_anew=True, fetcher=fetcher)
     return Caller(fetcher=fetcher)
 
 
@@ -147,6 +141,9 @@ _EVALUATIONS = {
     ("composer.trainer.trainer", "_eval_loop"),
 }
 """Functions that evaluate over a loader that they are given."""
+
+_EVALUATING = ("_EvaluationLoop", "_PredictionLoop")
+"""Classes of Lightning's loops that do."""
 
 _TRAINING = ("_train_loop", "_spin_dataloaders_to_cur_epoch")
 
@@ -177,7 +174,7 @@ class Standing:
         frames = _frames() if self._first and not self._last else ()
         self._first = False
         for _, frame in frames:
-            evaluates = frame.f_code.co_name == _EVALUATES
+            evaluates = frame.f_code.co_name == "evaluation_loop"
             if evaluates and _local(frame, "batch_size") not in (None, counted(item)):
                 raise ConfigError(
                     "the Trainer weighs the loss of each batch by per_device_eval_batch_size, and "
@@ -192,7 +189,7 @@ class Standing:
     @property
     def end_of_dataloader(self) -> bool:
         """Whether the step is the last of a loop, where that is known before it is over."""
-        counting = sys._getframe(2).f_code.co_name == _COUNTS
+        counting = sys._getframe(2).f_code.co_name == "gather_for_metrics"
         return bool(not counting or self.remainder) and self._last
 
     @property
@@ -233,7 +230,7 @@ class Kept:
     """
 
     def __new__(cls, state: Any) -> Any:
-        if LOADERS and any(frame.f_code.co_name == _LOADS for _, frame in _frames()):
+        if LOADERS and any(frame.f_code.co_name == "load_bytes" for _, frame in _frames()):
             mark = state["fingerprint"]
             same = [each for each in LOADERS if config_of(each.dataset).fingerprint == mark]
             found = same or list(LOADERS)

@@ -256,8 +256,7 @@ class BlendDataset(IndexedDataset[T_co]):
     def taken(self, n: int) -> list[int] | None:
         if isinstance(self.unit, ItemCost):
             return None
-        counts: list[int] = self._mix[0].counts(n).tolist()
-        return counts
+        return cast("list[int]", self._mix[0].counts(n).tolist())
 
     @cached_property
     def _mix(self) -> tuple[Scheme, int]:
@@ -388,8 +387,7 @@ class BlendDataset(IndexedDataset[T_co]):
         """
         if isinstance(self._scheme, WeightedScheme):
             return self._scheme.shares(slot)
-        shares: list[float] = shares_at(self.weights, [slot])[0].tolist()
-        return shares
+        return cast("list[float]", shares_at(self.weights, [slot])[0].tolist())
 
     def _asked(self, items: int | None) -> FloatArray | None:
         """Return how many of the first `items` the weights ask for of each of `inputs`: float64,
@@ -492,13 +490,10 @@ class BlendDataset(IndexedDataset[T_co]):
         factors, drawn = np.array(self.corrections()), np.array(self.shares())
         squares = float(drawn @ factors**2)
         shown = [f"{each:.4g}" for each in factors[:8]] + ["..."] * (len(factors) > 8)
-        _log.info(
-            "%s: items count by target weights, by the factors %s; the effective sample size is "
-            "%.1f%% of the samples",
-            type(self).__name__,
-            ", ".join(shown),
-            100 * float(drawn @ factors) ** 2 / squares if squares else 0.0,
-        )
+        size = 100 * float(drawn @ factors) ** 2 / squares if squares else 0.0
+        text = "%s: items count by target weights, by the factors %s; the effective sample size is "
+        text += "%.1f%% of the samples"
+        _log.info(text, type(self).__name__, ", ".join(shown), size)
 
     @cached_property
     def _makes(self) -> bool:  # type: ignore[override]  # of each blend, not of the class

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Hashable, Iterator
 from functools import cached_property
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar, cast
 
 from energize.core.call import Call
 from energize.core.checks import checked_batch_size, checked_flag, checked_function, whole_number
@@ -25,7 +25,7 @@ from energize.core.stream import (
     state_field,
 )
 from energize.core.trace import Failed, Origin, Reading
-from energize.datasets.rounds import FoundDataset, keyed_by, nothing_made
+from energize.datasets.rounds import FoundDataset, keyed_by, nothing_made, origins_of
 from energize.errors import ConfigError, EncoderError
 
 T_in = TypeVar("T_in")
@@ -172,7 +172,7 @@ class _GroupStream(Stream[T]):
                 continue
             made = self._batch(samples)
             if not isinstance(made, Failed):
-                self.origin = tuple(number for each in samples for number in each.origin)
+                self.origin = origins_of(samples)
                 self._in_vain = 0
                 return made
             self._left_out(made, samples)
@@ -204,8 +204,7 @@ class _GroupStream(Stream[T]):
         return self._groups.pop(group) if len(members) >= size else None
 
     def _left_out(self, failed: Failed, samples: list[_Waiting]) -> None:
-        origins = [origin for each in samples for origin in each.origin]
-        self._reading.leave_out(failed, self._dataset, origins)
+        self._reading.leave_out(failed, self._dataset, origins_of(samples))
         self._in_vain += len(samples)
         if self._in_vain >= self._most:
             raise nothing_made(self._dataset, self._in_vain)
@@ -221,14 +220,12 @@ class _GroupStream(Stream[T]):
 
     def _batch(self, samples: list[_Waiting]) -> T | Failed:
         dataset = self._dataset
-        word = keyed_by(dataset, "batch", *(number for each in samples for number in each.origin))
+        word = keyed_by(dataset, "batch", *origins_of(samples))
         members = [each.sample for each in samples]
         number = self._lane.index + self._lane.count * self._made
         self._made += 1
-        made: T | Failed = dataset._batch_call.one(
-            members, word, number, self._reading, by_keys(members)
-        )
-        return made
+        call, where = dataset._batch_call, by_keys(members)
+        return cast("T | Failed", call.one(members, word, number, self._reading, where))
 
     def state(self) -> State:
         return {

@@ -268,15 +268,13 @@ class ShuffleDataset(IndexedDataset[T_co]):
         ):
             if value is not None:
                 checked_whole(value, f"ShuffleDataset: {name}", 1)
+        if type(over_epochs) is not int or over_epochs not in (1, -1):
+            over_epochs = checked_whole(over_epochs, "ShuffleDataset: over_epochs", 1)
         self._freeze(
             [dataset],
             shuffle_buffer_size=shuffle_buffer_size,
             max_samples_per_sequence=max_samples_per_sequence,
-            over_epochs=(
-                over_epochs
-                if type(over_epochs) is int and over_epochs in (1, -1)
-                else checked_whole(over_epochs, "ShuffleDataset: over_epochs", 1)
-            ),
+            over_epochs=over_epochs,
         )
         if not dataset.indexed:
             raise NotIndexedError(

@@ -152,20 +152,12 @@ class PackingDataset(RoundsDataset[T_pack_co]):
                 "the function that makes one of a list, or in the one for each of its samples"
             )
         used = {id(sample) for each in selected for sample in each}
-        if len(used) < len(known):
-            self._warn_of(len(known) - len(used), len(known))
+        if len(used) < len(known) and "_warned" not in self.__dict__:
+            object.__setattr__(self, "_warned", True)
+            text = "%s left out %d of %d samples: they are dropped, and said only this once"
+            left_out = len(known) - len(used)
+            _log.warning(text, function_name(self.pre_packer), left_out, len(known))
         return [[known[id(sample)] for sample in each] for each in selected if each]
-
-    def _warn_of(self, left_out: int, count: int) -> None:
-        if self.__dict__.setdefault("_warned", False):
-            return
-        object.__setattr__(self, "_warned", True)
-        _log.warning(
-            "%s left out %d of %d samples: they are dropped, and said only this once",
-            function_name(self.pre_packer),
-            left_out,
-            count,
-        )
 
     def _encoded(self, pack: list[Taken], reading: Reading) -> list[Any]:
         items = [each.item for each in pack]

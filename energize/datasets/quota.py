@@ -169,13 +169,9 @@ class QuotaDataset(IndexedDataset[T_co]):
         """Say what nobody would expect: quotas that come to nothing, samples that are left out."""
         for stream, quota in enumerate(self.quotas):
             if not asked[stream] and (quota.kind is None or getattr(quota, quota.kind)):
-                _log.warning(
-                    "%s: %s of %s comes to no sample in an epoch of %d",
-                    type(self).__name__,
-                    quota,
-                    self._stream_label(stream),
-                    int(asked.sum()),
-                )
+                text = "%s: %s of %s comes to no sample in an epoch of %d"
+                name, label = type(self).__name__, self._stream_label(stream)
+                _log.warning(text, name, quota, label, int(asked.sum()))
 
 
 def _checked_streams(given: Sequence[Any]) -> list[tuple[Dataset[Any], Quota]]:
@@ -296,22 +292,16 @@ class ComposedSamples(QuotaDataset[T_co]):
                 f"{left[each]} of {asked[each]} of {self._stream_label(each)}"
                 for each in streams[:_COMPOSED_NAMED]
             ]
-            _log.warning(
-                "%r batches of %d leave %d samples out of every epoch, %s: %s",
-                self.batching_method,
-                self.global_batch_size,
-                left.sum(),
-                "the same ones" if self.sampling_method == "fixed" else "others in each",
-                ", ".join(named),
-            )
+            which = "the same ones" if self.sampling_method == "fixed" else "others in each"
+            text = "%r batches of %d leave %d samples out of every epoch, %s: %s"
+            method, size = self.batching_method, self.global_batch_size
+            _log.warning(text, method, size, left.sum(), which, ", ".join(named))
         rare = self.composition.rare[:_COMPOSED_NAMED]
         if rare:
-            _log.warning(
-                "'stratified' batches of %d hold less than half a sample of some streams, which "
-                "come in some batches only: %s; use larger batches",
-                self.global_batch_size,
-                ", ".join(f"{self._stream_label(each)} ({asked[each]})" for each in rare),
-            )
+            shown = ", ".join(f"{self._stream_label(each)} ({asked[each]})" for each in rare)
+            text = "'stratified' batches of %d hold less than half a sample of some streams, which "
+            text += "come in some batches only: %s; use larger batches"
+            _log.warning(text, self.global_batch_size, shown)
 
 
 class ComposedDataset(BatchDataset[T_batch_co]):

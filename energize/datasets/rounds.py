@@ -89,7 +89,7 @@ class RoundsDataset(FoundDataset[T_co]):
         return RoundStream(self, opening)
 
 
-def origins_of(members: Iterable[Taken]) -> Origins:
+def origins_of(members: Iterable[Any]) -> Origins:
     """Return what several items are made of."""
     return tuple(origin for each in members for origin in each.origin)
 
@@ -183,15 +183,10 @@ class RoundStream(Stream[T]):
             raise nothing_made(self._dataset, self._in_vain)
 
     def state(self) -> State:
-        if self._given and self._dataset._single:
-            before = self._before + self._read
-            return {"input": self._input.state(), "before": before, "done": 0, "given": 0}
-        return {
-            "input": self._start,
-            "before": self._before,
-            "done": self._done,
-            "given": self._given,
-        }
+        start, before, done, given = self._start, self._before, self._done, self._given
+        if given and self._dataset._single:
+            start, before, done, given = self._input.state(), before + self._read, 0, 0
+        return {"input": start, "before": before, "done": done, "given": given}
 
     def close(self) -> None:
         self._steps = self._items = None

@@ -225,15 +225,12 @@ class StagedDataset(IndexedDataset[T_co]):
             plan=plan.with_datasets(lambda _: None),
             carry_over=carry_over,
         )
-        self._check_inputs()
-
-    def _check_inputs(self) -> None:
-        for stage, each in zip(self.plan.stages, self.inputs, strict=True):
+        for name, each in zip(self.names, self.inputs, strict=True):
             if each.indexed and cast("IndexedDataset[Any]", each).size == 0:
-                raise EmptyDatasetError(f"StagedDataset: stage {stage.name!r} has no items to read")
+                raise EmptyDatasetError(f"StagedDataset: stage {name!r} has no items to read")
             if self.carry_over and not each.indexed:
                 raise NotIndexedError(
-                    f"StagedDataset: stage {stage.name!r} is a stream, and what a stream takes of "
+                    f"StagedDataset: stage {name!r} is a stream, and what a stream takes of "
                     "its sources is not known before it is read; pass carry_over=False to start "
                     "every stage at the beginning of its dataset"
                 )

@@ -8,9 +8,10 @@ import os
 import sqlite3
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import astuple
 from itertools import islice
-from typing import Any, Generic, NamedTuple, Self, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from energize.data.stores import connected, unreadable
 from energize.energon.factories import edataclass
@@ -69,7 +70,7 @@ class DuplicateSampleKeyError(PrepareError, RuntimeError):
         self.sample_key = sample_key
 
 
-class SqliteIndexWriter:
+class SqliteIndexWriter(AbstractContextManager["SqliteIndexWriter"]):
     """Writes samples and their parts into a new database, as `energize prepare` does.
 
     The media metadata of a folder are written by `energize.preparation.media.prepare_media`.
@@ -119,14 +120,11 @@ class SqliteIndexWriter:
             raise ConfigError(f"the writer of {self.sqlite_path} was closed; make another one")
         return self.db
 
-    def __enter__(self) -> Self:
-        return self
-
     def __exit__(self, *failed: object) -> None:
         self.close()
 
 
-class SqliteIndexReader:
+class SqliteIndexReader(AbstractContextManager["SqliteIndexReader"]):
     """Says where samples and their parts lie, by the database `sqlite_path`."""
 
     def __init__(self, sqlite_path: str | os.PathLike[str]) -> None:
@@ -184,9 +182,6 @@ class SqliteIndexReader:
         if row is None:
             raise KeyError(f"{'.'.join(names)} is not in {self.sqlite_path}")
         return row
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *failed: object) -> None:
         self.close()

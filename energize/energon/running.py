@@ -261,8 +261,7 @@ _estimated: set[str] = set()
 
 
 def _running(dataset: Dataset[Any]) -> dict[str, Any]:
-    running: dict[str, Any] = dataset.__dict__.setdefault("_running", {})
-    return running
+    return cast("dict[str, Any]", dataset.__dict__.setdefault("_running", {}))
 
 
 def _saved(dataset: Dataset[Any]) -> State | None:

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from glob import has_magic
 from pathlib import Path
 from posixpath import normpath
-from typing import IO, Any
+from typing import IO, Any, cast
 
 import fsspec.utils
 from upath.extensions import ProxyUPath
@@ -127,8 +127,7 @@ class EPath(ProxyUPath, os.PathLike[str]):
             return io.TextIOWrapper(whole, **options) if options else whole
         if block_size is not None and self.protocol != "msc":
             options["block_size"] = block_size
-        file: IO[Any] = self.fs.open(self.path, mode, **options)
-        return file
+        return cast("IO[Any]", self.fs.open(self.path, mode, **options))
 
     def read_text(self) -> str:  # type: ignore[override]
         """Return all of it, as UTF-8."""
