@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from fractions import Fraction
 from functools import cached_property
 from itertools import islice, zip_longest
+from operator import attrgetter
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, ClassVar, NamedTuple, Self, cast
@@ -151,7 +152,7 @@ class Description:
         if worker_config is not None and worker_config.seed_offset:
             seed = worker_config.seed_offset
             inputs = [each if each.worker_config else each.reseeded(seed) for each in inputs]
-        carried = {worker_config, *(each.worker_config for each in inputs)} - {None}
+        carried = {worker_config, *map(attrgetter("worker_config"), inputs)} - {None}
         if len(carried) > 1:
             raise ConfigError(
                 f"{type(self).__name__} is built from parts with different worker configs: "

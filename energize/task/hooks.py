@@ -199,23 +199,29 @@ class Hook:
     def __call__(self, argument: Any, **own: Any) -> Any:
         if self._yields:
             return self._items(self._called(argument, own))
-        return self._made(self._called, argument, own)
+        token = _running.set(self)
+        try:
+            made = self._called(argument, own)
+        finally:
+            _running.reset(token)
+        return self._checked(made)
 
     def _called(self, argument: Any, own: dict[str, Any]) -> Any:
         """Return what the method makes; `own` is the random generator that it asks for, by name."""
         return self.method(argument, **own)
 
     def _items(self, items: Iterator[Any]) -> Iterator[Any]:
-        while (item := self._made(next, items, _END)) is not _END:
-            yield item
+        while True:
+            token = _running.set(self)
+            try:
+                item = next(items, _END)
+            finally:
+                _running.reset(token)
+            if item is _END:
+                return
+            yield self._checked(item)
 
-    def _made(self, call: Callable[..., Any], *given: Any) -> Any:
-        """Return what a call makes, during which this hook is the one that runs."""
-        token = _running.set(self)
-        try:
-            made = call(*given)
-        finally:
-            _running.reset(token)
+    def _checked(self, made: T) -> T:
         if made is None:
             what = "batch" if "batch" in self.name else "sample"
             raise ReturnError(
