@@ -808,9 +808,10 @@ def get_loader(
     dataset or the framework says that it validates, see `Loader`.
     `lanes`: in how many parts a stream (a dataset with a `FilterDataset`, say) is read; by default
     one for each 1,000 samples of its sources, or for ten of its largest buffers or batches, a power
-    of two up to 64. It is fixed for the run and kept in its state, and the stream is the same on
-    any ranks and workers. It is read fastest where world_size * num_workers divides it; each lane
-    holds buffers of its own. An indexed dataset needs none.
+    of two up to 64, and to as many as hold 16,384 samples in buffers, of which each lane has its
+    own. It is fixed for the run and kept in its state, and the stream is the same on any ranks and
+    workers. It is read fastest where world_size * num_workers divides it. An indexed dataset needs
+    none.
     `global_batch_size`, `micro_batch_size`: samples of an optimizer step and of an item of the
     dataset (by default its `batch_size`). Global batches are then equal for every world size that
     divides them, `Loader.accumulation_steps` is what fills one, and the last one of an epoch is
