@@ -184,6 +184,14 @@ def test_damaged_values_are_told_with_the_command_that_measures_them(folder):
     })  # fmt: skip
 
 
+def test_values_are_what_they_were_whatever_becomes_of_the_file(folder):
+    """A mapped file that is cut would end the process."""
+    column = WebdatasetSource(folder).column("tokens")
+    again = WebdatasetSource(folder).column("tokens").values.tolist()
+    (folder / COLUMNS_FOLDER / read_columns(folder).columns["tokens"].file).write_bytes(b"")
+    assert column.values.tolist() == again
+
+
 def test_fields_of_rows_are_columns(tmp_path):
     datasets = pytest.importorskip("datasets")
     jsonl = write_lines(tmp_path / "rows.jsonl", ROWS)
