@@ -25,6 +25,7 @@ import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from accelerate import Accelerator
 from accelerate.utils import DataLoaderConfiguration
+from lightning_fabric import Fabric
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.state_dict import get_model_state_dict
 from torch.distributed.fsdp import fully_shard
@@ -261,6 +262,24 @@ def under_accelerate(folder: Path, step: Any, *, resumed: bool) -> None:
         accelerator.save_state(str(folder / "accelerate"))
 
 
+def under_fabric(folder: Path, step: Any, *, resumed: bool) -> None:
+    fabric = Fabric(accelerator="cpu", devices=dist.get_world_size(), strategy="ddp")
+    fabric.launch()
+    loader, model, file = get_loader(batches(BATCHES)), Model(), folder / "fabric.ckpt"
+    model, optimizer = fabric.setup(model, torch.optim.SGD(model.parameters(), lr=0.01))
+    if resumed:
+        loader.load_state_dict(fabric.load(file)["loader"])
+
+    def train(batch: Numbers) -> None:
+        fabric.backward(model(**batch)["loss"])
+        optimizer.step()
+        step(batch)
+
+    loops(loader, train, resumed=resumed)
+    if not resumed:
+        fabric.save(file, {"model": model, "loader": loader.state_dict()})
+
+
 class LoaderState(TrainerCallback):
     """Keeps the loader's state with a checkpoint of the Trainer."""
 
@@ -321,6 +340,7 @@ TRAIN = {
     "Accelerate": under_accelerate,
     "Hugging Face Trainer": under_transformers,
     "Lightning": under_lightning,
+    "Fabric": under_fabric,
 }
 
 
