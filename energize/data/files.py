@@ -259,10 +259,12 @@ class LocalFiles:
         # The system gives the lowest free number: it says how many are in use, here and elsewhere.
         allowed = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
         crowded = file.number >= allowed // 2 > 0
-        before = list(self._open)
-        for old in before if crowded else before[: max(0, len(before) + 1 - self._most_open)]:
+        self._open[path] = (
+            file  # first, so that threads that open others see it, and keep the bound
+        )
+        paths = list(self._open)
+        for old in paths[: len(paths) - 1 if crowded else max(0, len(paths) - self._most_open)]:
             self._open.pop(old, None)
-        self._open[path] = file
         return file
 
     def _check(self, path: str, file: _OpenFile) -> None:
