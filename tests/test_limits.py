@@ -23,6 +23,10 @@ from energize import (
     ParquetSource,
     ShardError,
     batch_pad_stack,
+    batch_stack,
+    concat_pad,
+    generic_batch,
+    generic_concat,
     get_loader,
 )
 from energize.core import limits
@@ -30,6 +34,7 @@ from energize.core.checks import check_processes
 from energize.data.mds import unpacked
 from energize.data.nv_meta import expand
 from energize.preparation.workers import map_in_order
+from tests.support.loading import loader_of
 from tests.support.refusals import check_refusals
 from tests.support.rows import write_lines, write_parquet
 
@@ -84,15 +89,31 @@ def test_what_few_bytes_are_decoded_to_is_counted_before_it_is_made(tmp_path, mo
     packed = zlib.compress(bytes(200_000))
     monkeypatch.setattr(limits, "DECODED_BYTES", 100_000)
     over = "too large when it is decoded, in bytes, "
-    row, one, many = np.zeros(1, dtype=np.int64), torch.zeros(1), torch.zeros(30_000)
+    row = np.zeros(1, dtype=np.int64)
     check_refusals({
         "rows": (lambda: ParquetSource(tmp_path / "rows.parquet")[0], ShardError, over),
         "words": (lambda: ParquetSource(tmp_path / "words.parquet")[0], ShardError, over),
         "a shard": (lambda: unpacked(packed, "gz", 200_000, "x"), ShardError, f"{over}200000"),
         "a line": (lambda: _raised(JsonSource(lines).read(row)), DataError, over),
-        "padding": (lambda: batch_pad_stack([one, many]), DecodeError, over),
     })  # fmt: skip
-    assert len(batch_pad_stack([many] * 9)) == 9
+
+
+def test_what_a_batch_takes_is_counted_before_it_is_made(monkeypatch):
+    """All its tensors together, padded, whatever joins them; a batch too large ends the run."""
+    monkeypatch.setattr(limits, "BATCH_BYTES", 250_000)
+    one, many = torch.zeros(1), torch.zeros(30_000)
+    over, twice = "a batch has too many bytes, padded, ", {"a": many[:25_000], "b": many[:25_000]}
+    dataset = BatchDataset(ListSource([twice] * 8), 2, generic_batch)
+    check_refusals({
+        "padding": (lambda: batch_pad_stack([one, many, one]), DecodeError, f"{over}360000"),
+        "stacked": (lambda: batch_stack([many] * 3), DecodeError, f"{over}360000"),
+        "joined": (lambda: concat_pad([many, many, many]), DecodeError, f"{over}360000"),
+        "fields": (lambda: generic_batch([twice] * 2), DecodeError, f"{over}400000"),
+        "batches": (lambda: generic_concat([twice] * 2), DecodeError, f"{over}400000"),
+        "a run": (lambda: next(iter(loader_of(dataset))), DecodeError, f"{over}400000"),
+    })  # fmt: skip
+    assert len(batch_pad_stack([many] * 2)) == 2
+    assert len(next(iter(loader_of(BatchDataset(ListSource([twice]), 1, generic_batch))))["a"]) == 1
 
 
 def _raised(items):

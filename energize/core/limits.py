@@ -56,8 +56,11 @@ SAMPLE_BYTES = 2048 * _MIB
 PARTS = 10_000
 
 # Bytes that a sample takes when all of it is unpacked and decoded, a group of rows of Parquet, an
-# unpacked shard; and those with which a batch is padded.
+# unpacked shard.
 DECODED_BYTES = 1024 * _MIB
+
+# Bytes of the tensors that a batch is made of, padded as they are.
+BATCH_BYTES = 8 * 1024 * _MIB
 
 # Samples of a batch, a global batch or a group.
 BATCH_ITEMS = 1_000_000
@@ -88,6 +91,7 @@ _COMPLAINTS = {
     "SAMPLE_BYTES": "a sample has too many bytes",
     "PARTS": "a sample has too many parts",
     "DECODED_BYTES": "it is too large when it is decoded, in bytes",
+    "BATCH_BYTES": "a batch has too many bytes, padded",
     "BATCH_ITEMS": "a batch has too many items",
     "ROWS": "the database has too many rows for one name",
     "PROCESSES": "there are too many processes for a core",
@@ -110,12 +114,15 @@ energize.core.limits.LEVELS'
     )
 
 
-class _Decoding(threading.local, ContextDecorator):
-    """A block, or a function, in which all that is decoded counts together, as that of one sample;
-    what is decoded outside of any counts alone. Blocks inside others are part of these.
+class _Budget(threading.local, ContextDecorator):
+    """A block, or a function, in which all that is counted counts together, as that of one sample
+    or batch; what is counted outside of any counts alone. Blocks inside others are part of these.
     """
 
     depth, counted = 0, 0
+
+    def __init__(self, name: str) -> None:
+        self.name = name
 
     def __enter__(self) -> None:
         self.depth += 1
@@ -125,22 +132,22 @@ class _Decoding(threading.local, ContextDecorator):
         if not self.depth:
             self.counted = 0
 
+    def spend(self, size: int, counted: int = 0) -> int:
+        """Count the bytes of something before it is made, or as it grows: then it was `counted` so
+        far. Return its size as it is counted now.
 
-decoding = _Decoding()
+        Raise `DecodeError` if that is too much. Time is counted so too, and not measured: what
+        fails once fails on every machine.
+        """
+        total = self.counted + max(size - counted, 0)
+        if total > globals()[self.name]:
+            raise DecodeError(over(self.name, total))
+        self.counted = total if self.depth else 0
+        return max(size, counted)
 
 
-def spend(size: int, counted: int = 0) -> int:
-    """Count the bytes of something before it is made of stored ones, or as it grows: then it was
-    `counted` so far. Return its size as it is counted now.
-
-    Raise `DecodeError` if that is too much. Time is counted so too, and not measured: what fails
-    once fails on every machine.
-    """
-    total = decoding.counted + max(size - counted, 0)
-    if total > DECODED_BYTES:
-        raise DecodeError(over("DECODED_BYTES", total))
-    decoding.counted = total if decoding.depth else 0
-    return max(size, counted)
+decoding = _Budget("DECODED_BYTES")
+batching = _Budget("BATCH_BYTES")
 
 
 def spend_pixels(count: int, pixel: int, data: bytes) -> None:
@@ -148,4 +155,4 @@ def spend_pixels(count: int, pixel: int, data: bytes) -> None:
     again, in scans of few bytes, which takes the time for about half a byte each.
     """
     scans = data.count(b"\xff\xda") if data.startswith(b"\xff\xd8") else 0
-    spend(count * (pixel + scans // 2))
+    decoding.spend(count * (pixel + scans // 2))

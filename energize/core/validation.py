@@ -344,7 +344,7 @@ def load_json(text: str | bytes) -> Any:
     `DecodeError` if they are too many.
     """
     letters: Any = ("{", "[", ",") if isinstance(text, str) else (b"{", b"[", b",")
-    limits.spend(len(text) + _VALUE_BYTES * sum(map(text.count, letters)))
+    limits.decoding.spend(len(text) + _VALUE_BYTES * sum(map(text.count, letters)))
     return parse_json(text)
 
 

@@ -211,6 +211,13 @@ class LocalFiles:
         self._crcs[path] = found
         return found
 
+    def know(self, path: str) -> None:
+        """Look at all bytes of a file of up to 16 MiB once: then it may be written anew with
+        these.
+        """
+        if path not in self._crcs and self.size(path) <= 2 * _RUN:
+            self.crc32(path)
+
     def check(self, path: str) -> None:
         """Raise `ShardError` if a file has changed since it was first read, unless all its bytes
         were looked at then, and are the same.

@@ -20,7 +20,7 @@ from energize.core.trace import Failed
 from energize.data.files import LocalFiles, files_at, own_errors, read_entries
 from energize.data.rows import FieldSource, Row, parsed_row
 from energize.data.source import ShardedSource, Window
-from energize.data.tar import CHECKSUM, ENTRY, KEPT, RANGE, changed, read_checksums
+from energize.data.tar import CHECKSUM, ENTRY, RANGE, changed, read_checksums
 from energize.errors import DatasetNotFoundError, EmptyDatasetError, NotPreparedError, ShardError
 
 
@@ -197,10 +197,9 @@ class JsonlSource(ShardedSource[dict[str, Any]], FieldSource[dict[str, Any]]):
 
     def stored(self, numbers: Sequence[int]) -> list[bytes]:
         """Return the bytes of these lines, numbers ascending, with what is around their JSON."""
-        path = str(self.path)
-        if self.samples * ENTRY < KEPT:
-            self._files.kept(jsonl_index_path(path))  # by which it is known again
-        entries = read_entries(self._files, jsonl_index_path(path), numbers, ENTRY, RANGE.size)
+        path, index = str(self.path), jsonl_index_path(str(self.path))
+        self._files.know(index)
+        entries = read_entries(self._files, index, numbers, ENTRY, RANGE.size)
         bounds = [RANGE.unpack(data) for data in entries]
         for number, (start, stop) in zip(numbers, bounds, strict=True):
             if not start < stop <= self.stored_bytes:

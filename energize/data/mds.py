@@ -142,7 +142,7 @@ def _raw_image(data: bytes) -> PIL.Image.Image:
     """Three numbers, width, height and the length of the mode's name, stand before the pixels."""
     width, height, length = np.frombuffer(data, "<u4", 3).tolist()
     mode = data[12 : 12 + length].decode("ascii")
-    limits.spend(4 * width * height)
+    limits.decoding.spend(4 * width * height)
     return PIL.Image.frombytes(mode, (width, height), data[12 + length :])
 
 
@@ -388,7 +388,7 @@ def unpacked(packed: bytes, compression: str | None, size: int, path: str) -> me
     cramjam = optional_module("cramjam", _EXTRA, f"reading {path}, which is compressed,")
     function = "decompress_raw_into" if kind == "snappy" else "decompress_into"
     try:
-        limits.spend(size)
+        limits.decoding.spend(size)
         data = bytearray(size)
         written = getattr(getattr(cramjam, _UNPACKERS[kind]), function)(packed, data)
         if written != size:

@@ -339,12 +339,12 @@ class ParquetSource(RowFiles):
         columns = None if self.columns is None else list(self.columns)
         with self._opened(path) as opened, limits.decoding:
             stored = opened.metadata.row_group(group)
-            counted = limits.spend(max(stored.total_byte_size, 8 * stored.num_rows))
+            counted = limits.decoding.spend(max(stored.total_byte_size, 8 * stored.num_rows))
             batches, size = [], 0
             for each in opened.iter_batches(_ROWS_DECODED, [group], columns):
                 batches.append(each)
                 size += each.nbytes
-                counted = limits.spend(size, counted)
+                counted = limits.decoding.spend(size, counted)
         arrow = optional_module("pyarrow", _EXTRA, _PARQUET)
         return arrow.Table.from_batches(batches).combine_chunks()  # of which rows are taken sooner
 

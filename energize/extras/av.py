@@ -253,7 +253,7 @@ def _read_frames(
         for clip, place in places[number]:
             first, last = spans[clip]
             if clips[clip] is None:
-                limits.spend((last - first + 1) * pixels.nbytes)
+                limits.decoding.spend((last - first + 1) * pixels.nbytes)
                 clips[clip] = np.empty((last - first + 1, *pixels.shape), dtype=np.uint8)
             if clips[clip].shape[1:] != pixels.shape:
                 _, height, width = pixels.shape
@@ -283,7 +283,9 @@ def _frames(
 
     with _opened(source, what) as container:
         stream = _required(_video_stream(container), what, "video stream")
-        limits.spend(_FRAME_PIXEL * stream.codec_context.width * stream.codec_context.height)
+        limits.decoding.spend(
+            _FRAME_PIXEL * stream.codec_context.width * stream.codec_context.height
+        )
         ahead, at, sought = numbered(container.decode(stream)), -1, False
         for number in wanted:
             key = index.keys[bisect_right(index.keys, number) - 1]
@@ -329,7 +331,7 @@ def _read_sounds(
             for clip, (start, end) in enumerate(spans):
                 low, high = max(0, start - position), min(count, end - position)
                 if low < high or (start == end and 0 <= start - position < count):
-                    limits.spend(2 * samples.nbytes)
+                    limits.decoding.spend(2 * samples.nbytes)
                     if not pieces[clip]:
                         starts[clip] = position + low
                     pieces[clip].append(samples[:, low : int(high)])

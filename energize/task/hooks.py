@@ -551,6 +551,7 @@ def concat_pad(
     if side not in ("left", "right"):
         raise ConfigError(f"concat_pad: side is 'left' or 'right', got {side!r}")
     if len({each.shape[1:] for each in batch}) == 1:
+        limits.batching.spend(sum(each.nbytes for each in batch))
         return torch.cat(list(batch))
     return _padded(batch, pad_value, side)
 
@@ -559,8 +560,8 @@ def _padded(
     batch: Sequence[torch.Tensor], pad_value: float, side: Literal["left", "right"]
 ) -> torch.Tensor:
     sizes = [max(dims) for dims in zip(*(each.shape[1:] for each in batch), strict=True)]
-    rows, stored = sum(map(len, batch)), sum(each.numel() for each in batch)
-    limits.spend(batch[0].element_size() * (rows * math.prod(sizes) - stored))
+    rows = sum(map(len, batch))
+    limits.batching.spend(batch[0].element_size() * rows * math.prod(sizes))
     joined = batch[0].new_full((rows, *sizes), pad_value)
     row = 0
     for each in batch:
@@ -573,6 +574,7 @@ def _padded(
     return joined
 
 
+@limits.batching
 def generic_concat(batch: Sequence[Any]) -> Any:
     """Return batches of one structure joined into one, field by field at any depth.
 
@@ -623,6 +625,11 @@ def batch_stack(batch: Sequence[torch.Tensor]) -> torch.Tensor:
             f"batch_stack: tensors of the shapes {', '.join(map(str, shapes[:8]))} cannot be "
             "stacked; resize them in encode_sample, or use batch_pad_stack"
         )
+    return _stacked(batch)
+
+
+def _stacked(batch: Sequence[torch.Tensor]) -> torch.Tensor:
+    limits.batching.spend(len(batch) * batch[0].nbytes)
     return torch.stack(list(batch))
 
 
@@ -638,7 +645,7 @@ def batch_pad_stack(batch: Sequence[torch.Tensor], *, pad_value: float = 0) -> t
     """
     check_alike(batch, "batch_pad_stack")
     if len({each.shape for each in batch}) == 1:
-        return torch.stack(list(batch))
+        return _stacked(batch)
     if batch[0].ndim > 2:
         text = f"tensors of shapes like {[tuple(each.shape) for each in batch[:2]]} {_UNEQUAL}"
         said_once("batch_pad_stack", "images", text, logging.WARNING)
@@ -670,6 +677,7 @@ def padding_mask(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
 _BATCHING = Joining(tensors=batch_pad_stack, from_samples=True)
 
 
+@limits.batching
 def generic_batch(batch: Sequence[Any]) -> Any:
     """Return samples of one structure as one batch of that structure, field by field at any depth.
 

@@ -169,7 +169,7 @@ def _by_pillow(data: bytes, spec: ImageSpec, *, orient: bool) -> PIL.Image.Image
 def unpacked_gzip(data: bytes) -> bytes:
     """Return what gzip packed, in any number of members."""
     counted = int.from_bytes(data[-4:], "little")  # what gzip itself wrote, of its last 4 GiB
-    limits.spend(counted)
+    limits.decoding.spend(counted)
     found, stream, rest = io.BytesIO(), io.BytesIO(data), b""
     members, unpacking = 0, None
     while rest := rest or stream.read(_AT_ONCE):
@@ -179,7 +179,7 @@ def unpacked_gzip(data: bytes) -> bytes:
                 continue
             members, unpacking = members + 1, zlib.decompressobj(zlib.MAX_WBITS | 16)
         found.write(unpacking.decompress(rest, _AT_ONCE))
-        counted = limits.spend(found.tell() + members * _MEMBER_BYTES, counted)
+        counted = limits.decoding.spend(found.tell() + members * _MEMBER_BYTES, counted)
         rest = unpacking.unconsumed_tail
         if unpacking.eof:
             rest, unpacking = unpacking.unused_data, None
@@ -213,7 +213,7 @@ def _array(data: bytes) -> np.ndarray[Any, Any]:
 def _unzipped(data: bytes) -> zipfile.ZipFile:
     packed = zipfile.ZipFile(io.BytesIO(data))
     size = sum(each.file_size for each in packed.infolist())
-    limits.spend(2 * size)
+    limits.decoding.spend(2 * size)
     return packed
 
 

@@ -310,6 +310,29 @@ def test_an_index_that_is_written_again_with_the_same_bytes_ends_nothing(tmp_pat
             source[0]
 
 
+def test_a_large_index_that_no_record_knows_may_be_written_again(tmp_path):
+    """More than 64 KiB, which are not kept in memory."""
+    lines = tmp_path / "lines.jsonl"
+    lines.write_text("{}\n" * 9000)
+    prepare_jsonl(lines)
+    prepared(tmp_path / "energon", (9000,))
+    energon = tmp_path / "energon" / "parts" / "d0.tar.idx"
+    for source, index in (
+        (WebdatasetSource(tmp_path / "energon"), energon),
+        (JsonlSource(lines), lines.with_name("lines.jsonl.idx")),
+    ):
+        read, data = repr(source[8000]), index.read_bytes()
+        for _ in range(2):
+            source._files._open.clear()
+            index.write_bytes(data)
+            os.utime(index, (1, 1))
+            assert repr(source[8000]) == read
+        source._files._open.clear()
+        index.write_bytes(data[:8] + data[:-8])  # each sample is said to be the one before
+        with pytest.raises(ShardError, match="idx has changed since it was first read"):
+            source[8999]
+
+
 def test_a_wrong_record_is_an_error_with_its_place(tmp_path):
     folder = recorded(tmp_path / "web", count=3)
 

@@ -199,7 +199,9 @@ def test_a_killed_trainer_leaves_nothing(tmp_path, body, method):
     trainer = Trainer(tmp_path, BODIES[body], method, READ_ALL)
     time.sleep(1.0 if body == "busy" else random.Random(method).uniform(0, 0.2))
     trainer.running.kill()
-    assert trainer.ended() == ""
+    said = trainer.ended()
+    # Python itself says so of a process that is being spawned at that moment.
+    assert not said or (method == "spawn" and said.count("EOFError") == said.count("Traceback"))
 
 
 @pytest.mark.parametrize("stopped", [0, 2])
