@@ -19,6 +19,7 @@ from energize.compat.stage_files import is_stage_file, read_stages, stage_node
 from energize.core.dataset import IndexedDataset
 from energize.core.lanes import WorkerConfig
 from energize.data.nv_meta import read_splits
+from energize.data.remote import path_of
 from energize.errors import ConfigError, DatasetNotFoundError, nearest
 from energize.metadataset.build import factory_of, get_train_dataset, get_val_dataset
 from energize.metadataset.models import read_metadataset
@@ -36,7 +37,10 @@ from energize.task.encoder import DefaultTaskEncoder, TaskEncoder
 from energize.task.load import LoadingCode, SampleDecoder, run_file
 
 MixPath = Annotated[
-    Path, typer.Argument(metavar="MIX", help="A metadataset, a stage file, or a prepared folder.")
+    Path,
+    typer.Argument(
+        metavar="MIX", parser=path_of, help="A metadataset, a stage file, or a prepared folder."
+    ),
 ]
 TrustCode = Annotated[
     list[Path] | None, Option(help="A folder whose sample_loader and part_filter files may be run.")
@@ -169,7 +173,10 @@ def _stand_ins(leaves: Sequence[Leaf]) -> dict[str, Any]:
 # What lies at a path: the split parts of a folder, or those that a file of a mix is made of.
 
 DataPath = Annotated[
-    Path, typer.Argument(metavar="PATH", help="A prepared folder, a .jsonl file, or a metadataset.")
+    Path,
+    typer.Argument(
+        metavar="PATH", parser=path_of, help="A prepared folder, a .jsonl file, or a metadataset."
+    ),
 ]
 SplitParts = Annotated[
     str | None, Option(help="Which splits, with commas between them; by default all.")

@@ -19,6 +19,7 @@ from energize.cli.look import show_columns, show_config, show_item, show_splits
 from energize.cli.mixes import is_folder, is_jsonl, object_named, takes
 from energize.data.media import MediaFilterConfig
 from energize.data.nv_meta import CRUDE, is_prepared
+from energize.data.remote import path_of
 from energize.energon.loading import prepare_metadataset
 from energize.errors import ConfigError, EnergizeError, nearest
 from energize.preparation import columns as measures
@@ -67,7 +68,10 @@ class Work:
 def prepare(
     path: Annotated[
         Path,
-        typer.Argument(help="A folder of tar shards, a .jsonl file, or a metadataset with joins."),
+        typer.Argument(
+            parser=path_of,
+            help="A folder of tar shards, a .jsonl file, or a metadataset with joins.",
+        ),
     ],
     work: Work,
     *,

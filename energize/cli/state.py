@@ -28,6 +28,7 @@ from energize.core.lazy import torch
 from energize.core.stream import State
 from energize.core.validation import parse_json
 from energize.data.files import absent, files_at, os_errors_as, read_file, told
+from energize.data.remote import path_of
 from energize.data.writing import write_new, writing
 from energize.errors import ConfigError, DatasetNotFoundError, StateError, StateMismatchError
 from energize.extras.plots import check_plot, draw, intervals_for
@@ -50,7 +51,10 @@ app = typer.Typer(
 )
 
 StatePath = Annotated[
-    Path, typer.Argument(metavar="STATE", help="A file with a state, or a folder of such.")
+    Path,
+    typer.Argument(
+        metavar="STATE", parser=path_of, help="A file with a state, or a folder of such."
+    ),
 ]
 
 
@@ -283,15 +287,16 @@ def _content(file: Path) -> Any:
     try:
         if _is_json(file):
             return parse_json(read_file(file, "JSON_BYTES").decode("utf-8"))
-        zipped = zipfile.is_zipfile(file)
-        for each in zipfile.ZipFile(file).infolist() if zipped else ():
+        here = files_at(file).local(os.fspath(file))
+        zipped = zipfile.is_zipfile(here)
+        for each in zipfile.ZipFile(here).infolist() if zipped else ():
             # What torch.save does not write, and what unpickling would not end.
             if each.compress_type != zipfile.ZIP_STORED:
                 raise StateError(f"{file} is compressed, and no file of torch.save")
             if each.filename.endswith(".pkl") and each.file_size > limits.JSON_BYTES:
                 raise StateError(f"{file}: {limits.over('JSON_BYTES', each.file_size)}")
         with warnings.catch_warnings(action="ignore"):  # of pickles, which are refused
-            return torch.load(file, map_location="cpu", weights_only=True, mmap=zipped)
+            return torch.load(here, map_location="cpu", weights_only=True, mmap=zipped)
     except pickle.UnpicklingError as reason:
         raise _refused(file, str(reason)) from None
     except OSError as reason:

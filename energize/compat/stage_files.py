@@ -31,6 +31,7 @@ from energize.core.lazy import optional_module, torch
 from energize.core.validation import KeyPath, Listed, check_depth, faults
 from energize.data.files import own_errors
 from energize.data.memory import HuggingFaceSource, SequenceSource
+from energize.data.remote import path_of
 from energize.datasets.order import RepeatDataset, ShuffleDataset
 from energize.datasets.stages import StagedDataset
 from energize.errors import (
@@ -209,7 +210,7 @@ def is_stage_file(path: str | os.PathLike[str]) -> bool:
     """Return whether a file is one of stages rather than a metadataset: TOML, or YAML with
     `training`.
     """
-    file = Path(path)
+    file = path_of(path)
     if file.suffix not in (".yaml", ".yml") or not file.is_file():
         return file.suffix == ".toml"
     text = read_yaml(file, [])
@@ -253,7 +254,7 @@ def read_stages(
     >>> [(stage.name, stage.start_step, stage.end_step) for stage in read_stages(file).stages]
     [('default', 0, 5), ('ablation', 5, 10)]
     """
-    file = Path(path)
+    file = path_of(path)
     problems: list[Problem] = []
     if file.suffix not in (".toml", ".yaml", ".yml"):
         raise MetadatasetError(f"{file}: expected a .toml or .yaml file of stages")

@@ -7,7 +7,6 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import entry_points
-from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 from urllib.parse import unquote, urlsplit
 
@@ -24,6 +23,7 @@ from energize.core.stream import State, counter_field
 from energize.core.trace import Failed, Reading, Request
 from energize.data.mds import INDEX, MdsSource
 from energize.data.nv_meta import META_FOLDER
+from energize.data.remote import path_of
 from energize.data.webdataset import WebdatasetSource
 from energize.datasets.order import ConcatDataset
 from energize.datasets.quota import SAMPLING_METHODS, ComposedDataset, ComposedSamples
@@ -122,7 +122,7 @@ class Stream:
         split = self.split or split
         url = urlsplit(self.remote or "")
         given = [self.local, unquote(url.path) if url.scheme == "file" else self.remote]
-        folders = [Path(each) for each in given if each and "://" not in each]
+        folders = [path_of(each) for each in given if each]
         for folder in folders:
             if (folder / split / INDEX).exists():
                 return MdsSource(

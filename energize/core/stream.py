@@ -31,7 +31,17 @@ from energize.core.arrays import Int64Array, rows_by_value
 from energize.core.description import functions_of
 from energize.core.lanes import SINGLE_LANE, Lane
 from energize.core.rng import derive, hash_positions
-from energize.core.trace import MAX_ATTEMPTS, Failed, Origin, Reading, Request, Routes, Trace
+from energize.core.trace import (
+    MAX_ATTEMPTS,
+    Ahead,
+    Failed,
+    Origin,
+    Reading,
+    Request,
+    Routes,
+    Trace,
+    expect,
+)
 from energize.core.validation import short
 from energize.errors import EmptyDatasetError, StateError, SubstitutionError
 
@@ -178,6 +188,7 @@ class CountingCursor(Cursor[T]):
         self._positions = range(start + lane.index, self._end, lane.count)
         self._taken = self._fetched = 0
         self._waiting: deque[T] = deque()
+        self._ahead = Ahead(dataset)
         self._watch = dataset._watcher(lane)
 
     def __next__(self) -> T:
@@ -196,11 +207,16 @@ class CountingCursor(Cursor[T]):
             self._taken = -(-(self._end - self._start) // self._lane.count)
             raise StopIteration
         began = time.perf_counter()
+        self._ahead(self._fetched, self._coming)
         at = np.arange(chunk.start, chunk.stop, chunk.step, dtype=np.int64)
         self._waiting.extend(Trace(self._dataset, at).items(self._reading))
         self._fetched += len(chunk)
         if time.perf_counter() - began < _AT_ONCE_SECONDS:
             self._at_once = min(2 * self._at_once, self._dataset._read_ahead)
+
+    def _coming(self, turns: Int64Array) -> Int64Array:
+        at = self._positions.start + turns * self._lane.count
+        return at[at < self._end]
 
     @property
     def origin(self) -> tuple[Origin, ...]:
@@ -364,8 +380,11 @@ class IndexedStream(Stream[T]):
         self._dataset, self._reading = dataset, reading
         self._coming: deque[int] = deque()
         self._read: deque[tuple[int, T]] = deque()
+        self._far = any(source.remote for source in dataset.sources)
 
     def ahead(self, positions: Int64Array) -> None:
+        if self._far:
+            expect(self._dataset, positions)
         self._coming.extend(positions.tolist())
 
     def at(self, position: int, attempt: int = 0) -> T:

@@ -40,6 +40,9 @@ making: ContextVar[int] = ContextVar("making")
 
 # How items are read, and samples that fail.
 
+AHEAD = 256
+"""Samples of object storage that are fetched before they are asked for, by who reads them."""
+
 MAX_ATTEMPTS = 256
 """How many samples in a row may fail at one position before it is an error: enough for encoders
 that leave out nine of ten, where one position in 10**11 needs more."""
@@ -360,6 +363,36 @@ class Trace:
 def read_items(dataset: IndexedDataset[T], positions: Int64Array, reading: Reading) -> list[T]:
     """Return the items at `positions`, see `Trace.items`."""
     return Trace(dataset, positions).items(reading)
+
+
+class Ahead:
+    """Has samples that lie in object storage fetched before they are read: of the items at the next
+    positions of a dataset, so many that they are of `AHEAD` samples.
+    """
+
+    def __init__(self, dataset: IndexedDataset[Any]) -> None:
+        self._dataset, self._each, self._expected = dataset, 1.0, 0
+        self._far = any(source.remote for source in dataset.sources)
+
+    def __call__(self, turn: int, positions: Callable[[Int64Array], Int64Array]) -> None:
+        """Expect the items from `turn` on to be asked for; `positions` are those at turns."""
+        until = turn + max(1, int(AHEAD / self._each))
+        begin = max(turn, self._expected)
+        if not self._far or begin >= until or until - begin < (until - turn) // 4:
+            return
+        at = positions(np.arange(begin, until, dtype=np.int64))
+        self._expected = until
+        if len(at):
+            self._each = max(1.0, expect(self._dataset, at) / len(at))
+
+
+def expect(dataset: IndexedDataset[Any], positions: Int64Array) -> int:
+    """Have the samples that items are made of fetched; return how many these are."""
+    refs = Trace(dataset, positions).refs()
+    for number, rows in rows_by_value(refs.source):
+        if dataset.sources[number].remote:
+            dataset.sources[number].expect(refs.index[rows])
+    return len(refs)
 
 
 def _substituted(

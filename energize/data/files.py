@@ -1,7 +1,7 @@
 """The seam through which everything in a data folder is read: sizes, ranges of bytes, names.
 
-`files_at` gives what reads the files at a path: `LocalFiles`, of mounted file systems; object
-storage would be one more class of these methods. They raise OSError naming the path, and
+`files_at` gives what reads the files at a path: `LocalFiles`, of mounted file systems, or those of
+object storage (`energize.data.remote`). They raise OSError naming the path, and
 `ShardError` for a file that has changed since it was first read. `os_errors_as` makes errors of
 ours of the former, `again` tries once more what may pass: a disk, or the server behind it, that
 fails for a moment must not end a run, and is never bad data of a sample.
@@ -13,10 +13,12 @@ import errno
 import io
 import logging
 import os
+import re
 import resource
 import stat
 import time
 import zlib
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial, wraps
@@ -39,7 +41,12 @@ _GAP = 32 * 1024
 # Neighbouring ranges are read together up to this many bytes.
 _RUN = 8 * 1024 * 1024
 
+# An index in object storage of up to so many bytes is read whole.
+_WHOLE = 64 * 1024 * 1024
+
 _MOST_OPEN = 128
+
+URL = re.compile(r"(?!file:)(?P<root>[a-z][a-z0-9+.-]*://(?P<host>[^/?#]*))(?P<key>.*)", re.S)
 _PAUSE = 0.5
 
 _KINDS = {stat.S_IFDIR: "directory", stat.S_IFIFO: "named pipe", stat.S_IFSOCK: "socket"}
@@ -98,7 +105,59 @@ class _OpenFile:
             os.close(self.number)
 
 
-class LocalFiles:
+class Files(ABC):
+    """What reads files, by their paths."""
+
+    remote = False
+    """Whether each call of a function takes a while, and several at once no longer."""
+
+    @abstractmethod
+    def size(self, path: str) -> int:
+        """Return the bytes of a file."""
+
+    @abstractmethod
+    def whole(self, path: str, most: str | None = None) -> bytes:
+        """Return all bytes of a file as it is now; no more than the limit `most`."""
+
+    @abstractmethod
+    def read_ranges(
+        self, path: str, starts: Sequence[int], stops: Sequence[int]
+    ) -> Iterator[bytes]:
+        """Yield the bytes of each range, given in ascending order. Ranges that lie close together
+        are read at once.
+        """
+
+    def read(self, path: str, start: int = 0, stop: int | None = None) -> bytes:
+        """Return the bytes from `start` to before `stop`, to the end by default."""
+        return next(self.read_ranges(path, [start], [self.size(path) if stop is None else stop]))
+
+    def plan(self, path: str, starts: Sequence[int], stops: Sequence[int]) -> None:  # noqa: B027
+        """Have ranges fetched that will be read soon; the whole file without any."""
+
+    @abstractmethod
+    def kept(self, path: str) -> bytes:
+        """Return a whole small file, which is read once."""
+
+    @abstractmethod
+    def crc32(self, path: str) -> int:
+        """Return the CRC-32 of a whole file, which may be written anew with these bytes."""
+
+    def know(self, path: str) -> None:  # noqa: B027
+        """Look at all bytes of a file once, so that it may be written anew with these."""
+
+    def check(self, path: str) -> None:  # noqa: B027
+        """Raise `ShardError` if a file has changed since it was first read."""
+
+    @abstractmethod
+    def exists(self, path: str) -> bool:
+        """Return whether there is a file."""
+
+    @abstractmethod
+    def local(self, path: str) -> str:
+        """Return a path by which libraries that open files themselves may read this one."""
+
+
+class LocalFiles(Files):
     """Files of mounted file systems, the last `most_open` of which stay open between reads.
 
     Reads have no position, so that any number of threads and forked processes may use one object. A
@@ -118,15 +177,9 @@ class LocalFiles:
         return partial(LocalFiles, follow=self._follow), (self._most_open,)
 
     def size(self, path: str) -> int:
-        """Return the bytes of a file."""
         return (self._open.get(path) or self._file(path)).signature[0]
 
-    def read(self, path: str, start: int = 0, stop: int | None = None) -> bytes:
-        """Return the bytes from `start` to before `stop`, to the end by default."""
-        return next(self.read_ranges(path, [start], [self.size(path) if stop is None else stop]))
-
     def whole(self, path: str, most: str | None = None) -> bytes:
-        """Return all bytes of a file, which does not stay open; no more than the limit `most`."""
         try:
             file = _OpenFile(path, 0 if self._follow else os.O_NOFOLLOW)
             size = file.signature[0]
@@ -143,10 +196,8 @@ class LocalFiles:
     def read_ranges(
         self, path: str, starts: Sequence[int], stops: Sequence[int]
     ) -> Iterator[bytes]:
-        """Yield the bytes of each range, given in ascending order. Ranges that lie close together
-        are read at once.
-
-        That the file has not changed is known before the bytes of the last read are given.
+        """As `Files` says; that the file has not changed is known before the bytes of the last read
+        are given.
         """
         first, count = 0, len(starts)
         while first < count:
@@ -196,7 +247,6 @@ class LocalFiles:
         return b"".join(pieces)
 
     def kept(self, path: str) -> bytes:
-        """Return a whole small file, which is read once."""
         file = self._open.get(path) or self._file(path)
         if file.kept is None:
             file.kept = self.read(path)
@@ -204,7 +254,6 @@ class LocalFiles:
         return file.kept
 
     def crc32(self, path: str) -> int:
-        """Return the CRC-32 of a whole file, which may be written anew with these bytes."""
         found, size = 0, self.size(path)
         for start in range(0, size, _RUN):
             found = zlib.crc32(self.read(path, start, min(start + _RUN, size)), found)
@@ -234,11 +283,9 @@ class LocalFiles:
         again(lambda: self._check(path, self._file(path)), path, before=forget)
 
     def exists(self, path: str) -> bool:
-        """Return whether there is a file."""
         return path in self._open or exists(path)
 
     def local(self, path: str) -> str:
-        """Return a path by which libraries that open files themselves may read this one."""
         self._file(path)  # who reads it would wait for a named pipe
         return path
 
@@ -290,7 +337,7 @@ class FileStream(io.RawIOBase):
     b'\"\"\"'
     """
 
-    def __init__(self, files: LocalFiles, path: str) -> None:
+    def __init__(self, files: Files, path: str) -> None:
         self._files, self._path = files, path
         self._size, self._at = files.size(path), 0
 
@@ -324,9 +371,23 @@ class FileStream(io.RawIOBase):
         return len(data)
 
 
-def files_at(path: AnyPath) -> LocalFiles:
-    """Return what reads the files at a path and below it."""
-    return LocalFiles()
+def files_at(path: AnyPath, *, follow: bool = True) -> Files:
+    """Return what reads the files at a path and below it; without `follow`, a link is no file."""
+    if is_url(path):
+        from energize.data.remote import files
+
+        return files()
+    return LocalFiles(follow=follow)
+
+
+def is_url(path: object) -> bool:
+    """Return whether a path is one of object storage.
+
+    >>> is_url("s3://bucket/web"), is_url("/data/web"), is_url("file:///data/web")
+    (True, False, False)
+    """
+    text = os.fspath(path) if isinstance(path, str | os.PathLike) else ""
+    return "://" in text and URL.match(text) is not None
 
 
 def read_file(path: AnyPath, most: str | None = None) -> bytes:
@@ -344,6 +405,10 @@ def exists(path: AnyPath, *, follow: bool = True) -> bool:
     >>> exists("/"), exists("/nowhere"), exists("no\0path")
     (True, False, False)
     """
+    if is_url(path):
+        from energize.data.remote import path_of
+
+        return path_of(path).exists()
     with suppress(ValueError):
         try:
             again(lambda: os.stat(path, follow_symlinks=follow), path)
@@ -505,9 +570,12 @@ def _text(place: object) -> str:
 
 
 def read_entries(
-    files: LocalFiles, path: str, numbers: Sequence[int], stride: int, size: int
+    files: Files, path: str, numbers: Sequence[int], stride: int, size: int
 ) -> Iterator[bytes]:
     """Yield `size` bytes of each of these entries of a file, ascending, `stride` bytes apart."""
+    if files.remote and files.size(path) <= _WHOLE:
+        whole = files.kept(path)
+        return (whole[number * stride : number * stride + size] for number in numbers)
     starts = [number * stride for number in numbers]
     return files.read_ranges(path, starts, [start + size for start in starts])
 

@@ -10,14 +10,15 @@ from __future__ import annotations
 
 import os
 import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from energize.core.description import digest
 from energize.core.trace import Failed
-from energize.data.files import LocalFiles, files_at, own_errors, read_entries
+from energize.data.files import Files, files_at, own_errors, read_entries
+from energize.data.remote import path_of
 from energize.data.rows import FieldSource, Row, parsed_row
 from energize.data.source import ShardedSource, Window
 from energize.data.tar import CHECKSUM, ENTRY, RANGE, changed, read_checksums
@@ -50,7 +51,7 @@ def _disagreement(path: str, what: str) -> ShardError:
     )
 
 
-def _counted(files: LocalFiles, path: str, checksums: bool) -> int:
+def _counted(files: Files, path: str, checksums: bool) -> int:
     """Return how many samples a file has, by an index that fits it, and as many checksums."""
     index, crc, size = jsonl_index_path(path), jsonl_checksums_path(path), files.size(path)
     if not files.exists(index):
@@ -117,7 +118,7 @@ class JsonlSource(ShardedSource[dict[str, Any]], FieldSource[dict[str, Any]]):
         seed: int = 0,
         occurrence: int = 0,
     ) -> None:
-        file = Path(path)
+        file = path_of(path)
         if not file.is_file():
             raise DatasetNotFoundError(f"{file} does not exist, or is no file")
         files = files_at(file)
@@ -199,8 +200,7 @@ class JsonlSource(ShardedSource[dict[str, Any]], FieldSource[dict[str, Any]]):
         """Return the bytes of these lines, numbers ascending, with what is around their JSON."""
         path, index = str(self.path), jsonl_index_path(str(self.path))
         self._files.know(index)
-        entries = read_entries(self._files, index, numbers, ENTRY, RANGE.size)
-        bounds = [RANGE.unpack(data) for data in entries]
+        bounds = [RANGE.unpack(data) for data in self._entries(numbers)]
         for number, (start, stop) in zip(numbers, bounds, strict=True):
             if not start < stop <= self.stored_bytes:
                 raise _disagreement(path, f"sample {number} is said to be bytes {start} to {stop}")
@@ -216,6 +216,25 @@ class JsonlSource(ShardedSource[dict[str, Any]], FieldSource[dict[str, Any]]):
             texts.append(text[1:] if number else text)
         return texts
 
+    def _expect_shard(self, shard: int, numbers: list[int]) -> bool:
+        path, index = str(self.path), jsonl_index_path(str(self.path))
+        if not self._asked:
+            self._asked.append(index)
+            self._files.plan(index, [], [])
+            return False
+        bounds = [RANGE.unpack(data) for data in self._entries(numbers)]
+        self._files.plan(path, [max(0, each[0] - 1) for each in bounds], [e[1] for e in bounds])
+        return True
+
     @cached_property
-    def _files(self) -> LocalFiles:
+    def _asked(self) -> list[str]:
+        return []
+
+    def _entries(self, numbers: Sequence[int]) -> Iterator[bytes]:
+        return read_entries(
+            self._files, jsonl_index_path(str(self.path)), numbers, ENTRY, RANGE.size
+        )
+
+    @cached_property
+    def _files(self) -> Files:
         return files_at(self.path)

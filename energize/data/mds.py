@@ -34,9 +34,10 @@ from energize.core.description import digest
 from energize.core.lazy import optional_module
 from energize.core.trace import Failed
 from energize.core.validation import Listed, load_json, parse_json, read_document
-from energize.data.files import LocalFiles, Recent, files_at, own_errors
+from energize.data.files import Files, Recent, files_at, own_errors
 from energize.data.media import open_image
 from energize.data.nv_meta import is_inside
+from energize.data.remote import path_of
 from energize.data.source import ShardedSource
 from energize.errors import (
     ConfigError,
@@ -274,6 +275,10 @@ class Layout(Loose):
 INDEX = "index.json"
 
 _UNPACKED_BYTES = 2**29
+
+# Of tables of offsets of shards in object storage, which are read whole; and what follows one.
+_TABLE_BYTES = 2**26
+_HEADER = 2**14
 # Offsets have 32 bits, so no file of a shard is larger.
 _MOST_BYTES = 2**32
 _LONGEST_HEADER = 16 * 1024 * 1024
@@ -458,10 +463,10 @@ class MdsSource(ShardedSource[dict[str, Any]]):
         occurrence: int = 0,
     ) -> None:
         self._freeze(
-            path=Path(path),
+            path=path_of(path),
             split=split,
             validate_hash=validate_hash,
-            entries=read_mds_index(Path(path) / split),
+            entries=read_mds_index(path_of(path) / split),
             seed=seed,
             occurrence=occurrence,
             allow_pickles=allow_pickles,
@@ -510,10 +515,7 @@ class MdsSource(ShardedSource[dict[str, Any]]):
             for each in {shard, *unread.tolist()}.difference(self._looked_at):
                 self._compare(self.entries[each])
                 self._looked_at.add(each)
-        # The two offsets of a sample are those of its start and its end.
-        at = [4 * (number + 1) for number in numbers]
-        found = b"".join(self._ranges(entry, entry.parts[0], at, [each + 8 for each in at]))
-        starts, stops = np.frombuffer(found, "<u4").reshape(-1, 2).T.tolist()
+        starts, stops = self._offsets(entry, numbers)
         begin = 4 * (entry.samples + 2) if entry.raw_meta is None else 0
         for number, start, stop in zip(numbers, starts, stops, strict=True):
             if not begin <= start <= stop <= entry.raw_data.size:
@@ -523,6 +525,43 @@ class MdsSource(ShardedSource[dict[str, Any]]):
         return [
             self._decoded(shard, number, text) for number, text in zip(numbers, texts, strict=True)
         ]
+
+    def _offsets(self, entry: MdsShard, numbers: list[int]) -> tuple[list[int], list[int]]:
+        """Return where samples start and end."""
+        part, at = entry.parts[0], [4 * (number + 1) for number in numbers]
+        if self._files.remote:
+            end = 4 * (entry.samples + 2)
+            read = partial(self._ranges, entry, part, [0], [end])
+            table = self._tables.get(self._path(part[0]), lambda: next(read()))
+            found = b"".join(table[each : each + 8] for each in at)
+        else:
+            found = b"".join(self._ranges(entry, part, at, [each + 8 for each in at]))
+        starts, stops = np.frombuffer(found, "<u4").reshape(-1, 2).T.tolist()
+        return starts, stops
+
+    @cached_property
+    def _tables(self) -> Recent[str, bytes]:
+        return Recent(_TABLE_BYTES, len)
+
+    def _expect_shard(self, shard: int, numbers: list[int]) -> bool:
+        entry = self.entries[shard]
+        (head, packed), (data, _) = entry.parts[0], entry.parts[-1]
+        path, known = self._path(head), shard in self._looked_at
+        if packed is not None or self.validate_hash is not None:
+            whole = [each for part in entry.parts for each in part if each is not None]
+            for each in (whole if packed is None else [packed]) if not known else ():
+                self._files.plan(self._path(each), [], [])
+        elif path in self._asked:
+            self._files.plan(self._path(data), *self._offsets(entry, numbers))
+        else:
+            self._asked.add(path)
+            self._files.plan(path, [0], [min(4 * (entry.samples + 2) + _HEADER, head.size)])
+            return False
+        return True
+
+    @cached_property
+    def _asked(self) -> set[str]:
+        return set()
 
     def _decoded(self, shard: int, number: int, data: bytes) -> dict[str, Any] | Failed:
         where = self._where(shard, number)
@@ -617,7 +656,7 @@ class MdsSource(ShardedSource[dict[str, Any]]):
         return str(self.path / self.split)
 
     @cached_property
-    def _files(self) -> LocalFiles:
+    def _files(self) -> Files:
         return files_at(self._folder)
 
     @cached_property

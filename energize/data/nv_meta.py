@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import reprlib
 from collections.abc import Iterable, Mapping, Sequence
@@ -20,6 +19,7 @@ from energize.core import limits
 from energize.core.samples import is_own_module
 from energize.core.validation import Listed, Model, read_document, short
 from energize.data.files import absent, exists
+from energize.data.remote import path_of
 from energize.errors import (
     DatasetError,
     DatasetNotFoundError,
@@ -200,10 +200,10 @@ def read_info(path: str | Path) -> Info:
     prepared, `DatasetError` if the file is wrong.
     """
     for name in INFO_NAMES:
-        found = read_document(Path(path) / META_FOLDER / name, _INFO)
+        found = read_document(path_of(path) / META_FOLDER / name, _INFO)
         if found is not None:
             return found
-    raise _unprepared(Path(path))
+    raise _unprepared(path_of(path))
 
 
 def _unprepared(path: Path) -> DatasetError:
@@ -211,14 +211,14 @@ def _unprepared(path: Path) -> DatasetError:
     if not path.exists():
         there: list[str] = []
         with suppress(OSError):
-            there = sorted({*os.listdir(path.absolute().parent)} - {path.name})
+            there = sorted({each.name for each in path.absolute().parent.iterdir()} - {path.name})
         hint = in_place_of(path) or nearest(path.name, there)
         return DatasetNotFoundError(f"{path} {absent(path)}{hint}")
     if not path.is_dir():
         text = f"{path} is a file; a prepared dataset is a folder of tar shards"
         return NotPreparedError(text + in_place_of(path))
     with suppress(FileNotFoundError, NotADirectoryError):
-        os.stat(f"{path / META_FOLDER}/.")  # where it may not be entered, nobody knows
+        next((path / META_FOLDER).iterdir(), None)  # where it may not be entered, nobody knows
     prepared = [each for each in (path.parent, path.parent.parent) if is_prepared(each)]
     if prepared:
         return NotPreparedError(
@@ -279,7 +279,7 @@ def read_splits(path: str | Path, name: str = "split.yaml") -> Splits:
     Where there is no `split.yaml`, `split.json` is taken. Raise as `read_info` does.
     """
     names = (name, "split.json") if name == "split.yaml" else (name,)
-    return _file(Path(path), names, _SPLITS, "split file", ".yaml or .json")[1]
+    return _file(path_of(path), names, _SPLITS, "split file", ".yaml or .json")[1]
 
 
 def _file(
@@ -380,9 +380,9 @@ def read_dataset_yaml(
     Raise as `read_info` does, and `UntrustedCodeError` if the file asks for code of the data folder
     to be run, unless `code`: who gives it sees to what `code` of the answer names.
     """
-    file, found = _file(Path(path), (name,), _WITH_FACTORY, "dataset file", ".yaml")
+    file, found = _file(path_of(path), (name,), _WITH_FACTORY, "dataset file", ".yaml")
     if found.model_extra and (found.factory is None or is_own_module(found.module)):
-        _file(Path(path), (name,), _DATASET, "dataset file", ".yaml")  # says what is wrong
+        _file(path_of(path), (name,), _DATASET, "dataset file", ".yaml")  # says what is wrong
     for key in _CODE_KEYS:
         value = getattr(found, key)
         if isinstance(value, str) and not code:

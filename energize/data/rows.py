@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import glob
 import os
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property, partial
@@ -20,7 +21,8 @@ from energize.core.description import digest
 from energize.core.lazy import optional_module
 from energize.core.trace import Failed
 from energize.core.validation import load_json, parse_json
-from energize.data.files import FileStream, LocalFiles, Recent, files_at, own_errors
+from energize.data.files import Files, FileStream, Recent, files_at, is_url, own_errors
+from energize.data.remote import path_of
 from energize.data.source import ShardedSource, Source
 from energize.data.tar import check_unpacked
 from energize.errors import (
@@ -104,15 +106,20 @@ def data_files(given: DataFiles, owner: str) -> tuple[Path, ...]:
 
 
 def _matching(pattern: str, owner: str) -> list[Path]:
-    path = Path(pattern)
+    path = path_of(pattern)
     if path.is_file():
         return [path]
-    found = sorted(Path(name) for name in glob.glob(pattern, recursive=True))
+    if is_url(pattern):
+        before = re.split(r"[*?\[]", pattern, maxsplit=1)[0]
+        folder = before[: before.rindex("/")]
+        found = sorted(path_of(folder).glob(pattern[len(folder) + 1 :]))
+    else:
+        found = sorted(Path(name) for name in glob.glob(pattern, recursive=True))
     files = [each for each in found if each.is_file()]
     if not files:
         raise DatasetNotFoundError(
             f"{owner}: no file matches {pattern!r} (looked in {Path.cwd()}); files of a folder are "
-            "named with a pattern, folder/* say, and lie on a local or mounted file system"
+            "named with a pattern, folder/* say"
         )
     return files
 
@@ -169,7 +176,7 @@ class RowFiles(FieldSource[Row], ShardedSource[Row]):
         return f"{self.files[shard]}, row {number}"
 
     @cached_property
-    def _reader(self) -> LocalFiles:
+    def _reader(self) -> Files:
         return files_at(self.files[0])
 
 

@@ -6,6 +6,7 @@ import errno
 import os
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -13,13 +14,20 @@ from typing import Any, Self, TypeVar
 
 import numpy as np
 
-from energize.core.arrays import Int64Array
+from energize.core.arrays import Int64Array, rows_by_value
 from energize.core.columns import Column
 from energize.core.dataset import IndexedDataset
 from energize.core.rng import derive, hash_positions
 from energize.core.trace import Failed, Reading, SamplePlace
-from energize.data.files import again, os_errors_as, told
-from energize.errors import ColumnError, ConfigError, EmptyDatasetError, ShardError, nearest
+from energize.data.files import again, is_url, os_errors_as, told
+from energize.errors import (
+    ColumnError,
+    ConfigError,
+    DatasetError,
+    EmptyDatasetError,
+    ShardError,
+    nearest,
+)
 
 T = TypeVar("T")
 
@@ -154,6 +162,14 @@ class Source(IndexedDataset[T_co]):
     def run_length(self) -> int | None:
         """How many neighbouring samples are cheap to read together; None when it makes no odds."""
         return None
+
+    @property
+    def remote(self) -> bool:
+        """Whether it is worth saying which samples will be read soon, by `expect`."""
+        return False
+
+    def expect(self, indices: Int64Array) -> None:
+        """Have these samples fetched, which will be read soon; wait for nothing."""
 
     def where(self, index: int) -> str:
         """Return where sample `index` is, for messages."""
@@ -403,6 +419,29 @@ class ShardedSource(Source[T_co]):
 
     def read(self, indices: Int64Array) -> list[T_co | Failed]:
         return read_by_file(self._stored(indices), self._located, self._read_shard)
+
+    @cached_property
+    def remote(self) -> bool:
+        return is_url(self.location)
+
+    def expect(self, indices: Int64Array) -> None:
+        coming, self._unknown[:] = [*self._unknown, indices], []
+        shards, numbers = self._located(self._stored(np.concatenate(coming)))
+        for shard, rows in rows_by_value(shards):
+            with suppress(OSError, DatasetError):  # told when they are read
+                if not self._expect_shard(shard, np.unique(numbers[rows]).tolist()):
+                    self._unknown.append(np.concatenate(coming)[rows])
+
+    def _expect_shard(self, shard: int, numbers: list[int]) -> bool:
+        """Have samples of one shard fetched, numbers ascending, or what tells where they lie: then
+        it is False, and they are to be asked for again.
+        """
+        return True
+
+    @cached_property
+    def _unknown(self) -> list[Int64Array]:
+        """Samples to come, where it is not known yet where they lie."""
+        return []
 
     def _stored(self, indices: Int64Array) -> Int64Array:
         """Samples as they are numbered in all shards."""

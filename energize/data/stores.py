@@ -19,12 +19,12 @@ from energize.core.samples import SourceInfo
 from energize.core.stores import FileStore
 from energize.data.files import (
     FileStream,
-    LocalFiles,
     again,
     check_path,
     exists,
     files_at,
     is_path,
+    is_url,
     os_errors_as,
     own_errors,
     told,
@@ -32,6 +32,7 @@ from energize.data.files import (
 from energize.data.jsonl import JsonlSource
 from energize.data.media import MediaMetadataBase, deserialize_media_metadata
 from energize.data.nv_meta import META_FOLDER, SQLITE_NAME, is_prepared, read_info
+from energize.data.remote import path_of
 from energize.data.tar import BLOCK, padded, split_name, walk
 from energize.errors import (
     ConfigError,
@@ -142,7 +143,7 @@ class WebdatasetFileStore(_FolderStore):
 
     @own_errors
     def __init__(self, path: StorePath) -> None:
-        self.path = local_path(path)
+        self.path = store_path(path)
         info = read_info(self.path)
         if not (self.path / META_FOLDER / SQLITE_NAME).is_file():
             raise NotPreparedError(
@@ -229,7 +230,7 @@ class SystemFileStore(_FolderStore):
 
     @own_errors
     def __init__(self, base_dir: StorePath | None = None) -> None:
-        self.path = None if base_dir is None else local_path(base_dir)
+        self.path = None if base_dir is None else store_path(base_dir)
         if self.path is not None and not self.path.is_dir():
             raise DatasetNotFoundError(f"{self.path} does not exist, or is no folder")
 
@@ -245,7 +246,7 @@ class SystemFileStore(_FolderStore):
         """
         path = self._located(key)
         try:
-            return BufferedReader(FileStream(LocalFiles(follow=False), path))
+            return BufferedReader(FileStream(files_at(path, follow=False), path))
         except OSError as error:
             if error.errno in _NO_REGULAR_FILE:
                 raise DataError(f"{self}: {key!r} is no regular file") from error
@@ -298,7 +299,7 @@ class JsonlFileStore(_PathStore):
 
     @own_errors
     def __init__(self, jsonl_path: StorePath) -> None:
-        self.path = local_path(jsonl_path)
+        self.path = store_path(jsonl_path)
         self._lines = JsonlSource(self.path)
 
     def __len__(self) -> int:
@@ -317,15 +318,16 @@ class JsonlFileStore(_PathStore):
             return self._lines.stored([number])[0].strip(), source
 
 
+def store_path(path: StorePath) -> Path:
+    """Return the path of a store; raise `ConfigError` for what can be no path."""
+    return path_of(check_path(os.fspath(path)))
+
+
 def local_path(path: StorePath) -> Path:
-    """Return a path of this machine; raise `ConfigError` for a place that is not mounted here."""
-    text = os.fspath(path)
-    if "://" in text and not text.startswith("file://"):
-        raise ConfigError(
-            f"{text}: stores read files of local and mounted file systems only; copy the folder, "
-            "or mount the bucket, and give that path"
-        )
-    return Path(check_path(text.removeprefix("file://")))
+    """Return a path of this machine; raise `ConfigError` for one of object storage."""
+    if is_url(path):
+        raise ConfigError(f"{path}: what is written again and again is in a folder of the machine")
+    return store_path(path)
 
 
 def open_store(ref: StorePath, base: StorePath = ".") -> FileStore[Any]:
@@ -346,8 +348,8 @@ def open_store(ref: StorePath, base: StorePath = ".") -> FileStore[Any]:
     text = os.fspath(ref)
     scheme, separator, rest = text.partition("://")
     if separator and scheme == _FOLDER:
-        return SystemFileStore(local_path(base) / local_path(rest))
-    path = local_path(base) / local_path(text.removeprefix(f"{_FOLDER}+"))
+        return SystemFileStore(store_path(base) / store_path(rest))
+    path = store_path(base) / store_path(text.removeprefix(f"{_FOLDER}+"))
     if path.suffix == ".jsonl":
         return JsonlFileStore(path)
     if not is_prepared(path) and (path / META_FOLDER / SQLITE_NAME).is_file():

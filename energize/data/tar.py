@@ -24,7 +24,7 @@ from typing import NamedTuple
 
 from energize.core import limits
 from energize.core.trace import Failed
-from energize.data.files import FileStream, LocalFiles, files_at, os_errors_as, read_entries
+from energize.data.files import Files, FileStream, files_at, os_errors_as, read_entries
 from energize.data.nv_meta import ShardRecord
 from energize.errors import DataError, ShardError
 
@@ -441,7 +441,7 @@ def checksums_path(tar: str) -> str:
     return f"{os.path.splitext(tar)[0]}.tar.crc"
 
 
-def check_shard(files: LocalFiles, path: str, count: int, record: ShardRecord | None) -> None:
+def check_shard(files: Files, path: str, count: int, record: ShardRecord | None) -> None:
     """Compare a shard of `count` samples and its index with what was prepared. Where that is not
     known, with each other, where it costs little; a stale index is found by it.
 
@@ -471,7 +471,7 @@ def check_shard(files: LocalFiles, path: str, count: int, record: ShardRecord | 
         raise disagreement(path, f"by the index the samples end at byte {end}, but more follow")
 
 
-def _check_record(files: LocalFiles, path: str, size: int, record: ShardRecord) -> None:
+def _check_record(files: Files, path: str, size: int, record: ShardRecord) -> None:
     if size != record.bytes:
         raise _another(
             path,
@@ -503,7 +503,7 @@ def _check_crc(path: str, what: str, found: int, expected: int) -> None:
         raise _another(path, f"the CRC-32 of the {what} is {found:08x}, and was {expected:08x}")
 
 
-def check_checksums(files: LocalFiles, path: str, count: int, expected: int | None) -> None:
+def check_checksums(files: Files, path: str, count: int, expected: int | None) -> None:
     """Compare the checksums of a shard with what was written, which has to be known."""
     file = checksums_path(path)
     with os_errors_as(ShardError):
@@ -522,7 +522,7 @@ def check_checksums(files: LocalFiles, path: str, count: int, expected: int | No
         )
 
 
-def read_checksums(files: LocalFiles, path: str, numbers: Sequence[int]) -> list[int]:
+def read_checksums(files: Files, path: str, numbers: Sequence[int]) -> list[int]:
     """Return those of these samples, numbers ascending, as they were written."""
     found = read_entries(files, path, numbers, CHECKSUM, CHECKSUM)
     return [int.from_bytes(data, "little") for data in found]

@@ -22,8 +22,9 @@ from energize.core.description import digest
 from energize.core.trace import Failed
 from energize.data import tar
 from energize.data.columns import PreparedColumns, column_command
-from energize.data.files import LocalFiles, exists, files_at, own_errors, read_entries
+from energize.data.files import Files, exists, files_at, own_errors, read_entries
 from energize.data.nv_meta import ShardRecord, read_info, read_records, read_splits
+from energize.data.remote import path_of
 from energize.data.source import ShardedSource, narrowed
 from energize.data.tar import ENTRY, KEPT, RANGE, disagreement, index_path, scan
 from energize.errors import (
@@ -55,7 +56,7 @@ class ShardReader:
     Raise `ShardError` if shard and index cannot be read or do not belong together.
     """
 
-    files: LocalFiles
+    files: Files
     root: str
     name: str
     count: int
@@ -82,10 +83,8 @@ class ShardReader:
 
     def read(self, numbers: Sequence[int]) -> list[dict[str, Any] | Failed]:
         """Return these samples, numbers ascending; each a new dict, or why there is none."""
-        starts, stops = self._ranges(numbers)
-        ends = stops
-        if self.record is None:
-            ends = [min(stop + tar.NAME_BYTES, self.size) for stop in stops]
+        starts, ends = self.ranges(numbers)
+        stops = self._ranges(numbers)[1] if self.record is None else ends
         expected = None
         if self.checksums:
             expected = tar.read_checksums(self.files, tar.checksums_path(self.path), numbers)
@@ -104,6 +103,13 @@ class ShardReader:
                 sample = self._checked(sample, number, data, end)
             samples.append(sample)
         return samples
+
+    def ranges(self, numbers: Sequence[int]) -> tuple[list[int], list[int]]:
+        """Return the bytes that are read for these samples, numbers ascending."""
+        starts, stops = self._ranges(numbers)
+        if self.record is None:
+            stops = [min(stop + tar.NAME_BYTES, self.size) for stop in stops]
+        return starts, stops
 
     def _checked(
         self, sample: dict[str, Any] | Failed, number: int, data: bytes, end: int
@@ -285,11 +291,11 @@ class WebdatasetSource(ShardedSource[dict[str, Any]]):
         seed: int = 0,
         occurrence: int = 0,
     ) -> None:
-        split = read_split(Path(path), split_part, split_config)
+        split = read_split(path_of(path), split_part, split_config)
         if checksums:
-            _check_checksums(Path(path), split.shards, split.records)
+            _check_checksums(path_of(path), split.shards, split.records)
         self._freeze(
-            path=Path(path),
+            path=path_of(path),
             split_part=split_part,
             split_config=split_config,
             **split._asdict(),
@@ -413,6 +419,16 @@ class WebdatasetSource(ShardedSource[dict[str, Any]]):
     def _read_shard(self, shard: int, numbers: list[int]) -> list[dict[str, Any] | Failed]:
         return self._reader(shard).read(numbers)
 
+    def _expect_shard(self, shard: int, numbers: list[int]) -> bool:
+        files, path = self._files, f"{self._root}/{self.shards[shard]}"
+        if shard not in self._readers and path not in self._asked:
+            self._asked.add(path)
+            files.plan(index_path(path), [], [])
+            files.plan(path, [0, -tar.END_BYTES], [tar.END_BYTES, 0])
+            return False
+        files.plan(path, *self._reader(shard).ranges(numbers))
+        return True
+
     def _reader(self, shard: int) -> ShardReader:
         """Return what reads a shard; it is compared with its index when this process first asks for
         it.
@@ -442,8 +458,13 @@ class WebdatasetSource(ShardedSource[dict[str, Any]]):
         return excluded - np.arange(len(excluded))
 
     @cached_property
-    def _files(self) -> LocalFiles:
+    def _files(self) -> Files:
         return files_at(self.path)
+
+    @cached_property
+    def _asked(self) -> set[str]:
+        """Shards that are not open, and will be."""
+        return set()
 
     @cached_property
     def _readers(self) -> dict[int, ShardReader]:

@@ -12,10 +12,12 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from types import FrameType
 from typing import BinaryIO, Self
+from urllib.parse import quote
 
-from energize.data.files import os_errors_as
+from energize.data.files import is_url, os_errors_as
 from energize.errors import EnergizeError
 
 _SIGNALS = (signal.SIGTERM, signal.SIGHUP)
@@ -84,6 +86,7 @@ class NewFiles:
         self._token = secrets.token_hex(8)
         self._error = error
         self._finals: dict[Path, None] = {}
+        self._here: TemporaryDirectory[str] | None = None
 
     def __enter__(self) -> Self:
         return self
@@ -92,9 +95,15 @@ class NewFiles:
         for final in self._finals:
             with suppress(OSError, ValueError):  # the latter of what is no path
                 self.place(final).unlink(missing_ok=True)
+        if self._here is not None:
+            self._here.cleanup()
 
     def place(self, final: Path) -> Path:
-        """Return where `final` is until it gets its name."""
+        """Return where `final` is until it gets its name; on this machine, of one in a store."""
+        if is_url(final):
+            if self._here is None:
+                self._here = TemporaryDirectory(prefix="energize-")
+            return Path(self._here.name, quote(str(final), safe=""))
         return final.with_name(f"{final.name}.energize-{self._token}.tmp")
 
     def create(self, final: Path) -> BinaryIO:
@@ -119,7 +128,7 @@ class NewFiles:
         def settle(final: Path) -> None:
             made = self.place(final)
             with writing(final, self._error):
-                if mode is not None:
+                if mode is not None and not is_url(final):
                     made.chmod(mode)
                 _sync(made)
 
@@ -148,7 +157,10 @@ class NewFiles:
 
     def _rename(self, final: Path, done: list[Path]) -> None:
         with writing(final, self._error):
-            self.place(final).replace(final)
+            if is_url(final):
+                final.write_bytes(self.place(final).read_bytes())
+            else:
+                self.place(final).replace(final)
         done.append(final)
 
     def _sync_folders(self, finals: Iterable[Path]) -> None:
@@ -160,7 +172,7 @@ class NewFiles:
                     if reason.errno not in _WITHOUT_SYNC:
                         raise
 
-        _each(sync, dict.fromkeys(final.parent for final in finals))
+        _each(sync, dict.fromkeys(final.parent for final in finals if not is_url(final)))
 
 
 def _each(function: Callable[[Path], None], paths: Iterable[Path]) -> None:
@@ -182,6 +194,8 @@ def remove_left(folder: Path, of: Path | None = None) -> None:
     """Remove what killed writers left in a folder, or of one file there. Only who holds the lock of
     what is written knows that they are dead.
     """
+    if is_url(folder):
+        return
     with suppress(OSError), os.scandir(folder) as found:
         for each in found:
             final = each.name.rpartition(".energize-")[0]

@@ -42,6 +42,7 @@ from energize.data.nv_meta import (
     read_info,
     read_splits,
 )
+from energize.data.remote import path_of
 from energize.data.source import Source, Subset
 from energize.data.webdataset import WebdatasetSource, read_split
 from energize.errors import ConfigError, DataError, UntrustedCodeError
@@ -323,7 +324,7 @@ class BaseWebdatasetFactory(_Factory[T_co], WebdatasetPreparator):
         part_filter: PartFilter | None = None,
         **options: Any,
     ) -> None:
-        self.path, self.split_part = Path(path), split_part
+        self.path, self.split_part = path_of(path), split_part
         if not isinstance(getattr(self, "__sample_type__", None), type):
             raise ConfigError(
                 f"{type(self).__name__} has no __sample_type__: set it to the type of samples that "
@@ -571,7 +572,7 @@ class CrudeJsonlDatasetFactory(_Factory[CrudeSample]):
         subflavors: Mapping[str, Any] | None = None,
         **options: Any,
     ) -> None:
-        self.path = Path(path)
+        self.path = path_of(path)
         super().__init__(
             JsonlSource(self.path, seed=worker_config.seed_offset),
             SampleLoader(sample_type=CrudeSample, subflavors=subflavors or {}),
@@ -588,7 +589,7 @@ class CrudeJsonlDatasetFactory(_Factory[CrudeSample]):
 
         Raises what `energize.preparation.index.prepare_jsonl` raises.
         """
-        return prepare_jsonl(Path(path))
+        return prepare_jsonl(path_of(path))
 
 
 class DefaultCrudeJsonlDatasetFactory(CrudeJsonlDatasetFactory):
@@ -671,7 +672,7 @@ def get_dataset_from_config(
     unused = kwargs.pop("parallel_shard_iters", None)
     accepted("get_dataset_from_config", parallel_shard_iters=unused)
     code = loading_code(kwargs)
-    leaf = Leaf(Path(path), "train", subflavors or {}, dataset_config, split_config)
+    leaf = Leaf(path_of(path), "train", subflavors or {}, dataset_config, split_config)
     if leaf.is_jsonl and (dataset_config or split_config):
         raise ConfigError(
             f"{path}: dataset_config={dataset_config!r} and split_config={split_config!r} name "
@@ -737,7 +738,7 @@ def get_dataset_type(path: str | os.PathLike[str]) -> EnergonDatasetType:
     >>> get_dataset_type("/nowhere").value
     'invalid'
     """
-    found = Path(path)
+    found = path_of(path)
     if found.is_file():
         return _BY_NAME.get(found.suffix, EnergonDatasetType.INVALID)
     if is_prepared(found):
@@ -824,7 +825,7 @@ class WebdatasetMeta:
 
         Raises `SplitError`, `EmptyDatasetError`, and what reading `.nv-meta` raises.
         """
-        folder = Path(path)
+        folder = path_of(path)
         read = read_split(folder, split_part, split_config)
         splits = read_splits(folder, split_config or "split.yaml")
         known = list(read_info(folder).shard_counts)
@@ -839,7 +840,7 @@ class WebdatasetMeta:
 
 def get_info_shard_files(path: str | os.PathLike[str]) -> list[str]:
     """Return the names of all shards of the prepared folder `path`."""
-    return list(read_info(Path(path)).shard_counts)
+    return list(read_info(path_of(path)).shard_counts)
 
 
 if TYPE_CHECKING:

@@ -14,6 +14,7 @@ from energize.core.lazy import paths
 from energize.core.stores import FileStore
 from energize.data.files import absent, own_errors
 from energize.data.join import JoinedSource, remove_matches, write_matches
+from energize.data.remote import path_of
 from energize.data.source import Subset
 from energize.data.stores import SystemFileStore, open_store
 from energize.energon.factories import EnergonDatasetType, get_dataset_type
@@ -136,7 +137,7 @@ class DatasetLoader(DatasetLoaderInterface):
     """
 
     def __init__(self, path: str | os.PathLike[str], **settings: Any) -> None:
-        self.path = Path(path)
+        self.path = path_of(path)
         kept = "shuffle_over_epochs_multiplier"  # None is a value of it
         self.settings = {k: each for k, each in settings.items() if each is not None or k == kept}
 
@@ -201,10 +202,10 @@ class Metadataset(DatasetLoaderInterface):
         if isinstance(splits, MetadatasetFile):
             file: MetadatasetFile | None = splits
         else:
-            written = plain_values(_written(splits), Path(path), problems)
+            written = plain_values(_written(splits), path_of(path), problems)
             file = document(written, problems, weighs_all=False)
         if file is None:
-            raise as_error(Path(path), problems)
+            raise as_error(path_of(path), problems)
         self.file, self.path, self.splits = file, file.file, file.splits
 
     def node(self, split_part: str, asked: Folder, *, existing: bool = True) -> Node | Staged:
@@ -254,7 +255,7 @@ def load_dataset(
     folder = os.fspath(cast("str", path))
     if kind in (EnergonDatasetType.WEBDATASET, EnergonDatasetType.JSONL):
         return DatasetLoader(folder, **kwargs)
-    if not Path(folder).exists():
+    if not path_of(folder).exists():
         raise DatasetNotFoundError(f"{folder} {absent(folder)}")
     raise NotPreparedError(
         f"{folder} is no metadataset .yaml, no .jsonl file and no prepared folder; prepare it "

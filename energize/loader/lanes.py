@@ -15,11 +15,12 @@ from typing import Any, Generic, NamedTuple, TypeVar, cast
 
 import numpy as np
 
+from energize.core.arrays import Int64Array
 from energize.core.blends import NOT_EDITED, Edits
 from energize.core.dataset import IndexedDataset
 from energize.core.lanes import Lane
 from energize.core.stream import INFINITE, State
-from energize.core.trace import Reading, Trace
+from energize.core.trace import Ahead, Reading, Trace
 from energize.report.levels import NOTHING, Made, flat
 
 T = TypeVar("T")
@@ -68,6 +69,7 @@ class PositionLane(Generic[T]):
         self._dataset, self._span, self._lane, self._reading = dataset, span, lane, reading
         self._at, self._at_once = at, 1
         self._waiting: deque[T] = deque()
+        self._ahead = Ahead(dataset)
         self.left = 0
 
     def __next__(self) -> T:
@@ -77,16 +79,26 @@ class PositionLane(Generic[T]):
 
     def _read(self) -> None:
         began = time.perf_counter()
-        span, many = self._span, min(self._at_once, self.left)
-        turns = np.arange(self._at, self._at + many, dtype=np.int64)
-        at = span.start + self._lane.index + turns * self._lane.count
-        if many and at[-1] >= span.end:
-            copied = span.first + (at - span.first) % (span.end - span.first)
-            at = np.where(at >= span.end, copied, at)
+        many = min(self._at_once, self.left)
+        self._ahead(self._at, self._coming)
+        at = self._positions(np.arange(self._at, self._at + many, dtype=np.int64))
         self._waiting.extend(Trace(self._dataset, at).items(self._reading))
         self._at, self.left = self._at + many, self.left - many
         if time.perf_counter() - began < _AT_ONCE_SECONDS:
             self._at_once = min(2 * self._at_once, self._dataset._read_ahead)
+
+    def _positions(self, turns: Int64Array) -> Int64Array:
+        span = self._span
+        at = span.start + self._lane.index + turns * self._lane.count
+        if len(at) and at[-1] >= span.end:
+            copied = span.first + (at - span.first) % (span.end - span.first)
+            at = np.where(at >= span.end, copied, at)
+        return at
+
+    def _coming(self, turns: Int64Array) -> Int64Array:
+        """Return the positions of these turns that are no copies."""
+        at = self._span.start + self._lane.index + turns * self._lane.count
+        return at[at < self._span.end]
 
     def __len__(self) -> int:
         """Return how many items were read and not given."""

@@ -34,6 +34,7 @@ from energize.core import limits
 from energize.core.costs import ItemCost
 from energize.core.validation import KeyPath, Model, faults, short
 from energize.data.join import NONMATCH
+from energize.data.remote import path_of
 from energize.data.source import Subset
 from energize.datasets.quota import SAMPLING_METHODS
 from energize.errors import ConfigError
@@ -724,7 +725,7 @@ def read_metadataset(path: str | os.PathLike[str] | Mapping[str, Any]) -> Metada
         file = Path("<a mapping>")
         metadataset = document(plain_values(path, file, problems), problems)
     else:
-        file = Path(path)
+        file = path_of(path)
         metadataset = load(file, problems)
     if metadataset is None:
         raise as_error(file, problems)

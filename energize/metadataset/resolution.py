@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from fractions import Fraction
@@ -14,7 +13,8 @@ from typing import Any, TypeVar, cast
 
 from energize.core import limits
 from energize.core.validation import MOST_FAULTS, KeyPath, short
-from energize.data.files import absent, exists
+from energize.data.files import absent, exists, is_url
+from energize.data.remote import joined, path_of, tidied
 from energize.data.selection import OTHERS, Selection, selections
 from energize.data.source import nested
 from energize.errors import (
@@ -160,7 +160,7 @@ def resolve(
     if isinstance(source, Mapping):
         source = read_metadataset(source)
     outer = Inherited(Leaf(Path(), split_part))
-    file = source.file if isinstance(source, MetadatasetFile) else Path(source)
+    file = source.file if isinstance(source, MetadatasetFile) else path_of(source)
     resolver = _Resolver(file, existing)
     entry = (asked or _ENTRY).model_copy(update={"path": str(file)})
     if isinstance(source, MetadatasetFile):
@@ -323,7 +323,7 @@ class _Resolver:
                 "split_config": entry.split_config or keys.split_config,
             }
             given = entry.model_copy(update=configs)
-            leaf = self.follow(file.file.parent / entry.path, given, around, at)
+            leaf = self.follow(joined(file.file.parent, entry.path), given, around, at)
             if isinstance(leaf, Leaf) and not leaf.is_jsonl:
                 named = name if isinstance(name, str) else None
                 parts.append(JoinedPart(leaf, entry.nonmatch, named))
@@ -608,12 +608,12 @@ def resolved_store(ref: str, base: Path, *, existing: bool = True) -> str:
     """
     plain, name = ref.startswith(FILESYSTEM), ref.removeprefix(FILESYSTEM)
     kinds = f"a store is a prepared folder, a .jsonl file or {FILESYSTEM}FOLDER, on mounted disks"
-    if "\0" in ref or "://" in name:
-        raise ConfigError(f"{short(ref)} is remote or of an unknown kind; {kinds}")
-    path = Path(os.path.abspath(base / name))
+    if "\0" in ref or name.startswith((FILESYSTEM, "filesystem+")):
+        raise ConfigError(f"{short(ref)} is of an unknown kind; {kinds}")
+    path = tidied(joined(base, name))
     if existing and not exists(path):  # Path.exists raises for some names
         raise DatasetNotFoundError(f"{short(ref)} {absent(path)}, looked for {path}")
-    if os.path.isfile(path) and (plain or path.suffix != JSONL):
+    if path.is_file() and (plain or path.suffix != JSONL):
         raise ConfigError(f"{short(ref)} is a file; {kinds}")
     return f"{FILESYSTEM}{path}" if plain else str(path)
 
@@ -622,20 +622,18 @@ def _tidied(path: Path) -> Path:
     """Return the absolute path without `..` where that is the same folder; links keep their
     names.
     """
-    tidy = Path(os.path.abspath(path))
+    tidy = tidied(path)
     return tidy if tidy.exists() and tidy.samefile(path) else path.absolute()
 
 
 def _not_found(path: Path, given: str) -> str:
-    if re.match(r"(?!file:)\w[\w+.-]+:/", given):  # a `Path` has one of the two slashes
-        return f"{short(given)} is remote; this version reads local folders, so mount it or copy it"
-    text = f"{short(given)} {absent(path)}, looked for {os.path.abspath(path)}"
+    text = f"{short(given)} {absent(path)}, looked for {tidied(path)}"
     if given.startswith("~"):
         return f"{text}; ~ is not expanded, write ${{HOME}}{given[1:]}"
     if "$" in given:
         return f"{text}; a variable is written ${{NAME}}"
-    if not os.access(path.parent, os.R_OK | os.X_OK):
+    if not is_url(path) and not os.access(path.parent, os.R_OK | os.X_OK):
         return f"{text}, in a folder that does not exist or cannot be read"
     there = [each.name for each in islice(path.parent.iterdir(), _LISTED)]
     near = nearest(path.name, [name for name in there if name != path.name])
-    return text + (in_place_of(Path(given)) or near)
+    return text + (in_place_of(path_of(given)) or near)

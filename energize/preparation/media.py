@@ -16,7 +16,7 @@ from typing import Any, BinaryIO
 from energize.data.files import os_errors_as
 from energize.data.media import MediaFilterConfig, serialize_media_metadata
 from energize.data.nv_meta import META_FOLDER, SQLITE_NAME, is_prepared, read_info
-from energize.data.stores import SystemFileStore, local_path
+from energize.data.stores import SystemFileStore, store_path
 from energize.data.writing import writing
 from energize.errors import DatasetNotFoundError, PrepareError, SampleError, ShardError
 from energize.preparation.index import is_utf8, new_database, prepare
@@ -97,7 +97,7 @@ def prepare_media(
     >>> WebdatasetFileStore(folder).get_media_metadata("a.png").width
     8
     """
-    root = local_path(path)
+    root = store_path(path)
     media = by
     if not isinstance(media, MediaFilterConfig):
         ways = [media.lower() == each for each in ("header", "extension")]

@@ -24,7 +24,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from energize.core.arrays import UInt64Array
-from energize.data.files import LocalFiles, absent, files_at, os_errors_as, read_file
+from energize.data.files import Files, absent, files_at, os_errors_as, read_file
 from energize.data.nv_meta import ShardRecord, expand, is_inside, read_info, read_records
 from energize.data.tar import ScannedSample, index_path, scan
 from energize.errors import (
@@ -66,7 +66,7 @@ class Shard:
         return [*(sample.offset for sample in self.content.samples), self.content.end]
 
     @cached_property
-    def files(self) -> LocalFiles:
+    def files(self) -> Files:
         """What reads the shard."""
         return files_at(self.path)
 

@@ -1,0 +1,296 @@
+"""Folders and files in object storage: their paths, which are URLs, and what reads them.
+
+`path_of` is where a path that somebody gives becomes one of a mounted file system or of a store.
+Nothing is known of a store here but what `energize.data.fetching` asks of it.
+"""
+
+from __future__ import annotations
+
+import atexit
+import errno
+import os
+import posixpath
+import re
+import stat
+import tempfile
+import zlib
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from fnmatch import fnmatchcase
+from functools import cache, partial, total_ordering
+from io import BufferedReader
+from pathlib import Path, PurePosixPath
+from types import SimpleNamespace
+from typing import Any, cast
+
+from energize.core import limits
+from energize.data import fetching
+from energize.data.files import URL, AnyPath, Files, FileStream, Recent, is_url
+from energize.errors import ConfigError, ShardError
+
+# Bytes of indices and other small files that a process keeps, as each is read whole.
+_KEPT = 64 * 1024 * 1024
+_PIECE = 8 * 1024 * 1024
+
+
+def path_of(given: AnyPath) -> Path:
+    """Return the path of something given by name: a `Path`, or for a URL what has its methods.
+
+    Raise `ConfigError` for a URL with a name, a password or a query in it, which would be written
+    into logs and states.
+
+    >>> path_of("s3://bucket/web") / "../text" / "0.tar"
+    RemotePath('s3://bucket/text/0.tar')
+    """
+    text = os.fspath(given)
+    if not is_url(text):
+        return Path(text.removeprefix("file://") if text.startswith("file:///") else given)
+    found = cast("re.Match[str]", URL.match(text))
+    if "@" in found["host"] or re.search(r"[?#]", text):
+        raise ConfigError(
+            f"{fetching.shown(text)} was given with a name, a password or a query, which would be "
+            "written into logs and states; give credentials where the library of the store looks "
+            "for them, as in AWS_ACCESS_KEY_ID or AZURE_STORAGE_SAS_TOKEN"
+        )
+    key = posixpath.normpath("/" + found["key"].lstrip("/"))
+    return cast("Path", RemotePath(found["root"], key))
+
+
+def joined(base: Path, name: str) -> Path:
+    """Return the path of a name in the folder `base`, which a URL does not depend on."""
+    return path_of(name) if is_url(name) else base / name
+
+
+def tidied(path: Path) -> Path:
+    """Return an absolute path without `..`."""
+    return path if isinstance(path, RemotePath) else Path(os.path.abspath(path))
+
+
+@total_ordering
+class RemotePath(os.PathLike[str]):
+    """The URL of a file or folder, with those methods of `Path` that readers and writers use.
+
+    A folder is there when something is below it. `..` is taken out when paths are joined.
+    """
+
+    __slots__ = ("_key", "_root")
+
+    def __init__(self, root: str, key: str) -> None:
+        self._root, self._key = root, PurePosixPath(key)
+
+    def __fspath__(self) -> str:
+        return self._root + ("" if self._key == _TOP else str(self._key))
+
+    __str__ = as_posix = __fspath__
+
+    def __repr__(self) -> str:
+        return f"RemotePath({str(self)!r})"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, RemotePath) and str(self) == str(other)
+
+    def __lt__(self, other: object) -> bool:
+        return str(self) < str(other)
+
+    def __hash__(self) -> int:
+        return hash(str(self))
+
+    def __truediv__(self, name: AnyPath) -> Path:
+        text = os.fspath(name)
+        if is_url(text) or text.startswith("/"):
+            return path_of(text)
+        return self._at(posixpath.normpath(self._key / text))
+
+    def _at(self, key: str | PurePosixPath) -> Path:
+        return cast("Path", RemotePath(self._root, str(key)))
+
+    name = property(lambda self: self._key.name or self._root.rpartition("/")[2])
+    stem = property(lambda self: self._key.stem)
+    suffix = property(lambda self: self._key.suffix)
+    parent = property(lambda self: self._at(self._key.parent))
+    parts = property(lambda self: (self._root + "/", *self._key.parts[1:]))
+
+    def with_name(self, name: str) -> Path:
+        return self._at(self._key.with_name(name))
+
+    def with_suffix(self, suffix: str) -> Path:
+        return self._at(self._key.with_suffix(suffix))
+
+    def absolute(self) -> Path:
+        return cast("Path", self)
+
+    resolve = absolute
+
+    def relative_to(self, other: AnyPath) -> PurePosixPath:
+        """Return the path from `other` to here; raise ValueError if it is not below it."""
+        base = path_of(other)
+        if not isinstance(base, RemotePath) or base._root != self._root:
+            raise ValueError(f"{str(self)!r} is not below {str(other)!r}")
+        return self._key.relative_to(base._key)
+
+    def is_relative_to(self, other: AnyPath) -> bool:
+        try:
+            return self.relative_to(other) is not None
+        except ValueError:
+            return False
+
+    def samefile(self, other: AnyPath) -> bool:
+        return self == other
+
+    # What is asked of the store.
+
+    def is_file(self) -> bool:
+        try:
+            return fetching.stat(str(self)) is not None
+        except (FileNotFoundError, IsADirectoryError):
+            return False
+
+    def is_dir(self) -> bool:
+        try:
+            return bool(fetching.listing(str(self)))
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+
+    def exists(self) -> bool:
+        return self.is_file() or self.is_dir()
+
+    def is_symlink(self) -> bool:
+        return False
+
+    def stat(self) -> Any:
+        """Return the size, and a mode that says whether it is a file."""
+        if self.is_file():
+            size = fetching.stat(str(self)).size
+            return SimpleNamespace(st_size=size, st_mode=stat.S_IFREG | 0o644)
+        if self.is_dir():
+            return SimpleNamespace(st_size=0, st_mode=stat.S_IFDIR | 0o755)
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(self))
+
+    def iterdir(self) -> Iterator[Path]:
+        return (self / name for name, _ in fetching.listing(str(self)))
+
+    def glob(self, pattern: str) -> Iterator[Path]:
+        """Yield the files below whose path from here fits a pattern, in which `**/` is any folders
+        or none.
+        """
+        deep = "/" in pattern or "**" in pattern
+        for name, size in fetching.listing(str(self), recursive=deep):
+            fits = fnmatchcase(name, pattern.replace("**/", "*"))
+            if size is not None and fits and (deep or "/" not in name):
+                yield self / name
+
+    def read_bytes(self) -> bytes:
+        return RemoteFiles().whole(str(self))
+
+    def open(self, mode: str = "rb") -> BufferedReader:
+        if mode != "rb":
+            raise ValueError(f"mode {mode!r}: what is written to a store is written whole")
+        return BufferedReader(FileStream(files(), str(self)), _PIECE)
+
+    def write_bytes(self, data: bytes) -> int:
+        fetching.write(str(self), data)
+        return len(data)
+
+    def unlink(self, *, missing_ok: bool = False) -> None:
+        try:
+            fetching.delete(str(self))
+        except FileNotFoundError:
+            if not missing_ok:
+                raise
+
+    def mkdir(self, *args: Any, **options: Any) -> None:
+        """Do nothing: a folder of a store is there when something is in it."""
+
+    chmod = mkdir
+
+
+_TOP = PurePosixPath("/")
+
+
+class RemoteFiles(Files):
+    """Files of stores, with the methods of `Files`.
+
+    What a URL stands for is known by its ETag from when it was first asked for; another one is a
+    `ShardError`. Small files are read whole, ranges go through the node cache.
+    """
+
+    remote = True
+
+    def __init__(self) -> None:
+        self._stats: dict[str, Any] = {}
+        self._small: Recent[str, bytes] = Recent(_KEPT, len)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return files, ()
+
+    def size(self, path: str) -> int:
+        return cast("int", self._stat(path).size)
+
+    def _stat(self, path: str) -> Any:
+        found = self._stats.get(path)
+        if found is None:
+            found = self._stats[path] = fetching.stat(path)
+        return found
+
+    def whole(self, path: str, most: str | None = None) -> bytes:
+        self._stats.pop(path, None)  # what describes data may be written anew
+        size = self.size(path)
+        if most is not None and size > getattr(limits, most):
+            raise OSError(errno.EFBIG, limits.over(most, size), path)
+        return self.read(path, 0, size)
+
+    def read_ranges(
+        self, path: str, starts: Sequence[int], stops: Sequence[int]
+    ) -> Iterator[bytes]:
+        known = self._stat(path)
+        for start, stop in zip(starts, stops, strict=True):
+            if stop - start > limits.SAMPLE_BYTES:
+                raise ShardError(f"{path}: {limits.over('SAMPLE_BYTES', stop - start)}")
+            if stop > known.size:
+                what = f"there are no bytes {start} to {stop}: it has {known.size}"
+                raise OSError(errno.EINVAL, what, path)
+        return iter(fetching.ranges(path, known, starts, stops))
+
+    def kept(self, path: str) -> bytes:
+        return self._small.get(path, lambda: self.read(path))
+
+    def crc32(self, path: str) -> int:
+        size = self.size(path)
+        if size <= _PIECE:
+            return zlib.crc32(self.kept(path))
+        found = 0
+        for start in range(0, size, _PIECE):
+            found = zlib.crc32(self.read(path, start, min(start + _PIECE, size)), found)
+        return found
+
+    def exists(self, path: str) -> bool:
+        return path in self._stats or path_of(path).exists()
+
+    def local(self, path: str) -> str:
+        return _copy(path, self._stat(path))
+
+    def plan(self, path: str, starts: Sequence[int], stops: Sequence[int]) -> None:
+        fetching.plan([(path, self._stats.get(path), starts, stops)])
+
+
+@cache
+def _copy(path: str, known: Any) -> str:
+    """Return a copy, which goes with the process."""
+    number, copy = tempfile.mkstemp(prefix="energize-")
+    atexit.register(partial(_remove, copy, os.getpid()))
+    with open(number, "wb") as made:
+        for start in range(0, known.size, _PIECE):
+            made.write(fetching.ranges(path, known, [start], [min(start + _PIECE, known.size)])[0])
+    return copy
+
+
+def _remove(copy: str, owner: int) -> None:
+    if os.getpid() == owner:  # not in what it has forked
+        with suppress(OSError):
+            os.unlink(copy)
+
+
+@cache
+def files() -> RemoteFiles:
+    """Return what reads the files of all stores in this process."""
+    return RemoteFiles()
