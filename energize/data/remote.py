@@ -270,7 +270,9 @@ class RemoteFiles(Files):
         return _copy(path, self._stat(path))
 
     def plan(self, path: str, starts: Sequence[int], stops: Sequence[int]) -> None:
-        fetching.plan([(path, self._stats.get(path), starts, stops)])
+        known = self._stats.get(path)
+        if known is not None and starts:
+            fetching.plan([(path, known, starts, stops)])
 
 
 @cache

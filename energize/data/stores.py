@@ -32,7 +32,7 @@ from energize.data.files import (
 from energize.data.jsonl import JsonlSource
 from energize.data.media import MediaMetadataBase, deserialize_media_metadata
 from energize.data.nv_meta import META_FOLDER, SQLITE_NAME, is_prepared, read_info
-from energize.data.remote import path_of
+from energize.data.remote import joined, path_of
 from energize.data.tar import BLOCK, padded, split_name, walk
 from energize.errors import (
     ConfigError,
@@ -259,12 +259,14 @@ class SystemFileStore(_FolderStore):
         if not key or not is_path(key):
             raise DataError(f"{self}: {key!r} is no name of a file")
         if self._base is None:
-            return os.path.realpath(key)
+            return key if is_url(key) else os.path.realpath(key)
         if os.path.isabs(key) or ".." in key.split("/"):
             raise DataError(
                 f"{self}: the name {key!r} may lead out of the folder, and only files below it are "
                 "read; give paths relative to the folder, without '..'"
             )
+        if self.path is not None and is_url(self.path):
+            return str(self.path / key)
         real = os.path.realpath(os.path.join(self._base, key))
         if not real.startswith(os.path.join(self._base, "")):
             raise DataError(
@@ -348,8 +350,8 @@ def open_store(ref: StorePath, base: StorePath = ".") -> FileStore[Any]:
     text = os.fspath(ref)
     scheme, separator, rest = text.partition("://")
     if separator and scheme == _FOLDER:
-        return SystemFileStore(store_path(base) / store_path(rest))
-    path = store_path(base) / store_path(text.removeprefix(f"{_FOLDER}+"))
+        return SystemFileStore(joined(store_path(base), check_path(rest)))
+    path = joined(store_path(base), check_path(text.removeprefix(f"{_FOLDER}+")))
     if path.suffix == ".jsonl":
         return JsonlFileStore(path)
     if not is_prepared(path) and (path / META_FOLDER / SQLITE_NAME).is_file():

@@ -1,0 +1,226 @@
+"""Folders and files in object storage: paths, and mixes read from there as from the disk."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import pickle
+import posixpath
+import subprocess
+import sys
+import threading
+import time
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import PIL.Image
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from energize import (
+    ConfigError,
+    JsonlSource,
+    ParquetSource,
+    WebdatasetSource,
+    get_train_dataset,
+    prepare,
+    write_shards,
+)
+from energize.compat.streaming import Stream
+from energize.data.files import is_url
+from energize.data.remote import path_of
+from energize.data.stores import open_store
+from energize.preparation.index import prepare_jsonl
+from tests.support import remote_program
+from tests.support.loading import loader_of, take
+from tests.support.mds import numbered_mds
+from tests.support.object_server import counts, object_server, set_faults
+from tests.support.refusals import check_refusals
+from tests.support.rows import write_lines, write_parquet
+
+names = st.text("ab.", min_size=1, max_size=3)
+paths = st.lists(names | st.just(".."), min_size=1, max_size=4).map("/".join)
+
+
+@given(paths, paths)
+def test_a_url_is_joined_as_paths_are(first, second):
+    """In its bucket, which nothing leads out of."""
+    found, same = path_of(f"s3://bucket/{first}") / second, Path("/", first, second)
+    tidy = posixpath.normpath(same)
+    assert str(found) == f"s3://bucket{'' if tidy == '/' else tidy}"
+    if tidy != "/":
+        assert (found.name, found.suffix, found.stem) == (
+            Path(tidy).name, Path(tidy).suffix, Path(tidy).stem)  # fmt: skip
+        assert found.parent / found.name == found
+        assert found.is_relative_to("s3://bucket")
+        assert pickle.loads(pickle.dumps(found)) == found
+
+
+def test_what_is_a_url_and_what_a_path():
+    assert [is_url(each) for each in ("s3://b", "file:///a", "/a://b", "a", Path("s3://b"))] == [
+        True, False, False, False, False]  # fmt: skip
+    assert path_of("file:///data/a") == Path("/data/a")
+    assert path_of("s3://b/a") / "/data" == Path("/data")
+    assert path_of("s3://b/a") / "gs://c/d" == path_of("gs://c/d")
+    told = "was given with a name, a password or a query"
+    check_refusals({
+        url: (partial(path_of, url), ConfigError, told)
+        for url in ("s3://me:secret@b/a", "https://h/a?sig=secret", "https://h/a#b")
+    })  # fmt: skip
+
+
+def png(number: int) -> bytes:
+    data = io.BytesIO()
+    PIL.Image.fromarray(np.full((8, 8, 3), number % 251, np.uint8)).save(data, "PNG")
+    return data.getvalue()
+
+
+MIX = """
+__module__: energize
+__class__: MetadatasetV2
+splits:
+  train:
+    blend:
+      - {path: ./web, weight: 3}
+      - {path: ../more/photographs, weight: 1}
+"""
+
+
+def mix_in(bucket: Path) -> Path:
+    """A mix of two prepared folders, in eight shards."""
+    for name, count in (("mixes/web", 150), ("more/photographs", 90)):
+        samples = (
+            {"__key__": f"{name[-3:]}{i:04d}", "png": png(i), "txt": f"{name} {i}"}
+            for i in range(count)
+        )
+        write_shards(samples, bucket / name, samples_per_shard=30)
+        options = {"sample_type": "CaptioningSample", "workers": 1, "sqlite": True}
+        prepare(bucket / name, split_ratios={"train": 1}, **options)
+    file = bucket / "mixes" / "mix.yaml"
+    file.write_text(MIX)
+    return file
+
+
+@contextmanager
+def store(tmp_path: Path, monkeypatch, **faults):
+    """The URL of a bucket whose objects lie in `tmp_path/store/bucket`, and its server."""
+    with object_server(tmp_path / "store", **faults) as url:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", url)
+        for name, value in KEYS.items():
+            monkeypatch.setenv(name, value)
+        monkeypatch.setenv("ENERGIZE_CACHE", str(tmp_path / "cache"))
+        yield "s3://bucket", url
+
+
+KEYS = {"AWS_ACCESS_KEY_ID": "key", "AWS_SECRET_ACCESS_KEY": "secret", "AWS_REGION": "us-east-1"}
+
+
+def keys(batches) -> list[list[str]]:
+    return [list(each.__key__) for each in batches]
+
+
+@pytest.mark.jobs
+def test_all_that_is_read_from_the_disk_is_read_from_a_store(tmp_path, monkeypatch):
+    """The same items, identities and columns; states go from one to the other and back."""
+    bucket = tmp_path / "store" / "bucket"
+    here = mix_in(bucket)
+    lines = write_lines(bucket / "lines.jsonl", [{"n": n} for n in range(50)])
+    prepare_jsonl(lines)
+    write_parquet(bucket / "rows" / "a.parquet", [{"n": n} for n in range(70)])
+    numbered_mds(bucket / "mds", 40)
+    with store(tmp_path, monkeypatch) as (there, _):
+        for open_at in (
+            lambda root: WebdatasetSource(f"{root}/mixes/web"),
+            lambda root: JsonlSource(f"{root}/lines.jsonl"),
+            lambda root: ParquetSource(f"{root}/rows/*.parquet"),
+            lambda root: Stream(local=f"{root}/mds").samples(),
+        ):
+            far, near = open_at(there), open_at(bucket)
+            assert far.key == near.key
+            assert len(far) == len(near)
+            same = dict if isinstance(near[0], dict) else list
+            for number in (0, 7, len(near) - 1):
+                a, b = same(far[number]), same(near[number])
+                assert {**a, "__dataset__": ""} == {**b, "__dataset__": ""}
+        assert open_store(f"{there}/mixes/web").get("web0003.txt") == b"mixes/web 3"
+        assert open_store(f"filesystem://{there}/mixes").get("mix.yaml") == MIX.encode()
+        far, near = (
+            get_train_dataset(each, batch_size=4) for each in (f"{there}/mixes/mix.yaml", here)
+        )
+        with loader_of(near) as plain:
+            whole = keys(take(plain, 40))
+        state = None
+        for number, dataset in enumerate((far, near, far, near)):
+            with loader_of(dataset, workers=number % 3) as loader:
+                if state is not None:
+                    loader.load_state_dict(state)
+                at = 10 * number
+                assert keys(take(loader, 10)) == whole[at : at + 10]
+                state = loader.state_dict()
+        assert "secret" not in json.dumps(state)
+
+
+@pytest.mark.jobs
+def test_what_is_written_to_a_store_is_what_is_written_to_the_disk(tmp_path, monkeypatch):
+    samples = [{"__key__": f"{i:03d}", "txt": f"text {i}", "json": {"n": i}} for i in range(40)]
+    (tmp_path / "store" / "bucket").mkdir(parents=True)
+    with store(tmp_path, monkeypatch) as (there, _):
+        for folder in (f"{there}/web", tmp_path / "web"):
+            write_shards(samples, folder, samples_per_shard=15)
+            options = {"sample_type": "CrudeWebdataset", "columns": {"n": "json[n]"}}
+            prepare(folder, split_ratios={"train": 3, "val": 1}, checksums=True, **options)
+        far, near = tmp_path / "store" / "bucket" / "web", tmp_path / "web"
+        made = {each.relative_to(near) for each in near.rglob("*") if each.is_file()}
+        assert {each.relative_to(far) for each in far.rglob("*") if each.is_file()} == made
+        for name in made:
+            assert (far / name).read_bytes() == (near / name).read_bytes(), name
+        source = WebdatasetSource(f"{there}/web", checksums=True)
+        assert source.column("n").values.tolist() == list(range(len(source)))
+
+
+def run(tmp_path, mix, kind, world, workers, steps, job, saved="") -> list[list[str]]:
+    """The batches of all ranks of a job, in the order of the stream."""
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    command += [f"--nproc-per-node={world}", "-m", remote_program.__name__]
+    given = [str(each) for each in (mix, kind, workers, steps, tmp_path, job, saved)]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        [*command, *given],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=180,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    ranks = [json.loads((tmp_path / f"{job}-{rank}.json").read_text()) for rank in range(world)]
+    return [batch for step in zip(*ranks, strict=True) for batch in step]
+
+
+@pytest.mark.jobs
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize("kind", ["indexed", "stream"])
+def test_a_bad_network_changes_nothing_of_a_run(tmp_path, monkeypatch, kind):
+    """5 % errors, 2 % cut bodies, 5 % slow answers, the server away for two seconds; two ranks of
+    two workers under DDP, resumed from the store on the disk, on other ranks, and back.
+    """
+    here = mix_in(tmp_path / "store" / "bucket")
+    dataset = remote_program.dataset_of(str(here), kind)
+    with loader_of(dataset, lanes=None if dataset.indexed else 6) as plain:
+        whole = keys(take(plain, 72))
+    faults = {"errors": 0.05, "truncated": 0.02, "slow": 0.05, "seconds": 1.0, "latency": 0.01}
+    with store(tmp_path, monkeypatch, **faults) as (there, url):
+        mix = f"{there}/mixes/mix.yaml"
+        threading.Timer(
+            5, lambda: (set_faults(url, errors=1), time.sleep(2), set_faults(url, errors=0.05))
+        ).start()
+        assert run(tmp_path, mix, kind, 2, 2, 15, "first") == whole[:30]
+        state = tmp_path / "first.state"
+        assert run(tmp_path, here, kind, 1, 2, 12, "second", state) == whole[30:42]
+        state = tmp_path / "second.state"
+        assert run(tmp_path, mix, kind, 3, 1, 10, "third", state) == whole[42:72]
+        assert counts(url)["errors"] > 0
