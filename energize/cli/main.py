@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from energize.cli import state
+from energize.cli import cache, state
 from energize.cli.console import Console
 from energize.cli.lint import lint
 from energize.cli.look import info, plan, preview, replay, simulate
@@ -77,6 +77,7 @@ app = typer.Typer(
 for command in (prepare, prepare_media, info, lint, preview, plan, simulate, state.report, replay):
     app.command()(command)
 app.add_typer(state.app, name="state")
+app.add_typer(cache.app, name="cache")
 
 
 def _print_version(asked: bool) -> None:
