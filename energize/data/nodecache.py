@@ -1,9 +1,9 @@
 """The node cache: ranges of bytes of objects that lie far away, on a local disk, for all processes
 and jobs of a node.
 
-An object is known by a key and never changes. It is cut into sections of 64 MiB. Each is a sparse
-file, in which bytes lie where they lie in the object, and a log beside it of what is there: a
-record for each range within a block of 32 KiB, with the CRC-32 of its bytes, appended when they
+An object is known by a key and never changes. Each 64 MiB of it are a section: a sparse file, in
+which bytes lie where they lie in the object, and a log beside it of what is there, with a record
+for each range within a block of 32 KiB: its place and the CRC-32 of its bytes, appended when they
 are written. Only what a record says is read, and compared with it. So nobody waits for anybody: a
 process may be killed, a file cut or removed at any moment, and what is not whole is not there.
 
@@ -22,8 +22,9 @@ import struct
 import time
 from collections.abc import Iterator
 from contextlib import suppress
-from functools import cache, lru_cache
-from typing import Any, NamedTuple, Self
+from functools import cache
+from glob import escape, glob
+from io import FileIO
 from zlib import crc32
 
 from energize.errors import ConfigError, legible
@@ -31,74 +32,27 @@ from energize.errors import ConfigError, legible
 FOLDER, LIMIT = "ENERGIZE_CACHE", "ENERGIZE_CACHE_BYTES"
 """The environment variables that say where the node cache is, and how many bytes it may have."""
 
-_log = logging.getLogger("energize")
+_NAME = "nodecache-v"
+_SECTION, _BLOCK, _PAGE, _COUNTED = 64 * 1024 * 1024, 32 * 1024, 4096, 1024 * 1024
+"""The last: the file of the node has a byte for each of so many that were written."""
 
-_NAME, _VERSION = "nodecache-v", 1
-_SECTION, _BLOCK, _PAGE = 64 * 1024 * 1024, 32 * 1024, 4096
-_COUNTED = 1024 * 1024
-"""The file of the node has a byte for each of so many that were written."""
+_MOST_OPEN, _REOPENED, _PAUSE = 128, 60.0, 10.0
+"""How many sections stay open, for how many seconds; and these without writing after it failed."""
 
-_MOST_OPEN = 128
-_MOST_LOG = 16 * 1024 * 1024
-_SWEEP, _PAUSE = 60.0, 10.0
-"""Seconds from one look at all open sections to the next, and without writing after it failed."""
-
-_MAGIC = 0xA7E5
-_TAG, _RECORD = struct.Struct("<HH"), struct.Struct("<HHHHI")
-"""Of a record: magic and block, with these the first and the last byte in the block and the CRC-32
-of the bytes. The CRC-32 of all that follows.
+_MAGIC, _TAG, _RECORD = 0xA7E5, struct.Struct("<HI"), struct.Struct("<HIHHI")
+"""A record: this, the number of the block, with these the first and the last byte in the block and
+the CRC-32 of the bytes, and then the CRC-32 of all that.
 """
 
-_LOCK = struct.Struct("hhqqi4x")
-_EVICTION = 1 << 62
-"""Which bytes of the file of the node are locked: this one by who evicts, those before by who
-fetches.
-"""
+_LOCK, _EVICTION = struct.Struct("hhqqi4x"), 1 << 62
+"""Bytes of the file of the node are locked: this one by who evicts, those before by who fetches."""
 
-_CAREFULLY = os.O_NOFOLLOW | os.O_NONBLOCK
-_FULL = (errno.ENOSPC, errno.EDQUOT)
+_AGAIN = (errno.ENOSPC, errno.EDQUOT, errno.ENOENT)
+"""Of what refuses to be written: that is tried once more, with room made for it."""
 
-Record = tuple[int, int, int]
 Range = tuple[int, int]
-
-
-class Status(NamedTuple):
-    """What a node cache has. `used`, `limit` and `free`, what the disk has left, are bytes on the
-    disk; `older` are the names of folders of older versions, which are not counted.
-    """
-
-    folder: str
-    used: int
-    limit: int
-    free: int
-    sections: int
-    objects: int
-    older: list[str]
-
-
-class Claim:
-    """A range that is the holder's to fetch until it is released or forgotten, or the process ends.
-
-    A child that is forked meanwhile holds it too.
-    """
-
-    def __init__(self, number: int) -> None:
-        self._number = number
-
-    def release(self) -> None:
-        """Let others have it."""
-        number, self._number = self._number, -1
-        if number >= 0:
-            os.close(number)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.release()
-
-    def __del__(self) -> None:
-        self.release()
+Record = tuple[int, int, int]
+"""Where bytes begin and end, and their CRC-32; -1 where there are none."""
 
 
 class NodeCache:
@@ -106,9 +60,9 @@ class NodeCache:
 
     `folder` is by default what the environment variable ENERGIZE_CACHE says, else `energize` in the
     user's folder of caches. The cache takes at most `limit` bytes of the disk, by default what
-    ENERGIZE_CACHE_BYTES says, else half of what is free, with what the cache has. What was read
-    longest ago goes. Threads and forked processes may use one object; a pickled one arrives with
-    nothing open. No disk makes reading and writing raise an error.
+    ENERGIZE_CACHE_BYTES says, else half of what it has and what is free. What was read longest ago
+    goes. Threads and forked processes may use one object. Reading and writing raise nothing,
+    whatever the disk does.
 
     Raise `ConfigError` for a folder that was named and cannot be made, or a limit that is none.
 
@@ -120,382 +74,265 @@ class NodeCache:
     [(90, 100), (105, 110)]
     """
 
-    def __init__(
-        self, folder: str | os.PathLike[str] | None = None, limit: int | None = None
-    ) -> None:
-        named = os.fspath(folder) if folder is not None else os.environ.get(FOLDER)
-        self.folder = os.path.abspath(os.path.expanduser(named)) if named else _default_folder()
-        self._inside = os.path.join(self.folder, f"{_NAME}{_VERSION}")
-        self._node = os.path.join(self._inside, "node")
+    def __init__(self, folder: str = "", limit: int = 0) -> None:
+        named = folder or os.environ.get(FOLDER, "")
+        root = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+        path = os.path.expanduser(named or f"{root}/energize")
+        self.folder = os.path.abspath(path)
+        self._inside = f"{self.folder}/{_NAME}1"
+        self._node = f"{self._inside}/node"
         self._open: dict[tuple[str, int], _Section] = {}
-        self._swept, self._failed, self._pending = time.monotonic(), float("-inf"), 0
+        self._opened, self._failed, self._pending, size = time.monotonic(), float("-inf"), 0, 0
         try:
-            if "://" in (named or ""):
-                raise ValueError("that is no path")
+            if "://" in path or path.startswith("~"):
+                raise ValueError("that is no path on a disk")
             self._make()
+            size = shutil.disk_usage(path).free + _COUNTED * self._append(self._node, b"")
         except (OSError, ValueError) as error:
-            if named and not os.path.isdir(self.folder):
+            if isinstance(error, ValueError) or (named and not os.path.isdir(path)):
                 raise ConfigError(
-                    f"{self.folder}: the folder of the node cache cannot be made ({error}); name "
-                    f"one on a local disk with {FOLDER}"
+                    f"{path}: the folder of the node cache cannot be made ({error}); name one on a "
+                    f"local disk with {FOLDER}"
                 ) from error
-        self.limit = self._checked(os.environ.get(LIMIT) if limit is None else limit)
-        self._made_of = named, self.limit
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return NodeCache, self._made_of
+        most = limit or os.environ.get(LIMIT) or max(size // 2, 2 * _SECTION)
+        if not (str(most).isdecimal() and int(most) >= 2 * _SECTION):
+            raise ConfigError(
+                f"the limit of the node cache ({LIMIT}) is a number of bytes, at least "
+                f"{2 * _SECTION}, got {most!r}; 500000000000 is 500 GB"
+            )
+        self.limit = int(most)
 
     def read(self, key: str, start: int, stop: int) -> bytes | None:
         """Return the bytes of an object from `start` to before `stop`; None if not all of them are
         there, as they were written.
         """
         number = start // _SECTION
-        begin = number * _SECTION
-        if stop > begin + _SECTION:
+        if stop > (number + 1) * _SECTION:
             parts = [self.read(key, *each) for each in _cut(start, stop, _SECTION)]
             found = [part for part in parts if part is not None]
             return b"".join(found) if len(found) == len(parts) else None
         now = time.monotonic()
-        if now - self._swept > _SWEEP:
-            self._sweep(now)
-        data, section = None, self._open.get((key, number))
-        with suppress(OSError):
-            if section is not None:
-                data = section.read(start - begin, stop - begin)
-            if data is None and (section := self._newer(key, number, section)) is not None:
-                data = section.read(start - begin, stop - begin)
+        if now - self._opened > _REOPENED:
+            # Opening one says on the disk that it is read, and those that were evicted are let go.
+            self._open, self._opened = {}, now
+        section = self._open.get((key, number))
+        data = None if section is None else section.read(start, stop)
+        if data is None and (section := self._section(key, number)) is not None:
+            data = section.read(start, stop)
         return data
 
     def missing(self, key: str, start: int, stop: int) -> list[Range]:
-        """Return in which ranges the bytes of an object are not there, as `read` would find."""
+        """Return in which ranges the bytes of an object are not there."""
         gaps: list[Range] = []
         for begin, end in _cut(start, stop, _SECTION):
-            if self.read(key, begin, end) is None:
-                of = begin // _SECTION * _SECTION
-                section = self._open.get((key, begin // _SECTION))
-                found = [(begin - of, end - of)]
-                with suppress(OSError):
-                    found = found if section is None else section.missing(*found[0])
-                gaps += [(of + first, of + last) for first, last in found]
+            section = self._section(key, begin // _SECTION)
+            for first, last in [(begin, end)] if section is None else section.missing(begin, end):
+                joined = gaps.pop()[0] if gaps and gaps[-1][1] == first else first
+                gaps.append((joined, last))
         return gaps
 
-    def claim(self, key: str, start: int, stop: int) -> Claim | None:
-        """Return a claim on a range of an object; None while a claim on any of its bytes is held,
-        in whatever process of the node.
+    def claim(self, key: str, start: int, stop: int) -> FileIO | None:
+        """Return a claim on a range of an object, which lasts until it is closed or the process
+        ends; None while there is one on any of these bytes, in whatever process of the node.
 
-        Who has a claim asks what is `missing`, fetches and writes that, and releases it: so each
-        byte is fetched once. Where the disk gives no locks, everybody has a claim.
+        Who has a claim asks what is `missing`, fetches and writes that, and closes it: so each byte
+        is fetched once. Where the disk has no locks, everybody has a claim. Children that are
+        forked meanwhile have it too.
         """
         return self._locked(2 * int(_hashed(key)[:15], 16) + start, stop - start)
 
-    def write(self, key: str, start: int, data: bytes | memoryview) -> bool:
+    def write(self, key: str, start: int, data: bytes) -> bool:
         """Keep the bytes of an object from `start` on; return whether they were written.
 
         Where the disk refuses it, a warning says so, once, and nothing is written for a while.
         """
-        if time.monotonic() - self._failed < _PAUSE:
-            return False
-        try:
+        for again in (False, True):
+            if time.monotonic() - self._failed < _PAUSE:
+                return False
             try:
                 self._write(key, start, memoryview(data))
+                return True
             except OSError as error:
-                if error.errno not in _FULL:
-                    raise
-                self._make_room()
-                self._write(key, start, memoryview(data))
-        except OSError as error:
-            self._failed = time.monotonic()
-            _warn(self.folder, error.errno or 0)
-            return False
-        return True
+                if again or error.errno not in _AGAIN:
+                    self._failed = time.monotonic()
+                    _warn(self.folder, error.errno or 0)
+                else:
+                    self._make_room()
+        return False
 
-    def status(self) -> Status:
-        """Look at all that is there."""
-        found = self._scan()
+    def status(self) -> dict[str, int]:
+        """Return how many bytes of the disk it uses and may use, how many are free there, and how
+        many sections of how many objects there are. Raise OSError if the disk cannot say.
+        """
+        found, free = self._scan(), shutil.disk_usage(self.folder).free
         used = sum(size for _, size in found.values())
-        objects = len({name.partition(".")[0] for name in found})
-        free, older = self._free(), self._older()
-        return Status(self.folder, used, self.limit, free, len(found), objects, older)
+        objects = len({path.rpartition(".")[0] for path in found})
+        counts = {"sections": len(found), "objects": objects}
+        return {"used": used, "limit": self.limit, "free": free, **counts}
 
     def clear(self) -> None:
-        """Remove all that this user may remove, of older versions too. Others may use the cache
-        meanwhile.
-        """
-        for name in (*self._older(), self._inside):
-            shutil.rmtree(os.path.join(self.folder, name), ignore_errors=True)
-
-    def _checked(self, limit: Any) -> int:
-        if limit in (None, ""):
-            return max((self._free() + self._counted()) // 2, 2 * _SECTION)
-        try:
-            if (most := int(limit)) >= 2 * _SECTION:
-                return most
-        except (TypeError, ValueError, OverflowError):
-            pass
-        raise ConfigError(
-            f"the limit of the node cache ({LIMIT}) is a number of bytes, at least {2 * _SECTION}, "
-            f"got {limit!r}; 500_000_000_000 is 500 GB"
-        )
-
-    # Reading.
-
-    def _newer(self, key: str, number: int, known: _Section | None) -> _Section | None:
-        """Return a section as it is now; None if there is none, or no more of it than was known."""
-        if known is not None and os.fstat(known.number).st_nlink:
-            return known if known.grown() else None
-        self._open.pop((key, number), None)
-        try:
-            section = _Section(self._path(key, number))
-        except OSError as error:
-            if error.errno != errno.EMFILE or not self._open:
-                raise
-            self._open.clear()
-            section = _Section(self._path(key, number))
-        self._open[key, number] = section
-        for old in list(self._open)[:-_MOST_OPEN]:
-            self._open.pop(old, None)
-        return section
-
-    def _sweep(self, now: float) -> None:
-        """Say on the disk which sections were read, and let go of those that were evicted."""
-        self._swept = now
-        for place, section in list(self._open.items()):
-            if not section.touched():
-                self._open.pop(place, None)
-
-    # Writing.
+        """Remove all that this user may remove. Others may use the cache meanwhile."""
+        self._make_room(-8)
 
     def _path(self, key: str, number: int) -> str:
         return f"{self._inside}/{_hashed(key)}.{number:x}"
+
+    def _section(self, key: str, number: int) -> _Section | None:
+        """Return a section as it is now, or None."""
+        self._open.pop((key, number), None)
+        for old in list(self._open)[: 1 - _MOST_OPEN]:
+            self._open.pop(old, None)
+        try:
+            self._open[key, number] = _Section(self._path(key, number))
+        except OSError as error:
+            if error.errno == errno.EMFILE:
+                self._open.clear()
+        return self._open.get((key, number))
 
     def _make(self) -> None:
         # What lies there is nobody else's business, unless the user has made the folder for them.
         os.makedirs(self.folder, 0o700, exist_ok=True)
         os.makedirs(self._inside, exist_ok=True)
 
-    def _opened(self, path: str, flags: int) -> int:
-        flags |= os.O_CREAT | _CAREFULLY
-        try:
-            return os.open(path, flags, 0o666)
-        except FileNotFoundError:  # somebody has removed the folder
-            self._make()
-            return os.open(path, flags, 0o666)
+    def _append(self, path: str, data: bytes) -> int:
+        """Append to a file; return how many bytes it has then."""
+        with FileIO(path, "a", opener=_careful) as file:
+            file.write(data)
+            return file.tell()
 
     def _write(self, key: str, start: int, data: memoryview) -> None:
+        self._make()  # somebody may have removed it
         for begin, end in _cut(start, start + len(data), _SECTION):
-            path, of = self._path(key, begin // _SECTION), begin // _SECTION * _SECTION
-            file, at = self._opened(path, os.O_WRONLY), begin
-            try:
+            path, at = self._path(key, begin // _SECTION), begin
+            with FileIO(path, "r+", opener=_careful) as file:
                 while at < end:
-                    at += os.pwrite(file, data[at - start : end - start], at - of)
-            finally:
-                os.close(file)
-            records = b"".join(
-                _record(first - of, last - of, crc32(data[first - start : last - start]))
-                for first, last in _cut(begin, end, _BLOCK)
-            )
-            size = self._append(f"{path}.log", records)
-            self._pending += _paged(end) - begin // _PAGE * _PAGE
-            self._pending += _paged(size) - _paged(size - len(records))
+                    at += os.pwrite(file.fileno(), data[at - start : end - start], at)
+            pieces = _cut(begin, end, _BLOCK)
+            records = [_record(*each, data[each[0] - start : each[1] - start]) for each in pieces]
+            self._append(f"{path}.log", b"".join(records))
+            self._pending += end - begin + 2 * _PAGE
         count, self._pending = divmod(self._pending, _COUNTED)
         if count and self._append(self._node, bytes(count)) * _COUNTED > self.limit:
             self._make_room(self.limit)
 
-    def _append(self, path: str, data: bytes) -> int:
-        """Append to a file; return how many bytes it has then."""
-        file = self._opened(path, os.O_WRONLY | os.O_APPEND)
-        try:
-            while data:
-                data = data[os.write(file, data) :]
-            return os.fstat(file).st_size
-        finally:
-            os.close(file)
-
-    # Who has which range, and what goes when there is too much.
-
-    def _locked(self, start: int, length: int) -> Claim | None:
-        try:
-            claim = Claim(number := self._opened(self._node, os.O_RDWR))
-        except OSError:
-            return Claim(-1)
-        try:
-            fcntl.fcntl(
-                number, fcntl.F_OFD_SETLK, _LOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, start, length, 0)
-            )
-        except OSError as error:
-            if error.errno in (errno.EAGAIN, errno.EACCES):
+    def _locked(self, start: int, length: int) -> FileIO | None:
+        lock = _LOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, start, length, 0)
+        with suppress(OSError):
+            file = FileIO(self._node, "r+", opener=_careful)
+            try:
+                fcntl.fcntl(file, fcntl.F_OFD_SETLK, lock)
+            except BlockingIOError:
+                file.close()
                 return None
-        return claim
+            return file
+        return FileIO(os.devnull)
 
-    def _make_room(self, most: int | None = None) -> None:
+    def _make_room(self, most: int = 0) -> None:
         """Remove the sections that were read longest ago, until an eighth is free of `most` bytes,
         or of those that there are; nothing while another process does so.
         """
-        if (claim := self._locked(_EVICTION, 1)) is None:
+        lock = self._locked(_EVICTION, 1)
+        if lock is None:
             return
-        with claim:
-            for name in self._older():
-                shutil.rmtree(os.path.join(self.folder, name), ignore_errors=True)
+        with lock, suppress(OSError):
             found = self._scan()
             total = sum(size for _, size in found.values())
-            kept = (total if most is None else most) // 8 * 7
-            for name, (_, size) in sorted(found.items(), key=lambda each: each[1]):
-                if total <= kept:
-                    break
-                with suppress(OSError):
-                    # In this order nobody takes an old log for that of new bytes.
-                    for path in (name, f"{name}.log"):
-                        os.unlink(os.path.join(self._inside, path))
-                    total -= size
-            # What could not be removed does not have all processes try again and again.
-            with suppress(OSError):
-                os.truncate(self._node, min(total, kept) // _COUNTED)
+            kept = (most or total) // 8 * 7
+            for path, (_, size) in sorted(found.items(), key=lambda each: each[1]):
+                if total > kept:
+                    total -= size  # removed or not: nobody should try again at once
+                    for each in (path, f"{path}.log"):  # so no old log tells of a new file
+                        with suppress(OSError):
+                            os.unlink(each)
+            os.truncate(self._node, total // _COUNTED)
 
     def _scan(self) -> dict[str, Range]:
         """Return when each section was last used, in ns, and its bytes on the disk."""
         found: dict[str, Range] = {}
-        with suppress(FileNotFoundError), os.scandir(self._inside) as entries:
-            for entry in entries:
-                name = entry.name.removesuffix(".log")
-                if "." in name:
-                    with suppress(FileNotFoundError):
-                        at = entry.stat(follow_symlinks=False)
-                        used, size = found.get(name, (0, 0))
-                        found[name] = max(used, at.st_mtime_ns), size + at.st_blocks * 512
+        for folder in glob(f"{escape(self.folder)}/{_NAME}*/"):  # of other versions too
+            for entry in os.scandir(folder):
+                path = entry.path.removesuffix(".log")
+                with suppress(FileNotFoundError):
+                    if "." in entry.name:
+                        (used, size), seen = found.get(path, (0, 0)), entry.stat()
+                        found[path] = max(used, seen.st_mtime_ns), size + seen.st_blocks * 512
         return found
 
-    def _older(self) -> list[str]:
-        with suppress(OSError):
-            names = [each for each in os.listdir(self.folder) if each.startswith(_NAME)]
-            numbers = [each.removeprefix(_NAME) for each in names]
-            return [f"{_NAME}{n}" for n in numbers if n.isdecimal() and int(n) < _VERSION]
-        return []
 
-    def _counted(self) -> int:
-        """Return about how many bytes the cache has on the disk."""
-        with suppress(OSError):
-            return os.stat(self._node).st_size * _COUNTED
-        return 0
-
-    def _free(self) -> int:
-        with suppress(OSError):
-            found = os.statvfs(self.folder)
-            return found.f_bavail * found.f_frsize
-        return 0
-
-
-class _Section:
-    """A section that is open for reading, with its log as far as it was read. Bytes are counted
-    from its first one.
+class _Section(dict[int, tuple[Record, ...]]):
+    """A section that is open for reading: the records of each block that was asked for, by its log
+    as it was then.
     """
 
-    __slots__ = ("_blocks", "_inode", "_log", "_path", "_used", "number")
-
     def __init__(self, path: str) -> None:
-        self.number = -1
-        self.number = os.open(path, os.O_RDONLY | _CAREFULLY)
-        self._path, self._inode, self._log, self._used = path, 0, b"", True
-        self._blocks: dict[int, tuple[Record, ...]] = {}
-        self.touched()
-        self.grown()
+        self._number = -1
+        self._number = _careful(path, os.O_RDONLY)
+        with FileIO(f"{path}.log", opener=_careful) as log:
+            self._log = log.readall()
+        if time.time() - os.fstat(self._number).st_mtime > _REOPENED:
+            with suppress(OSError):
+                os.utime(self._number)
 
     def __del__(self) -> None:
-        if self.number >= 0:
-            os.close(self.number)
-
-    def touched(self) -> bool:
-        """Say on the disk that it was read; return whether it is still there."""
-        found = os.fstat(self.number)
-        if self._used and time.time() - found.st_mtime > _SWEEP:
-            with suppress(OSError):
-                os.utime(self.number)
-        self._used = False
-        return found.st_nlink > 0
-
-    def grown(self) -> bool:
-        """Read on in the log; return whether there was more of it. Raise OSError if it is gone."""
-        log = os.open(f"{self._path}.log", os.O_RDONLY | _CAREFULLY)
-        try:
-            found, known = os.fstat(log), self._log
-            if found.st_ino != self._inode or found.st_size < len(known):
-                known = b""
-            more = min(found.st_size, _MOST_LOG) - len(known)
-            if more > 0:
-                self._log, self._inode = known + os.pread(log, more, len(known)), found.st_ino
-                self._blocks = {}
-            return more > 0
-        finally:
-            os.close(log)
+        if self._number >= 0:
+            os.close(self._number)
 
     def read(self, start: int, stop: int) -> bytes | None:
         """Return bytes from `start` to before `stop`; None if they are not all there."""
-        self._used = True
         while start < stop:
-            records, gaps = self._covering(start, stop)
-            if gaps:
+            records = self._covering(start, stop)
+            if any(crc < 0 for _, _, crc in records):
                 return None
-            begin, end = records[0][0], records[-1][1]
-            data = os.pread(self.number, end - begin, begin)
+            begin, end, data = records[0][0], records[-1][1], b""
+            with suppress(OSError):
+                data = os.pread(self._number, end - begin, begin)
             view = memoryview(data)
-            for record in records:
-                first, last, crc = record
+            for first, last, crc in records:
                 if last - begin > len(data) or crc32(view[first - begin : last - begin]) != crc:
                     block = first // _BLOCK
-                    kept = [each for each in self._blocks.get(block, ()) if each is not record]
-                    self._blocks[block] = tuple(kept)
+                    self[block] = tuple(each for each in self[block] if each != (first, last, crc))
                     break
             else:
-                whole = end - begin == stop - start
-                return data if whole else data[start - begin : stop - begin]
+                return data if (begin, end) == (start, stop) else data[start - begin : stop - begin]
         return b""
 
     def missing(self, start: int, stop: int) -> list[Range]:
-        """Return the ranges of these bytes that are not there."""
+        """Return ranges of these bytes that are not there, in order."""
         while True:
-            records, gaps = self._covering(start, stop)
-            if all(self.read(first, last) is not None for first, last, _ in records):
-                return gaps
+            found = self._covering(start, stop)
+            if all(crc < 0 or self.read(begin, end) is not None for begin, end, crc in found):
+                return [(begin, end) for begin, end, crc in found if crc < 0]
 
-    def _covering(self, start: int, stop: int) -> tuple[list[Record], list[Range]]:
-        """Return records in which the bytes are, in order, and the gaps between them."""
-        records: list[Record] = []
-        gaps: list[Range] = []
+    def _covering(self, start: int, stop: int) -> list[Record]:
+        """Return records in which the bytes are, in order, and what is between them."""
+        records = []
         while start < stop:
-            block = start // _BLOCK
-            known = self._blocks.get(block)
-            if known is None:
-                known = self._recorded(block)
-            end = start
-            for record in known:
-                if record[0] <= start and record[1] > end:
-                    best, end = record, record[1]
-            if end > start:
-                records.append(best)
-            else:
-                ends = [stop, (block + 1) * _BLOCK, *(first for first, _, _ in known)]
-                end = min(each for each in ends if each > start)
-                begin = gaps.pop()[0] if gaps and gaps[-1][1] == start else start
-                gaps.append((begin, end))
-            start = end
-        return records, gaps
+            known = self[start // _BLOCK]
+            later = [begin for begin, _, _ in known if begin > start]
+            best = start, min(stop, (start // _BLOCK + 1) * _BLOCK, *later), -1
+            for record in known:  # the one that goes furthest comes last
+                if record[0] <= start < record[1]:
+                    best = record
+            records.append(best)
+            start = best[1]
+        return records
 
-    def _recorded(self, block: int) -> tuple[Record, ...]:
-        """Return the records of a block. They are found wherever they lie in the log, for half a
-        record, of a disk that was full, moves those after it.
+    def __missing__(self, block: int) -> tuple[Record, ...]:
+        """Find the records of a block, wherever they lie in the log, for half a record, of a disk
+        that was full, moves those after it.
         """
-        tag, at, size = _TAG.pack(_MAGIC, block), -1, _RECORD.size
-        found: dict[Record, None] = {}
+        tag, at, size, found = _TAG.pack(_MAGIC, block), -1, _RECORD.size, set()
         while (at := self._log.find(tag, at + 1)) >= 0:
             body = self._log[at : at + size]
             if self._log[at + size : at + size + 4] == crc32(body).to_bytes(4, "little"):
                 _, _, first, last, crc = _RECORD.unpack(body)
-                found[block * _BLOCK + first, block * _BLOCK + last + 1, crc] = None
-        return self._blocks.setdefault(block, tuple(found))
+                found.add((block * _BLOCK + first, block * _BLOCK + last + 1, crc))
+        self[block] = tuple(sorted(found, key=lambda record: record[1]))
+        return self[block]
 
 
-def _record(start: int, stop: int, crc: int) -> bytes:
-    block = start // _BLOCK
-    body = _RECORD.pack(_MAGIC, block, start % _BLOCK, (stop - 1) % _BLOCK, crc)
+def _record(start: int, stop: int, data: memoryview) -> bytes:
+    body = _RECORD.pack(_MAGIC, start // _BLOCK, start % _BLOCK, (stop - 1) % _BLOCK, crc32(data))
     return body + crc32(body).to_bytes(4, "little")
 
 
@@ -511,38 +348,21 @@ def _cut(start: int, stop: int, size: int) -> Iterator[Range]:
         start = end
 
 
-def _paged(size: int) -> int:
-    """Return the bytes on the disk of so many that begin with a page."""
-    return -(-size // _PAGE) * _PAGE
-
-
-@lru_cache(4096)
 def _hashed(key: str) -> str:
     return hashlib.blake2b(key.encode("utf-8", "surrogateescape"), digest_size=16).hexdigest()
+
+
+def _careful(path: str, flags: int) -> int:
+    """Open a file, which is made if it may be written; no link, and no waiting for a pipe."""
+    made = os.O_CREAT if flags & (os.O_WRONLY | os.O_RDWR) else 0
+    return os.open(path, flags | made | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)
 
 
 @cache
 def _warn(folder: str, number: int) -> None:
     """Tell once that a folder cannot be written, why, and what to do."""
-    if number in _FULL:
-        remedy = "make room on that disk, with `energize cache clear`, or give the cache another"
-    else:
-        remedy = "let the user who runs this write there, or give the cache another folder"
-    _log.warning(
-        "%s: the node cache cannot be written (%s); what is fetched is not kept there; %s with %s",
-        legible(folder),
-        os.strerror(number),
-        remedy,
-        FOLDER,
+    do = "make room there" if number in _AGAIN else "let the user who runs this write there"
+    logging.getLogger("energize").warning(
+        f"{legible(folder)}: the node cache cannot be written ({os.strerror(number)}), and what is "
+        f"fetched is not kept; {do}, or name another folder on a local disk with {FOLDER}"
     )
-
-
-def _default_folder() -> str:
-    root = os.environ.get("XDG_CACHE_HOME", "")
-    root = root if os.path.isabs(root) else os.path.expanduser("~/.cache")
-    if not os.path.isabs(root):
-        raise ConfigError(
-            f"there is no folder for the node cache, as this user has no home; name one on a local "
-            f"disk with {FOLDER}"
-        )
-    return os.path.join(root, "energize")
