@@ -107,7 +107,7 @@ class NodeCache:
         there, as they were written.
         """
         number = start // _SECTION
-        if stop > (number + 1) * _SECTION:
+        if not start < stop <= (number + 1) * _SECTION:
             parts = [self.read(key, *each) for each in _cut(start, stop, _SECTION)]
             found = [part for part in parts if part is not None]
             return b"".join(found) if len(found) == len(parts) else None
@@ -279,7 +279,7 @@ class _Section(dict[int, tuple[Record, ...]]):
 
     def read(self, start: int, stop: int) -> bytes | None:
         """Return bytes from `start` to before `stop`; None if they are not all there."""
-        while start < stop:
+        while True:
             records = self._covering(start, stop)
             if any(crc < 0 for _, _, crc in records):
                 return None
@@ -294,7 +294,6 @@ class _Section(dict[int, tuple[Record, ...]]):
                     break
             else:
                 return data if (begin, end) == (start, stop) else data[start - begin : stop - begin]
-        return b""
 
     def missing(self, start: int, stop: int) -> list[Range]:
         """Return ranges of these bytes that are not there, in order."""
