@@ -74,6 +74,9 @@ STEPS = 100
 # Bytes of a value in an `index.sqlite`.
 CELL_BYTES = 64 * _MIB
 
+# Names in a listed folder of a store of objects, or below it.
+OBJECTS = 1_000_000
+
 # Processes that a loader or a command starts, for each core of the machine.
 PROCESSES = 16
 
@@ -94,6 +97,7 @@ _COMPLAINTS = {
     "BATCH_BYTES": "a batch has too many bytes, padded",
     "BATCH_ITEMS": "a batch has too many items",
     "ROWS": "the database has too many rows for one name",
+    "OBJECTS": "there are too many names in this folder",
     "PROCESSES": "there are too many processes for a core",
     "STEPS": "what it has makes far more work than its size tells, in steps for each byte",
     "CELL_BYTES": "a value in the database has too many bytes",

@@ -1,0 +1,261 @@
+"""Object storage, as each process reads it: what is asked of a process of its own that fetches.
+
+The first question starts `energize/data/sidecar.py`, which ends with the process that asks, however
+that ends. A forked process has none and starts its own. What is fetched lies in the node cache,
+where it is looked for first: what is all there is read without a question.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from functools import lru_cache
+from itertools import count
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from energize.core import limits
+from energize.data.files import _changed
+from energize.data.nodecache import NodeCache
+from energize.data.sidecar import key_of, shown
+from energize.errors import legible
+
+_log = logging.getLogger("energize")
+
+# Seconds without a word from the sidecar, which says every 5 s that it is well.
+_SILENCE = 60
+_STARTS = 3
+_SECONDS_TO_DIE = 5
+
+
+class Stat(NamedTuple):
+    """The bytes of an object, and what tells it from another one of its name: its ETag or version,
+    without both when it was last modified.
+    """
+
+    size: int
+    tag: str
+
+
+def stat(url: str) -> Stat:
+    """Return what an object is now.
+
+    Raise FileNotFoundError, PermissionError or another OSError, with the URL without secrets and
+    what to do; `ConfigError` for a scheme that is not known, and if a library is missing.
+    """
+    return Stat(*_ask("call", url, "stat"))
+
+
+def listing(url: str, recursive: bool = False) -> list[tuple[str, int | None]]:
+    """Return the names in a folder, sorted, each with its bytes, or None for a folder; with
+    `recursive` all objects below it. Where nothing is, there are none.
+
+    Raise OSError as `stat`, and for more than `limits.OBJECTS`.
+    """
+    most = limits.OBJECTS
+    found = _ask("call", url, "listing", recursive, most)
+    if len(found) > most:
+        raise OSError(errno.EFBIG, limits.over("OBJECTS"), shown(url))
+    return sorted(found)
+
+
+def read(url: str, start: int = 0, stop: int | None = None) -> bytes:
+    """Return bytes of an object as it is now, to its end by default; for small ones."""
+    found = stat(url)
+    return ranges(url, found, [start], [found.size if stop is None else min(stop, found.size)])[0]
+
+
+def ranges(url: str, found: Stat, starts: Sequence[int], stops: Sequence[int]) -> list[bytes]:
+    """Return the bytes of each range of an object that was `found`, in ascending order.
+
+    What passes by itself is waited for, up to 2 minutes for each range. Raise `ShardError` if the
+    object is another one now, OSError as `stat`.
+    """
+    cache, key = _cache(), key_of(url, *found)
+    spans = list(zip(starts, stops, strict=True))
+    got: list[bytes | None] = [
+        cache.read(key, start, stop) if start < stop else b"" for start, stop in spans
+    ]
+    # What has left the cache before it was read is brought again, past the cache.
+    for carried in (False, True):
+        missing = [row for row, data in enumerate(got) if data is None]
+        if missing:
+            asked = [spans[row] for row in missing]
+            try:
+                answers = _ask("ranges", url, tuple(found), asked, carried)
+            except OSError as error:
+                if error.errno in (errno.ESTALE, errno.ENOENT):
+                    raise _changed(shown(url)) from error
+                raise
+            for row, data in zip(missing, answers, strict=True):
+                got[row] = cache.read(key, *spans[row]) if data is None else data
+    return got  # type: ignore[return-value]
+
+
+def plan(requests: Iterable[tuple[str, Stat, Sequence[int], Sequence[int]]]) -> None:
+    """Have ranges, each in ascending order, fetched into the cache before they are asked for, after
+    all that is asked for. What fails is told when it is read.
+    """
+    for url, found, starts, stops in requests:
+        spans = [span for span in zip(starts, stops, strict=True) if span[0] < span[1]]
+        _sidecar().send(None, "ranges", url, tuple(found), spans, False, True)
+
+
+def write(url: str, data: bytes) -> None:
+    """Make an object of these bytes. Others see the old one or the whole new one. Raise OSError as
+    `stat`.
+    """
+    _ask("call", url, "put", data)
+
+
+def delete(url: str) -> None:
+    """Remove an object. Raise OSError as `stat`."""
+    _ask("call", url, "delete")
+
+
+class _Sidecar:
+    """The fetching process of this one. Of the threads that wait for it, one reads for all."""
+
+    def __init__(self) -> None:
+        ours, theirs = socket.socketpair()
+        self.environment = dict(os.environ)
+        path = os.pathsep.join([str(Path(__file__).parents[2]), *filter(None, sys.path)])
+        with theirs:
+            self._process = subprocess.Popen(
+                [sys.executable, "-P", "-m", "energize.data.sidecar"],
+                stdin=theirs.fileno(),
+                stdout=subprocess.DEVNULL,
+                env={**self.environment, "PYTHONPATH": path},
+                start_new_session=True,  # Ctrl-C is for the trainer
+            )
+        self._connection = Connection(ours.detach())
+        self._sending, self._news = threading.Lock(), threading.Condition()
+        self._answers: dict[int, tuple[Any, Exception | None]] = {}
+        self._numbers, self._reading, self._ended = count(), False, ""
+        self.send(_cache())
+
+    def send(self, *message: Any) -> None:
+        """Send a question; where the sidecar has ended, that is seen by who waits for an answer."""
+        with self._sending, suppress(OSError):
+            self._connection.send(message if len(message) > 1 else message[0])
+
+    def ask(self, *question: Any) -> Any:
+        """Return the answer, or raise it; EOFError if the sidecar ends before."""
+        number = next(self._numbers)
+        self.send(number, *question)
+        with self._news:
+            while number not in self._answers:
+                if self._ended:
+                    raise EOFError(self._ended)
+                if self._reading:
+                    self._news.wait()
+                else:
+                    self._receive()
+            found, failed = self._answers.pop(number)
+        if failed is not None:
+            raise failed
+        return found
+
+    def _receive(self) -> None:
+        """Wait for a message, while other threads may ask."""
+        self._reading = True
+        self._news.release()
+        ended = True
+        try:
+            if self._connection.poll(_SILENCE):
+                number, *answer = self._connection.recv()
+                ended = False
+                if number is not None:
+                    self._answers[number] = answer[0], answer[1]
+                elif answer[0]:
+                    _log.warning("%s", legible(answer[0]))
+        except (EOFError, OSError):
+            pass
+        finally:  # Ctrl-C may come when half a message is read
+            self._news.acquire()
+            self._ended = self.end() if ended else ""
+            self._reading = False
+            self._news.notify_all()
+
+    def end(self) -> str:
+        """Let the sidecar end, as it does when nobody has the other end; return how it did."""
+        self._connection.close()
+        with suppress(subprocess.TimeoutExpired):
+            code = self._process.wait(_SECONDS_TO_DIE)
+            return f"by signal {-code}" if code < 0 else f"with {code}"
+        self._process.kill()
+        self._process.wait()
+        return f"as it said nothing for {_SILENCE} s"
+
+    def leave(self) -> None:
+        """Have nothing to do with the sidecar of a parent."""
+        self._connection.close()
+        self._process.returncode = 0
+
+
+_own: _Sidecar | None = None
+_starting = threading.RLock()
+_cache = lru_cache(NodeCache)
+
+
+def _sidecar() -> _Sidecar:
+    global _own  # noqa: PLW0603 - one for each process
+    with _starting:
+        if _own is None:
+            _own = _Sidecar()
+        return _own
+
+
+def _forget(sidecar: _Sidecar) -> bool:
+    """Let the next question start another sidecar; return whether this one is still asked."""
+    global _own  # noqa: PLW0603
+    with _starting:
+        own = _own is sidecar
+        _own = None if own else _own
+        return own
+
+
+def _ask(*question: Any) -> Any:
+    """Ask the sidecar, and another one if it ends before it has answered."""
+    for _ in range(_STARTS):
+        sidecar = _sidecar()
+        try:
+            return sidecar.ask(*question)
+        except OSError as error:
+            refused = error.errno in (errno.EACCES, errno.ENOKEY)
+            if not refused or sidecar.environment == dict(os.environ):
+                raise
+            if _forget(sidecar):  # credentials may have been set after it was started
+                sidecar.end()
+        except EOFError as error:
+            ended = str(error)
+            if _forget(sidecar):
+                _log.warning("the process that fetches has ended %s: another one is started", ended)
+    raise OSError(
+        errno.EIO,
+        f"the process that fetches has ended {_STARTS} times, at last {ended}; after signal 9 memory"
+        " is short: use fewer workers",
+        shown(question[1]),
+    )
+
+
+def _after_fork() -> None:
+    global _own  # noqa: PLW0603
+    if _own is not None:
+        _own.leave()
+    _own = None
+    _starting.release()
+
+
+# While one is started, nobody forks with its ends in hand.
+os.register_at_fork(
+    before=_starting.acquire, after_in_parent=_starting.release, after_in_child=_after_fork
+)

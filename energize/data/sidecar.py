@@ -1,0 +1,473 @@
+"""The process that fetches from object storage for the one that started it; see `fetching.py`.
+
+`python -m energize.data.sidecar` has one end of a connection as its standard input, and ends when
+the other one is closed. What it fetches goes into the node cache, and what that does not take into
+the answer. What another process of the node is fetching is claimed there, and waited for.
+
+It exists because the library that fetches fastest, obstore, hangs for ever in a process that was
+forked from one that has used it, and workers are forked.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import random
+import re
+import sys
+import time
+from bisect import bisect_left, bisect_right
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext, suppress
+from datetime import timedelta
+from functools import partial
+from hashlib import blake2b
+from multiprocessing.connection import Connection
+from statistics import quantiles
+from typing import Any
+from urllib.parse import unquote
+
+from energize.errors import ConfigError, nearest
+
+# Bytes that are cheaper to fetch in vain than to leave out with another request: it costs a quarter
+# of a millisecond of a core and a round trip of some 30 ms, in which a connection brings a MiB; but
+# there are many at once, so that a part of that counts. For local files it is 32 KiB.
+_GAP = 128 * 1024
+
+# Bytes of one request, and how many are in flight at most: 64 MiB of memory, and over a round trip
+# of 30 ms twice as much in a second as a fast network brings.
+_RUN, _MOST = 1024 * 1024, 64
+
+# Seconds: for one answer; until something is given up; the same for a store that has not given any
+# answer yet, whose name is perhaps wrong; the longest pause; between words on what is waited for.
+_ANSWER, _DEADLINE, _FIRST, _PAUSE, _WORDS = 30, 120, 10, 8, 5
+
+_SECONDS = {"put": 3600, "listing": _DEADLINE}
+
+_OBSTORE = ("s3", "s3a", "gs", "gcs", "az", "azure", "abfs", "abfss", "http", "https", "memory")
+
+# What is found in an error, its number, and what is said. The first that is found counts.
+_FAULTS = (
+    ("_Elsewhere", errno.EALREADY, "another process of this machine fetches it"),
+    ("code: 416|_Changed", errno.ESTALE, "it has changed"),
+    ("NoSuchBucket|ContainerNotFound", errno.ENOENT, "there is no such bucket; correct its name"),
+    ("FileNotFound|code: 404", errno.ENOENT, os.strerror(errno.ENOENT)),
+    ("ExpiredToken|RequestExpired", errno.EACCES, "the credentials have expired; renew them"),
+    ("169.254.|metadata.google|token request|Account must be|get_credentials", errno.ENOKEY,
+     "no credentials were found; set AWS_PROFILE (with boto3), or AWS_ACCESS_KEY_ID and _SECRET_"
+     "ACCESS_KEY, GOOGLE_APPLICATION_CREDENTIALS, AZURE_STORAGE_ACCOUNT_NAME and _KEY; for what is "
+     "public AWS_SKIP_SIGNATURE=true, or that of GOOGLE or AZURE"),
+    ("without LOCATION|HeaderMalformed|expecting '|code: 400", errno.EINVAL,
+     "it is refused{code}: the bucket may be in another region{region}; set AWS_REGION"),
+    ("TooManyRedirects", errno.ELOOP, "it redirects for ever; correct the URL"),
+    ("code: 40[13]|Permission|Unauthenticated|Forbidden", errno.EACCES,
+     "it is forbidden{code}: these credentials may not do that, or it is not there; correct them"),
+    ("Range request|code: 405|code: 501|NotSupported|NotImplemented", errno.EOPNOTSUPP,
+     "its server cannot do that{code}: it has to know ranges, and lists of folders"),
+    ("code: (429|503)|SlowDown", errno.EAGAIN, "the store asks to slow down{code}"),
+    ("dns error|Name or service|name resolution", errno.EHOSTUNREACH,
+     "the name of its host is not known; correct it, or see to the network"),
+    ("kind: Connect", errno.ECONNREFUSED,
+     "there is no connection to its host; correct the name, or see to the network"),
+    ("Timeout", errno.ETIMEDOUT, "there is no answer"),
+)  # fmt: skip
+_SILENT = (errno.EHOSTUNREACH, errno.ECONNREFUSED, errno.ETIMEDOUT, errno.ENOKEY)
+_PASSING = (*_SILENT, errno.EALREADY, errno.EAGAIN, errno.EIO)
+
+
+class _Changed(Exception):  # noqa: N818
+    """An object is another one than it was."""
+
+
+class _Elsewhere(Exception):  # noqa: N818
+    """The same is on its way already."""
+
+
+def shown(url: str) -> str:
+    """Return a URL as it may stand in messages, logs and names: without passwords and signatures.
+
+    >>> shown("https://me:secret@a.org/b.tar?X-Amz-Signature=secret"), shown("s3://bucket/a b")
+    ('https://a.org/b.tar', 's3://bucket/a b')
+    """
+    scheme, found, rest = url.partition("://")
+    place, slash, path = rest.partition("?")[0].partition("/")
+    if ":" in place or not scheme.startswith("abfs"):  # Azure's containers stand there too
+        place = place.rpartition("@")[2]
+    return f"{scheme}{found}{place}{slash}{path}"
+
+
+def key_of(url: str, size: int, tag: str) -> str:
+    """Return the name under which bytes of an object are in the node cache."""
+    query = blake2b(url.partition("?")[2].encode(), digest_size=8).hexdigest()
+    return f"{shown(url)}\n{query if '?' in url else ''}\n{tag}\n{size}"
+
+
+class _Obstore:
+    """A bucket, or a host."""
+
+    answered = False
+
+    def __init__(self, scheme: str, place: str, query: str) -> None:
+        import obstore
+        from obstore import store
+
+        options: dict[str, Any] = {
+            "client_options": {"allow_http": True, "timeout": "1h", "connect_timeout": "5s"},
+            "retry_config": {"max_retries": 0, "retry_timeout": timedelta(0)},
+        }
+        http = scheme.startswith("http")
+        url = f"{scheme.replace('gcs', 'gs')}://{place}{query}"
+        profile = "AWS_PROFILE" in os.environ or os.path.exists(os.path.expanduser("~/.aws"))
+        if scheme.startswith("s3") and profile and "AWS_ACCESS_KEY_ID" not in os.environ:
+            with suppress(ImportError):  # obstore itself does not look there
+                from obstore.auth.boto3 import Boto3CredentialProvider
+
+                options["credential_provider"] = Boto3CredentialProvider()
+        if scheme == "memory":
+            url, options = "memory:///", {}
+        self._all, self._store = obstore, store.from_url(url, **options)
+        if http:  # which is no bucket, whatever its name
+            self._store = store.HTTPStore(url, **options)
+        parts = False if http else None
+        self.put = partial(obstore.put_async, self._store, use_multipart=parts)
+        self.delete = partial(obstore.delete_async, self._store)
+        self._http = http
+
+    async def stat(self, path: str) -> tuple[int, str]:
+        try:
+            meta = await self._all.head_async(self._store, path)
+        except Exception:
+            if not self._http:
+                raise
+            meta = (await self._all.get_async(self._store, path)).meta  # it may be signed for GET
+        return meta["size"], _tag(meta)
+
+    async def get(self, path: str, begin: int, end: int, tag: str) -> Any:
+        answer = await self._all.get_async(self._store, path, options={"range": (begin, end)})
+        if _tag(answer.meta) != tag:
+            raise _Changed
+        return await answer.bytes_async()
+
+    async def listing(self, path: str, recursive: bool, most: int) -> list[tuple[str, Any]]:
+        if not recursive:
+            found = await self._all.list_with_delimiter_async(self._store, path or None)
+            folders = [(each, None) for each in found["common_prefixes"]]
+            return folders + [(each["path"], each["size"]) for each in found["objects"]]
+        names: list[tuple[str, Any]] = []
+        async for page in self._all.list(self._store, path or None, chunk_size=1000):
+            names += ((each["path"], each["size"]) for each in page)
+            if len(names) > most:
+                break
+        return names
+
+
+def _tag(meta: Any) -> str:
+    return str(meta["e_tag"] or meta["version"] or meta["last_modified"].isoformat())
+
+
+class _Fsspec:
+    """What else fsspec knows, as it is configured there. That an object has changed is seen when it
+    is looked at anew, not by each request.
+    """
+
+    answered = False
+
+    def __init__(self, url: str) -> None:
+        from fsspec.core import url_to_fs
+
+        self._fs, _ = url_to_fs(url, use_listings_cache=False)
+        self.put = partial(asyncio.to_thread, self._fs.pipe_file)
+        self.delete = partial(asyncio.to_thread, self._fs.rm_file)
+        self.path = self._fs._strip_protocol
+
+    async def stat(self, path: str) -> tuple[int, str]:
+        info = await asyncio.to_thread(self._fs.info, path)
+        if info["type"] == "directory":
+            raise FileNotFoundError
+        return info["size"], await asyncio.to_thread(self._fs.ukey, path)
+
+    async def get(self, path: str, begin: int, end: int, tag: str) -> Any:
+        return await asyncio.to_thread(self._fs.cat_file, path, begin, end)
+
+    async def listing(self, path: str, recursive: bool, most: int) -> list[tuple[str, Any]]:
+        depth = {} if recursive else {"maxdepth": 1, "withdirs": True}
+        found = await asyncio.to_thread(self._fs.find, path, detail=True, **depth)
+        rows = found.values()
+        return [(row["name"], row["size"] if row["type"] == "file" else None) for row in rows]
+
+
+class _Slots:
+    """How many requests may be in flight: fewer when a store asks to slow down, then more again.
+    What is only planned waits for all else.
+    """
+
+    def __init__(self) -> None:
+        self.most, self._busy, self._halved = float(_MOST), 0, 0.0
+        self._waiting: tuple[dict[Any, asyncio.Future[None]], ...] = {}, {}
+
+    async def take(self, name: Any, planned: bool) -> None:
+        turn = self._waiting[planned][name] = asyncio.get_running_loop().create_future()
+        self._next()
+        await turn
+
+    def hurry(self, name: Any) -> None:
+        """What was planned is asked for now."""
+        if turn := self._waiting[1].pop(name, None):
+            self._waiting[0][name] = turn
+
+    def give(self, error: int) -> None:
+        self._busy -= 1
+        if error != errno.EAGAIN:
+            self.most = min(_MOST, self.most + 1 / self.most)
+        elif time.monotonic() - self._halved > 1:  # those in flight all say the same
+            self.most, self._halved = max(1.0, self.most / 2), time.monotonic()
+        self._next()
+
+    def _next(self) -> None:
+        while (waiting := self._waiting[0] or self._waiting[1]) and self._busy < int(self.most):
+            self._busy += 1
+            waiting.pop(next(iter(waiting))).set_result(None)
+
+
+class Sidecar:
+    """Answers questions: `call` for all but ranges of bytes, `ranges`."""
+
+    def __init__(self, cache: Any, tell: Callable[[str], None]) -> None:
+        self._cache, self._tell, self._told = cache, tell, 0.0
+        self._slots, self._stores = _Slots(), dict[tuple[str, ...], Any]()
+        self._flying = dict[tuple[Any, ...], asyncio.Task[Any]]()
+        self._seconds: deque[float] = deque(maxlen=200)
+        self._slow, self._count = float(_ANSWER), 0
+
+    async def call(self, url: str, what: str, *arguments: Any) -> Any:
+        """Return what a method of a store does."""
+        store, path = self._at(url)
+        call, seconds = partial(getattr(store, what), path, *arguments), _SECONDS.get(what, _ANSWER)
+        found = await self._answer(url, store, call, seconds)
+        if what == "listing":
+            cut = ((name[len(path) :].strip("/"), size) for name, size in found)
+            return [each for each in cut if each[0]][: arguments[1] + 1]
+        return found if what == "stat" else None
+
+    async def ranges(
+        self,
+        url: str,
+        found: tuple[int, str],
+        spans: list[tuple[int, int]],
+        carried: bool = False,
+        planned: bool = False,
+    ) -> list[bytes | None]:
+        """See that ranges of an object, in ascending order, are in the cache; return the bytes of
+        those that it does not take. `carried` ones go past it.
+        """
+        key, (store, path) = key_of(url, *found), self._at(url)
+
+        async def piece(name: Any, begin: int, end: int) -> Any:
+            """Return these bytes, or None once they are in the cache."""
+            until, look = time.monotonic() + _DEADLINE / 2, planned
+
+            async def get() -> memoryview:
+                data = memoryview(await store.get(path, begin, end, found[1]))
+                if len(data) != end - begin:
+                    raise EOFError(f"{len(data)} bytes came of {end - begin}")
+                return data
+
+            async def keep() -> Any:
+                nonlocal look
+                if carried:
+                    return await self._hedged(get)
+                with self._cache.claim(key, begin, end) or nullcontext() as claim:
+                    if look and not self._cache.missing(key, begin, end):
+                        return None
+                    look = True
+                    if claim is None and time.monotonic() < until:
+                        raise _Elsewhere
+                    data = await self._hedged(get)
+                    return None if self._cache.write(key, begin, data) else data
+
+            return await self._answer(url, store, keep, _DEADLINE, name=name, planned=planned)
+
+        def sent(begin: int, end: int) -> asyncio.Task[Any]:
+            name = key, begin, end, carried
+            if name not in self._flying:
+                task = self._flying[name] = asyncio.create_task(piece(name, begin, end))
+                task.add_done_callback(lambda _: self._flying.pop(name))
+            elif not planned:
+                self._slots.hurry(name)
+            return self._flying[name]
+
+        runs = list(_runs(spans))
+        got = await asyncio.gather(*(sent(*run) for run in runs))
+        answers: list[bytes | None] = []
+        for start, stop in spans:
+            first, last = bisect_right(runs, (start, sys.maxsize)) - 1, bisect_left(runs, (stop,))
+            parts: list[Any] = [
+                None if data is None else data[max(0, start - begin) : stop - begin]
+                for (begin, _), data in zip(runs[first:last], got[first:last], strict=True)
+            ]
+            answers.append(None if None in parts else b"".join(parts))
+        return answers
+
+    async def _answer(
+        self,
+        url: str,
+        store: Any,
+        call: Callable[[], Awaitable[Any]],
+        seconds: float,
+        *,
+        name: Any = None,
+        planned: bool = False,
+    ) -> Any:
+        """Return what a request answers; ask again for what may pass, until the deadline."""
+        start, tries, fault = time.monotonic(), 0, OSError(0, "")
+        while True:
+            await self._slots.take(name or object(), planned)
+            try:
+                answer = await asyncio.wait_for(call(), seconds)
+                store.answered = True
+                return answer
+            except Exception as error:
+                fault = _fault(error, url)
+            finally:
+                number = fault.errno or 0
+                self._slots.give(number)
+            tries, waited = tries + 1, time.monotonic() - start
+            store.answered |= number not in _SILENT
+            if number not in _PASSING or (number == errno.ENOKEY and not store.answered):
+                raise fault
+            most = 0.05 if number == errno.EALREADY else _PAUSE
+            pause = random.uniform(0.5, 1) * min(most, 0.1 * 2**tries)  # noqa: S311
+            if waited + pause > (_DEADLINE if store.answered else _FIRST):
+                said = f"given up at try {tries}, after {waited:.0f} s: {fault.strerror}"
+                raise OSError(errno.ETIMEDOUT if store.answered else number, said, shown(url))
+            if waited > 1 and time.monotonic() - self._told > _WORDS:
+                self._told = time.monotonic()
+                said = f"{fault.strerror}; try {tries}, {waited:.0f} s so far"
+                self._tell(f"waiting for {shown(url)}: {said}")
+            await asyncio.sleep(pause)
+
+    async def _hedged(self, get: Callable[[], Awaitable[Any]]) -> Any:
+        """Return the first answer of a request, or of a second one that is sent where the first
+        takes twice as long as nineteen of twenty do; of nothing while a store asks to slow down.
+        """
+        start = time.monotonic()
+        tasks = {asyncio.ensure_future(get())}
+        try:
+            calm = self._slots.most > _MOST / 2
+            done, _ = await asyncio.wait(tasks, timeout=self._slow if calm else _ANSWER)
+            if not done:
+                tasks.add(asyncio.ensure_future(get()))
+            for left, first in enumerate(asyncio.as_completed(tasks, timeout=_ANSWER), 1):
+                with suppress(*([Exception] if left < len(tasks) else [])):
+                    data = await first
+                    break
+            self._seconds.append(time.monotonic() - start)
+            self._count += 1
+            if self._count % 20 == 0:
+                self._slow = max(0.1, 2 * quantiles(self._seconds, n=20)[-1])
+            return data
+        finally:
+            for task in tasks:
+                task.cancel()
+
+    def _at(self, url: str) -> tuple[Any, str]:
+        """Return the store of a URL, and the path in it."""
+        scheme, _, rest = url.rstrip("/").partition("://")
+        query, known = "", scheme in _OBSTORE
+        if scheme.startswith("http"):
+            rest, mark, query = rest.partition("#")[0].partition("?")
+            query, rest = mark + query, unquote(rest)
+        place, _, path = rest.partition("/")
+        key = (scheme, place, query) if known else (scheme,)
+        if key not in self._stores:
+            where, extra = (
+                f"{shown(url)}: {scheme}://",
+                scheme if scheme in ("hf", "msc") else "remote",
+            )
+            try:
+                self._stores[key] = _Obstore(*key) if known else _Fsspec(url)
+            except ImportError as error:
+                told = f'{where} needs a library ({error}): pip install "energize[{extra}]"'
+                raise ConfigError(told) from None
+            except Exception as error:
+                if "rotocol not known" not in str(error):
+                    raise _fault(error, url) from None
+                hint = nearest(scheme, _OBSTORE) or "; known are s3, gs, az, https, hf and others"
+                raise ConfigError(f"{where} is no known scheme{hint}") from None
+            for old in [each for each in self._stores if each[2:] > ("",)][:-100]:
+                del self._stores[old]  # each signed URL has one of its own
+        store = self._stores[key]
+        return store, path if known else store.path(url)
+
+
+def _runs(spans: list[tuple[int, int]]) -> Iterator[tuple[int, int]]:
+    """Yield what is fetched at once for ranges in ascending order: neighbours together."""
+    begin = end = -1
+    for start, stop in [*spans, (sys.maxsize, sys.maxsize)]:
+        if begin >= 0 and (start - end > _GAP or stop - begin > _RUN):
+            yield from ((at, min(at + _RUN, end)) for at in range(begin, end, _RUN))
+            begin = -1
+        begin, end = (start, stop) if begin < 0 else (begin, max(end, stop))
+
+
+def _fault(error: Exception, url: str) -> OSError:
+    """Return an error of a library as an OSError, in one line and without secrets."""
+    status = getattr(getattr(error, "response", error), "status_code", None)
+    text = f"{type(error).__name__} {error}" + (f" code: {status}" if status else "")
+    code = re.search(r"<Code>(\w+)|code: (\d\d\d[^:\n]*)", text)
+    region = re.search(r"<Region>([\w-]+)|expecting '([\w-]+)", text)
+    words = {
+        "code": f" ({(code[1] or code[2]).strip()})" if code else "",
+        "region": f", {region[1] or region[2]}" if region else "",
+    }
+    for pattern, number, told in _FAULTS:
+        if re.search(pattern, text):
+            return OSError(number, told.format(**words), shown(url))
+    line = re.sub(r"Error performing \w+ \S+ in \S+ - |\?\S+", "", str(error)).split("\n")[0]
+    lasting = isinstance(error, ValueError | TypeError) or re.search("code: 4(?!08)", text)
+    told = line[:200].strip() or type(error).__name__
+    return OSError(errno.EINVAL if lasting else errno.EIO, told, shown(url))
+
+
+async def _serve(connection: Connection) -> None:
+    """Answer until the other end is closed."""
+    loop, ended = asyncio.get_running_loop(), asyncio.Event()
+    loop.set_exception_handler(lambda *_: None)  # the loser of a race may fail
+    loop.set_default_executor(ThreadPoolExecutor(_MOST))
+    asked: set[asyncio.Task[None]] = set()
+    sidecar = Sidecar(connection.recv(), lambda text: connection.send((None, text)))
+
+    async def answer(number: int | None, what: str, *arguments: Any) -> None:
+        found, failed = None, None
+        try:
+            found = await getattr(sidecar, what)(*arguments)
+        except Exception as error:
+            ours = isinstance(error, OSError | ConfigError)
+            failed = error if ours else _fault(error, arguments[0])
+        if number is not None:
+            connection.send((number, found, failed))
+
+    def receive() -> None:
+        try:
+            task = asyncio.create_task(answer(*connection.recv()))
+        except (EOFError, OSError):
+            ended.set()
+            return
+        asked.add(task)
+        task.add_done_callback(asked.discard)
+
+    loop.add_reader(connection.fileno(), receive)
+    while not ended.is_set():
+        with suppress(TimeoutError):
+            await asyncio.wait_for(ended.wait(), _WORDS)
+        if asked:  # so that who waits knows that this process is well
+            connection.send((None, ""))
+
+
+if __name__ == "__main__":
+    with suppress(EOFError, OSError):
+        asyncio.run(_serve(Connection(0)))
+    os._exit(0)  # without a look back at the libraries' threads
