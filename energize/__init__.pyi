@@ -141,6 +141,7 @@ from .extras.cache import FileCacheLazy, FileStoreCachePool, MockLazy
 from .extras.paths import EPath
 from .loader import Follower, Loader, RemapReport, WeightsFile, get_loader, get_savable_loader
 from .loader.loader import BasicDataLoader, SavableDataLoader, SavableDataLoaderState
+from .loader.opening import shared_reading
 from .metadataset.build import get_train_dataset, get_val_dataset, get_val_datasets
 from .mixing import ExcessLoss, MixingPolicy, unimax
 from .order.quota import Quota
@@ -356,6 +357,7 @@ __all__ = [
     "read_stages",
     "reraise_exception",
     "restore_sample",
+    "shared_reading",
     "stateless",
     "total_weight",
     "traverse_metadataset",

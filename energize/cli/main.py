@@ -12,14 +12,16 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from energize.cli import cache, state
+from energize.cli import cache, mixes, state
 from energize.cli.console import Console
 from energize.cli.lint import lint
 from energize.cli.look import info, plan, preview, replay, simulate
 from energize.cli.mixes import imported
 from energize.cli.prepare import prepare, prepare_media
 from energize.data import trust as trusting
-from energize.data.files import os_errors_as
+from energize.data.files import Documents, os_errors_as
+from energize.data.manifest import dump_manifest, manifest_path
+from energize.data.stores import open_store
 from energize.data.writing import write_new
 from energize.errors import (
     ConfigError,
@@ -124,6 +126,30 @@ def schema(
         return
     write_new(output, f"{text}\n".encode(), ConfigError)
     typer.echo(f"Wrote {output}")
+
+
+@app.command()
+def manifest(
+    mix: Annotated[Path, typer.Argument(metavar="MIX", help="A metadataset, a .yaml file.")],
+) -> None:
+    """Write the small files of all folders of a mix into one beside it, for runs of many ranks.
+
+    Each rank opens mix.yaml by mix.manifest.json then, instead of four files of every folder. Write
+    it again when folders, or files that the mix includes, were changed: rank 0 refuses a stale one.
+    """
+    if mixes.is_folder(mix):
+        raise ConfigError(f"{mix} is no file of a mix; a single folder is opened as quickly")
+    with Documents().used() as documents:
+        for split in mixes.split_names(mix, None, ""):
+            for leaf in mixes.leaves_at(mix, split, "dataset.yaml", "split.yaml"):
+                source, name = leaf.source(), mixes.leaf_name(leaf)
+                columns = len(source.column_names)
+                typer.echo(f"Read {name}: {source.count:,} samples, {columns} columns")
+                for ref in leaf.aux.values():
+                    open_store(ref)
+    text = dump_manifest(mix, documents)
+    write_new(manifest_path(mix), text.encode(), ConfigError)
+    typer.echo(f"Wrote {manifest_path(mix)}: {len(documents.texts)} files, {len(text):,} bytes")
 
 
 @app.command()

@@ -19,7 +19,7 @@ from pydantic import BaseModel, ConfigDict, Strict, TypeAdapter, ValidationError
 from pydantic_core import ErrorDetails
 
 from energize.core import limits
-from energize.data.files import read_file
+from energize.data.files import exists, read_file
 from energize.data.files import told as told_of_file
 from energize.errors import DatasetError, EnergizeError, nearest
 
@@ -406,7 +406,7 @@ def read_document(path: Path, schema: TypeAdapter[T]) -> T | None:
         text = read_file(path, "JSON_BYTES" if is_json else "YAML_BYTES")
         content = load_large_json(text) if is_json else load_yaml(text)
     except OSError as reason:
-        if isinstance(reason, _NOT_THERE) and not path.is_symlink():
+        if isinstance(reason, _NOT_THERE) and not exists(path, follow=False):
             return None
         raise DatasetError(told_of_file(reason, path)) from reason
     except (ValueError, yaml.YAMLError) as reason:

@@ -31,7 +31,7 @@ from pydantic import Field, TypeAdapter, model_validator
 
 from energize.core.columns import Column
 from energize.core.validation import Listed, Model, read_document
-from energize.data.files import files_at, own_errors, read_file
+from energize.data.files import own_errors, read_file
 from energize.data.nv_meta import META_FOLDER, UUID_NAME, read_info
 from energize.errors import ColumnError, DatasetError
 
@@ -114,8 +114,7 @@ def folder_version(path: Path) -> str | None:
     """
     file = str(path / META_FOLDER / UUID_NAME)
     try:
-        files = files_at(file)
-        return files.read(file, 0, min(100, files.size(file))).decode("ascii", "replace")
+        return read_file(file, "YAML_BYTES")[:100].decode("ascii", "replace")
     except FileNotFoundError:
         return None
 

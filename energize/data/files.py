@@ -19,10 +19,12 @@ import stat
 import time
 import zlib
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from functools import partial, wraps
-from typing import Any, Generic, ParamSpec, TypeVar
+from pathlib import Path
+from typing import Any, Generic, ParamSpec, Self, TypeVar
 
 from energize.core import limits
 from energize.errors import ConfigError, DatasetError, EnergizeError, ShardError, legible
@@ -390,12 +392,83 @@ def is_url(path: object) -> bool:
     return "://" in text and URL.match(text) is not None
 
 
+class Documents:
+    """Documents, small files of JSON and YAML, by absolute path or URL: the text of each as it was
+    first read, None for one that was not there.
+
+    >>> with Documents({"/mix/cats/.nv-meta/split.yaml": "split_parts: {}"}).used():
+    ...     read_file("/mix/cats/.nv-meta/split.yaml", "YAML_BYTES"), is_folder(Path("/mix/cats"))
+    (b'split_parts: {}', True)
+    """
+
+    def __init__(self, texts: Mapping[str, str | None] | None = None) -> None:
+        self.texts = dict(texts or {})
+        self._folders: set[str] = set()
+        for path, text in self.texts.items():
+            folder = os.path.dirname(path)
+            while text is not None and folder and folder not in self._folders:
+                self._folders.add(folder)
+                folder = os.path.dirname(folder)
+
+    @contextmanager
+    def used(self) -> Iterator[Self]:
+        """A block in which this thread reads no document twice, and none that is known here."""
+        before = _documents.set(self)
+        try:
+            yield self
+        finally:
+            _documents.reset(before)
+
+    def read(self, path: str, most: str) -> bytes:
+        """Return what is in a document; raise OSError as `read_file` does."""
+        place = _absolute(path)
+        if place in self.texts:
+            text = self.texts[place]
+            if text is None:
+                raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
+            return text.encode()
+        try:
+            data = files_at(path).whole(path, most)
+        except FileNotFoundError:
+            self.texts[place] = None
+            raise
+        with suppress(UnicodeDecodeError):
+            self.texts[place] = data.decode()
+        return data
+
+    def look(self, path: AnyPath) -> str | None:
+        """Return what is at a path, "folder", "document" or "" for nothing; None where that is not
+        known here.
+        """
+        place = _absolute(os.fspath(path))
+        if place in self._folders:
+            return "folder"
+        return None if place not in self.texts else "" if self.texts[place] is None else "document"
+
+
+_documents: ContextVar[Documents | None] = ContextVar("documents", default=None)
+
+
+def documents_in_use() -> Documents | None:
+    """Return those whose block this thread is in."""
+    return _documents.get()
+
+
 def read_file(path: AnyPath, most: str | None = None) -> bytes:
     """Return all bytes of a regular file; raise OSError if it cannot be read, or is larger than the
-    limit of the name `most`.
+    limit of the name `most`, which documents have.
     """
-    place = os.fspath(path)
-    return files_at(place).whole(place, most)
+    place, known = os.fspath(path), _documents.get()
+    if most is None or known is None:
+        return files_at(place).whole(place, most)
+    return known.read(place, most)
+
+
+def is_folder(path: Path) -> bool:
+    """Return whether there is a folder at a path."""
+    known = _documents.get()
+    found = None if known is None else known.look(path)
+    return path.is_dir() if found is None else found == "folder"
 
 
 def exists(path: AnyPath, *, follow: bool = True) -> bool:
@@ -405,6 +478,10 @@ def exists(path: AnyPath, *, follow: bool = True) -> bool:
     >>> exists("/"), exists("/nowhere"), exists("no\0path")
     (True, False, False)
     """
+    known = _documents.get()
+    found = None if known is None else known.look(path)
+    if found is not None:
+        return bool(found)
     if is_url(path):
         from energize.data.remote import path_of
 
@@ -562,6 +639,11 @@ def _changed(path: str) -> ShardError:
         f"{path} has changed since it was first read: files stay as they are while runs read them. "
         "Put the old one back, or run `energize prepare` and start a new run"
     )
+
+
+def _absolute(path: str) -> str:
+    """Return what documents are known by."""
+    return path if "://" in path else os.path.abspath(path)
 
 
 def _text(place: object) -> str:

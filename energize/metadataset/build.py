@@ -19,6 +19,7 @@ from energize.core.samples import CrudeSample
 from energize.core.stream import INFINITE
 from energize.core.validation import faults
 from energize.data.files import own_errors
+from energize.data.manifest import by_manifest
 from energize.data.source import Subset
 from energize.data.stores import open_store
 from energize.datasets.blend import BlendDataset, Entry
@@ -94,6 +95,7 @@ _NOT_TOLD = (
 
 
 @own_errors
+@by_manifest
 def get_train_dataset(
     path: GivenMix,
     *,
@@ -189,6 +191,7 @@ def get_train_dataset(
 
 
 @own_errors
+@by_manifest
 def get_val_dataset(
     path: GivenMix,
     *,
@@ -225,6 +228,7 @@ def get_val_dataset(
 
 
 @own_errors
+@by_manifest
 def get_val_datasets(
     path: GivenMix,
     *,

@@ -13,7 +13,7 @@ from typing import Any, TypeVar, cast
 
 from energize.core import limits
 from energize.core.validation import MOST_FAULTS, KeyPath, short
-from energize.data.files import absent, exists, is_url
+from energize.data.files import absent, exists, is_folder, is_url
 from energize.data.remote import joined, path_of, tidied
 from energize.data.selection import OTHERS, Selection, selections
 from energize.data.source import nested
@@ -355,7 +355,7 @@ class _Resolver:
         there = exists(path)  # Path.exists raises in folders that may not be entered
         if not there and (self._existing or path.suffix in _SUFFIXES):
             return self.fault(place, _not_found(path, entry.path), not_found=True)
-        folder = not there or path.is_dir()
+        folder = not there or is_folder(path)
         if not folder:
             strange = [key for key in ("dataset_config", "split_config") if getattr(entry, key)]
             strange += ["aux"] if path.suffix != JSONL and getattr(entry, "aux", None) else []
@@ -623,6 +623,8 @@ def _tidied(path: Path) -> Path:
     names.
     """
     tidy = tidied(path)
+    if ".." not in path.parts:
+        return tidy
     return tidy if tidy.exists() and tidy.samefile(path) else path.absolute()
 
 

@@ -1,0 +1,126 @@
+"""A manifest: the documents of all folders of a mix in one file beside it, for many ranks.
+
+`mix.manifest.json` holds the texts of the small files that opening `mix.yaml` reads, of `.nv-meta`
+folders and of metadatasets that it includes; not those of the mix itself, nor any data. Who opens
+the mix reads these two files. What is not in the manifest is read where it lies. Whether folders
+have changed since it was written is looked up by one rank for all, rank 0, which reads all of them.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
+from functools import wraps
+from pathlib import Path
+from typing import Any, Concatenate, Literal, ParamSpec, Self, TypeVar
+
+from pydantic import TypeAdapter, model_validator
+
+from energize.core.description import digest
+from energize.core.lanes import current_ranks
+from energize.core.validation import Model, read_document
+from energize.data.files import Documents, documents_in_use, read_file
+from energize.errors import DatasetError, some
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+_SUFFIXES = (".yaml", ".yml")
+_THREADS = 16
+
+
+class Manifest(Model):
+    """The texts of documents, None for one that is not there, by their paths: relative to the
+    folder of the mix for what lies in it, absolute ones and URLs for the others.
+    """
+
+    version: Literal[1] = 1
+    digest: str
+    documents: dict[str, str | None]
+
+    @model_validator(mode="after")
+    def _checked(self) -> Self:
+        if self.digest != digest(self.documents):
+            raise ValueError("expected documents with this digest: the file is damaged")
+        return self
+
+
+_MANIFEST = TypeAdapter(Manifest)
+
+
+def manifest_path(mix: Path) -> Path:
+    """Return where the manifest of a mix lies.
+
+    >>> manifest_path(Path("mixes/web.yaml")).name
+    'web.manifest.json'
+    """
+    return mix.with_name(f"{mix.stem}.manifest.json")
+
+
+def dump_manifest(mix: Path, documents: Documents) -> str:
+    """Return the text of the manifest of a mix whose documents have been read."""
+    own, folder = str(mix.absolute()), f"{mix.absolute().parent}/"
+    texts = {each.removeprefix(folder): text for each, text in documents.texts.items()}
+    texts.pop(own.removeprefix(folder), None)
+    manifest = Manifest(digest=digest(texts), documents=texts)
+    return json.dumps(manifest.model_dump(), indent=0, sort_keys=True, ensure_ascii=False)
+
+
+def read_manifest(mix: Path) -> Documents | None:
+    """Return the documents that the manifest of a mix holds, None where it has none.
+
+    Raise `DatasetError` for one that is damaged or of a later version, and on rank 0 for one that
+    is stale.
+    """
+    path, folder = manifest_path(mix), mix.absolute().parent
+    again = f"Write it again with: energize manifest {mix}"
+    try:
+        found = read_document(path, _MANIFEST)
+    except DatasetError as reason:
+        raise DatasetError(f"{reason}. {again}") from reason
+    if found is None:
+        return None
+    texts = {
+        each if "://" in each else os.path.join(folder, each): text
+        for each, text in found.documents.items()
+    }
+    if current_ranks().rank == 0:
+        with ThreadPoolExecutor(_THREADS) as threads:
+            same = threads.map(_is_text, texts, texts.values())
+        changed = [each for each, kept in zip(texts, same, strict=True) if not kept]
+        if changed:
+            raise DatasetError(
+                f"{path} is stale: since it was written, {len(changed)} of its {len(texts)} files "
+                f"have changed, {some(changed)}. {again}"
+            )
+    return Documents(texts)
+
+
+def _is_text(path: str, text: str | None) -> bool:
+    """Return whether a document has this text; for None, whether it is not there."""
+    try:
+        return read_file(path, "JSON_BYTES").decode() == text
+    except FileNotFoundError:
+        return text is None
+    except UnicodeDecodeError:
+        return False
+
+
+def by_manifest(function: Callable[Concatenate[Any, P], T]) -> Callable[Concatenate[Any, P], T]:
+    """Wrap a function of a mix, which opens one that is a file by its manifest, if it has one and
+    no documents are in use.
+    """
+
+    @wraps(function)
+    def opened(mix: Any, *args: P.args, **kwargs: P.kwargs) -> T:
+        found = None
+        if isinstance(mix, str | os.PathLike) and documents_in_use() is None:
+            path = Path(mix)
+            found = read_manifest(path) if path.suffix in _SUFFIXES else None
+        with nullcontext() if found is None else found.used():
+            return function(mix, *args, **kwargs)
+
+    return opened
