@@ -124,7 +124,7 @@ class Source(IndexedDataset[T_co]):
 
         Raises `ColumnError` for a name that is not indexed.
         """
-        if name not in self.column_names:
+        if name not in self._known_columns and name not in self.column_names:
             known = ", ".join(self.column_names) or "none"
             raise ColumnError(
                 f"{self.name} has no column {name!r}{nearest(name, self.column_names)}; its "

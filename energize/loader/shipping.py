@@ -24,13 +24,14 @@ import weakref
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from energize.core.lazy import torch
 from energize.core.stream import State
+from energize.data.source import Source
 from energize.errors import LoaderError
 from energize.loader.failures import Failure
 from energize.loader.lanes import LaneSet
@@ -106,13 +107,13 @@ class Channel:
         self._socket.sendall(header)
         self._socket.sendall(data)
 
-    def wait(self) -> memoryview:
+    def wait(self) -> Message:
         """Return the next message, however long it takes; raise `EOFError` if the other side is
         gone.
         """
         while True:
             for message in self._received():
-                return message.data
+                return message
 
     def ready(self) -> bool:
         """Return whether something has come."""
@@ -407,3 +408,52 @@ def dumps(value: Any, regions: Regions) -> memoryview:
     regions.dropped = []
     file.write(_LENGTH.pack(length))
     return file.getbuffer()
+
+
+# What workers that start from nothing are given: one file in memory for all of them.
+
+
+class _DatasetPickler(pickle.Pickler):
+    """Sources with the columns that they have looked up, which no worker has to read again."""
+
+    def reducer_override(self, obj: Any) -> Any:
+        known = vars(obj).get("_known_columns") if isinstance(obj, Source) else None
+        made = obj.__reduce_ex__(5) if known else ()
+        if len(made) < 3 or not isinstance(made[2], dict):
+            return NotImplemented
+        return *made[:2], {**made[2], "_known_columns": known}
+
+
+def stored(value: Any) -> BinaryIO:
+    """Return a file in memory that holds a value for `rebuilt`, its large arrays as they are."""
+    file = os.fdopen(os.memfd_create("energize", os.MFD_CLOEXEC), "wb")
+    head, places = io.BytesIO(), list[tuple[int, int]]()
+
+    def stays(buffer: pickle.PickleBuffer) -> bool:
+        raw = buffer.raw()
+        if raw.nbytes > SMALL:
+            file.write(bytes(-file.tell() % _HEADER))
+            places.append((file.tell(), raw.nbytes))
+            file.write(raw)
+        return raw.nbytes <= SMALL
+
+    _DatasetPickler(head, 5, buffer_callback=stays).dump(value)
+    data = pickle.dumps((head.getbuffer().tobytes(), places))
+    file.write(data + _LENGTH.pack(len(data)))
+    file.flush()
+    return file
+
+
+def rebuilt(descriptor: int) -> Any:
+    """Return what `stored` wrote, and close the file. Its large arrays stay in the memory that all
+    processes share; what one of them writes there only it sees.
+    """
+    try:
+        memory = memoryview(mmap.mmap(descriptor, 0, access=mmap.ACCESS_COPY))
+    finally:
+        os.close(descriptor)
+    end = len(memory) - _LENGTH.size
+    (length,) = _LENGTH.unpack(memory[end:])
+    head, places = pickle.loads(memory[end - length : end])  # noqa: S301 - from the trainer
+    buffers = [memory[start : start + size] for start, size in places]
+    return pickle.loads(head, buffers=buffers)  # noqa: S301 - from the trainer

@@ -32,7 +32,15 @@ from energize.core.trace import Failed, Reading
 from energize.errors import LoaderError
 from energize.loader.failures import Decisions, Failure
 from energize.loader.lanes import PositionLane
-from energize.loader.shipping import Channel, Read, Regions, Reply, ShippedError, dumps
+from energize.loader.shipping import (
+    Channel,
+    Read,
+    Regions,
+    Reply,
+    ShippedError,
+    dumps,
+    rebuilt,
+)
 from energize.report.counting import LeftOut
 from energize.report.levels import flat
 
@@ -100,7 +108,7 @@ def serve(task: Task | None, end: socket.socket, leash: Connection[Any, Any], tr
 def _read_all(worker: _Worker, channel: Channel, outbox: Any, regions: Regions) -> None:
     while True:
         while not worker.asked or channel.ready():
-            message = pickle.loads(channel.wait())  # noqa: S301 - from the trainer
+            message = pickle.loads(channel.wait().data)  # noqa: S301 - from the trainer
             if message is None:
                 return
             worker.told(message)
@@ -127,7 +135,7 @@ def _send_all(outbox: Any, channel: Channel) -> None:
 def _rebuilt_task(channel: Channel) -> Task | None:
     """Return the task that the trainer has sent; None when it is told that it cannot be rebuilt."""
     try:
-        task: Task = pickle.loads(channel.wait())  # noqa: S301 - from the trainer
+        task: Task = rebuilt(channel.wait().descriptor or 0)
         return task
     except (EOFError, OSError):
         raise

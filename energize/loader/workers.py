@@ -25,7 +25,7 @@ from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
-from typing import Any, Generic, TypeVar
+from typing import Any, BinaryIO, Generic, TypeVar
 
 from energize.core.checks import check_processes
 from energize.core.stream import INFINITE, State
@@ -40,6 +40,7 @@ from energize.loader.shipping import (
     ReceivedRegions,
     Reply,
     ShippedError,
+    stored,
 )
 from energize.loader.watchdog import Patience, ctrl_c_later
 from energize.loader.worker import STACKS, Task, on_leash, serve
@@ -173,7 +174,7 @@ class WorkerPool:
         self._timeout, self._patience = timeout, patience
         shortest = patience.shortest
         self._look_around = min(_LOOK_AROUND, _LOOK_AROUND if shortest is None else shortest / 2)
-        self._pickle: bytes | None = None
+        self._stored: BinaryIO | None = None
         self._owner = os.getpid()
         self._members: list[Member] = []
         self._end = weakref.finalize(self, _end_all, self._members, self._owner)
@@ -402,7 +403,7 @@ class WorkerPool:
         method = self._start_method
         context: Any = multiprocessing.get_context(method)
         # What a process that starts from nothing gets at once, the trainer waits for it to read.
-        task, sent = (self._task, b"") if method == "fork" else (None, self._pickled())
+        task, sent = (self._task, None) if method == "fork" else (None, self._in_memory())
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         leash, held = multiprocessing.Pipe(duplex=False)
         ours.setblocking(False)
@@ -425,16 +426,18 @@ class WorkerPool:
             theirs.close()
             leash.close()
         member = Member(number, process, Channel(ours), held)
-        if sent:
+        if sent is not None:
             with suppress(OSError):  # it has died, which is seen where replies are received
-                member.channel.post(sent)
+                member.channel.send(b"", sent.fileno())
         return member
 
-    def _pickled(self) -> bytes:
-        """Return the task for a process that starts from nothing; pickled once for all of them."""
-        if self._pickle is None:
+    def _in_memory(self) -> BinaryIO:
+        """Return the task for processes that start from nothing; pickled once for all of them."""
+        if self._stored is None:
             try:
-                self._pickle = pickle.dumps(self._task)
+                self._stored = stored(self._task)
+            except OSError:
+                raise
             except Exception as error:  # whatever the classes of the user do
                 raise ConfigError(
                     f"the dataset cannot be pickled for a worker started by {self._start_method!r}"
@@ -443,7 +446,7 @@ class WorkerPool:
                     "files and connections when they are first used, or use "
                     "multiprocessing_context='fork'"
                 ) from error
-        return self._pickle
+        return self._stored
 
 
 def _how_it_ended(process: BaseProcess) -> tuple[str, str]:
