@@ -23,6 +23,7 @@ from energize.core.description import digest
 from energize.core.lanes import current_ranks
 from energize.core.validation import Model, read_document
 from energize.data.files import Documents, documents_in_use, read_file
+from energize.data.remote import path_of
 from energize.errors import DatasetError, some
 
 P = ParamSpec("P")
@@ -118,7 +119,7 @@ def by_manifest(function: Callable[Concatenate[Any, P], T]) -> Callable[Concaten
     def opened(mix: Any, *args: P.args, **kwargs: P.kwargs) -> T:
         found = None
         if isinstance(mix, str | os.PathLike) and documents_in_use() is None:
-            path = Path(mix)
+            path = path_of(mix)
             found = read_manifest(path) if path.suffix in _SUFFIXES else None
         with nullcontext() if found is None else found.used():
             return function(mix, *args, **kwargs)
