@@ -118,6 +118,10 @@ class Files(ABC):
         """Return the bytes of a file."""
 
     @abstractmethod
+    def stamp(self, path: str) -> str:
+        """Return what is another text when a file is another one."""
+
+    @abstractmethod
     def whole(self, path: str, most: str | None = None) -> bytes:
         """Return all bytes of a file as it is now; no more than the limit `most`."""
 
@@ -180,6 +184,10 @@ class LocalFiles(Files):
 
     def size(self, path: str) -> int:
         return (self._open.get(path) or self._file(path)).signature[0]
+
+    def stamp(self, path: str) -> str:
+        found = os.stat(path)
+        return f"{found.st_size} {found.st_mtime_ns}"
 
     def whole(self, path: str, most: str | None = None) -> bytes:
         try:

@@ -226,6 +226,10 @@ class RemoteFiles(Files):
     def size(self, path: str) -> int:
         return cast("int", self._stat(path).size)
 
+    def stamp(self, path: str) -> str:
+        found = fetching.stat(path)
+        return f"{found.size} {found.tag}"
+
     def _stat(self, path: str) -> Any:
         found = self._stats.get(path)
         if found is None:

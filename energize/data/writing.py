@@ -116,6 +116,10 @@ class NewFiles:
         with writing(final, self._error), self.create(final) as stream:
             stream.write(data)
 
+    def put_last(self, final: Path) -> None:
+        """Make a file the one that says that all others are there."""
+        self._finals[final] = self._finals.pop(final)
+
     def commit(self, mode: int | None = None, remove: Sequence[Path] = ()) -> None:
         """Give all files their names, in the order in which they were added.
 

@@ -16,8 +16,8 @@ from typing import Any, Generic, NamedTuple, TypeVar
 from energize.data.stores import connected, unreadable
 from energize.energon.factories import edataclass
 from energize.errors import ConfigError, PrepareError
-from energize.preparation.index import INDEXES, TABLES
 from energize.preparation.workers import map_in_order
+from energize.preparation.write import INDEXES, TABLES
 
 T_task = TypeVar("T_task")
 T_item = TypeVar("T_item")

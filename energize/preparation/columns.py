@@ -12,6 +12,7 @@ or is a function of raw samples.
 
 from __future__ import annotations
 
+import inspect
 import io
 import math
 import os
@@ -23,10 +24,9 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import PIL.Image
 
 from energize.core.checks import real_number, whole_number
@@ -48,7 +48,8 @@ from energize.data.files import os_errors_as
 from energize.data.nv_meta import read_info
 from energize.data.writing import NewFiles, writing
 from energize.errors import ConfigError, DataError, DatasetError, PrepareError, nearest
-from energize.preparation.scan import RawSample, Shard, scan_prepared
+from energize.preparation.scan import RawSample, ScannedShard, Shard, scan_prepared
+from energize.preparation.tasks import Job, Piece, all_in_turn, joined
 from energize.preparation.workers import Progress
 from energize.preparation.write import commit, staging
 from energize.task.load import USUAL_IMAGES, PartAccess, parse_field
@@ -76,6 +77,7 @@ class ColumnsReport:
     notes: tuple[str, ...] = ()
 
 
+@all_in_turn
 @os_errors_as(PrepareError, what="cannot be used")
 def prepare_columns(
     path: str | os.PathLike[str],
@@ -83,6 +85,9 @@ def prepare_columns(
     *,
     defaults: Mapping[str, Value] | None = None,
     workers: int | None = None,
+    tasks: int | None = None,
+    task: int | None = None,
+    merge: bool = False,
     on_progress: Progress | None = None,
 ) -> ColumnsReport:
     """Measure columns of a prepared folder, so that they are known without reading samples.
@@ -95,7 +100,8 @@ def prepare_columns(
 
     A column has numbers (int64, or float64 if any is no whole one) or words. A sample without a
     value takes that of `defaults`; without one, words may be absent, which the report notes, and
-    numbers may not.
+    numbers may not. `tasks` share the shards out, and `task` and `merge` do a part of it, as in
+    `prepare`: the values are there when all are merged.
 
     Raises `ConfigError` for wrong arguments; `PrepareError` for samples without a number, values
     that no column could have, what the functions raise, and shards that are damaged or not those
@@ -116,32 +122,23 @@ def prepare_columns(
     counts = read_info(root).shard_counts
     if not columns or not counts:
         raise ConfigError(f"{root}: there are no {'shards' if columns else 'columns'} to measure")
-    with staging(root, root / COLUMNS_FOLDER) as files:
-        pieces = scan_prepared(
-            root,
-            lambda shard: shard.found["columns"],
-            {"columns": wanted.measured},
-            workers=workers,
-            on_progress=on_progress,
-        )
+    options = wanted.options
+    job = Job(root, "columns", list(counts), options, tasks, task, merge)
+
+    def scan(files: NewFiles, names: Sequence[str], *_: object) -> list[ScannedShard]:
+        functions = {"columns": wanted.measured}
+        told: Any = {"workers": workers, "on_progress": on_progress}
+        return scan_prepared(root, names, lambda shard: shard, functions, **told)
+
+    if job.task is not None:
+        return ColumnsReport(root, sum(job.of_task(job.folders, scan).counts.values()), {})
+    with staging(root, root / COLUMNS_FOLDER, *job.folders) as files:
+        pieces = job.of_all(files, scan).pieces
         kept = kept_columns(root)
         made, notes = wanted.stage(files, root, pieces, counts, folder_version(root), kept)
         commit(files, root / next(iter(counts)))
     remove_unused(root)
     return ColumnsReport(root, sum(counts.values()), made, tuple(notes))
-
-
-class Piece(NamedTuple):
-    """A column of one shard: its numbers, or as objects its words, of samples not `absent`.
-
-    `why` says where the first without a value is, and why; `first` the first one with a number
-    (False) and with a word (True).
-    """
-
-    values: npt.NDArray[Any]
-    absent: npt.NDArray[np.bool_]
-    why: str
-    first: dict[bool, str]
 
 
 class Columns:
@@ -160,6 +157,8 @@ class Columns:
                 self._measures[name] = measure_of(how)
             except ConfigError as fault:
                 raise ConfigError(f"column {name!r}: {fault}") from None
+        sources = {name: _source(how) for name, how in columns.items() if callable(how)}
+        self.options: dict[str, Any] = {"columns": self.how, "sources": sources}
         self._defaults = dict(defaults or {})
         for name in self._defaults.keys() - columns.keys():
             raise ConfigError(
@@ -194,13 +193,13 @@ class Columns:
             values.append(value)
             absent.append(False)
         kind = object if True in first else None
-        return Piece(np.array(values, dtype=kind), np.array(absent), why, first)
+        return Piece(np.array(values, dtype=kind), np.array(absent, dtype=bool), why, first)
 
     def stage(  # noqa: PLR0917
         self,
         files: NewFiles,
         root: Path,
-        pieces: Sequence[dict[str, Piece]],
+        pieces: Callable[[str], list[Piece]],
         counts: dict[str, int],
         version: str | None,
         kept: Mapping[str, StoredColumn],
@@ -213,7 +212,7 @@ class Columns:
         notes: list[str] = []
         stored = dict(kept)
         for name, how in self.how.items():
-            column = made[name] = self._whole(name, [each[name] for each in pieces], notes)
+            column = made[name] = self._whole(joined(name, pieces(name)), name, notes)
             file = values_file(name, column.values, column.categories)
             kind, words = str(column.values.dtype), column.categories
             found = {"file": file, "dtype": kind, "measured": how, "categories": words}
@@ -228,26 +227,18 @@ class Columns:
             files.write(root / COLUMNS_FOLDER / COLUMNS_NAME, text.encode())
         return made, notes
 
-    def _whole(self, name: str, pieces: Sequence[Piece], notes: list[str]) -> Column:
+    def _whole(self, piece: Piece, name: str, notes: list[str]) -> Column:
         """Return a column of all shards; samples without a value are noted."""
-        absent = np.concatenate([piece.absent for piece in pieces])
+        values, absent, kinds = piece.values, piece.absent, piece.first
         default = self._defaults.get(name) if absent.any() else None
-        known = [piece for piece in pieces if piece.first]
-        kinds = {kind: told for piece in known for kind, told in piece.first.items()}
-        if len(kinds) > 1:
-            raise PrepareError(
-                f"column {name!r}: all samples have numbers, or all have words; "
-                f"{' and '.join(kinds.values())}"
-            )
         if absent.any():
             told = f"column {name!r}: {absent.sum()} of {len(absent)} samples have no value"
-            why = f"the first of them {next(piece.why for piece in pieces if piece.why)}"
-            if not known or (default is None and False in kinds):
+            why = f"the first of them {piece.why}"
+            if not kinds or (default is None and False in kinds):
                 option = f"--column-default {name}=0, or defaults={{{name!r}: 0}}"
                 raise PrepareError(f"{told}, {why}. Give one for these: {option}")
             given = "are without a word" if default is None else f"were given {default!r}"
             notes.append(f"{told} and {given}, {why}")
-        values = np.concatenate([piece.values for piece in known])
         if True in kinds:
             words = sorted({*values, *([] if default is None else [str(default)])})
             if len(words) > MOST_WORDS:
@@ -336,6 +327,13 @@ def how_text(how: Any) -> str:
         return how
     module, name = (getattr(how, each, None) for each in ("__module__", "__qualname__"))
     return f"{module}:{name}" if module and name else str(described(how))
+
+
+def _source(how: Callable[..., Any]) -> str:
+    """Return the text of a function, as far as it is known: who changes it measures anew."""
+    with suppress(OSError, TypeError):
+        return inspect.getsource(how)
+    return ""
 
 
 def _checked(value: Any) -> Value:

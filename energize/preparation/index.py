@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import logging
 import math
 import os
@@ -12,10 +14,11 @@ import uuid
 import zlib
 from array import array
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager, nullcontext, suppress
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext, suppress
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
+from functools import partial
 from itertools import accumulate, chain, count, pairwise
 from pathlib import Path
 from typing import Any
@@ -50,34 +53,27 @@ from energize.preparation.scan import (
     named_shards,
     scan_shards,
 )
+from energize.preparation.tasks import (
+    ADD,
+    Found,
+    Job,
+    Scan,
+    all_in_turn,
+    remove_markers,
+)
 from energize.preparation.workers import Progress
-from energize.preparation.write import commit, locked, make_unique, shard_folders, staging
+from energize.preparation.write import (
+    INDEXES,
+    TABLES,
+    commit,
+    locked,
+    make_unique,
+    new_database,
+    shard_folders,
+    staging,
+)
 
 _log = logging.getLogger("energize")
-
-TABLES = """
-CREATE TABLE samples (
-    tar_file_id INTEGER NOT NULL,
-    sample_key TEXT NOT NULL UNIQUE,
-    sample_index INTEGER NOT NULL,
-    byte_offset INTEGER,
-    byte_size INTEGER
-);
-CREATE TABLE sample_parts (
-    tar_file_id INTEGER,
-    sample_index INTEGER,
-    part_name TEXT,
-    content_byte_offset INTEGER,
-    content_byte_size INTEGER
-);
-"""
-INDEXES = """
-CREATE INDEX idx_samples_by_tar_and_idx ON samples(tar_file_id, sample_index);
-CREATE INDEX idx_sample_parts_seq
-    ON sample_parts(tar_file_id, sample_index, content_byte_offset);
-CREATE INDEX idx_sample_parts_full
-    ON sample_parts(tar_file_id, sample_index, part_name, content_byte_offset, content_byte_size);
-"""
 
 
 Parts = dict[str, tuple[str, ...]]
@@ -113,6 +109,7 @@ class PrepareReport:
         return sum(self.shard_counts.values())
 
 
+@all_in_turn
 @os_errors_as(PrepareError, what="cannot be used")
 def prepare(
     path: str | Path,
@@ -135,6 +132,9 @@ def prepare(
     columns: Mapping[str, How] | None = None,
     column_defaults: Mapping[str, Value] | None = None,
     checksums: bool = False,
+    tasks: int | None = None,
+    task: int | None = None,
+    merge: bool = False,
     on_progress: Progress | None = None,
 ) -> PrepareReport:
     """Index the tar shards below the folder `path`, so that energize and Energon read it.
@@ -163,10 +163,18 @@ def prepare(
     and `checksums` written, as by `prepare_columns` and `prepare_checksums`, which add them to a
     folder that is prepared.
 
+    Many machines may share the shards out: `tasks` says to how many tasks, `task` that this is one
+    of them, from 0 on, and `merge` that all have ended. A task writes what lies beside its shards,
+    and a marker with what it found; one that has ended with the same options and shards is not done
+    again. Merging takes seconds, and may be done again; the folder is then that of one call for
+    all, byte for byte. Splits and types of samples are looked at when all are merged. `tasks` alone
+    does all of it, one task after the other, and goes on where a call before was ended.
+
     Raises `PrepareError` naming damaged shards, repeated keys, a split without shards, a field
     without its part or its key in the JSON there, a folder that is prepared already (unless
     `overwrite`), a file that cannot be written, and what `prepare_columns` raises; `ConfigError`
-    for wrong parameters; `DatasetNotFoundError`.
+    for wrong parameters; `DatasetNotFoundError`. When merging, `PrepareError` that says which tasks
+    have not ended, or had other options or shards.
 
     >>> import tempfile
     >>> from energize import write_shards
@@ -178,121 +186,182 @@ def prepare(
     """
     root, meta = Path(path), Path(path, nv_meta.META_FOLDER)
     wanted = Columns(columns or {}, column_defaults)
-    known: dict[str, int] = {}
-    notes: list[str] = []
-    splits, windows = Parts(), Windows()
-    config = version = None
+    known, notes, splits = dict[str, int](), list[str](), Parts()
+    whole = {"tar_index_only": tar_index_only, "fix_duplicates": fix_duplicates}
     if tar_index_only:
-        known = nv_meta.read_info(root).shard_counts
+        known = _known(root)
         names = list(known)
-        if not known:
-            raise PrepareError(f"{meta} names no shards; prepare it without --tar-index-only")
         # A database left as it is would point into shards as they were before.
         sqlite = sqlite or (meta / nv_meta.SQLITE_NAME).exists()
-        version = folder_version(root)
     else:
         check_choice(sample_type, field_map)
         names, notes = find_shards(root, exclude) if shards is None else named_shards(root, shards)
-        splits = split(names, split_ratios, split_patterns, seed if shuffle_shards else None)
-        if nv_meta.is_prepared(root) and not overwrite:
-            raise PrepareError(
-                f"{root} is prepared already; give overwrite=True (--force-overwrite) for it anew"
-            )
-        with suppress(ShardError):  # all damaged shards are told of together
-            for name, source in (field_map or {}).items():
-                FirstLook(root / names[0]).check_keys(name, source)
+        if task is None or split_ratios or split_patterns:
+            splits = split(names, split_ratios, split_patterns, seed if shuffle_shards else None)
+    options = {"checksums": checksums, "sqlite": sqlite, **wanted.options}
+    job = Job(root, "prepare", names, options, tasks, task, merge, whole)
+    _check_new(root, overwrite or tar_index_only or merge or job.is_done)
+    with suppress(ShardError):  # all damaged shards are told of together
+        for name, source in (field_map or {}).items():
+            FirstLook(root / names[0]).check_keys(name, source)
     functions: dict[str, Callable[[Shard], Any]] = {
         "names": _check_members,
         "columns": wanted.measured,
         **({"checksums": Shard.checksums} if checksums else {}),
         **({"rows": _rows} if sqlite else {}),
     }
-    folders = [meta, *([root / COLUMNS_FOLDER] if columns else []), *shard_folders(root, names)]
-    with staging(root, *folders) as files:
+    told: dict[str, Any] = {"workers": workers, "on_progress": on_progress}
+    scan = partial(_scanned, root=root, known=known, functions=functions, **told)
+    folders = [meta, *job.folders, *shard_folders(root, names)]
+    if job.task is not None:
+        found = job.of_task(folders, scan)
+        return PrepareReport(root, found.counts, _parts(found.shards))
+    with staging(root, *folders, *([root / COLUMNS_FOLDER] if columns else [])) as files:
         if fix_duplicates and (renamed := make_unique(root, names, workers)):
             notes.append(f"{renamed} shards were written anew, with keys of their own")
-        scanned, same, new = _scanned(
-            root, files, names, known, functions, workers=workers, on_progress=on_progress
-        )
-        notes += _end_notes(scanned)
-        counts = {shard.name: shard.count for shard in scanned}
-        parts = dict(sum((shard.parts for shard in scanned), Counter()).most_common())
+        found, made_now = _indexed(root, files, job, scan, sqlite=sqlite)
+        version = folder_version(root) if known and not sqlite else made_now
+        counts, parts = found.counts, _parts(found.shards)
+        same = bool(known) and all(shard.found["same"] for shard in found.shards)
         kept = kept_columns(root) if same else {}
-        made, told = wanted.stage(
-            files, root, [shard.found["columns"] for shard in scanned], counts, new or version, kept
-        )
-        notes += told
-        _stage_records(root, files, scanned)
+        made, more = wanted.stage(files, root, found.pieces, counts, version, kept)
+        notes += [*_end_notes(found.shards), *more]
+        _stage_records(root, files, found.shards)
+        report = PrepareReport(root, counts, parts, columns=made)
         if not known:
-            config = choose_config(sample_type, field_map, FirstLook(root / names[0]), parts)
-            if split_ratios is not None:
-                splits, windows = _fitting(splits, counts, split_ratios)
-            notes += [
-                *([_CUT] if windows else split_notes(names, splits)),
-                *field_notes(config, parts, sum(counts.values())),
-            ]
-            info = nv_meta.Info(energon_version=nv_meta.FORMAT_VERSION, shard_counts=counts)
-            texts = {split_config: nv_meta.dump_splits(splits, split_config, samples=windows)}
-            texts |= {dataset_yaml: nv_meta.dump_dataset_yaml(config)} if config is not None else {}
-            # Last, because this is the file that makes the folder a prepared one.
-            texts |= {nv_meta.INFO_NAMES[0]: nv_meta.dump_info(info)}
+            chosen = choose_config(sample_type, field_map, FirstLook(root / names[0]), parts)
+            report, more = _split_up(replace(report, splits=splits, config=chosen), split_ratios)
+            notes += more
+            texts = _texts(report, split_config, dataset_yaml)
+            # Where all is as it would be, the folder was merged before.
+            _check_new(root, overwrite or all(_has(meta / each, texts[each]) for each in texts))
             for name, text in texts.items():
                 files.write(meta / name, text.encode())
-        replaced = [] if same else [root / COLUMNS_FOLDER / COLUMNS_NAME]
-        if not known:
-            replaced += [meta / name for name in _REPLACED]
-        commit(files, root / names[0], replaced)
+        unkept = [] if same else [root / COLUMNS_FOLDER / COLUMNS_NAME]
+        replaced = [] if known else [meta / name for name in _REPLACED]
+        commit(files, root / names[0], [*unkept, *replaced])
+        if not merge:
+            remove_markers(root)
     remove_unused(root)
-    return PrepareReport(root, counts, parts, splits, config, tuple(notes), made, windows)
+    return replace(report, notes=tuple(notes))
+
+
+def _split_up(
+    report: PrepareReport, ratios: Mapping[str, float] | None
+) -> tuple[PrepareReport, list[str]]:
+    """Return what was prepared with its splits, which fit the samples, and notes on them."""
+    counts, windows = report.shard_counts, Windows()
+    if ratios is not None:
+        splits, windows = _fitting(report.splits, counts, ratios)
+        report = replace(report, splits=splits, windows=windows)
+    notes = [_CUT] if windows else split_notes(list(counts), report.splits)
+    return report, [*notes, *field_notes(report.config, report.parts, report.samples)]
+
+
+def _texts(report: PrepareReport, split_config: str, dataset_yaml: str) -> dict[str, str]:
+    """Return the files that say what a folder is, the one that makes it a prepared one last."""
+    splits = nv_meta.dump_splits(report.splits, split_config, samples=report.windows)
+    config = report.config
+    named = {} if config is None else {dataset_yaml: nv_meta.dump_dataset_yaml(config)}
+    info = nv_meta.Info(energon_version=nv_meta.FORMAT_VERSION, shard_counts=report.shard_counts)
+    return {split_config: splits, **named, nv_meta.INFO_NAMES[0]: nv_meta.dump_info(info)}
+
+
+def _indexed(
+    root: Path, files: NewFiles, job: Job, scan: Scan, *, sqlite: bool
+) -> tuple[Found, str | None]:
+    """Return what was found in all shards, whose keys are unique; and the version of the index,
+    after it was written, where it is to be.
+    """
+    final = root / nv_meta.META_FOLDER / nv_meta.SQLITE_NAME
+    index = new_database(files, final, TABLES, indexes=INDEXES) if sqlite else nullcontext()
+    with index as database:
+        found = job.of_all(files, scan, database)
+    if job.merge:
+        check_unique(root, found.shards)
+    if not sqlite:
+        return found, None
+    version = _version(found.shards)
+    files.write(final.with_name(nv_meta.UUID_NAME), version.encode())
+    return found, version
+
+
+def _known(root: Path) -> dict[str, int]:
+    """Return the shards of a prepared folder, of which there are some."""
+    counts = nv_meta.read_info(root).shard_counts
+    if not counts:
+        raise PrepareError(
+            f"{root / nv_meta.META_FOLDER} names no shards; prepare it without --tar-index-only"
+        )
+    return counts
+
+
+def _check_new(root: Path, overwrite: bool) -> None:
+    if nv_meta.is_prepared(root) and not overwrite:
+        raise PrepareError(
+            f"{root} is prepared already; give overwrite=True (--force-overwrite) for it anew"
+        )
+
+
+def _has(file: Path, text: str) -> bool:
+    with suppress(OSError):
+        return read_file(file) == text.encode()
+    return False
+
+
+def _parts(shards: Sequence[ScannedShard]) -> dict[str, int]:
+    """Return in how many samples each part is, the most frequent first."""
+    return dict(sum((shard.parts for shard in shards), Counter[str]()).most_common())
+
+
+def _version(shards: Sequence[ScannedShard]) -> str:
+    """Return what is another text when an index is of other samples."""
+    digest = hashlib.blake2b(digest_size=16)
+    for shard in shards:
+        digest.update(json.dumps([shard.name, shard.count, *shard.record.of_shard]).encode())
+        digest.update(shard.hashes.tobytes())
+    return str(uuid.UUID(bytes=digest.digest(), version=4))
 
 
 def _scanned(
-    root: Path,
     files: NewFiles,
     names: Sequence[str],
+    first: int,
+    database: sqlite3.Connection | None,
+    *,
+    root: Path,
     known: Mapping[str, int],
     functions: Mapping[str, Callable[[Shard], Any]],
     **options: Any,
-) -> tuple[list[ScannedShard], bool, str | None]:
-    """Walk over shards and write their indices, checksums, and rows of the database, as asked.
-
-    Returns the shards, whose keys are unique, whether their indices are those that were there, of
-    shards that are `known`, and the version of the database.
+) -> list[ScannedShard]:
+    """Walk over shards, which are `known`, or new; write their indices and checksums, and add their
+    rows to the database, as asked. Their keys are unique.
     """
-    final, version, same = root / nv_meta.META_FOLDER / nv_meta.SQLITE_NAME, None, bool(known)
-    new = new_database(files, final, TABLES, indexes=INDEXES)
-    with new if "rows" in functions else nullcontext() as database:
-        numbers = count()
+    numbers = count(first)
 
-        def stage(shard: ScannedShard) -> ScannedShard:
-            nonlocal same
-            tar = str(root / shard.name)
-            index = Path(index_path(tar))
-            if shard.count != known.get(shard.name, shard.count):
-                raise ShardError(
-                    f"{tar} has {shard.count} samples, and .info.json says {known[shard.name]}"
-                )
-            same = same and index.is_file() and read_file(index) == shard.index
-            files.write(index, shard.index)
-            if "checksums" in functions:
-                data = shard.found.pop("checksums")
-                files.write(Path(checksums_path(tar)), data)
-                shard.record = shard.record._replace(checksums_crc32=zlib.crc32(data))
-            number = next(numbers)
-            for table, rows in shard.found.pop("rows", {}).items():
-                # Keys that occur twice are reported, all of them, when all have been seen.
-                add = f"INSERT OR IGNORE INTO {table} VALUES ({number},?,?,?,?)"  # noqa: S608
-                if database is not None:
-                    database.executemany(add, rows)
-            shard.index = b""
-            return shard
+    def stage(shard: ScannedShard) -> ScannedShard:
+        tar = str(root / shard.name)
+        index = Path(index_path(tar))
+        if shard.count != known.get(shard.name, shard.count):
+            raise ShardError(
+                f"{tar} has {shard.count} samples, and .info.json says {known[shard.name]}"
+            )
+        shard.found["same"] = known and index.is_file() and read_file(index) == shard.index
+        files.write(index, shard.index)
+        if "checksums" in functions:
+            data = shard.found.pop("checksums")
+            files.write(Path(checksums_path(tar)), data)
+            shard.record = shard.record._replace(checksums_crc32=zlib.crc32(data))
+        number = next(numbers)
+        for table, rows in shard.found.pop("rows", {}).items():
+            if database is not None:
+                database.executemany(ADD[table], ((number, *row) for row in rows))
+        shard.index = b""
+        return shard
 
-        shards = scan_shards(root, names, stage, functions, **options)
+    shards = scan_shards(root, names, stage, functions, **options)
     check_unique(root, shards)
-    if "rows" in functions:
-        version = str(uuid.uuid4())
-        files.write(final.with_name(nv_meta.UUID_NAME), version.encode())
-    return shards, same, version
+    return shards
 
 
 def _stage_records(root: Path, files: NewFiles, shards: Sequence[ScannedShard]) -> None:
@@ -316,35 +385,6 @@ def _stage_records(root: Path, files: NewFiles, shards: Sequence[ScannedShard]) 
                     shard.record = shard.record._replace(checksums_crc32=zlib.crc32(data))
     records = nv_meta.dump_records({shard.name: shard.record for shard in shards})
     files.write(root / nv_meta.META_FOLDER / nv_meta.RECORDS_NAME, records.encode())
-
-
-@contextmanager
-def new_database(
-    files: NewFiles, final: Path, tables: str, *, indexes: str = "", place: Path | None = None
-) -> Iterator[sqlite3.Connection]:
-    """Open a new database that will be `final`, or one at `place`, with tables and, at last, their
-    indexes.
-
-    It is written when the block ends without an error. Raises `PrepareError` for all that SQLite
-    raises in the block.
-    """
-    if place is None:
-        files.write(final, b"")
-        place = files.place(final)
-    try:
-        with closing(sqlite3.connect(place)) as database:
-            # A file that gets its name when it is complete needs no protection before.
-            database.execute("PRAGMA journal_mode = OFF")
-            database.execute("PRAGMA synchronous = OFF")
-            database.executescript(tables)
-            yield database
-            database.executescript(indexes)
-            database.commit()
-    except sqlite3.Error as reason:
-        raise PrepareError(
-            f"{final} cannot be written: {reason}. Make room; if it is damaged, write it again "
-            "with `energize prepare --tar-index-only --sqlite`"
-        ) from reason
 
 
 def _rows(shard: Shard) -> dict[str, list[tuple[Any, ...]]]:

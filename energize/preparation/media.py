@@ -19,10 +19,10 @@ from energize.data.nv_meta import META_FOLDER, SQLITE_NAME, is_prepared, read_in
 from energize.data.stores import SystemFileStore, store_path
 from energize.data.writing import writing
 from energize.errors import DatasetNotFoundError, PrepareError, SampleError, ShardError
-from energize.preparation.index import is_utf8, new_database, prepare
+from energize.preparation.index import is_utf8, prepare
 from energize.preparation.scan import Shard, listed
 from energize.preparation.workers import Progress, map_in_order
-from energize.preparation.write import commit, staging
+from energize.preparation.write import commit, new_database, staging
 
 _TABLES = """
 CREATE TABLE IF NOT EXISTS media_metadata (

@@ -224,11 +224,12 @@ def scan_shards(
 
 def scan_prepared(
     root: Path,
+    names: Sequence[str],
     keep: Callable[[ScannedShard], T],
     functions: Mapping[str, Callable[[Shard], Any]],
     **options: Any,
 ) -> list[T]:
-    """Walk over the shards of a prepared folder, as `scan_shards` does.
+    """Walk over shards of a prepared folder, as `scan_shards` does.
 
     Raises `PrepareError` for shards that are not those that were prepared, too.
     """
@@ -243,7 +244,7 @@ def scan_prepared(
             )
         return keep(shard)
 
-    return scan_shards(root, list(counts), unchanged, functions, **options)
+    return scan_shards(root, names, unchanged, functions, **options)
 
 
 def check_unique(root: Path, shards: Sequence[ScannedShard]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,8 +19,9 @@ from energize.data.columns import StoredColumn, column_command, read_columns, re
 from energize.data.files import exists, os_errors_as, read_file
 from energize.data.jsonl import jsonl_checksums_path, jsonl_index_path
 from energize.data.tar import BLOCK, ENTRY, checksums_path, index_path
+from energize.data.writing import NewFiles
 from energize.errors import ConfigError, DatasetError, PrepareError, ShardError
-from energize.preparation.columns import Columns, Piece, is_written
+from energize.preparation.columns import Columns, is_written
 from energize.preparation.scan import (
     ScannedShard,
     Shard,
@@ -29,6 +30,7 @@ from energize.preparation.scan import (
     scan_prepared,
     scan_shards,
 )
+from energize.preparation.tasks import Job, Piece, all_in_turn
 from energize.preparation.workers import Progress
 from energize.preparation.write import commit, shard_folders, staging
 
@@ -42,9 +44,16 @@ class ChecksumsReport:
     bytes: int
 
 
+@all_in_turn
 @os_errors_as(PrepareError, what="cannot be used")
 def prepare_checksums(
-    path: str | os.PathLike[str], *, workers: int | None = None, on_progress: Progress | None = None
+    path: str | os.PathLike[str],
+    *,
+    workers: int | None = None,
+    tasks: int | None = None,
+    task: int | None = None,
+    merge: bool = False,
+    on_progress: Progress | None = None,
 ) -> ChecksumsReport:
     """Write a checksum of each sample of a prepared folder, one that Energon prepared too.
 
@@ -53,6 +62,8 @@ def prepare_checksums(
     CRC-32 of its bytes in the shard, headers included, as unsigned 32-bit little-endian number. All
     shards are read as a whole, in `workers` processes. `.nv-meta/shards.json` is written too where
     it was missing. Files appear together when the last shard has been read; on any error none does.
+    `tasks` share the shards out, and `task` and `merge` do a part of it, as in `prepare`: then
+    those of a task appear when it ends, and are compared with when all are merged.
 
     Raises `PrepareError` for shards that are damaged, or not those that were prepared, and for
     files that cannot be written; `NotPreparedError` and `DatasetNotFoundError`.
@@ -71,19 +82,30 @@ def prepare_checksums(
     counts = nv_meta.read_info(root).shard_counts
     if not counts:
         raise PrepareError(f"{meta} names no shards; prepare the folder again")
-    with staging(root, meta, *shard_folders(root, counts)) as files:
+    folders = [meta, *shard_folders(root, counts)]
+    job = Job(root, "checksums", list(counts), {}, tasks, task, merge)
 
-        def keep(shard: ScannedShard) -> nv_meta.ShardRecord:
+    def scan(files: NewFiles, names: Sequence[str], *_: object) -> list[ScannedShard]:
+        def keep(shard: ScannedShard) -> ScannedShard:
             data = shard.found["checksums"]
             files.write(Path(checksums_path(str(root / shard.name))), data)
-            return shard.record._replace(checksums_crc32=zlib.crc32(data))
+            shard.record = shard.record._replace(checksums_crc32=zlib.crc32(data))
+            return shard
 
         functions = {"checksums": Shard.checksums}
-        records = scan_prepared(root, keep, functions, workers=workers, on_progress=on_progress)
-        text = nv_meta.dump_records(dict(zip(counts, records, strict=True)))
-        files.write(meta / nv_meta.RECORDS_NAME, text.encode())
-        commit(files, root / next(iter(counts)))
-    return ChecksumsReport(root, sum(counts.values()), sum(record.bytes for record in records))
+        told: Any = {"workers": workers, "on_progress": on_progress}
+        return scan_prepared(root, names, keep, functions, **told)
+
+    if job.task is not None:
+        found = job.of_task([*folders, *job.folders], scan)
+    else:
+        with staging(root, *folders, *job.folders) as files:
+            found = job.of_all(files, scan)
+            text = nv_meta.dump_records({shard.name: shard.record for shard in found.shards})
+            files.write(meta / nv_meta.RECORDS_NAME, text.encode())
+            commit(files, root / next(iter(counts)))
+    size = sum(shard.record.bytes for shard in found.shards)
+    return ChecksumsReport(root, sum(found.counts.values()), size)
 
 
 # What `energize lint` compares.

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import sqlite3
 import stat
 import tarfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -27,16 +28,43 @@ from energize.errors import ConfigError, PrepareError, some
 from energize.preparation.scan import Shard, scan_shards
 from energize.preparation.workers import map_in_order
 
+TABLES = """
+CREATE TABLE samples (
+    tar_file_id INTEGER NOT NULL,
+    sample_key TEXT NOT NULL UNIQUE,
+    sample_index INTEGER NOT NULL,
+    byte_offset INTEGER,
+    byte_size INTEGER
+);
+CREATE TABLE sample_parts (
+    tar_file_id INTEGER,
+    sample_index INTEGER,
+    part_name TEXT,
+    content_byte_offset INTEGER,
+    content_byte_size INTEGER
+);
+"""
+INDEXES = """
+CREATE INDEX idx_samples_by_tar_and_idx ON samples(tar_file_id, sample_index);
+CREATE INDEX idx_sample_parts_seq
+    ON sample_parts(tar_file_id, sample_index, content_byte_offset);
+CREATE INDEX idx_sample_parts_full
+    ON sample_parts(tar_file_id, sample_index, part_name, content_byte_offset, content_byte_size);
+"""
+
 
 @contextmanager
-def locked(path: Path) -> Iterator[None]:
-    """Hold a folder or file for this process; raise `PrepareError` where another one holds it."""
+def locked(path: Path, *, shared: bool = False) -> Iterator[None]:
+    """Hold a folder or file for this process, or for it and others that share it; raise
+    `PrepareError` where another one holds it.
+    """
     with writing(path, PrepareError):
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     try:
         with suppress(OSError):  # a file system without locks
             try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                kind = fcntl.LOCK_SH if shared else fcntl.LOCK_EX
+                fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
             except BlockingIOError as reason:
                 raise PrepareError(
                     f"{path} is being prepared by another process; wait until it is done"
@@ -47,26 +75,28 @@ def locked(path: Path) -> Iterator[None]:
 
 
 @contextmanager
-def staging(root: Path, *folders: Path) -> Iterator[NewFiles]:
-    """Yield new files for `folders` below `root`, which one process at a time may write to.
+def staging(root: Path, *folders: Path, shared: bool = False) -> Iterator[NewFiles]:
+    """Yield new files for `folders` below `root`, which one process at a time may write to, or any
+    number that share it.
 
     Missing folders are made, and removed again when nothing was committed to them. What is not
     committed goes, also when the process is asked to end; what a killed process left goes first.
+    Where it is shared, what others left may be of living ones: it stays, and so do folders.
     """
     with ExitStack() as ends:
         ends.enter_context(taken_back_when_stopped())
         with writing(root, PrepareError):
             missing = {folder for folder in (root, *folders) if not folder.exists()}
             root.mkdir(parents=True, exist_ok=True)
-        ends.enter_context(locked(root))
+        ends.enter_context(locked(root, shared=shared))
         for folder in (root, *folders):
-            if folder in missing:
+            if folder in missing and not shared:
                 ends.callback(_remove_empty, folder)
             with writing(folder, PrepareError):
                 folder.mkdir(exist_ok=True)
                 if folder in missing and folder != root:
                     folder.chmod(stat.S_IMODE(root.stat().st_mode) | 0o700)
-        for folder in folders:
+        for folder in () if shared else folders:
             remove_left(folder)
             ends.callback(remove_left, folder)  # what killed workers left
         yield ends.enter_context(NewFiles(PrepareError))
@@ -84,6 +114,35 @@ def commit(files: NewFiles, like: Path, remove: Sequence[Path] = ()) -> None:
     mixture of old and new files, whenever the process may die.
     """
     files.commit(stat.S_IMODE(like.stat().st_mode) & 0o666 | 0o600, remove)
+
+
+@contextmanager
+def new_database(
+    files: NewFiles, final: Path, tables: str, *, indexes: str = "", place: Path | None = None
+) -> Iterator[sqlite3.Connection]:
+    """Open a new database that will be `final`, or one at `place`, with tables and, at last, their
+    indexes.
+
+    It is written when the block ends without an error. Raises `PrepareError` for all that SQLite
+    raises in the block.
+    """
+    if place is None:
+        files.write(final, b"")
+        place = files.place(final)
+    try:
+        with closing(sqlite3.connect(place)) as database:
+            # A file that gets its name when it is complete needs no protection before.
+            database.execute("PRAGMA journal_mode = OFF")
+            database.execute("PRAGMA synchronous = OFF")
+            database.executescript(tables)
+            yield database
+            database.executescript(indexes)
+            database.commit()
+    except sqlite3.Error as reason:
+        raise PrepareError(
+            f"{final} cannot be written: {reason}. Make room; if it is damaged, write it again "
+            "with `energize prepare --tar-index-only --sqlite`"
+        ) from reason
 
 
 def _remove_empty(folder: Path) -> None:

@@ -1,0 +1,344 @@
+"""The shards of a folder shared out to tasks, and the merge of what they found.
+
+Tasks may run at once, on any number of machines that see the folder, and know nothing of each
+other. Each reads its share of the shards, neighbours in their order, and leaves a marker, which is
+there when all else is that the task wrote:
+
+    .nv-meta/tasks/prepare-64/00017.sqlite       what task 17 of 64 found
+
+It is a database: `samples` and `sample_parts` have the rows of its shards for `index.sqlite`, and
+`results` has all else by name, with what it was made of: options, shards and their stamps. A merge
+makes of all markers what one process makes that reads all shards, and takes none that was made of
+anything else.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass, field
+from functools import wraps
+from io import BytesIO
+from itertools import chain, groupby, islice
+from pathlib import Path
+from typing import Any, NamedTuple, ParamSpec, TypeVar
+from zipfile import BadZipFile
+
+import numpy as np
+import numpy.typing as npt
+
+from energize.core.checks import checked_whole
+from energize.data.files import exists, files_at
+from energize.data.nv_meta import META_FOLDER, ShardRecord
+from energize.data.stores import connected
+from energize.data.writing import NewFiles
+from energize.errors import ConfigError, DatasetError, PrepareError, some
+from energize.preparation.scan import ScannedShard
+from energize.preparation.write import TABLES, commit, new_database, staging
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+TASKS_FOLDER = f"{META_FOLDER}/tasks"
+ADD = {
+    table: f"INSERT OR IGNORE INTO {table} VALUES (?,?,?,?,?)"  # noqa: S608
+    for table in ("samples", "sample_parts")
+}
+"""How rows are added. Keys that occur twice are reported, all of them, when all have been seen."""
+
+_FORMAT = 1
+_RESULTS = f"{TABLES}CREATE TABLE results (name TEXT PRIMARY KEY, data BLOB);"
+_LARGEST = 10**9
+
+Scan = Callable[[NewFiles, Sequence[str], int, sqlite3.Connection | None], list[ScannedShard]]
+"""Walks over shards, the first of which has that number, writes what lies beside them, and adds
+their rows to a database."""
+
+
+class Piece(NamedTuple):
+    """A column of some shards: its numbers, or as objects its words, of samples not `absent`.
+
+    `why` says where the first without a value is, and why; `first` one with a number (False) and
+    one with a word (True).
+    """
+
+    values: npt.NDArray[Any]
+    absent: npt.NDArray[np.bool_]
+    why: str
+    first: dict[bool, str]
+
+
+def joined(name: str, pieces: Sequence[Piece]) -> Piece:
+    """Return the pieces of a column as one; raise `PrepareError` for both numbers and words."""
+    known = [piece for piece in pieces if piece.first]
+    first = {kind: told for piece in known for kind, told in piece.first.items()}
+    if len(first) > 1:
+        raise PrepareError(
+            f"column {name!r}: all samples have numbers, or all have words; "
+            f"{' and '.join(first.values())}"
+        )
+    return Piece(
+        np.concatenate([piece.values for piece in known]) if known else np.zeros(0),
+        np.concatenate([np.zeros(0, bool), *(piece.absent for piece in pieces)]),
+        next((piece.why for piece in pieces if piece.why), ""),
+        first,
+    )
+
+
+@dataclass(frozen=True)
+class Found:
+    """What was found in shards, in their order, and by the name of a column its pieces."""
+
+    shards: list[ScannedShard]
+    pieces: Callable[[str], list[Piece]]
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """The samples of each shard."""
+        return {shard.name: shard.count for shard in self.shards}
+
+
+@dataclass(frozen=True)
+class Job:
+    """What is done with the shards `names` of a folder: whole, or by tasks.
+
+    `what` names it; `options`, which are told as JSON, are what decides what is found, among them
+    the `columns` by name. With `task` it is one of `tasks`, with `merge` what comes after them.
+    `whole` are options of all shards at once, and whether they are given.
+
+    Raises `ConfigError` for tasks that there are not.
+    """
+
+    root: Path
+    what: str
+    names: Sequence[str]
+    options: Mapping[str, Any]
+    tasks: int | None
+    task: int | None
+    merge: bool
+    whole: Mapping[str, bool] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        check_tasks(self.tasks, self.task, merge=self.merge)
+        for name in self.whole if self.tasks is not None else ():
+            if self.whole[name]:
+                raise ConfigError(f"{name} takes all shards at once: leave tasks (--tasks) out")
+
+    @property
+    def folder(self) -> Path:
+        """Where markers are."""
+        return self.root / TASKS_FOLDER / f"{self.what}-{self.tasks}"
+
+    @property
+    def folders(self) -> list[Path]:
+        """The folders that markers need."""
+        return [self.root / TASKS_FOLDER, self.folder] if self.tasks else []
+
+    @property
+    def is_done(self) -> bool:
+        """Whether this task has ended already, with these options and these shards."""
+        return self.task is not None and self._said(self.task) == self._made_of(self.task)
+
+    def of_task(self, folders: Sequence[Path], scan: Scan) -> Found:
+        """Return what this task finds, or found before."""
+        task = self.task or 0
+        if self.is_done:
+            return self._read([task])
+        said, marker, share = self._made_of(task), self._marker(task), self._share(task)
+        with staging(self.root, *folders, shared=True) as files:
+            with new_database(files, marker, _RESULTS) as database:
+                shards = scan(files, self.names[share], share.start, database)
+                rows = (("made of", said), *self._results(shards))
+                database.executemany("INSERT INTO results VALUES (?, ?)", rows)
+            files.put_last(marker)
+            commit(files, self.root / self.names[0])
+        return self._read([task])
+
+    def of_all(
+        self, files: NewFiles, scan: Scan, database: sqlite3.Connection | None = None
+    ) -> Found:
+        """Return what is found in all shards, by reading them, or the markers of tasks; their rows
+        come into the database.
+
+        Raises `PrepareError` for tasks that have not ended, and for those whose options or shards
+        were others.
+        """
+        if not self.merge:
+            shards = scan(files, self.names, 0, database)
+            return Found(shards, lambda name: [each.found["columns"][name] for each in shards])
+        tasks = range(self.tasks or 1)
+        said = [self._said(task) for task in tasks]
+        missing = [task for task in tasks if said[task] is None]
+        if missing:
+            raise PrepareError(
+                f"{self.root}: tasks {ranges(missing)} of {self.tasks} have not ended: "
+                f"{self.folder} has no whole markers of them. Run them, and then the merge"
+            )
+        stale = [task for task in tasks if said[task] != self._made_of(task)]
+        if stale:
+            was, now = map(json.loads, (said[stale[0]] or "", self._made_of(stale[0])))
+            wrong = [name for name in now | was if now.get(name) != was.get(name)]
+            raise PrepareError(
+                f"{self.root}: tasks {ranges(stale)} of {self.tasks} were run with other options, "
+                f"or with other shards than there are now: of task {stale[0]}, {some(wrong)} "
+                "changed since. Run them again, with the options that the merge has"
+            )
+        return self._read(tasks, database)
+
+    def _share(self, task: int) -> slice:
+        return slice(*(each * len(self.names) // (self.tasks or 1) for each in (task, task + 1)))
+
+    def _marker(self, task: int) -> Path:
+        return self.folder / f"{task:05d}.sqlite"
+
+    def _made_of(self, task: int) -> str:
+        """Return what decides what a task finds."""
+        files, names = files_at(self.root), self.names[self._share(task)]
+        stamps = {name: files.stamp(str(self.root / name)) for name in names}
+        return json.dumps({"format": _FORMAT, **self.options, **stamps})
+
+    def _said(self, task: int) -> str | None:
+        """Return what a marker says that it was made of; None if there is none that is whole."""
+        if exists(self._marker(task)):
+            with suppress(PrepareError), self._opened(task) as database:
+                return str(_result(database, "made of"))
+        return None
+
+    def _results(self, shards: Sequence[ScannedShard]) -> Iterator[tuple[str, str | bytes]]:
+        rows = [[s.name, s.count, s.parts, s.record, s.trailing] for s in shards]
+        yield "shards", json.dumps(rows)
+        hashes = [np.zeros(0, np.uint64), *(shard.hashes for shard in shards)]
+        yield "hashes", np.concatenate(hashes).tobytes()
+        for name in self.options.get("columns", ()):
+            pieces = [shard.found["columns"][name] for shard in shards]
+            yield f"column {name}", _packed(joined(name, pieces))
+
+    def _read(self, tasks: Sequence[int], database: sqlite3.Connection | None = None) -> Found:
+        """Return what tasks found; their rows come into the database."""
+        shards: list[ScannedShard] = []
+        for shard, rows in chain.from_iterable(map(self._marked, tasks)):
+            shards.append(shard)
+            for table, added in rows.items():
+                if database is not None:
+                    database.executemany(ADD[table], added)
+
+        def pieces(name: str) -> list[Piece]:
+            found = []
+            for task in tasks:
+                with self._opened(task) as marker:
+                    found.append(_unpacked(_result(marker, f"column {name}")))
+            return found
+
+        return Found(shards, pieces)
+
+    def _marked(self, task: int) -> Iterator[tuple[ScannedShard, dict[str, list[Any]]]]:
+        """Yield each shard of a marker, with its rows."""
+        with self._opened(task) as marker:
+            hashes, start = np.frombuffer(_result(marker, "hashes"), np.uint64), 0
+            cursors = {
+                table: marker.execute(f"SELECT * FROM {table} ORDER BY rowid")  # noqa: S608
+                for table in ADD
+            }
+            for name, count, parts, record, trailing in json.loads(_result(marker, "shards")):
+                mine, start = hashes[start : start + count], start + count
+                made: Any = Counter(parts), mine, ShardRecord(*record), trailing, {}
+                shard = ScannedShard(name, count, b"", *made)
+                sizes = {"samples": count, "sample_parts": shard.parts.total()}
+                yield shard, {each: [*islice(cursors[each], sizes[each])] for each in ADD}
+
+    @contextmanager
+    def _opened(self, task: int) -> Iterator[sqlite3.Connection]:
+        marker = self._marker(task)
+        try:
+            with closing(connected(str(marker))) as database:
+                database.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _LARGEST)
+                yield database
+        except (sqlite3.Error, DatasetError, ValueError, TypeError, BadZipFile) as reason:
+            raise PrepareError(
+                f"{marker} is damaged: {reason}. Remove it, and run task {task} again"
+            ) from reason
+
+
+def _result(marker: sqlite3.Connection, name: str) -> Any:
+    found = marker.execute("SELECT data FROM results WHERE name = ?", (name,)).fetchone()
+    if found is None:
+        raise sqlite3.DatabaseError(f"it has no {name!r}")
+    return found[0]
+
+
+def _packed(piece: Piece) -> bytes:
+    words: npt.NDArray[Any] = np.zeros(0, str)
+    values = piece.values
+    if True in piece.first:
+        words, values = np.unique(values.astype(str), return_inverse=True)
+    told = [piece.why, piece.first.get(False, ""), piece.first.get(True, "")]
+    stream = BytesIO()
+    np.savez(stream, values=values, absent=piece.absent, words=words, told=np.array(told))
+    return stream.getvalue()
+
+
+def _unpacked(data: bytes) -> Piece:
+    with np.load(BytesIO(data), allow_pickle=False) as found:
+        why, *told = map(str, found["told"])
+        first = {bool(kind): text for kind, text in enumerate(told) if text}
+        values = found["values"]
+        if True in first:
+            values = found["words"].astype(object)[values]
+        return Piece(values, found["absent"], why, first)
+
+
+def check_tasks(tasks: int | None, task: int | None, *, merge: bool) -> None:
+    """Raise `ConfigError` for a task that there is not."""
+    if tasks is None:
+        if task is not None or merge:
+            raise ConfigError("task and merge (--task, --merge) need tasks (--tasks): how many")
+        return
+    checked_whole(tasks, "tasks", 1)
+    if task is not None and (merge or not 0 <= checked_whole(task, "task") < tasks):
+        told = "task and merge exclude one another" if merge else f"got task {task}"
+        raise ConfigError(f"{tasks} tasks have the numbers 0 to {tasks - 1}: {told}")
+
+
+def all_in_turn(function: Callable[P, R]) -> Callable[P, R]:
+    """Wrap a function of `tasks`, `task` and `merge`: with `tasks` alone it does all of them, one
+    after the other, and merges. Tasks that have ended before are not done again.
+    """
+
+    @wraps(function)
+    def called(*args: P.args, **kwargs: P.kwargs) -> R:
+        tasks: Any = kwargs.get("tasks")
+        if tasks is None or kwargs.get("task") is not None or kwargs.get("merge"):
+            return function(*args, **kwargs)
+        check_tasks(tasks, None, merge=False)
+        tell: Any = kwargs.pop("on_progress", None) or (lambda done, total: None)
+        each: Any = kwargs
+        for task in range(tasks):
+            tell(task, tasks)
+            function(*args, **each | {"task": task})
+        tell(tasks, tasks)
+        return function(*args, **each | {"merge": True})
+
+    return called
+
+
+def remove_markers(root: Path) -> None:
+    """Remove what tasks found before the folder was prepared anew."""
+    for file in (root / TASKS_FOLDER).glob("*/*"):
+        with suppress(OSError):
+            file.unlink()
+
+
+def ranges(numbers: Sequence[int]) -> str:
+    """Return ascending numbers for people.
+
+    >>> ranges([3, 17, 18, 19, 40])
+    '3, 17-19, 40'
+    """
+    told = []
+    for _, run in groupby(enumerate(numbers), lambda each: each[1] - each[0]):
+        row = [number for _, number in run]
+        told.append(f"{row[0]}-{row[-1]}" if len(row) > 1 else f"{row[0]}")
+    return ", ".join(told)
