@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections import Counter, defaultdict
 from collections.abc import Sequence
@@ -15,10 +16,13 @@ import numpy as np
 import typer
 
 from energize.cli import mixes
+from energize.cli.clusters import Tasks
 from energize.cli.console import Console, counted, progress_bar
 from energize.core.dataset import IndexedDataset
 from energize.core.lazy import torch
 from energize.core.trace import Failed, Reading, Trace, where
+from energize.data.files import read_file
+from energize.data.writing import write_new, writing
 from energize.errors import (
     DatasetNotFoundError,
     EmptyDatasetError,
@@ -27,6 +31,7 @@ from energize.errors import (
     SplitError,
 )
 from energize.metadataset.nodes import JoinedLeaf, Leaf
+from energize.preparation.tasks import TASKS_FOLDER, check_ended, share
 from energize.preparation.verify import check_counts, check_folder, check_lines
 from energize.preparation.workers import map_in_order
 from energize.task.load import SampleDecoder
@@ -89,30 +94,43 @@ class Findings:
         raise typer.Exit(1)
 
 
+@mixes.takes("by", Tasks)
 def lint(
     path: mixes.DataPath,
+    by: Tasks,
     *,
     split_parts: mixes.SplitParts = None,
     dataset_config: mixes.DatasetConfig = "dataset.yaml",
     split_config: mixes.SplitConfig = "split.yaml",
     trust_code: mixes.TrustCode = None,
-    parallel: Annotated[int | None, typer.Option(min=1, help="How many processes read.")] = None,
+    parallel: Annotated[
+        int | None,
+        typer.Option("--parallel", "--num-workers", min=1, help="How many processes read."),
+    ] = None,
     progress: Annotated[bool, typer.Option("--progress/--no-progress")] = True,
 ) -> None:
     """Read, decode and type every sample of every split; exit with 1 if anything is wrong.
 
-    Cookers and task encoders are not needed: samples are checked as they are stored.
+    Cookers and task encoders are not needed: samples are checked as they are stored. Many machines
+    may do it together: see --tasks.
     """
     console = Console()
     found = Findings(console)
-    leaves: dict[Leaf, Leaf] = {}
-    for split in mixes.split_names(path, split_parts, split_config):
-        try:
-            for leaf in mixes.leaves_at(path, split, dataset_config, split_config):
-                plain = replace(leaf, subflavors={}, shuffle_over_epochs_multiplier=1)
-                leaves.setdefault(plain.identity, leaf)
-        except (DatasetNotFoundError, SplitError) as reason:
-            found.tell(str(reason))
+    by = by.run(console, parallel, progress=progress)
+    markers = _markers(path, by.tasks or 0)
+    if by.merge:
+        check_ended(path, [marker.exists() for marker in markers])
+        for marker in markers:
+            kept = json.loads(read_file(marker))
+            found.samples, found.count = (
+                found.samples + kept["samples"],
+                found.count + kept["faults"],
+            )
+        found.conclude()
+        return
+    if by.task is not None:
+        markers[by.task].unlink(missing_ok=True)
+    leaves = _leaves(found, path, split_parts, dataset_config, split_config)
     read: dict[Path, None] = {}
     for leaf in leaves.values():
         paths = [e.leaf.path for e in leaf.parts] if isinstance(leaf, JoinedLeaf) else [leaf.path]
@@ -126,24 +144,57 @@ def lint(
         except EnergizeError as reason:
             found.tell(str(reason))
         else:
-            _lint_part(found, mixes.leaf_name(leaf), part, parallel, progress=progress)
+            _lint_part(found, mixes.leaf_name(leaf), part, parallel, by, progress=progress)
             read |= dict.fromkeys(paths)
     for each in read:
         if not mixes.is_jsonl(each):
-            _lint_shards(found, each, parallel, progress=progress)
+            _lint_shards(found, each, parallel, by, progress=progress)
             continue
-        for fault in check_lines(each):
+        for fault in () if by.task else check_lines(each):
             found.tell(fault)
+    if by.task is not None:
+        marker, kept = markers[by.task], {"samples": found.samples, "faults": found.count}
+        with writing(marker, PrepareError):
+            marker.parent.mkdir(parents=True, exist_ok=True)
+        write_new(marker, json.dumps(kept).encode(), PrepareError)
     found.conclude()
 
 
+def _leaves(
+    found: Findings, path: Path, split_parts: Any, dataset_config: str, split_config: str
+) -> dict[Leaf, Leaf]:
+    """Return what is read, once."""
+    leaves: dict[Leaf, Leaf] = {}
+    for split in mixes.split_names(path, split_parts, split_config):
+        try:
+            for leaf in mixes.leaves_at(path, split, dataset_config, split_config):
+                plain = replace(leaf, subflavors={}, shuffle_over_epochs_multiplier=1)
+                leaves.setdefault(plain.identity, leaf)
+        except (DatasetNotFoundError, SplitError) as reason:
+            found.tell(str(reason))
+    return leaves
+
+
+def _markers(path: Path, tasks: int) -> list[Path]:
+    """Return where tasks say what they found."""
+    folder = path / TASKS_FOLDER if path.is_dir() else path.with_name(f".{path.name}.tasks")
+    return [folder / f"lint-{tasks}" / f"{task:05d}.json" for task in range(tasks)]
+
+
 def _lint_part(
-    found: Findings, name: str, part: IndexedDataset[Any], workers: int | None, *, progress: bool
+    found: Findings,
+    name: str,
+    part: IndexedDataset[Any],
+    workers: int | None,
+    by: Tasks,
+    *,
+    progress: bool,
 ) -> None:
-    """Read all samples of a part in processes."""
+    """Read all samples of a part in processes, or those of a task."""
     torch.set_num_threads(1)  # in processes that are forked from this one
     starts = range(0, part.size, _AT_ONCE)
-    count = 0
+    starts = starts[share(len(starts), by.tasks, by.task)]
+    count = size = 0
     with (
         progress_bar(found.console, "Reading samples", shown=progress) as advance,
         closing(map_in_order(partial(_faults, part), starts, workers)) as results,
@@ -162,10 +213,11 @@ def _lint_part(
                 raise faults
             found.add(faults)
             count += len(faults)
-            advance(stop, part.size)
-    found.samples += part.size
+            size += stop - start
+            advance(size, part.size)
+    found.samples += size
     told = counted(count, "fault") if count else "no faults"
-    found.console.say(f"{name}: {counted(part.size, 'sample')}, {told}")
+    found.console.say(f"{name}: {counted(size, 'sample')}, {told}")
 
 
 def _faults(part: IndexedDataset[Any], start: int) -> list[Fault]:
@@ -184,12 +236,14 @@ def _faults(part: IndexedDataset[Any], start: int) -> list[Fault]:
     return faults
 
 
-def _lint_shards(found: Findings, path: Path, workers: int | None, *, progress: bool) -> None:
+def _lint_shards(
+    found: Findings, path: Path, workers: int | None, by: Tasks, *, progress: bool
+) -> None:
     """Shards that are not those that were prepared, samples that changed since, keys that stand
     twice, and columns that do not say what samples are.
     """
     with progress_bar(found.console, "Checking shards", shown=progress) as advance:
-        checked = check_folder(path, workers, advance)
+        checked = check_folder(path, workers, advance, tasks=by.tasks, task=by.task)
     for fault in checked.faults:
         found.tell(fault)
     if checked.unrecorded:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -14,6 +15,7 @@ from rich.table import Table
 from rich.text import Text
 from typer import Option
 
+from energize.cli.clusters import Tasks
 from energize.cli.console import Console, counted, progress_bar
 from energize.cli.look import show_columns, show_config, show_item, show_splits
 from energize.cli.mixes import is_folder, is_jsonl, object_named, takes
@@ -65,6 +67,7 @@ class Work:
 
 
 @takes("work", Work)
+@takes("by", Tasks)
 def prepare(
     path: Annotated[
         Path,
@@ -74,6 +77,7 @@ def prepare(
         ),
     ],
     work: Work,
+    by: Tasks,
     *,
     split_ratio: Annotated[str | None, Option(help="Shares of train, val, test: 8,1,1.")] = None,
     split_parts: Annotated[Names, Option(help="SPLIT:REGEX, shards by name: 'val:val-.*'.")] = None,
@@ -123,14 +127,17 @@ def prepare(
     """Index a folder of tar shards, and say how it is split and what its samples are.
 
     What is not given is asked for, after a look at the first samples; answers may come from a pipe.
-    Of a folder that is prepared, --column and --checksums are all that is written.
+    Of a folder that is prepared, --column and --checksums are all that is written. Many machines
+    may do it together: see --tasks.
     """
     console = Console()
-    by = MediaFilterConfig.parse(*work.media) if any(work.media) else None
-    if by is not None and (tar_index_only or not is_folder(path)):
+    filtered = MediaFilterConfig.parse(*work.media) if any(work.media) else None
+    if filtered is not None and (by.tasks or tar_index_only or not is_folder(path)):
         raise ConfigError("only folders have metadata of media; for it alone use prepare-media")
     columns = parse_columns(column or ())
     if not is_folder(path):
+        if by.tasks:
+            raise ConfigError(f"{path} is one file: --tasks share out the shards of folders")
         if columns:
             raise ConfigError(f"{path} is a file: --column measures samples of folders")
         _prepare_file(console, path, checksums=checksums, progress=work.progress)
@@ -147,18 +154,21 @@ def prepare(
         "column_defaults": dict(_pair("--column-default", each) for each in column_default or ()),
         "checksums": checksums,
     }
-    if (columns or checksums) and is_prepared(path) and not (force_overwrite or tar_index_only):
-        if any((*choices.values(), by)):
+    anew = force_overwrite or tar_index_only or (by.tasks and any(choices.values()))
+    run = partial(by.run, console, work.num_workers, progress=work.progress)
+    if (columns or checksums) and is_prepared(path) and not anew:
+        if any((*choices.values(), filtered)):
             raise ConfigError(
                 f"{path} is prepared already, so --column and --checksums are all that is written: "
                 "leave the other options out, or give --force-overwrite to prepare it again"
             )
-        _add(console, path, work, **measured)
+        _add(console, path, work, run(), **measured)
         return
     choices["overwrite"] = force_overwrite
-    if not tar_index_only:
-        typed = not skip_dataset_yaml
-        _complete(console, path, choices, typed=typed, may_ask=not non_interactive)
+    if not tar_index_only and by.task is None:
+        typed, may_ask = not skip_dataset_yaml, not (non_interactive or by.on == "slurm")
+        _complete(console, path, choices, typed=typed, may_ask=may_ask)
+    by = run()
     with progress_bar(console, "Indexing shards", shown=work.progress) as on_progress:
         report = index.prepare(
             path,
@@ -167,9 +177,10 @@ def prepare(
             dataset_yaml=dataset_yaml_name,
             shuffle_shards=shuffle_tars,
             workers=work.num_workers,
-            sqlite=sqlite or by is not None,
+            sqlite=sqlite or filtered is not None,
             tar_index_only=tar_index_only,
             fix_duplicates=fix_duplicates,
+            **by.given,
             on_progress=on_progress,
         )
     shards = counted(len(report.shard_counts), "shard")
@@ -179,10 +190,10 @@ def prepare(
     if report.config is not None:
         show_config(console, report.config)
     _show_measured(console, report)
-    if by is None:
+    if filtered is None:
         console.say("Done")
     else:
-        _collect(console, path, by, work)
+        _collect(console, path, filtered, work)
 
 
 def _show_measured(console: Console, report: Any) -> None:
@@ -197,6 +208,7 @@ def _add(
     console: Console,
     path: Path,
     work: Work,
+    by: Tasks,
     *,
     columns: dict[str, Any],
     column_defaults: dict[str, Any],
@@ -205,6 +217,7 @@ def _add(
     """Write checksums and columns of a folder that is prepared."""
     with progress_bar(console, "Reading shards", shown=work.progress) as on_progress:
         options: dict[str, Any] = {"workers": work.num_workers, "on_progress": on_progress}
+        options |= by.given
         if checksums:
             report = prepare_checksums(path, **options)
             console.say(f"Wrote checksums of {report.samples:,} samples, {report.bytes:,} bytes")

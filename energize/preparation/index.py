@@ -187,7 +187,7 @@ def prepare(
     root, meta = Path(path), Path(path, nv_meta.META_FOLDER)
     wanted = Columns(columns or {}, column_defaults)
     known, notes, splits = dict[str, int](), list[str](), Parts()
-    whole = {"tar_index_only": tar_index_only, "fix_duplicates": fix_duplicates}
+    whole = "tar_index_only and fix_duplicates" if tar_index_only or fix_duplicates else ""
     if tar_index_only:
         known = _known(root)
         names = list(known)

@@ -19,7 +19,7 @@ import sqlite3
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import wraps
 from io import BytesIO
 from itertools import chain, groupby, islice
@@ -107,7 +107,7 @@ class Job:
 
     `what` names it; `options`, which are told as JSON, are what decides what is found, among them
     the `columns` by name. With `task` it is one of `tasks`, with `merge` what comes after them.
-    `whole` are options of all shards at once, and whether they are given.
+    `whole` names options that were given, and that take all shards at once.
 
     Raises `ConfigError` for tasks that there are not.
     """
@@ -119,13 +119,12 @@ class Job:
     tasks: int | None
     task: int | None
     merge: bool
-    whole: Mapping[str, bool] = field(default_factory=dict)
+    whole: str = ""
 
     def __post_init__(self) -> None:
         check_tasks(self.tasks, self.task, merge=self.merge)
-        for name in self.whole if self.tasks is not None else ():
-            if self.whole[name]:
-                raise ConfigError(f"{name} takes all shards at once: leave tasks (--tasks) out")
+        if self.whole and self.tasks is not None:
+            raise ConfigError(f"{self.whole} take all shards at once: leave tasks (--tasks) out")
 
     @property
     def folder(self) -> Path:
@@ -147,10 +146,10 @@ class Job:
         task = self.task or 0
         if self.is_done:
             return self._read([task])
-        said, marker, share = self._made_of(task), self._marker(task), self._share(task)
+        said, marker, mine = self._made_of(task), self._marker(task), self._share(task)
         with staging(self.root, *folders, shared=True) as files:
             with new_database(files, marker, _RESULTS) as database:
-                shards = scan(files, self.names[share], share.start, database)
+                shards = scan(files, self.names[mine], mine.start, database)
                 rows = (("made of", said), *self._results(shards))
                 database.executemany("INSERT INTO results VALUES (?, ?)", rows)
             files.put_last(marker)
@@ -171,12 +170,7 @@ class Job:
             return Found(shards, lambda name: [each.found["columns"][name] for each in shards])
         tasks = range(self.tasks or 1)
         said = [self._said(task) for task in tasks]
-        missing = [task for task in tasks if said[task] is None]
-        if missing:
-            raise PrepareError(
-                f"{self.root}: tasks {ranges(missing)} of {self.tasks} have not ended: "
-                f"{self.folder} has no whole markers of them. Run them, and then the merge"
-            )
+        check_ended(self.root, [each is not None for each in said])
         stale = [task for task in tasks if said[task] != self._made_of(task)]
         if stale:
             was, now = map(json.loads, (said[stale[0]] or "", self._made_of(stale[0])))
@@ -189,7 +183,7 @@ class Job:
         return self._read(tasks, database)
 
     def _share(self, task: int) -> slice:
-        return slice(*(each * len(self.names) // (self.tasks or 1) for each in (task, task + 1)))
+        return share(len(self.names), self.tasks, task)
 
     def _marker(self, task: int) -> Path:
         return self.folder / f"{task:05d}.sqlite"
@@ -288,6 +282,27 @@ def _unpacked(data: bytes) -> Piece:
         if True in first:
             values = found["words"].astype(object)[values]
         return Piece(values, found["absent"], why, first)
+
+
+def share(size: int, tasks: int | None, task: int | None) -> slice:
+    """Return which of `size` things in a row are those of a task; all, where there are none.
+
+    >>> [share(10, 3, task) for task in range(3)]
+    [slice(0, 3, None), slice(3, 6, None), slice(6, 10, None)]
+    """
+    if tasks is None or task is None:
+        return slice(0, size)
+    return slice(task * size // tasks, (task + 1) * size // tasks)
+
+
+def check_ended(path: Path, ended: Sequence[bool]) -> None:
+    """Raise `PrepareError` that names the tasks of a path that have not ended."""
+    missing = ranges([task for task, is_whole in enumerate(ended) if not is_whole])
+    if missing:
+        raise PrepareError(
+            f"{path}: of {len(ended)} tasks, these have not ended: {missing}. Run them, and then "
+            "the merge"
+        )
 
 
 def check_tasks(tasks: int | None, task: int | None, *, merge: bool) -> None:

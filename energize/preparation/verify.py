@@ -30,7 +30,7 @@ from energize.preparation.scan import (
     scan_prepared,
     scan_shards,
 )
-from energize.preparation.tasks import Job, Piece, all_in_turn
+from energize.preparation.tasks import Job, Piece, all_in_turn, share
 from energize.preparation.workers import Progress
 from energize.preparation.write import commit, shard_folders, staging
 
@@ -121,10 +121,16 @@ class CheckedFolder:
 
 
 def check_folder(
-    path: Path, workers: int | None = None, on_progress: Progress | None = None
+    path: Path,
+    workers: int | None = None,
+    on_progress: Progress | None = None,
+    *,
+    tasks: int | None = None,
+    task: int | None = None,
 ) -> CheckedFolder:
     """Read every header of a prepared folder and compare with indices and records; every sample
-    that has a checksum; and columns, which are measured again.
+    that has a checksum; and columns, which are measured again. A task does it with its share of the
+    shards, and sees keys that stand twice only there.
 
     Raises what reading `.info.json` raises, and `PrepareError` when a process is killed.
     """
@@ -152,7 +158,7 @@ def check_folder(
     checked = {name for name, each in records.items() if each.checksums_crc32 is not None}
     found = scan_shards(
         path,
-        list(counts),
+        list(counts)[share(len(counts), tasks, task)],
         compare,
         {
             "checksums": lambda shard: shard.checksums() if shard.name in checked else b"",
@@ -236,16 +242,21 @@ def _column_faults(
     if stored.categories is not None:
         was = np.array([*stored.categories, ""], dtype=object)[was]
     counts = nv_meta.read_info(path).shard_counts
-    if {shard: len(piece.absent) for shard, piece in pieces.items()} != counts:
-        return  # which has been told
+    ends = dict(zip(counts, np.cumsum([*counts.values()]).tolist(), strict=True))
+    # Shards that have another number of samples have been told of.
+    pieces = {each: piece for each, piece in pieces.items() if len(piece.absent) == counts[each]}
+    if not pieces:
+        return
     # Samples without a value have a default, or none.
-    known = np.flatnonzero(~np.concatenate([pieces[shard].absent for shard in counts]))
-    now = np.concatenate([pieces[shard].values for shard in counts])
+    with_values = (
+        ends[each] - counts[each] + np.flatnonzero(~piece.absent) for each, piece in pieces.items()
+    )
+    known, now = np.concatenate([*with_values]), np.concatenate([p.values for p in pieces.values()])
     wrong = np.flatnonzero(now != was[known])
     if len(wrong):
-        row, ends = known[wrong[0]], np.cumsum([*counts.values()])
-        at = int(np.searchsorted(ends, row, side="right"))
-        shard, number = [*counts][at], row - ends[at] + [*counts.values()][at]
+        row = known[wrong[0]]
+        shard = next(each for each in pieces if row < ends[each])
+        number = row - ends[shard] + counts[shard]
         yield (
             f"{path}: the column {name!r} says something else of {len(wrong)} of {len(was)} "
             f"samples than they do, the first of them {path / shard}, sample {number}: {was[row]}, "

@@ -103,6 +103,11 @@ def _begin(function: Callable[[Any], Any], parent: int) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides what an interrupt means
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     # The workers of a killed process would wait for ever, and hold the lock of the folder.
+    end_with(parent)
+
+
+def end_with(parent: int) -> None:
+    """Have this process killed when its parent, which is `parent`, ends."""
     with suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(_PARENT_DEATH_SIGNAL, signal.SIGKILL)
     if os.getppid() != parent:

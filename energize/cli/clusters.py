@@ -1,0 +1,174 @@
+"""Options of tasks that share a command out, and where all of them run: here, by Ray, by Slurm."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from importlib import import_module
+from typing import Annotated, Any
+
+import typer
+from typer import Option
+
+from energize.cli.console import Console, progress_bar
+from energize.errors import ConfigError, PrepareError
+from energize.preparation.tasks import check_tasks
+
+_RETRIES = 3
+_TAKEN = ("--on", "--gpus-per-task")
+# What Ray ends must not run on beside the task that takes its place.
+_PROGRAM = (
+    "import sys; from energize.preparation.workers import end_with; "
+    "end_with(int(sys.argv.pop(1))); from energize.cli.main import app; app()"
+)
+_SCRIPT = """\
+#!/bin/bash
+# Runs {tasks} tasks, and then their merge. SBATCH_PARTITION, SBATCH_ACCOUNT and the like say where.
+set -eu
+job=$(sbatch --parsable --job-name=energize --array=0-{last} --ntasks=1 {needs} <<'ENERGIZE'
+#!/bin/bash
+cd {folder}
+exec {command} --task "$SLURM_ARRAY_TASK_ID"
+ENERGIZE
+)
+sbatch --job-name=energize-merge --dependency="afterany:${{job%%;*}}" --ntasks=1 <<'ENERGIZE'
+#!/bin/bash
+cd {folder}
+exec {command} --merge
+ENERGIZE
+"""
+
+
+@dataclass(frozen=True)
+class Tasks:
+    """Which tasks there are, which of them this is, and where they run."""
+
+    tasks: Annotated[int | None, Option(min=1, help="Share the shards out to so many tasks.")] = (
+        None
+    )
+    task: Annotated[int | None, Option(help="Do this one of the tasks, from 0 on.")] = None
+    merge: Annotated[bool, Option("--merge", help="Merge what all tasks found.")] = False
+    on: Annotated[
+        str, Option(help="Where all tasks run, and are merged: local, ray, ray://HOST:PORT, slurm.")
+    ] = "local"
+    submit: Annotated[
+        bool, Option("--submit", help="Submit to Slurm, in place of printing a script.")
+    ] = False
+    gpus_per_task: Annotated[
+        float | None, Option(min=0, help="GPUs that Ray or Slurm gives each task.")
+    ] = None
+
+    def __post_init__(self) -> None:
+        check_tasks(self.tasks, self.task, merge=self.merge)
+        where = self.on.partition("://")[0] if self.on.startswith("ray://") else self.on
+        if where not in ("local", "ray", "slurm"):
+            raise ConfigError(f"--on is local, ray, ray://HOST:PORT or slurm; got {self.on!r}")
+        if where != "local" and (self.tasks is None or self.task is not None or self.merge):
+            raise ConfigError(f"--on {self.on} runs all tasks: give --tasks, and no other of them")
+        if (self.submit and where != "slurm") or (self.gpus_per_task and where == "local"):
+            raise ConfigError(
+                "--submit goes with --on slurm, --gpus-per-task with that or --on ray"
+            )
+
+    @property
+    def given(self) -> dict[str, Any]:
+        """What functions are given that share their shards out."""
+        return {"tasks": self.tasks, "task": self.task, "merge": self.merge}
+
+    def run(self, console: Console, workers: int | None, *, progress: bool) -> Tasks:
+        """Run this command by tasks where they are to run, and return what is left to do here.
+
+        Exits when Slurm does all of it.
+        """
+        if self.on == "local":
+            return self
+        workers = workers or 1
+        command = [*_arguments(), "--num-workers", str(workers), "--no-progress"]
+        if self.on == "slurm":
+            self._by_slurm(console, command, workers)
+            raise typer.Exit
+        self._by_ray(console, command, workers, progress=progress)
+        return replace(self, on="local", gpus_per_task=None, merge=True)
+
+    def _by_slurm(self, console: Console, command: list[str], workers: int) -> None:
+        needs = f"--cpus-per-task={workers}"
+        needs += f" --gpus-per-task={self.gpus_per_task:g}" if self.gpus_per_task else ""
+        script = _SCRIPT.format(
+            tasks=self.tasks,
+            last=(self.tasks or 1) - 1,
+            needs=needs,
+            folder=shlex.quote(os.getcwd()),
+            command=shlex.join([sys.executable, "-m", "energize.cli", *command]),
+        )
+        if not self.submit:
+            typer.echo(script, nl=False)
+            return
+        if shutil.which("sbatch") is None:
+            raise ConfigError(
+                "--submit: there is no sbatch here; log in where there is, or leave "
+                "--submit out and run the script there"
+            )
+        done = subprocess.run(["bash", "-c", script], text=True, capture_output=True, check=False)  # noqa: S603, S607
+        if done.returncode:
+            raise PrepareError(f"sbatch: {done.stderr or done.stdout}")
+        console.say(done.stdout.strip())
+
+    def _by_ray(
+        self, console: Console, command: list[str], workers: int, *, progress: bool
+    ) -> None:
+        """Run the tasks, and tell what those print that fail; the merge names them all."""
+        try:
+            ray: Any = import_module("ray")
+        except ImportError as reason:
+            raise ConfigError("--on ray needs Ray: pip install 'energize[ray]'") from reason
+        tasks, told, gpus = self.tasks or 1, set[str](), self.gpus_per_task or 0
+        try:
+            ray.init(None if self.on == "ray" else self.on, logging_level="WARNING")
+            remote = ray.remote(max_retries=_RETRIES, num_cpus=workers, num_gpus=gpus)(_ran)
+            waiting = {
+                remote.remote([*command, "--task", str(task)], os.getcwd()): task
+                for task in range(tasks)
+            }
+            with progress_bar(console, "Running tasks", shown=progress) as advance:
+                while waiting:
+                    advance(tasks - len(waiting), tasks)
+                    [done], _ = ray.wait([*waiting])
+                    task = waiting.pop(done)
+                    try:
+                        code, printed = ray.get(done)
+                    except ray.exceptions.RayError as reason:
+                        code, printed = 1, str(reason)
+                    if code and printed not in told:
+                        told.add(printed)
+                        console.note(f"of {tasks}: {printed.strip()}", f"Task {task}", "bold red")
+                advance(tasks, tasks)
+        except (ConnectionError, TimeoutError, RuntimeError, ValueError) as reason:
+            raise PrepareError(f"--on {self.on}: {reason}") from reason
+        finally:
+            ray.shutdown()
+
+
+def _arguments() -> list[str]:
+    """Return what this command was given, but for where its tasks run."""
+    left, given = [], iter(sys.argv[1:])
+    for each in given:
+        name, equals, _ = each.partition("=")
+        if name not in (*_TAKEN, "--submit"):
+            left.append(each)
+        elif name in _TAKEN and not equals:
+            next(given)
+    return left
+
+
+def _ran(arguments: list[str], folder: str) -> tuple[int, str]:
+    """Run a command in a process that ends with this one; return its exit code, what it says."""
+    with suppress(OSError):  # a node that does not have it takes whole paths
+        os.chdir(folder)
+    command = [sys.executable, "-c", _PROGRAM, str(os.getpid()), *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603
+    return done.returncode, done.stdout + done.stderr
