@@ -15,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from functools import wraps
 from pathlib import Path
-from typing import Any, Concatenate, Literal, ParamSpec, Self, TypeVar
+from typing import Literal, ParamSpec, Self, TypeVar
 
 from pydantic import TypeAdapter, model_validator
 
@@ -110,18 +110,18 @@ def _is_text(path: str, text: str | None) -> bool:
         return False
 
 
-def by_manifest(function: Callable[Concatenate[Any, P], T]) -> Callable[Concatenate[Any, P], T]:
-    """Wrap a function of a mix, which opens one that is a file by its manifest, if it has one and
-    no documents are in use.
+def by_manifest(function: Callable[P, T]) -> Callable[P, T]:
+    """Wrap a function whose first parameter, `path`, is a mix: one that is a file it opens by its
+    manifest, if it has one and no documents are in use.
     """
 
     @wraps(function)
-    def opened(mix: Any, *args: P.args, **kwargs: P.kwargs) -> T:
-        found = None
+    def opened(*args: P.args, **kwargs: P.kwargs) -> T:
+        mix, found = args[0] if args else kwargs.get("path"), None
         if isinstance(mix, str | os.PathLike) and documents_in_use() is None:
             path = path_of(mix)
             found = read_manifest(path) if path.suffix in _SUFFIXES else None
         with nullcontext() if found is None else found.used():
-            return function(mix, *args, **kwargs)
+            return function(*args, **kwargs)
 
     return opened

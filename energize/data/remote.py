@@ -26,6 +26,7 @@ from typing import Any, cast
 from energize.core import limits
 from energize.data import fetching
 from energize.data.files import URL, AnyPath, Files, FileStream, Recent, is_url
+from energize.data.sidecar import shown
 from energize.errors import ConfigError, ShardError
 
 # Bytes of indices and other small files that a process keeps, as each is read whole.
@@ -48,7 +49,7 @@ def path_of(given: AnyPath) -> Path:
     found = cast("re.Match[str]", URL.match(text))
     if "@" in found["host"] or re.search(r"[?#]", text):
         raise ConfigError(
-            f"{fetching.shown(text)} was given with a name, a password or a query, which would be "
+            f"{shown(text)} was given with a name, a password or a query, which would be "
             "written into logs and states; give credentials where the library of the store looks "
             "for them, as in AWS_ACCESS_KEY_ID or AZURE_STORAGE_SAS_TOKEN"
         )
