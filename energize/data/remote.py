@@ -202,7 +202,7 @@ class RemotePath(os.PathLike[str]):
     def mkdir(self, *args: Any, **options: Any) -> None:
         """Do nothing: a folder of a store is there when something is in it."""
 
-    chmod = mkdir
+    chmod = rmdir = mkdir
 
 
 _TOP = PurePosixPath("/")

@@ -365,7 +365,9 @@ def scan(path: str | Path) -> ShardScan:
         if any(block) and not is_header(block):
             raise ShardError(f"{where}: the file is no tar: it starts with {block[:16]!r}")
         headers = 0
-        file = io.BufferedReader(FileStream(files, where), _WINDOW)
+        files.plan(where, [], [])
+        window = _WINDOW * (1024 if files.remote else 1)
+        file = io.BufferedReader(FileStream(files, where), window)
 
         def read(at: int, count: int) -> bytes:
             file.seek(at)

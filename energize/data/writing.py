@@ -140,8 +140,11 @@ class NewFiles:
         self._sync_folders([path for path in remove if self._removed(path)])
         done: list[Path] = []
         try:
-            for final in others:
-                self._rename(final, done)
+            if is_url(last):
+                _each(lambda final: self._rename(final, done), others)
+            else:
+                for final in others:
+                    self._rename(final, done)
             self._sync_folders(others)
             self._rename(last, done)
         except BaseException:

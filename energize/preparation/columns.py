@@ -46,6 +46,7 @@ from energize.data.columns import (
 )
 from energize.data.files import os_errors_as
 from energize.data.nv_meta import read_info
+from energize.data.remote import path_of
 from energize.data.writing import NewFiles, writing
 from energize.errors import ConfigError, DataError, DatasetError, PrepareError, nearest
 from energize.preparation.scan import RawSample, ScannedShard, Shard, scan_prepared
@@ -117,7 +118,7 @@ def prepare_columns(
     >>> WebdatasetSource(folder).column("words").values.tolist()
     [2, 1]
     """
-    root = Path(path)
+    root = path_of(path)
     wanted = Columns(columns, defaults)
     counts = read_info(root).shard_counts
     if not columns or not counts:

@@ -31,6 +31,7 @@ from energize.data import nv_meta
 from energize.data.columns import COLUMNS_FOLDER, COLUMNS_NAME, folder_version
 from energize.data.files import os_errors_as, read_file
 from energize.data.jsonl import jsonl_checksums_path, jsonl_index_path
+from energize.data.remote import path_of
 from energize.data.rows import parsed_row
 from energize.data.tar import CHECKSUM, END_MARK, checksums_path, index_path
 from energize.data.writing import NewFiles, remove_left, taken_back_when_stopped
@@ -184,7 +185,7 @@ def prepare(
     >>> report.samples, report.splits, report.config.field_map
     (1, {'train': ('shard-000000.tar',)}, {'text': 'txt'})
     """
-    root, meta = Path(path), Path(path, nv_meta.META_FOLDER)
+    root, meta = path_of(path), path_of(path) / nv_meta.META_FOLDER
     wanted = Columns(columns or {}, column_defaults)
     known, notes, splits = dict[str, int](), list[str](), Parts()
     whole = "tar_index_only and fix_duplicates" if tar_index_only or fix_duplicates else ""
@@ -341,7 +342,7 @@ def _scanned(
 
     def stage(shard: ScannedShard) -> ScannedShard:
         tar = str(root / shard.name)
-        index = Path(index_path(tar))
+        index = path_of(index_path(tar))
         if shard.count != known.get(shard.name, shard.count):
             raise ShardError(
                 f"{tar} has {shard.count} samples, and .info.json says {known[shard.name]}"
@@ -350,7 +351,7 @@ def _scanned(
         files.write(index, shard.index)
         if "checksums" in functions:
             data = shard.found.pop("checksums")
-            files.write(Path(checksums_path(tar)), data)
+            files.write(path_of(checksums_path(tar)), data)
             shard.record = shard.record._replace(checksums_crc32=zlib.crc32(data))
         number = next(numbers)
         for table, rows in shard.found.pop("rows", {}).items():
@@ -587,12 +588,12 @@ def prepare_jsonl(
     >>> prepare_jsonl(path)
     2
     """
-    file = Path(path)
+    file = path_of(path)
     if not file.exists():
         raise DatasetNotFoundError(f"{file} does not exist")
     if not file.is_file() or file.suffix != ".jsonl":
         raise PrepareError(f"{file} is no .jsonl file; for a folder of tar shards call prepare")
-    index, crc = Path(jsonl_index_path(str(file))), Path(jsonl_checksums_path(str(file)))
+    index, crc = (path_of(name(str(file))) for name in (jsonl_index_path, jsonl_checksums_path))
     with taken_back_when_stopped(), locked(file), NewFiles(PrepareError) as files:
         offsets = _offsets(file, on_progress or (lambda done, total: None))
         for final in (index, crc):

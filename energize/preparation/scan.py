@@ -24,7 +24,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from energize.core.arrays import UInt64Array
-from energize.data.files import Files, absent, files_at, os_errors_as, read_file
+from energize.data.files import Files, absent, files_at, is_url, os_errors_as, read_file
 from energize.data.nv_meta import ShardRecord, expand, is_inside, read_info, read_records
 from energize.data.tar import ScannedSample, index_path, scan
 from energize.errors import (
@@ -372,6 +372,10 @@ def _files(root: Path, notes: list[str], wrong: dict[str, str]) -> Iterator[str]
             raise reason
         wrong[os.path.relpath(reason.filename, root)] = str(reason.strerror)
 
+    if is_url(root):
+        inside = (str(each.relative_to(root)) for each in root.glob("**/*"))
+        yield from (name for name in inside if not name.startswith(".") and "/." not in name)
+        return
     seen: dict[tuple[int, int], str] = {}
     starts = [str(root)]
     for start in starts:  # and links, which are added: folders by their own names come first
@@ -393,6 +397,8 @@ def _files(root: Path, notes: list[str], wrong: dict[str, str]) -> Iterator[str]
 
 
 def _why_unreadable(path: Path) -> str:
+    if is_url(path):
+        return ""
     try:
         kind = path.stat().st_mode
     except OSError as reason:

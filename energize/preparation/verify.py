@@ -18,6 +18,7 @@ from energize.data import nv_meta
 from energize.data.columns import StoredColumn, column_command, read_columns, read_values
 from energize.data.files import exists, os_errors_as, read_file
 from energize.data.jsonl import jsonl_checksums_path, jsonl_index_path
+from energize.data.remote import path_of
 from energize.data.tar import BLOCK, ENTRY, checksums_path, index_path
 from energize.data.writing import NewFiles
 from energize.errors import ConfigError, DatasetError, PrepareError, ShardError
@@ -78,7 +79,7 @@ def prepare_checksums(
     >>> WebdatasetSource(folder, checksums=True)[1]["txt"]
     b'two'
     """
-    root, meta = Path(path), Path(path, nv_meta.META_FOLDER)
+    root, meta = path_of(path), path_of(path) / nv_meta.META_FOLDER
     counts = nv_meta.read_info(root).shard_counts
     if not counts:
         raise PrepareError(f"{meta} names no shards; prepare the folder again")
@@ -88,7 +89,7 @@ def prepare_checksums(
     def scan(files: NewFiles, names: Sequence[str], *_: object) -> list[ScannedShard]:
         def keep(shard: ScannedShard) -> ScannedShard:
             data = shard.found["checksums"]
-            files.write(Path(checksums_path(str(root / shard.name))), data)
+            files.write(path_of(checksums_path(str(root / shard.name))), data)
             shard.record = shard.record._replace(checksums_crc32=zlib.crc32(data))
             return shard
 
@@ -185,7 +186,7 @@ def check_counts(path: Path) -> None:
     """
     for shard, count in nv_meta.read_info(path).shard_counts.items():
         tar = path / shard
-        files = (ENTRY, Path(index_path(str(tar)))), (BLOCK, tar)
+        files = (ENTRY, path_of(index_path(str(tar)))), (BLOCK, tar)
         room = [file.stat().st_size // least for least, file in files if exists(file)]
         if count > max(room, default=0):
             raise ShardError(
@@ -197,7 +198,7 @@ def check_counts(path: Path) -> None:
 def check_lines(path: Path) -> tuple[str, ...]:
     """Return what is wrong with the checksums of a file of JSON lines, if it has any."""
     stored, faults = jsonl_checksums_path(str(path)), list[str]()
-    if os.path.exists(stored):
+    if exists(stored):
         with _told(faults), os_errors_as(ShardError):
             index = read_file(jsonl_index_path(str(path)))
             stops = np.frombuffer(index[8 : len(index) // 8 * 8], "<u8").tolist()

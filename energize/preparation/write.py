@@ -22,6 +22,8 @@ from PIL import Image
 
 from energize.core.checks import checked_whole
 from energize.core.lazy import webdataset
+from energize.data.files import is_url
+from energize.data.remote import path_of
 from energize.data.tar import checksums_path, index_path
 from energize.data.writing import NewFiles, remove_left, taken_back_when_stopped, writing
 from energize.errors import ConfigError, PrepareError, some
@@ -58,6 +60,9 @@ def locked(path: Path, *, shared: bool = False) -> Iterator[None]:
     """Hold a folder or file for this process, or for it and others that share it; raise
     `PrepareError` where another one holds it.
     """
+    if is_url(path):  # no store knows locks; what is merged twice has the same bytes
+        yield
+        return
     with writing(path, PrepareError):
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     try:
@@ -194,7 +199,7 @@ def write_shards(
         raise ConfigError(
             f"write_shards: pattern names a shard by its number, 'shard-%06d.tar'; got {pattern!r}"
         )
-    root = Path(folder).absolute()
+    root = path_of(folder).absolute()
     with staging(root, root) as files:
         with writing(root, PrepareError):
             found = next(root.iterdir(), None)
@@ -204,8 +209,9 @@ def write_shards(
         if not shards:
             raise PrepareError(f"there are no samples to write to {root}")
         for shard in shards if checksums else ():
-            made = Shard(root, files.place(shard).name)
-            files.write(Path(checksums_path(str(shard))), made.checksums())
+            place = files.place(shard)
+            made = Shard(place.parent, place.name)
+            files.write(path_of(checksums_path(str(shard))), made.checksums())
         files.commit()
     return shards
 
