@@ -33,7 +33,7 @@ _log = logging.getLogger("energize")
 # Seconds without a word from the sidecar, which says every 5 s that it is well.
 _SILENCE = 60
 _STARTS = 3
-_SECONDS_TO_DIE = 5
+_SECONDS_TO_DIE = 1
 
 
 class Stat(NamedTuple):
@@ -133,7 +133,8 @@ class _Sidecar:
                 [sys.executable, "-P", "-m", "energize.data.sidecar"],
                 stdin=theirs.fileno(),
                 stdout=subprocess.DEVNULL,
-                env={**self.environment, "PYTHONPATH": path},
+                # obstore has as many threads as there are cores, in each of these processes.
+                env={"TOKIO_WORKER_THREADS": "4", **self.environment, "PYTHONPATH": path},
                 start_new_session=True,  # Ctrl-C is for the trainer
             )
         self._connection = Connection(ours.detach())
@@ -241,8 +242,8 @@ def _ask(*question: Any) -> Any:
                 _log.warning("the process that fetches has ended %s: another one is started", ended)
     raise OSError(
         errno.EIO,
-        f"the process that fetches has ended {_STARTS} times, at last {ended}; after signal 9 memory"
-        " is short: use fewer workers",
+        f"the process that fetches has ended {_STARTS} times, at last {ended}; after signal 9 "
+        "memory is short: use fewer workers",
         shown(question[1]),
     )
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import logging
 import os
 import random
 import re
@@ -31,6 +32,8 @@ from typing import Any
 from urllib.parse import unquote
 
 from energize.errors import ConfigError, nearest
+
+_log = logging.getLogger("energize")
 
 # Bytes that are cheaper to fetch in vain than to leave out with another request: it costs a quarter
 # of a millisecond of a core and a round trip of some 30 ms, in which a connection brings a MiB; but
@@ -56,7 +59,7 @@ _FAULTS = (
     ("NoSuchBucket|ContainerNotFound", errno.ENOENT, "there is no such bucket; correct its name"),
     ("FileNotFound|code: 404", errno.ENOENT, os.strerror(errno.ENOENT)),
     ("ExpiredToken|RequestExpired", errno.EACCES, "the credentials have expired; renew them"),
-    ("169.254.|metadata.google|token request|Account must be|get_credentials", errno.ENOKEY,
+    ("169.254.|metadata.google|token request|Account must be|Missing \\w+Key", errno.ENOKEY,
      "no credentials were found; set AWS_PROFILE (with boto3), or AWS_ACCESS_KEY_ID and _SECRET_"
      "ACCESS_KEY, GOOGLE_APPLICATION_CREDENTIALS, AZURE_STORAGE_ACCOUNT_NAME and _KEY; for what is "
      "public AWS_SKIP_SIGNATURE=true, or that of GOOGLE or AZURE"),
@@ -122,15 +125,14 @@ class _Obstore:
         url = f"{scheme.replace('gcs', 'gs')}://{place}{query}"
         profile = "AWS_PROFILE" in os.environ or os.path.exists(os.path.expanduser("~/.aws"))
         if scheme.startswith("s3") and profile and "AWS_ACCESS_KEY_ID" not in os.environ:
-            with suppress(ImportError):  # obstore itself does not look there
+            with suppress(ImportError, ValueError):  # obstore itself does not look there
                 from obstore.auth.boto3 import Boto3CredentialProvider
 
                 options["credential_provider"] = Boto3CredentialProvider()
         if scheme == "memory":
             url, options = "memory:///", {}
-        self._all, self._store = obstore, store.from_url(url, **options)
-        if http:  # which is no bucket, whatever its name
-            self._store = store.HTTPStore(url, **options)
+        self._all, make = obstore, store.HTTPStore if http else store.from_url
+        self._store: Any = make(url, **options)
         parts = False if http else None
         self.put = partial(obstore.put_async, self._store, use_multipart=parts)
         self.delete = partial(obstore.delete_async, self._store)
@@ -235,8 +237,8 @@ class _Slots:
 class Sidecar:
     """Answers questions: `call` for all but ranges of bytes, `ranges`."""
 
-    def __init__(self, cache: Any, tell: Callable[[str], None]) -> None:
-        self._cache, self._tell, self._told = cache, tell, 0.0
+    def __init__(self, cache: Any) -> None:
+        self._cache, self._told, self._young = cache, 0.0, time.monotonic() + 1
         self._slots, self._stores = _Slots(), dict[tuple[str, ...], Any]()
         self._flying = dict[tuple[Any, ...], asyncio.Task[Any]]()
         self._seconds: deque[float] = deque(maxlen=200)
@@ -267,7 +269,9 @@ class Sidecar:
 
         async def piece(name: Any, begin: int, end: int) -> Any:
             """Return these bytes, or None once they are in the cache."""
-            until, look = time.monotonic() + _DEADLINE / 2, planned
+            # While this process started, which takes long, others have fetched perhaps.
+            look = planned or time.monotonic() < self._young
+            until = time.monotonic() + _DEADLINE / 2
 
             async def get() -> memoryview:
                 data = memoryview(await store.get(path, begin, end, found[1]))
@@ -322,17 +326,18 @@ class Sidecar:
         planned: bool = False,
     ) -> Any:
         """Return what a request answers; ask again for what may pass, until the deadline."""
-        start, tries, fault = time.monotonic(), 0, OSError(0, "")
+        start, tries = time.monotonic(), 0
         while True:
             await self._slots.take(name or object(), planned)
+            number = 0
             try:
                 answer = await asyncio.wait_for(call(), seconds)
                 store.answered = True
                 return answer
             except Exception as error:
                 fault = _fault(error, url)
-            finally:
                 number = fault.errno or 0
+            finally:
                 self._slots.give(number)
             tries, waited = tries + 1, time.monotonic() - start
             store.answered |= number not in _SILENT
@@ -345,8 +350,8 @@ class Sidecar:
                 raise OSError(errno.ETIMEDOUT if store.answered else number, said, shown(url))
             if waited > 1 and time.monotonic() - self._told > _WORDS:
                 self._told = time.monotonic()
-                said = f"{fault.strerror}; try {tries}, {waited:.0f} s so far"
-                self._tell(f"waiting for {shown(url)}: {said}")
+                told = shown(url), fault.strerror, tries, waited
+                _log.warning("waiting for %s: %s; try %d, %.0f s so far", *told)
             await asyncio.sleep(pause)
 
     async def _hedged(self, get: Callable[[], Awaitable[Any]]) -> Any:
@@ -361,9 +366,12 @@ class Sidecar:
             if not done:
                 tasks.add(asyncio.ensure_future(get()))
             for left, first in enumerate(asyncio.as_completed(tasks, timeout=_ANSWER), 1):
-                with suppress(*([Exception] if left < len(tasks) else [])):
+                try:
                     data = await first
                     break
+                except Exception:
+                    if left == len(tasks):
+                        raise
             self._seconds.append(time.monotonic() - start)
             self._count += 1
             if self._count % 20 == 0:
@@ -383,13 +391,11 @@ class Sidecar:
         place, _, path = rest.partition("/")
         key = (scheme, place, query) if known else (scheme,)
         if key not in self._stores:
-            where, extra = (
-                f"{shown(url)}: {scheme}://",
-                scheme if scheme in ("hf", "msc") else "remote",
-            )
+            where = f"{shown(url)}: {scheme}://"
             try:
                 self._stores[key] = _Obstore(*key) if known else _Fsspec(url)
             except ImportError as error:
+                extra = scheme if scheme in ("hf", "msc") else "remote"
                 told = f'{where} needs a library ({error}): pip install "energize[{extra}]"'
                 raise ConfigError(told) from None
             except Exception as error:
@@ -404,10 +410,12 @@ class Sidecar:
 
 
 def _runs(spans: list[tuple[int, int]]) -> Iterator[tuple[int, int]]:
-    """Yield what is fetched at once for ranges in ascending order: neighbours together."""
+    """Yield what is fetched at once for ranges in ascending order: neighbours together, no byte
+    twice.
+    """
     begin = end = -1
     for start, stop in [*spans, (sys.maxsize, sys.maxsize)]:
-        if begin >= 0 and (start - end > _GAP or stop - begin > _RUN):
+        if begin >= 0 and (start - end > _GAP or (start >= end and stop - begin > _RUN)):
             yield from ((at, min(at + _RUN, end)) for at in range(begin, end, _RUN))
             begin = -1
         begin, end = (start, stop) if begin < 0 else (begin, max(end, stop))
@@ -417,10 +425,10 @@ def _fault(error: Exception, url: str) -> OSError:
     """Return an error of a library as an OSError, in one line and without secrets."""
     status = getattr(getattr(error, "response", error), "status_code", None)
     text = f"{type(error).__name__} {error}" + (f" code: {status}" if status else "")
-    code = re.search(r"<Code>(\w+)|code: (\d\d\d[^:\n]*)", text)
+    code = re.search(r"<Code>(\w+)", text) or re.search(r"code: (\d\d\d[^:\n]*)", text)
     region = re.search(r"<Region>([\w-]+)|expecting '([\w-]+)", text)
     words = {
-        "code": f" ({(code[1] or code[2]).strip()})" if code else "",
+        "code": f" ({code[1].strip()})" if code else "",
         "region": f", {region[1] or region[2]}" if region else "",
     }
     for pattern, number, told in _FAULTS:
@@ -438,7 +446,10 @@ async def _serve(connection: Connection) -> None:
     loop.set_exception_handler(lambda *_: None)  # the loser of a race may fail
     loop.set_default_executor(ThreadPoolExecutor(_MOST))
     asked: set[asyncio.Task[None]] = set()
-    sidecar = Sidecar(connection.recv(), lambda text: connection.send((None, text)))
+    words = logging.Handler()
+    words.emit = lambda record: connection.send((None, record.getMessage()))  # type: ignore[method-assign]
+    _log.addHandler(words)
+    sidecar = Sidecar(connection.recv())
 
     async def answer(number: int | None, what: str, *arguments: Any) -> None:
         found, failed = None, None
