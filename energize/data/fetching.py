@@ -80,7 +80,7 @@ def ranges(url: str, found: Stat, starts: Sequence[int], stops: Sequence[int]) -
     object is another one now, OSError as `stat`.
     """
     cache, key = _cache(), key_of(url, *found)
-    spans = list(zip(starts, stops, strict=True))
+    spans = _spans(starts, stops)
     got: list[bytes | None] = [
         cache.read(key, start, stop) if start < stop else b"" for start, stop in spans
     ]
@@ -105,7 +105,7 @@ def plan(requests: Iterable[tuple[str, Stat, Sequence[int], Sequence[int]]]) -> 
     all that is asked for. What fails is told when it is read.
     """
     for url, found, starts, stops in requests:
-        spans = [span for span in zip(starts, stops, strict=True) if span[0] < span[1]]
+        spans = [span for span in _spans(starts, stops) if span[0] < span[1]]
         _sidecar().send(None, "ranges", url, tuple(found), spans, False, True)
 
 
@@ -119,6 +119,11 @@ def write(url: str, data: bytes) -> None:
 def delete(url: str) -> None:
     """Remove an object. Raise OSError as `stat`."""
     _ask("call", url, "delete")
+
+
+def _spans(starts: Sequence[int], stops: Sequence[int]) -> list[tuple[int, int]]:
+    # Numbers of numpy would have it imported by the sidecar.
+    return list(zip(map(int, starts), map(int, stops), strict=True))
 
 
 class _Sidecar:

@@ -50,7 +50,7 @@ _ANSWER, _DEADLINE, _FIRST, _PAUSE, _WORDS = 30, 120, 10, 8, 5
 
 _SECONDS = {"put": 3600, "listing": _DEADLINE}
 
-_OBSTORE = ("s3", "s3a", "gs", "gcs", "az", "azure", "abfs", "abfss", "http", "https", "memory")
+_OBSTORE = ("s3", "s3a", "gs", "gcs", "az", "azure", "abfs", "abfss", "http", "https")
 
 # What is found in an error, its number, and what is said. The first that is found counts.
 _FAULTS = (
@@ -64,7 +64,7 @@ _FAULTS = (
      "ACCESS_KEY, GOOGLE_APPLICATION_CREDENTIALS, AZURE_STORAGE_ACCOUNT_NAME and _KEY; for what is "
      "public AWS_SKIP_SIGNATURE=true, or that of GOOGLE or AZURE"),
     ("without LOCATION|HeaderMalformed|expecting '|code: 400", errno.EINVAL,
-     "it is refused{code}: the bucket may be in another region{region}; set AWS_REGION"),
+     "it is refused{code}; if that is S3, its bucket is in another region{region}: set AWS_REGION"),
     ("TooManyRedirects", errno.ELOOP, "it redirects for ever; correct the URL"),
     ("code: 40[13]|Permission|Unauthenticated|Forbidden", errno.EACCES,
      "it is forbidden{code}: these credentials may not do that, or it is not there; correct them"),
@@ -129,8 +129,6 @@ class _Obstore:
                 from obstore.auth.boto3 import Boto3CredentialProvider
 
                 options["credential_provider"] = Boto3CredentialProvider()
-        if scheme == "memory":
-            url, options = "memory:///", {}
         self._all, make = obstore, store.HTTPStore if http else store.from_url
         self._store: Any = make(url, **options)
         parts = False if http else None
