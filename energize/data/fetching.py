@@ -146,12 +146,11 @@ class _Sidecar:
         self._sending, self._news = threading.Lock(), threading.Condition()
         self._answers: dict[int, tuple[Any, Exception | None]] = {}
         self._numbers, self._reading, self._ended = count(), False, ""
-        self.send(_cache())
 
     def send(self, *message: Any) -> None:
         """Send a question; where the sidecar has ended, that is seen by who waits for an answer."""
         with self._sending, suppress(OSError):
-            self._connection.send(message if len(message) > 1 else message[0])
+            self._connection.send(message)
 
     def ask(self, *question: Any) -> Any:
         """Return the answer, or raise it; EOFError if the sidecar ends before."""

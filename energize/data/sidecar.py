@@ -31,6 +31,7 @@ from statistics import quantiles
 from typing import Any
 from urllib.parse import unquote
 
+from energize.data.nodecache import NodeCache
 from energize.errors import ConfigError, nearest
 
 _log = logging.getLogger("energize")
@@ -432,7 +433,8 @@ def _fault(error: Exception, url: str) -> OSError:
     for pattern, number, told in _FAULTS:
         if re.search(pattern, text):
             return OSError(number, told.format(**words), shown(url))
-    line = re.sub(r"Error performing \w+ \S+ in \S+ - |\?\S+", "", str(error)).split("\n")[0]
+    noise = r"Generic \w+ error: |HTTP error: |Error performing \w+ \S+ in \S+ - |\?\S+"
+    line = re.sub(noise, "", str(error)).split("\n")[0]
     lasting = isinstance(error, ValueError | TypeError) or re.search("code: 4(?!08)", text)
     told = line[:200].strip() or type(error).__name__
     return OSError(errno.EINVAL if lasting else errno.EIO, told, shown(url))
@@ -447,7 +449,7 @@ async def _serve(connection: Connection) -> None:
     words = logging.Handler()
     words.emit = lambda record: connection.send((None, record.getMessage()))  # type: ignore[method-assign]
     _log.addHandler(words)
-    sidecar = Sidecar(connection.recv())
+    sidecar = Sidecar(NodeCache())
 
     async def answer(number: int | None, what: str, *arguments: Any) -> None:
         found, failed = None, None
