@@ -140,8 +140,8 @@ from .errors import (
 from .extras.cache import FileCacheLazy, FileStoreCachePool, MockLazy
 from .extras.paths import EPath
 from .loader import Follower, Loader, RemapReport, WeightsFile, get_loader, get_savable_loader
+from .loader.agreement import shared_reading
 from .loader.loader import BasicDataLoader, SavableDataLoader, SavableDataLoaderState
-from .loader.opening import shared_reading
 from .metadataset.build import get_train_dataset, get_val_dataset, get_val_datasets
 from .mixing import ExcessLoss, MixingPolicy, unimax
 from .order.quota import Quota

@@ -411,11 +411,11 @@ class Documents:
 
     def __init__(self, texts: Mapping[str, str | None] | None = None) -> None:
         self.texts = dict(texts or {})
-        self._folders: set[str] = set()
+        self.folders: set[str] = set()
         for path, text in self.texts.items():
             folder = os.path.dirname(path)
-            while text is not None and folder and folder not in self._folders:
-                self._folders.add(folder)
+            while text is not None and folder and folder not in self.folders:
+                self.folders.add(folder)
                 folder = os.path.dirname(folder)
 
     @contextmanager
@@ -444,14 +444,10 @@ class Documents:
             self.texts[place] = data.decode()
         return data
 
-    def look(self, path: AnyPath) -> str | None:
-        """Return what is at a path, "folder", "document" or "" for nothing; None where that is not
-        known here.
-        """
-        place = _absolute(os.fspath(path))
-        if place in self._folders:
-            return "folder"
-        return None if place not in self.texts else "" if self.texts[place] is None else "document"
+    def look_up(self, path: str) -> None:
+        """Read a document, if it can be read."""
+        with suppress(OSError):
+            self.read(path, "JSON_BYTES")
 
 
 _documents: ContextVar[Documents | None] = ContextVar("documents", default=None)
@@ -472,10 +468,19 @@ def read_file(path: AnyPath, most: str | None = None) -> bytes:
     return known.read(place, most)
 
 
+def _known(path: AnyPath) -> str | None:
+    """Return what documents in use say is at a path: "folder", "document" or "" for nothing; None
+    where they do not know.
+    """
+    known, place = _documents.get(), _absolute(os.fspath(path))
+    if known is None or place in known.folders:
+        return None if known is None else "folder"
+    return None if place not in known.texts else "" if known.texts[place] is None else "document"
+
+
 def is_folder(path: Path) -> bool:
     """Return whether there is a folder at a path."""
-    known = _documents.get()
-    found = None if known is None else known.look(path)
+    found = _known(path)
     return path.is_dir() if found is None else found == "folder"
 
 
@@ -486,8 +491,7 @@ def exists(path: AnyPath, *, follow: bool = True) -> bool:
     >>> exists("/"), exists("/nowhere"), exists("no\0path")
     (True, False, False)
     """
-    known = _documents.get()
-    found = None if known is None else known.look(path)
+    found = _known(path)
     if found is not None:
         return bool(found)
     if is_url(path):

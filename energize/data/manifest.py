@@ -8,8 +8,8 @@ have changed since it was written is looked up by one rank for all, rank 0, whic
 
 from __future__ import annotations
 
-import json
 import os
+from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
@@ -22,7 +22,7 @@ from pydantic import TypeAdapter, model_validator
 from energize.core.description import digest
 from energize.core.lanes import current_ranks
 from energize.core.validation import Model, read_document
-from energize.data.files import Documents, documents_in_use, read_file
+from energize.data.files import Documents, documents_in_use
 from energize.data.remote import path_of
 from energize.errors import DatasetError, some
 
@@ -66,8 +66,7 @@ def dump_manifest(mix: Path, documents: Documents) -> str:
     own, folder = str(mix.absolute()), f"{mix.absolute().parent}/"
     texts = {each.removeprefix(folder): text for each, text in documents.texts.items()}
     texts.pop(own.removeprefix(folder), None)
-    manifest = Manifest(digest=digest(texts), documents=texts)
-    return json.dumps(manifest.model_dump(), indent=0, sort_keys=True, ensure_ascii=False)
+    return Manifest(digest=digest(texts), documents=texts).model_dump_json(indent=1)
 
 
 def read_manifest(mix: Path) -> Documents | None:
@@ -89,25 +88,16 @@ def read_manifest(mix: Path) -> Documents | None:
         for each, text in found.documents.items()
     }
     if current_ranks().rank == 0:
+        now = Documents()
         with ThreadPoolExecutor(_THREADS) as threads:
-            same = threads.map(_is_text, texts, texts.values())
-        changed = [each for each, kept in zip(texts, same, strict=True) if not kept]
+            deque(threads.map(now.look_up, texts))
+        changed = [each for each, text in texts.items() if now.texts.get(each, 0) != text]
         if changed:
             raise DatasetError(
                 f"{path} is stale: since it was written, {len(changed)} of its {len(texts)} files "
                 f"have changed, {some(changed)}. {again}"
             )
     return Documents(texts)
-
-
-def _is_text(path: str, text: str | None) -> bool:
-    """Return whether a document has this text; for None, whether it is not there."""
-    try:
-        return read_file(path, "JSON_BYTES").decode() == text
-    except FileNotFoundError:
-        return text is None
-    except UnicodeDecodeError:
-        return False
 
 
 def by_manifest(function: Callable[P, T]) -> Callable[P, T]:

@@ -5,15 +5,17 @@ from __future__ import annotations
 import json
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, TypeVar, cast
 
 import numpy as np
 
 from energize.core.arrays import FloatArray
 from energize.core.description import digest
-from energize.core.lanes import Ranks
+from energize.core.lanes import Ranks, current_ranks
 from energize.core.lazy import torch
+from energize.data.files import Documents
 from energize.errors import ConfigError, LoaderError
 
 T = TypeVar("T")
@@ -167,3 +169,42 @@ def _words(text: str, length: int) -> list[int]:
 
 def _text(words: Sequence[int]) -> str:
     return np.array(words, dtype=np.int64).tobytes().decode().rstrip()
+
+
+@contextmanager
+def shared_reading(group: Any = None, timeout: float | None = 600.0) -> Iterator[None]:
+    """A block in which datasets are opened by all ranks, and read from the disk by the first.
+
+    The first rank of `group` (a process group or a device mesh; by default that of
+    torch.distributed) goes through the block alone, and then tells the others the texts of all
+    files of `.nv-meta` and of metadatasets that it read; these go through it reading none of them.
+    Columns and shards are read by whoever needs them. Without torch.distributed the block is any
+    other. Nothing in it may talk to other ranks.
+
+    What the first rank raises in the block, the others raise as a `LoaderError` that says so;
+    likewise where it has ended, or not all ranks have come here `timeout` seconds (None: ever)
+    after one has.
+
+    >>> with shared_reading():
+    ...     pass  # dataset = get_train_dataset("mix.yaml", batch_size=32)
+    """
+    ranks = current_ranks(group)
+    if ranks.group is None or ranks.world_size == 1:
+        yield
+        return
+    agreement, told, what = Agreement(ranks, timeout), {}, "shared_reading"
+    if not agreement.first:
+        told = json.loads(agreement.bytes_of_first(b"", what))
+        if "error" in told:
+            raise LoaderError(f"the first rank could not open what all read: {told['error']}")
+    documents = Documents(told.get("texts"))
+    try:
+        with documents.used():
+            yield
+        told = {"texts": documents.texts}
+    except BaseException as error:
+        told = {"error": f"{type(error).__name__}: {error}"}
+        raise
+    finally:
+        if agreement.first:
+            agreement.bytes_of_first(json.dumps(told).encode(), what)

@@ -115,6 +115,10 @@ class Channel:
             for message in self._received():
                 return message
 
+    def value(self) -> Any:
+        """Return what the next message, a file of `stored`, holds."""
+        return rebuilt(self.wait().descriptor or 0)
+
     def ready(self) -> bool:
         """Return whether something has come."""
         poll = select.poll()
