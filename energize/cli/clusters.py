@@ -92,7 +92,7 @@ class Tasks:
         if self.on == "slurm":
             self._by_slurm(console, command, workers)
             raise typer.Exit
-        self._by_ray(console, command, workers, progress=progress)
+        self._by_ray(Console(stderr=True), command, workers, progress=progress)
         return replace(self, on="local", gpus_per_task=None, merge=True)
 
     def _by_slurm(self, console: Console, command: list[str], workers: int) -> None:
@@ -128,7 +128,8 @@ class Tasks:
             raise ConfigError("--on ray needs Ray: pip install 'energize[ray]'") from reason
         tasks, told, gpus = self.tasks or 1, set[str](), self.gpus_per_task or 0
         try:
-            ray.init(None if self.on == "ray" else self.on, logging_level="WARNING")
+            address = None if self.on == "ray" else self.on
+            ray.init(address, logging_level="WARNING", log_to_driver=False)
             remote = ray.remote(max_retries=_RETRIES, num_cpus=workers, num_gpus=gpus)(_ran)
             waiting = {
                 remote.remote([*command, "--task", str(task)], os.getcwd()): task
@@ -145,7 +146,7 @@ class Tasks:
                         code, printed = 1, str(reason)
                     if code and printed not in told:
                         told.add(printed)
-                        console.note(f"of {tasks}: {printed.strip()}", f"Task {task}", "bold red")
+                        console.note(printed.strip(), f"Task {task} of {tasks}", "bold red")
                 advance(tasks, tasks)
         except (ConnectionError, TimeoutError, RuntimeError, ValueError) as reason:
             raise PrepareError(f"--on {self.on}: {reason}") from reason

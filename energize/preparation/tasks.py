@@ -169,17 +169,14 @@ class Job:
             shards = scan(files, self.names, 0, database)
             return Found(shards, lambda name: [each.found["columns"][name] for each in shards])
         tasks = range(self.tasks or 1)
-        said = [self._said(task) for task in tasks]
-        check_ended(self.root, [each is not None for each in said])
-        stale = [task for task in tasks if said[task] != self._made_of(task)]
-        if stale:
-            was, now = map(json.loads, (said[stale[0]] or "", self._made_of(stale[0])))
-            wrong = [name for name in now | was if now.get(name) != was.get(name)]
-            raise PrepareError(
-                f"{self.root}: tasks {ranges(stale)} of {self.tasks} were run with other options, "
-                f"or with other shards than there are now: of task {stale[0]}, {some(wrong)} "
-                "changed since. Run them again, with the options that the merge has"
-            )
+        said, now = [*map(self._said, tasks)], [*map(self._made_of, tasks)]
+        others = ""
+        for task in tasks:
+            if said[task] not in (None, now[task]) and not others:
+                was, wanted = map(json.loads, (said[task] or "", now[task]))
+                changed = [name for name in wanted | was if wanted.get(name) != was.get(name)]
+                others = f"; task {task} was run with others than now: {some(changed)}"
+        check_ended(self.root, [said[task] == now[task] for task in tasks], others)
         return self._read(tasks, database)
 
     def _share(self, task: int) -> slice:
@@ -295,13 +292,13 @@ def share(size: int, tasks: int | None, task: int | None) -> slice:
     return slice(task * size // tasks, (task + 1) * size // tasks)
 
 
-def check_ended(path: Path, ended: Sequence[bool]) -> None:
+def check_ended(path: Path, ended: Sequence[bool], others: str = "") -> None:
     """Raise `PrepareError` that names the tasks of a path that have not ended."""
     missing = ranges([task for task, is_whole in enumerate(ended) if not is_whole])
     if missing:
         raise PrepareError(
-            f"{path}: of {len(ended)} tasks, these have not ended: {missing}. Run them, and then "
-            "the merge"
+            f"{path}: of {len(ended)} tasks, these have not ended with these options and shards: "
+            f"{missing}{others}. Run them, and then the merge"
         )
 
 

@@ -93,6 +93,8 @@ def _results(
         if pool is not None:
             for process in list((pool._processes or {}).values()):
                 process.kill()  # `kill_workers` of Python 3.14
+            results: Any = pool._result_queue
+            results._writer.close()  # or the pool would wait for the rest of what one was sending
             pool.shutdown(cancel_futures=True)
 
 
