@@ -8,7 +8,7 @@ import shutil
 import subprocess
 import sys
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from importlib import import_module
 from typing import Annotated, Any
 
@@ -30,7 +30,8 @@ _SCRIPT = """\
 #!/bin/bash
 # Runs {tasks} tasks, and then their merge. SBATCH_PARTITION, SBATCH_ACCOUNT and the like say where.
 set -eu
-job=$(sbatch --parsable --job-name=energize --array=0-{last} --ntasks=1 {needs} <<'ENERGIZE'
+job=$(sbatch --parsable --job-name=energize --array=0-{last} --ntasks=1 \\
+    --cpus-per-task={cpus}{gpus} <<'ENERGIZE'
 #!/bin/bash
 cd {folder}
 exec {command} --task "$SLURM_ARRAY_TASK_ID"
@@ -44,33 +45,35 @@ ENERGIZE
 """
 
 
+_HELP = {
+    "tasks": "Share the shards out to so many tasks.",
+    "task": "Do this one of the tasks, from 0 on.",
+    "merge": "Merge what all tasks found.",
+    "on": "Where all tasks run, before the merge: local, ray, ray://HOST:PORT or slurm.",
+    "submit": "Submit the script to Slurm, in place of printing it.",
+    "gpus": "GPUs that Ray or Slurm gives each task.",
+}
+
+
 @dataclass(frozen=True)
 class Tasks:
     """Which tasks there are, which of them this is, and where they run."""
 
-    tasks: Annotated[int | None, Option(min=1, help="Share the shards out to so many tasks.")] = (
-        None
-    )
-    task: Annotated[int | None, Option(help="Do this one of the tasks, from 0 on.")] = None
-    merge: Annotated[bool, Option("--merge", help="Merge what all tasks found.")] = False
-    on: Annotated[
-        str, Option(help="Where all tasks run, and are merged: local, ray, ray://HOST:PORT, slurm.")
-    ] = "local"
-    submit: Annotated[
-        bool, Option("--submit", help="Submit to Slurm, in place of printing a script.")
-    ] = False
-    gpus_per_task: Annotated[
-        float | None, Option(min=0, help="GPUs that Ray or Slurm gives each task.")
-    ] = None
+    tasks: Annotated[int | None, Option(min=1, help=_HELP["tasks"])] = None
+    task: Annotated[int | None, Option(help=_HELP["task"])] = None
+    merge: Annotated[bool, Option("--merge", help=_HELP["merge"])] = False
+    on: Annotated[str, Option(help=_HELP["on"])] = "local"
+    submit: Annotated[bool, Option("--submit", help=_HELP["submit"])] = False
+    gpus_per_task: Annotated[float, Option(min=0, help=_HELP["gpus"])] = 0
 
     def __post_init__(self) -> None:
         check_tasks(self.tasks, self.task, merge=self.merge)
-        where = self.on.partition("://")[0] if self.on.startswith("ray://") else self.on
-        if where not in ("local", "ray", "slurm"):
+        if self.on not in ("local", "ray", "slurm") and not self.on.startswith("ray://"):
             raise ConfigError(f"--on is local, ray, ray://HOST:PORT or slurm; got {self.on!r}")
-        if where != "local" and (self.tasks is None or self.task is not None or self.merge):
+        here, some = self.on == "local", self.task is not None or self.merge
+        if not here and (self.tasks is None or some):
             raise ConfigError(f"--on {self.on} runs all tasks: give --tasks, and no other of them")
-        if (self.submit and where != "slurm") or (self.gpus_per_task and where == "local"):
+        if (self.submit and self.on != "slurm") or (self.gpus_per_task and here):
             raise ConfigError(
                 "--submit goes with --on slurm, --gpus-per-task with that or --on ray"
             )
@@ -87,21 +90,19 @@ class Tasks:
         """
         if self.on == "local":
             return self
-        workers = workers or 1
-        command = [*_arguments(), "--num-workers", str(workers), "--no-progress"]
+        command = [*_arguments(), "--num-workers", str(workers or 1), "--no-progress"]
         if self.on == "slurm":
-            self._by_slurm(console, command, workers)
+            self._by_slurm(console, command, workers or 1)
             raise typer.Exit
-        self._by_ray(Console(stderr=True), command, workers, progress=progress)
-        return replace(self, on="local", gpus_per_task=None, merge=True)
+        self._by_ray(command, workers or 1, progress=progress)
+        return Tasks(self.tasks, merge=True)
 
     def _by_slurm(self, console: Console, command: list[str], workers: int) -> None:
-        needs = f"--cpus-per-task={workers}"
-        needs += f" --gpus-per-task={self.gpus_per_task:g}" if self.gpus_per_task else ""
         script = _SCRIPT.format(
             tasks=self.tasks,
             last=(self.tasks or 1) - 1,
-            needs=needs,
+            cpus=workers,
+            gpus=f" --gpus-per-task={self.gpus_per_task:g}" if self.gpus_per_task else "",
             folder=shlex.quote(os.getcwd()),
             command=shlex.join([sys.executable, "-m", "energize.cli", *command]),
         )
@@ -109,32 +110,26 @@ class Tasks:
             typer.echo(script, nl=False)
             return
         if shutil.which("sbatch") is None:
-            raise ConfigError(
-                "--submit: there is no sbatch here; log in where there is, or leave "
-                "--submit out and run the script there"
-            )
+            raise ConfigError("--submit: there is no sbatch here; leave it out, and run the script")
         done = subprocess.run(["bash", "-c", script], text=True, capture_output=True, check=False)  # noqa: S603, S607
         if done.returncode:
             raise PrepareError(f"sbatch: {done.stderr or done.stdout}")
         console.say(done.stdout.strip())
 
-    def _by_ray(
-        self, console: Console, command: list[str], workers: int, *, progress: bool
-    ) -> None:
+    def _by_ray(self, command: list[str], workers: int, *, progress: bool) -> None:
         """Run the tasks, and tell what those print that fail; the merge names them all."""
         try:
             ray: Any = import_module("ray")
         except ImportError as reason:
             raise ConfigError("--on ray needs Ray: pip install 'energize[ray]'") from reason
-        tasks, told, gpus = self.tasks or 1, set[str](), self.gpus_per_task or 0
+        tasks, told, console = self.tasks or 1, set[str](), Console(stderr=True)
+        needs = {"num_cpus": workers, "num_gpus": self.gpus_per_task, "max_retries": _RETRIES}
         try:
             address = None if self.on == "ray" else self.on
             ray.init(address, logging_level="WARNING", log_to_driver=False)
-            remote = ray.remote(max_retries=_RETRIES, num_cpus=workers, num_gpus=gpus)(_ran)
-            waiting = {
-                remote.remote([*command, "--task", str(task)], os.getcwd()): task
-                for task in range(tasks)
-            }
+            run = ray.remote(**needs)(_ran).remote
+            given = ([*command, "--task", str(task)] for task in range(tasks))
+            waiting = {run(each, os.getcwd()): task for task, each in enumerate(given)}
             with progress_bar(console, "Running tasks", shown=progress) as advance:
                 while waiting:
                     advance(tasks - len(waiting), tasks)

@@ -50,9 +50,12 @@ Fault = tuple[str, str]
 
 @dataclass(slots=True)
 class Findings:
-    """What is wrong: faults of samples, told together at the end, and of more than a sample."""
+    """What is wrong: faults of samples, told together at the end, and of more than a sample; and
+    which task finds it.
+    """
 
     console: Console
+    by: Tasks
     count: int = 0
     samples: int = 0
     told: set[str] = field(default_factory=set)
@@ -115,8 +118,8 @@ def lint(
     may do it together: see --tasks.
     """
     console = Console()
-    found = Findings(console)
     by = by.run(console, parallel, progress=progress)
+    found = Findings(console, by)
     markers = _markers(path, by.tasks or 0)
     if by.merge:
         check_ended(path, [marker.exists() for marker in markers])
@@ -144,11 +147,11 @@ def lint(
         except EnergizeError as reason:
             found.tell(str(reason))
         else:
-            _lint_part(found, mixes.leaf_name(leaf), part, parallel, by, progress=progress)
+            _lint_part(found, mixes.leaf_name(leaf), part, parallel, progress=progress)
             read |= dict.fromkeys(paths)
     for each in read:
         if not mixes.is_jsonl(each):
-            _lint_shards(found, each, parallel, by, progress=progress)
+            _lint_shards(found, each, parallel, progress=progress)
             continue
         for fault in () if by.task else check_lines(each):
             found.tell(fault)
@@ -182,18 +185,12 @@ def _markers(path: Path, tasks: int) -> list[Path]:
 
 
 def _lint_part(
-    found: Findings,
-    name: str,
-    part: IndexedDataset[Any],
-    workers: int | None,
-    by: Tasks,
-    *,
-    progress: bool,
+    found: Findings, name: str, part: IndexedDataset[Any], workers: int | None, *, progress: bool
 ) -> None:
     """Read all samples of a part in processes, or those of a task."""
     torch.set_num_threads(1)  # in processes that are forked from this one
     starts = range(0, part.size, _AT_ONCE)
-    starts = starts[share(len(starts), by.tasks, by.task)]
+    starts = starts[share(len(starts), found.by.tasks, found.by.task)]
     count = size = 0
     with (
         progress_bar(found.console, "Reading samples", shown=progress) as advance,
@@ -236,14 +233,12 @@ def _faults(part: IndexedDataset[Any], start: int) -> list[Fault]:
     return faults
 
 
-def _lint_shards(
-    found: Findings, path: Path, workers: int | None, by: Tasks, *, progress: bool
-) -> None:
+def _lint_shards(found: Findings, path: Path, workers: int | None, *, progress: bool) -> None:
     """Shards that are not those that were prepared, samples that changed since, keys that stand
     twice, and columns that do not say what samples are.
     """
     with progress_bar(found.console, "Checking shards", shown=progress) as advance:
-        checked = check_folder(path, workers, advance, tasks=by.tasks, task=by.task)
+        checked = check_folder(path, workers, advance, found.by.tasks, found.by.task)
     for fault in checked.faults:
         found.tell(fault)
     if checked.unrecorded:

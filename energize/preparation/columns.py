@@ -49,8 +49,8 @@ from energize.data.nv_meta import read_info
 from energize.data.remote import path_of
 from energize.data.writing import NewFiles, writing
 from energize.errors import ConfigError, DataError, DatasetError, PrepareError, nearest
-from energize.preparation.scan import RawSample, ScannedShard, Shard, scan_prepared
-from energize.preparation.tasks import Job, Piece, all_in_turn, joined
+from energize.preparation.scan import RawSample, Shard
+from energize.preparation.tasks import Job, Piece, all_in_turn, joined, prepared_scan
 from energize.preparation.workers import Progress
 from energize.preparation.write import commit, staging
 from energize.task.load import USUAL_IMAGES, PartAccess, parse_field
@@ -123,18 +123,13 @@ def prepare_columns(
     counts = read_info(root).shard_counts
     if not columns or not counts:
         raise ConfigError(f"{root}: there are no {'shards' if columns else 'columns'} to measure")
-    options = wanted.options
-    job = Job(root, "columns", list(counts), options, tasks, task, merge)
-
-    def scan(files: NewFiles, names: Sequence[str], *_: object) -> list[ScannedShard]:
-        functions = {"columns": wanted.measured}
-        told: Any = {"workers": workers, "on_progress": on_progress}
-        return scan_prepared(root, names, lambda shard: shard, functions, **told)
-
-    if job.task is not None:
-        return ColumnsReport(root, sum(job.of_task(job.folders, scan).counts.values()), {})
+    functions = {"columns": wanted.measured}
+    scan = prepared_scan(root, functions, workers=workers, on_progress=on_progress)
+    job = Job(root, "columns", list(counts), wanted.options, scan, tasks, task, merge)
+    if task is not None:
+        return ColumnsReport(root, sum(job.of_task().counts.values()), {})
     with staging(root, root / COLUMNS_FOLDER, *job.folders) as files:
-        pieces = job.of_all(files, scan).pieces
+        pieces = job.of_all(files).pieces
         kept = kept_columns(root)
         made, notes = wanted.stage(files, root, pieces, counts, folder_version(root), kept)
         commit(files, root / next(iter(counts)))

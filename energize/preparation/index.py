@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import logging
 import math
@@ -54,14 +53,7 @@ from energize.preparation.scan import (
     named_shards,
     scan_shards,
 )
-from energize.preparation.tasks import (
-    ADD,
-    Found,
-    Job,
-    Scan,
-    all_in_turn,
-    remove_markers,
-)
+from energize.preparation.tasks import ADD, TASKS_FOLDER, Found, Job, all_in_turn
 from energize.preparation.workers import Progress
 from energize.preparation.write import (
     INDEXES,
@@ -199,12 +191,6 @@ def prepare(
         names, notes = find_shards(root, exclude) if shards is None else named_shards(root, shards)
         if task is None or split_ratios or split_patterns:
             splits = split(names, split_ratios, split_patterns, seed if shuffle_shards else None)
-    options = {"checksums": checksums, "sqlite": sqlite, **wanted.options}
-    job = Job(root, "prepare", names, options, tasks, task, merge, whole)
-    _check_new(root, overwrite or tar_index_only or merge or job.is_done)
-    with suppress(ShardError):  # all damaged shards are told of together
-        for name, source in (field_map or {}).items():
-            FirstLook(root / names[0]).check_keys(name, source)
     functions: dict[str, Callable[[Shard], Any]] = {
         "names": _check_members,
         "columns": wanted.measured,
@@ -213,14 +199,21 @@ def prepare(
     }
     told: dict[str, Any] = {"workers": workers, "on_progress": on_progress}
     scan = partial(_scanned, root=root, known=known, functions=functions, **told)
-    folders = [meta, *job.folders, *shard_folders(root, names)]
-    if job.task is not None:
-        found = job.of_task(folders, scan)
+    options = {"checksums": checksums, "sqlite": sqlite, **wanted.options}
+    job = Job(root, "prepare", names, options, scan, tasks, task, merge, whole)
+    _check_new(root, overwrite or tar_index_only or merge or job.is_done)
+    with suppress(ShardError):  # all damaged shards are told of together
+        for name, source in (field_map or {}).items():
+            FirstLook(root / names[0]).check_keys(name, source)
+    folders = [meta, *shard_folders(root, names)]
+    if task is not None:
+        found = job.of_task(*folders)
         return PrepareReport(root, found.counts, _parts(found.shards))
-    with staging(root, *folders, *([root / COLUMNS_FOLDER] if columns else [])) as files:
+    folders += [*job.folders, *([root / COLUMNS_FOLDER] if columns else [])]
+    with staging(root, *folders) as files:
         if fix_duplicates and (renamed := make_unique(root, names, workers)):
             notes.append(f"{renamed} shards were written anew, with keys of their own")
-        found, made_now = _indexed(root, files, job, scan, sqlite=sqlite)
+        found, made_now = _indexed(files, job, sqlite=sqlite)
         version = folder_version(root) if known and not sqlite else made_now
         counts, parts = found.counts, _parts(found.shards)
         same = bool(known) and all(shard.found["same"] for shard in found.shards)
@@ -235,14 +228,15 @@ def prepare(
             notes += more
             texts = _texts(report, split_config, dataset_yaml)
             # Where all is as it would be, the folder was merged before.
-            _check_new(root, overwrite or all(_has(meta / each, texts[each]) for each in texts))
+            _check_new(
+                root, overwrite or all(data == _data(meta / each) for each, data in texts.items())
+            )
             for name, text in texts.items():
-                files.write(meta / name, text.encode())
+                files.write(meta / name, text)
         unkept = [] if same else [root / COLUMNS_FOLDER / COLUMNS_NAME]
         replaced = [] if known else [meta / name for name in _REPLACED]
-        commit(files, root / names[0], [*unkept, *replaced])
-        if not merge:
-            remove_markers(root)
+        markers = () if merge or known else (root / TASKS_FOLDER).glob("*/*")
+        commit(files, root / names[0], [*unkept, *replaced, *markers])
     remove_unused(root)
     return replace(report, notes=tuple(notes))
 
@@ -259,27 +253,30 @@ def _split_up(
     return report, [*notes, *field_notes(report.config, report.parts, report.samples)]
 
 
-def _texts(report: PrepareReport, split_config: str, dataset_yaml: str) -> dict[str, str]:
+def _texts(report: PrepareReport, split_config: str, dataset_yaml: str) -> dict[str, bytes]:
     """Return the files that say what a folder is, the one that makes it a prepared one last."""
-    splits = nv_meta.dump_splits(report.splits, split_config, samples=report.windows)
-    config = report.config
-    named = {} if config is None else {dataset_yaml: nv_meta.dump_dataset_yaml(config)}
+    texts = {split_config: nv_meta.dump_splits(report.splits, split_config, samples=report.windows)}
+    if report.config is not None:
+        texts[dataset_yaml] = nv_meta.dump_dataset_yaml(report.config)
     info = nv_meta.Info(energon_version=nv_meta.FORMAT_VERSION, shard_counts=report.shard_counts)
-    return {split_config: splits, **named, nv_meta.INFO_NAMES[0]: nv_meta.dump_info(info)}
+    texts[nv_meta.INFO_NAMES[0]] = nv_meta.dump_info(info)
+    return {name: text.encode() for name, text in texts.items()}
 
 
-def _indexed(
-    root: Path, files: NewFiles, job: Job, scan: Scan, *, sqlite: bool
-) -> tuple[Found, str | None]:
+def _data(file: Path) -> bytes:
+    return read_file(file) if file.exists() else b""
+
+
+def _indexed(files: NewFiles, job: Job, *, sqlite: bool) -> tuple[Found, str | None]:
     """Return what was found in all shards, whose keys are unique; and the version of the index,
     after it was written, where it is to be.
     """
-    final = root / nv_meta.META_FOLDER / nv_meta.SQLITE_NAME
+    final = job.root / nv_meta.META_FOLDER / nv_meta.SQLITE_NAME
     index = new_database(files, final, TABLES, indexes=INDEXES) if sqlite else nullcontext()
     with index as database:
-        found = job.of_all(files, scan, database)
+        found = job.of_all(files, database)
     if job.merge:
-        check_unique(root, found.shards)
+        check_unique(job.root, found.shards)
     if not sqlite:
         return found, None
     version = _version(found.shards)
@@ -304,12 +301,6 @@ def _check_new(root: Path, overwrite: bool) -> None:
         )
 
 
-def _has(file: Path, text: str) -> bool:
-    with suppress(OSError):
-        return read_file(file) == text.encode()
-    return False
-
-
 def _parts(shards: Sequence[ScannedShard]) -> dict[str, int]:
     """Return in how many samples each part is, the most frequent first."""
     return dict(sum((shard.parts for shard in shards), Counter[str]()).most_common())
@@ -317,11 +308,8 @@ def _parts(shards: Sequence[ScannedShard]) -> dict[str, int]:
 
 def _version(shards: Sequence[ScannedShard]) -> str:
     """Return what is another text when an index is of other samples."""
-    digest = hashlib.blake2b(digest_size=16)
-    for shard in shards:
-        digest.update(json.dumps([shard.name, shard.count, *shard.record.of_shard]).encode())
-        digest.update(shard.hashes.tobytes())
-    return str(uuid.UUID(bytes=digest.digest(), version=4))
+    told = [[shard.name, *shard.record.of_shard] for shard in shards]
+    return str(uuid.uuid5(uuid.NAMESPACE_OID, json.dumps(told)))
 
 
 def _scanned(

@@ -25,7 +25,7 @@ import numpy as np
 
 from energize.core.arrays import UInt64Array
 from energize.data.files import Files, absent, files_at, is_url, os_errors_as, read_file
-from energize.data.nv_meta import ShardRecord, expand, is_inside, read_info, read_records
+from energize.data.nv_meta import ShardRecord, expand, is_inside
 from energize.data.tar import ScannedSample, index_path, scan
 from energize.errors import (
     ConfigError,
@@ -220,31 +220,6 @@ def scan_shards(
             "Nothing was written. Repair them, or prepare the folder without them (--exclude)"
         )
     return kept
-
-
-def scan_prepared(
-    root: Path,
-    names: Sequence[str],
-    keep: Callable[[ScannedShard], T],
-    functions: Mapping[str, Callable[[Shard], Any]],
-    **options: Any,
-) -> list[T]:
-    """Walk over shards of a prepared folder, as `scan_shards` does.
-
-    Raises `PrepareError` for shards that are not those that were prepared, too.
-    """
-    counts = read_info(root).shard_counts
-    records = read_records(root, counts) or {}
-
-    def unchanged(shard: ScannedShard) -> T:
-        for difference in shard.differences(root, counts[shard.name], records.get(shard.name)):
-            raise ShardError(
-                f"{difference}; prepare the folder again first, with: energize prepare "
-                f"--force-overwrite {root}"
-            )
-        return keep(shard)
-
-    return scan_shards(root, names, unchanged, functions, **options)
 
 
 def check_unique(root: Path, shards: Sequence[ScannedShard]) -> None:

@@ -16,27 +16,26 @@ from __future__ import annotations
 
 import json
 import sqlite3
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from functools import wraps
-from io import BytesIO
 from itertools import chain, groupby, islice
 from pathlib import Path
 from typing import Any, NamedTuple, ParamSpec, TypeVar
-from zipfile import BadZipFile
 
 import numpy as np
 import numpy.typing as npt
 
 from energize.core.checks import checked_whole
 from energize.data.files import exists, files_at
-from energize.data.nv_meta import META_FOLDER, ShardRecord
+from energize.data.nv_meta import META_FOLDER, ShardRecord, read_info, read_records
 from energize.data.stores import connected
 from energize.data.writing import NewFiles
-from energize.errors import ConfigError, DatasetError, PrepareError, some
-from energize.preparation.scan import ScannedShard
+from energize.errors import ConfigError, DatasetError, PrepareError, ShardError, some
+from energize.preparation.scan import ScannedShard, Shard, scan_shards
 from energize.preparation.write import TABLES, commit, new_database, staging
 
 P = ParamSpec("P")
@@ -109,6 +108,8 @@ class Job:
     the `columns` by name. With `task` it is one of `tasks`, with `merge` what comes after them.
     `whole` names options that were given, and that take all shards at once.
 
+    `scan` reads the shards.
+
     Raises `ConfigError` for tasks that there are not.
     """
 
@@ -116,6 +117,7 @@ class Job:
     what: str
     names: Sequence[str]
     options: Mapping[str, Any]
+    scan: Scan
     tasks: int | None
     task: int | None
     merge: bool
@@ -141,24 +143,26 @@ class Job:
         """Whether this task has ended already, with these options and these shards."""
         return self.task is not None and self._said(self.task) == self._made_of(self.task)
 
-    def of_task(self, folders: Sequence[Path], scan: Scan) -> Found:
+    def of_task(self, *folders: Path) -> Found:
         """Return what this task finds, or found before."""
         task = self.task or 0
         if self.is_done:
             return self._read([task])
-        said, marker, mine = self._made_of(task), self._marker(task), self._share(task)
-        with staging(self.root, *folders, shared=True) as files:
+        said, marker, mine = (
+            self._made_of(task),
+            self._marker(task),
+            share(len(self.names), self.tasks, task),
+        )
+        with staging(self.root, *folders, *self.folders, shared=True) as files:
             with new_database(files, marker, _RESULTS) as database:
-                shards = scan(files, self.names[mine], mine.start, database)
+                shards = self.scan(files, self.names[mine], mine.start, database)
                 rows = (("made of", said), *self._results(shards))
                 database.executemany("INSERT INTO results VALUES (?, ?)", rows)
             files.put_last(marker)
             commit(files, self.root / self.names[0])
         return self._read([task])
 
-    def of_all(
-        self, files: NewFiles, scan: Scan, database: sqlite3.Connection | None = None
-    ) -> Found:
+    def of_all(self, files: NewFiles, database: sqlite3.Connection | None = None) -> Found:
         """Return what is found in all shards, by reading them, or the markers of tasks; their rows
         come into the database.
 
@@ -166,28 +170,24 @@ class Job:
         were others.
         """
         if not self.merge:
-            shards = scan(files, self.names, 0, database)
+            shards = self.scan(files, self.names, 0, database)
             return Found(shards, lambda name: [each.found["columns"][name] for each in shards])
         tasks = range(self.tasks or 1)
         said, now = [*map(self._said, tasks)], [*map(self._made_of, tasks)]
         others = ""
-        for task in tasks:
-            if said[task] not in (None, now[task]) and not others:
-                was, wanted = map(json.loads, (said[task] or "", now[task]))
-                changed = [name for name in wanted | was if wanted.get(name) != was.get(name)]
-                others = f"; task {task} was run with others than now: {some(changed)}"
+        for task in (task for task in tasks if said[task] not in (None, now[task])):
+            was, wanted = json.loads(said[task] or ""), json.loads(now[task])
+            changed = [name for name in wanted | was if wanted.get(name) != was.get(name)]
+            others = f"; task {task} was run with others than now: {some(changed)}"
         check_ended(self.root, [said[task] == now[task] for task in tasks], others)
         return self._read(tasks, database)
-
-    def _share(self, task: int) -> slice:
-        return share(len(self.names), self.tasks, task)
 
     def _marker(self, task: int) -> Path:
         return self.folder / f"{task:05d}.sqlite"
 
     def _made_of(self, task: int) -> str:
         """Return what decides what a task finds."""
-        files, names = files_at(self.root), self.names[self._share(task)]
+        files, names = files_at(self.root), self.names[share(len(self.names), self.tasks, task)]
         stamps = {name: files.stamp(str(self.root / name)) for name in names}
         return json.dumps({"format": _FORMAT, **self.options, **stamps})
 
@@ -216,23 +216,17 @@ class Job:
                 if database is not None:
                     database.executemany(ADD[table], added)
 
-        def pieces(name: str) -> list[Piece]:
-            found = []
-            for task in tasks:
-                with self._opened(task) as marker:
-                    found.append(_unpacked(_result(marker, f"column {name}")))
-            return found
+        def piece(task: int, name: str) -> Piece:
+            with self._opened(task) as marker:
+                return _unpacked(_result(marker, f"column {name}"))
 
-        return Found(shards, pieces)
+        return Found(shards, lambda name: [piece(task, name) for task in tasks])
 
     def _marked(self, task: int) -> Iterator[tuple[ScannedShard, dict[str, list[Any]]]]:
         """Yield each shard of a marker, with its rows."""
         with self._opened(task) as marker:
             hashes, start = np.frombuffer(_result(marker, "hashes"), np.uint64), 0
-            cursors = {
-                table: marker.execute(f"SELECT * FROM {table} ORDER BY rowid")  # noqa: S608
-                for table in ADD
-            }
+            cursors = {each: marker.execute(f"SELECT * FROM {each}") for each in ADD}  # noqa: S608
             for name, count, parts, record, trailing in json.loads(_result(marker, "shards")):
                 mine, start = hashes[start : start + count], start + count
                 made: Any = Counter(parts), mine, ShardRecord(*record), trailing, {}
@@ -247,10 +241,37 @@ class Job:
             with closing(connected(str(marker))) as database:
                 database.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _LARGEST)
                 yield database
-        except (sqlite3.Error, DatasetError, ValueError, TypeError, BadZipFile) as reason:
+        except (sqlite3.Error, DatasetError, ValueError, TypeError) as reason:
             raise PrepareError(
                 f"{marker} is damaged: {reason}. Remove it, and run task {task} again"
             ) from reason
+
+
+def prepared_scan(
+    root: Path,
+    functions: Mapping[str, Callable[[Shard], Any]],
+    keep: Callable[[NewFiles, ScannedShard], ScannedShard] = lambda files, shard: shard,
+    **options: Any,
+) -> Scan:
+    """Return what walks over shards of a prepared folder, as `scan_shards` does.
+
+    It raises `PrepareError` for shards that are not those that were prepared, too.
+    """
+    counts = read_info(root).shard_counts
+    records = read_records(root, counts) or {}
+
+    def scan(files: NewFiles, names: Sequence[str], *_: object) -> list[ScannedShard]:
+        def unchanged(shard: ScannedShard) -> ScannedShard:
+            for difference in shard.differences(root, counts[shard.name], records.get(shard.name)):
+                raise ShardError(
+                    f"{difference}; prepare the folder again first, with: energize prepare "
+                    f"--force-overwrite {root}"
+                )
+            return keep(files, shard)
+
+        return scan_shards(root, names, unchanged, functions, **options)
+
+    return scan
 
 
 def _result(marker: sqlite3.Connection, name: str) -> Any:
@@ -260,25 +281,19 @@ def _result(marker: sqlite3.Connection, name: str) -> Any:
     return found[0]
 
 
-def _packed(piece: Piece) -> bytes:
-    words: npt.NDArray[Any] = np.zeros(0, str)
-    values = piece.values
-    if True in piece.first:
-        words, values = np.unique(values.astype(str), return_inverse=True)
-    told = [piece.why, piece.first.get(False, ""), piece.first.get(True, "")]
-    stream = BytesIO()
-    np.savez(stream, values=values, absent=piece.absent, words=words, told=np.array(told))
-    return stream.getvalue()
+def _packed(piece: Piece) -> str:
+    first = [*piece.first.items()]
+    return json.dumps([piece.values.tolist(), piece.absent.tolist(), piece.why, first])
 
 
-def _unpacked(data: bytes) -> Piece:
-    with np.load(BytesIO(data), allow_pickle=False) as found:
-        why, *told = map(str, found["told"])
-        first = {bool(kind): text for kind, text in enumerate(told) if text}
-        values = found["values"]
-        if True in first:
-            values = found["words"].astype(object)[values]
-        return Piece(values, found["absent"], why, first)
+def _unpacked(text: str) -> Piece:
+    values, absent, why, first = json.loads(text)
+    made = (
+        np.array(values)
+        if not dict(first).get(True)
+        else np.array([*map(sys.intern, values)], object)
+    )
+    return Piece(made, np.array(absent, bool), why, dict(first))
 
 
 def share(size: int, tasks: int | None, task: int | None) -> slice:
@@ -334,13 +349,6 @@ def all_in_turn(function: Callable[P, R]) -> Callable[P, R]:
         return function(*args, **each | {"merge": True})
 
     return called
-
-
-def remove_markers(root: Path) -> None:
-    """Remove what tasks found before the folder was prepared anew."""
-    for file in (root / TASKS_FOLDER).glob("*/*"):
-        with suppress(OSError):
-            file.unlink()
 
 
 def ranges(numbers: Sequence[int]) -> str:

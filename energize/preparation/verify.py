@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,10 +28,9 @@ from energize.preparation.scan import (
     Shard,
     check_unique,
     checksums_of,
-    scan_prepared,
     scan_shards,
 )
-from energize.preparation.tasks import Job, Piece, all_in_turn, share
+from energize.preparation.tasks import Job, Piece, all_in_turn, prepared_scan, share
 from energize.preparation.workers import Progress
 from energize.preparation.write import commit, shard_folders, staging
 
@@ -83,25 +82,21 @@ def prepare_checksums(
     counts = nv_meta.read_info(root).shard_counts
     if not counts:
         raise PrepareError(f"{meta} names no shards; prepare the folder again")
-    folders = [meta, *shard_folders(root, counts)]
-    job = Job(root, "checksums", list(counts), {}, tasks, task, merge)
 
-    def scan(files: NewFiles, names: Sequence[str], *_: object) -> list[ScannedShard]:
-        def keep(shard: ScannedShard) -> ScannedShard:
-            data = shard.found["checksums"]
-            files.write(path_of(checksums_path(str(root / shard.name))), data)
-            shard.record = shard.record._replace(checksums_crc32=zlib.crc32(data))
-            return shard
+    def keep(files: NewFiles, shard: ScannedShard) -> ScannedShard:
+        data = shard.found["checksums"]
+        files.write(path_of(checksums_path(str(root / shard.name))), data)
+        shard.record = shard.record._replace(checksums_crc32=zlib.crc32(data))
+        return shard
 
-        functions = {"checksums": Shard.checksums}
-        told: Any = {"workers": workers, "on_progress": on_progress}
-        return scan_prepared(root, names, keep, functions, **told)
-
-    if job.task is not None:
-        found = job.of_task([*folders, *job.folders], scan)
+    functions, folders = {"checksums": Shard.checksums}, [meta, *shard_folders(root, counts)]
+    scan = prepared_scan(root, functions, keep, workers=workers, on_progress=on_progress)
+    job = Job(root, "checksums", list(counts), {}, scan, tasks, task, merge)
+    if task is not None:
+        found = job.of_task(*folders)
     else:
         with staging(root, *folders, *job.folders) as files:
-            found = job.of_all(files, scan)
+            found = job.of_all(files)
             text = nv_meta.dump_records({shard.name: shard.record for shard in found.shards})
             files.write(meta / nv_meta.RECORDS_NAME, text.encode())
             commit(files, root / next(iter(counts)))
@@ -125,7 +120,6 @@ def check_folder(
     path: Path,
     workers: int | None = None,
     on_progress: Progress | None = None,
-    *,
     tasks: int | None = None,
     task: int | None = None,
 ) -> CheckedFolder:
