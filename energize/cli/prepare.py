@@ -184,7 +184,8 @@ def prepare(
             on_progress=on_progress,
         )
     shards = counted(len(report.shard_counts), "shard")
-    console.say(f"Indexed {report.samples:,} samples in {shards}")
+    of = "" if by.task is None else f"Task {by.task} of {by.tasks}: "
+    console.say(f"{of}Indexed {report.samples:,} samples in {shards}")
     if report.splits:
         show_splits(console, report.splits, report.shard_counts, report.windows)
     if report.config is not None:
