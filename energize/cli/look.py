@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import sys
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
 from itertools import groupby, islice, pairwise
 from pathlib import Path
@@ -48,6 +48,7 @@ from energize.report import PlannedBatch, PlannedSample, Simulation
 from energize.report.forecast import indexed, weighed_in
 from energize.report.forecast import plan as planned
 from energize.report.forecast import simulate as simulated
+from energize.report.network import forecast_network, parsed_network, seconds
 from energize.task.load import SampleDecoder
 
 # What a folder or a file of a mix holds.
@@ -450,12 +451,18 @@ def simulate(
         int | None,
         Option(min=1, help="Read so many batches of a run that packs or filters, to estimate all."),
     ] = None,
+    network: Annotated[
+        str | None,
+        Option(help="Show what it asks of object storage: latency=30ms,bandwidth=1GB/s,step=0.5s"),
+    ] = None,
     as_json: mixes.AsJson = False,
 ) -> None:
     """Show what a run of many steps takes of each source, and when it begins to repeat.
 
-    Nothing but the metadata of the folders is read; any number of steps costs the same.
+    Nothing but the metadata of the folders is read, with --network indices of shards too; any
+    number of steps costs the same.
     """
+    given = None if network is None else parsed_network(network)
     if plot is not None:
         check_plot(plot)
     dataset = run.read(mix, samples=read is not None)
@@ -469,13 +476,39 @@ def simulate(
     steps = steps or dataset.size
     intervals = 1 if plot is None else intervals_for(dataset, steps)
     simulation = simulated(dataset, steps, intervals=intervals, read=read)
+    asked = None
+    if given is not None and dataset.indexed:
+        asked = forecast_network(dataset, steps, given)
     if as_json:
-        print_json(_as_json(simulation, validates=run.validates))
+        print_json(_as_json(simulation, validates=run.validates) | {"network": asked})
     else:
         _show_simulation(Console(), simulation, validates=run.validates)
+        if given is not None:
+            _show_network(Console(), asked)
     if plot is not None:
         draw(simulation, plot, title=f"{mix}, split {run.split}")
         typer.echo(f"Drawn: {plot}", err=True)
+
+
+def _show_network(console: Console, asked: dict[str, Any] | None) -> None:
+    if asked is None:
+        console.note("which samples a stream reads is known by reading it only", "Network")
+        return
+    made = table(f"each of {asked['nodes']:,} nodes" if asked["nodes"] > 1 else "the node", ">")
+    ways: dict[str, Callable[[Any], str]]
+    ways = {"bytes": decimal, "seconds": seconds, "part": "{:.1%}".format}
+    for name, value in asked.items():
+        what, _, unit = name.rpartition("_")
+        if unit in ways:
+            made.add_row(what.replace("_", " "), ways[unit](value))
+        elif name in ("requests", "looks", "in_flight"):
+            made.add_row(name.replace("_", " "), f"{round(value, 1):,}")
+    console.print(made)
+    console.say(f"{asked['verdict']}.")
+    if not asked["whole"]:
+        console.note(f"scaled from {counted(asked['played'], 'sample')} of a node", "Network")
+    for name in asked["unknown"]:
+        console.note(f"{name}: only reading tells which bytes its samples are", "Not counted")
 
 
 def _as_json(simulation: Simulation, *, validates: bool) -> dict[str, Any]:

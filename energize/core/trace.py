@@ -367,23 +367,30 @@ def read_items(dataset: IndexedDataset[T], positions: Int64Array, reading: Readi
 
 class Ahead:
     """Has samples that lie in object storage fetched before they are read: of the items at the next
-    positions of a dataset, so many that they are of `AHEAD` samples.
+    positions of a dataset, so many that they are of `AHEAD` samples. Or has somebody else told of
+    these positions, by `told`, which returns how many samples they are.
     """
 
-    def __init__(self, dataset: IndexedDataset[Any]) -> None:
-        self._dataset, self._each, self._expected = dataset, 1.0, 0
-        self._far = any(source.remote for source in dataset.sources)
+    def __init__(
+        self,
+        dataset: IndexedDataset[Any],
+        told: Callable[[Int64Array], int] | None = None,
+        samples: int = AHEAD,
+    ) -> None:
+        self._told, self._samples, self._expected = told or partial(expect, dataset), samples, 0
+        self._far = told is not None or any(source.remote for source in dataset.sources)
+        self._each = max(1.0, dataset.consumed(1).sum()) if self._far else 1.0
 
     def __call__(self, turn: int, positions: Callable[[Int64Array], Int64Array]) -> None:
         """Expect the items from `turn` on to be asked for; `positions` are those at turns."""
-        until = turn + max(1, int(AHEAD / self._each))
+        until = turn + max(1, int(self._samples / self._each))
         begin = max(turn, self._expected)
         if not self._far or begin >= until or until - begin < (until - turn) // 4:
             return
         at = positions(np.arange(begin, until, dtype=np.int64))
         self._expected = until
         if len(at):
-            self._each = max(1.0, expect(self._dataset, at) / len(at))
+            self._each = max(1.0, self._told(at) / len(at))
 
 
 def expect(dataset: IndexedDataset[Any], positions: Int64Array) -> int:

@@ -16,10 +16,11 @@ import os
 import re
 import resource
 import stat
+import sys
 import time
 import zlib
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from functools import partial, wraps
@@ -42,6 +43,10 @@ _GAP = 32 * 1024
 
 # Neighbouring ranges are read together up to this many bytes.
 _RUN = 8 * 1024 * 1024
+
+# The same of object storage, where a request takes as long as some 100 KB, and what is longer
+# than a run is fetched in parts; and the requests of a process in flight, a MiB counting as one.
+FAR_GAP, FAR_RUN, IN_FLIGHT, MIB = 128 * 1024, 4 * 1024 * 1024, 64, 1024 * 1024
 
 # An index in object storage of up to so many bytes is read whole.
 _WHOLE = 64 * 1024 * 1024
@@ -379,6 +384,21 @@ class FileStream(io.RawIOBase):
         buffer[: len(data)] = data
         self._at += len(data)
         return len(data)
+
+
+def merged(spans: Iterable[tuple[int, int]]) -> Iterator[tuple[int, int]]:
+    """Yield what is fetched of a file in object storage, a request each, for ranges in ascending
+    order: neighbours together with the gap between them, and long ones in parts.
+
+    >>> list(merged([(0, 10), (20, 30), (500_000, 500_010)]))
+    [(0, 30), (500000, 500010)]
+    """
+    begin = end = -1
+    for start, stop in [*spans, (sys.maxsize, sys.maxsize)]:
+        if end >= 0 and (start - end > FAR_GAP or stop - begin > FAR_RUN):
+            yield from ((at, min(at + FAR_RUN, end)) for at in range(begin, end, FAR_RUN))
+            begin = -1
+        begin, end = (start, stop) if begin < 0 else (begin, max(end, stop))
 
 
 def files_at(path: AnyPath, *, follow: bool = True) -> Files:
