@@ -10,11 +10,12 @@ from __future__ import annotations
 import errno
 import logging
 import os
+import re
 import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from functools import lru_cache
 from itertools import count
@@ -33,6 +34,9 @@ _log = logging.getLogger("energize")
 # Seconds without a word from the sidecar, which says every 5 s that it is well.
 _SILENCE = 60
 _STARTS = 3
+_OF_STORES = re.compile(
+    "AWS_|AZURE_|GOOGLE_|GCS_|HF_|MSC_|FSSPEC_|ENERGIZE_CACHE|.*_PROXY|HOME|SSL_", re.IGNORECASE
+)
 _SECONDS_TO_DIE = 1
 
 
@@ -65,6 +69,11 @@ def listing(url: str, recursive: bool = False) -> list[tuple[str, int | None]]:
     if len(found) > most:
         raise OSError(errno.EFBIG, limits.over("OBJECTS"), shown(url))
     return sorted(found)
+
+
+def is_folder(url: str) -> bool:
+    """Return whether anything is below a URL. Raise OSError as `stat`."""
+    return bool(_ask("call", url, "holds"))
 
 
 def read(url: str, start: int = 0, stop: int | None = None) -> bytes:
@@ -100,18 +109,18 @@ def ranges(url: str, found: Stat, starts: Sequence[int], stops: Sequence[int]) -
     return got  # type: ignore[return-value]
 
 
-def plan(requests: Iterable[tuple[str, Stat, Sequence[int], Sequence[int]]]) -> None:
-    """Have ranges, each in ascending order, fetched into the cache before they are asked for, after
-    all that is asked for. What fails is told when it is read.
+def plan(url: str, found: Stat | None, starts: Sequence[int], stops: Sequence[int]) -> None:
+    """Have ranges, in ascending order, fetched into the cache before they are asked for, after all
+    that is asked for; the whole object without any. Where it was not `found`, it is looked at, too.
+    Numbers below 0 count from its end, and so does 0 where a range ends. What fails is told when it
+    is read.
     """
-    for url, found, starts, stops in requests:
-        spans = [span for span in _spans(starts, stops) if span[0] < span[1]]
-        _sidecar().send(None, "ranges", url, tuple(found), spans, False, True)
+    _sidecar().send(None, "plan", url, found and tuple(found), _spans(starts, stops))
 
 
-def write(url: str, data: bytes) -> None:
-    """Make an object of these bytes. Others see the old one or the whole new one. Raise OSError as
-    `stat`.
+def write(url: str, data: bytes | Path) -> None:
+    """Make an object of these bytes, or those of a file. Others see the old one or the whole new
+    one. Raise OSError as `stat`.
     """
     _ask("call", url, "put", data)
 
@@ -131,7 +140,7 @@ class _Sidecar:
 
     def __init__(self) -> None:
         ours, theirs = socket.socketpair()
-        self.environment = dict(os.environ)
+        self.settings = _settings()
         path = os.pathsep.join([str(Path(__file__).parents[2]), *filter(None, sys.path)])
         with theirs:
             self._process = subprocess.Popen(
@@ -139,7 +148,7 @@ class _Sidecar:
                 stdin=theirs.fileno(),
                 stdout=subprocess.DEVNULL,
                 # obstore has as many threads as there are cores, in each of these processes.
-                env={"TOKIO_WORKER_THREADS": "4", **self.environment, "PYTHONPATH": path},
+                env={"TOKIO_WORKER_THREADS": "4", **os.environ, "PYTHONPATH": path},
                 start_new_session=True,  # Ctrl-C is for the trainer
             )
         self._connection = Connection(ours.detach())
@@ -211,9 +220,19 @@ _starting = threading.RLock()
 _cache = lru_cache(NodeCache)
 
 
+def _settings() -> dict[str, str]:
+    """Return what the environment says of stores and of the node cache."""
+    return {name: value for name, value in os.environ.items() if _OF_STORES.match(name)}
+
+
 def _sidecar() -> _Sidecar:
+    """Return the one of this process, which was started with the settings that there are now."""
     global _own  # noqa: PLW0603 - one for each process
     with _starting:
+        if _own is not None and _own.settings != _settings():
+            _cache.cache_clear()
+            _own.end()
+            _own = None
         if _own is None:
             _own = _Sidecar()
         return _own
@@ -234,12 +253,6 @@ def _ask(*question: Any) -> Any:
         sidecar = _sidecar()
         try:
             return sidecar.ask(*question)
-        except OSError as error:
-            refused = error.errno in (errno.EACCES, errno.ENOKEY)
-            if not refused or sidecar.environment == dict(os.environ):
-                raise
-            if _forget(sidecar):  # credentials may have been set after it was started
-                sidecar.end()
         except EOFError as error:
             ended = str(error)
             if _forget(sidecar):

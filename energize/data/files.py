@@ -44,9 +44,14 @@ _GAP = 32 * 1024
 # Neighbouring ranges are read together up to this many bytes.
 _RUN = 8 * 1024 * 1024
 
-# The same of object storage, where a request takes as long as some 100 KB, and what is longer
-# than a run is fetched in parts; and the requests of a process in flight, a MiB counting as one.
-FAR_GAP, FAR_RUN, IN_FLIGHT, MIB = 128 * 1024, 4 * 1024 * 1024, 64, 1024 * 1024
+# The same of object storage, where what is longer is fetched in parts. A request costs a quarter of
+# a millisecond of a core and a round trip of some 30 ms, in which a connection brings a MiB; but
+# there are many at once, so that a part of that counts.
+FAR_GAP, FAR_RUN = 128 * 1024, 1024 * 1024
+
+# Requests of a process that are in flight at most: 64 MiB of memory, and over a round trip of 30 ms
+# twice as much in a second as a fast network brings.
+IN_FLIGHT = 64
 
 # An index in object storage of up to so many bytes is read whole.
 _WHOLE = 64 * 1024 * 1024
@@ -388,14 +393,14 @@ class FileStream(io.RawIOBase):
 
 def merged(spans: Iterable[tuple[int, int]]) -> Iterator[tuple[int, int]]:
     """Yield what is fetched of a file in object storage, a request each, for ranges in ascending
-    order: neighbours together with the gap between them, and long ones in parts.
+    order: neighbours together with the gap between them, long ones in parts, and no byte twice.
 
     >>> list(merged([(0, 10), (20, 30), (500_000, 500_010)]))
     [(0, 30), (500000, 500010)]
     """
     begin = end = -1
     for start, stop in [*spans, (sys.maxsize, sys.maxsize)]:
-        if end >= 0 and (start - end > FAR_GAP or stop - begin > FAR_RUN):
+        if begin >= 0 and (start - end > FAR_GAP or (start >= end and stop - begin > FAR_RUN)):
             yield from ((at, min(at + FAR_RUN, end)) for at in range(begin, end, FAR_RUN))
             begin = -1
         begin, end = (start, stop) if begin < 0 else (begin, max(end, stop))

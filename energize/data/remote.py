@@ -148,7 +148,7 @@ class RemotePath(os.PathLike[str]):
 
     def is_dir(self) -> bool:
         try:
-            return bool(fetching.listing(str(self)))
+            return fetching.is_folder(str(self))
         except (FileNotFoundError, NotADirectoryError):
             return False
 
@@ -188,9 +188,9 @@ class RemotePath(os.PathLike[str]):
             raise ValueError(f"mode {mode!r}: what is written to a store is written whole")
         return BufferedReader(FileStream(files(), str(self)), _PIECE)
 
-    def write_bytes(self, data: bytes) -> int:
+    def write_bytes(self, data: bytes | Path) -> None:
+        """Make an object of these bytes, or of those of a file of this machine."""
         fetching.write(str(self), data)
-        return len(data)
 
     def unlink(self, *, missing_ok: bool = False) -> None:
         try:
@@ -275,9 +275,8 @@ class RemoteFiles(Files):
         return _copy(path, self._stat(path))
 
     def plan(self, path: str, starts: Sequence[int], stops: Sequence[int]) -> None:
-        known = self._stats.get(path)
-        if known is not None and starts:
-            fetching.plan([(path, known, starts, stops)])
+        with suppress(OSError):  # told when it is read
+            fetching.plan(path, self._stats.get(path), starts, stops)
 
 
 @cache

@@ -20,7 +20,7 @@ import sys
 import time
 from bisect import bisect_left, bisect_right
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext, suppress
 from datetime import timedelta
@@ -31,19 +31,11 @@ from statistics import quantiles
 from typing import Any
 from urllib.parse import unquote
 
+from energize.data.files import IN_FLIGHT, merged
 from energize.data.nodecache import NodeCache
 from energize.errors import ConfigError, nearest
 
 _log = logging.getLogger("energize")
-
-# Bytes that are cheaper to fetch in vain than to leave out with another request: it costs a quarter
-# of a millisecond of a core and a round trip of some 30 ms, in which a connection brings a MiB; but
-# there are many at once, so that a part of that counts. For local files it is 32 KiB.
-_GAP = 128 * 1024
-
-# Bytes of one request, and how many are in flight at most: 64 MiB of memory, and over a round trip
-# of 30 ms twice as much in a second as a fast network brings.
-_RUN, _MOST = 1024 * 1024, 64
 
 # Seconds: for one answer; until something is given up; the same for a store that has not given any
 # answer yet, whose name is perhaps wrong; the longest pause; between words on what is waited for.
@@ -164,6 +156,11 @@ class _Obstore:
                 break
         return names
 
+    async def holds(self, path: str) -> bool:
+        async for page in self._all.list(self._store, path or None, chunk_size=1):
+            return bool(page)
+        return False
+
 
 def _tag(meta: Any) -> str:
     return str(meta["e_tag"] or meta["version"] or meta["last_modified"].isoformat())
@@ -180,8 +177,8 @@ class _Fsspec:
         from fsspec.core import url_to_fs
 
         self._fs, _ = url_to_fs(url, use_listings_cache=False)
-        self.put = partial(asyncio.to_thread, self._fs.pipe_file)
         self.delete = partial(asyncio.to_thread, self._fs.rm_file)
+        self.holds = partial(asyncio.to_thread, self._fs.isdir)
         self.path = self._fs._strip_protocol
 
     async def stat(self, path: str) -> tuple[int, str]:
@@ -189,6 +186,10 @@ class _Fsspec:
         if info["type"] == "directory":
             raise FileNotFoundError
         return info["size"], await asyncio.to_thread(self._fs.ukey, path)
+
+    async def put(self, path: str, data: Any) -> None:
+        put = self._fs.pipe_file if isinstance(data, bytes) else self._fs.put_file
+        await asyncio.to_thread(put, *((path, data) if isinstance(data, bytes) else (data, path)))
 
     async def get(self, path: str, begin: int, end: int, tag: str) -> Any:
         return await asyncio.to_thread(self._fs.cat_file, path, begin, end)
@@ -206,7 +207,7 @@ class _Slots:
     """
 
     def __init__(self) -> None:
-        self.most, self._busy, self._halved = float(_MOST), 0, 0.0
+        self.most, self._busy, self._halved = float(IN_FLIGHT), 0, 0.0
         self._waiting: tuple[dict[Any, asyncio.Future[None]], ...] = {}, {}
 
     async def take(self, name: Any, planned: bool) -> None:
@@ -222,7 +223,7 @@ class _Slots:
     def give(self, error: int) -> None:
         self._busy -= 1
         if error != errno.EAGAIN:
-            self.most = min(_MOST, self.most + 1 / self.most)
+            self.most = min(IN_FLIGHT, self.most + 1 / self.most)
         elif time.monotonic() - self._halved > 1:  # those in flight all say the same
             self.most, self._halved = max(1.0, self.most / 2), time.monotonic()
         self._next()
@@ -239,19 +240,36 @@ class Sidecar:
     def __init__(self, cache: Any) -> None:
         self._cache, self._told, self._young = cache, 0.0, time.monotonic() + 1
         self._slots, self._stores = _Slots(), dict[tuple[str, ...], Any]()
+        self._looked = dict[str, asyncio.Future[Any]]()
         self._flying = dict[tuple[Any, ...], asyncio.Task[Any]]()
         self._seconds: deque[float] = deque(maxlen=200)
         self._slow, self._count = float(_ANSWER), 0
 
     async def call(self, url: str, what: str, *arguments: Any) -> Any:
         """Return what a method of a store does."""
+        if what == "stat" and url in self._looked:  # for who has planned to read it
+            return await self._looked.pop(url)
         store, path = self._at(url)
         call, seconds = partial(getattr(store, what), path, *arguments), _SECONDS.get(what, _ANSWER)
         found = await self._answer(url, store, call, seconds)
         if what == "listing":
             cut = ((name[len(path) :].strip("/"), size) for name, size in found)
             return [each for each in cut if each[0]][: arguments[1] + 1]
-        return found if what == "stat" else None
+        return found if what in ("stat", "holds") else None
+
+    async def plan(
+        self, url: str, found: tuple[int, str] | None, spans: list[tuple[int, int]]
+    ) -> None:
+        """See that ranges of an object are in the cache, or all of it, as `fetching.plan` says."""
+        if found is None:
+            self._looked[url] = look = asyncio.ensure_future(self.call(url, "stat"))
+            found = await look
+        size, asked = found[0], []
+        for start, stop in spans or [(0, 0)]:
+            begin = max(0, start + size) if start < 0 else start
+            end = min(size, stop if stop > 0 else stop + size)
+            asked += [(begin, end)] if begin < end else []
+        await self.ranges(url, found, asked, planned=True)
 
     async def ranges(
         self,
@@ -289,7 +307,7 @@ class Sidecar:
                     if claim is None and time.monotonic() < until:
                         raise _Elsewhere
                     data = await self._hedged(get)
-                    return None if self._cache.write(key, begin, data) else data
+                    return None if self._cache.write(key, begin, data) or planned else data
 
             return await self._answer(url, store, keep, _DEADLINE, name=name, planned=planned)
 
@@ -302,7 +320,7 @@ class Sidecar:
                 self._slots.hurry(name)
             return self._flying[name]
 
-        runs = list(_runs(spans))
+        runs = list(merged(spans))
         got = await asyncio.gather(*(sent(*run) for run in runs))
         answers: list[bytes | None] = []
         for start, stop in spans:
@@ -360,7 +378,7 @@ class Sidecar:
         start = time.monotonic()
         tasks = {asyncio.ensure_future(get())}
         try:
-            calm = self._slots.most > _MOST / 2
+            calm = self._slots.most > IN_FLIGHT / 2
             done, _ = await asyncio.wait(tasks, timeout=self._slow if calm else _ANSWER)
             if not done:
                 tasks.add(asyncio.ensure_future(get()))
@@ -408,18 +426,6 @@ class Sidecar:
         return store, path if known else store.path(url)
 
 
-def _runs(spans: list[tuple[int, int]]) -> Iterator[tuple[int, int]]:
-    """Yield what is fetched at once for ranges in ascending order: neighbours together, no byte
-    twice.
-    """
-    begin = end = -1
-    for start, stop in [*spans, (sys.maxsize, sys.maxsize)]:
-        if begin >= 0 and (start - end > _GAP or (start >= end and stop - begin > _RUN)):
-            yield from ((at, min(at + _RUN, end)) for at in range(begin, end, _RUN))
-            begin = -1
-        begin, end = (start, stop) if begin < 0 else (begin, max(end, stop))
-
-
 def _fault(error: Exception, url: str) -> OSError:
     """Return an error of a library as an OSError, in one line and without secrets."""
     status = getattr(getattr(error, "response", error), "status_code", None)
@@ -444,7 +450,7 @@ async def _serve(connection: Connection) -> None:
     """Answer until the other end is closed."""
     loop, ended = asyncio.get_running_loop(), asyncio.Event()
     loop.set_exception_handler(lambda *_: None)  # the loser of a race may fail
-    loop.set_default_executor(ThreadPoolExecutor(_MOST))
+    loop.set_default_executor(ThreadPoolExecutor(IN_FLIGHT))
     asked: set[asyncio.Task[None]] = set()
     words = logging.Handler()
     words.emit = lambda record: connection.send((None, record.getMessage()))  # type: ignore[method-assign]

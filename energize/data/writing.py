@@ -165,7 +165,7 @@ class NewFiles:
     def _rename(self, final: Path, done: list[Path]) -> None:
         with writing(final, self._error):
             if is_url(final):
-                final.write_bytes(self.place(final).read_bytes())
+                final.write_bytes(self.place(final))  # type: ignore[arg-type]  # a `RemotePath`
             else:
                 self.place(final).replace(final)
         done.append(final)

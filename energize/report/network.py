@@ -32,7 +32,7 @@ import numpy as np
 from energize.core.arrays import Int64Array
 from energize.core.dataset import IndexedDataset
 from energize.core.trace import AHEAD, Ahead, Trace
-from energize.data.files import IN_FLIGHT, MIB, Files, merged
+from energize.data.files import FAR_RUN, IN_FLIGHT, Files, merged
 from energize.data.join import JoinedSource
 from energize.data.selection import PropertySource, source_labels
 from energize.errors import ConfigError, nearest
@@ -289,7 +289,7 @@ class _Node:
                 begun[lane] += 1
                 looks[lane](turn, partial(self._positions, lane))
             while queue and (
-                not flight or busy[lane] + max(1, queue[0][1] // MIB) <= network["most"]
+                not flight or busy[lane] + max(1, queue[0][1] // FAR_RUN) <= network["most"]
             ):
                 due, size, late = queue.popleft()
                 link = max(link, now + network["latency"]) + size / network["bandwidth"]
@@ -298,8 +298,8 @@ class _Node:
                     tries += 1
                     pause = self._drawn.uniform(0.5, 1) * min(8.0, 0.1 * 2**tries)
                     done += network["latency"] + pause
-                heappush(flight, (done, max(1, size // MIB)))
-                busy[lane] += max(1, size // MIB)
+                heappush(flight, (done, max(1, size // FAR_RUN)))
+                busy[lane] += max(1, size // FAR_RUN)
                 flown += done - now
                 self._ends[lane, due] = max(self._ends[lane, due], done)
             if queue:

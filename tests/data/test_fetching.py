@@ -100,7 +100,7 @@ def test_ranges_are_those_of_the_object_whatever_the_store_does(place, monkeypat
     @settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck))
     @given(spans, spans)
     def law(wanted, planned):
-        fetching.plan([(f"{url}/a.tar", found, *zip(*planned, strict=True))])
+        fetching.plan(f"{url}/a.tar", found, *zip(*planned, strict=True))
         starts, stops = zip(*wanted, strict=True)
         got = fetching.ranges(f"{url}/a.tar", found, starts, stops)
         assert got == [BODY[start:stop] for start, stop in wanted]
@@ -111,9 +111,9 @@ def test_ranges_are_those_of_the_object_whatever_the_store_does(place, monkeypat
 def test_what_is_in_the_cache_is_read_without_a_question(place):
     url, _, server = place
     found = fetching.stat(f"{url}/a.tar")
-    fetching.plan([(f"{url}/a.tar", found, [0, 5], [5, 100_000])])
+    fetching.plan(f"{url}/a.tar", found, [0, 5], [5, 100_000])
     fetching.ranges(f"{url}/a.tar", found, [0, 900_000], [70_000, 3_000_000])
-    fetching.plan([(f"{url}/a.tar", found, [0], [70_000])])
+    fetching.plan(f"{url}/a.tar", found, [0], [70_000])
     stop()
     before = asked(server)
     for read in (lambda: fetching.ranges(f"{url}/a.tar", found, [5, 900_000], [9, 2_900_000]),):
