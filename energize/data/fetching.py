@@ -12,11 +12,11 @@ import logging
 import os
 import re
 import socket
+import struct
 import subprocess
 import sys
 import threading
 from collections.abc import Sequence
-from contextlib import suppress
 from functools import lru_cache
 from itertools import count
 from multiprocessing.connection import Connection
@@ -94,12 +94,12 @@ def ranges(url: str, found: Stat, starts: Sequence[int], stops: Sequence[int]) -
         cache.read(key, start, stop) if start < stop else b"" for start, stop in spans
     ]
     # What has left the cache before it was read is brought again, past the cache.
-    for carried in (False, True):
+    for how in ("", "carried"):
         missing = [row for row, data in enumerate(got) if data is None]
         if missing:
             asked = [spans[row] for row in missing]
             try:
-                answers = _ask("ranges", url, tuple(found), asked, carried)
+                answers = _ask("ranges", url, tuple(found), asked, how)
             except OSError as error:
                 if error.errno in (errno.ESTALE, errno.ENOENT):
                     raise _changed(shown(url)) from error
@@ -141,6 +141,7 @@ class _Sidecar:
     def __init__(self) -> None:
         ours, theirs = socket.socketpair()
         self.settings = _settings()
+        ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("@ll", _SILENCE, 0))
         path = os.pathsep.join([str(Path(__file__).parents[2]), *filter(None, sys.path)])
         with theirs:
             self._process = subprocess.Popen(
@@ -157,9 +158,12 @@ class _Sidecar:
         self._numbers, self._reading, self._ended = count(), False, ""
 
     def send(self, *message: Any) -> None:
-        """Send a question; where the sidecar has ended, that is seen by who waits for an answer."""
-        with self._sending, suppress(OSError):
-            self._connection.send(message)
+        """Send a question. That the sidecar has ended is seen by who waits for an answer."""
+        with self._sending:
+            try:
+                self._connection.send(message)
+            except OSError:
+                self._process.kill()
 
     def ask(self, *question: Any) -> Any:
         """Return the answer, or raise it; EOFError if the sidecar ends before."""
@@ -184,13 +188,15 @@ class _Sidecar:
         self._news.release()
         ended = True
         try:
-            if self._connection.poll(_SILENCE):
-                number, *answer = self._connection.recv()
-                ended = False
-                if number is not None:
-                    self._answers[number] = answer[0], answer[1]
-                elif answer[0]:
-                    _log.warning("%s", legible(answer[0]))
+            if not self._connection.poll(_SILENCE):
+                _log.warning("the process that fetches said nothing for %d s", _SILENCE)
+                self._process.kill()
+            number, *answer = self._connection.recv()
+            ended = False
+            if number is not None:
+                self._answers[number] = answer[0], answer[1]
+            elif answer[0]:
+                _log.warning("%s", legible(answer[0]))
         except (EOFError, OSError):
             pass
         finally:  # Ctrl-C may come when half a message is read
@@ -201,13 +207,14 @@ class _Sidecar:
 
     def end(self) -> str:
         """Let the sidecar end, as it does when nobody has the other end; return how it did."""
-        self._connection.close()
-        with suppress(subprocess.TimeoutExpired):
+        with self._sending:
+            self._connection.close()
+        try:
             code = self._process.wait(_SECONDS_TO_DIE)
-            return f"by signal {-code}" if code < 0 else f"with {code}"
-        self._process.kill()
-        self._process.wait()
-        return f"as it said nothing for {_SILENCE} s"
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            code = self._process.wait()
+        return f"by signal {-code}" if code < 0 else f"with {code}"
 
     def leave(self) -> None:
         """Have nothing to do with the sidecar of a parent."""
@@ -231,7 +238,7 @@ def _sidecar() -> _Sidecar:
     with _starting:
         if _own is not None and _own.settings != _settings():
             _cache.cache_clear()
-            _own.end()
+            _own._process.kill()  # who waits for it asks another one
             _own = None
         if _own is None:
             _own = _Sidecar()

@@ -35,6 +35,8 @@ from energize.data.files import IN_FLIGHT, merged
 from energize.data.nodecache import NodeCache
 from energize.errors import ConfigError, nearest
 
+Call = Callable[[], Awaitable[Any]]
+
 _log = logging.getLogger("energize")
 
 # Seconds: for one answer; until something is given up; the same for a store that has not given any
@@ -53,9 +55,8 @@ _FAULTS = (
     ("FileNotFound|code: 404", errno.ENOENT, os.strerror(errno.ENOENT)),
     ("ExpiredToken|RequestExpired", errno.EACCES, "the credentials have expired; renew them"),
     ("169.254.|metadata.google|token request|Account must be|Missing \\w+Key", errno.ENOKEY,
-     "no credentials were found; set AWS_PROFILE (with boto3), or AWS_ACCESS_KEY_ID and _SECRET_"
-     "ACCESS_KEY, GOOGLE_APPLICATION_CREDENTIALS, AZURE_STORAGE_ACCOUNT_NAME and _KEY; for what is "
-     "public AWS_SKIP_SIGNATURE=true, or that of GOOGLE or AZURE"),
+     "no credentials were found; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE "
+     "(with boto3); or what docs/object-storage.md says of other stores, and of public data"),
     ("without LOCATION|HeaderMalformed|expecting '|code: 400", errno.EINVAL,
      "it is refused{code}; if that is S3, its bucket is in another region{region}: set AWS_REGION"),
     ("TooManyRedirects", errno.ELOOP, "it redirects for ever; correct the URL"),
@@ -66,8 +67,7 @@ _FAULTS = (
     ("code: (429|503)|SlowDown", errno.EAGAIN, "the store asks to slow down{code}"),
     ("dns error|Name or service|name resolution", errno.EHOSTUNREACH,
      "the name of its host is not known; correct it, or see to the network"),
-    ("kind: Connect", errno.ECONNREFUSED,
-     "there is no connection to its host; correct the name, or see to the network"),
+    ("kind: Connect", errno.ECONNREFUSED, "there is no connection to its host; see to the network"),
     ("Timeout", errno.ETIMEDOUT, "there is no answer"),
 )  # fmt: skip
 _SILENT = (errno.EHOSTUNREACH, errno.ECONNREFUSED, errno.ETIMEDOUT, errno.ENOKEY)
@@ -132,10 +132,10 @@ class _Obstore:
     async def stat(self, path: str) -> tuple[int, str]:
         try:
             meta = await self._all.head_async(self._store, path)
-        except Exception:
-            if not self._http:
+        except Exception as error:
+            if not self._http or not re.search("code: 40[35]", str(error)):
                 raise
-            meta = (await self._all.get_async(self._store, path)).meta  # it may be signed for GET
+            meta = (await self._all.get_async(self._store, path)).meta  # it is signed for GET alone
         return meta["size"], _tag(meta)
 
     async def get(self, path: str, begin: int, end: int, tag: str) -> Any:
@@ -269,20 +269,14 @@ class Sidecar:
             begin = max(0, start + size) if start < 0 else start
             end = min(size, stop if stop > 0 else stop + size)
             asked += [(begin, end)] if begin < end else []
-        await self.ranges(url, found, asked, planned=True)
+        await self.ranges(url, found, asked, "planned")
 
-    async def ranges(
-        self,
-        url: str,
-        found: tuple[int, str],
-        spans: list[tuple[int, int]],
-        carried: bool = False,
-        planned: bool = False,
-    ) -> list[bytes | None]:
+    async def ranges(self, url: str, found: Any, spans: list[tuple[int, int]], how: str) -> Any:
         """See that ranges of an object, in ascending order, are in the cache; return the bytes of
-        those that it does not take. `carried` ones go past it.
+        those that it does not take. "carried" ones go past it, "planned" ones after all others.
         """
         key, (store, path) = key_of(url, *found), self._at(url)
+        carried, planned = how == "carried", how == "planned"
 
         async def piece(name: Any, begin: int, end: int) -> Any:
             """Return these bytes, or None once they are in the cache."""
@@ -309,7 +303,7 @@ class Sidecar:
                     data = await self._hedged(get)
                     return None if self._cache.write(key, begin, data) or planned else data
 
-            return await self._answer(url, store, keep, _DEADLINE, name=name, planned=planned)
+            return await self._answer(url, store, keep, _DEADLINE, (name, planned))
 
         def sent(begin: int, end: int) -> asyncio.Task[Any]:
             name = key, begin, end, carried
@@ -333,19 +327,12 @@ class Sidecar:
         return answers
 
     async def _answer(
-        self,
-        url: str,
-        store: Any,
-        call: Callable[[], Awaitable[Any]],
-        seconds: float,
-        *,
-        name: Any = None,
-        planned: bool = False,
+        self, url: str, store: Any, call: Call, seconds: float, turn: tuple[Any, bool] | None = None
     ) -> Any:
         """Return what a request answers; ask again for what may pass, until the deadline."""
         start, tries = time.monotonic(), 0
         while True:
-            await self._slots.take(name or object(), planned)
+            await self._slots.take(*(turn or (object(), False)))
             number = 0
             try:
                 answer = await asyncio.wait_for(call(), seconds)
@@ -371,7 +358,7 @@ class Sidecar:
                 _log.warning("waiting for %s: %s; try %d, %.0f s so far", *told)
             await asyncio.sleep(pause)
 
-    async def _hedged(self, get: Callable[[], Awaitable[Any]]) -> Any:
+    async def _hedged(self, get: Call) -> Any:
         """Return the first answer of a request, or of a second one that is sent where the first
         takes twice as long as nineteen of twenty do; of nothing while a store asks to slow down.
         """

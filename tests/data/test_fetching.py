@@ -342,7 +342,7 @@ def test_what_a_store_refuses_is_told_in_words(place, monkeypatch, caplog):
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.delenv(name)
         found, text = refusal(lambda: fetching.stat(f"{url}/a.tar"))
-        assert (found, "set AWS_PROFILE" in text) == (errno.ENOKEY, True), text
+        assert (found, "set AWS_ACCESS_KEY_ID" in text) == (errno.ENOKEY, True), text
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "key")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET)
     assert fetching.stat(f"{url}/a.tar").size == len(BODY)
