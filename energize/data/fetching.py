@@ -17,6 +17,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import lru_cache
 from itertools import count
 from multiprocessing.connection import Connection
@@ -173,10 +174,10 @@ class _Sidecar:
             while number not in self._answers:
                 if self._ended:
                     raise EOFError(self._ended)
-                if self._reading:
-                    self._news.wait()
-                else:
+                if not self._reading:
                     self._receive()
+                elif not self._news.wait(2 * _SILENCE):
+                    raise EOFError("without a word")
             found, failed = self._answers.pop(number)
         if failed is not None:
             raise failed
@@ -184,10 +185,9 @@ class _Sidecar:
 
     def _receive(self) -> None:
         """Wait for a message, while other threads may ask."""
-        self._reading = True
-        self._news.release()
-        ended = True
+        self._reading = ended = True
         try:
+            self._news.release()
             if not self._connection.poll(_SILENCE):
                 _log.warning("the process that fetches said nothing for %d s", _SILENCE)
                 self._process.kill()
@@ -209,12 +209,12 @@ class _Sidecar:
         """Let the sidecar end, as it does when nobody has the other end; return how it did."""
         with self._sending:
             self._connection.close()
-        try:
-            code = self._process.wait(_SECONDS_TO_DIE)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            code = self._process.wait()
-        return f"by signal {-code}" if code < 0 else f"with {code}"
+        for end in (lambda: None, self._process.kill):
+            end()
+            with suppress(subprocess.TimeoutExpired):
+                code = self._process.wait(_SECONDS_TO_DIE)
+                return f"by signal {-code}" if code < 0 else f"with {code}"
+        return "by nothing, as its disk hangs"
 
     def leave(self) -> None:
         """Have nothing to do with the sidecar of a parent."""
