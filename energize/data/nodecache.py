@@ -47,8 +47,7 @@ the CRC-32 of the bytes, and then the CRC-32 of all that.
 _LOCK, _EVICTION = struct.Struct("hhqqi4x"), 1 << 62
 """Bytes of the file of the node are locked: this one by who evicts, those before by who fetches."""
 
-_AGAIN = (errno.ENOSPC, errno.EDQUOT, errno.ENOENT)
-"""Of what refuses to be written: that is tried once more, with room made for it."""
+_FULL = (errno.ENOSPC, errno.EDQUOT)
 
 Range = tuple[int, int]
 Record = tuple[int, int, int]
@@ -139,7 +138,7 @@ class NodeCache:
         is fetched once. Where the disk has no locks, everybody has a claim. Children that are
         forked meanwhile have it too.
         """
-        return self._locked(2 * int(_hashed(key)[:15], 16) + start, stop - start)
+        return self._locked(2 * int(_hashed(key)[:15], 16) + start, max(1, stop - start))
 
     def write(self, key: str, start: int, data: bytes) -> bool:
         """Keep the bytes of an object from `start` on; return whether they were written.
@@ -153,7 +152,7 @@ class NodeCache:
                 self._write(key, start, memoryview(data))
                 return True
             except OSError as error:
-                if again or error.errno not in _AGAIN:
+                if again or error.errno not in _FULL:
                     self._failed = time.monotonic()
                     _warn(self.folder, error.errno or 0)
                 else:
@@ -288,7 +287,7 @@ class _Section(dict[int, tuple[Record, ...]]):
                 data = os.pread(self._number, end - begin, begin)
             view = memoryview(data)
             for first, last, crc in records:
-                if last - begin > len(data) or crc32(view[first - begin : last - begin]) != crc:
+                if crc32(view[first - begin : last - begin]) != crc:
                     block = first // _BLOCK
                     self[block] = tuple(each for each in self[block] if each != (first, last, crc))
                     break
@@ -360,7 +359,7 @@ def _careful(path: str, flags: int) -> int:
 @cache
 def _warn(folder: str, number: int) -> None:
     """Tell once that a folder cannot be written, why, and what to do."""
-    do = "make room there" if number in _AGAIN else "let the user who runs this write there"
+    do = "make room there" if number in _FULL else "let the user who runs this write there"
     logging.getLogger("energize").warning(
         f"{legible(folder)}: the node cache cannot be written ({os.strerror(number)}), and what is "
         f"fetched is not kept; {do}, or name another folder on a local disk with {FOLDER}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import resource
 import shutil
 import signal
 import struct
@@ -11,8 +12,9 @@ import subprocess
 import sys
 import tempfile
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -89,6 +91,52 @@ def test_bytes_come_back_as_they_were_written_or_not_at_all(steps):
                 caches[number]._make_room() if name == "evicted" else caches[number].clear()
             elif files := sorted(each for each in Path(folder).rglob("*") if each.is_file()):
                 damage(files[number % len(files)], name, *more)
+
+
+def test_every_byte_may_be_damaged(tmp_path):
+    def written(start, stop):
+        assert cache.write("a", start, OBJECTS["a"][start:stop])
+
+    cache, folder = NodeCache(str(tmp_path), LARGE), tmp_path / "nodecache-v1"
+    for name, size in (("*.0", 60), ("*.log", 36)):
+        for how, at in product(("flipped", "cut"), range(size)):
+            cache.clear()
+            written(0, 20)
+            written(30, 60)
+            damage(next(folder.glob(name)), how, at)
+            there = [check_read(cache, "a", *each) for each in ((0, 20), (30, 60))]
+            assert there.count(True) == (
+                1 if how == "flipped" and not 20 <= at < 30 else sum(there)
+            )
+            written(10, 50)
+            assert check_read(cache, "a", 10, 50)
+    written(0, 60)
+    written(20, 40)
+    damage(next(folder.glob("*.0")), "flipped", 50)
+    assert check_read(cache, "a", 25, 35)
+
+
+def test_few_are_open(tmp_path, monkeypatch):
+    cache = NodeCache(str(tmp_path), LARGE)
+    for key in "ab":
+        assert cache.write(key, 0, OBJECTS[key])
+    assert check_read(cache, "a", 0, SIZE)
+    assert len(cache._open) == 4
+    before, held = resource.getrlimit(resource.RLIMIT_NOFILE), []
+    resource.setrlimit(resource.RLIMIT_NOFILE, (400, before[1]))
+    try:
+        with suppress(OSError):
+            while True:
+                held.append(os.dup(0))
+        assert cache.read("b", 0, 10) is None
+        assert cache.read("b", 0, 10) == OBJECTS["b"][:10]
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+        for each in held:
+            os.close(each)
+    monkeypatch.setattr(module, "_MOST_OPEN", 2)
+    assert check_read(cache, "a", 0, SIZE)
+    assert len(cache._open) == 2
 
 
 @contextmanager
@@ -187,7 +235,7 @@ def test_a_claim_is_had_by_one(tmp_path):
     assert other.claim("a", 10, 20) is not None
 
 
-def test_what_was_read_longest_ago_goes_and_readers_read_on(tmp_path):
+def test_what_was_read_longest_ago_goes_and_readers_read_on(tmp_path, monkeypatch):
     cache, held = NodeCache(str(tmp_path), LARGE), NodeCache(str(tmp_path), LARGE)
     sections = range(0, SIZE, SECTION)
     for age, start in enumerate(sections):
@@ -217,6 +265,11 @@ def test_what_was_read_longest_ago_goes_and_readers_read_on(tmp_path):
         assert fresh.read("a", start + 20, start + 30) is not None or start == sections[2]
     assert cache.write("a", 0, OBJECTS["a"][:100])
     assert NodeCache(str(tmp_path)).read("a", 0, 100) == OBJECTS["a"][:100]
+    monkeypatch.setattr(module, "_REOPENED", -1)  # a minute later
+    assert [held.read("a", start, start + 10) for start in sections] == [
+        OBJECTS["a"][:10],
+        *3 * [None],
+    ]
 
 
 def test_it_keeps_within_its_limit(tmp_path):
@@ -225,6 +278,7 @@ def test_it_keeps_within_its_limit(tmp_path):
         cache.write(f"object {number}", 0, OBJECTS["a"][: SECTION // 4])
         assert cache.status()["used"] <= cache.limit + SECTION
     assert cache.status()["used"] > cache.limit // 2
+    assert os.path.getsize(cache._node) * 4096 <= cache.limit
 
 
 @pytest.fixture
@@ -249,6 +303,8 @@ def test_disks_that_are_full_or_may_not_be_written(disk, monkeypatch, caplog):
         assert cache.write(f"object {number}", 0, OBJECTS["a"])
     assert cache.read("object 99", 0, SIZE) == OBJECTS["a"]
     assert not caplog.text
+    by_default = NodeCache(str(disk / "cache")).limit  # half of what is free or its own
+    assert by_default == pytest.approx(512 * 1024, rel=0.1)
     cache.clear()
     assert cache.write("b", 0, OBJECTS["b"][:100])
     free = cache.status()["free"]
