@@ -81,7 +81,8 @@ class NodeCache:
         self._inside = f"{self.folder}/{_NAME}1"
         self._node = f"{self._inside}/node"
         self._open: dict[tuple[str, int], _Section] = {}
-        self._opened, self._failed, self._pending, size = time.monotonic(), float("-inf"), 0, 0
+        self._opened, self._failed, size = time.monotonic(), float("-inf"), 0
+        self._uncounted = _COUNTED  # counted ahead, for processes may be killed
         try:
             if "://" in path or path.startswith("~"):
                 raise ValueError("that is no path on a disk")
@@ -201,6 +202,9 @@ class NodeCache:
 
     def _write(self, key: str, start: int, data: memoryview) -> None:
         self._make()  # somebody may have removed it
+        count, self._uncounted = divmod(self._uncounted + len(data) + 2 * _PAGE, _COUNTED)
+        if count and self._append(self._node, bytes(count)) * _COUNTED > self.limit:
+            self._make_room(self.limit)
         for begin, end in _cut(start, start + len(data), _SECTION):
             path, at = self._path(key, begin // _SECTION), begin
             with FileIO(path, "r+", opener=_careful) as file:
@@ -209,10 +213,6 @@ class NodeCache:
             pieces = _cut(begin, end, _BLOCK)
             records = [_record(*each, data[each[0] - start : each[1] - start]) for each in pieces]
             self._append(f"{path}.log", b"".join(records))
-            self._pending += end - begin + 2 * _PAGE
-        count, self._pending = divmod(self._pending, _COUNTED)
-        if count and self._append(self._node, bytes(count)) * _COUNTED > self.limit:
-            self._make_room(self.limit)
 
     def _locked(self, start: int, length: int) -> FileIO | None:
         lock = _LOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, start, length, 0)
@@ -234,7 +234,7 @@ class NodeCache:
         if lock is None:
             return
         with lock, suppress(OSError):
-            found = self._scan()
+            counted, found = os.path.getsize(self._node), self._scan()
             total = sum(size for _, size in found.values())
             kept = (most or total) // 8 * 7
             for path, (_, size) in sorted(found.items(), key=lambda each: each[1]):
@@ -243,7 +243,8 @@ class NodeCache:
                     for each in (path, f"{path}.log"):  # so no old log tells of a new file
                         with suppress(OSError):
                             os.unlink(each)
-            os.truncate(self._node, total // _COUNTED)
+            since = os.path.getsize(self._node) - counted
+            os.truncate(self._node, total // _COUNTED + since)
 
     def _scan(self) -> dict[str, Range]:
         """Return when each section was last used, in ns, and its bytes on the disk."""
