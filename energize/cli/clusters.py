@@ -45,26 +45,21 @@ ENERGIZE
 """
 
 
-_HELP = {
-    "tasks": "Share the shards out to so many tasks.",
-    "task": "Do this one of the tasks, from 0 on.",
-    "merge": "Merge what all tasks found.",
-    "on": "Where all tasks run, before the merge: local, ray, ray://HOST:PORT or slurm.",
-    "submit": "Submit the script to Slurm, in place of printing it.",
-    "gpus": "GPUs that Ray or Slurm gives each task.",
-}
+Number = int | None
 
 
 @dataclass(frozen=True)
 class Tasks:
     """Which tasks there are, which of them this is, and where they run."""
 
-    tasks: Annotated[int | None, Option(min=1, help=_HELP["tasks"])] = None
-    task: Annotated[int | None, Option(help=_HELP["task"])] = None
-    merge: Annotated[bool, Option("--merge", help=_HELP["merge"])] = False
-    on: Annotated[str, Option(help=_HELP["on"])] = "local"
-    submit: Annotated[bool, Option("--submit", help=_HELP["submit"])] = False
-    gpus_per_task: Annotated[float, Option(min=0, help=_HELP["gpus"])] = 0
+    tasks: Annotated[Number, Option(min=1, help="Share the shards out to so many tasks.")] = None
+    task: Annotated[Number, Option(help="Do this one of the tasks, from 0 on.")] = None
+    merge: Annotated[bool, Option("--merge", help="Merge what all tasks found.")] = False
+    on: Annotated[str, Option(help="Where tasks run: local, ray, ray://HOST:PORT, slurm.")] = (
+        "local"
+    )
+    submit: Annotated[bool, Option("--submit", help="Submit to Slurm, print no script.")] = False
+    gpus_per_task: Annotated[float, Option(min=0, help="GPUs of each, by Ray or Slurm.")] = 0
 
     def __post_init__(self) -> None:
         check_tasks(self.tasks, self.task, merge=self.merge)
