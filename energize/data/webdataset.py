@@ -504,11 +504,13 @@ class SplitShards(NamedTuple):
 def read_split(path: Path, split_part: str, split_config: str | None) -> SplitShards:
     """Look a split part of the prepared folder `path` up.
 
-    Only shards from which single samples are excluded are looked into. Raise `SplitError` for an
+    Only shards from which single samples are excluded are looked into, and those without samples of
+    which there is no record. Raise `SplitError` for an
     unknown part and for shards or samples that are named but not there, `EmptyDatasetError` if
     nothing is left, and what reading `.nv-meta` raises.
     """
     known = read_info(path).shard_counts
+    records = read_records(path, known)
     name = "split.yaml" if split_config is None else split_config
     splits = read_splits(path, name)
     if split_part not in splits.split_parts:
@@ -542,7 +544,7 @@ def read_split(path: Path, split_part: str, split_config: str | None) -> SplitSh
         keys, count = left_out.get(shard, set()), known[shard]
         first, last = max(start - passed, 0), min(stop - passed, count)
         passed += count
-        if not count:
+        if not count and records is None:
             _check_empty(path / shard)
         if keys is None or first >= last:
             continue
@@ -558,7 +560,6 @@ def read_split(path: Path, split_part: str, split_config: str | None) -> SplitSh
             f"{name}, {len(listed) - len(shards)} of them and {len(excluded)} single samples are "
             "excluded"
         )
-    records = read_records(path, known)
     return SplitShards(
         tuple(shards),
         tuple(map(known.__getitem__, shards)),

@@ -196,7 +196,7 @@ def shared_reading(group: Any = None, timeout: float | None = 600.0) -> Iterator
     if not agreement.first:
         told = json.loads(agreement.bytes_of_first(b"", what))
         if "error" in told:
-            raise LoaderError(f"the first rank could not open what all read: {told['error']}")
+            raise LoaderError(f"rank 0, which reads for all ranks, could not: {told['error']}")
     documents = Documents(told.get("texts"))
     try:
         with documents.used():

@@ -67,6 +67,12 @@ def packing(found):
     assert all(0.5 < each["fill"] <= 1 for table in found.values() for each in table)
 
 
+def scale(found):
+    assert found["files opened"] == 4
+    assert 60 < found["pickled, bytes a shard"] < 200
+    assert found["look a column up, s"] > 0
+
+
 def positive(found):
     assert all(min(ways.values()) > 0 for ways in found.values())
 
@@ -77,6 +83,7 @@ RUNS = {
     "levelling --ranks 2 4 --stored 3 --steps 0 --global-batches 2 --data @": levelling,
     "mixing --sources 3 --slots 1024 --libraries webdataset": mixing,
     "packing --captions 300 --buffers 100 300": packing,
+    "scale --shards 40 --samples 50": scale,
     f"resuming --kinds stream folders --sources 3 --workers 0 --positions {NEAR} {10**9} "
     "--rounds 3 --data @": resuming,
     "token_shares --texts 2000 --folder 300": token_shares,

@@ -128,7 +128,7 @@ def test_one_rank_reads_for_all_and_tells_what_goes_wrong(mix, tmp_path):
     assert len({each["config"] for each in found}) == 1
     assert "gone.yaml" in found[0]["gone"]
     for each in found[1:]:
-        assert each["gone"].startswith("LoaderError: the first rank could not open")
+        assert each["gone"].startswith("LoaderError: rank 0, which reads for all ranks, could not")
         assert found[0]["gone"] in each["gone"]
         assert "another rank has ended" in each["killed"]
     assert all("rank 3" in each["other"] for each in found), found
