@@ -20,7 +20,7 @@ from energize.cli.mixes import imported
 from energize.cli.prepare import prepare, prepare_media
 from energize.data import trust as trusting
 from energize.data.files import Documents, os_errors_as
-from energize.data.manifest import dump_manifest, manifest_path
+from energize.data.manifest import dump_manifest, manifest_path, read_manifest
 from energize.data.stores import open_store
 from energize.data.writing import write_new
 from energize.errors import (
@@ -149,6 +149,7 @@ def manifest(
                     open_store(ref)
     text = dump_manifest(mix, documents)
     write_new(manifest_path(mix), text.encode(), ConfigError)
+    read_manifest(mix)  # which says if it is too large
     typer.echo(f"Wrote {manifest_path(mix)}: {len(documents.texts)} files, {len(text):,} bytes")
 
 

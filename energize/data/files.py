@@ -446,15 +446,15 @@ class Documents:
     @contextmanager
     def used(self) -> Iterator[Self]:
         """A block in which this thread reads no document twice, and none that is known here."""
-        before = _documents.set(self)
+        before = documents_in_use.set(self)
         try:
             yield self
         finally:
-            _documents.reset(before)
+            documents_in_use.reset(before)
 
     def read(self, path: str, most: str) -> bytes:
         """Return what is in a document; raise OSError as `read_file` does."""
-        place = _absolute(path)
+        place = absolute(path)
         if place in self.texts:
             text = self.texts[place]
             if text is None:
@@ -475,19 +475,15 @@ class Documents:
             self.read(path, "JSON_BYTES")
 
 
-_documents: ContextVar[Documents | None] = ContextVar("documents", default=None)
-
-
-def documents_in_use() -> Documents | None:
-    """Return those whose block this thread is in."""
-    return _documents.get()
+documents_in_use: ContextVar[Documents | None] = ContextVar("documents", default=None)
+"""Those whose block a thread is in."""
 
 
 def read_file(path: AnyPath, most: str | None = None) -> bytes:
     """Return all bytes of a regular file; raise OSError if it cannot be read, or is larger than the
     limit of the name `most`, which documents have.
     """
-    place, known = os.fspath(path), _documents.get()
+    place, known = os.fspath(path), documents_in_use.get()
     if most is None or known is None:
         return files_at(place).whole(place, most)
     return known.read(place, most)
@@ -497,7 +493,7 @@ def _known(path: AnyPath) -> str | None:
     """Return what documents in use say is at a path: "folder", "document" or "" for nothing; None
     where they do not know.
     """
-    known, place = _documents.get(), _absolute(os.fspath(path))
+    known, place = documents_in_use.get(), absolute(os.fspath(path))
     if known is None or place in known.folders:
         return None if known is None else "folder"
     return None if place not in known.texts else "" if known.texts[place] is None else "document"
@@ -678,7 +674,7 @@ def _changed(path: str) -> ShardError:
     )
 
 
-def _absolute(path: str) -> str:
+def absolute(path: str) -> str:
     """Return what documents are known by."""
     return path if "://" in path else os.path.abspath(path)
 

@@ -15,14 +15,14 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from functools import wraps
 from pathlib import Path
-from typing import Literal, ParamSpec, Self, TypeVar
+from typing import Any, Literal, ParamSpec, Self, TypeVar, cast
 
 from pydantic import TypeAdapter, model_validator
 
 from energize.core.description import digest
-from energize.core.lanes import current_ranks
+from energize.core.lanes import WorkerConfig
 from energize.core.validation import Model, read_document
-from energize.data.files import Documents, documents_in_use
+from energize.data.files import Documents, absolute, documents_in_use
 from energize.data.remote import path_of
 from energize.errors import DatasetError, some
 
@@ -63,19 +63,20 @@ def manifest_path(mix: Path) -> Path:
 
 def dump_manifest(mix: Path, documents: Documents) -> str:
     """Return the text of the manifest of a mix whose documents have been read."""
-    own, folder = str(mix.absolute()), f"{mix.absolute().parent}/"
-    texts = {each.removeprefix(folder): text for each, text in documents.texts.items()}
-    texts.pop(own.removeprefix(folder), None)
+    own, folder = absolute(str(mix)), _folder(mix)
+    texts = {
+        path.removeprefix(folder): text for path, text in documents.texts.items() if path != own
+    }
     return Manifest(digest=digest(texts), documents=texts).model_dump_json(indent=1)
 
 
-def read_manifest(mix: Path) -> Documents | None:
+def read_manifest(mix: Path, *, check: bool = True) -> Documents | None:
     """Return the documents that the manifest of a mix holds, None where it has none.
 
-    Raise `DatasetError` for one that is damaged or of a later version, and on rank 0 for one that
-    is stale.
+    Raise `DatasetError` for one that is damaged or of a later version; with `check` also for one
+    that is stale, for which all documents are read.
     """
-    path, folder = manifest_path(mix), mix.absolute().parent
+    path, folder = manifest_path(mix), _folder(mix)
     again = f"Write it again with: energize manifest {mix}"
     try:
         found = read_document(path, _MANIFEST)
@@ -84,10 +85,10 @@ def read_manifest(mix: Path) -> Documents | None:
     if found is None:
         return None
     texts = {
-        each if "://" in each else os.path.join(folder, each): text
+        each if "://" in each or os.path.isabs(each) else f"{folder}{each}": text
         for each, text in found.documents.items()
     }
-    if current_ranks().rank == 0:
+    if check:
         now = Documents()
         with ThreadPoolExecutor(_THREADS) as threads:
             deque(threads.map(now.look_up, texts))
@@ -100,6 +101,10 @@ def read_manifest(mix: Path) -> Documents | None:
     return Documents(texts)
 
 
+def _folder(mix: Path) -> str:
+    return f"{os.path.dirname(absolute(str(mix)))}/"
+
+
 def by_manifest(function: Callable[P, T]) -> Callable[P, T]:
     """Wrap a function whose first parameter, `path`, is a mix: one that is a file it opens by its
     manifest, if it has one and no documents are in use.
@@ -107,10 +112,11 @@ def by_manifest(function: Callable[P, T]) -> Callable[P, T]:
 
     @wraps(function)
     def opened(*args: P.args, **kwargs: P.kwargs) -> T:
-        mix, found = args[0] if args else kwargs.get("path"), None
-        if isinstance(mix, str | os.PathLike) and documents_in_use() is None:
-            path = path_of(mix)
-            found = read_manifest(path) if path.suffix in _SUFFIXES else None
+        found, mix = None, args[0] if args else kwargs.get("path")
+        if isinstance(mix, str | os.PathLike) and documents_in_use.get() is None:
+            path, config = path_of(mix), cast("Any", kwargs.get("worker_config")) or WorkerConfig()
+            if path.suffix in _SUFFIXES:
+                found = read_manifest(path, check=config.rank == 0)
         with nullcontext() if found is None else found.used():
             return function(*args, **kwargs)
 

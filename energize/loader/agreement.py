@@ -121,10 +121,7 @@ class Agreement:
     def bytes_of_first(self, data: bytes, what: str) -> bytes:
         """Return what the first rank tells all others, which give nothing."""
         (length,) = self.numbers([len(data)], what)[0]
-        mine = torch.zeros(length, dtype=torch.uint8)
-        if self.first:
-            mine = torch.frombuffer(bytearray(data), dtype=torch.uint8)
-        mine = mine.to(self._device)
+        mine = torch.frombuffer(bytearray(data.ljust(length)), dtype=torch.uint8).to(self._device)
         first = torch.distributed.get_process_group_ranks(self._group)[0]
         self._wait(torch.distributed.broadcast(mine, first, group=self._group, async_op=True), what)
         return mine.cpu().numpy().tobytes()

@@ -623,9 +623,8 @@ def _tidied(path: Path) -> Path:
     names.
     """
     tidy = tidied(path)
-    if ".." not in path.parts:
-        return tidy
-    return tidy if tidy.exists() and tidy.samefile(path) else path.absolute()
+    same = ".." not in path.parts or (tidy.exists() and tidy.samefile(path))
+    return tidy if same else path.absolute()
 
 
 def _not_found(path: Path, given: str) -> str:

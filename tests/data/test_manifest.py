@@ -100,8 +100,14 @@ def test_a_manifest_of_something_else_is_refused(mix):
     assert "single folder" in run("manifest", folder / "cats", code=2)
 
 
-def test_an_edited_mix_needs_no_other_manifest_and_a_moved_one_takes_it_along(mix, tmp_path):
-    run("manifest", mix)
+def test_an_edited_mix_needs_no_other_manifest_and_a_moved_one_takes_it_along(
+    mix, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path / "dogs")
+    run("manifest", f"../mixes/{mix.name}")
+    documents = json.loads(mix.with_name("mix.manifest.json").read_text())["documents"]
+    assert {"inner.yaml", "cats/.nv-meta/split.yaml"} <= documents.keys()
+    assert mix.name not in documents
     captions(mix.parent / "new", 4, shards=1)
     write_mix(mix.parent, "mix.yaml", "cats", "new")
     assert [each.name for each in read(mix)[0].sources] == ["cats", "new"]
