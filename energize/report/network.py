@@ -54,7 +54,7 @@ _KEYS: dict[str, tuple[dict[str, float], float, float, float]] = {
 }
 """Of each key its units, what it is by default, and the least and the most that it may be."""
 
-_SAMPLES, _OF_PROCESS = 20_000, 3 * AHEAD
+_SAMPLES, _OF_PROCESS = 20_000, 4 * AHEAD
 """How many samples of a node, or times its processes, a stretch has at least where the run has."""
 
 _PROCESSES = 256
@@ -64,9 +64,9 @@ _IDLE = 0.01
 
 _LIMITS = {
     "bandwidth": ({"bandwidth": math.inf}, "have fewer ranks on a node, or a larger cache"),
+    "errors": ({"errors": 0.0}, "see why requests fail, or use more workers"),
     "requests in flight": ({"most": math.inf}, f"use more workers, each has {IN_FLIGHT} in flight"),
     "look-ahead": ({"ahead": 4.0 * AHEAD}, f"use more workers, each looks {AHEAD} samples ahead"),
-    "errors": ({"errors": 0.0}, "see why requests fail, or use more workers"),
     "latency": ({"latency": 0.0}, "bring the data nearer, or use more workers"),
 }
 """What may limit, what is without it, and what to do."""
@@ -116,19 +116,19 @@ def forecast_network(
     The indices of shards are read. All is of one of the `nodes`. `played`: the samples that are
     looked at, those of the `whole` run or not. `requests`: those that fetch; `looks`: those that
     ask what a file is. `wanted_bytes`: of samples, and of indices; `cached_part`: which of these
-    the node cache has; `fetched_bytes`: with gaps between neighbours. `in_flight`: requests of a process, on
-    average. `fetch_seconds`: of a step, if the trainer takes none. `wait_seconds`, on average, and
-    `wait_p99_seconds`, at the 99th percentile: of a step in the second half of the stretch;
-    `first_wait_seconds`: on average in the first half of the first one, before which the cache is
-    empty. `limit`: what makes most of the waiting, None if that is less than 1 % of a step.
-    `unknown`: sources of which only reading tells which bytes their samples are, and that count
-    nothing. `verdict`: all that in a sentence.
+    the node cache has; `fetched_bytes`: with gaps between neighbours. `in_flight`: requests of a
+    process, on average. `fetch_seconds`: of a step, if the trainer takes none. `wait_seconds` on
+    average and `wait_p99_seconds` at the 99th percentile: of a step in the middle third of the
+    stretch; `first_wait_seconds`: on average in the first third of the first one, before which the
+    cache is empty. `limit`: what makes most of the waiting, None if that is less than 1 % of a
+    step. `unknown`: sources of which only reading tells which bytes their samples are, and that
+    count nothing. `verdict`: the whole in a sentence.
     """
     node, ranks = int(network["node"]), int(network["ranks"])
     readers, share = node * max(1, int(network["workers"])), node / ranks
     stride = readers // node * ranks
-    sources = [(each.count, len(getattr(each, "shards", "1"))) for each in dataset.sources]
-    counts, shards = np.array(sources, dtype=np.float64).T
+    counts = np.array([max(1, source.count) for source in dataset.sources])
+    shards = np.array([len(getattr(source, "shards", "1")) for source in dataset.sources])
 
     def new(reads: Any) -> Any:
         """Of so many reads of each source: samples that are new to the node, as in each pass all
@@ -163,7 +163,7 @@ def forecast_network(
     scale = 1.0 if whole else float(all_.sum()) / max(1, run.samples)
     labels = source_labels(dataset.sources)
     return {
-        "verdict": _verdict(network["step"], fetching, run, limit),
+        "verdict": _verdict(network["step"], fetching, run, first, limit),
         "nodes": math.ceil(1 / share),
         "played": run.samples,
         "whole": whole,
@@ -182,10 +182,10 @@ def forecast_network(
     }
 
 
-def _verdict(step: float, fetching: float, run: _Node, limit: str | None) -> str:
+def _verdict(step: float, fetching: float, run: _Node, first: _Node, limit: str | None) -> str:
     told = f"a step is fetched in {seconds(fetching)}, and takes {seconds(step)}"
     if limit is None:
-        return f"The trainer does not wait, but {seconds(run.begin)} a step at first: {told}"
+        return f"The trainer does not wait, but {seconds(first.begin)} a step at first: {told}"
     remedy = f"what limits is {limit}: {_LIMITS[limit][1]}"
     if not step:
         return f"A trainer waits if a step takes less than {seconds(fetching)}; {remedy}"
@@ -319,10 +319,11 @@ class _Node:
                     taken[each] += each in takers
                     events += [(now, each), (asks, each)]
                 heapify(events)
-        half = len(waits) // 2
-        self.begin = float(np.mean(waits[: max(1, half)]))
-        self.wait, self.p99 = float(np.mean(waits[half:])), float(np.percentile(waits[half:], 99))
-        self.between = (starts[-1] - starts[half]) / max(1, len(waits) - 1 - half)
+        # Before and after that, what is ahead is filled, and emptied.
+        begin, end = len(waits) // 3, max(len(waits) // 3 + 1, 2 * len(waits) // 3)
+        self.begin, settled = float(np.mean(waits[: max(1, begin)])), waits[begin:end]
+        self.wait, self.p99 = float(np.mean(settled)), float(np.percentile(settled, 99))
+        self.between = (starts[end - 1] - starts[begin]) / max(1, end - 1 - begin)
         self.in_flight = flown / max(starts[-1], 1e-9) / len(lanes)
 
     def _positions(self, lane: int, turns: Int64Array) -> Int64Array:
@@ -343,23 +344,26 @@ class _Node:
         requests = list[Request]()
         for (source, path), spans in wanted.items():
             sample, index, file = self._fresh[source] if self._fresh else (1.0, 1.0, 1.0)
-            due, late, opened = min(spans.values()), 0, (lane, path) in self._seen
+            late, opened = 0, (lane, path) in self._seen
             self._seen.add((lane, path))
             if not opened and self._drawn.random() < file:
-                heads: defaultdict[str, list[Span]] = defaultdict(list, {path: []})
+                due = min(spans.values())
+                heads: defaultdict[str, dict[Span, int]] = defaultdict(dict, {path: {}})
                 for head, span in known.before.get(path, ()):
-                    heads[head].append(span)
+                    heads[head][span] = due
                 self.looks += len(heads)
-                asked = [each for head in heads for each in self._asked(head, heads[head], index)]
-                requests += [(due, 0, 0)] * len(heads) + [(due, size, 1) for size in asked]
+                asked = [
+                    each for head in heads for each in self._asked(head, heads[head], index, 1)
+                ]
+                requests += [(due, 0, 0)] * len(heads) + asked
                 late = 2 if asked else 1
-            requests += [(due, size, late) for size in self._asked(path, list(spans), sample)]
+            requests += self._asked(path, spans, sample, late)
         self._queues[lane].extend(sorted(requests))
         self.samples += len(refs)
         return len(refs)
 
-    def _asked(self, path: str, spans: list[Span], fresh: float) -> list[int]:
-        """Return the bytes of each request for ranges of a file."""
+    def _asked(self, path: str, spans: dict[Span, int], fresh: float, late: int) -> list[Request]:
+        """Return the requests for ranges of a file, each of which is due by some turn."""
         missing, held = list[Span](), self._held[path]
         for first, last in sorted(spans):
             there = _holds(held, first, last) or self._drawn.random() >= fresh
@@ -371,13 +375,14 @@ class _Node:
                 _hold(held, first, last)
             else:
                 missing.append((first, last))
-        sizes = list[int]()
-        for first, last in merged(missing):
-            _hold(held, first, last)
-            sizes.append(last - first)
-        self.requests += len(sizes)
-        self.fetched += sum(sizes)
-        return sizes
+        requests = list[Request]()
+        for begin, end in merged(missing):
+            due = min(spans[span] for span in missing if span[0] < end and begin < span[1])
+            requests.append((due, end - begin, late))
+            self.fetched += end - begin
+            _hold(held, begin, end)
+        self.requests += len(requests)
+        return requests
 
 
 # Ranges that are held, as the bounds of all of them in ascending order.
