@@ -12,7 +12,6 @@ import os
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import nullcontext
 from functools import wraps
 from pathlib import Path
 from typing import Any, Literal, ParamSpec, Self, TypeVar, cast
@@ -106,18 +105,18 @@ def _folder(mix: Path) -> str:
 
 
 def by_manifest(function: Callable[P, T]) -> Callable[P, T]:
-    """Wrap a function whose first parameter, `path`, is a mix: one that is a file it opens by its
-    manifest, if it has one and no documents are in use.
+    """Wrap a function whose first parameter, `path`, is a mix: a file is opened by its manifest, if
+    it has one, and no document is read twice.
     """
 
     @wraps(function)
     def opened(*args: P.args, **kwargs: P.kwargs) -> T:
-        found, mix = None, args[0] if args else kwargs.get("path")
-        if isinstance(mix, str | os.PathLike) and documents_in_use.get() is None:
-            path, config = path_of(mix), cast("Any", kwargs.get("worker_config")) or WorkerConfig()
-            if path.suffix in _SUFFIXES:
-                found = read_manifest(path, check=config.rank == 0)
-        with nullcontext() if found is None else found.used():
+        mix = args[0] if args else kwargs.get("path")
+        if not isinstance(mix, str | os.PathLike) or documents_in_use.get() is not None:
+            return function(*args, **kwargs)
+        path, config = path_of(mix), cast("Any", kwargs.get("worker_config")) or WorkerConfig()
+        found = read_manifest(path, check=config.rank == 0) if path.suffix in _SUFFIXES else None
+        with (found or Documents()).used():
             return function(*args, **kwargs)
 
     return opened
