@@ -409,6 +409,8 @@ def read_document(path: Path, schema: TypeAdapter[T]) -> T | None:
         if isinstance(reason, _NOT_THERE) and not exists(path, follow=False):
             return None
         raise DatasetError(told_of_file(reason, path)) from reason
+    except EnergizeError:
+        raise
     except (ValueError, yaml.YAMLError) as reason:
         raise DatasetError(f"{path} is not valid {path.suffix[1:].upper()}: {reason}") from reason
     return validated(schema, content, DatasetError, path, text)

@@ -47,7 +47,7 @@ def path_of(given: AnyPath) -> Path:
     if not is_url(text):
         return Path(text.removeprefix("file://") if text.startswith("file:///") else given)
     found = cast("re.Match[str]", URL.match(text))
-    if "@" in found["host"] or re.search(r"[?#]", text):
+    if shown(text) != text or "#" in text:
         raise ConfigError(
             f"{shown(text)} was given with a name, a password or a query, which would be "
             "written into logs and states; give credentials where the library of the store looks "

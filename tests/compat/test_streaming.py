@@ -86,7 +86,7 @@ def test_what_a_stream_reads(folder, tmp_path):
 def test_what_is_refused(folder, tmp_path):
     there, a = str(folder / "splits"), str(folder / "stream_A")
     one, other = Stream(local=a, proportion=1), Stream(local=a, choose=1)
-    remote = {"remote": "s3://a/b", "local": str(tmp_path)}
+    remote = {"remote": "s4://a/b", "local": str(tmp_path)}
     for given, error, told in (
         ({}, errors.ConfigError, "give either streams="),
         ({"local": "a", "streams": [one]}, errors.ConfigError, "give either streams="),
@@ -101,7 +101,7 @@ def test_what_is_refused(folder, tmp_path):
         ({"local": a, "shuffle_seed": -1}, errors.ConfigError, "shuffle_seed.*got -1"),
         ({"local": a, "batch_size": 0}, errors.ConfigError, "batch_size.*got 0"),
         ({"streams": [one, other]}, errors.WeightError, r"stream 1 \(.*\) has choose"),
-        (remote, errors.DatasetNotFoundError, "copy s3://a/b there"),
+        (remote, errors.ConfigError, "s4://a/b/index.json: s4:// is no known scheme"),
         (
             {"local": there, "split": "train"},
             errors.DatasetNotFoundError,

@@ -64,6 +64,7 @@ def test_what_is_a_url_and_what_a_path():
     assert [is_url(each) for each in ("s3://b", "file:///a", "/a://b", "a", Path("s3://b"))] == [
         True, False, False, False, False]  # fmt: skip
     assert path_of("file:///data/a") == Path("/data/a")
+    assert str(path_of("abfs://c@account.host/a").parent) == "abfs://c@account.host"
     assert path_of("s3://b/a") / "/data" == Path("/data")
     assert path_of("s3://b/a") / "gs://c/d" == path_of("gs://c/d")
     told = "was given with a name, a password or a query"

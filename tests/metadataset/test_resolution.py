@@ -64,7 +64,6 @@ PATHS = {
     "nowhere/at/all": "in a folder that does not exist or cannot be read",
     "$DATA/a": "a variable is written ${NAME}",
     "~/a": "~ is not expanded, write ${HOME}/a",
-    "s3://bucket/a": "'s3://bucket/a' is remote",
     "a\0b": "does not exist",
     "notes/s-{000..003}.tar": "energize prepare notes, and then give notes",
     "x" * 5000: "does not exist",

@@ -39,8 +39,7 @@ def test_cookers_read_from_them(mix):
 
 REFUSED = {
     "filesystem://a\0b": "of an unknown kind",
-    "s3://bucket/x": "is remote or of an unknown kind",
-    "filesystem+msc://bucket/x": "is remote or of an unknown kind",
+    "filesystem+msc://bucket/x": "of an unknown kind",
     "mix.yaml": "is a file; a store is a prepared folder",
     "filesystem://lines.jsonl": "is a file; a store is a prepared folder",
 }
