@@ -209,8 +209,9 @@ class _Sidecar:
         """Let the sidecar end, as it does when nobody has the other end; return how it did."""
         with self._sending:
             self._connection.close()
-        for end in (lambda: None, self._process.kill):
-            end()
+        for late in (False, True):
+            if late:
+                self._process.kill()
             with suppress(subprocess.TimeoutExpired):
                 code = self._process.wait(_SECONDS_TO_DIE)
                 return f"by signal {-code}" if code < 0 else f"with {code}"

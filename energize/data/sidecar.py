@@ -335,7 +335,8 @@ class Sidecar:
             await self._slots.take(*(turn or (object(), False)))
             number = 0
             try:
-                answer = await asyncio.wait_for(call(), seconds)
+                async with asyncio.timeout(seconds):
+                    answer = await call()
                 store.answered = True
                 return answer
             except Exception as error:
@@ -362,20 +363,21 @@ class Sidecar:
         """Return the first answer of a request, or of a second one that is sent where the first
         takes twice as long as nineteen of twenty do; of nothing while a store asks to slow down.
         """
-        start = time.monotonic()
-        tasks = {asyncio.ensure_future(get())}
+        start, rest = time.monotonic(), set[asyncio.Future[Any]]()
+        tasks: list[asyncio.Future[Any]] = [asyncio.ensure_future(get())]
         try:
             calm = self._slots.most > IN_FLIGHT / 2
             done, _ = await asyncio.wait(tasks, timeout=self._slow if calm else _ANSWER)
             if not done:
-                tasks.add(asyncio.ensure_future(get()))
-            for left, first in enumerate(asyncio.as_completed(tasks, timeout=_ANSWER), 1):
-                try:
-                    data = await first
-                    break
-                except Exception:
-                    if left == len(tasks):
-                        raise
+                tasks.append(asyncio.ensure_future(get()))
+                rest = set(tasks)
+            while rest and all(task.exception() for task in done):
+                done, rest = await asyncio.wait(
+                    rest, timeout=_ANSWER, return_when=asyncio.FIRST_COMPLETED
+                )
+                if not done:
+                    raise TimeoutError
+            data = min(done, key=lambda task: task.exception() is not None).result()
             self._seconds.append(time.monotonic() - start)
             self._count += 1
             if self._count % 20 == 0:

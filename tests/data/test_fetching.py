@@ -351,9 +351,16 @@ def test_what_a_store_refuses_is_told_in_words(place, monkeypatch, caplog):
 def test_what_passes_is_waited_for_and_given_up_at_the_deadline(place, caplog):
     url, _, server = place
     set_faults(server, answer="503 SlowDown")
-    threading.Timer(2.2, lambda: set_faults(server, answer="")).start()
+    words = f"waiting for {url}/a.tar: the store asks to slow down (503"
+
+    def recover():
+        wait_until(lambda: words in caplog.text)
+        set_faults(server, answer="")
+
+    recovering = threading.Thread(target=recover)
+    recovering.start()
     assert fetching.stat(f"{url}/a.tar").size == len(BODY)
-    assert f"waiting for {url}/a.tar: the store asks to slow down (503" in caplog.text
+    recovering.join()
 
     set_faults(server, answer="503 SlowDown")
     for name, kind, *words in (
