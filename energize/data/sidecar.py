@@ -247,8 +247,9 @@ class Sidecar:
 
     async def call(self, url: str, what: str, *arguments: Any) -> Any:
         """Return what a method of a store does."""
-        if what == "stat" and url in self._looked:  # for who has planned to read it
-            return await self._looked.pop(url)
+        look = self._looked.pop(url, None)
+        if what == "stat" and look is not None:  # for who has planned to read it
+            return await look
         store, path = self._at(url)
         call, seconds = partial(getattr(store, what), path, *arguments), _SECONDS.get(what, _ANSWER)
         found = await self._answer(url, store, call, seconds)
@@ -262,8 +263,14 @@ class Sidecar:
     ) -> None:
         """See that ranges of an object are in the cache, or all of it, as `fetching.plan` says."""
         if found is None:
-            self._looked[url] = look = asyncio.ensure_future(self.call(url, "stat"))
+            store, path = self._at(url)
+            look = asyncio.ensure_future(
+                self._answer(url, store, partial(store.stat, path), _ANSWER)
+            )
+            self._looked[url] = look
             found = await look
+            # What nobody has asked for soon may be another one when it is asked for.
+            asyncio.get_running_loop().call_later(_ANSWER, self._looked.pop, url, None)
         size, asked = found[0], []
         for start, stop in spans or [(0, 0)]:
             begin = max(0, start + size) if start < 0 else start

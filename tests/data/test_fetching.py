@@ -123,6 +123,17 @@ def test_what_is_in_the_cache_is_read_without_a_question(place):
     assert asked(server) == before
 
 
+def test_what_nobody_has_looked_at_is_looked_at_and_fetched_ahead(place):
+    url, _, server = place
+    before = counts(server)["bytes"]
+    fetching.plan(f"{url}/a.tar", None, [], [])
+    wait_until(lambda: counts(server)["bytes"] >= len(BODY) + before)
+    found = fetching.stat(f"{url}/a.tar")
+    requests = asked(server)
+    assert fetching.ranges(f"{url}/a.tar", found, [0], [len(BODY)]) == [BODY]
+    assert asked(server) == requests
+
+
 def test_each_byte_is_fetched_once_whoever_asks(place):
     url, _, server = place
     set_faults(server, latency=0.1)
