@@ -125,10 +125,8 @@ def lint(
         check_ended(path, [marker.exists() for marker in markers])
         for marker in markers:
             kept = json.loads(read_file(marker))
-            found.samples, found.count = (
-                found.samples + kept["samples"],
-                found.count + kept["faults"],
-            )
+            found.samples += kept["samples"]
+            found.count += kept["faults"]
         found.conclude()
         return
     if by.task is not None:
@@ -211,7 +209,7 @@ def _lint_part(
             found.add(faults)
             count += len(faults)
             size += stop - start
-            advance(size, part.size)
+            advance(size, min(part.size, len(starts) * _AT_ONCE))
     found.samples += size
     told = counted(count, "fault") if count else "no faults"
     found.console.say(f"{name}: {counted(size, 'sample')}, {told}")
