@@ -4,10 +4,10 @@ A stretch of the run is played as its readers read it: they go through their pos
 of the trainer as workers may be, and tell `Files.plan` of the samples to come, in whose place
 something takes notes. What the node cache has is left out, and neighbours are merged, as when they
 are fetched. The model of the network: a request takes the latency, and then its bytes go over the
-link of the node, one request after another. A process has `IN_FLIGHT` requests in flight, each MiB
-of one counting. At random some fail, and are sent again after the pause of fetching. What waits for
-an index, or for a first look at what a file is, takes a latency more for each. Readers take no time
-of their own, and a step begins when all ranks of the node have their batch.
+link of the node, one request after another. A process has `IN_FLIGHT` requests in flight. At random
+some fail, and are sent again after the pause of fetching. What waits for an index, or for a first
+look at what a file is, takes a latency more for each. Readers take no time of their own, and a step
+begins when all ranks of the node have their batch.
 
 One node is played: others read as much. Of a long run two stretches are: the first one, before
 which the cache is empty, and one in its middle, by which all is scaled. For that one it is drawn at
@@ -32,7 +32,7 @@ import numpy as np
 from energize.core.arrays import Int64Array
 from energize.core.dataset import IndexedDataset
 from energize.core.trace import AHEAD, Ahead, Trace
-from energize.data.files import FAR_RUN, IN_FLIGHT, Files, merged
+from energize.data.files import IN_FLIGHT, Files, merged
 from energize.data.join import JoinedSource
 from energize.data.selection import PropertySource, source_labels
 from energize.errors import ConfigError, nearest
@@ -273,8 +273,8 @@ class _Node:
         network, link, flown, step, asks = self._network, 0.0, 0.0, 0, 0.0
         lanes, dataset = range(len(self._lanes)), self._known.dataset
         looks = [Ahead(dataset, partial(self._told, n), int(network["ahead"])) for n in lanes]
-        flights: list[list[tuple[float, int]]] = [[] for _ in lanes]
-        busy, begun, read, taken = ([0] * len(lanes) for _ in range(4))
+        flights: list[list[float]] = [[] for _ in lanes]
+        begun, read, taken = ([0] * len(lanes) for _ in range(3))
         starts, waits = list[float](), list[float]()
         events = [(0.0, lane) for lane in lanes]
         while events:
@@ -282,15 +282,13 @@ class _Node:
             while events and events[0] == (now, lane):
                 heappop(events)
             queue, flight, turn = self._queues[lane], flights[lane], read[lane]
-            while flight and flight[0][0] <= now:
-                busy[lane] -= heappop(flight)[1]
+            while flight and flight[0] <= now:
+                heappop(flight)
             ready = DEFAULT_ITEMS if network["workers"] else now >= asks
             if begun[lane] == turn < min(len(self._lanes[lane]), taken[lane] + ready):
                 begun[lane] += 1
                 looks[lane](turn, partial(self._positions, lane))
-            while queue and (
-                not flight or busy[lane] + max(1, queue[0][1] // FAR_RUN) <= network["most"]
-            ):
+            while queue and len(flight) < network["most"]:
                 due, size, late = queue.popleft()
                 link = max(link, now + network["latency"]) + size / network["bandwidth"]
                 done, tries = link + late * network["latency"], 0
@@ -298,12 +296,11 @@ class _Node:
                     tries += 1
                     pause = self._drawn.uniform(0.5, 1) * min(8.0, 0.1 * 2**tries)
                     done += network["latency"] + pause
-                heappush(flight, (done, max(1, size // FAR_RUN)))
-                busy[lane] += max(1, size // FAR_RUN)
+                heappush(flight, done)
                 flown += done - now
                 self._ends[lane, due] = max(self._ends[lane, due], done)
             if queue:
-                heappush(events, (flight[0][0], lane))
+                heappush(events, (flight[0], lane))
             if begun[lane] > turn and not (queue and queue[0][0] <= turn):
                 read[lane] += self._ends[lane, turn] <= now
                 heappush(events, (max(now, self._ends[lane, turn]), lane))
