@@ -507,8 +507,9 @@ def _show_network(console: Console, asked: dict[str, Any] | None) -> None:
     console.say(f"{asked['verdict']}.")
     if not asked["whole"]:
         console.note(f"scaled from {counted(asked['played'], 'sample')} of a node", "Network")
-    for name in asked["unknown"]:
-        console.note(f"{name}: only reading tells which bytes its samples are", "Not counted")
+    if asked["unknown"]:
+        names = ", ".join(asked["unknown"])
+        console.note(f"{names}: only reading tells which bytes samples are", "Not counted")
 
 
 def _as_json(simulation: Simulation, *, validates: bool) -> dict[str, Any]:

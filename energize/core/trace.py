@@ -43,6 +43,10 @@ making: ContextVar[int] = ContextVar("making")
 AHEAD = 256
 """Samples of object storage that are fetched before they are asked for, by who reads them."""
 
+READY = 32
+"""Items per worker that are read ahead where they are small: enough for hundreds of thousands of
+small ones a second."""
+
 MAX_ATTEMPTS = 256
 """How many samples in a row may fail at one position before it is an error: enough for encoders
 that leave out nine of ten, where one position in 10**11 needs more."""

@@ -29,6 +29,7 @@ from typing import Any, BinaryIO, Generic, TypeVar
 
 from energize.core.checks import check_processes
 from energize.core.stream import INFINITE, State
+from energize.core.trace import READY
 from energize.errors import ConfigError, LoaderError, WorkerDiedError
 from energize.loader.failures import FailureLog
 from energize.loader.lanes import LaneSet
@@ -47,10 +48,6 @@ from energize.loader.worker import STACKS, Task, on_leash, serve
 from energize.report.levels import NOTHING, Made
 
 T = TypeVar("T")
-
-DEFAULT_ITEMS = 32
-"""Items per worker that are read ahead where they are small: enough for hundreds of thousands of
-small ones a second."""
 
 _MEMORY = 0.7
 """How much of what was known of sizes is kept with each reply."""
@@ -509,7 +506,7 @@ class ReadAhead:
 
     def __init__(self, workers: int, items: int | None, size: int) -> None:
         self._workers, self._size = workers, size
-        self._items = (items or DEFAULT_ITEMS) * workers
+        self._items = (items or READY) * workers
         self._bytes = 0.0
         self.most = workers
         """The number of items."""

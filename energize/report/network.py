@@ -31,12 +31,11 @@ import numpy as np
 
 from energize.core.arrays import Int64Array
 from energize.core.dataset import IndexedDataset
-from energize.core.trace import AHEAD, Ahead, Trace
+from energize.core.trace import AHEAD, READY, Ahead, Trace
 from energize.data.files import IN_FLIGHT, Files, merged
 from energize.data.join import JoinedSource
 from energize.data.selection import PropertySource, source_labels
 from energize.errors import ConfigError, nearest
-from energize.loader.workers import DEFAULT_ITEMS
 
 _SECONDS = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0}
 _BYTES = {"B": 1.0, "kB": 1e3, "MB": 1e6, "GB": 1e9, "TB": 1e12}
@@ -71,6 +70,7 @@ _LIMITS = {
 }
 """What may limit, what is without it, and what to do."""
 
+Network = Mapping[str, float]
 Span = tuple[int, int]
 Request = tuple[int, int, int]
 """The turn of its process by which it is due, its bytes, and how many latencies it waits."""
@@ -99,8 +99,8 @@ def parsed_network(text: str) -> dict[str, float]:
         if not least <= network[name] <= most or (units is _WHOLE and network[name] % 1):
             kind = "a whole number" if units is _WHOLE else f"a number of {', '.join(units)}"
             [one] = (unit for unit, size in units.items() if size == 1)
-            bounds = f"from {least:g} to {most:g}{one}"
-            raise ConfigError(f"--network: {name} is {kind}, {bounds}; got {value!r}")
+            told = f"{name} is {kind}, from {least:g} to {most:g}{one}; got {value!r}"
+            raise ConfigError(f"--network: {told}")
     network["node"] = min(network["node"], network["ranks"])
     if (many := network["node"] * max(1, network["workers"])) > _PROCESSES:
         told = f"{many:g} processes on a node are more than {_PROCESSES}: fewer ranks or workers"
@@ -108,9 +108,7 @@ def parsed_network(text: str) -> dict[str, float]:
     return network
 
 
-def forecast_network(
-    dataset: IndexedDataset[Any], steps: int, network: Mapping[str, float]
-) -> dict[str, Any]:
+def forecast_network(dataset: IndexedDataset[Any], steps: int, network: Network) -> dict[str, Any]:
     """Return what the first `steps` batches, of all ranks, ask of a network; see `parsed_network`.
 
     The indices of shards are read. All is of one of the `nodes`. `played`: the samples that are
@@ -143,16 +141,15 @@ def forecast_network(
     many = math.ceil(max(_SAMPLES, _OF_PROCESS * readers) / each / share / stride) * stride
     whole = many >= steps
     start = (steps - many) // 2 // stride * stride
-    before, after, half, all_ = (
-        dataset.consumed(n) * share for n in (max(0, start), start + many, steps // 2, steps)
-    )
+    bounds = (max(0, start), start + many, steps // 2, steps)
+    before, after, half, end = (dataset.consumed(n) * share for n in bounds)
     known, given = _Known(dataset), {**network, "ahead": AHEAD, "most": IN_FLIGHT, "filled": 0.0}
     play = partial(_Node, known, range(min(many, steps)))
     run = first = play(given)
     if not whole:
         given["filled"] = float(new(half)[0].sum()) * first.wanted / max(1, first.samples)
         reads = np.maximum(after - before, 1e-9)
-        fresh = new(all_) / np.maximum(all_, 1e-9) / (new(reads) / reads)
+        fresh = new(end) / np.maximum(end, 1e-9) / (new(reads) / reads)
         play = partial(_Node, known, range(start, start + many), fresh=fresh.T.tolist())
         run = play(given)
     fetching, limit = play({**given, "step": 0}).between, None
@@ -160,7 +157,7 @@ def forecast_network(
         without = {name: play({**given, **other}).wait for name, (other, _) in _LIMITS.items()}
         halved = (name for name, wait in without.items() if wait <= run.wait / 2)
         limit = next(halved, min(without, key=lambda name: without[name]))
-    scale = 1.0 if whole else float(all_.sum()) / max(1, run.samples)
+    scale = 1.0 if whole else float(end.sum()) / max(1, run.samples)
     labels = source_labels(dataset.sources)
     return {
         "verdict": _verdict(network["step"], fetching, run, first, limit),
@@ -250,14 +247,7 @@ class _Node:
     they are first seen here.
     """
 
-    def __init__(
-        self,
-        known: _Known,
-        span: range,
-        network: Mapping[str, float],
-        *,
-        fresh: Sequence[Sequence[float]] = (),
-    ) -> None:
+    def __init__(self, known: _Known, span: range, network: Network, fresh: Any = ()) -> None:
         self._known, self._network, self._fresh = known, network, fresh
         self._filled, self._drawn = network["filled"], random.Random(0)  # noqa: S311
         self.samples = self.requests = self.looks = self.wanted = self.fetched = self.hit = 0
@@ -284,7 +274,7 @@ class _Node:
             queue, flight, turn = self._queues[lane], flights[lane], read[lane]
             while flight and flight[0] <= now:
                 heappop(flight)
-            ready = DEFAULT_ITEMS if network["workers"] else now >= asks
+            ready = READY if network["workers"] else now >= asks
             if begun[lane] == turn < min(len(self._lanes[lane]), taken[lane] + ready):
                 begun[lane] += 1
                 looks[lane](turn, partial(self._positions, lane))
@@ -305,9 +295,7 @@ class _Node:
                 read[lane] += self._ends[lane, turn] <= now
                 heappush(events, (max(now, self._ends[lane, turn]), lane))
             turn, worker = divmod(step, self._width)
-            takers = [
-                each for each in lanes[worker :: self._width] if turn < len(self._lanes[each])
-            ]
+            takers = [n for n in lanes[worker :: self._width] if turn < len(self._lanes[n])]
             if takers and now >= asks and all(read[each] > turn for each in takers):
                 waits.append(now - asks)
                 starts.append(now)
@@ -349,9 +337,7 @@ class _Node:
                 for head, span in known.before.get(path, ()):
                     heads[head][span] = due
                 self.looks += len(heads)
-                asked = [
-                    each for head in heads for each in self._asked(head, heads[head], index, 1)
-                ]
+                asked = [n for head, own in heads.items() for n in self._asked(head, own, index, 1)]
                 requests += [(due, 0, 0)] * len(heads) + asked
                 late = 2 if asked else 1
             requests += self._asked(path, spans, sample, late)
