@@ -159,16 +159,19 @@ def forecast_network(dataset: IndexedDataset[Any], steps: int, network: Network)
         limit = next(halved, min(without, key=lambda name: without[name]))
     scale = 1.0 if whole else float(end.sum()) / max(1, run.samples)
     labels = source_labels(dataset.sources)
+    # Of a long run in which little is new, that may be in the first stretch alone.
+    names = ("requests", "looks", "wanted", "fetched")
+    total = {n: max(getattr(first, n), round(getattr(run, n) * scale)) for n in names}
     return {
         "verdict": _verdict(network["step"], fetching, run, first, limit),
         "nodes": math.ceil(1 / share),
         "played": run.samples,
         "whole": whole,
-        "requests": round(run.requests * scale),
-        "looks": round(run.looks * scale),
-        "wanted_bytes": round(run.wanted * scale),
+        "requests": total["requests"],
+        "looks": total["looks"],
+        "wanted_bytes": total["wanted"],
         "cached_part": run.hit / max(1, run.wanted),
-        "fetched_bytes": round(run.fetched * scale),
+        "fetched_bytes": total["fetched"],
         "in_flight": run.in_flight,
         "fetch_seconds": fetching,
         "wait_seconds": run.wait,
