@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
+import numpy as np
 import typer
 from rich.filesize import decimal
 
-from energize.cli.console import Console, counted
+from energize.cli import mixes
+from energize.cli.console import Console, counted, progress_bar
+from energize.core.arrays import rows_by_value
+from energize.core.trace import AHEAD, Ahead
 from energize.data.nodecache import NodeCache
+from energize.errors import ConfigError
+from energize.report.forecast import indexed
 
 app = typer.Typer(no_args_is_help=True, help="Look at the node cache of this machine, empty it.")
 
@@ -19,6 +27,32 @@ def status() -> None:
     used, limit, free = (decimal(found[each]) for each in ("used", "limit", "free"))
     what = f"{counted(found['sections'], 'section')} of {counted(found['objects'], 'object')}"
     Console().say(f"{cache.folder}: {used} of at most {limit}, {what}; {free} free on its disk")
+
+
+@app.command()
+@mixes.takes_run
+def warm(
+    mix: mixes.MixPath,
+    run: mixes.Run,
+    *,
+    steps: Annotated[
+        int, typer.Option(min=1, help="For the first so many batches of all ranks together.")
+    ],
+) -> None:
+    """Fetch what the first steps of a run read, before it begins; nothing is decoded."""
+    dataset, console = run.read(mix), Console()
+    indexed(dataset, "cache warm")
+    if not any(source.remote for source in dataset.sources):
+        raise ConfigError(f"{mix} lies on this machine: there is nothing to fetch")
+    ahead, size = Ahead(dataset, samples=8 * AHEAD), max(1, AHEAD // int(dataset.consumed(1).sum()))
+    with progress_bar(console, "fetching") as advance:
+        for start in range(0, steps, size):
+            ahead(start, lambda turns: turns[turns < steps])
+            refs = dataset.refs(np.arange(start, min(start + size, steps)))
+            for number, rows in rows_by_value(refs.source):
+                dataset.sources[number].read(np.unique(refs.index[rows]))
+            advance(min(start + size, steps), steps)
+    status()
 
 
 @app.command()

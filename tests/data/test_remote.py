@@ -30,6 +30,7 @@ from energize import (
     prepare,
     write_shards,
 )
+from energize.cli.main import app
 from energize.compat.streaming import Stream
 from energize.data.files import is_url
 from energize.data.remote import path_of
@@ -163,6 +164,30 @@ def test_all_that_is_read_from_the_disk_is_read_from_a_store(tmp_path, monkeypat
                 assert keys(take(loader, 10)) == whole[at : at + 10]
                 state = loader.state_dict()
         assert "secret" not in json.dumps(state)
+
+
+@pytest.mark.jobs
+def test_each_byte_is_fetched_once(tmp_path, monkeypatch, capsys):
+    """Ahead, by a command, or by who reads; a new process of the machine fetches none again."""
+    here = mix_in(tmp_path / "store" / "bucket")
+    stored = sum(each.stat().st_size for each in here.parents[1].rglob("*") if each.is_file())
+    with store(tmp_path, monkeypatch) as (there, url):
+        mix = f"{there}/mixes/mix.yaml"
+        dataset = get_train_dataset(mix, batch_size=4)
+        opened = counts(url)["requests"]
+        assert opened <= 4 * 10
+        with loader_of(dataset, workers=2) as loader:
+            whole = keys(take(loader, 60))
+        fetched = counts(url)
+        assert 0 < fetched["bytes"] <= stored
+        warm = ["cache", "warm", mix, "--steps", "60", "--batch-size", "4"]
+        assert app(warm, standalone_mode=False) is None
+        assert "section" in capsys.readouterr().out
+        with loader_of(dataset) as loader:
+            assert keys(take(loader, 60)) == whole
+        assert counts(url)["bytes"] == fetched["bytes"]
+        with loader_of(get_train_dataset(here, batch_size=4)) as plain:
+            assert keys(take(plain, 60)) == whole
 
 
 @pytest.mark.jobs
