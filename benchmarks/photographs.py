@@ -25,12 +25,12 @@ _SMALLEST_CROP = 160
 _QUALITY = 85
 
 
-def prepared_folder(root: Path, samples: int) -> Path:
+def prepared_folder(root: Path, samples: int, side: int = SIDE) -> Path:
     """The folder of `samples` photographs below `root`; it is made when it is not there yet."""
-    folder = root / f"photographs-{samples}"
+    folder = root / (f"photographs-{samples}" + f"-{side}" * (side != SIDE))
     if not (folder / ".nv-meta").exists():
         shutil.rmtree(folder, ignore_errors=True)
-        write_shards(_samples(samples), folder, samples_per_shard=-(-samples // _SHARDS))
+        write_shards(_samples(samples, side), folder, samples_per_shard=-(-samples // _SHARDS))
         prepare(folder, split_ratios={"train": 1}, sample_type="CaptioningSample", overwrite=True)
     return folder
 
@@ -40,25 +40,29 @@ def shard_paths(folder: Path) -> list[str]:
     return sorted(map(str, folder.glob("*.tar")))
 
 
-def _samples(count: int) -> Iterator[dict[str, Any]]:
+def _samples(count: int, side: int) -> Iterator[dict[str, Any]]:
     """Random parts of photographs at random scales, mirrored or not, as JPEG."""
     photographs = {name: getattr(data, name)() for name in _PHOTOGRAPHS}
     random = np.random.default_rng(0)
     for number in range(count):
         name = _PHOTOGRAPHS[random.integers(len(_PHOTOGRAPHS))]
-        jpeg = _jpeg(_crop(photographs[name], random))
+        jpeg = _jpeg(_crop(photographs[name], random, side))
         caption = f"photograph {number}: a part of {name}"
         yield {"__key__": f"{number:08d}", "jpg": jpeg, "txt": caption}
 
 
-def _crop(photograph: np.ndarray[Any, Any], random: np.random.Generator) -> PIL.Image.Image:
+def _crop(
+    photograph: np.ndarray[Any, Any], random: np.random.Generator, width_and_height: int
+) -> PIL.Image.Image:
     height, width = photograph.shape[:2]
     side = int(random.integers(_SMALLEST_CROP, min(height, width) + 1))
     top, left = random.integers(height - side + 1), random.integers(width - side + 1)
     pixels = photograph[top : top + side, left : left + side]
     if random.integers(2):
         pixels = pixels[:, ::-1]
-    return PIL.Image.fromarray(np.ascontiguousarray(pixels)).resize((SIDE, SIDE))
+    return PIL.Image.fromarray(np.ascontiguousarray(pixels)).resize(
+        (width_and_height, width_and_height)
+    )
 
 
 def _jpeg(image: PIL.Image.Image) -> bytes:
