@@ -40,7 +40,7 @@ making: ContextVar[int] = ContextVar("making")
 
 # How items are read, and samples that fail.
 
-AHEAD = 256
+AHEAD = 1024
 """Samples of object storage that are fetched before they are asked for, by who reads them."""
 
 READY = 32
@@ -384,9 +384,12 @@ class Ahead:
         self._told, self._samples, self._expected = told or partial(expect, dataset), samples, 0
         self._far = told is not None or any(source.remote for source in dataset.sources)
         self._each = max(1.0, dataset.consumed(1).sum()) if self._far else 1.0
+        self._sources = [source for source in dataset.sources if source.remote]
 
     def __call__(self, turn: int, positions: Callable[[Int64Array], Int64Array]) -> None:
         """Expect the items from `turn` on to be asked for; `positions` are those at turns."""
+        for source in self._sources:
+            source.expect_more()
         until = turn + max(1, int(self._samples / self._each))
         begin = max(turn, self._expected)
         if not self._far or begin >= until or until - begin < (until - turn) // 4:

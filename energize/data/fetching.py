@@ -116,7 +116,13 @@ def plan(url: str, found: Stat | None, starts: Sequence[int], stops: Sequence[in
     Numbers below 0 count from its end, and so does 0 where a range ends. What fails is told when it
     is read.
     """
-    _sidecar().send(None, "plan", url, found and tuple(found), _spans(starts, stops))
+    spans = _spans(starts, stops)
+    if found is not None and spans:
+        cache, key = _cache(), key_of(url, *found)
+        spans = [span for span in spans if not cache.holds(key, *span)]
+        if not spans:
+            return
+    _sidecar().send(None, "plan", url, found and tuple(found), spans)
 
 
 def write(url: str, data: bytes | Path) -> None:

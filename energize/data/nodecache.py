@@ -121,6 +121,15 @@ class NodeCache:
             data = section.read(start, stop)
         return data
 
+    def holds(self, key: str, start: int, stop: int) -> bool:
+        """Return whether the bytes should be there, without a look at them or at what is new."""
+        for begin, end in _cut(start, stop, _SECTION):
+            known = key, begin // _SECTION
+            section = self._open.get(known) or self._section(*known)
+            if section is None or any(crc < 0 for _, _, crc in section._covering(begin, end)):
+                return False
+        return True
+
     def missing(self, key: str, start: int, stop: int) -> list[Range]:
         """Return in which ranges the bytes of an object are not there."""
         gaps: list[Range] = []

@@ -241,7 +241,7 @@ class Sidecar:
         self._cache, self._told, self._young = cache, 0.0, time.monotonic() + 1
         self._slots, self._stores = _Slots(), dict[tuple[str, ...], Any]()
         self._looked = dict[str, asyncio.Future[Any]]()
-        self._flying = dict[tuple[Any, ...], asyncio.Task[Any]]()
+        self._flying = dict[tuple[str, bool], dict[tuple[int, int], asyncio.Task[Any]]]()
         self._seconds: deque[float] = deque(maxlen=200)
         self._slow, self._count = float(_ANSWER), 0
 
@@ -291,10 +291,10 @@ class Sidecar:
             look = planned or time.monotonic() < self._young
             until = time.monotonic() + _DEADLINE / 2
 
-            async def get() -> memoryview:
-                data = memoryview(await store.get(path, begin, end, found[1]))
-                if len(data) != end - begin:
-                    raise EOFError(f"{len(data)} bytes came of {end - begin}")
+            async def get(first: int = begin, last: int = end) -> memoryview:
+                data = memoryview(await store.get(path, first, last, found[1]))
+                if len(data) != last - first:
+                    raise EOFError(f"{len(data)} bytes came of {last - first}")
                 return data
 
             async def keep() -> Any:
@@ -302,24 +302,33 @@ class Sidecar:
                 if carried:
                     return await self._hedged(get)
                 with self._cache.claim(key, begin, end) or nullcontext() as claim:
-                    if look and not self._cache.missing(key, begin, end):
+                    gaps = self._cache.missing(key, begin, end) if look else [(begin, end)]
+                    if not gaps:
                         return None
                     look = True
                     if claim is None and time.monotonic() < until:
                         raise _Elsewhere
-                    data = await self._hedged(get)
-                    return None if self._cache.write(key, begin, data) or planned else data
+                    first, last = gaps[0][0], gaps[-1][1]
+                    data = await self._hedged(partial(get, first, last))
+                    if self._cache.write(key, first, data) or planned:
+                        return None
+                    return data if (first, last) == (begin, end) else await self._hedged(get)
 
             return await self._answer(url, store, keep, _DEADLINE, (name, planned))
 
-        def sent(begin: int, end: int) -> asyncio.Task[Any]:
-            name = key, begin, end, carried
-            if name not in self._flying:
-                task = self._flying[name] = asyncio.create_task(piece(name, begin, end))
-                task.add_done_callback(lambda _: self._flying.pop(name))
+        flying = self._flying.setdefault((key, carried), {})
+
+        async def sent(begin: int, end: int) -> Any:
+            """Return these bytes, perhaps as a part of what is on its way already."""
+            run = next((run for run in flying if run[0] <= begin and end <= run[1]), (begin, end))
+            name = key, *run, carried
+            if run not in flying:
+                flying[run] = asyncio.create_task(piece(name, begin, end))
+                flying[run].add_done_callback(lambda _: flying.pop(run))
             elif not planned:
                 self._slots.hurry(name)
-            return self._flying[name]
+            data = await flying[run]
+            return None if data is None else data[begin - run[0] : end - run[0]]
 
         runs = list(merged(spans))
         got = await asyncio.gather(*(sent(*run) for run in runs))

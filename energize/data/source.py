@@ -171,6 +171,9 @@ class Source(IndexedDataset[T_co]):
     def expect(self, indices: Int64Array) -> None:
         """Have these samples fetched, which will be read soon; wait for nothing."""
 
+    def expect_more(self) -> None:
+        """Have those fetched of which it was not known where they lie when they were expected."""
+
     def where(self, index: int) -> str:
         """Return where sample `index` is, for messages."""
         return f"{self.name}, sample {index}"
@@ -431,6 +434,10 @@ class ShardedSource(Source[T_co]):
             with suppress(OSError, DatasetError):  # told when they are read
                 if not self._expect_shard(shard, np.unique(numbers[rows]).tolist()):
                     self._unknown.append(np.concatenate(coming)[rows])
+
+    def expect_more(self) -> None:
+        if self._unknown:
+            self.expect(np.zeros(0, dtype=np.int64))
 
     def _expect_shard(self, shard: int, numbers: list[int]) -> bool:
         """Have samples of one shard fetched, numbers ascending, or what tells where they lie: then
