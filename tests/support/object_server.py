@@ -33,7 +33,7 @@ PAGE = 1000
 
 # Each may be set while it runs. `answer` is given to everything, "403 AccessDenied" say;
 # `mute` is whether a connection is taken and nothing said, `seconds` how long a slow answer takes.
-FAULTS = {
+FAULTS: dict[str, Any] = {
     "latency": 0.0,
     "errors": 0.0,
     "truncated": 0.0,
@@ -48,7 +48,8 @@ class Store:
     """The files of a folder, the faults, and what was counted."""
 
     def __init__(self, root: Path, **faults: Any) -> None:
-        self.root, self.faults, self.counts = root, FAULTS | faults, Counter()
+        self.root, self.faults = root, FAULTS | faults
+        self.counts = Counter[str]()
         self.tags: dict[str, tuple[tuple[int, int, int], str]] = {}
         self.uploads: dict[str, dict[int, bytes]] = {}
         self.random = random.Random(3)
@@ -173,7 +174,7 @@ class Store:
     def happens(self, fault: str) -> bool:
         found = self.random.random() < self.faults[fault]
         self.counts[fault] += found
-        return found
+        return bool(found)
 
 
 def _put(path: Path, body: bytes) -> None:
@@ -261,11 +262,12 @@ def object_server(root: str | os.PathLike[str], port: int = 0, **faults: Any) ->
         cwd=Path(__file__).parents[2],
     )
     try:
+        assert process.stdout is not None
         yield process.stdout.readline().decode().strip()
     finally:
         process.kill()
         process.wait()
-        process.stdout.close()
+        process.communicate()
 
 
 def counts(url: str) -> dict[str, int]:
