@@ -314,6 +314,18 @@ class JoinedSource(Source[Raw]):
         rows = [] if first is None else np.flatnonzero(self.matches[:, 0] == first).tolist()
         return rows[0] if rows else None
 
+    @property
+    def remote(self) -> bool:
+        return any(part.remote for part in self.parts)
+
+    def expect(self, indices: Int64Array) -> None:
+        for part, wanted in zip(self.parts, self.matches[indices].T, strict=True):
+            part.expect(wanted[wanted >= 0])
+
+    def expect_more(self) -> None:
+        for part in self.parts:
+            part.expect_more()
+
     def read(self, indices: Int64Array) -> list[Raw | Failed]:
         columns: list[list[Any]] = []
         for part, wanted in zip(self.parts, self.matches[indices].T, strict=True):

@@ -262,6 +262,16 @@ class PropertySource(Source[T_co]):
     def count(self) -> int:
         return len(self.rows)
 
+    @property
+    def remote(self) -> bool:
+        return self.source.remote
+
+    def expect(self, indices: Int64Array) -> None:
+        self.source.expect(self.rows[indices])
+
+    def expect_more(self) -> None:
+        self.source.expect_more()
+
     @cached_property
     def identity(self) -> str:
         chosen_by = [self.selection.by, self.selection.name, self.rows_digest]
