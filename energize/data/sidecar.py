@@ -268,9 +268,9 @@ class Sidecar:
                 self._answer(url, store, partial(store.stat, path), _ANSWER)
             )
             self._looked[url] = look
-            found = await look
             # What nobody has asked for soon may be another one when it is asked for.
             asyncio.get_running_loop().call_later(_ANSWER, self._looked.pop, url, None)
+            found = await look
         size, asked = found[0], []
         for start, stop in spans or [(0, 0)]:
             begin = max(0, start + size) if start < 0 else start
