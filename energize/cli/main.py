@@ -21,6 +21,7 @@ from energize.cli.prepare import prepare, prepare_media
 from energize.data import trust as trusting
 from energize.data.files import Documents, os_errors_as
 from energize.data.manifest import dump_manifest, manifest_path, read_manifest
+from energize.data.remote import path_of
 from energize.data.stores import open_store
 from energize.data.writing import write_new
 from energize.errors import (
@@ -130,7 +131,10 @@ def schema(
 
 @app.command()
 def manifest(
-    mix: Annotated[Path, typer.Argument(metavar="MIX", help="A metadataset, a .yaml file.")],
+    mix: Annotated[
+        Path,
+        typer.Argument(metavar="MIX", parser=path_of, help="A metadataset, a .yaml file."),
+    ],
 ) -> None:
     """Write the small files of all folders of a mix into one beside it, for runs of many ranks.
 
