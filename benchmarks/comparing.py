@@ -77,7 +77,9 @@ class Comparison:
                     )
 
 
-def run_module(python: str, module: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+def run_module(
+    python: str, module: str, *arguments: str, seconds: float = _SECONDS
+) -> subprocess.CompletedProcess[str]:
     """Run a module of this repository in a new process, with what it writes as text."""
     return subprocess.run(
         [python, "-m", module, *arguments],
@@ -86,7 +88,7 @@ def run_module(python: str, module: str, *arguments: str) -> subprocess.Complete
         env=os.environ | {"OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
-        timeout=_SECONDS,
+        timeout=seconds,
         check=False,
     )
 

@@ -1,7 +1,7 @@
-"""Two epochs of photographs in an object store, beside the same from a local folder, of energize and
-of others that read such stores.
+"""Two epochs of photographs in an object store, beside the same from a local folder: energize and
+other libraries that read such stores.
 
-    python -m benchmarks.object_storage --runs 3 --energon PYTHON --streaming PYTHON --litdata PYTHON
+    python -m benchmarks.object_storage --runs 3 --streaming PYTHON --litdata PYTHON
 
 The store answers on loopback, each request `--latency` seconds late.
 """
@@ -13,11 +13,12 @@ import json
 import os
 import shutil
 import statistics
+import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,7 @@ from rich.table import Table
 from benchmarks.comparing import failure, run_module
 from benchmarks.loading import _machine
 from benchmarks.object_storage_measuring import ENDPOINT, OPENERS, Asked, Epoch, Measured
-from benchmarks.photographs import prepared_folder, shard_paths
+from benchmarks.photographs import prepared_folder
 from tests.support.object_server import object_server
 
 _BUCKET = "bucket"
@@ -37,7 +38,7 @@ _LARGE = 960
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
-    """What is read; `side` of the photographs, `part` of the samples, as larger ones take longer."""
+    """What is read: photographs of `side`, a `part` of the samples where they are large."""
 
     side: int = 256
     decoded: bool
@@ -82,69 +83,57 @@ def run(arguments: argparse.Namespace, console: Console) -> dict[str, dict[str, 
             continue
         count = int(arguments.samples * case.part)
         folder = prepared_folder(Path(arguments.data) / _BUCKET, count, case.side)
-        _write_others(folder, {name: pythons[name] for name in named if name in _WRITTEN}, count)
+        asked = Asked(
+            data=str(folder),
+            key=f"{_BUCKET}/{folder.name}",
+            remote=False,
+            decoded=case.decoded,
+            full=False,
+            workers=case.workers,
+            samples=count,
+            cache="",
+            server=0,
+        )
+        for name in named:
+            _write(name, pythons[name], asked)
         rounds = found[title] = {name: [] for name in libraries}
         for _ in range(arguments.runs):
             for name in libraries:
                 try:
-                    rounds[name].append(_round(name, pythons, folder, case, count, arguments))
-                except RuntimeError as error:
+                    rounds[name].append(_round(name, pythons, asked, arguments.latency))
+                except (RuntimeError, subprocess.TimeoutExpired) as error:
                     lines = str(error).strip().splitlines()
-                    console.print(f"[red]{name} is left out[/]: {lines[-1][:300]}")
+                    console.print(f"[red]{name} fails[/]: {lines[-1][:300]}")
         console.print(_table(title, case, {name: each for name, each in rounds.items() if each}))
     return found
 
 
 _PEERS = ("energon", "streaming", "litdata")
-_WRITTEN = ("streaming", "litdata")
 _SUFFIXES = {"streaming": "mds", "litdata": "litdata"}
+"""Those that read formats of their own, and what the names of their folders end with."""
+
+_SECONDS = 180
+"""What one measurement may take."""
 
 
-def _write_others(folder: Path, pythons: Mapping[str, str], count: int) -> None:
-    """Write the same photographs in the formats of others, once."""
-    for name, python in pythons.items():
-        written = folder.with_name(f"{folder.name}.{_SUFFIXES[name]}")
-        if not (written / "index.json").exists():
-            shutil.rmtree(written, ignore_errors=True)
-            asked = Asked(
-                data=str(folder),
-                key="",
-                remote=False,
-                decoded=False,
-                full=False,
-                workers=0,
-                samples=count,
-                cache="",
-                server=0,
-            )
-            _module(python, name, asked, "write")
+def _write(name: str, python: str, asked: Asked) -> None:
+    """Write the same photographs in the format of another library, once."""
+    written = Path(f"{asked.data}.{_SUFFIXES.get(name)}")
+    if name in _SUFFIXES and not (written / "index.json").exists():
+        shutil.rmtree(written, ignore_errors=True)
+        _module(python, name, asked, "write")
 
 
-def _round(
-    name: str,
-    pythons: Mapping[str, str],
-    folder: Path,
-    case: Case,
-    count: int,
-    arguments: argparse.Namespace,
-) -> Round:
-    both = {}
+def _round(name: str, pythons: Mapping[str, str], asked: Asked, latency: float) -> Round:
+    both, folder = {}, Path(asked.data)
     for remote in (False, True):
-        with _store(folder.parent.parent, arguments.latency) as server, _empty() as cache:
+        with _store(folder.parent.parent, latency) as server, _empty() as cache:
             _warm_page_cache(folder)
-            asked = Asked(
-                data=str(folder),
-                key=f"{_BUCKET}/{folder.name}",
-                remote=remote,
-                decoded=case.decoded,
-                full="all shuffled" in name,
-                workers=case.workers,
-                samples=count,
-                cache=cache,
-                server=server,
+            each = replace(
+                asked, remote=remote, full="all shuffled" in name, cache=cache, server=server
             )
             os.environ["ENERGIZE_CACHE"] = cache
-            said = _module(pythons.get(name, sys.executable), name, asked)
+            said = _module(pythons.get(name, sys.executable), name, each)
         read = json.loads(said.splitlines()[-1])
         both[remote] = Measured(**read | {"epochs": [Epoch(**each) for each in read["epochs"]]})
     local, far = both[False], both[True]
@@ -156,7 +145,7 @@ def _round(
 
 def _module(python: str, name: str, asked: Asked, *more: str) -> str:
     module = "benchmarks.object_storage_measuring"
-    done = run_module(python, module, name, json.dumps(asdict(asked)), *more)
+    done = run_module(python, module, name, json.dumps(asdict(asked)), *more, seconds=_SECONDS)
     if done.returncode:
         raise failure(done)
     return done.stdout
@@ -165,7 +154,11 @@ def _module(python: str, name: str, asked: Asked, *more: str) -> str:
 @contextmanager
 def _store(root: Path, latency: float) -> Iterator[int]:
     """A store of the folder, which the environment names; its process."""
-    own = {"AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b", "AWS_DEFAULT_REGION": "us-east-1"}
+    own = {
+        "AWS_ACCESS_KEY_ID": "a",
+        "AWS_SECRET_ACCESS_KEY": "b",
+        "AWS_DEFAULT_REGION": "us-east-1",
+    }
     with object_server(root, latency=latency) as url:
         os.environ.update(own | {ENDPOINT: url, "AWS_ALLOW_HTTP": "true"})
         yield _children()[-1]
@@ -194,7 +187,7 @@ def _warm_page_cache(folder: Path) -> None:
 def _table(title: str, case: Case, rounds: Mapping[str, list[Round]]) -> Table:
     some = next(iter(rounds.values()))
     count = some[0].local.epochs[0].samples
-    table = Table(title=f"{title}: {count:,} samples an epoch, {len(some)} runs")
+    table = Table(title=f"{title}: {count:,} samples an epoch, {len(some)} run(s)")
     for heading in _COLUMNS:
         table.add_column(heading, justify="right" if heading else "left", no_wrap=not heading)
     for name, each in rounds.items():
@@ -209,7 +202,8 @@ def _median(rounds: list[Round], value: Callable[[Round], float]) -> float:
 def _spread(epoch: int) -> Callable[[list[Round]], str]:
     def shown(rounds: list[Round]) -> str:
         ratios = [each.ratio(epoch) for each in rounds]
-        return f"{statistics.median(ratios):.2f} ({min(ratios):.2f}-{max(ratios):.2f})"
+        spread = f" ({min(ratios):.2f}-{max(ratios):.2f})" if len(ratios) > 1 else ""
+        return f"{statistics.median(ratios):.2f}{spread}"
 
     return shown
 
@@ -269,6 +263,7 @@ def _parsed(argv: list[str] | None) -> argparse.Namespace:
 
 
 def main(argv: list[str] | None = None) -> None:
+    """Measure what the arguments say."""
     arguments = _parsed(argv)
     console = Console(width=max(Console().width, 160))
     machine: dict[str, Any] = _machine()

@@ -2,8 +2,8 @@
 
     python -m benchmarks.object_storage_measuring LIBRARY CASE
 
-prints one JSON line; with the word `write` after it, the data are written in the library's own format
-first. It needs the standard library and the one it measures.
+prints one JSON line; with the word `write` after it, the data are written in the format of the
+library instead. It needs the standard library and the one it measures.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ ENDPOINT = "AWS_ENDPOINT_URL"
 _TICKS = 100
 _BATCH = 32
 _SHARD = 8_000_000
-"""Bytes of a shard of those formats that are written here, about those of the tar files."""
+"""Bytes of a shard of formats that are written here, about those of the tar files."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Asked:
     """What is asked of a library: two shuffled epochs of `samples` photographs.
 
-    `data`: the folder, of which `remote` says whether its copy in the store is read, as the object
-    `key`; `decoded`: whether batches of pixels are asked for, or single samples as bytes; `full`:
-    whether the whole epoch is shuffled, and not runs of 100 neighbours through a buffer; `cache`: an
-    empty folder; `server`: the process of the store.
+    `data`: the folder, which is `key` in the store; `remote`: whether it is read from there;
+    `decoded`: whether batches of pixels are asked for, or single samples as bytes; `full`: whether
+    the whole epoch is shuffled, and not runs of 100 neighbours through a buffer; `cache`: an empty
+    folder; `server`: the process of the store.
     """
 
     data: str
@@ -98,15 +98,15 @@ def _energize(asked: Asked) -> Iterator[Any]:
 
 
 def _energon(asked: Asked) -> Iterator[Any]:
-    """Its remote paths are those of the multi-storage client, here with a cache."""
+    """Its remote paths are those of the multi-storage client, here without its cache: that asks the
+    store for the version before each read, and gave cut files where it was told not to.
+    """
     settings = Path(asked.cache) / "msc.yaml"
     provider = {
         "type": "s3",
         "options": {"base_path": "", "endpoint_url": os.environ.get(ENDPOINT)},
     }
-    profile = {"storage_provider": provider, "caching_enabled": True}
-    cache = {"size": "10G", "location": f"{asked.cache}/msc"}
-    settings.write_text(json.dumps({"profiles": {"store": profile}, "cache": cache}))
+    settings.write_text(json.dumps({"profiles": {"store": {"storage_provider": provider}}}))
     os.environ["MSC_CONFIG"] = str(settings)
     energon: Any = import_module("megatron.energon")
     encoder = energon.DefaultTaskEncoder()
@@ -151,6 +151,10 @@ def _streaming(asked: Asked) -> Iterator[Any]:
         shuffle=True,
         batch_size=_BATCH,
     )
+    for (
+        stream
+    ) in dataset.streams:  # workers would share the connection that read the index, and hang
+        stream._downloader.clean_up()
     return _loaded(dataset, asked, import_module("torch.utils.data").DataLoader)
 
 
@@ -285,7 +289,7 @@ def main(library: str, asked: Asked) -> Measured:
 
 
 def _spent(server: int) -> dict[str, float]:
-    """CPU seconds by what processes do, those that have ended with those that started them; bytes of
+    """CPU seconds by what processes do, those of children that have ended with them; bytes of
     memory at most.
     """
     parents: dict[int, int] = {}

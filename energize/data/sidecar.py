@@ -397,7 +397,7 @@ class Sidecar:
             self._seconds.append(time.monotonic() - start)
             self._count += 1
             if self._count % 20 == 0:
-                self._slow = max(0.1, 2 * quantiles(self._seconds, n=20)[-1])
+                self._slow = max(0.5, 2 * quantiles(self._seconds, n=20)[-1])
             return data
         finally:
             for task in tasks:
