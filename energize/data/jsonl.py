@@ -10,14 +10,14 @@ from __future__ import annotations
 
 import os
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from energize.core.description import digest
 from energize.core.trace import Failed
-from energize.data.files import Files, files_at, own_errors, read_entries
+from energize.data.files import Files, Ranges, files_at, own_errors, read_entries
 from energize.data.remote import path_of
 from energize.data.rows import FieldSource, Row, parsed_row
 from energize.data.source import ShardedSource, Window
@@ -198,17 +198,10 @@ class JsonlSource(ShardedSource[dict[str, Any]], FieldSource[dict[str, Any]]):
 
     def stored(self, numbers: Sequence[int]) -> list[bytes]:
         """Return the bytes of these lines, numbers ascending, with what is around their JSON."""
-        path, index = str(self.path), jsonl_index_path(str(self.path))
-        self._files.know(index)
-        bounds = [RANGE.unpack(data) for data in self._entries(numbers)]
-        for number, (start, stop) in zip(numbers, bounds, strict=True):
-            if not start < stop <= self.stored_bytes:
-                raise _disagreement(path, f"sample {number} is said to be bytes {start} to {stop}")
-        # The byte before tells whether a line starts here at all.
-        starts, stops = [max(0, start - 1) for start, _ in bounds], [stop for _, stop in bounds]
-        texts = []
-        found = self._files.read_ranges(path, starts, stops)
-        for number, text in zip(numbers, found, strict=True):
+        path, texts = str(self.path), []
+        self._files.know(jsonl_index_path(path))
+        [ranges] = self._ranges_of(0, numbers)
+        for number, text in zip(numbers, self._files.read_ranges(*ranges), strict=True):
             if number and text[:1] != b"\n":
                 raise _disagreement(path, f"no line starts where sample {number} does")
             if b"\n" in text.strip():
@@ -216,25 +209,15 @@ class JsonlSource(ShardedSource[dict[str, Any]], FieldSource[dict[str, Any]]):
             texts.append(text[1:] if number else text)
         return texts
 
-    def _expect_shard(self, shard: int, numbers: list[int]) -> bool:
-        path, index = str(self.path), jsonl_index_path(str(self.path))
-        if not self._asked:
-            self._asked.append(index)
-            self._files.plan(index, [], [])
-            return False
-        bounds = [RANGE.unpack(data) for data in self._entries(numbers)]
-        self._files.plan(path, [max(0, each[0] - 1) for each in bounds], [e[1] for e in bounds])
-        return True
+    def _ranges_before(self, shard: int) -> list[Ranges]:
+        return [(jsonl_index_path(str(self.path)), [], [])]
 
-    @cached_property
-    def _asked(self) -> list[str]:
-        return []
-
-    def _entries(self, numbers: Sequence[int]) -> Iterator[bytes]:
-        return read_entries(
-            self._files, jsonl_index_path(str(self.path)), numbers, ENTRY, RANGE.size
-        )
-
-    @cached_property
-    def _files(self) -> Files:
-        return files_at(self.path)
+    def _ranges_of(self, shard: int, numbers: Sequence[int]) -> list[Ranges]:
+        path = str(self.path)
+        entries = read_entries(self._files, jsonl_index_path(path), numbers, ENTRY, RANGE.size)
+        bounds = [RANGE.unpack(data) for data in entries]
+        for number, (start, stop) in zip(numbers, bounds, strict=True):
+            if not start < stop <= self.stored_bytes:
+                raise _disagreement(path, f"sample {number} is said to be bytes {start} to {stop}")
+        # The byte before tells whether a line starts here at all.
+        return [(path, [max(0, start - 1) for start, _ in bounds], [stop for _, stop in bounds])]

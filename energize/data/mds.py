@@ -9,7 +9,7 @@ import os
 import pickle
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from decimal import Decimal
 from functools import cached_property, partial
 from itertools import accumulate, pairwise
@@ -34,7 +34,7 @@ from energize.core.description import digest
 from energize.core.lazy import optional_module
 from energize.core.trace import Failed
 from energize.core.validation import Listed, load_json, parse_json, read_document
-from energize.data.files import Files, Recent, files_at, own_errors
+from energize.data.files import Ranges, Recent, own_errors
 from energize.data.media import open_image
 from energize.data.nv_meta import is_inside
 from energize.data.remote import path_of
@@ -526,7 +526,7 @@ class MdsSource(ShardedSource[dict[str, Any]]):
             self._decoded(shard, number, text) for number, text in zip(numbers, texts, strict=True)
         ]
 
-    def _offsets(self, entry: MdsShard, numbers: list[int]) -> tuple[list[int], list[int]]:
+    def _offsets(self, entry: MdsShard, numbers: Sequence[int]) -> tuple[list[int], list[int]]:
         """Return where samples start and end."""
         part, at = entry.parts[0], [4 * (number + 1) for number in numbers]
         if self._files.remote:
@@ -543,25 +543,21 @@ class MdsSource(ShardedSource[dict[str, Any]]):
     def _tables(self) -> Recent[str, bytes]:
         return Recent(_TABLE_BYTES, len)
 
-    def _expect_shard(self, shard: int, numbers: list[int]) -> bool:
+    def _ranges_before(self, shard: int) -> list[Ranges]:
         entry = self.entries[shard]
-        (head, packed), (data, _) = entry.parts[0], entry.parts[-1]
-        path, known = self._path(head), shard in self._looked_at
-        if packed is not None or self.validate_hash is not None:
-            whole = [each for part in entry.parts for each in part if each is not None]
-            for each in (whole if packed is None else [packed]) if not known else ():
-                self._files.plan(self._path(each), [], [])
-        elif path in self._asked:
-            self._files.plan(self._path(data), *self._offsets(entry, numbers))
-        else:
-            self._asked.add(path)
-            self._files.plan(path, [0], [min(4 * (entry.samples + 2) + _HEADER, head.size)])
-            return False
-        return True
+        head, packed = entry.parts[0]
+        if packed is not None:
+            return [(self._path(packed), [], [])]
+        if self.validate_hash is not None:
+            return [(self._path(raw), [], []) for raw, _ in entry.parts]
+        return [(self._path(head), [0], [min(4 * (entry.samples + 2) + _HEADER, head.size)])]
 
-    @cached_property
-    def _asked(self) -> set[str]:
-        return set()
+    def _ranges_of(self, shard: int, numbers: Sequence[int]) -> list[Ranges]:
+        entry = self.entries[shard]
+        data, packed = entry.parts[-1]
+        if packed is not None or self.validate_hash is not None:
+            return []
+        return [(self._path(data), *self._offsets(entry, numbers))]
 
     def _decoded(self, shard: int, number: int, data: bytes) -> dict[str, Any] | Failed:
         where = self._where(shard, number)
@@ -654,10 +650,6 @@ class MdsSource(ShardedSource[dict[str, Any]]):
     @cached_property
     def _folder(self) -> str:
         return str(self.path / self.split)
-
-    @cached_property
-    def _files(self) -> Files:
-        return files_at(self._folder)
 
     @cached_property
     def _unpacked(self) -> Recent[str, memoryview]:

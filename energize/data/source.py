@@ -19,7 +19,7 @@ from energize.core.columns import Column
 from energize.core.dataset import IndexedDataset
 from energize.core.rng import derive, hash_positions
 from energize.core.trace import Failed, Reading, SamplePlace
-from energize.data.files import again, is_url, os_errors_as, told
+from energize.data.files import Files, Ranges, again, files_at, is_url, os_errors_as, told
 from energize.errors import (
     ColumnError,
     ConfigError,
@@ -428,22 +428,43 @@ class ShardedSource(Source[T_co]):
         return is_url(self.location)
 
     def expect(self, indices: Int64Array) -> None:
-        coming, self._unknown[:] = [*self._unknown, indices], []
-        shards, numbers = self._located(self._stored(np.concatenate(coming)))
+        coming, self._unknown[:] = np.concatenate([*self._unknown, indices]), []
+        shards, numbers = self._located(self._stored(coming))
         for shard, rows in rows_by_value(shards):
             with suppress(OSError, DatasetError):  # told when they are read
-                if not self._expect_shard(shard, np.unique(numbers[rows]).tolist()):
-                    self._unknown.append(np.concatenate(coming)[rows])
+                if known := shard in self._asked:
+                    ranges = self._ranges_of(shard, np.unique(numbers[rows]).tolist())
+                else:
+                    ranges = self._ranges_before(shard)
+                    self._asked.add(shard)
+                for each in ranges:
+                    self._files.plan(*each)
+                self._unknown.extend([] if known or not ranges else [coming[rows]])
 
     def expect_more(self) -> None:
         if self._unknown:
             self.expect(np.zeros(0, dtype=np.int64))
 
-    def _expect_shard(self, shard: int, numbers: list[int]) -> bool:
-        """Have samples of one shard fetched, numbers ascending, or what tells where they lie: then
-        it is False, and they are to be asked for again.
+    def _ranges_before(self, shard: int) -> Sequence[Ranges]:
+        """Return what is read of a shard before it is known where its samples lie, as for
+        `Files.plan`; nothing if only reading tells.
         """
-        return True
+        return ()
+
+    def _ranges_of(self, shard: int, numbers: Sequence[int]) -> Sequence[Ranges]:
+        """Return where samples of one shard lie, numbers ascending; nothing if what is read before
+        has them.
+        """
+        return ()
+
+    @cached_property
+    def _files(self) -> Files:
+        return files_at(self.location)
+
+    @cached_property
+    def _asked(self) -> set[int]:
+        """Shards that samples were expected of."""
+        return set()
 
     @cached_property
     def _unknown(self) -> list[Int64Array]:

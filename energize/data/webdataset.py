@@ -22,7 +22,7 @@ from energize.core.description import digest
 from energize.core.trace import Failed
 from energize.data import tar
 from energize.data.columns import PreparedColumns, column_command
-from energize.data.files import Files, exists, files_at, own_errors, read_entries
+from energize.data.files import Files, Ranges, exists, files_at, own_errors, read_entries
 from energize.data.nv_meta import ShardRecord, read_info, read_records, read_splits
 from energize.data.remote import path_of
 from energize.data.source import ShardedSource, narrowed
@@ -83,7 +83,7 @@ class ShardReader:
 
     def read(self, numbers: Sequence[int]) -> list[dict[str, Any] | Failed]:
         """Return these samples, numbers ascending; each a new dict, or why there is none."""
-        starts, ends = self.ranges(numbers)
+        _, starts, ends = self.ranges(numbers)
         stops = self._ranges(numbers)[1] if self.record is None else ends
         expected = None
         if self.checksums:
@@ -104,12 +104,12 @@ class ShardReader:
             samples.append(sample)
         return samples
 
-    def ranges(self, numbers: Sequence[int]) -> tuple[list[int], list[int]]:
+    def ranges(self, numbers: Sequence[int]) -> Ranges:
         """Return the bytes that are read for these samples, numbers ascending."""
         starts, stops = self._ranges(numbers)
         if self.record is None:
             stops = [min(stop + tar.NAME_BYTES, self.size) for stop in stops]
-        return starts, stops
+        return self.path, starts, stops
 
     def _checked(
         self, sample: dict[str, Any] | Failed, number: int, data: bytes, end: int
@@ -419,15 +419,12 @@ class WebdatasetSource(ShardedSource[dict[str, Any]]):
     def _read_shard(self, shard: int, numbers: list[int]) -> list[dict[str, Any] | Failed]:
         return self._reader(shard).read(numbers)
 
-    def _expect_shard(self, shard: int, numbers: list[int]) -> bool:
-        files, path = self._files, f"{self._root}/{self.shards[shard]}"
-        if shard not in self._readers and path not in self._asked:
-            self._asked.add(path)
-            files.plan(index_path(path), [], [])
-            files.plan(path, [0, -tar.END_BYTES], [tar.END_BYTES, 0])
-            return False
-        files.plan(path, *self._reader(shard).ranges(numbers))
-        return True
+    def _ranges_before(self, shard: int) -> list[Ranges]:
+        path = f"{self._root}/{self.shards[shard]}"
+        return [(index_path(path), [], []), (path, [0, -tar.END_BYTES], [tar.END_BYTES, 0])]
+
+    def _ranges_of(self, shard: int, numbers: Sequence[int]) -> list[Ranges]:
+        return [self._reader(shard).ranges(numbers)]
 
     def _reader(self, shard: int) -> ShardReader:
         """Return what reads a shard; it is compared with its index when this process first asks for
@@ -456,15 +453,6 @@ class WebdatasetSource(ShardedSource[dict[str, Any]]):
         """For each excluded sample, how many of the others come before it."""
         excluded = np.array(self.excluded, dtype=np.int64) - self._bounds[0]
         return excluded - np.arange(len(excluded))
-
-    @cached_property
-    def _files(self) -> Files:
-        return files_at(self.path)
-
-    @cached_property
-    def _asked(self) -> set[str]:
-        """Shards that are not open, and will be."""
-        return set()
 
     @cached_property
     def _readers(self) -> dict[int, ShardReader]:
