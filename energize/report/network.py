@@ -20,11 +20,11 @@ import math
 import random
 import re
 from bisect import bisect_left, bisect_right
-from collections import defaultdict, deque
-from collections.abc import Mapping, Sequence
+from collections import Counter, defaultdict, deque
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache, partial
-from heapq import heapify, heappop, heappush
-from itertools import product
+from heapq import heappop, heappush, heapreplace
+from itertools import chain, product
 from typing import Any
 
 import numpy as np
@@ -32,9 +32,10 @@ import numpy as np
 from energize.core.arrays import Int64Array
 from energize.core.dataset import IndexedDataset
 from energize.core.trace import AHEAD, READY, Ahead, Trace
-from energize.data.files import IN_FLIGHT, Files, merged
+from energize.data.files import IN_FLIGHT, Ranges, merged
 from energize.data.join import JoinedSource
 from energize.data.selection import PropertySource, source_labels
+from energize.data.source import ShardedSource
 from energize.errors import ConfigError, nearest
 
 _SECONDS = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0}
@@ -64,7 +65,7 @@ _IDLE = 0.01
 _LIMITS = {
     "bandwidth": ({"bandwidth": math.inf}, "have fewer ranks on a node, or a larger cache"),
     "errors": ({"errors": 0.0}, "see why requests fail, or use more workers"),
-    "requests in flight": ({"most": math.inf}, f"use more workers, each has {IN_FLIGHT} in flight"),
+    "requests in flight": ({"most": 2.0**12}, f"use more workers, each has {IN_FLIGHT} in flight"),
     "look-ahead": ({"ahead": 4.0 * AHEAD}, f"use more workers, each looks {AHEAD} samples ahead"),
     "latency": ({"latency": 0.0}, "bring the data nearer, or use more workers"),
 }
@@ -72,8 +73,11 @@ _LIMITS = {
 
 Network = Mapping[str, float]
 Span = tuple[int, int]
-Request = tuple[int, int, int]
-"""The turn of its process by which it is due, its bytes, and how many latencies it waits."""
+Asked = tuple[int, int, int]
+"""The turn of its process by which a request is due, its bytes, and how many latencies it waits."""
+
+Request = tuple[float, int, int, int]
+"""When it may be sent, and the same."""
 
 
 def parsed_network(text: str) -> dict[str, float]:
@@ -141,13 +145,14 @@ def forecast_network(dataset: IndexedDataset[Any], steps: int, network: Network)
     many = math.ceil(max(_SAMPLES, _OF_PROCESS * readers) / each / share / stride) * stride
     whole = many >= steps
     start = (steps - many) // 2 // stride * stride
-    bounds = (max(0, start), start + many, steps // 2, steps)
-    before, after, half, end = (dataset.consumed(n) * share for n in bounds)
+    bounds = (max(0, start), start + many, steps)
+    before, after, end = (dataset.consumed(n) * share for n in bounds)
     known, given = _Known(dataset), {**network, "ahead": AHEAD, "most": IN_FLIGHT, "filled": 0.0}
     play = partial(_Node, known, range(min(many, steps)))
     run = first = play(given)
     if not whole:
-        given["filled"] = float(new(half)[0].sum()) * first.wanted / max(1, first.samples)
+        each_wants = first.total["wanted_bytes"] / max(1, first.total["samples"])
+        given["filled"] = float(new(before)[0].sum()) * each_wants
         reads = np.maximum(after - before, 1e-9)
         fresh = new(end) / np.maximum(end, 1e-9) / (new(reads) / reads)
         play = partial(_Node, known, range(start, start + many), fresh=fresh.T.tolist())
@@ -157,21 +162,18 @@ def forecast_network(dataset: IndexedDataset[Any], steps: int, network: Network)
         without = {name: play({**given, **other}).wait for name, (other, _) in _LIMITS.items()}
         halved = (name for name, wait in without.items() if wait <= run.wait / 2)
         limit = next(halved, min(without, key=lambda name: without[name]))
-    scale = 1.0 if whole else float(end.sum()) / max(1, run.samples)
+    scale = 1.0 if whole else float(end.sum()) / max(1, run.total["samples"])
     labels = source_labels(dataset.sources)
     # Of a long run in which little is new, that may be in the first stretch alone.
-    names = ("requests", "looks", "wanted", "fetched")
-    total = {n: max(getattr(first, n), round(getattr(run, n) * scale)) for n in names}
+    names = ("requests", "looks", "wanted_bytes", "fetched_bytes")
+    total = {name: max(first.total[name], round(run.total[name] * scale)) for name in names}
     return {
         "verdict": _verdict(network["step"], fetching, run, first, limit),
         "nodes": math.ceil(1 / share),
-        "played": run.samples,
+        "played": run.total["samples"],
         "whole": whole,
-        "requests": total["requests"],
-        "looks": total["looks"],
-        "wanted_bytes": total["wanted"],
-        "cached_part": run.hit / max(1, run.wanted),
-        "fetched_bytes": total["fetched"],
+        **total,
+        "cached_part": run.total["hit"] / max(1, run.total["wanted_bytes"]),
         "in_flight": run.in_flight,
         "fetch_seconds": fetching,
         "wait_seconds": run.wait,
@@ -203,44 +205,40 @@ def seconds(number: float) -> str:
 
 
 class _Known:
-    """Which ranges samples are, by what is planned when they are expected.
+    """Which ranges samples are, as readers expect them.
 
-    `before`: of files, what has to be there until it is known where samples lie in them.
+    `before`: of files, what is read there and elsewhere until it is known where samples lie.
     """
 
     def __init__(self, dataset: IndexedDataset[Any]) -> None:
         self.dataset, self.unknown = dataset, set[int]()
-        self.before: dict[str, list[tuple[str, Span]]] = {}
-        self._planned: list[tuple[str, Span]] = []
-        self._copies: dict[int, Any] = {}
-        self.ranges = cache(lambda number, index: self._ranges(dataset.sources[number], index))
+        self.before: dict[str, dict[str, list[Span]]] = {}
+        self.ranges = cache(lambda number, index: [*self._of(dataset.sources[number], index)])
 
-    def _ranges(self, source: Any, index: int) -> list[tuple[str, Span]]:
+    def _of(self, source: Any, index: int) -> Iterator[tuple[str, Span]]:
         if isinstance(source, PropertySource):
-            return self._ranges(source.source, int(source.rows[index]))
-        if isinstance(source, JoinedSource):
-            pairs = zip(source.parts, source.matches[index].tolist(), strict=True)
-            return [each for part, at in pairs if at >= 0 for each in self._ranges(part, at)]
-        if not hasattr(type(source), "_files"):
-            return []
-        if id(source) not in self._copies:
-            self._copies[id(source)], files = source._replace(), type(source._files)()
-            vars(files)["plan"] = partial(self._plan, files)
-            vars(self._copies[id(source)])["_files"] = files
-        found = []
-        # Once more, as then it is known where it lies.
-        for expected in (np.array([index], dtype=np.int64), np.zeros(0, dtype=np.int64)):
-            self._planned = []
-            self._copies[id(source)].expect(expected)
-            found.append(self._planned)
-        self.before.update((path, found[0]) for path, _ in found[1])
-        return found[1] or found[0]
+            yield from self._of(source.source, int(source.rows[index]))
+        elif isinstance(source, JoinedSource):
+            for part, at in zip(source.parts, source.matches[index].tolist(), strict=True):
+                yield from self._of(part, at) if at >= 0 else ()
+        elif isinstance(source, ShardedSource):
+            shard, number = (int(each[0]) for each in source.locate(np.array([index])))
+            ranges = source._ranges_of(shard, [number]) or source._ranges_before(shard)
+            for path, spans in _spans(source, ranges).items():
+                if path not in self.before:
+                    heads = _spans(source, source._ranges_before(shard))
+                    self.before[path] = {path: []} | heads
+                yield from ((path, span) for span in spans)
 
-    def _plan(self, files: Files, path: str, starts: Sequence[int], stops: Sequence[int]) -> None:
-        size = files.size(path)
-        for start, stop in zip(starts or [0], stops or [size], strict=True):
+
+def _spans(source: ShardedSource[Any], ranges: Sequence[Ranges]) -> dict[str, list[Span]]:
+    found = defaultdict[str, list[Span]](list)
+    for path, starts, stops in ranges:
+        size = source._files.size(path)
+        for start, stop in zip(starts or [0], stops or [0], strict=True):
             first, last = start + size * (start < 0), stop + size * (stop <= 0)
-            self._planned.append((path, (max(0, first), min(size, last))))
+            found[path].append((max(0, first), min(size, last)))
+    return found
 
 
 class _Node:
@@ -253,122 +251,110 @@ class _Node:
     def __init__(self, known: _Known, span: range, network: Network, fresh: Any = ()) -> None:
         self._known, self._network, self._fresh = known, network, fresh
         self._filled, self._drawn = network["filled"], random.Random(0)  # noqa: S311
-        self.samples = self.requests = self.looks = self.wanted = self.fetched = self.hit = 0
         self._seen, self._held = set[tuple[int, str]](), defaultdict[str, list[int]](list)
-        self._ends = defaultdict[Span, float](float)
-        ranks, self._width = int(network["ranks"]), max(1, int(network["workers"]))
-        places = product(range(int(network["node"])), range(self._width))
-        self._lanes = [span[rank + ranks * n :: ranks * self._width] for rank, n in places]
+        self._owed, self.total = Counter[int](), Counter[str]()
+        ranks, width = int(network["ranks"]), max(1, int(network["workers"]))
+        places = product(range(int(network["node"])), range(width))
+        self._lanes = [np.array(span[rank + ranks * n :: ranks * width]) for rank, n in places]
+        self._now = [0.0] * len(self._lanes)
         self._queues = [deque[Request]() for _ in self._lanes]
-        self._play()
+        ahead = partial(Ahead, known.dataset, samples=int(network["ahead"]))
+        looks = [ahead(partial(self._told, lane)) for lane in range(len(self._lanes))]
+        flights = [[0.0] * int(network["most"]) for _ in self._lanes]
+        asks = link = flown = 0.0
+        starts, waits, ends = list[float](), list[float](), defaultdict[Span, float](float)
 
-    def _play(self) -> None:
-        network, link, flown, step, asks = self._network, 0.0, 0.0, 0, 0.0
-        lanes, dataset = range(len(self._lanes)), self._known.dataset
-        looks = [Ahead(dataset, partial(self._told, n), int(network["ahead"])) for n in lanes]
-        flights: list[list[float]] = [[] for _ in lanes]
-        begun, read, taken = ([0] * len(lanes) for _ in range(3))
-        starts, waits = list[float](), list[float]()
-        events = [(0.0, lane) for lane in lanes]
-        while events:
-            now, lane = heappop(events)
-            while events and events[0] == (now, lane):
-                heappop(events)
-            queue, flight, turn = self._queues[lane], flights[lane], read[lane]
-            while flight and flight[0] <= now:
-                heappop(flight)
-            ready = READY if network["workers"] else now >= asks
-            if begun[lane] == turn < min(len(self._lanes[lane]), taken[lane] + ready):
-                begun[lane] += 1
-                looks[lane](turn, partial(self._positions, lane))
-            while queue and len(flight) < network["most"]:
-                due, size, late = queue.popleft()
+        def next_of(lane: int) -> tuple[float, int]:
+            return max(self._queues[lane][0][0], flights[lane][0]), lane
+
+        for turn in range(len(self._lanes[0])):
+            lanes = [lane for lane, own in enumerate(self._lanes) if turn < len(own)]
+            for lane in lanes:
+                taken = (turn - READY) * width + lane % width
+                room = asks if not network["workers"] else starts[taken] if taken >= 0 else 0.0
+                self._now[lane] = max(self._now[lane], room)
+                looks[lane](turn, partial(_at, self._lanes[lane]))
+            coming = sorted(next_of(lane) for lane, queue in enumerate(self._queues) if queue)
+            while self._owed[turn]:
+                now, lane = heappop(coming)
+                _, due, size, late = self._queues[lane].popleft()
                 link = max(link, now + network["latency"]) + size / network["bandwidth"]
-                done, tries = link + late * network["latency"], 0
+                done, pause = link + late * network["latency"], 0.2
                 while self._drawn.random() * 100 < network["errors"]:
-                    tries += 1
-                    pause = self._drawn.uniform(0.5, 1) * min(8.0, 0.1 * 2**tries)
-                    done += network["latency"] + pause
-                heappush(flight, done)
+                    done += network["latency"] + self._drawn.uniform(0.5, 1) * pause
+                    pause = min(8.0, 2 * pause)
+                heapreplace(flights[lane], done)
                 flown += done - now
-                self._ends[lane, due] = max(self._ends[lane, due], done)
-            if queue:
-                heappush(events, (flight[0], lane))
-            if begun[lane] > turn and not (queue and queue[0][0] <= turn):
-                read[lane] += self._ends[lane, turn] <= now
-                heappush(events, (max(now, self._ends[lane, turn]), lane))
-            turn, worker = divmod(step, self._width)
-            takers = [n for n in lanes[worker :: self._width] if turn < len(self._lanes[n])]
-            if takers and now >= asks and all(read[each] > turn for each in takers):
-                waits.append(now - asks)
-                starts.append(now)
-                step, asks = step + 1, now + network["step"]
-                for each in lanes:
-                    taken[each] += each in takers
-                    events += [(now, each), (asks, each)]
-                heapify(events)
+                ends[lane, due] = max(ends[lane, due], done)
+                self._owed[due] -= 1
+                if self._queues[lane]:
+                    heappush(coming, next_of(lane))
+            for lane in lanes:
+                self._now[lane] = max(self._now[lane], ends[lane, turn])
+            for worker in (lane for lane in lanes if lane < width):
+                starts.append(max(asks, *(self._now[n] for n in lanes if n % width == worker)))
+                waits.append(starts[-1] - asks)
+                asks = starts[-1] + network["step"]
         # Before and after that, what is ahead is filled, and emptied.
         begin, end = len(waits) // 3, max(len(waits) // 3 + 1, 2 * len(waits) // 3)
         self.begin, settled = float(np.mean(waits[: max(1, begin)])), waits[begin:end]
         self.wait, self.p99 = float(np.mean(settled)), float(np.percentile(settled, 99))
         self.between = (starts[end - 1] - starts[begin]) / max(1, end - 1 - begin)
-        self.in_flight = flown / max(starts[-1], 1e-9) / len(lanes)
-
-    def _positions(self, lane: int, turns: Int64Array) -> Int64Array:
-        positions = self._lanes[lane]
-        return positions.start + positions.step * turns[turns < len(positions)]
+        self.in_flight = flown / max(starts[-1], 1e-9) / len(looks)
 
     def _told(self, lane: int, at: Int64Array) -> int:
         """Ask for the samples of positions; return how many these are."""
         refs, known = Trace(self._known.dataset, at).refs(), self._known
-        turns = ((at - self._lanes[lane].start) // self._lanes[lane].step).tolist()
-        columns = (each.tolist() for each in (refs.item, refs.source, refs.index))
-        wanted: defaultdict[tuple[int, str], dict[Span, int]] = defaultdict(dict)
-        for item, source, index in zip(*columns, strict=True):
+        turns = np.searchsorted(self._lanes[lane], at)[refs.item]
+        columns = (each.tolist() for each in (turns, refs.source, refs.index))
+        wanted, asked = defaultdict[tuple[int, str], dict[Span, int]](dict), list[Asked]()
+        for turn, source, index in zip(*columns, strict=True):
             ranges = known.ranges(source, index)
             known.unknown |= set() if ranges else {source}
             for path, span in ranges:
-                wanted[source, path].setdefault(span, turns[item])
-        requests = list[Request]()
+                wanted[source, path].setdefault(span, turn)
         for (source, path), spans in wanted.items():
             sample, index, file = self._fresh[source] if self._fresh else (1.0, 1.0, 1.0)
-            late, opened = 0, (lane, path) in self._seen
+            late, due, opened = 0, min(spans.values()), (lane, path) in self._seen
             self._seen.add((lane, path))
             if not opened and self._drawn.random() < file:
-                due = min(spans.values())
-                heads: defaultdict[str, dict[Span, int]] = defaultdict(dict, {path: {}})
-                for head, span in known.before.get(path, ()):
-                    heads[head][span] = due
-                self.looks += len(heads)
-                asked = [n for head, own in heads.items() for n in self._asked(head, own, index, 1)]
-                requests += [(due, 0, 0)] * len(heads) + asked
-                late = 2 if asked else 1
-            requests += self._asked(path, spans, sample, late)
-        self._queues[lane].extend(sorted(requests))
-        self.samples += len(refs)
+                heads = known.before[path].items()
+                due_then = [(head, dict.fromkeys(own, due)) for head, own in heads]
+                more = [self._asked(head, own, index, 1) for head, own in due_then]
+                asked += chain([(due, 0, 0)] * len(heads), *more)
+                self.total["looks"] += len(heads)
+                late = 1 + any(more)
+            asked += self._asked(path, spans, sample, late)
+        self._queues[lane].extend((self._now[lane], *each) for each in sorted(asked))
+        self._owed.update(due for due, _, _ in asked)
+        self.total["samples"] += len(refs)
         return len(refs)
 
-    def _asked(self, path: str, spans: dict[Span, int], fresh: float, late: int) -> list[Request]:
+    def _asked(self, path: str, spans: dict[Span, int], fresh: float, late: int) -> list[Asked]:
         """Return the requests for ranges of a file, each of which is due by some turn."""
         missing, held = list[Span](), self._held[path]
         for first, last in sorted(spans):
             there = _holds(held, first, last) or self._drawn.random() >= fresh
             self._filled += 0 if there else last - first
-            self.wanted += last - first
+            self.total["wanted_bytes"] += last - first
             # A full cache has as large a part as fits of all that was read.
             if there and self._drawn.random() * max(1.0, self._filled) < self._network["cache"]:
-                self.hit += last - first
+                self.total["hit"] += last - first
                 _hold(held, first, last)
             else:
                 missing.append((first, last))
-        requests = list[Request]()
+        asked = list[Asked]()
         for begin, end in merged(missing):
             due = min(spans[span] for span in missing if span[0] < end and begin < span[1])
-            requests.append((due, end - begin, late))
-            self.fetched += end - begin
+            asked.append((due, end - begin, late))
+            self.total["fetched_bytes"] += end - begin
             _hold(held, begin, end)
-        self.requests += len(requests)
-        return requests
+        self.total["requests"] += len(asked)
+        return asked
+
+
+def _at(positions: Int64Array, turns: Int64Array) -> Int64Array:
+    return positions[turns[turns < len(positions)]]
 
 
 # Ranges that are held, as the bounds of all of them in ascending order.
