@@ -476,14 +476,12 @@ def simulate(
     steps = steps or dataset.size
     intervals = 1 if plot is None else intervals_for(dataset, steps)
     simulation = simulated(dataset, steps, intervals=intervals, read=read)
-    asked = None
-    if given is not None and dataset.indexed:
-        asked = forecast_network(dataset, steps, given)
+    asked = forecast_network(dataset, steps, given) if given and dataset.indexed else None
     if as_json:
         print_json(_as_json(simulation, validates=run.validates) | {"network": asked})
     else:
         _show_simulation(Console(), simulation, validates=run.validates)
-        if given is not None:
+        if given:
             _show_network(Console(), asked)
     if plot is not None:
         draw(simulation, plot, title=f"{mix}, split {run.split}")
@@ -495,8 +493,7 @@ def _show_network(console: Console, asked: dict[str, Any] | None) -> None:
         console.note("which samples a stream reads is known by reading it only", "Network")
         return
     made = table(f"each of {asked['nodes']:,} nodes" if asked["nodes"] > 1 else "the node", ">")
-    ways: dict[str, Callable[[Any], str]]
-    ways = {"bytes": decimal, "seconds": seconds, "part": "{:.1%}".format}
+    ways: Any = {"bytes": decimal, "seconds": seconds, "part": "{:.1%}".format}
     for name, value in asked.items():
         what, _, unit = name.rpartition("_")
         if unit in ways:

@@ -432,14 +432,14 @@ class ShardedSource(Source[T_co]):
         shards, numbers = self._located(self._stored(coming))
         for shard, rows in rows_by_value(shards):
             with suppress(OSError, DatasetError):  # told when they are read
-                if known := shard in self._asked:
+                if shard in self._asked:
                     ranges = self._ranges_of(shard, np.unique(numbers[rows]).tolist())
                 else:
                     ranges = self._ranges_before(shard)
                     self._asked.add(shard)
+                    self._unknown.append(coming[rows])
                 for each in ranges:
                     self._files.plan(*each)
-                self._unknown.extend([] if known or not ranges else [coming[rows]])
 
     def expect_more(self) -> None:
         if self._unknown:

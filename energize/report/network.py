@@ -76,9 +76,6 @@ Span = tuple[int, int]
 Asked = tuple[int, int, int]
 """The turn of its process by which a request is due, its bytes, and how many latencies it waits."""
 
-Request = tuple[float, int, int, int]
-"""When it may be sent, and the same."""
-
 
 def parsed_network(text: str) -> dict[str, float]:
     """Return what is said as key=value, with commas between, in seconds, bytes and %.
@@ -145,8 +142,8 @@ def forecast_network(dataset: IndexedDataset[Any], steps: int, network: Network)
     many = math.ceil(max(_SAMPLES, _OF_PROCESS * readers) / each / share / stride) * stride
     whole = many >= steps
     start = (steps - many) // 2 // stride * stride
-    bounds = (max(0, start), start + many, steps)
-    before, after, end = (dataset.consumed(n) * share for n in bounds)
+    until = (max(0, start), start + many, steps)
+    before, after, end = (dataset.consumed(n) * share for n in until)
     known, given = _Known(dataset), {**network, "ahead": AHEAD, "most": IN_FLIGHT, "filled": 0.0}
     play = partial(_Node, known, range(min(many, steps)))
     run = first = play(given)
@@ -212,7 +209,7 @@ class _Known:
 
     def __init__(self, dataset: IndexedDataset[Any]) -> None:
         self.dataset, self.unknown = dataset, set[int]()
-        self.before: dict[str, dict[str, list[Span]]] = {}
+        self.before: dict[str, list[tuple[str, list[Span]]]] = {}
         self.ranges = cache(lambda number, index: [*self._of(dataset.sources[number], index)])
 
     def _of(self, source: Any, index: int) -> Iterator[tuple[str, Span]]:
@@ -226,8 +223,8 @@ class _Known:
             ranges = source._ranges_of(shard, [number]) or source._ranges_before(shard)
             for path, spans in _spans(source, ranges).items():
                 if path not in self.before:
-                    heads = _spans(source, source._ranges_before(shard))
-                    self.before[path] = {path: []} | heads
+                    heads = {path: []} | _spans(source, source._ranges_before(shard))
+                    self.before[path] = [*heads.items()]
                 yield from ((path, span) for span in spans)
 
 
@@ -257,7 +254,7 @@ class _Node:
         places = product(range(int(network["node"])), range(width))
         self._lanes = [np.array(span[rank + ranks * n :: ranks * width]) for rank, n in places]
         self._now = [0.0] * len(self._lanes)
-        self._queues = [deque[Request]() for _ in self._lanes]
+        self._queues = [deque[tuple[float, Asked]]() for _ in self._lanes]
         ahead = partial(Ahead, known.dataset, samples=int(network["ahead"]))
         looks = [ahead(partial(self._told, lane)) for lane in range(len(self._lanes))]
         flights = [[0.0] * int(network["most"]) for _ in self._lanes]
@@ -277,7 +274,7 @@ class _Node:
             coming = sorted(next_of(lane) for lane, queue in enumerate(self._queues) if queue)
             while self._owed[turn]:
                 now, lane = heappop(coming)
-                _, due, size, late = self._queues[lane].popleft()
+                _, (due, size, late) = self._queues[lane].popleft()
                 link = max(link, now + network["latency"]) + size / network["bandwidth"]
                 done, pause = link + late * network["latency"], 0.2
                 while self._drawn.random() * 100 < network["errors"]:
@@ -318,14 +315,13 @@ class _Node:
             late, due, opened = 0, min(spans.values()), (lane, path) in self._seen
             self._seen.add((lane, path))
             if not opened and self._drawn.random() < file:
-                heads = known.before[path].items()
-                due_then = [(head, dict.fromkeys(own, due)) for head, own in heads]
-                more = [self._asked(head, own, index, 1) for head, own in due_then]
+                heads = [(each, dict.fromkeys(own, due)) for each, own in known.before[path]]
+                more = [self._asked(head, own, index, 1) for head, own in heads]
                 asked += chain([(due, 0, 0)] * len(heads), *more)
                 self.total["looks"] += len(heads)
                 late = 1 + any(more)
             asked += self._asked(path, spans, sample, late)
-        self._queues[lane].extend((self._now[lane], *each) for each in sorted(asked))
+        self._queues[lane].extend((self._now[lane], each) for each in sorted(asked))
         self._owed.update(due for due, _, _ in asked)
         self.total["samples"] += len(refs)
         return len(refs)
