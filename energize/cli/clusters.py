@@ -20,7 +20,6 @@ from energize.errors import ConfigError, PrepareError
 from energize.preparation.tasks import check_tasks
 
 _RETRIES = 3
-_TAKEN = ("--on", "--gpus-per-task")
 # What Ray ends must not run on beside the task that takes its place.
 _PROGRAM = (
     "import sys; from energize.preparation.workers import end_with; "
@@ -85,7 +84,9 @@ class Tasks:
         """
         if self.on == "local":
             return self
-        command = [*_arguments(), "--num-workers", str(workers or 1), "--no-progress"]
+        given = [each for each in sys.argv[1:] if each != "--submit"]
+        here = ("--on", "local", "--gpus-per-task", "0", "--no-progress")  # what is said last holds
+        command = [*given, *here, "--num-workers", str(workers or 1)]
         if self.on == "slurm":
             self._by_slurm(console, command, workers or 1)
             raise typer.Exit
@@ -142,18 +143,6 @@ class Tasks:
             raise PrepareError(f"--on {self.on}: {reason}") from reason
         finally:
             ray.shutdown()
-
-
-def _arguments() -> list[str]:
-    """Return what this command was given, but for where its tasks run."""
-    left, given = [], iter(sys.argv[1:])
-    for each in given:
-        name, equals, _ = each.partition("=")
-        if name not in (*_TAKEN, "--submit"):
-            left.append(each)
-        elif name in _TAKEN and not equals:
-            next(given)
-    return left
 
 
 def _ran(arguments: list[str], folder: str) -> tuple[int, str]:

@@ -127,10 +127,9 @@ def prepare_columns(
     scan = prepared_scan(root, functions, workers=workers, on_progress=on_progress)
     job = Job(root, "columns", list(counts), wanted.options, scan, tasks, task, merge)
     if task is not None:
-        return ColumnsReport(root, sum(job.of_task().counts.values()), {})
+        return ColumnsReport(root, sum(shard.count for shard in job.of_task()), {})
     with staging(root, root / COLUMNS_FOLDER, *job.folders) as files:
-        pieces = job.of_all(files).pieces
-        kept = kept_columns(root)
+        pieces, kept = partial(job.pieces, job.of_all(files)), kept_columns(root)
         made, notes = wanted.stage(files, root, pieces, counts, folder_version(root), kept)
         commit(files, root / next(iter(counts)))
     remove_unused(root)

@@ -18,7 +18,7 @@ from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import partial
-from itertools import accumulate, chain, count, pairwise
+from itertools import accumulate, chain, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -53,7 +53,7 @@ from energize.preparation.scan import (
     named_shards,
     scan_shards,
 )
-from energize.preparation.tasks import ADD, TASKS_FOLDER, Found, Job, all_in_turn
+from energize.preparation.tasks import TASKS_FOLDER, Job, add_rows, all_in_turn
 from energize.preparation.workers import Progress
 from energize.preparation.write import (
     INDEXES,
@@ -180,7 +180,6 @@ def prepare(
     root, meta = path_of(path), path_of(path) / nv_meta.META_FOLDER
     wanted = Columns(columns or {}, column_defaults)
     known, notes, splits = dict[str, int](), list[str](), Parts()
-    whole = "tar_index_only and fix_duplicates" if tar_index_only or fix_duplicates else ""
     if tar_index_only:
         known = _known(root)
         names = list(known)
@@ -195,42 +194,45 @@ def prepare(
         "names": _check_members,
         "columns": wanted.measured,
         **({"checksums": Shard.checksums} if checksums else {}),
-        **({"rows": _rows} if sqlite else {}),
+        **({"rows": partial(_rows, {name: n for n, name in enumerate(names)})} if sqlite else {}),
     }
     told: dict[str, Any] = {"workers": workers, "on_progress": on_progress}
     scan = partial(_scanned, root=root, known=known, functions=functions, **told)
     options = {"checksums": checksums, "sqlite": sqlite, **wanted.options}
-    job = Job(root, "prepare", names, options, scan, tasks, task, merge, whole)
+    job = Job(root, "prepare", names, options, scan, tasks, task, merge)
+    if tasks is not None and (tar_index_only or fix_duplicates):
+        raise ConfigError(
+            "tar_index_only and fix_duplicates take all shards at once: leave tasks (--tasks) out"
+        )
     _check_new(root, overwrite or tar_index_only or merge or job.is_done)
     with suppress(ShardError):  # all damaged shards are told of together
         for name, source in (field_map or {}).items():
             FirstLook(root / names[0]).check_keys(name, source)
     folders = [meta, *shard_folders(root, names)]
     if task is not None:
-        found = job.of_task(*folders)
-        return PrepareReport(root, found.counts, _parts(found.shards))
+        return _report(root, job.of_task(*folders))
     folders += [*job.folders, *([root / COLUMNS_FOLDER] if columns else [])]
     with staging(root, *folders) as files:
         if fix_duplicates and (renamed := make_unique(root, names, workers)):
             notes.append(f"{renamed} shards were written anew, with keys of their own")
         found, made_now = _indexed(files, job, sqlite=sqlite)
         version = folder_version(root) if known and not sqlite else made_now
-        counts, parts = found.counts, _parts(found.shards)
-        same = bool(known) and all(shard.found["same"] for shard in found.shards)
-        kept = kept_columns(root) if same else {}
-        made, more = wanted.stage(files, root, found.pieces, counts, version, kept)
-        notes += [*_end_notes(found.shards), *more]
-        _stage_records(root, files, found.shards)
-        report = PrepareReport(root, counts, parts, columns=made)
+        report = _report(root, found)
+        same = bool(known) and all(shard.found["same"] for shard in found)
+        pieces, kept = partial(job.pieces, found), kept_columns(root) if same else {}
+        made, more = wanted.stage(files, root, pieces, report.shard_counts, version, kept)
+        notes += [*_end_notes(found), *more]
+        _stage_records(root, files, found)
+        report = replace(report, splits=splits, columns=made, notes=tuple(notes))
         if not known:
-            chosen = choose_config(sample_type, field_map, FirstLook(root / names[0]), parts)
-            report, more = _split_up(replace(report, splits=splits, config=chosen), split_ratios)
-            notes += more
-            texts = _texts(report, split_config, dataset_yaml)
-            # Where all is as it would be, the folder was merged before.
-            _check_new(
-                root, overwrite or all(data == _data(meta / each) for each, data in texts.items())
+            look = FirstLook(root / names[0])
+            config = choose_config(sample_type, field_map, look, report.parts)
+            report, texts = _described(
+                replace(report, config=config), split_ratios, split_config, dataset_yaml
             )
+            # Where all is as it would be, the folder was merged before.
+            stored = {each: read_file(meta / each) for each in texts if (meta / each).exists()}
+            _check_new(root, overwrite or stored == texts)
             for name, text in texts.items():
                 files.write(meta / name, text)
         unkept = [] if same else [root / COLUMNS_FOLDER / COLUMNS_NAME]
@@ -238,50 +240,48 @@ def prepare(
         markers = () if merge or known else (root / TASKS_FOLDER).glob("*/*")
         commit(files, root / names[0], [*unkept, *replaced, *markers])
     remove_unused(root)
-    return replace(report, notes=tuple(notes))
+    return report
 
 
-def _split_up(
-    report: PrepareReport, ratios: Mapping[str, float] | None
-) -> tuple[PrepareReport, list[str]]:
-    """Return what was prepared with its splits, which fit the samples, and notes on them."""
-    counts, windows = report.shard_counts, Windows()
-    if ratios is not None:
-        splits, windows = _fitting(report.splits, counts, ratios)
-        report = replace(report, splits=splits, windows=windows)
-    notes = [_CUT] if windows else split_notes(list(counts), report.splits)
-    return report, [*notes, *field_notes(report.config, report.parts, report.samples)]
-
-
-def _texts(report: PrepareReport, split_config: str, dataset_yaml: str) -> dict[str, bytes]:
-    """Return the files that say what a folder is, the one that makes it a prepared one last."""
-    texts = {split_config: nv_meta.dump_splits(report.splits, split_config, samples=report.windows)}
+def _described(
+    report: PrepareReport,
+    ratios: Mapping[str, float] | None,
+    split_config: str,
+    dataset_yaml: str,
+) -> tuple[PrepareReport, dict[str, bytes]]:
+    """Return what was prepared with splits that fit the samples, and notes on them; and the files
+    that say what a folder is, the one that makes it a prepared one last.
+    """
+    counts = report.shard_counts
+    splits, windows = _fitting(report.splits, counts, ratios or {})
+    notes = [_CUT] if windows else split_notes(list(counts), splits)
+    notes += field_notes(report.config, report.parts, report.samples)
+    texts = {split_config: nv_meta.dump_splits(splits, split_config, samples=windows)}
     if report.config is not None:
         texts[dataset_yaml] = nv_meta.dump_dataset_yaml(report.config)
-    info = nv_meta.Info(energon_version=nv_meta.FORMAT_VERSION, shard_counts=report.shard_counts)
+    info = nv_meta.Info(energon_version=nv_meta.FORMAT_VERSION, shard_counts=counts)
     texts[nv_meta.INFO_NAMES[0]] = nv_meta.dump_info(info)
-    return {name: text.encode() for name, text in texts.items()}
+    report = replace(report, splits=splits, windows=windows, notes=(*report.notes, *notes))
+    return report, {name: text.encode() for name, text in texts.items()}
 
 
-def _data(file: Path) -> bytes:
-    return read_file(file) if file.exists() else b""
-
-
-def _indexed(files: NewFiles, job: Job, *, sqlite: bool) -> tuple[Found, str | None]:
+def _indexed(files: NewFiles, job: Job, *, sqlite: bool) -> tuple[list[ScannedShard], str | None]:
     """Return what was found in all shards, whose keys are unique; and the version of the index,
     after it was written, where it is to be.
     """
     final = job.root / nv_meta.META_FOLDER / nv_meta.SQLITE_NAME
     index = new_database(files, final, TABLES, indexes=INDEXES) if sqlite else nullcontext()
     with index as database:
-        found = job.of_all(files, database)
+        shards = job.of_all(files, database)
     if job.merge:
-        check_unique(job.root, found.shards)
+        check_unique(job.root, shards)
     if not sqlite:
-        return found, None
-    version = _version(found.shards)
+        return shards, None
+    # Another text when an index is of other samples.
+    told = json.dumps([[shard.name, *shard.record.of_shard] for shard in shards])
+    version = str(uuid.uuid5(uuid.NAMESPACE_OID, told))
     files.write(final.with_name(nv_meta.UUID_NAME), version.encode())
-    return found, version
+    return shards, version
 
 
 def _known(root: Path) -> dict[str, int]:
@@ -301,21 +301,15 @@ def _check_new(root: Path, overwrite: bool) -> None:
         )
 
 
-def _parts(shards: Sequence[ScannedShard]) -> dict[str, int]:
-    """Return in how many samples each part is, the most frequent first."""
-    return dict(sum((shard.parts for shard in shards), Counter[str]()).most_common())
-
-
-def _version(shards: Sequence[ScannedShard]) -> str:
-    """Return what is another text when an index is of other samples."""
-    told = [[shard.name, *shard.record.of_shard] for shard in shards]
-    return str(uuid.uuid5(uuid.NAMESPACE_OID, json.dumps(told)))
+def _report(root: Path, shards: Sequence[ScannedShard]) -> PrepareReport:
+    """Return what was found in shards; the parts are the most frequent first."""
+    parts = sum((shard.parts for shard in shards), Counter[str]())
+    return PrepareReport(root, {s.name: s.count for s in shards}, dict(parts.most_common()))
 
 
 def _scanned(
     files: NewFiles,
     names: Sequence[str],
-    first: int,
     database: sqlite3.Connection | None,
     *,
     root: Path,
@@ -326,7 +320,6 @@ def _scanned(
     """Walk over shards, which are `known`, or new; write their indices and checksums, and add their
     rows to the database, as asked. Their keys are unique.
     """
-    numbers = count(first)
 
     def stage(shard: ScannedShard) -> ScannedShard:
         tar = str(root / shard.name)
@@ -341,10 +334,7 @@ def _scanned(
             data = shard.found.pop("checksums")
             files.write(path_of(checksums_path(tar)), data)
             shard.record = shard.record._replace(checksums_crc32=zlib.crc32(data))
-        number = next(numbers)
-        for table, rows in shard.found.pop("rows", {}).items():
-            if database is not None:
-                database.executemany(ADD[table], ((number, *row) for row in rows))
+        add_rows(database, shard.found.pop("rows", {}))
         shard.index = b""
         return shard
 
@@ -376,14 +366,14 @@ def _stage_records(root: Path, files: NewFiles, shards: Sequence[ScannedShard]) 
     files.write(root / nv_meta.META_FOLDER / nv_meta.RECORDS_NAME, records.encode())
 
 
-def _rows(shard: Shard) -> dict[str, list[tuple[Any, ...]]]:
-    """Return what the tables of the database have of a shard, but for its number."""
-    samples = shard.content.samples
+def _rows(numbers: Mapping[str, int], shard: Shard) -> dict[str, list[tuple[Any, ...]]]:
+    """Return what the tables of the database have of a shard, which has one of the numbers."""
+    number, samples = numbers[shard.name], shard.content.samples
     rows = enumerate(zip(samples, pairwise(shard.offsets), strict=True))
     return {
-        "samples": [(sample.key, row, start, end - start) for row, (sample, (start, end)) in rows],
+        "samples": [(number, each.key, row, at, end - at) for row, (each, (at, end)) in rows],
         "sample_parts": [
-            (row, part.name, part.offset, part.size)
+            (number, row, part.name, part.offset, part.size)
             for row, sample in enumerate(samples)
             for part in sample.parts
         ],

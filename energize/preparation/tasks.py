@@ -18,7 +18,7 @@ import json
 import sqlite3
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from functools import wraps
@@ -42,19 +42,13 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 TASKS_FOLDER = f"{META_FOLDER}/tasks"
-ADD = {
-    table: f"INSERT OR IGNORE INTO {table} VALUES (?,?,?,?,?)"  # noqa: S608
-    for table in ("samples", "sample_parts")
-}
-"""How rows are added. Keys that occur twice are reported, all of them, when all have been seen."""
-
-_FORMAT = 1
-_RESULTS = f"{TABLES}CREATE TABLE results (name TEXT PRIMARY KEY, data BLOB);"
+_FORMAT = 2
+_ROWS = ("samples", "sample_parts")
+_RESULTS = f"{TABLES}CREATE TABLE results (name TEXT, data TEXT);"
 _LARGEST = 10**9
 
-Scan = Callable[[NewFiles, Sequence[str], int, sqlite3.Connection | None], list[ScannedShard]]
-"""Walks over shards, the first of which has that number, writes what lies beside them, and adds
-their rows to a database."""
+Scan = Callable[[NewFiles, Sequence[str], sqlite3.Connection | None], list[ScannedShard]]
+"""Walks over shards, writes what lies beside them, and adds their rows to a database."""
 
 
 class Piece(NamedTuple):
@@ -88,25 +82,11 @@ def joined(name: str, pieces: Sequence[Piece]) -> Piece:
 
 
 @dataclass(frozen=True)
-class Found:
-    """What was found in shards, in their order, and by the name of a column its pieces."""
-
-    shards: list[ScannedShard]
-    pieces: Callable[[str], list[Piece]]
-
-    @property
-    def counts(self) -> dict[str, int]:
-        """The samples of each shard."""
-        return {shard.name: shard.count for shard in self.shards}
-
-
-@dataclass(frozen=True)
 class Job:
     """What is done with the shards `names` of a folder: whole, or by tasks.
 
     `what` names it; `options`, which are told as JSON, are what decides what is found, among them
     the `columns` by name. With `task` it is one of `tasks`, with `merge` what comes after them.
-    `whole` names options that were given, and that take all shards at once.
 
     `scan` reads the shards.
 
@@ -121,12 +101,9 @@ class Job:
     tasks: int | None
     task: int | None
     merge: bool
-    whole: str = ""
 
     def __post_init__(self) -> None:
         check_tasks(self.tasks, self.task, merge=self.merge)
-        if self.whole and self.tasks is not None:
-            raise ConfigError(f"{self.whole} take all shards at once: leave tasks (--tasks) out")
 
     @property
     def folder(self) -> Path:
@@ -143,26 +120,24 @@ class Job:
         """Whether this task has ended already, with these options and these shards."""
         return self.task is not None and self._said(self.task) == self._made_of(self.task)
 
-    def of_task(self, *folders: Path) -> Found:
-        """Return what this task finds, or found before."""
+    def of_task(self, *folders: Path) -> list[ScannedShard]:
+        """Return what this task finds, or found before, in its shards."""
         task = self.task or 0
         if self.is_done:
             return self._read([task])
-        said, marker, mine = (
-            self._made_of(task),
-            self._marker(task),
-            share(len(self.names), self.tasks, task),
-        )
+        said, marker = self._made_of(task), self._marker(task)
         with staging(self.root, *folders, *self.folders, shared=True) as files:
             with new_database(files, marker, _RESULTS) as database:
-                shards = self.scan(files, self.names[mine], mine.start, database)
+                shards = self.scan(files, self._names(task), database)
                 rows = (("made of", said), *self._results(shards))
                 database.executemany("INSERT INTO results VALUES (?, ?)", rows)
             files.put_last(marker)
             commit(files, self.root / self.names[0])
-        return self._read([task])
+        return shards
 
-    def of_all(self, files: NewFiles, database: sqlite3.Connection | None = None) -> Found:
+    def of_all(
+        self, files: NewFiles, database: sqlite3.Connection | None = None
+    ) -> list[ScannedShard]:
         """Return what is found in all shards, by reading them, or the markers of tasks; their rows
         come into the database.
 
@@ -170,8 +145,7 @@ class Job:
         were others.
         """
         if not self.merge:
-            shards = self.scan(files, self.names, 0, database)
-            return Found(shards, lambda name: [each.found["columns"][name] for each in shards])
+            return self.scan(files, self.names, database)
         tasks = range(self.tasks or 1)
         said, now = [*map(self._said, tasks)], [*map(self._made_of, tasks)]
         others = ""
@@ -182,57 +156,67 @@ class Job:
         check_ended(self.root, [said[task] == now[task] for task in tasks], others)
         return self._read(tasks, database)
 
+    def pieces(self, shards: Sequence[ScannedShard], name: str) -> list[Piece]:
+        """Return a column of all shards."""
+        if not self.merge:
+            return [shard.found["columns"][name] for shard in shards]
+        found: list[Piece] = []
+        for task in range(self.tasks or 1):
+            with self._opened(task) as marker:
+                found += map(_unpacked, _stored(marker, f"column {name}"))
+        return found
+
     def _marker(self, task: int) -> Path:
         return self.folder / f"{task:05d}.sqlite"
 
+    def _names(self, task: int) -> Sequence[str]:
+        return self.names[share(len(self.names), self.tasks, task)]
+
     def _made_of(self, task: int) -> str:
         """Return what decides what a task finds."""
-        files, names = files_at(self.root), self.names[share(len(self.names), self.tasks, task)]
-        stamps = {name: files.stamp(str(self.root / name)) for name in names}
+        files = files_at(self.root)
+        stamps = {name: files.stamp(str(self.root / name)) for name in self._names(task)}
         return json.dumps({"format": _FORMAT, **self.options, **stamps})
 
     def _said(self, task: int) -> str | None:
         """Return what a marker says that it was made of; None if there is none that is whole."""
         if exists(self._marker(task)):
-            with suppress(PrepareError), self._opened(task) as database:
-                return str(_result(database, "made of"))
+            with suppress(PrepareError), self._opened(task) as marker:
+                [said] = _stored(marker, "made of")
+                return said
         return None
 
-    def _results(self, shards: Sequence[ScannedShard]) -> Iterator[tuple[str, str | bytes]]:
-        rows = [[s.name, s.count, s.parts, s.record, s.trailing] for s in shards]
-        yield "shards", json.dumps(rows)
-        hashes = [np.zeros(0, np.uint64), *(shard.hashes for shard in shards)]
-        yield "hashes", np.concatenate(hashes).tobytes()
+    def _results(self, shards: Sequence[ScannedShard]) -> Iterator[tuple[str, str]]:
+        for s in shards:
+            hashes = s.hashes.tobytes().hex()
+            yield "shards", json.dumps([s.name, s.count, s.parts, s.record, s.trailing, hashes])
         for name in self.options.get("columns", ()):
             pieces = [shard.found["columns"][name] for shard in shards]
-            yield f"column {name}", _packed(joined(name, pieces))
+            joined(name, pieces)  # what all of them could not be is told of now
+            yield from ((f"column {name}", _packed(piece)) for piece in pieces)
 
-    def _read(self, tasks: Sequence[int], database: sqlite3.Connection | None = None) -> Found:
-        """Return what tasks found; their rows come into the database."""
+    def _read(
+        self, tasks: Sequence[int], database: sqlite3.Connection | None = None
+    ) -> list[ScannedShard]:
+        """Return the shards of markers; their rows come into the database."""
         shards: list[ScannedShard] = []
-        for shard, rows in chain.from_iterable(map(self._marked, tasks)):
+        for shard in chain.from_iterable(map(self._marked, tasks)):
+            add_rows(database, shard.found.pop("rows"))
             shards.append(shard)
-            for table, added in rows.items():
-                if database is not None:
-                    database.executemany(ADD[table], added)
+        return shards
 
-        def piece(task: int, name: str) -> Piece:
-            with self._opened(task) as marker:
-                return _unpacked(_result(marker, f"column {name}"))
-
-        return Found(shards, lambda name: [piece(task, name) for task in tasks])
-
-    def _marked(self, task: int) -> Iterator[tuple[ScannedShard, dict[str, list[Any]]]]:
+    def _marked(self, task: int) -> Iterator[ScannedShard]:
         """Yield each shard of a marker, with its rows."""
         with self._opened(task) as marker:
-            hashes, start = np.frombuffer(_result(marker, "hashes"), np.uint64), 0
-            cursors = {each: marker.execute(f"SELECT * FROM {each}") for each in ADD}  # noqa: S608
-            for name, count, parts, record, trailing in json.loads(_result(marker, "shards")):
-                mine, start = hashes[start : start + count], start + count
-                made: Any = Counter(parts), mine, ShardRecord(*record), trailing, {}
-                shard = ScannedShard(name, count, b"", *made)
-                sizes = {"samples": count, "sample_parts": shard.parts.total()}
-                yield shard, {each: [*islice(cursors[each], sizes[each])] for each in ADD}
+            cursors = {each: marker.execute(f"SELECT * FROM {each}") for each in _ROWS}  # noqa: S608
+            for told in map(json.loads, _stored(marker, "shards")):
+                name, count, parts, record, trailing, hashes = told
+                sizes = zip(_ROWS, (count, sum(parts.values())), strict=True)
+                rows = {each: [*islice(cursors[each], size)] for each, size in sizes}
+                known = np.frombuffer(bytes.fromhex(hashes), np.uint64), ShardRecord(*record)
+                yield ScannedShard(
+                    name, count, b"", Counter(parts), *known, trailing, {"rows": rows}
+                )
 
     @contextmanager
     def _opened(self, task: int) -> Iterator[sqlite3.Connection]:
@@ -245,6 +229,13 @@ class Job:
             raise PrepareError(
                 f"{marker} is damaged: {reason}. Remove it, and run task {task} again"
             ) from reason
+
+
+def add_rows(database: sqlite3.Connection | None, rows: Mapping[str, Iterable[Any]]) -> None:
+    """Add rows to tables; keys that occur twice are reported when all have been seen."""
+    for table, added in rows.items():
+        if database is not None:
+            database.executemany(f"INSERT OR IGNORE INTO {table} VALUES (?,?,?,?,?)", added)  # noqa: S608
 
 
 def prepared_scan(
@@ -274,11 +265,9 @@ def prepared_scan(
     return scan
 
 
-def _result(marker: sqlite3.Connection, name: str) -> Any:
-    found = marker.execute("SELECT data FROM results WHERE name = ?", (name,)).fetchone()
-    if found is None:
-        raise sqlite3.DatabaseError(f"it has no {name!r}")
-    return found[0]
+def _stored(marker: sqlite3.Connection, name: str) -> list[str]:
+    """Return the results of that name, in the order of the shards."""
+    return [data for (data,) in marker.execute("SELECT data FROM results WHERE name = ?", (name,))]
 
 
 def _packed(piece: Piece) -> str:
@@ -287,13 +276,10 @@ def _packed(piece: Piece) -> str:
 
 
 def _unpacked(text: str) -> Piece:
-    values, absent, why, first = json.loads(text)
-    made = (
-        np.array(values)
-        if not dict(first).get(True)
-        else np.array([*map(sys.intern, values)], object)
-    )
-    return Piece(made, np.array(absent, bool), why, dict(first))
+    values, absent, why, told = json.loads(text)
+    first = dict(told)
+    found = np.array([*map(sys.intern, values)], object) if True in first else np.array(values)
+    return Piece(found, np.array(absent, bool), why, first)
 
 
 def share(size: int, tasks: int | None, task: int | None) -> slice:

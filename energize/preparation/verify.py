@@ -93,15 +93,15 @@ def prepare_checksums(
     scan = prepared_scan(root, functions, keep, workers=workers, on_progress=on_progress)
     job = Job(root, "checksums", list(counts), {}, scan, tasks, task, merge)
     if task is not None:
-        found = job.of_task(*folders)
+        shards = job.of_task(*folders)
     else:
         with staging(root, *folders, *job.folders) as files:
-            found = job.of_all(files)
-            text = nv_meta.dump_records({shard.name: shard.record for shard in found.shards})
+            shards = job.of_all(files)
+            text = nv_meta.dump_records({shard.name: shard.record for shard in shards})
             files.write(meta / nv_meta.RECORDS_NAME, text.encode())
             commit(files, root / next(iter(counts)))
-    size = sum(shard.record.bytes for shard in found.shards)
-    return ChecksumsReport(root, sum(found.counts.values()), size)
+    size = sum(shard.record.bytes for shard in shards)
+    return ChecksumsReport(root, sum(shard.count for shard in shards), size)
 
 
 # What `energize lint` compares.
@@ -236,25 +236,21 @@ def _column_faults(
     was: npt.NDArray[Any] = stored.values
     if stored.categories is not None:
         was = np.array([*stored.categories, ""], dtype=object)[was]
-    counts = nv_meta.read_info(path).shard_counts
-    ends = dict(zip(counts, np.cumsum([*counts.values()]).tolist(), strict=True))
-    # Shards that have another number of samples have been told of.
-    pieces = {each: piece for each, piece in pieces.items() if len(piece.absent) == counts[each]}
-    if not pieces:
-        return
-    # Samples without a value have a default, or none.
-    with_values = (
-        ends[each] - counts[each] + np.flatnonzero(~piece.absent) for each, piece in pieces.items()
-    )
-    known, now = np.concatenate([*with_values]), np.concatenate([p.values for p in pieces.values()])
-    wrong = np.flatnonzero(now != was[known])
-    if len(wrong):
-        row = known[wrong[0]]
-        shard = next(each for each in pieces if row < ends[each])
-        number = row - ends[shard] + counts[shard]
+    wrong: list[tuple[str, Any, Any, Any]] = []
+    start = 0
+    for shard, count in nv_meta.read_info(path).shard_counts.items():
+        then, piece = was[start : start + count], pieces.get(shard)
+        start += count
+        # Shards that have another number of samples have been told of.
+        if piece is not None and len(piece.absent) == count:
+            # Samples without a value have a default, or none.
+            numbers, now = np.flatnonzero(~piece.absent), piece.values
+            rows = np.flatnonzero(then[numbers] != now)
+            wrong += [(shard, numbers[row], then[numbers[row]], now[row]) for row in rows]
+    if wrong:
+        shard, number, before, after = wrong[0]
         yield (
             f"{path}: the column {name!r} says something else of {len(wrong)} of {len(was)} "
-            f"samples than they do, the first of them {path / shard}, sample {number}: {was[row]}, "
-            f"and now {now[wrong[0]]}; measure it again with: "
-            f"{column_command(path, {name: measured})}"
+            f"samples than they do, the first of them {path / shard}, sample {number}: {before}, "
+            f"and now {after}; measure it again with: {column_command(path, {name: measured})}"
         )
