@@ -56,6 +56,8 @@ class Findings:
 
     console: Console
     by: Tasks
+    workers: int | None
+    progress: bool
     count: int = 0
     samples: int = 0
     told: set[str] = field(default_factory=set)
@@ -119,7 +121,7 @@ def lint(
     """
     console = Console()
     by = by.run(console, parallel, progress=progress)
-    found = Findings(console, by)
+    found = Findings(console, by, parallel, progress)
     markers = _markers(path, by.tasks or 0)
     if by.merge:
         check_ended(path, [marker.exists() for marker in markers])
@@ -145,11 +147,11 @@ def lint(
         except EnergizeError as reason:
             found.tell(str(reason))
         else:
-            _lint_part(found, mixes.leaf_name(leaf), part, parallel, progress=progress)
+            _lint_part(found, mixes.leaf_name(leaf), part)
             read |= dict.fromkeys(paths)
     for each in read:
         if not mixes.is_jsonl(each):
-            _lint_shards(found, each, parallel, progress=progress)
+            _lint_shards(found, each)
             continue
         for fault in () if by.task else check_lines(each):
             found.tell(fault)
@@ -182,17 +184,15 @@ def _markers(path: Path, tasks: int) -> list[Path]:
     return [folder / f"lint-{tasks}" / f"{task:05d}.json" for task in range(tasks)]
 
 
-def _lint_part(
-    found: Findings, name: str, part: IndexedDataset[Any], workers: int | None, *, progress: bool
-) -> None:
+def _lint_part(found: Findings, name: str, part: IndexedDataset[Any]) -> None:
     """Read all samples of a part in processes, or those of a task."""
     torch.set_num_threads(1)  # in processes that are forked from this one
     starts = range(0, part.size, _AT_ONCE)
     starts = starts[share(len(starts), found.by.tasks, found.by.task)]
     count = size = 0
     with (
-        progress_bar(found.console, "Reading samples", shown=progress) as advance,
-        closing(map_in_order(partial(_faults, part), starts, workers)) as results,
+        progress_bar(found.console, "Reading samples", shown=found.progress) as advance,
+        closing(map_in_order(partial(_faults, part), starts, found.workers)) as results,
     ):
         for start in starts:
             stop = min(start + _AT_ONCE, part.size)
@@ -231,12 +231,12 @@ def _faults(part: IndexedDataset[Any], start: int) -> list[Fault]:
     return faults
 
 
-def _lint_shards(found: Findings, path: Path, workers: int | None, *, progress: bool) -> None:
+def _lint_shards(found: Findings, path: Path) -> None:
     """Shards that are not those that were prepared, samples that changed since, keys that stand
     twice, and columns that do not say what samples are.
     """
-    with progress_bar(found.console, "Checking shards", shown=progress) as advance:
-        checked = check_folder(path, workers, advance, found.by.tasks, found.by.task)
+    with progress_bar(found.console, "Checking shards", shown=found.progress) as advance:
+        checked = check_folder(path, found.workers, advance, found.by.tasks, found.by.task)
     for fault in checked.faults:
         found.tell(fault)
     if checked.unrecorded:

@@ -162,7 +162,7 @@ def prepare(
                 f"{path} is prepared already, so --column and --checksums are all that is written: "
                 "leave the other options out, or give --force-overwrite to prepare it again"
             )
-        _add(console, path, work, run(), **measured)
+        _add(console, path, work, run(), measured)
         return
     choices["overwrite"] = force_overwrite
     if not tar_index_only and by.task is None:
@@ -205,17 +205,9 @@ def _show_measured(console: Console, report: Any) -> None:
         console.note(note)
 
 
-def _add(
-    console: Console,
-    path: Path,
-    work: Work,
-    by: Tasks,
-    *,
-    columns: dict[str, Any],
-    column_defaults: dict[str, Any],
-    checksums: bool,
-) -> None:
+def _add(console: Console, path: Path, work: Work, by: Tasks, measured: dict[str, Any]) -> None:
     """Write checksums and columns of a folder that is prepared."""
+    columns, defaults, checksums = measured.values()
     with progress_bar(console, "Reading shards", shown=work.progress) as on_progress:
         options: dict[str, Any] = {"workers": work.num_workers, "on_progress": on_progress}
         options |= by.given
@@ -223,7 +215,7 @@ def _add(
             report = prepare_checksums(path, **options)
             console.say(f"Wrote checksums of {report.samples:,} samples, {report.bytes:,} bytes")
         if columns:
-            made = measures.prepare_columns(path, columns, defaults=column_defaults, **options)
+            made = measures.prepare_columns(path, columns, defaults=defaults, **options)
             _show_measured(console, made)
     console.say("Done")
 

@@ -50,7 +50,7 @@ from energize.data.remote import path_of
 from energize.data.writing import NewFiles, writing
 from energize.errors import ConfigError, DataError, DatasetError, PrepareError, nearest
 from energize.preparation.scan import RawSample, Shard
-from energize.preparation.tasks import Job, Piece, all_in_turn, joined, prepared_scan
+from energize.preparation.tasks import Job, Piece, all_in_turn, joined, unchanged
 from energize.preparation.workers import Progress
 from energize.preparation.write import commit, staging
 from energize.task.load import USUAL_IMAGES, PartAccess, parse_field
@@ -123,9 +123,9 @@ def prepare_columns(
     counts = read_info(root).shard_counts
     if not columns or not counts:
         raise ConfigError(f"{root}: there are no {'shards' if columns else 'columns'} to measure")
-    functions = {"columns": wanted.measured}
-    scan = prepared_scan(root, functions, workers=workers, on_progress=on_progress)
-    job = Job(root, "columns", list(counts), wanted.options, scan, tasks, task, merge)
+    what = root, "columns", list(counts), wanted.options, {"columns": wanted.measured}
+    how = {"workers": workers, "on_progress": on_progress}
+    job = Job(*what, unchanged(root), how, tasks, task, merge)
     if task is not None:
         return ColumnsReport(root, sum(shard.count for shard in job.of_task()), {})
     with staging(root, root / COLUMNS_FOLDER, *job.folders) as files:
@@ -178,15 +178,14 @@ class Columns:
             except DataError as reason:
                 why = why or f"{sample.where}: {reason}"
                 absent.append(True)
-                continue
             except Exception as reason:  # whatever Pillow and functions of users raise
                 told = f"column {name!r}, {self.how[name]}: {sample.where}: {reason}"
                 raise PrepareError(told) from reason
-            is_word = isinstance(value, str)
-            if is_word not in first:
-                first[is_word] = f"{sample.where} has {str(value)[:80]!r}"
-            values.append(value)
-            absent.append(False)
+            else:
+                if (is_word := isinstance(value, str)) not in first:
+                    first[is_word] = f"{sample.where} has {str(value)[:80]!r}"
+                values.append(value)
+                absent.append(False)
         kind = object if True in first else None
         return Piece(np.array(values, dtype=kind), np.array(absent, dtype=bool), why, first)
 

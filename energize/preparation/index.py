@@ -8,17 +8,15 @@ import math
 import os
 import random
 import re
-import sqlite3
 import uuid
-import zlib
 from array import array
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import partial
-from itertools import accumulate, chain, pairwise
+from itertools import accumulate, chain, count, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -32,45 +30,25 @@ from energize.data.files import os_errors_as, read_file
 from energize.data.jsonl import jsonl_checksums_path, jsonl_index_path
 from energize.data.remote import path_of
 from energize.data.rows import parsed_row
-from energize.data.tar import CHECKSUM, END_MARK, checksums_path, index_path
+from energize.data.tar import END_MARK, index_path
 from energize.data.writing import NewFiles, remove_left, taken_back_when_stopped
-from energize.errors import (
-    ConfigError,
-    DatasetError,
-    DatasetNotFoundError,
-    PrepareError,
-    ShardError,
-)
+from energize.errors import ConfigError, DatasetNotFoundError, PrepareError, ShardError
 from energize.preparation.columns import Columns, How, Value, kept_columns, remove_unused
 from energize.preparation.fields import FirstLook, check_choice, choose_config, field_notes
-from energize.preparation.scan import (
-    ScannedShard,
-    Shard,
-    check_unique,
-    checksums_of,
-    find_shards,
-    listed,
-    named_shards,
-    scan_shards,
-)
-from energize.preparation.tasks import TASKS_FOLDER, Job, add_rows, all_in_turn
+from energize.preparation.scan import ScannedShard, Shard, checksums_of, find_shards, listed
+from energize.preparation.tasks import TASKS_FOLDER, Job, all_in_turn
+from energize.preparation.verify import stage_records
 from energize.preparation.workers import Progress
-from energize.preparation.write import (
-    INDEXES,
-    TABLES,
-    commit,
-    locked,
-    make_unique,
-    new_database,
-    shard_folders,
-    staging,
-)
+from energize.preparation.write import commit, locked, make_unique, shard_folders, staging
 
 _log = logging.getLogger("energize")
 
 
 Parts = dict[str, tuple[str, ...]]
 """The shards of each split part."""
+
+Ratios = Mapping[str, float]
+"""The share of each split part, of any sum."""
 
 Windows = dict[str, tuple[int, int]]
 """Of split parts, the first of the samples of their shards that they have, and the one after the
@@ -187,19 +165,16 @@ def prepare(
         sqlite = sqlite or (meta / nv_meta.SQLITE_NAME).exists()
     else:
         check_choice(sample_type, field_map)
-        names, notes = find_shards(root, exclude) if shards is None else named_shards(root, shards)
+        names, notes = find_shards(root, exclude, shards)
         if task is None or split_ratios or split_patterns:
             splits = split(names, split_ratios, split_patterns, seed if shuffle_shards else None)
-    functions: dict[str, Callable[[Shard], Any]] = {
-        "names": _check_members,
-        "columns": wanted.measured,
-        **({"checksums": Shard.checksums} if checksums else {}),
-        **({"rows": partial(_rows, {name: n for n, name in enumerate(names)})} if sqlite else {}),
-    }
-    told: dict[str, Any] = {"workers": workers, "on_progress": on_progress}
-    scan = partial(_scanned, root=root, known=known, functions=functions, **told)
+    functions: dict[str, Any] = {"names": _check_members, "columns": wanted.measured}
+    functions |= {"checksums": Shard.checksums} if checksums else {}
+    functions |= {"rows": partial(_rows, dict(zip(names, count())))} if sqlite else {}
     options = {"checksums": checksums, "sqlite": sqlite, **wanted.options}
-    job = Job(root, "prepare", names, options, scan, tasks, task, merge)
+    what = root, "prepare", names, options, functions, partial(_keep, root, known)
+    how = {"workers": workers, "on_progress": on_progress}
+    job = Job(*what, how, tasks, task, merge, unique=True)
     if tasks is not None and (tar_index_only or fix_duplicates):
         raise ConfigError(
             "tar_index_only and fix_duplicates take all shards at once: leave tasks (--tasks) out"
@@ -211,77 +186,62 @@ def prepare(
     folders = [meta, *shard_folders(root, names)]
     if task is not None:
         return _report(root, job.of_task(*folders))
-    folders += [*job.folders, *([root / COLUMNS_FOLDER] if columns else [])]
-    with staging(root, *folders) as files:
+    with staging(
+        root, *folders, *job.folders, *([root / COLUMNS_FOLDER] if columns else [])
+    ) as files:
         if fix_duplicates and (renamed := make_unique(root, names, workers)):
             notes.append(f"{renamed} shards were written anew, with keys of their own")
-        found, made_now = _indexed(files, job, sqlite=sqlite)
-        version = folder_version(root) if known and not sqlite else made_now
+        found = job.of_all(files, meta / nv_meta.SQLITE_NAME if sqlite else None)
+        version = _version(found) if sqlite else folder_version(root) if known else None
+        if sqlite and version:
+            files.write(meta / nv_meta.UUID_NAME, version.encode())
         report = _report(root, found)
         same = bool(known) and all(shard.found["same"] for shard in found)
         pieces, kept = partial(job.pieces, found), kept_columns(root) if same else {}
         made, more = wanted.stage(files, root, pieces, report.shard_counts, version, kept)
-        notes += [*_end_notes(found), *more]
-        _stage_records(root, files, found)
-        report = replace(report, splits=splits, columns=made, notes=tuple(notes))
+        report = replace(report, columns=made, notes=(*notes, *_end_notes(found), *more))
+        stage_records(root, files, found)
         if not known:
-            look = FirstLook(root / names[0])
+            look, texts = FirstLook(root / names[0]), (split_config, dataset_yaml)
             config = choose_config(sample_type, field_map, look, report.parts)
-            report, texts = _described(
-                replace(report, config=config), split_ratios, split_config, dataset_yaml
-            )
-            # Where all is as it would be, the folder was merged before.
-            stored = {each: read_file(meta / each) for each in texts if (meta / each).exists()}
-            _check_new(root, overwrite or stored == texts)
-            for name, text in texts.items():
-                files.write(meta / name, text)
-        unkept = [] if same else [root / COLUMNS_FOLDER / COLUMNS_NAME]
+            report = replace(report, splits=splits, config=config)
+            report = _stage_texts(files, report, split_ratios or {}, texts, overwrite)
         replaced = [] if known else [meta / name for name in _REPLACED]
+        replaced += [] if same else [root / COLUMNS_FOLDER / COLUMNS_NAME]
         markers = () if merge or known else (root / TASKS_FOLDER).glob("*/*")
-        commit(files, root / names[0], [*unkept, *replaced, *markers])
+        commit(files, root / names[0], [*replaced, *markers])
     remove_unused(root)
     return report
 
 
-def _described(
-    report: PrepareReport,
-    ratios: Mapping[str, float] | None,
-    split_config: str,
-    dataset_yaml: str,
-) -> tuple[PrepareReport, dict[str, bytes]]:
-    """Return what was prepared with splits that fit the samples, and notes on them; and the files
-    that say what a folder is, the one that makes it a prepared one last.
+def _version(shards: Sequence[ScannedShard]) -> str:
+    """Return what is another text when an index is of other samples."""
+    told = json.dumps([[shard.name, *shard.record.of_shard] for shard in shards])
+    return str(uuid.uuid5(uuid.NAMESPACE_OID, told))
+
+
+def _stage_texts(
+    files: NewFiles, report: PrepareReport, ratios: Ratios, names: tuple[str, str], overwrite: bool
+) -> PrepareReport:
+    """Write the files that say what a folder is, the one that makes it a prepared one last; return
+    what was prepared with splits that fit the samples, and notes on them.
     """
-    counts = report.shard_counts
-    splits, windows = _fitting(report.splits, counts, ratios or {})
+    split_config, dataset_yaml = names
+    counts, meta = report.shard_counts, report.path / nv_meta.META_FOLDER
+    splits, windows = _fitting(report.splits, counts, ratios)
     notes = [_CUT] if windows else split_notes(list(counts), splits)
     notes += field_notes(report.config, report.parts, report.samples)
-    texts = {split_config: nv_meta.dump_splits(splits, split_config, samples=windows)}
+    texts = {meta / split_config: nv_meta.dump_splits(splits, split_config, samples=windows)}
     if report.config is not None:
-        texts[dataset_yaml] = nv_meta.dump_dataset_yaml(report.config)
+        texts[meta / dataset_yaml] = nv_meta.dump_dataset_yaml(report.config)
     info = nv_meta.Info(energon_version=nv_meta.FORMAT_VERSION, shard_counts=counts)
-    texts[nv_meta.INFO_NAMES[0]] = nv_meta.dump_info(info)
-    report = replace(report, splits=splits, windows=windows, notes=(*report.notes, *notes))
-    return report, {name: text.encode() for name, text in texts.items()}
-
-
-def _indexed(files: NewFiles, job: Job, *, sqlite: bool) -> tuple[list[ScannedShard], str | None]:
-    """Return what was found in all shards, whose keys are unique; and the version of the index,
-    after it was written, where it is to be.
-    """
-    final = job.root / nv_meta.META_FOLDER / nv_meta.SQLITE_NAME
-    index = new_database(files, final, TABLES, indexes=INDEXES) if sqlite else nullcontext()
-    with index as database:
-        shards = job.of_all(files, database)
-    if job.merge:
-        check_unique(job.root, shards)
-    if not sqlite:
-        return shards, None
-    # Another text when an index is of other samples.
-    told = json.dumps([[shard.name, *shard.record.of_shard] for shard in shards])
-    version = str(uuid.uuid5(uuid.NAMESPACE_OID, told))
-    files.write(final.with_name(nv_meta.UUID_NAME), version.encode())
-    return shards, version
+    texts[meta / nv_meta.INFO_NAMES[0]] = nv_meta.dump_info(info)
+    # Where all is as it would be, the folder was merged before.
+    same = all(each.exists() and read_file(each) == texts[each].encode() for each in texts)
+    _check_new(report.path, overwrite or same)
+    for each, text in texts.items():
+        files.write(each, text.encode())
+    return replace(report, splits=splits, windows=windows, notes=(*report.notes, *notes))
 
 
 def _known(root: Path) -> dict[str, int]:
@@ -307,63 +267,16 @@ def _report(root: Path, shards: Sequence[ScannedShard]) -> PrepareReport:
     return PrepareReport(root, {s.name: s.count for s in shards}, dict(parts.most_common()))
 
 
-def _scanned(
-    files: NewFiles,
-    names: Sequence[str],
-    database: sqlite3.Connection | None,
-    *,
-    root: Path,
-    known: Mapping[str, int],
-    functions: Mapping[str, Callable[[Shard], Any]],
-    **options: Any,
-) -> list[ScannedShard]:
-    """Walk over shards, which are `known`, or new; write their indices and checksums, and add their
-    rows to the database, as asked. Their keys are unique.
-    """
-
-    def stage(shard: ScannedShard) -> ScannedShard:
-        tar = str(root / shard.name)
-        index = path_of(index_path(tar))
-        if shard.count != known.get(shard.name, shard.count):
-            raise ShardError(
-                f"{tar} has {shard.count} samples, and .info.json says {known[shard.name]}"
-            )
-        shard.found["same"] = known and index.is_file() and read_file(index) == shard.index
-        files.write(index, shard.index)
-        if "checksums" in functions:
-            data = shard.found.pop("checksums")
-            files.write(path_of(checksums_path(tar)), data)
-            shard.record = shard.record._replace(checksums_crc32=zlib.crc32(data))
-        add_rows(database, shard.found.pop("rows", {}))
-        shard.index = b""
-        return shard
-
-    shards = scan_shards(root, names, stage, functions, **options)
-    check_unique(root, shards)
-    return shards
-
-
-def _stage_records(root: Path, files: NewFiles, shards: Sequence[ScannedShard]) -> None:
-    """Write what readers know the shards by.
-
-    Checksums that lie beside a shard stay its own, unless it was prepared before and was another
-    one, or had none, then. That they fit is seen when they are verified.
-    """
-    before: dict[str, nv_meta.ShardRecord] | None = {}
-    with suppress(DatasetError):  # of a damaged file nothing is known, and it is written anew
-        before = nv_meta.read_records(root)
-    for shard in shards:
-        was = shard.record if before is None else before.get(shard.name)
-        if was is None or was.of_shard != shard.record.of_shard:
-            continue
-        kept = before is None or was.checksums_crc32 is not None
-        if kept and shard.record.checksums_crc32 is None:
-            with suppress(OSError):
-                data = read_file(checksums_path(str(root / shard.name)))
-                if len(data) == shard.count * CHECKSUM:
-                    shard.record = shard.record._replace(checksums_crc32=zlib.crc32(data))
-    records = nv_meta.dump_records({shard.name: shard.record for shard in shards})
-    files.write(root / nv_meta.META_FOLDER / nv_meta.RECORDS_NAME, records.encode())
+def _keep(root: Path, known: Mapping[str, int], shard: ScannedShard, files: NewFiles) -> None:
+    """Write the index of a shard, which is `known`, or new."""
+    index = path_of(index_path(str(root / shard.name)))
+    if shard.count != known.get(shard.name, shard.count):
+        raise ShardError(
+            f"{root / shard.name} has {shard.count} samples, and .info.json says "
+            f"{known[shard.name]}"
+        )
+    shard.found["same"] = known and index.is_file() and read_file(index) == shard.index
+    files.write(index, shard.index)
 
 
 def _rows(numbers: Mapping[str, int], shard: Shard) -> dict[str, list[tuple[Any, ...]]]:
@@ -403,12 +316,11 @@ def is_utf8(name: str) -> bool:
 def _end_notes(shards: Sequence[ScannedShard]) -> list[str]:
     """Return what is odd about the ends of shards: they may be parts of others."""
     cut = [each for each in shards if each.trailing < END_MARK]
-    if not cut:
-        return []
     return [
-        f"{len(cut)} of {len(shards)} shards end without an end mark, {cut[0].name} for example "
-        f"after {cut[0].record.bytes:,} bytes: if copying or writing them was cut off, samples are "
+        f"{len(cut)} of {len(shards)} shards end without an end mark, {each.name} for example "
+        f"after {each.record.bytes:,} bytes: if copying or writing them was cut off, samples are "
         "missing"
+        for each in cut[:1]
     ]
 
 
@@ -433,9 +345,7 @@ def split(
     raise ConfigError(f"give split_ratios (--split-ratio) or split_patterns (--split-parts): {got}")
 
 
-def _by_ratios(
-    shards: Sequence[str], ratios: Mapping[str, float], shuffle_seed: int | None
-) -> Parts:
+def _by_ratios(shards: Sequence[str], ratios: Ratios, shuffle_seed: int | None) -> Parts:
     """Cut the shards, in their order or shuffled, where the cumulative ratios say.
 
     Part i ends before shard floor(n * (ratio 0 + ... + ratio i) / sum). The arithmetic is exact, so
@@ -455,7 +365,7 @@ def _by_ratios(
     return {part: tuple(shards[a:b]) for part, (a, b) in zip(exact, bounds, strict=True)}
 
 
-def _exact(ratios: Mapping[str, float]) -> dict[str, Fraction]:
+def _exact(ratios: Ratios) -> dict[str, Fraction]:
     """Return the share of each part that has one."""
     exact = {part: Fraction(str(ratio)) for part, ratio in ratios.items() if ratio}
     return {part: share / sum(exact.values()) for part, share in exact.items()}
@@ -468,9 +378,7 @@ _CUT = (
 )
 
 
-def _fitting(
-    parts: Parts, counts: Mapping[str, int], ratios: Mapping[str, float]
-) -> tuple[Parts, Windows]:
+def _fitting(parts: Parts, counts: Mapping[str, int], ratios: Ratios) -> tuple[Parts, Windows]:
     """Return parts of whole shards as they are, if each has some; else parts of as many samples as
     the ratios say, one at least, and which samples of their shards these are.
 

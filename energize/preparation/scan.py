@@ -274,9 +274,11 @@ _UNWRITABLE = {"Cc", "Cs", "Zl", "Zp"}
 
 
 @os_errors_as(PrepareError)
-def find_shards(path: Path, exclude: str | None = None) -> tuple[list[str], list[str]]:
+def find_shards(
+    path: Path, exclude: str | None = None, patterns: Sequence[str] | None = None
+) -> tuple[list[str], list[str]]:
     """Return all tar files below `path`, in Energon's order: folder by folder, compared as text;
-    and notes on what was passed over.
+    and notes on what was passed over. Or those that `patterns` name, as `_named` does.
 
     Hidden files and folders are passed over, and names in which the regular expression `exclude` is
     found. Links to folders are followed, unless to one that was looked into already. What cannot be
@@ -286,6 +288,8 @@ def find_shards(path: Path, exclude: str | None = None) -> tuple[list[str], list
     Raises `DatasetNotFoundError`, `PrepareError` for a folder without shards, and for names that no
     file of text could hold; `ConfigError` for a wrong `exclude`.
     """
+    if patterns is not None:
+        return _named(path, patterns), []
     try:
         left_out = re.compile("(?!)" if exclude is None else exclude)
     except re.error as reason:
@@ -317,7 +321,7 @@ def find_shards(path: Path, exclude: str | None = None) -> tuple[list[str], list
     return sorted(names, key=PurePosixPath), notes
 
 
-def named_shards(path: Path, patterns: Sequence[str]) -> tuple[list[str], list[str]]:
+def _named(path: Path, patterns: Sequence[str]) -> list[str]:
     """Return the shards that `patterns` name below `path`, with braces: `parts/data-{0..9}.tar`.
 
     Raises `DatasetNotFoundError`, `PrepareError` for shards that are named twice or not below
@@ -336,7 +340,7 @@ def named_shards(path: Path, patterns: Sequence[str]) -> tuple[list[str], list[s
     if wrong:
         raise PrepareError(f"{path}: of the shards {list(patterns)}, {wrong}")
     _check_names(path, names)
-    return names, []
+    return names
 
 
 def _files(root: Path, notes: list[str], wrong: dict[str, str]) -> Iterator[str]:

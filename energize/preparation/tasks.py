@@ -17,9 +17,10 @@ from __future__ import annotations
 import json
 import sqlite3
 import sys
+import zlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from functools import wraps
 from itertools import chain, groupby, islice
@@ -32,11 +33,13 @@ import numpy.typing as npt
 from energize.core.checks import checked_whole
 from energize.data.files import exists, files_at
 from energize.data.nv_meta import META_FOLDER, ShardRecord, read_info, read_records
+from energize.data.remote import path_of
 from energize.data.stores import connected
+from energize.data.tar import checksums_path
 from energize.data.writing import NewFiles
 from energize.errors import ConfigError, DatasetError, PrepareError, ShardError, some
-from energize.preparation.scan import ScannedShard, Shard, scan_shards
-from energize.preparation.write import TABLES, commit, new_database, staging
+from energize.preparation.scan import ScannedShard, Shard, check_unique, scan_shards
+from energize.preparation.write import INDEXES, TABLES, commit, new_database, staging
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -46,9 +49,6 @@ _FORMAT = 2
 _ROWS = ("samples", "sample_parts")
 _RESULTS = f"{TABLES}CREATE TABLE results (name TEXT, data TEXT);"
 _LARGEST = 10**9
-
-Scan = Callable[[NewFiles, Sequence[str], sqlite3.Connection | None], list[ScannedShard]]
-"""Walks over shards, writes what lies beside them, and adds their rows to a database."""
 
 
 class Piece(NamedTuple):
@@ -88,7 +88,8 @@ class Job:
     `what` names it; `options`, which are told as JSON, are what decides what is found, among them
     the `columns` by name. With `task` it is one of `tasks`, with `merge` what comes after them.
 
-    `scan` reads the shards.
+    Of each shard, `functions` make what is found where it is read, by `how` many processes, and
+    `keep` checks it and writes what lies beside it. Where keys have to be `unique`, they are.
 
     Raises `ConfigError` for tasks that there are not.
     """
@@ -97,10 +98,13 @@ class Job:
     what: str
     names: Sequence[str]
     options: Mapping[str, Any]
-    scan: Scan
+    functions: Mapping[str, Callable[[Shard], Any]]
+    keep: Callable[[ScannedShard, NewFiles], None]
+    how: Mapping[str, Any]
     tasks: int | None
     task: int | None
     merge: bool
+    unique: bool = False
 
     def __post_init__(self) -> None:
         check_tasks(self.tasks, self.task, merge=self.merge)
@@ -128,24 +132,29 @@ class Job:
         said, marker = self._made_of(task), self._marker(task)
         with staging(self.root, *folders, *self.folders, shared=True) as files:
             with new_database(files, marker, _RESULTS) as database:
-                shards = self.scan(files, self._names(task), database)
+                shards = self._scan(files, self._names(task), database)
                 rows = (("made of", said), *self._results(shards))
                 database.executemany("INSERT INTO results VALUES (?, ?)", rows)
             files.put_last(marker)
             commit(files, self.root / self.names[0])
         return shards
 
-    def of_all(
-        self, files: NewFiles, database: sqlite3.Connection | None = None
-    ) -> list[ScannedShard]:
-        """Return what is found in all shards, by reading them, or the markers of tasks; their rows
-        come into the database.
+    def of_all(self, files: NewFiles, index: Path | None = None) -> list[ScannedShard]:
+        """Return what is found in all shards, by reading them, or the markers of tasks; `index` is
+        written with their rows.
 
         Raises `PrepareError` for tasks that have not ended, and for those whose options or shards
         were others.
         """
-        if not self.merge:
-            return self.scan(files, self.names, database)
+        filling = new_database(files, index, TABLES, indexes=INDEXES) if index else nullcontext()
+        with filling as database:
+            if not self.merge:
+                return self._scan(files, self.names, database)
+            shards = self._merged(database)
+        check_unique(self.root, shards if self.unique else ())
+        return shards
+
+    def _merged(self, database: sqlite3.Connection | None) -> list[ScannedShard]:
         tasks = range(self.tasks or 1)
         said, now = [*map(self._said, tasks)], [*map(self._made_of, tasks)]
         others = ""
@@ -165,6 +174,23 @@ class Job:
             with self._opened(task) as marker:
                 found += map(_unpacked, _stored(marker, f"column {name}"))
         return found
+
+    def _scan(
+        self, files: NewFiles, names: Sequence[str], database: sqlite3.Connection | None
+    ) -> list[ScannedShard]:
+        def kept(shard: ScannedShard) -> ScannedShard:
+            self.keep(shard, files)
+            if "checksums" in self.functions:
+                data = shard.found.pop("checksums")
+                files.write(path_of(checksums_path(str(self.root / shard.name))), data)
+                shard.record = shard.record._replace(checksums_crc32=zlib.crc32(data))
+            add_rows(database, shard.found.pop("rows", {}))
+            shard.index = b""
+            return shard
+
+        shards = scan_shards(self.root, names, kept, self.functions, **self.how)
+        check_unique(self.root, shards if self.unique else ())
+        return shards
 
     def _marker(self, task: int) -> Path:
         return self.folder / f"{task:05d}.sqlite"
@@ -238,31 +264,19 @@ def add_rows(database: sqlite3.Connection | None, rows: Mapping[str, Iterable[An
             database.executemany(f"INSERT OR IGNORE INTO {table} VALUES (?,?,?,?,?)", added)  # noqa: S608
 
 
-def prepared_scan(
-    root: Path,
-    functions: Mapping[str, Callable[[Shard], Any]],
-    keep: Callable[[NewFiles, ScannedShard], ScannedShard] = lambda files, shard: shard,
-    **options: Any,
-) -> Scan:
-    """Return what walks over shards of a prepared folder, as `scan_shards` does.
-
-    It raises `PrepareError` for shards that are not those that were prepared, too.
-    """
+def unchanged(root: Path) -> Callable[[ScannedShard, NewFiles], None]:
+    """Return what raises `ShardError` for shards that are not those that were prepared."""
     counts = read_info(root).shard_counts
     records = read_records(root, counts) or {}
 
-    def scan(files: NewFiles, names: Sequence[str], *_: object) -> list[ScannedShard]:
-        def unchanged(shard: ScannedShard) -> ScannedShard:
-            for difference in shard.differences(root, counts[shard.name], records.get(shard.name)):
-                raise ShardError(
-                    f"{difference}; prepare the folder again first, with: energize prepare "
-                    f"--force-overwrite {root}"
-                )
-            return keep(files, shard)
+    def check(shard: ScannedShard, _: NewFiles) -> None:
+        for difference in shard.differences(root, counts[shard.name], records.get(shard.name)):
+            raise ShardError(
+                f"{difference}; prepare the folder again first, with: energize prepare "
+                f"--force-overwrite {root}"
+            )
 
-        return scan_shards(root, names, unchanged, functions, **options)
-
-    return scan
+    return check
 
 
 def _stored(marker: sqlite3.Connection, name: str) -> list[str]:
@@ -325,10 +339,9 @@ def all_in_turn(function: Callable[P, R]) -> Callable[P, R]:
         tasks: Any = kwargs.get("tasks")
         if tasks is None or kwargs.get("task") is not None or kwargs.get("merge"):
             return function(*args, **kwargs)
-        check_tasks(tasks, None, merge=False)
         tell: Any = kwargs.pop("on_progress", None) or (lambda done, total: None)
         each: Any = kwargs
-        for task in range(tasks):
+        for task in range(checked_whole(tasks, "tasks", 1)):
             tell(task, tasks)
             function(*args, **each | {"task": task})
         tell(tasks, tasks)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import zlib
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,13 +13,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from energize.core.columns import Column
 from energize.data import nv_meta
 from energize.data.columns import StoredColumn, column_command, read_columns, read_values
 from energize.data.files import exists, os_errors_as, read_file
 from energize.data.jsonl import jsonl_checksums_path, jsonl_index_path
 from energize.data.remote import path_of
-from energize.data.tar import BLOCK, ENTRY, checksums_path, index_path
+from energize.data.tar import BLOCK, CHECKSUM, ENTRY, checksums_path, index_path
 from energize.data.writing import NewFiles
 from energize.errors import ConfigError, DatasetError, PrepareError, ShardError
 from energize.preparation.columns import Columns, is_written
@@ -30,7 +29,7 @@ from energize.preparation.scan import (
     checksums_of,
     scan_shards,
 )
-from energize.preparation.tasks import Job, Piece, all_in_turn, prepared_scan, share
+from energize.preparation.tasks import Job, Piece, all_in_turn, share, unchanged
 from energize.preparation.workers import Progress
 from energize.preparation.write import commit, shard_folders, staging
 
@@ -83,25 +82,44 @@ def prepare_checksums(
     if not counts:
         raise PrepareError(f"{meta} names no shards; prepare the folder again")
 
-    def keep(files: NewFiles, shard: ScannedShard) -> ScannedShard:
-        data = shard.found["checksums"]
-        files.write(path_of(checksums_path(str(root / shard.name))), data)
-        shard.record = shard.record._replace(checksums_crc32=zlib.crc32(data))
-        return shard
-
-    functions, folders = {"checksums": Shard.checksums}, [meta, *shard_folders(root, counts)]
-    scan = prepared_scan(root, functions, keep, workers=workers, on_progress=on_progress)
-    job = Job(root, "checksums", list(counts), {}, scan, tasks, task, merge)
+    functions, how = (
+        {"checksums": Shard.checksums},
+        {"workers": workers, "on_progress": on_progress},
+    )
+    what = root, "checksums", list(counts), dict[str, Any]()
+    job = Job(*what, functions, unchanged(root), how, tasks, task, merge)
+    folders = [meta, *shard_folders(root, counts)]
     if task is not None:
         shards = job.of_task(*folders)
     else:
         with staging(root, *folders, *job.folders) as files:
             shards = job.of_all(files)
-            text = nv_meta.dump_records({shard.name: shard.record for shard in shards})
-            files.write(meta / nv_meta.RECORDS_NAME, text.encode())
+            stage_records(root, files, shards)
             commit(files, root / next(iter(counts)))
     size = sum(shard.record.bytes for shard in shards)
     return ChecksumsReport(root, sum(shard.count for shard in shards), size)
+
+
+def stage_records(root: Path, files: NewFiles, shards: Sequence[ScannedShard]) -> None:
+    """Write what readers know the shards by.
+
+    Checksums that lie beside a shard stay its own, unless it was prepared before and was another
+    one, or had none, then. That they fit is seen when they are verified.
+    """
+    before: dict[str, nv_meta.ShardRecord] | None = {}
+    with suppress(DatasetError):  # of a damaged file nothing is known, and it is written anew
+        before = nv_meta.read_records(root)
+    for shard in shards:
+        was = shard.record if before is None else before.get(shard.name)
+        same = was is not None and was.of_shard == shard.record.of_shard
+        kept = before is None or (was is not None and was.checksums_crc32 is not None)
+        if same and kept and shard.record.checksums_crc32 is None:
+            with suppress(OSError):
+                data = read_file(checksums_path(str(root / shard.name)))
+                if len(data) == shard.count * CHECKSUM:
+                    shard.record = shard.record._replace(checksums_crc32=zlib.crc32(data))
+    records = nv_meta.dump_records({shard.name: shard.record for shard in shards})
+    files.write(root / nv_meta.META_FOLDER / nv_meta.RECORDS_NAME, records.encode())
 
 
 # What `energize lint` compares.
@@ -167,10 +185,7 @@ def check_folder(
         check_unique(path, found)
     for name, column in columns.items():
         with _told(faults):
-            stored = read_values(path, name, column, sum(counts.values()))
-            measured = {each.name: each.found["columns"] for each in found}
-            pieces = {shard: made[name] for shard, made in measured.items() if name in made}
-            faults += _column_faults(path, name, column.measured, stored, pieces)
+            faults.extend(_column_faults(path, name, column, counts, found))
     return CheckedFolder(tuple(faults), len(counts), len(counts) - len(records))
 
 
@@ -231,14 +246,16 @@ def _checksum_faults(
 
 
 def _column_faults(
-    path: Path, name: str, measured: str, stored: Column, pieces: dict[str, Piece]
+    path: Path, name: str, column: StoredColumn, counts: dict[str, int], found: list[ScannedShard]
 ) -> Iterator[str]:
+    stored = read_values(path, name, column, sum(counts.values()))
     was: npt.NDArray[Any] = stored.values
     if stored.categories is not None:
         was = np.array([*stored.categories, ""], dtype=object)[was]
+    pieces: dict[str, Piece | None] = {s.name: s.found["columns"].get(name) for s in found}
     wrong: list[tuple[str, Any, Any, Any]] = []
     start = 0
-    for shard, count in nv_meta.read_info(path).shard_counts.items():
+    for shard, count in counts.items():
         then, piece = was[start : start + count], pieces.get(shard)
         start += count
         # Shards that have another number of samples have been told of.
@@ -252,5 +269,6 @@ def _column_faults(
         yield (
             f"{path}: the column {name!r} says something else of {len(wrong)} of {len(was)} "
             f"samples than they do, the first of them {path / shard}, sample {number}: {before}, "
-            f"and now {after}; measure it again with: {column_command(path, {name: measured})}"
+            f"and now {after}; measure it again with: "
+            f"{column_command(path, {name: column.measured})}"
         )
