@@ -26,11 +26,10 @@ from energize.energon.loading import prepare_metadataset
 from energize.errors import ConfigError, EnergizeError, nearest
 from energize.preparation import columns as measures
 from energize.preparation import fields, index, media
-from energize.preparation.scan import find_shards
+from energize.preparation.scan import find_shards, listed
 from energize.preparation.verify import prepare_checksums
 
 _PARTS = ("train", "val", "test")
-_DAMAGED_SHOWN = 20
 
 Names = list[str] | None
 
@@ -444,9 +443,8 @@ def _collect(console: Console, path: Path, by: MediaFilterConfig, work: Work) ->
         options: dict[str, Any] = {"workers": work.num_workers, "on_progress": on_progress}
         report = media.prepare_media(path, by, tmp_path=work.tmp_path, **options)
     if report.damaged:
-        console.note(f"{counted(len(report.damaged), 'damaged file')}, without metadata:")
-    for each in report.damaged[:_DAMAGED_SHOWN]:
-        console.say(f"  {each}")
+        told = counted(len(report.damaged), "damaged file")
+        console.note(f"{told}, without metadata:{listed(report.damaged)}")
     console.say(f"Done. Stored metadata for {report.count} files.")
     if report.damaged:
         raise typer.Exit(1)

@@ -32,18 +32,7 @@ import PIL.Image
 from energize.core.checks import real_number, whole_number
 from energize.core.columns import Column
 from energize.core.description import described
-from energize.data.columns import (
-    COLUMNS_FOLDER,
-    COLUMNS_NAME,
-    MOST_WORDS,
-    ColumnIndex,
-    StoredColumn,
-    check_name,
-    dump_columns,
-    folder_version,
-    read_columns,
-    values_file,
-)
+from energize.data import columns as on_disk
 from energize.data.files import os_errors_as
 from energize.data.nv_meta import read_info
 from energize.data.remote import path_of
@@ -128,9 +117,9 @@ def prepare_columns(
     job = Job(*what, unchanged(root), how, tasks, task, merge)
     if task is not None:
         return ColumnsReport(root, sum(shard.count for shard in job.of_task()), {})
-    with staging(root, root / COLUMNS_FOLDER, *job.folders) as files:
+    with staging(root, root / on_disk.COLUMNS_FOLDER, *job.folders) as files:
         pieces, kept = partial(job.pieces, job.of_all(files)), kept_columns(root)
-        made, notes = wanted.stage(files, root, pieces, counts, folder_version(root), kept)
+        made, notes = wanted.stage(files, root, pieces, counts, on_disk.folder_version(root), kept)
         commit(files, root / next(iter(counts)))
     remove_unused(root)
     return ColumnsReport(root, sum(counts.values()), made, tuple(notes))
@@ -145,7 +134,7 @@ class Columns:
     def __init__(
         self, columns: Mapping[str, How], defaults: Mapping[str, Value] | None = None
     ) -> None:
-        self.how = {check_name(name): how_text(how) for name, how in columns.items()}
+        self.how = {on_disk.check_name(name): how_text(how) for name, how in columns.items()}
         self._measures: dict[str, Measure] = {}
         for name, how in columns.items():
             try:
@@ -196,7 +185,7 @@ class Columns:
         pieces: Callable[[str], list[Piece]],
         counts: dict[str, int],
         version: str | None,
-        kept: Mapping[str, StoredColumn],
+        kept: Mapping[str, on_disk.StoredColumn],
     ) -> tuple[dict[str, Column], list[str]]:
         """Write the columns of all shards beside those that are kept, `columns.json` last.
 
@@ -207,18 +196,20 @@ class Columns:
         stored = dict(kept)
         for name, how in self.how.items():
             column = made[name] = self._whole(joined(name, pieces(name)), name, notes)
-            file = values_file(name, column.values, column.categories)
+            file = on_disk.values_file(name, column.values, column.categories)
             kind, words = str(column.values.dtype), column.categories
             found = {"file": file, "dtype": kind, "measured": how, "categories": words}
-            stored[name] = StoredColumn.model_validate(found)
-            final = root / COLUMNS_FOLDER / file
+            stored[name] = on_disk.StoredColumn.model_validate(found)
+            final = root / on_disk.COLUMNS_FOLDER / file
             with writing(final, PrepareError), files.create(final) as stream:
                 # Into a file of its own numpy writes itself, and does not say why it cannot.
                 plain: Any = SimpleNamespace(write=stream.write)
                 np.save(plain, column.values, allow_pickle=False)
         if stored:
-            text = dump_columns(ColumnIndex(index=version, shard_counts=counts, columns=stored))
-            files.write(root / COLUMNS_FOLDER / COLUMNS_NAME, text.encode())
+            text = on_disk.dump_columns(
+                on_disk.ColumnIndex(index=version, shard_counts=counts, columns=stored)
+            )
+            files.write(root / on_disk.COLUMNS_FOLDER / on_disk.COLUMNS_NAME, text.encode())
         return made, notes
 
     def _whole(self, piece: Piece, name: str, notes: list[str]) -> Column:
@@ -235,10 +226,10 @@ class Columns:
             notes.append(f"{told} and {given}, {why}")
         if True in kinds:
             words = sorted({*values, *([] if default is None else [str(default)])})
-            if len(words) > MOST_WORDS:
+            if len(words) > on_disk.MOST_WORDS:
                 raise PrepareError(
                     f"column {name!r}: it has {len(words)} different words, and a property has at "
-                    f"most {MOST_WORDS}; measure something that samples have in common"
+                    f"most {on_disk.MOST_WORDS}; measure something that samples have in common"
                 )
             places = {word: place for place, word in enumerate(words)}
             column = np.full(len(absent), places.get(str(default), -1), dtype=np.int32)
@@ -260,17 +251,17 @@ def _default_number(name: str, default: Value) -> Value:
 # What becomes of the columns that a folder has.
 
 
-def kept_columns(root: Path) -> dict[str, StoredColumn]:
+def kept_columns(root: Path) -> dict[str, on_disk.StoredColumn]:
     """Return the columns that a folder keeps whose shards are the same; none of a damaged file."""
     with suppress(DatasetError):
-        return read_columns(root).columns
+        return on_disk.read_columns(root).columns
     return {}
 
 
 def remove_unused(root: Path) -> None:
     """Remove the values that no column has any more."""
-    used = {column.file for column in read_columns(root).columns.values()}
-    for file in (root / COLUMNS_FOLDER).glob("*.npy"):
+    used = {column.file for column in on_disk.read_columns(root).columns.values()}
+    for file in (root / on_disk.COLUMNS_FOLDER).glob("*.npy"):
         if file.name not in used:
             with suppress(OSError):  # nobody reads it any more, so it may stay
                 file.unlink()

@@ -22,13 +22,7 @@ from energize.data.tar import BLOCK, CHECKSUM, ENTRY, checksums_path, index_path
 from energize.data.writing import NewFiles
 from energize.errors import ConfigError, DatasetError, PrepareError, ShardError
 from energize.preparation.columns import Columns, is_written
-from energize.preparation.scan import (
-    ScannedShard,
-    Shard,
-    check_unique,
-    checksums_of,
-    scan_shards,
-)
+from energize.preparation.scan import ScannedShard, Shard, check_unique, checksums_of, scan_shards
 from energize.preparation.tasks import Job, Piece, all_in_turn, share, unchanged
 from energize.preparation.workers import Progress
 from energize.preparation.write import commit, shard_folders, staging
@@ -159,28 +153,22 @@ def check_folder(
         measures = Columns({k: v.measured for k, v in columns.items() if is_written(v.measured)})
 
     def compare(shard: ScannedShard) -> ScannedShard:
-        tar, record = str(path / shard.name), records.get(shard.name)
-        faults.extend(shard.differences(path, counts[shard.name], record))
-        crc = None if record is None else record.checksums_crc32
-        if crc is not None:
+        tar = str(path / shard.name)
+        faults.extend(shard.differences(path, counts[shard.name], records.get(shard.name)))
+        if (crc := checked.get(shard.name)) is not None:
             found = shard.found["checksums"]
             faults.extend(_checksum_faults(tar, checksums_path(tar), found, crc))
         shard.index = b""
         return shard
 
-    checked = {name for name, each in records.items() if each.checksums_crc32 is not None}
-    found = scan_shards(
-        path,
-        list(counts)[share(len(counts), tasks, task)],
-        compare,
-        {
-            "checksums": lambda shard: shard.checksums() if shard.name in checked else b"",
-            "columns": measures.measured,
-        },
-        workers=workers,
-        on_progress=on_progress,
-        faults=faults,
-    )
+    def checksums(shard: Shard) -> bytes:
+        return b"" if checked.get(shard.name) is None else shard.checksums()
+
+    checked = {name: each.checksums_crc32 for name, each in records.items()}
+    functions = {"checksums": checksums, "columns": measures.measured}
+    names = list(counts)[share(len(counts), tasks, task)]
+    how: dict[str, Any] = {"workers": workers, "on_progress": on_progress, "faults": faults}
+    found = scan_shards(path, names, compare, functions, **how)
     with _told(faults):
         check_unique(path, found)
     for name, column in columns.items():
