@@ -33,6 +33,7 @@ from energize.core.checks import real_number, whole_number
 from energize.core.columns import Column
 from energize.core.description import described
 from energize.data import columns as on_disk
+from energize.data.columns import MOST_WORDS, ColumnIndex, StoredColumn
 from energize.data.files import os_errors_as
 from energize.data.nv_meta import read_info
 from energize.data.remote import path_of
@@ -185,7 +186,7 @@ class Columns:
         pieces: Callable[[str], list[Piece]],
         counts: dict[str, int],
         version: str | None,
-        kept: Mapping[str, on_disk.StoredColumn],
+        kept: Mapping[str, StoredColumn],
     ) -> tuple[dict[str, Column], list[str]]:
         """Write the columns of all shards beside those that are kept, `columns.json` last.
 
@@ -199,16 +200,15 @@ class Columns:
             file = on_disk.values_file(name, column.values, column.categories)
             kind, words = str(column.values.dtype), column.categories
             found = {"file": file, "dtype": kind, "measured": how, "categories": words}
-            stored[name] = on_disk.StoredColumn.model_validate(found)
+            stored[name] = StoredColumn.model_validate(found)
             final = root / on_disk.COLUMNS_FOLDER / file
             with writing(final, PrepareError), files.create(final) as stream:
                 # Into a file of its own numpy writes itself, and does not say why it cannot.
                 plain: Any = SimpleNamespace(write=stream.write)
                 np.save(plain, column.values, allow_pickle=False)
         if stored:
-            text = on_disk.dump_columns(
-                on_disk.ColumnIndex(index=version, shard_counts=counts, columns=stored)
-            )
+            known = ColumnIndex(index=version, shard_counts=counts, columns=stored)
+            text = on_disk.dump_columns(known)
             files.write(root / on_disk.COLUMNS_FOLDER / on_disk.COLUMNS_NAME, text.encode())
         return made, notes
 
@@ -226,10 +226,10 @@ class Columns:
             notes.append(f"{told} and {given}, {why}")
         if True in kinds:
             words = sorted({*values, *([] if default is None else [str(default)])})
-            if len(words) > on_disk.MOST_WORDS:
+            if len(words) > MOST_WORDS:
                 raise PrepareError(
                     f"column {name!r}: it has {len(words)} different words, and a property has at "
-                    f"most {on_disk.MOST_WORDS}; measure something that samples have in common"
+                    f"most {MOST_WORDS}; measure something that samples have in common"
                 )
             places = {word: place for place, word in enumerate(words)}
             column = np.full(len(absent), places.get(str(default), -1), dtype=np.int32)
@@ -251,7 +251,7 @@ def _default_number(name: str, default: Value) -> Value:
 # What becomes of the columns that a folder has.
 
 
-def kept_columns(root: Path) -> dict[str, on_disk.StoredColumn]:
+def kept_columns(root: Path) -> dict[str, StoredColumn]:
     """Return the columns that a folder keeps whose shards are the same; none of a damaged file."""
     with suppress(DatasetError):
         return on_disk.read_columns(root).columns

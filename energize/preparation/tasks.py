@@ -110,14 +110,10 @@ class Job:
         check_tasks(self.tasks, self.task, merge=self.merge)
 
     @property
-    def folder(self) -> Path:
-        """Where markers are."""
-        return self.root / TASKS_FOLDER / f"{self.what}-{self.tasks}"
-
-    @property
     def folders(self) -> list[Path]:
-        """The folders that markers need."""
-        return [self.root / TASKS_FOLDER, self.folder] if self.tasks else []
+        """The folders that markers need; they are in the last."""
+        folder = self.root / TASKS_FOLDER
+        return [folder, folder / f"{self.what}-{self.tasks}"] if self.tasks else []
 
     @property
     def is_done(self) -> bool:
@@ -193,7 +189,7 @@ class Job:
         return shards
 
     def _marker(self, task: int) -> Path:
-        return self.folder / f"{task:05d}.sqlite"
+        return self.folders[-1] / f"{task:05d}.sqlite"
 
     def _names(self, task: int) -> Sequence[str]:
         return self.names[share(len(self.names), self.tasks, task)]
