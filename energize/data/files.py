@@ -23,7 +23,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
-from functools import partial, wraps
+from functools import partial, reduce, wraps
 from pathlib import Path
 from typing import Any, Generic, ParamSpec, Self, TypeVar
 
@@ -103,11 +103,10 @@ class _OpenFile:
         self.kept: bytes | None = None
         # Opening a named pipe would wait for who writes into it.
         self.number = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | flags)
-        found = os.fstat(self.number)
-        if not stat.S_ISREG(found.st_mode):
-            kind = _KINDS.get(stat.S_IFMT(found.st_mode), "device")
+        self.signature, mode = self.now(), os.fstat(self.number).st_mode
+        if not stat.S_ISREG(mode):
+            kind = _KINDS.get(stat.S_IFMT(mode), "device")
             raise OSError(errno.EINVAL, f"it is a {kind}, not a regular file", path)
-        self.signature = found.st_size, found.st_mtime_ns, found.st_ino
 
     def now(self) -> tuple[int, int, int]:
         """Return what the signature would be now."""
@@ -156,9 +155,14 @@ class Files(ABC):
     def kept(self, path: str) -> bytes:
         """Return a whole small file, which is read once."""
 
-    @abstractmethod
+    def pieces(self, path: str) -> Iterator[bytes]:
+        """Yield the bytes of a whole file, some of them at a time."""
+        size = self.size(path)
+        return (self.read(path, at, min(at + _RUN, size)) for at in range(0, size, _RUN))
+
     def crc32(self, path: str) -> int:
         """Return the CRC-32 of a whole file, which may be written anew with these bytes."""
+        return reduce(lambda found, data: zlib.crc32(data, found), self.pieces(path), 0)
 
     def know(self, path: str) -> None:  # noqa: B027
         """Look at all bytes of a file once, so that it may be written anew with these."""
@@ -186,13 +190,13 @@ class LocalFiles(Files):
     """
 
     def __init__(self, most_open: int = _MOST_OPEN, *, follow: bool = True) -> None:
-        self._most_open, self._follow = most_open, follow
+        self._most_open, self._flags = most_open, 0 if follow else os.O_NOFOLLOW
         self._open: dict[str, _OpenFile] = {}
         self._seen: dict[str, tuple[int, int, int]] = {}
         self._crcs: dict[str, int] = {}
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return partial(LocalFiles, follow=self._follow), (self._most_open,)
+        return partial(LocalFiles, follow=not self._flags), (self._most_open,)
 
     def size(self, path: str) -> int:
         return (self._open.get(path) or self._file(path)).signature[0]
@@ -203,12 +207,12 @@ class LocalFiles(Files):
 
     def whole(self, path: str, most: str | None = None) -> bytes:
         try:
-            file = _OpenFile(path, 0 if self._follow else os.O_NOFOLLOW)
+            file = _OpenFile(path, self._flags)
             size = file.signature[0]
             if most is not None and size > getattr(limits, most):
                 raise OSError(errno.EFBIG, limits.over(most, size), path)
             data = os.pread(file.number, size, 0)
-            if len(data) == size and os.fstat(file.number).st_mtime_ns == file.signature[1]:
+            if len(data) == size and file.now() == file.signature:
                 return data
         except OSError as error:
             if error.errno not in PASSING:
@@ -254,17 +258,17 @@ class LocalFiles(Files):
         pieces, at = [data], begin + len(data)
 
         def read() -> bytes:
+            self._open.pop(path, None)
             file = self._file(path)
             some = os.pread(file.number, end - at, at)
             if not some:
-                self.check(path)
                 size = file.signature[0]
                 kind = errno.EIO if at < size else errno.EINVAL
                 raise OSError(kind, f"there are no bytes {at} to {end}: it has {size}", path)
             return some
 
         while at < end:
-            pieces.append(again(read, path, failed, before=partial(self._open.pop, path, None)))
+            pieces.append(again(read, path, failed))
             at, failed = at + len(pieces[-1]), None
         return b"".join(pieces)
 
@@ -276,10 +280,7 @@ class LocalFiles(Files):
         return file.kept
 
     def crc32(self, path: str) -> int:
-        found, size = 0, self.size(path)
-        for start in range(0, size, _RUN):
-            found = zlib.crc32(self.read(path, start, min(start + _RUN, size)), found)
-        self._crcs[path] = found
+        found = self._crcs[path] = super().crc32(path)
         return found
 
     def know(self, path: str) -> None:
@@ -293,16 +294,10 @@ class LocalFiles(Files):
         """Raise `ShardError` if a file has changed since it was first read, unless all its bytes
         were looked at then, and are the same.
         """
-        file = self._open.get(path)
-        if file is not None:
-            try:
-                if file.now() == self._seen[path]:
-                    return
-            except OSError:  # a second look tells
-                pass
-        forget = partial(self._open.pop, path, None)
-
-        again(lambda: self._check(path, self._file(path)), path, before=forget)
+        with suppress(OSError, KeyError):  # a second look, at what is there now, tells
+            if self._open[path].now() == self._seen[path]:
+                return
+        again(lambda: (self._open.pop(path, None), self._file(path)), path)
 
     def exists(self, path: str) -> bool:
         return path in self._open or exists(path)
@@ -316,40 +311,29 @@ class LocalFiles(Files):
         file = self._open.get(path)
         if file is not None:
             return file
-        flags = 0 if self._follow else os.O_NOFOLLOW
+        if not is_path(path):
+            raise OSError(errno.EINVAL, _NO_PATH, path)
         try:
-            try:
-                file = _OpenFile(path, flags)
-            except OSError as failed:
-                file = again(lambda: _OpenFile(path, flags), path, failed)
+            file = again(lambda: _OpenFile(path, self._flags), path)
         except OSError as error:
             if error.errno != errno.EMFILE or not self._open:
                 raise
             self._open.clear()
-            file = _OpenFile(path, flags)
-        except ValueError as error:
-            if is_of_path(error):
-                raise OSError(errno.EINVAL, f"it is no path of a file: {error}", path) from error
-            raise
-        self._check(path, file)
+            file = _OpenFile(path, self._flags)
+        now, known = file.signature, self._crcs.get(path)
+        other = self._seen.setdefault(path, now) != now
+        if other and (known is None or zlib.crc32(os.pread(file.number, now[0], 0)) != known):
+            raise _changed(path)
+        self._seen[path] = now
         # The system gives the lowest free number: it says how many are in use, here and elsewhere.
         allowed = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
         crowded = file.number >= allowed // 2 > 0
-        self._open[path] = (
-            file  # first, so that threads that open others see it, and keep the bound
-        )
+        # First, so that threads that open others see it, and keep the bound.
+        self._open[path] = file
         paths = list(self._open)
         for old in paths[: len(paths) - 1 if crowded else max(0, len(paths) - self._most_open)]:
             self._open.pop(old, None)
         return file
-
-    def _check(self, path: str, file: _OpenFile) -> None:
-        """Raise `ShardError` unless an open file is the one that was read before."""
-        now, known = file.now(), self._crcs.get(path)
-        other = self._seen.setdefault(path, now) != now
-        if other and (known is None or zlib.crc32(os.pread(file.number, now[0], 0)) != known):
-            raise _changed(path)
-        self._seen[path] = file.signature = now
 
 
 class FileStream(io.RawIOBase):
@@ -535,10 +519,9 @@ def again(
     call: Callable[[], T],
     path: AnyPath,
     failed: OSError | None = None,
-    before: Callable[[], object] = int,
 ) -> T:
-    """Return `call()`; where it raises an OSError that may pass, call it once more after a pause,
-    and `before`. `failed` is what the first call raised, where it was made already.
+    """Return `call()`; where it raises an OSError that may pass, call it once more after a pause.
+    `failed` is what the first call raised, where it was made already.
 
     >>> again(lambda: 3, "a.tar")
     3
@@ -559,7 +542,6 @@ def again(
             raise failed
         _log.warning("%s: %s; it is tried again", legible(_text(path)), failed.strerror)
         time.sleep(_PAUSE)
-        before()
         failed = None
 
 
@@ -629,14 +611,8 @@ def own_errors(function: Callable[P, T]) -> Callable[P, T]:
 
     @wraps(function)
     def guarded(*args: P.args, **kwargs: P.kwargs) -> T:
-        try:
-            return function(*args, **kwargs)
-        except EnergizeError:
-            raise
-        except (OSError, ValueError) as reason:
-            failed = reason if isinstance(reason, OSError) else None
-            with os_errors_as(DatasetError):
-                return again(lambda: function(*args, **kwargs), function.__qualname__, failed)
+        with os_errors_as(DatasetError):
+            return again(lambda: function(*args, **kwargs), function.__qualname__)
 
     return guarded
 
@@ -645,9 +621,8 @@ def is_of_path(error: BaseException | None) -> bool:
     """Return whether an error says that a text can be no path: a NUL in it, or what no encoding
     has.
     """
-    if isinstance(error, UnicodeEncodeError):
-        return True
-    return type(error) is ValueError and "null" in str(error) and "embedded" in str(error)
+    null = type(error) is ValueError and "null" in str(error) and "embedded" in str(error)
+    return null or isinstance(error, UnicodeEncodeError)
 
 
 def is_path(text: str) -> bool:

@@ -6,19 +6,18 @@ Nothing is known of a store here but what `energize.data.fetching` asks of it.
 
 from __future__ import annotations
 
-import atexit
 import errno
 import os
 import posixpath
 import re
 import stat
 import tempfile
-import zlib
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from fnmatch import fnmatchcase
-from functools import cache, partial, total_ordering
+from functools import cache, total_ordering
 from io import BufferedReader
+from multiprocessing.util import Finalize
 from pathlib import Path, PurePosixPath
 from types import SimpleNamespace
 from typing import Any, cast
@@ -82,7 +81,7 @@ class RemotePath(os.PathLike[str]):
     def __fspath__(self) -> str:
         return self._root + ("" if self._key == _TOP else str(self._key))
 
-    __str__ = as_posix = __fspath__
+    __str__ = __fspath__
 
     def __repr__(self) -> str:
         return f"RemotePath({str(self)!r})"
@@ -114,9 +113,6 @@ class RemotePath(os.PathLike[str]):
     def with_name(self, name: str) -> Path:
         return self._at(self._key.with_name(name))
 
-    def with_suffix(self, suffix: str) -> Path:
-        return self._at(self._key.with_suffix(suffix))
-
     def absolute(self) -> Path:
         return cast("Path", self)
 
@@ -130,10 +126,9 @@ class RemotePath(os.PathLike[str]):
         return self._key.relative_to(base._key)
 
     def is_relative_to(self, other: AnyPath) -> bool:
-        try:
+        with suppress(ValueError):
             return self.relative_to(other) is not None
-        except ValueError:
-            return False
+        return False
 
     def samefile(self, other: AnyPath) -> bool:
         return self == other
@@ -141,31 +136,27 @@ class RemotePath(os.PathLike[str]):
     # What is asked of the store.
 
     def is_file(self) -> bool:
-        try:
+        with suppress(FileNotFoundError, IsADirectoryError):
             return fetching.stat(str(self)) is not None
-        except (FileNotFoundError, IsADirectoryError):
-            return False
+        return False
 
     def is_dir(self) -> bool:
-        try:
+        with suppress(FileNotFoundError, NotADirectoryError):
             return fetching.is_folder(str(self))
-        except (FileNotFoundError, NotADirectoryError):
-            return False
+        return False
 
     def exists(self) -> bool:
         return self.is_file() or self.is_dir()
 
-    def is_symlink(self) -> bool:
-        return False
-
     def stat(self) -> Any:
         """Return the size, and a mode that says whether it is a file."""
-        if self.is_file():
-            size = fetching.stat(str(self)).size
-            return SimpleNamespace(st_size=size, st_mode=stat.S_IFREG | 0o644)
-        if self.is_dir():
-            return SimpleNamespace(st_size=0, st_mode=stat.S_IFDIR | 0o755)
-        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(self))
+        try:
+            size, mode = fetching.stat(str(self)).size, stat.S_IFREG | 0o644
+        except (FileNotFoundError, IsADirectoryError):
+            if not self.is_dir():
+                raise
+            size, mode = 0, stat.S_IFDIR | 0o755
+        return SimpleNamespace(st_size=size, st_mode=mode)
 
     def iterdir(self) -> Iterator[Path]:
         return (self / name for name, _ in fetching.listing(str(self)))
@@ -193,11 +184,8 @@ class RemotePath(os.PathLike[str]):
         fetching.write(str(self), data)
 
     def unlink(self, *, missing_ok: bool = False) -> None:
-        try:
+        with suppress(FileNotFoundError) if missing_ok else nullcontext():
             fetching.delete(str(self))
-        except FileNotFoundError:
-            if not missing_ok:
-                raise
 
     def mkdir(self, *args: Any, **options: Any) -> None:
         """Do nothing: a folder of a store is there when something is in it."""
@@ -218,20 +206,20 @@ class RemoteFiles(Files):
     remote = True
 
     def __init__(self) -> None:
-        self._stats: dict[str, Any] = {}
+        self._stats: dict[str, fetching.Stat] = {}
         self._small: Recent[str, bytes] = Recent(_KEPT, len)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return files, ()
 
     def size(self, path: str) -> int:
-        return cast("int", self._stat(path).size)
+        return self._stat(path).size
 
     def stamp(self, path: str) -> str:
         found = fetching.stat(path)
         return f"{found.size} {found.tag}"
 
-    def _stat(self, path: str) -> Any:
+    def _stat(self, path: str) -> fetching.Stat:
         found = self._stats.get(path)
         if found is None:
             found = self._stats[path] = fetching.stat(path)
@@ -259,20 +247,11 @@ class RemoteFiles(Files):
     def kept(self, path: str) -> bytes:
         return self._small.get(path, lambda: self.read(path))
 
-    def crc32(self, path: str) -> int:
-        size = self.size(path)
-        if size <= _PIECE:
-            return zlib.crc32(self.kept(path))
-        found = 0
-        for start in range(0, size, _PIECE):
-            found = zlib.crc32(self.read(path, start, min(start + _PIECE, size)), found)
-        return found
-
     def exists(self, path: str) -> bool:
         return path in self._stats or path_of(path).exists()
 
     def local(self, path: str) -> str:
-        return _copy(path, self._stat(path))
+        return _copy(path, self._stat(path).tag)
 
     def plan(self, path: str, starts: Sequence[int], stops: Sequence[int]) -> None:
         with suppress(OSError):  # told when it is read
@@ -280,20 +259,14 @@ class RemoteFiles(Files):
 
 
 @cache
-def _copy(path: str, known: Any) -> str:
+def _copy(path: str, tag: str) -> str:
     """Return a copy, which goes with the process."""
     number, copy = tempfile.mkstemp(prefix="energize-")
-    atexit.register(partial(_remove, copy, os.getpid()))
+    # Not by what this process has forked.
+    Finalize(None, Path(copy).unlink, kwargs={"missing_ok": True}, exitpriority=0)
     with open(number, "wb") as made:
-        for start in range(0, known.size, _PIECE):
-            made.write(fetching.ranges(path, known, [start], [min(start + _PIECE, known.size)])[0])
+        made.writelines(files().pieces(path))
     return copy
-
-
-def _remove(copy: str, owner: int) -> None:
-    if os.getpid() == owner:  # not in what it has forked
-        with suppress(OSError):
-            os.unlink(copy)
 
 
 @cache
