@@ -77,12 +77,6 @@ def is_folder(url: str) -> bool:
     return bool(_ask("call", url, "holds"))
 
 
-def read(url: str, start: int = 0, stop: int | None = None) -> bytes:
-    """Return bytes of an object as it is now, to its end by default; for small ones."""
-    found = stat(url)
-    return ranges(url, found, [start], [found.size if stop is None else min(stop, found.size)])[0]
-
-
 def ranges(url: str, found: Stat, starts: Sequence[int], stops: Sequence[int]) -> list[bytes]:
     """Return the bytes of each range of an object that was `found`, in ascending order.
 
@@ -91,9 +85,7 @@ def ranges(url: str, found: Stat, starts: Sequence[int], stops: Sequence[int]) -
     """
     cache, key = _cache(), key_of(url, *found)
     spans = _spans(starts, stops)
-    got: list[bytes | None] = [
-        cache.read(key, start, stop) if start < stop else b"" for start, stop in spans
-    ]
+    got: list[Any] = [cache.read(key, *span) for span in spans]
     # What has left the cache before it was read is brought again, past the cache.
     for how in ("", "carried"):
         missing = [row for row, data in enumerate(got) if data is None]
@@ -107,7 +99,7 @@ def ranges(url: str, found: Stat, starts: Sequence[int], stops: Sequence[int]) -
                 raise
             for row, data in zip(missing, answers, strict=True):
                 got[row] = cache.read(key, *spans[row]) if data is None else data
-    return got  # type: ignore[return-value]
+    return got
 
 
 def plan(url: str, found: Stat | None, starts: Sequence[int], stops: Sequence[int]) -> None:
@@ -215,18 +207,12 @@ class _Sidecar:
         """Let the sidecar end, as it does when nobody has the other end; return how it did."""
         with self._sending:
             self._connection.close()
-        for late in (False, True):
-            if late:
-                self._process.kill()
+        for _ in range(2):
             with suppress(subprocess.TimeoutExpired):
                 code = self._process.wait(_SECONDS_TO_DIE)
                 return f"by signal {-code}" if code < 0 else f"with {code}"
+            self._process.kill()
         return "by nothing, as its disk hangs"
-
-    def leave(self) -> None:
-        """Have nothing to do with the sidecar of a parent."""
-        self._connection.close()
-        self._process.returncode = 0
 
 
 _own: _Sidecar | None = None
@@ -253,11 +239,11 @@ def _sidecar() -> _Sidecar:
 
 
 def _forget(sidecar: _Sidecar) -> bool:
-    """Let the next question start another sidecar; return whether this one is still asked."""
+    """Let the next question start another sidecar; return whether this one was still asked."""
     global _own  # noqa: PLW0603
     with _starting:
-        own = _own is sidecar
-        _own = None if own else _own
+        if own := _own is sidecar:
+            _own = None
         return own
 
 
@@ -281,8 +267,9 @@ def _ask(*question: Any) -> Any:
 
 def _after_fork() -> None:
     global _own  # noqa: PLW0603
-    if _own is not None:
-        _own.leave()
+    if _own is not None:  # the one of the parent
+        _own._connection.close()
+        _own._process.returncode = 0
     _own = None
     _starting.release()
 

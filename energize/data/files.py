@@ -133,8 +133,16 @@ class Files(ABC):
         """Return what is another text when a file is another one."""
 
     @abstractmethod
+    def forget(self, path: str) -> None:
+        """Let a file be another one than it was."""
+
     def whole(self, path: str, most: str | None = None) -> bytes:
         """Return all bytes of a file as it is now; no more than the limit `most`."""
+        self.forget(path)
+        size = self.size(path)
+        if most is not None and size > getattr(limits, most):
+            raise OSError(errno.EFBIG, limits.over(most, size), path)
+        return self.read(path, 0, size)
 
     @abstractmethod
     def read_ranges(
@@ -170,9 +178,9 @@ class Files(ABC):
     def check(self, path: str) -> None:  # noqa: B027
         """Raise `ShardError` if a file has changed since it was first read."""
 
-    @abstractmethod
     def exists(self, path: str) -> bool:
         """Return whether there is a file."""
+        return exists(path)
 
     @abstractmethod
     def local(self, path: str) -> str:
@@ -205,19 +213,9 @@ class LocalFiles(Files):
         found = os.stat(path)
         return f"{found.st_size} {found.st_mtime_ns}"
 
-    def whole(self, path: str, most: str | None = None) -> bytes:
-        try:
-            file = _OpenFile(path, self._flags)
-            size = file.signature[0]
-            if most is not None and size > getattr(limits, most):
-                raise OSError(errno.EFBIG, limits.over(most, size), path)
-            data = os.pread(file.number, size, 0)
-            if len(data) == size and file.now() == file.signature:
-                return data
-        except OSError as error:
-            if error.errno not in PASSING:
-                raise
-        return self.read(path)  # which tries again, and tells what is wrong
+    def forget(self, path: str) -> None:
+        for known in (self._open, self._seen, self._crcs):
+            known.pop(path, None)
 
     def read_ranges(
         self, path: str, starts: Sequence[int], stops: Sequence[int]
@@ -299,9 +297,6 @@ class LocalFiles(Files):
                 return
         again(lambda: (self._open.pop(path, None), self._file(path)), path)
 
-    def exists(self, path: str) -> bool:
-        return path in self._open or exists(path)
-
     def local(self, path: str) -> str:
         self._file(path)  # who reads it would wait for a named pipe
         return path
@@ -352,9 +347,6 @@ class FileStream(io.RawIOBase):
 
     def seekable(self) -> bool:
         return True
-
-    def tell(self) -> int:
-        return self._at
 
     def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
         """Go to a byte, counted from the start, from here or from the end."""
@@ -505,14 +497,12 @@ def exists(path: AnyPath, *, follow: bool = True) -> bool:
         from energize.data.remote import path_of
 
         return path_of(path).exists()
-    with suppress(ValueError):
-        try:
-            again(lambda: os.stat(path, follow_symlinks=follow), path)
-            return True
-        except OSError as error:
-            if error.errno in PASSING:
-                raise
-    return False
+    try:
+        return again(lambda: os.stat(path, follow_symlinks=follow), path) is not None
+    except (OSError, ValueError) as error:
+        if isinstance(error, OSError) and error.errno in PASSING:
+            raise
+        return False
 
 
 def again(
@@ -598,7 +588,8 @@ restore it, or correct the path
     except OSError as error:
         raise kind(told(error, path, what)) from error
     except ValueError as error:
-        if not is_of_path(error):
+        null = type(error) is ValueError and "embedded null" in str(error)
+        if not (null or isinstance(error, UnicodeEncodeError)):
             raise
         shown = "" if path is None else f"{os.fspath(path)}: "
         raise ConfigError(f"{shown}{_NO_PATH} ({error})") from error
@@ -615,14 +606,6 @@ def own_errors(function: Callable[P, T]) -> Callable[P, T]:
             return again(lambda: function(*args, **kwargs), function.__qualname__)
 
     return guarded
-
-
-def is_of_path(error: BaseException | None) -> bool:
-    """Return whether an error says that a text can be no path: a NUL in it, or what no encoding
-    has.
-    """
-    null = type(error) is ValueError and "null" in str(error) and "embedded" in str(error)
-    return null or isinstance(error, UnicodeEncodeError)
 
 
 def is_path(text: str) -> bool:

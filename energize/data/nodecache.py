@@ -25,6 +25,7 @@ from contextlib import suppress
 from functools import cache
 from glob import escape, glob
 from io import FileIO
+from typing import Any
 from zlib import crc32
 
 from energize.errors import ConfigError, legible
@@ -108,9 +109,8 @@ class NodeCache:
         """
         number = start // _SECTION
         if not start < stop <= (number + 1) * _SECTION:
-            parts = [self.read(key, *each) for each in _cut(start, stop, _SECTION)]
-            found = [part for part in parts if part is not None]
-            return b"".join(found) if len(found) == len(parts) else None
+            parts: list[Any] = [self.read(key, *each) for each in _cut(start, stop, _SECTION)]
+            return None if None in parts else b"".join(parts)
         now = time.monotonic()
         if now - self._opened > _REOPENED:
             # Opening one says on the disk that it is read, and those that were evicted are let go.

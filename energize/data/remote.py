@@ -225,12 +225,8 @@ class RemoteFiles(Files):
             found = self._stats[path] = fetching.stat(path)
         return found
 
-    def whole(self, path: str, most: str | None = None) -> bytes:
+    def forget(self, path: str) -> None:
         self._stats.pop(path, None)  # what describes data may be written anew
-        size = self.size(path)
-        if most is not None and size > getattr(limits, most):
-            raise OSError(errno.EFBIG, limits.over(most, size), path)
-        return self.read(path, 0, size)
 
     def read_ranges(
         self, path: str, starts: Sequence[int], stops: Sequence[int]
@@ -248,7 +244,7 @@ class RemoteFiles(Files):
         return self._small.get(path, lambda: self.read(path))
 
     def exists(self, path: str) -> bool:
-        return path in self._stats or path_of(path).exists()
+        return path in self._stats or super().exists(path)
 
     def local(self, path: str) -> str:
         return _copy(path, self._stat(path).tag)

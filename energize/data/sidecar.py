@@ -114,7 +114,7 @@ class _Obstore:
             "client_options": {"allow_http": True, "timeout": "1h", "connect_timeout": "5s"},
             "retry_config": {"max_retries": 0, "retry_timeout": timedelta(0)},
         }
-        http = scheme.startswith("http")
+        self._http = scheme.startswith("http")
         url = f"{scheme.replace('gcs', 'gs')}://{place}{query}"
         profile = "AWS_PROFILE" in os.environ or os.path.exists(os.path.expanduser("~/.aws"))
         if scheme.startswith("s3") and profile and "AWS_ACCESS_KEY_ID" not in os.environ:
@@ -122,12 +122,11 @@ class _Obstore:
                 from obstore.auth.boto3 import Boto3CredentialProvider
 
                 options["credential_provider"] = Boto3CredentialProvider()
-        self._all, make = obstore, store.HTTPStore if http else store.from_url
+        self._all, make = obstore, store.HTTPStore if self._http else store.from_url
         self._store: Any = make(url, **options)
-        parts = False if http else None
+        parts = False if self._http else None
         self.put = partial(obstore.put_async, self._store, use_multipart=parts)
         self.delete = partial(obstore.delete_async, self._store)
-        self._http = http
 
     async def stat(self, path: str) -> tuple[int, str]:
         try:
@@ -197,8 +196,7 @@ class _Fsspec:
     async def listing(self, path: str, recursive: bool, most: int) -> list[tuple[str, Any]]:
         depth = {} if recursive else {"maxdepth": 1, "withdirs": True}
         found = await asyncio.to_thread(self._fs.find, path, detail=True, **depth)
-        rows = found.values()
-        return [(row["name"], row["size"] if row["type"] == "file" else None) for row in rows]
+        return [(e["name"], e["size"] if e["type"] == "file" else None) for e in found.values()]
 
 
 class _Slots:
@@ -436,14 +434,12 @@ def _fault(error: Exception, url: str) -> OSError:
     status = getattr(getattr(error, "response", error), "status_code", None)
     text = f"{type(error).__name__} {error}" + (f" code: {status}" if status else "")
     code = re.search(r"<Code>(\w+)", text) or re.search(r"code: (\d\d\d[^:\n]*)", text)
-    region = re.search(r"<Region>([\w-]+)|expecting '([\w-]+)", text)
-    words = {
-        "code": f" ({code[1].strip()})" if code else "",
-        "region": f", {region[1] or region[2]}" if region else "",
-    }
+    region = re.search(r"(?:<Region>|expecting ')([\w-]+)", text)
+    code_said = f" ({code[1].strip()})" if code else ""
+    region_said = f", {region[1]}" if region else ""
     for pattern, number, told in _FAULTS:
         if re.search(pattern, text):
-            return OSError(number, told.format(**words), shown(url))
+            return OSError(number, told.format(code=code_said, region=region_said), shown(url))
     noise = r"Generic \w+ error: |HTTP error: |Error performing \w+ \S+ in \S+ - |\?\S+"
     line = re.sub(noise, "", str(error)).split("\n")[0]
     lasting = isinstance(error, ValueError | TypeError) or re.search("code: 4(?!08)", text)

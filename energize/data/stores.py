@@ -150,6 +150,7 @@ class WebdatasetFileStore(_FolderStore):
                 f"{self.path} has no {META_FOLDER}/{SQLITE_NAME}, by which files are found; write "
                 f"it with: energize prepare --tar-index-only --sqlite {self.path}"
             )
+        self._again = f"index the shards again with: energize prepare --tar-index-only {self.path}"
         self._shards = tuple(info.shard_counts)
         self._files = files_at(self.path)
 
@@ -207,10 +208,6 @@ class WebdatasetFileStore(_FolderStore):
             )
         return data
 
-    @property
-    def _again(self) -> str:
-        return f"index the shards again with: energize prepare --tar-index-only {self.path}"
-
 
 class SystemFileStore(_FolderStore):
     """The files below the folder `base_dir`, by their paths relative to it.
@@ -231,6 +228,7 @@ class SystemFileStore(_FolderStore):
     @own_errors
     def __init__(self, base_dir: StorePath | None = None) -> None:
         self.path = None if base_dir is None else store_path(base_dir)
+        self._base = os.path.realpath(self.path or "")
         if self.path is not None and not self.path.is_dir():
             raise DatasetNotFoundError(f"{self.path} does not exist, or is no folder")
 
@@ -258,14 +256,14 @@ class SystemFileStore(_FolderStore):
         """Return the path of a file, links followed."""
         if not key or not is_path(key):
             raise DataError(f"{self}: {key!r} is no name of a file")
-        if self._base is None:
+        if self.path is None:
             return key if is_url(key) else os.path.realpath(key)
         if os.path.isabs(key) or ".." in key.split("/"):
             raise DataError(
                 f"{self}: the name {key!r} may lead out of the folder, and only files below it are "
                 "read; give paths relative to the folder, without '..'"
             )
-        if self.path is not None and is_url(self.path):
+        if is_url(self.path):
             return str(self.path / key)
         real = os.path.realpath(os.path.join(self._base, key))
         if not real.startswith(os.path.join(self._base, "")):
@@ -274,10 +272,6 @@ class SystemFileStore(_FolderStore):
                 f"{real}; copy the file into the folder"
             )
         return real
-
-    @cached_property
-    def _base(self) -> str | None:
-        return None if self.path is None else os.path.realpath(self.path)
 
 
 class JsonlFileStore(_PathStore):

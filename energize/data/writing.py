@@ -132,7 +132,7 @@ class NewFiles:
         def settle(final: Path) -> None:
             made = self.place(final)
             with writing(final, self._error):
-                if mode is not None and not is_url(final):
+                if mode is not None:
                     made.chmod(mode)
                 _sync(made)
 
@@ -184,8 +184,7 @@ class NewFiles:
 
 def _each(function: Callable[[Path], None], paths: Iterable[Path]) -> None:
     with ThreadPoolExecutor(_THREADS) as threads:
-        for _ in threads.map(function, paths):
-            pass
+        list(threads.map(function, paths))
 
 
 def _sync(path: Path) -> None:

@@ -22,9 +22,9 @@ import struct
 import traceback
 import weakref
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, BinaryIO, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -60,6 +60,8 @@ _MOST_WASTE = 2
 """A region this many times as large as what it shall hold is left to larger ones."""
 
 Bytes = npt.NDArray[np.uint8]
+
+T = TypeVar("T")
 
 
 class GarbledError(Exception):
@@ -114,10 +116,6 @@ class Channel:
         while True:
             for message in self._received():
                 return message
-
-    def value(self) -> Any:
-        """Return what the next message, a file of `stored`, holds."""
-        return rebuilt(self.wait().descriptor or 0)
 
     def ready(self) -> bool:
         """Return whether something has come."""
@@ -279,12 +277,11 @@ class Regions:
     """
 
     def __init__(self) -> None:
-        self._regions: dict[int, Bytes] = {}
-        self._count = 0
+        self._regions, self._numbers = dict[int, Bytes](), itertools.count()
         self.made: list[int] = []
         self.dropped: list[int] = []
 
-    def put(self, data: Bytes) -> RegionBytes:
+    def put(self, data: memoryview) -> RegionBytes:
         """Copy contiguous bytes into a region, which is taken until the trainer frees it."""
         number = self._free_region(len(data))
         if number is None:
@@ -305,7 +302,7 @@ class Regions:
         except BaseException:
             os.close(descriptor)
             raise
-        number, self._count = self._count, self._count + 1
+        number = next(self._numbers)
         self._regions[number] = memory
         self.made.append(descriptor)
         return number
@@ -327,8 +324,7 @@ class ReceivedRegions:
     """The trainer's side of one worker's shared memory."""
 
     def __init__(self) -> None:
-        self._regions: dict[int, Bytes] = {}
-        self._count = 0
+        self._regions, self._numbers = dict[int, Bytes](), itertools.count()
 
     def add(self, descriptor: int) -> None:
         """Take over a new region; the descriptor is closed."""
@@ -336,8 +332,7 @@ class ReceivedRegions:
             memory = mmap.mmap(descriptor, os.fstat(descriptor).st_size)
         finally:
             os.close(descriptor)
-        self._regions[self._count] = np.frombuffer(memory, dtype=np.uint8)
-        self._count += 1
+        self._regions[next(self._numbers)] = np.frombuffer(memory, dtype=np.uint8)
 
     def view(self, sent: RegionBytes) -> Bytes:
         """Return the bytes; their region is freed when the last array over them is gone."""
@@ -380,33 +375,35 @@ class _Pickler(pickle.Pickler):
 
 
 def _is_plain(tensor: torch.Tensor) -> bool:
-    return (
-        tensor.device.type == "cpu"
-        and tensor.layout is torch.strided
-        and not tensor.is_quantized
-        and not tensor.requires_grad
-        and not tensor.is_conj()
-        and not tensor.is_neg()
-        and tensor.numel() > 0
-    )
+    strided = tensor.device.type == "cpu" and tensor.layout is torch.strided
+    odd = tensor.is_quantized or tensor.requires_grad or tensor.is_conj() or tensor.is_neg()
+    return strided and not odd and tensor.numel() > 0
 
 
 def _tensor(data: Any, dtype: torch.dtype, shape: tuple[int, ...]) -> torch.Tensor:
     return torch.frombuffer(data, dtype=dtype).reshape(shape)
 
 
-def dumps(value: Any, regions: Regions) -> memoryview:
-    """Return `value` packed for the trainer, large buffers in regions; see `ReceivedRegions`."""
-    file = io.BytesIO()
-    sent: list[RegionBytes] = []
+def _apart(
+    value: Any, kind: type[pickle.Pickler], file: BinaryIO, put: Callable[[memoryview], T]
+) -> list[T]:
+    """Pickle `value` into a file, but for large buffers; return where each of these was put."""
+    places: list[T] = []
 
     def stays(buffer: pickle.PickleBuffer) -> bool:
         raw = buffer.raw()
         if raw.nbytes > SMALL:
-            sent.append(regions.put(np.frombuffer(raw, dtype=np.uint8)))
+            places.append(put(raw))
         return raw.nbytes <= SMALL
 
-    _Pickler(file, 5, buffer_callback=stays).dump(value)
+    kind(file, 5, buffer_callback=stays).dump(value)
+    return places
+
+
+def dumps(value: Any, regions: Regions) -> memoryview:
+    """Return `value` packed for the trainer, large buffers in regions; see `ReceivedRegions`."""
+    file = io.BytesIO()
+    sent = _apart(value, _Pickler, file, regions.put)
     length = file.tell()
     pickle.dump((sent, regions.dropped), file, 5)
     regions.dropped = []
@@ -431,17 +428,13 @@ class _DatasetPickler(pickle.Pickler):
 def stored(value: Any) -> BinaryIO:
     """Return a file in memory that holds a value for `rebuilt`, its large arrays as they are."""
     file = os.fdopen(os.memfd_create("energize", os.MFD_CLOEXEC), "wb")
-    head, places = io.BytesIO(), list[tuple[int, int]]()
+    head = io.BytesIO()
 
-    def stays(buffer: pickle.PickleBuffer) -> bool:
-        raw = buffer.raw()
-        if raw.nbytes > SMALL:
-            file.write(bytes(-file.tell() % _HEADER))
-            places.append((file.tell(), raw.nbytes))
-            file.write(raw)
-        return raw.nbytes <= SMALL
+    def put(raw: memoryview) -> tuple[int, int]:
+        file.write(bytes(-file.tell() % _HEADER))
+        return file.tell(), file.write(raw)
 
-    _DatasetPickler(head, 5, buffer_callback=stays).dump(value)
+    places = _apart(value, _DatasetPickler, head, put)
     data = pickle.dumps((head.getbuffer().tobytes(), places))
     file.write(data + _LENGTH.pack(len(data)))
     file.flush()

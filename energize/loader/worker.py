@@ -32,7 +32,7 @@ from energize.core.trace import Failed, Reading
 from energize.errors import LoaderError
 from energize.loader.failures import Decisions, Failure
 from energize.loader.lanes import PositionLane
-from energize.loader.shipping import Channel, Read, Regions, Reply, ShippedError, dumps
+from energize.loader.shipping import Channel, Read, Regions, Reply, ShippedError, dumps, rebuilt
 from energize.report.counting import LeftOut
 from energize.report.levels import flat
 
@@ -127,7 +127,7 @@ def _send_all(outbox: Any, channel: Channel) -> None:
 def _rebuilt_task(channel: Channel) -> Task | None:
     """Return the task that the trainer has sent; None when it is told that it cannot be rebuilt."""
     try:
-        task: Task = channel.value()
+        task: Task = rebuilt(channel.wait().descriptor or 0)
         return task
     except (EOFError, OSError):
         raise

@@ -408,20 +408,18 @@ class WorkerPool:
         trainer = 0 if method == "forkserver" else os.getpid()
         arguments = (task, theirs, leash, trainer)
         process = context.Process(target=serve, args=arguments, name=name, daemon=True)
-        try:
-            with ctrl_c_later(method):
-                process.start()
-            on_leash(leash, process.pid)
-        except BaseException:
-            ours.close()
-            held.close()
-            if process.pid is not None:
-                process.kill()
-                process.join(_SECONDS_TO_DIE)
-            raise
-        finally:
-            theirs.close()
-            leash.close()
+        with theirs, leash:
+            try:
+                with ctrl_c_later(method):
+                    process.start()
+                on_leash(leash, process.pid)
+            except BaseException:
+                ours.close()
+                held.close()
+                if process.pid is not None:
+                    process.kill()
+                    process.join(_SECONDS_TO_DIE)
+                raise
         member = Member(number, process, Channel(ours), held)
         if sent is not None:
             with suppress(OSError):  # it has died, which is seen where replies are received

@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from energize.core import limits
 from energize.data import fetching, sidecar
 from energize.data.files import told
+from energize.data.remote import RemoteFiles
 from energize.errors import ConfigError, ShardError
 from tests.support.object_server import counts, object_server, set_faults
 from tests.support.s3 import SECRET, s3_server
@@ -156,12 +157,12 @@ def test_each_byte_is_fetched_once_whoever_asks(place):
 def test_a_forked_child_has_its_own_sidecar_and_its_parent_keeps_one(place):
     url, *_ = place
     name = f"{url}/a.tar"
-    assert fetching.read(name, 0, 9) == BODY[:9]
+    assert RemoteFiles().read(name, 0, 9) == BODY[:9]
     ours = fetching._own._process.pid
-    ending = tried(lambda: (fetching.read(name, 10, 19), fetching._own._process.pid))
+    ending = tried(lambda: (RemoteFiles().read(name, 10, 19), fetching._own._process.pid))
     assert ending.value[0] == BODY[10:19]
     assert ending.value[1] != ours
-    assert fetching.read(name, 20, 29) == BODY[20:29]
+    assert RemoteFiles().read(name, 20, 29) == BODY[20:29]
     assert fetching._own._process.pid == ours
     assert os.getsid(ours) != os.getsid(0)
     assert b"energize.data.sidecar" in Path(f"/proc/{ours}/cmdline").read_bytes()
@@ -232,7 +233,7 @@ def test_objects_are_written_listed_and_removed(place, monkeypatch):
     url, folder, server = place
     fetching.write(f"{url}/b/new name #1?.json", b"{}")
     fetching.write(f"{url}/b/large", BODY * 4)
-    assert fetching.read(f"{url}/b/new name #1?.json") == b"{}"
+    assert RemoteFiles().read(f"{url}/b/new name #1?.json") == b"{}"
     assert (folder / "b" / "large").read_bytes() == BODY * 4
     assert fetching.listing(url) == [("a.tar", len(BODY)), ("b", None)]
     assert fetching.listing(f"{url}/", recursive=True) == [
@@ -250,7 +251,7 @@ def test_objects_are_written_listed_and_removed(place, monkeypatch):
     fetching.write(f"{server}/bucket/{folder.name}/by%20http", b"x")
     assert (folder / "by http").read_bytes() == b"x"
     fetching.write("memory://all/b", b"hello")
-    assert fetching.read("memory://all/b", 1) == b"ello"
+    assert RemoteFiles().read("memory://all/b", 1) == b"ello"
 
 
 def test_fsspec_serves_what_obstore_does_not(tmp_path, monkeypatch):
@@ -336,7 +337,7 @@ def test_what_a_store_refuses_is_told_in_words(place, monkeypatch, caplog):
         f"{url}//a": (errno.EINVAL, "empty path segment"),
     }
     for name, (number, *words) in rows.items():
-        found, text = refusal(lambda name=name: fetching.read(name))
+        found, text = refusal(lambda name=name: RemoteFiles().read(name))
         assert (found, [word for word in words if word not in text]) == (number, []), text
         assert "hidden" not in text + caplog.text
     assert refusal(lambda: fetching.listing(f"{server}/bucket"))[0] == errno.EOPNOTSUPP
