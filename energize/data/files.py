@@ -505,11 +505,7 @@ def exists(path: AnyPath, *, follow: bool = True) -> bool:
         return False
 
 
-def again(
-    call: Callable[[], T],
-    path: AnyPath,
-    failed: OSError | None = None,
-) -> T:
+def again(call: Callable[[], T], path: AnyPath, failed: OSError | None = None) -> T:
     """Return `call()`; where it raises an OSError that may pass, call it once more after a pause.
     `failed` is what the first call raised, where it was made already.
 

@@ -14,6 +14,7 @@ import stat
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext, suppress
+from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import cache, total_ordering
 from io import BufferedReader
@@ -53,7 +54,7 @@ def path_of(given: AnyPath) -> Path:
             "for them, as in AWS_ACCESS_KEY_ID or AZURE_STORAGE_SAS_TOKEN"
         )
     key = posixpath.normpath("/" + found["key"].lstrip("/"))
-    return cast("Path", RemotePath(found["root"], key))
+    return cast("Path", RemotePath(found["root"], PurePosixPath(key)))
 
 
 def joined(base: Path, name: str) -> Path:
@@ -67,16 +68,15 @@ def tidied(path: Path) -> Path:
 
 
 @total_ordering
+@dataclass(frozen=True)
 class RemotePath(os.PathLike[str]):
     """The URL of a file or folder, with those methods of `Path` that readers and writers use.
 
     A folder is there when something is below it. `..` is taken out when paths are joined.
     """
 
-    __slots__ = ("_key", "_root")
-
-    def __init__(self, root: str, key: str) -> None:
-        self._root, self._key = root, PurePosixPath(key)
+    _root: str
+    _key: PurePosixPath
 
     def __fspath__(self) -> str:
         return self._root + ("" if self._key == _TOP else str(self._key))
@@ -86,14 +86,8 @@ class RemotePath(os.PathLike[str]):
     def __repr__(self) -> str:
         return f"RemotePath({str(self)!r})"
 
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, RemotePath) and str(self) == str(other)
-
     def __lt__(self, other: object) -> bool:
         return str(self) < str(other)
-
-    def __hash__(self) -> int:
-        return hash(str(self))
 
     def __truediv__(self, name: AnyPath) -> Path:
         text = os.fspath(name)
@@ -102,7 +96,7 @@ class RemotePath(os.PathLike[str]):
         return self._at(posixpath.normpath(self._key / text))
 
     def _at(self, key: str | PurePosixPath) -> Path:
-        return cast("Path", RemotePath(self._root, str(key)))
+        return cast("Path", RemotePath(self._root, PurePosixPath(key)))
 
     name = property(lambda self: self._key.name or self._root.rpartition("/")[2])
     stem = property(lambda self: self._key.stem)

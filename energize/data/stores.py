@@ -52,13 +52,9 @@ _NO_SUCH_FILE = (errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG, errno.ENOENT, er
 _NO_REGULAR_FILE = (errno.EINVAL, errno.ENXIO)
 
 _FIND = """
-SELECT samples.tar_file_id, byte_offset, content_byte_offset, content_byte_size
+SELECT part_name, tar_file_id, byte_offset, content_byte_offset, content_byte_size
 FROM samples JOIN sample_parts USING (tar_file_id, sample_index)
-WHERE sample_key = ? AND part_name = ?
-"""
-_PARTS = """
-SELECT part_name FROM samples JOIN sample_parts USING (tar_file_id, sample_index)
-WHERE sample_key = ? ORDER BY content_byte_offset LIMIT 20
+WHERE sample_key = ? ORDER BY tar_file_id, content_byte_offset
 """
 
 
@@ -168,15 +164,15 @@ class WebdatasetFileStore(_FolderStore):
                 f"{self.path}: {key!r} is no name of a file in a shard, such as '000123.jpg': the "
                 "key of a sample, a dot and the part"
             )
-        rows = self._database.rows(_FIND, split)
-        if not rows:
-            parts = [str(part) for (part,) in self._database.rows(_PARTS, split[:1])]
-            what = f"no sample has the key {split[0]!r}"
-            if parts:
-                what = f"sample {split[0]!r} has only the parts {', '.join(parts)}"
+        rows = self._database.rows(_FIND, split[:1])
+        found = next((row[1:] for row in rows if row[0] == split[1]), None)
+        if found is None:
+            parts = ", ".join(str(row[0]) for row in rows[:20])
+            what = f"sample {split[0]!r} has only the parts {parts}"
+            what = what if rows else f"no sample has the key {split[0]!r}"
             raise DataError(f"{self.path} has no file {key!r}: {what}")
-        number, begin, offset, size = rows[0]
-        plain = all(type(value) is int and value >= 0 for value in rows[0])
+        number, begin, offset, size = found
+        plain = all(type(value) is int and value >= 0 for value in found)
         if not plain or number >= len(self._shards) or offset < BLOCK:
             raise DatasetError(
                 f"{self._database.path} says that {key!r} is in shard {number} of "

@@ -23,6 +23,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
+from functools import cached_property
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from typing import Any, BinaryIO, Generic, TypeVar
@@ -171,7 +172,6 @@ class WorkerPool:
         self._timeout, self._patience = timeout, patience
         shortest = patience.shortest
         self._look_around = min(_LOOK_AROUND, _LOOK_AROUND if shortest is None else shortest / 2)
-        self._stored: BinaryIO | None = None
         self._owner = os.getpid()
         self._members: list[Member] = []
         self._end = weakref.finalize(self, _end_all, self._members, self._owner)
@@ -400,7 +400,7 @@ class WorkerPool:
         method = self._start_method
         context: Any = multiprocessing.get_context(method)
         # What a process that starts from nothing gets at once, the trainer waits for it to read.
-        task, sent = (self._task, None) if method == "fork" else (None, self._in_memory())
+        task, sent = (self._task, None) if method == "fork" else (None, self._stored)
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         leash, held = multiprocessing.Pipe(duplex=False)
         ours.setblocking(False)
@@ -426,22 +426,20 @@ class WorkerPool:
                 member.channel.send(b"", sent.fileno())
         return member
 
-    def _in_memory(self) -> BinaryIO:
-        """Return the task for processes that start from nothing; pickled once for all of them."""
-        if self._stored is None:
-            try:
-                self._stored = stored(self._task)
-            except OSError:
-                raise
-            except Exception as error:  # whatever the classes of the user do
-                raise ConfigError(
-                    f"the dataset cannot be pickled for a worker started by {self._start_method!r}"
-                    f": {type(error).__name__}: {error}. Define "
-                    "functions at the top of a module instead of lambdas or inner functions, open "
-                    "files and connections when they are first used, or use "
-                    "multiprocessing_context='fork'"
-                ) from error
-        return self._stored
+    @cached_property
+    def _stored(self) -> BinaryIO:
+        """The task for processes that start from nothing; pickled once for all of them."""
+        try:
+            return stored(self._task)
+        except OSError:
+            raise
+        except Exception as error:  # whatever the classes of the user do
+            raise ConfigError(
+                f"the dataset cannot be pickled for a worker started by {self._start_method!r}"
+                f": {type(error).__name__}: {error}. Define functions at the top of a module "
+                "instead of lambdas or inner functions, open files and connections when they are "
+                "first used, or use multiprocessing_context='fork'"
+            ) from error
 
 
 def _how_it_ended(process: BaseProcess) -> tuple[str, str]:
