@@ -242,11 +242,8 @@ class LocalFiles(Files):
                 data = self._read_on(path, begin, end, data, failed)
             if last == count:
                 self.check(path)
-            if last == first + 1:
-                yield data
-            else:
-                for row in range(first, last):
-                    yield data[starts[row] - begin : stops[row] - begin]
+            for row in range(first, last):
+                yield data[starts[row] - begin : stops[row] - begin]
             first = last
 
     def _read_on(
@@ -302,10 +299,7 @@ class LocalFiles(Files):
         return path
 
     def _file(self, path: str) -> _OpenFile:
-        """Return the open file at a path, which has to be the one that was read before."""
-        file = self._open.get(path)
-        if file is not None:
-            return file
+        """Open the file at a path, which has to be the one that was read before."""
         if not is_path(path):
             raise OSError(errno.EINVAL, _NO_PATH, path)
         try:
@@ -322,11 +316,10 @@ class LocalFiles(Files):
         self._seen[path] = now
         # The system gives the lowest free number: it says how many are in use, here and elsewhere.
         allowed = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-        crowded = file.number >= allowed // 2 > 0
+        kept = 1 if file.number >= allowed // 2 > 0 else self._most_open
         # First, so that threads that open others see it, and keep the bound.
         self._open[path] = file
-        paths = list(self._open)
-        for old in paths[: len(paths) - 1 if crowded else max(0, len(paths) - self._most_open)]:
+        for old in list(self._open)[:-kept]:
             self._open.pop(old, None)
         return file
 
@@ -610,10 +603,9 @@ def is_path(text: str) -> bool:
     >>> is_path("a/b"), is_path("a\0b"), is_path("\ud800")
     (True, False, False)
     """
-    try:
+    with suppress(UnicodeEncodeError):
         return "\0" not in text and os.fsencode(text) is not None
-    except UnicodeEncodeError:
-        return False
+    return False
 
 
 def check_path(text: str) -> str:

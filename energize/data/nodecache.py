@@ -175,8 +175,8 @@ class NodeCache:
         """
         found, free = self._scan(), shutil.disk_usage(self.folder).free
         used = sum(size for _, size in found.values())
-        objects = len({path.rpartition(".")[0] for path in found})
-        counts = {"sections": len(found), "objects": objects}
+        objects = {path.rpartition(".")[0] for path in found}
+        counts = {"sections": len(found), "objects": len(objects)}
         return {"used": used, "limit": self.limit, "free": free, **counts}
 
     def clear(self) -> None:

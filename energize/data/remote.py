@@ -214,10 +214,7 @@ class RemoteFiles(Files):
         return f"{found.size} {found.tag}"
 
     def _stat(self, path: str) -> fetching.Stat:
-        found = self._stats.get(path)
-        if found is None:
-            found = self._stats[path] = fetching.stat(path)
-        return found
+        return self._stats.get(path) or self._stats.setdefault(path, fetching.stat(path))
 
     def forget(self, path: str) -> None:
         self._stats.pop(path, None)  # what describes data may be written anew

@@ -262,10 +262,8 @@ class Sidecar:
         """See that ranges of an object are in the cache, or all of it, as `fetching.plan` says."""
         if found is None:
             store, path = self._at(url)
-            look = asyncio.ensure_future(
-                self._answer(url, store, partial(store.stat, path), _ANSWER)
-            )
-            self._looked[url] = look
+            answer = self._answer(url, store, partial(store.stat, path), _ANSWER)
+            look = self._looked[url] = asyncio.ensure_future(answer)
             # What nobody has asked for soon may be another one when it is asked for.
             asyncio.get_running_loop().call_later(_ANSWER, self._looked.pop, url, None)
             found = await look

@@ -21,8 +21,8 @@ import socket
 import struct
 import traceback
 import weakref
-from collections import deque
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, BinaryIO, NamedTuple, TypeVar
 
@@ -84,7 +84,7 @@ class Channel:
 
     def __init__(self, end: socket.socket) -> None:
         self._socket = end
-        self._unsent: deque[memoryview] = deque()
+        self._unsent = bytearray()
         self._head = b""
         self._body: memoryview | None = None
         self._filled = 0
@@ -125,30 +125,25 @@ class Channel:
 
     def post(self, data: bytes) -> None:
         """Send a message, or keep it until `flush` can."""
-        self._unsent.append(memoryview(_MESSAGE.pack(_MARK, len(data)) + data))
+        self._unsent += _MESSAGE.pack(_MARK, len(data)) + data
         self.flush()
 
     def flush(self) -> bool:
         """Send what the other side has room for; return whether nothing is left."""
         while self._unsent:
             try:
-                sent = self._socket.send(self._unsent[0])
+                del self._unsent[: self._socket.send(self._unsent)]
             except BlockingIOError:
                 return False
-            rest = self._unsent.popleft()[sent:]
-            if rest:
-                self._unsent.appendleft(rest)
         return True
 
     def received(self) -> Iterator[Message]:
         """Yield the messages that are there; raise `EOFError` if the other side is gone and all are
         taken.
         """
-        while True:
-            try:
+        with suppress(BlockingIOError):
+            while True:
                 yield from self._received()
-            except BlockingIOError:
-                return
 
     def _received(self) -> Iterator[Message]:
         """Yield one more piece of a message, which may complete it."""
@@ -233,12 +228,10 @@ class ShippedError:
 
 def _pickled(error: BaseException) -> bytes:
     # An exception whose constructor takes more than its message pickles, but does not come back.
-    try:
+    with suppress(Exception):  # whatever the class of the user's exception does
         data = pickle.dumps(error)
         if type(pickle.loads(data)) is type(error):  # noqa: S301 - made one line above
             return data
-    except Exception:  # noqa: S110 - whatever the class of the user's exception does
-        pass
     name = f"{type(error).__module__}.{type(error).__qualname__}"
     return pickle.dumps(LoaderError(f"{name}: {error}"))
 
@@ -328,10 +321,8 @@ class ReceivedRegions:
 
     def add(self, descriptor: int) -> None:
         """Take over a new region; the descriptor is closed."""
-        try:
-            memory = mmap.mmap(descriptor, os.fstat(descriptor).st_size)
-        finally:
-            os.close(descriptor)
+        with open(descriptor, "rb"):
+            memory = mmap.mmap(descriptor, 0)
         self._regions[next(self._numbers)] = np.frombuffer(memory, dtype=np.uint8)
 
     def view(self, sent: RegionBytes) -> Bytes:
@@ -345,7 +336,6 @@ class ReceivedRegions:
         """Return what `dumps` packed, and the bytes that it takes."""
         end = len(data) - _LENGTH.size
         (length,) = _LENGTH.unpack(data[end:])
-        buffers: list[RegionBytes]
         buffers, dropped = pickle.loads(data[length:end])  # noqa: S301 - from our own worker
         for number in dropped:
             self._regions.pop(number, None)
@@ -445,10 +435,8 @@ def rebuilt(descriptor: int) -> Any:
     """Return what `stored` wrote, and close the file. Its large arrays stay in the memory that all
     processes share; what one of them writes there only it sees.
     """
-    try:
+    with open(descriptor, "rb"):
         memory = memoryview(mmap.mmap(descriptor, 0, access=mmap.ACCESS_COPY))
-    finally:
-        os.close(descriptor)
     end = len(memory) - _LENGTH.size
     (length,) = _LENGTH.unpack(memory[end:])
     head, places = pickle.loads(memory[end - length : end])  # noqa: S301 - from the trainer
