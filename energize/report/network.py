@@ -223,7 +223,8 @@ class _Known:
             ranges = source._ranges_of(shard, [number]) or source._ranges_before(shard)
             for path, spans in _spans(source, ranges).items():
                 if path not in self.before:
-                    heads = {path: []} | _spans(source, source._ranges_before(shard))
+                    heads: dict[str, list[Span]] = {path: []}
+                    heads |= _spans(source, source._ranges_before(shard))
                     self.before[path] = [*heads.items()]
                 yield from ((path, span) for span in spans)
 
