@@ -38,9 +38,8 @@ Names = list[str] | None
 class Work:
     """Which files are media, and how they are read, by options that commands have in common."""
 
-    media_by_glob: Annotated[
-        str | None,
-        Option("--media-metadata-by-glob", help="Store metadata of media, by name: '*.jpg,*.png'."),
+    media_metadata_by_glob: Annotated[
+        str | None, Option(help="Store metadata of media, by name: '*.jpg,*.png'.")
     ] = None
     media_by_header: Annotated[
         bool, Option("--media-metadata-by-header", help="The same, by how files begin.")
@@ -62,7 +61,7 @@ class Work:
     @property
     def media(self) -> tuple[str | None, bool, bool]:
         """What was said of media."""
-        return self.media_by_glob, self.media_by_header, self.media_by_extension
+        return self.media_metadata_by_glob, self.media_by_header, self.media_by_extension
 
 
 @takes("work", Work)

@@ -36,7 +36,7 @@ from energize.errors import ConfigError, DatasetNotFoundError, PrepareError, Sha
 from energize.preparation.columns import Columns, How, Value, kept_columns, remove_unused
 from energize.preparation.fields import FirstLook, check_choice, choose_config, field_notes
 from energize.preparation.scan import ScannedShard, Shard, checksums_of, find_shards, listed
-from energize.preparation.tasks import TASKS_FOLDER, Job, all_in_turn
+from energize.preparation.tasks import TASKS_FOLDER, Job, all_in_turn, known_shards
 from energize.preparation.verify import stage_records
 from energize.preparation.workers import Progress
 from energize.preparation.write import commit, locked, make_unique, shard_folders, staging
@@ -159,7 +159,7 @@ def prepare(
     wanted = Columns(columns or {}, column_defaults)
     known, notes, splits = dict[str, int](), list[str](), Parts()
     if tar_index_only:
-        known = _known(root)
+        known = known_shards(root)
         names = list(known)
         # A database left as it is would point into shards as they were before.
         sqlite = sqlite or (meta / nv_meta.SQLITE_NAME).exists()
@@ -244,16 +244,6 @@ def _stage_texts(
     return replace(report, splits=splits, windows=windows, notes=(*report.notes, *notes))
 
 
-def _known(root: Path) -> dict[str, int]:
-    """Return the shards of a prepared folder, of which there are some."""
-    counts = nv_meta.read_info(root).shard_counts
-    if not counts:
-        raise PrepareError(
-            f"{root / nv_meta.META_FOLDER} names no shards; prepare it without --tar-index-only"
-        )
-    return counts
-
-
 def _check_new(root: Path, overwrite: bool) -> None:
     if nv_meta.is_prepared(root) and not overwrite:
         raise PrepareError(
@@ -269,11 +259,11 @@ def _report(root: Path, shards: Sequence[ScannedShard]) -> PrepareReport:
 
 def _keep(root: Path, known: Mapping[str, int], shard: ScannedShard, files: NewFiles) -> None:
     """Write the index of a shard, which is `known`, or new."""
-    index = path_of(index_path(str(root / shard.name)))
+    tar = root / shard.name
+    index = path_of(index_path(str(tar)))
     if shard.count != known.get(shard.name, shard.count):
         raise ShardError(
-            f"{root / shard.name} has {shard.count} samples, and .info.json says "
-            f"{known[shard.name]}"
+            f"{tar} has {shard.count} samples, and .info.json says {known[shard.name]}"
         )
     shard.found["same"] = known and index.is_file() and read_file(index) == shard.index
     files.write(index, shard.index)

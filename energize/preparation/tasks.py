@@ -146,9 +146,7 @@ class Job:
         with filling as database:
             if not self.merge:
                 return self._scan(files, self.names, database)
-            shards = self._merged(database)
-        check_unique(self.root, shards if self.unique else ())
-        return shards
+            return self._merged(database)
 
     def _merged(self, database: sqlite3.Connection | None) -> list[ScannedShard]:
         tasks = range(self.tasks or 1)
@@ -159,7 +157,9 @@ class Job:
             changed = [name for name in wanted | was if wanted.get(name) != was.get(name)]
             others = f"; task {task} was run with others than now: {some(changed)}"
         check_ended(self.root, [said[task] == now[task] for task in tasks], others)
-        return self._read(tasks, database)
+        shards = self._read(tasks, database)
+        check_unique(self.root, shards if self.unique else ())
+        return shards
 
     def pieces(self, shards: Sequence[ScannedShard], name: str) -> list[Piece]:
         """Return a column of all shards."""
@@ -215,7 +215,9 @@ class Job:
         for name in self.options.get("columns", ()):
             pieces = [shard.found["columns"][name] for shard in shards]
             joined(name, pieces)  # what all of them could not be is told of now
-            yield from ((f"column {name}", _packed(piece)) for piece in pieces)
+            for values, absent, why, first in pieces:
+                told = values.tolist(), absent.tolist(), why, [*first.items()]
+                yield f"column {name}", json.dumps(told)
 
     def _read(
         self, tasks: Sequence[int], database: sqlite3.Connection | None = None
@@ -260,6 +262,15 @@ def add_rows(database: sqlite3.Connection | None, rows: Mapping[str, Iterable[An
             database.executemany(f"INSERT OR IGNORE INTO {table} VALUES (?,?,?,?,?)", added)  # noqa: S608
 
 
+def known_shards(root: Path) -> dict[str, int]:
+    """Return how many samples the shards of a prepared folder have, of which there are some."""
+    counts = read_info(root).shard_counts
+    if not counts:
+        told = f"{root / META_FOLDER} names no shards; prepare the folder again"
+        raise PrepareError(f"{told}, without --tar-index-only")
+    return counts
+
+
 def unchanged(root: Path) -> Callable[[ScannedShard, NewFiles], None]:
     """Return what raises `ShardError` for shards that are not those that were prepared."""
     counts = read_info(root).shard_counts
@@ -278,11 +289,6 @@ def unchanged(root: Path) -> Callable[[ScannedShard, NewFiles], None]:
 def _stored(marker: sqlite3.Connection, name: str) -> list[str]:
     """Return the results of that name, in the order of the shards."""
     return [data for (data,) in marker.execute("SELECT data FROM results WHERE name = ?", (name,))]
-
-
-def _packed(piece: Piece) -> str:
-    first = [*piece.first.items()]
-    return json.dumps([piece.values.tolist(), piece.absent.tolist(), piece.why, first])
 
 
 def _unpacked(text: str) -> Piece:

@@ -23,7 +23,7 @@ from energize.data.writing import NewFiles
 from energize.errors import ConfigError, DatasetError, PrepareError, ShardError
 from energize.preparation.columns import Columns, is_written
 from energize.preparation.scan import ScannedShard, Shard, check_unique, checksums_of, scan_shards
-from energize.preparation.tasks import Job, Piece, all_in_turn, share, unchanged
+from energize.preparation.tasks import Job, Piece, all_in_turn, known_shards, share, unchanged
 from energize.preparation.workers import Progress
 from energize.preparation.write import commit, shard_folders, staging
 
@@ -72,10 +72,7 @@ def prepare_checksums(
     b'two'
     """
     root, meta = path_of(path), path_of(path) / nv_meta.META_FOLDER
-    counts = nv_meta.read_info(root).shard_counts
-    if not counts:
-        raise PrepareError(f"{meta} names no shards; prepare the folder again")
-
+    counts = known_shards(root)
     functions, how = (
         {"checksums": Shard.checksums},
         {"workers": workers, "on_progress": on_progress},
@@ -220,13 +217,11 @@ def _checksum_faults(
         data = read_file(file)
     if expected not in (None, zlib.crc32(data)):
         yield f"{file} is not what was written: its CRC-32 is another one"
-        return
-    if len(data) != len(found):
+    elif len(data) != len(found):
         yield f"{path} has {len(found) // 4} samples, and {file} checksums of {len(data) // 4}"
-        return
-    now, then = np.frombuffer(found, "<u4"), np.frombuffer(data, "<u4")
-    wrong = np.flatnonzero(now != then).tolist()
-    if wrong:
+    elif data != found:
+        now, then = np.frombuffer(found, "<u4"), np.frombuffer(data, "<u4")
+        wrong = np.flatnonzero(now != then)
         yield (
             f"{path}: the checksums of {len(wrong)} of {len(now)} samples are others: that of "
             f"sample {wrong[0]} is {now[wrong[0]]:08x}, and was {then[wrong[0]]:08x}"
