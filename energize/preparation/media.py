@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from functools import partial
 from io import BytesIO
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 from energize.data.files import os_errors_as
 from energize.data.media import MediaFilterConfig, serialize_media_metadata
@@ -104,14 +104,39 @@ def prepare_media(
         media = MediaFilterConfig.parse(None if any(ways) else media, *ways)
     if not root.is_dir():
         raise DatasetNotFoundError(f"{root} does not exist, or is no folder")
-    options: dict[str, Any] = {"workers": workers, "on_progress": on_progress, "tmp_path": tmp_path}
-    if not is_prepared(root):
-        of_file = partial(_of_file, SystemFileStore(root), media)
-        return _stored(root, media, of_file, sorted(_files(root, media)), **options)
-    if not (root / META_FOLDER / SQLITE_NAME).exists():
-        prepare(root, tar_index_only=True, sqlite=True, workers=workers)
-    names = list(read_info(root).shard_counts)
-    return _stored(root, media, partial(_of_shard, root, media), names, **options)
+    function, names = _read_by(root, media, workers)
+    count = 0
+    damaged: list[str] = []
+    final = root / META_FOLDER / SQLITE_NAME
+    with staging(root, root / META_FOLDER) as files, ExitStack() as ends:
+        place = built = files.place(final)
+        with writing(final, PrepareError):
+            files.create(final).close()
+            if tmp_path is not None:
+                built = Path(ends.enter_context(TemporaryDirectory(dir=tmp_path)), final.name)
+            if final.exists():
+                shutil.copyfile(final, built)
+        with new_database(files, final, _TABLES, place=built) as database:
+            filters = "INSERT OR IGNORE INTO media_filters (strategy, patterns) VALUES (?, ?)"
+            database.execute(filters, (media.strategy.value, ",".join(media.patterns)))
+            results = map_in_order(function, names, workers, on_progress)
+            for found in ends.enter_context(closing(results)):
+                if isinstance(found, Exception):
+                    raise PrepareError(str(found)) if isinstance(found, ShardError) else found
+                for name, kind, text in found:
+                    if kind is None:
+                        database.execute(_REMOVE, (name,))
+                        damaged.append(text)
+                    else:
+                        database.execute(_ADD, (name, kind, text))
+                        count += 1
+        if not count:
+            raise PrepareError(_nothing(root, media, damaged))
+        if built != place:
+            with writing(final, PrepareError):
+                shutil.copyfile(built, place)
+        commit(files, root)
+    return MediaReport(root, count, tuple(damaged))
 
 
 def prepare_filesystem_dataset(
@@ -181,49 +206,15 @@ def _of_shard(root: Path, media: MediaFilterConfig, shard: str) -> list[_Row]:
     return rows
 
 
-def _stored(
-    root: Path,
-    media: MediaFilterConfig,
-    function: Callable[[str], list[_Row]],
-    names: Sequence[str],
-    *,
-    workers: int | None = None,
-    on_progress: Progress | None = None,
-    tmp_path: str | os.PathLike[str] | None = None,
-) -> MediaReport:
-    """Put what a function finds in shards or files into a copy of the database."""
-    count = 0
-    damaged: list[str] = []
-    final = root / META_FOLDER / SQLITE_NAME
-    with staging(root, root / META_FOLDER) as files, ExitStack() as ends:
-        place = built = files.place(final)
-        with writing(final, PrepareError):
-            files.create(final).close()
-            if tmp_path is not None:
-                built = Path(ends.enter_context(TemporaryDirectory(dir=tmp_path)), final.name)
-            if final.exists():
-                shutil.copyfile(final, built)
-        with new_database(files, final, _TABLES, place=built) as database:
-            filters = "INSERT OR IGNORE INTO media_filters (strategy, patterns) VALUES (?, ?)"
-            database.execute(filters, (media.strategy.value, ",".join(media.patterns)))
-            results = map_in_order(function, names, workers, on_progress)
-            for found in ends.enter_context(closing(results)):
-                if isinstance(found, Exception):
-                    raise PrepareError(str(found)) if isinstance(found, ShardError) else found
-                for name, kind, text in found:
-                    if kind is None:
-                        database.execute(_REMOVE, (name,))
-                        damaged.append(text)
-                    else:
-                        database.execute(_ADD, (name, kind, text))
-                        count += 1
-        if not count:
-            raise PrepareError(_nothing(root, media, damaged))
-        if built != place:
-            with writing(final, PrepareError):
-                shutil.copyfile(built, place)
-        commit(files, root)
-    return MediaReport(root, count, tuple(damaged))
+def _read_by(
+    root: Path, media: MediaFilterConfig, workers: int | None
+) -> tuple[Callable[[str], list[_Row]], list[str]]:
+    """Return what reads a file or shard, and the names; of shards there is a database."""
+    if not is_prepared(root):
+        return partial(_of_file, SystemFileStore(root), media), sorted(_files(root, media))
+    if not (root / META_FOLDER / SQLITE_NAME).exists():
+        prepare(root, tar_index_only=True, sqlite=True, workers=workers)
+    return partial(_of_shard, root, media), list(read_info(root).shard_counts)
 
 
 def _nothing(root: Path, media: MediaFilterConfig, damaged: list[str]) -> str:

@@ -24,7 +24,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from energize.core.arrays import UInt64Array
-from energize.data.files import Files, absent, files_at, is_url, os_errors_as, read_file
+from energize.data.files import absent, files_at, is_url, os_errors_as, read_file
 from energize.data.nv_meta import ShardRecord, expand, is_inside
 from energize.data.tar import ScannedSample, index_path, scan
 from energize.errors import (
@@ -49,7 +49,7 @@ class Shard:
 
     def __init__(self, root: Path, name: str) -> None:
         self.root, self.name, self.path = root, name, root / name
-        self.content = scan(self.path)
+        self.content, self.files = scan(self.path), files_at(self.path)
 
     def samples(self) -> Iterator[RawSample]:
         """Yield the samples in their order."""
@@ -64,11 +64,6 @@ class Shard:
     def offsets(self) -> list[int]:
         """Where each sample starts, and the last one ends."""
         return [*(sample.offset for sample in self.content.samples), self.content.end]
-
-    @cached_property
-    def files(self) -> Files:
-        """What reads the shard."""
-        return files_at(self.path)
 
 
 @dataclass
@@ -195,16 +190,12 @@ def scan_shards(
             index = np.array(shard.offsets, dtype="<u8").tobytes()
             kinds = tuple(sorted({sample.parts_crc32 for sample in content.samples}))
             of_shard = content.size, zlib.crc32(index), content.headers, content.ends
-            return ScannedShard(
-                name,
-                len(content.samples),
-                index,
-                Counter(part.name for sample in content.samples for part in sample.parts),
-                _key_hashes([sample.key for sample in content.samples]),
-                ShardRecord(*of_shard, None, kinds if len(kinds) <= _KINDS else None),
-                content.size - content.end,
-                {what: function(shard) for what, function in (functions or {}).items()},
-            )
+            record = ShardRecord(*of_shard, None, kinds if len(kinds) <= _KINDS else None)
+            parts = Counter(part.name for sample in content.samples for part in sample.parts)
+            hashes = _key_hashes([sample.key for sample in content.samples])
+            found = {what: function(shard) for what, function in (functions or {}).items()}
+            told = parts, hashes, record, content.size - content.end, found
+            return ScannedShard(name, len(content.samples), index, *told)
 
     with closing(map_in_order(walked, names, workers, on_progress)) as results:
         for result in results:

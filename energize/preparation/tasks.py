@@ -73,12 +73,9 @@ def joined(name: str, pieces: Sequence[Piece]) -> Piece:
             f"column {name!r}: all samples have numbers, or all have words; "
             f"{' and '.join(first.values())}"
         )
-    return Piece(
-        np.concatenate([piece.values for piece in known]) if known else np.zeros(0),
-        np.concatenate([np.zeros(0, bool), *(piece.absent for piece in pieces)]),
-        next((piece.why for piece in pieces if piece.why), ""),
-        first,
-    )
+    values = np.concatenate([piece.values for piece in known]) if known else np.zeros(0)
+    absent = np.concatenate([np.zeros(0, bool), *(piece.absent for piece in pieces)])
+    return Piece(values, absent, next((piece.why for piece in pieces if piece.why), ""), first)
 
 
 @dataclass(frozen=True)
@@ -238,9 +235,8 @@ class Job:
                 sizes = zip(_ROWS, (count, sum(parts.values())), strict=True)
                 rows = {each: [*islice(cursors[each], size)] for each, size in sizes}
                 known = np.frombuffer(bytes.fromhex(hashes), np.uint64), ShardRecord(*record)
-                yield ScannedShard(
-                    name, count, b"", Counter(parts), *known, trailing, {"rows": rows}
-                )
+                made = Counter(parts), *known, trailing, {"rows": rows}
+                yield ScannedShard(name, count, b"", *made)
 
     @contextmanager
     def _opened(self, task: int) -> Iterator[sqlite3.Connection]:

@@ -205,7 +205,19 @@ def write_shards(
             found = next(root.iterdir(), None)
         if found is not None:
             raise PrepareError(f"{root} is not empty: there is {found.name}; give a new folder")
-        shards = list(_written(samples, root, pattern, per_shard, files))
+        encode, keys = webdataset.writer.make_encoder(True), set[str]()
+        shards: list[Path] = []
+        for of_shard, group in groupby(enumerate(samples), lambda each: each[0] // per_shard):
+            shards.append(root / (pattern % of_shard))
+            with _tar(files, shards[-1]) as tar:
+                for number, sample in group:
+                    key = _checked_key(sample, number)
+                    if key in keys:
+                        raise PrepareError(f"sample {number}: its key {key!r} occurs twice")
+                    keys.add(key)
+                    encoded = _encoded(sample, encode, f"sample {number}, {key!r}")
+                    with writing(shards[-1], PrepareError):
+                        tar.write({"__key__": key} | encoded)
         if not shards:
             raise PrepareError(f"there are no samples to write to {root}")
         for shard in shards if checksums else ():
@@ -214,26 +226,6 @@ def write_shards(
             files.write(path_of(checksums_path(str(shard))), made.checksums())
         files.commit()
     return shards
-
-
-def _written(
-    samples: Iterable[Mapping[str, Any]], root: Path, pattern: str, per_shard: int, files: NewFiles
-) -> Iterator[Path]:
-    """Write numbered samples to shards under temporary names; yield what these will be."""
-    encode = webdataset.writer.make_encoder(True)
-    keys: set[str] = set()
-    for number_of_shard, group in groupby(enumerate(samples), lambda each: each[0] // per_shard):
-        shard = root / (pattern % number_of_shard)
-        with _tar(files, shard) as tar:
-            for number, sample in group:
-                key = _checked_key(sample, number)
-                if key in keys:
-                    raise PrepareError(f"sample {number}: its key {key!r} occurs twice")
-                keys.add(key)
-                encoded = _encoded(sample, encode, f"sample {number}, {key!r}")
-                with writing(shard, PrepareError):
-                    tar.write({"__key__": key} | encoded)
-        yield shard
 
 
 @contextmanager
