@@ -98,15 +98,13 @@ def prepare_media(
     8
     """
     root = store_path(path)
-    media = by
-    if not isinstance(media, MediaFilterConfig):
-        ways = [media.lower() == each for each in ("header", "extension")]
-        media = MediaFilterConfig.parse(None if any(ways) else media, *ways)
+    if not isinstance(by, MediaFilterConfig):
+        ways = [by.lower() == each for each in ("header", "extension")]
+        by = MediaFilterConfig.parse(None if any(ways) else by, *ways)
     if not root.is_dir():
         raise DatasetNotFoundError(f"{root} does not exist, or is no folder")
-    function, names = _read_by(root, media, workers)
-    count = 0
-    damaged: list[str] = []
+    function, names = _read_by(root, by, workers)
+    count, damaged = 0, list[str]()
     final = root / META_FOLDER / SQLITE_NAME
     with staging(root, root / META_FOLDER) as files, ExitStack() as ends:
         place = built = files.place(final)
@@ -118,7 +116,7 @@ def prepare_media(
                 shutil.copyfile(final, built)
         with new_database(files, final, _TABLES, place=built) as database:
             filters = "INSERT OR IGNORE INTO media_filters (strategy, patterns) VALUES (?, ?)"
-            database.execute(filters, (media.strategy.value, ",".join(media.patterns)))
+            database.execute(filters, (by.strategy.value, ",".join(by.patterns)))
             results = map_in_order(function, names, workers, on_progress)
             for found in ends.enter_context(closing(results)):
                 if isinstance(found, Exception):
@@ -131,7 +129,7 @@ def prepare_media(
                         database.execute(_ADD, (name, kind, text))
                         count += 1
         if not count:
-            raise PrepareError(_nothing(root, media, damaged))
+            raise PrepareError(_nothing(root, by, damaged))
         if built != place:
             with writing(final, PrepareError):
                 shutil.copyfile(built, place)

@@ -271,13 +271,11 @@ def unchanged(root: Path) -> Callable[[ScannedShard, NewFiles], None]:
     """Return what raises `ShardError` for shards that are not those that were prepared."""
     counts = read_info(root).shard_counts
     records = read_records(root, counts) or {}
+    again = "prepare the folder again first, with: energize prepare --force-overwrite"
 
     def check(shard: ScannedShard, _: NewFiles) -> None:
         for difference in shard.differences(root, counts[shard.name], records.get(shard.name)):
-            raise ShardError(
-                f"{difference}; prepare the folder again first, with: energize prepare "
-                f"--force-overwrite {root}"
-            )
+            raise ShardError(f"{difference}; {again} {root}")
 
     return check
 

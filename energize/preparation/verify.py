@@ -210,12 +210,10 @@ def _told(faults: list[str]) -> Iterator[None]:
         faults.append(str(reason))
 
 
-def _checksum_faults(
-    path: str, file: str, found: bytes, expected: int | None = None
-) -> Iterator[str]:
+def _checksum_faults(path: str, file: str, found: bytes, crc: int | None = None) -> Iterator[str]:
     with os_errors_as(ShardError):
         data = read_file(file)
-    if expected not in (None, zlib.crc32(data)):
+    if crc not in (None, zlib.crc32(data)):
         yield f"{file} is not what was written: its CRC-32 is another one"
     elif len(data) != len(found):
         yield f"{path} has {len(found) // 4} samples, and {file} checksums of {len(data) // 4}"
