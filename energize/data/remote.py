@@ -79,7 +79,7 @@ class RemotePath(os.PathLike[str]):
     _key: PurePosixPath
 
     def __fspath__(self) -> str:
-        return self._root + ("" if self._key == _TOP else str(self._key))
+        return self._root + str(self._key).rstrip("/")
 
     __str__ = __fspath__
 
@@ -185,9 +185,6 @@ class RemotePath(os.PathLike[str]):
         """Do nothing: a folder of a store is there when something is in it."""
 
     chmod = rmdir = mkdir
-
-
-_TOP = PurePosixPath("/")
 
 
 class RemoteFiles(Files):

@@ -328,15 +328,16 @@ class Sidecar:
 
         runs = list(merged(spans))
         got = await asyncio.gather(*(sent(*run) for run in runs))
-        answers: list[bytes | None] = []
-        for start, stop in spans:
+
+        def cut(start: int, stop: int) -> bytes | None:
             first, last = bisect_right(runs, (start, sys.maxsize)) - 1, bisect_left(runs, (stop,))
             parts: list[Any] = [
                 None if data is None else data[max(0, start - begin) : stop - begin]
                 for (begin, _), data in zip(runs[first:last], got[first:last], strict=True)
             ]
-            answers.append(None if None in parts else b"".join(parts))
-        return answers
+            return None if None in parts else b"".join(parts)
+
+        return [cut(*span) for span in spans]
 
     async def _answer(
         self, url: str, store: Any, call: Call, seconds: float, turn: tuple[Any, bool] | None = None
@@ -469,11 +470,10 @@ async def _serve(connection: Connection) -> None:
     def receive() -> None:
         try:
             task = asyncio.create_task(answer(*connection.recv()))
+            asked.add(task)
+            task.add_done_callback(asked.discard)
         except (EOFError, OSError):
             ended.set()
-            return
-        asked.add(task)
-        task.add_done_callback(asked.discard)
 
     loop.add_reader(connection.fileno(), receive)
     while not ended.is_set():

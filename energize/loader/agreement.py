@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar, cast
 
@@ -62,16 +62,14 @@ class Agreement:
     def _gathered(self, values: Sequence[int], what: str) -> list[list[int]]:
         mine = torch.tensor(list(values), dtype=torch.int64, device=self._device)
         found = [torch.empty_like(mine) for _ in range(self._ranks.world_size)]
-        work = torch.distributed.all_gather(found, mine, group=self._group, async_op=True)
-        self._wait(work, what)
+        self._wait(what, torch.distributed.all_gather, found, mine)
         return [each.tolist() for each in found]
 
     def summed(self, values: FloatArray, what: str) -> FloatArray:
         """Return the sum over all ranks of float64 numbers, as many from each."""
         self.numbers((), what)
         mine = torch.tensor(values, dtype=torch.float64, device=self._device)
-        work = torch.distributed.all_reduce(mine, group=self._group, async_op=True)
-        self._wait(work, what)
+        self._wait(what, torch.distributed.all_reduce, mine)
         return cast("FloatArray", mine.cpu().numpy())
 
     @property
@@ -90,7 +88,8 @@ class Agreement:
         on_host = "gloo" in backend or not torch.cuda.is_available()
         return torch.device("cpu") if on_host else torch.device("cuda")
 
-    def _wait(self, work: Any, what: str) -> None:
+    def _wait(self, what: str, collective: Callable[..., Any], *given: Any) -> None:
+        work = collective(*given, group=self._group, async_op=True)
         began, told = time.monotonic(), False
         rank, world = self._ranks.rank, self._ranks.world_size
         while not work.is_completed():
@@ -123,7 +122,7 @@ class Agreement:
         (length,) = self.numbers([len(data)], what)[0]
         mine = torch.frombuffer(bytearray(data.ljust(length)), dtype=torch.uint8).to(self._device)
         first = torch.distributed.get_process_group_ranks(self._group)[0]
-        self._wait(torch.distributed.broadcast(mine, first, group=self._group, async_op=True), what)
+        self._wait(what, torch.distributed.broadcast, mine, first)
         return mine.cpu().numpy().tobytes()
 
     @property

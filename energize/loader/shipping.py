@@ -148,8 +148,16 @@ class Channel:
     def _received(self) -> Iterator[Message]:
         """Yield one more piece of a message, which may complete it."""
         if self._body is None:
-            self._head += self._piece(_MESSAGE.size - len(self._head))
-            if len(self._head) < _MESSAGE.size:
+            wanted = _MESSAGE.size - len(self._head)
+            piece, descriptors, flags, _ = socket.recv_fds(self._socket, wanted, 1)
+            if descriptors:
+                self._descriptor = descriptors[0]
+            if flags & socket.MSG_CTRUNC:  # the kernel has dropped one that there is no room for
+                raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+            if not piece:
+                raise EOFError
+            self._head += piece
+            if len(piece) < wanted:
                 return
             mark, length = _MESSAGE.unpack(self._head)
             if mark != _MARK:
@@ -164,16 +172,6 @@ class Channel:
             message = Message(self._body, self._descriptor)
             self._body, self._head, self._descriptor = None, b"", None
             yield message
-
-    def _piece(self, wanted: int) -> bytes:
-        piece, descriptors, flags, _ = socket.recv_fds(self._socket, wanted, 1)
-        if descriptors:
-            self._descriptor = descriptors[0]
-        if flags & socket.MSG_CTRUNC:  # the kernel has dropped one that there is no room for
-            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
-        if not piece:
-            raise EOFError
-        return piece
 
 
 @dataclass(frozen=True, slots=True)

@@ -87,8 +87,6 @@ def serve(task: Task | None, end: socket.socket, leash: Connection[Any, Any], tr
         channel.send(b"", stacks.fileno())
         threading.Thread(target=_send_all, args=(outbox, channel), daemon=True).start()
         regions, task = Regions(), task or _rebuilt_task(channel)
-        if task is None:
-            return
         with activate(task.cache_pool):
             try:
                 _read_all(_Worker(task), channel, outbox, regions)
@@ -124,8 +122,8 @@ def _send_all(outbox: Any, channel: Channel) -> None:
                 os.close(descriptor)
 
 
-def _rebuilt_task(channel: Channel) -> Task | None:
-    """Return the task that the trainer has sent; None when it is told that it cannot be rebuilt."""
+def _rebuilt_task(channel: Channel) -> Task:
+    """Return the task that the trainer has sent; tell it if it cannot be rebuilt, and end."""
     try:
         task: Task = rebuilt(channel.wait().descriptor or 0)
         return task
@@ -139,7 +137,7 @@ def _rebuilt_task(channel: Channel) -> Task | None:
         )
         wrong.__cause__ = error
         channel.send(dumps(Reply(0, None, error=ShippedError.of(wrong)), Regions()))
-        return None
+        raise EOFError from error
 
 
 def _packed(reply: Reply, regions: Regions) -> memoryview:

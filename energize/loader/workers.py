@@ -170,8 +170,7 @@ class WorkerPool:
         self._lanes: Callable[[], WorkerLanes[Any] | None] = lambda: None
         self._task, self._start_method = task, start_method
         self._timeout, self._patience = timeout, patience
-        shortest = patience.shortest
-        self._look_around = min(_LOOK_AROUND, _LOOK_AROUND if shortest is None else shortest / 2)
+        self._look_around = min(_LOOK_AROUND, (patience.shortest or 2 * _LOOK_AROUND) / 2)
         self._owner = os.getpid()
         self._members: list[Member] = []
         self._end = weakref.finalize(self, _end_all, self._members, self._owner)
@@ -338,14 +337,13 @@ class WorkerPool:
                 continue
             member.silent += waited
             self._tell_if_late(member)
-            timeout = self._timeout
-            if timeout is not None and member.silent >= timeout:
+            if self._timeout is not None and member.silent >= self._timeout:
                 member.process.kill()
                 cause = (
                     "It was stopped, or hangs: look for a file system that does not answer or an "
                     "encoder that waits for a lock, or give a longer timeout"
                 )
-                self._replace(member, (f"gave no answer within timeout={timeout:g} s", cause))
+                self._replace(member, (f"gave no answer within timeout={self._timeout:g} s", cause))
 
     def _tell_if_late(self, member: Member) -> None:
         """Say it, each time after twice as long, or raise an error."""
