@@ -406,13 +406,24 @@ class Documents:
     """
 
     def __init__(self, texts: Mapping[str, str | None] | None = None) -> None:
-        self.texts = dict(texts or {})
+        self.data = {
+            path: None if text is None else text.encode() for path, text in (texts or {}).items()
+        }
         self.folders: set[str] = set()
-        for path, text in self.texts.items():
+        for path, data in self.data.items():
             folder = os.path.dirname(path)
-            while text is not None and folder and folder not in self.folders:
+            while data is not None and folder and folder not in self.folders:
                 self.folders.add(folder)
                 folder = os.path.dirname(folder)
+
+    @property
+    def texts(self) -> dict[str, str | None]:
+        """Those that are known, but for what is no text."""
+        found: dict[str, str | None] = {}
+        for path, data in self.data.items():
+            with suppress(UnicodeDecodeError):
+                found[path] = None if data is None else data.decode()
+        return found
 
     @contextmanager
     def used(self) -> Iterator[Self]:
@@ -426,18 +437,15 @@ class Documents:
     def read(self, path: str, most: str) -> bytes:
         """Return what is in a document; raise OSError as `read_file` does."""
         place = absolute(path)
-        if place in self.texts:
-            text = self.texts[place]
-            if text is None:
-                raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
-            return text.encode()
-        try:
-            data = files_at(path).whole(path, most)
-        except FileNotFoundError:
-            self.texts[place] = None
-            raise
-        with suppress(UnicodeDecodeError):
-            self.texts[place] = data.decode()
+        if place not in self.data:
+            try:
+                self.data[place] = files_at(path).whole(path, most)
+            except FileNotFoundError:
+                self.data[place] = None
+                raise
+        data = self.data[place]
+        if data is None:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
         return data
 
     def look_up(self, path: str) -> None:
@@ -467,7 +475,7 @@ def _known(path: AnyPath) -> str | None:
     known, place = documents_in_use.get(), absolute(os.fspath(path))
     if known is None or place in known.folders:
         return None if known is None else "folder"
-    return None if place not in known.texts else "" if known.texts[place] is None else "document"
+    return None if place not in known.data else "" if known.data[place] is None else "document"
 
 
 def is_folder(path: Path) -> bool:

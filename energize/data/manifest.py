@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import wraps
 from pathlib import Path
@@ -91,7 +91,8 @@ def read_manifest(mix: Path, *, check: bool = True) -> Documents | None:
         now = Documents()
         with ThreadPoolExecutor(_THREADS) as threads:
             deque(threads.map(now.look_up, texts))
-        changed = [each for each, text in texts.items() if now.texts.get(each, 0) != text]
+        seen: Mapping[str, Any] = now.texts
+        changed = [each for each, text in texts.items() if seen.get(each, 0) != text]
         if changed:
             raise DatasetError(
                 f"{path} is stale: since it was written, {len(changed)} of its {len(texts)} files "
