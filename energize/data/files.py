@@ -37,8 +37,8 @@ K = TypeVar("K")
 T = TypeVar("T")
 
 AnyPath = str | os.PathLike[str]
+# A file, and where ranges of it start and stop; the whole file without any.
 Ranges = tuple[str, Sequence[int], Sequence[int]]
-"""A file, and where ranges of it start and stop; the whole file without any."""
 
 # Bytes that are cheaper to read in vain than to leave out with another call.
 _GAP = 32 * 1024

@@ -30,6 +30,7 @@ from typing import Any
 import numpy as np
 
 from energize.core.arrays import Int64Array
+from energize.core.checks import raised_as
 from energize.core.dataset import IndexedDataset
 from energize.core.trace import AHEAD, READY, Ahead, Trace
 from energize.data.files import IN_FLIGHT, Ranges, merged
@@ -42,6 +43,7 @@ _SECONDS = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0}
 _BYTES = {"B": 1.0, "kB": 1e3, "MB": 1e6, "GB": 1e9, "TB": 1e12}
 _RATES = {f"{unit}/s": size for unit, size in _BYTES.items()} | {"Mbit/s": 125e3, "Gbit/s": 125e6}
 _WHOLE = {"": 1.0}
+# Of each key its units, what it is by default, and the least and the most that it may be.
 _KEYS: dict[str, tuple[dict[str, float], float, float, float]] = {
     "latency": (_SECONDS, 0.03, 0, 600),
     "bandwidth": (_RATES, 1e9, 1, 1e15),
@@ -52,16 +54,16 @@ _KEYS: dict[str, tuple[dict[str, float], float, float, float]] = {
     "node": (_WHOLE, 8, 1, 256),
     "workers": (_WHOLE, 0, 0, 256),
 }
-"""Of each key its units, what it is by default, and the least and the most that it may be."""
 
+# How many samples of a node, or times its processes, a stretch has at least where the run has.
 _SAMPLES, _OF_PROCESS = 20_000, 4 * AHEAD
-"""How many samples of a node, or times its processes, a stretch has at least where the run has."""
 
 _PROCESSES = 256
 
+# The part of a step that is no waiting.
 _IDLE = 0.01
-"""The part of a step that is no waiting."""
 
+# What may limit, what is without it, and what to do.
 _LIMITS = {
     "bandwidth": ({"bandwidth": math.inf}, "have fewer ranks on a node, or a larger cache"),
     "errors": ({"errors": 0.0}, "see why requests fail, or use more workers"),
@@ -69,14 +71,15 @@ _LIMITS = {
     "look-ahead": ({"ahead": 4.0 * AHEAD}, f"use more workers, each looks {AHEAD} samples ahead"),
     "latency": ({"latency": 0.0}, "bring the data nearer, or use more workers"),
 }
-"""What may limit, what is without it, and what to do."""
 
 Network = Mapping[str, float]
 Span = tuple[int, int]
+
+# The turn of its process by which a request is due, its bytes, and how many latencies it waits.
 Asked = tuple[int, int, int]
-"""The turn of its process by which a request is due, its bytes, and how many latencies it waits."""
 
 
+@raised_as("--network")
 def parsed_network(text: str) -> dict[str, float]:
     """Return what is said as key=value, with commas between, in seconds, bytes and %.
 
@@ -92,20 +95,18 @@ def parsed_network(text: str) -> dict[str, float]:
     for part in text.replace(" ", "").split(","):
         name, _, value = part.partition("=")
         if name not in _KEYS:
-            known = f"none of {', '.join(_KEYS)}{nearest(name, list(_KEYS))}"
-            raise ConfigError(f"--network: {name!r} is {known}")
+            raise ConfigError(f"{name!r} is none of {', '.join(_KEYS)}{nearest(name, list(_KEYS))}")
         units, _, least, most = _KEYS[name]
         found = re.fullmatch(r"([0-9]{1,18}(?:\.[0-9]{1,18})?)([a-zA-Z/%]*)", value)
         network[name] = float(found[1]) * units.get(found[2], math.nan) if found else math.nan
         if not least <= network[name] <= most or (units is _WHOLE and network[name] % 1):
             kind = "a whole number" if units is _WHOLE else f"a number of {', '.join(units)}"
             [one] = (unit for unit, size in units.items() if size == 1)
-            told = f"{name} is {kind}, from {least:g} to {most:g}{one}; got {value!r}"
-            raise ConfigError(f"--network: {told}")
+            raise ConfigError(f"{name} is {kind}, from {least:g} to {most:g}{one}; got {value!r}")
     network["node"] = min(network["node"], network["ranks"])
     if (many := network["node"] * max(1, network["workers"])) > _PROCESSES:
         told = f"{many:g} processes on a node are more than {_PROCESSES}: fewer ranks or workers"
-        raise ConfigError(f"--network: {told}")
+        raise ConfigError(told)
     return network
 
 
