@@ -111,8 +111,8 @@ def attacked(loader, how: int, times: int, rng: random.Random) -> list:
 @pytest.mark.parametrize(
     ("kind", "method", "how"),
     [
-        *((kind, "fork", signal.SIGKILL) for kind in READ),
-        ("large stream", "fork", signal.SIGSTOP),
+        *((kind, "fork", signal.SIGKILL) for kind in READ if kind != "large indexed"),
+        pytest.param("large stream", "fork", signal.SIGSTOP, marks=pytest.mark.slow),
         ("large indexed", "forkserver", signal.SIGKILL),
         ("packs", "spawn", signal.SIGKILL),
     ],
