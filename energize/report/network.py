@@ -1,13 +1,13 @@
 """What a run asks of object storage, and whether its trainer waits for that, before it begins.
 
-A stretch of the run is played as its readers read it: they go through their positions, as far ahead
-of the trainer as workers may be, and tell `Files.plan` of the samples to come, in whose place
-something takes notes. What the node cache has is left out, and neighbours are merged, as when they
-are fetched. The model of the network: a request takes the latency, and then its bytes go over the
-link of the node, one request after another. A process has `IN_FLIGHT` requests in flight. At random
-some fail, and are sent again after the pause of fetching. What waits for an index, or for a first
-look at what a file is, takes a latency more for each. Readers take no time of their own, and a step
-begins when all ranks of the node have their batch.
+A stretch of the run is played as its readers read it, turn by turn: they go through their
+positions, as far ahead of the trainer as workers may be, and ask for the ranges of the samples to
+come, of which sources say where they lie. What the node cache has is left out, and neighbours are
+merged, as when they are fetched. The model of the network: a request takes the latency, and then
+its bytes go over the link of the node, one request after another. A process has `IN_FLIGHT`
+requests in flight. At random some fail, and are sent again after the pause of fetching. What waits
+for an index, or for a first look at what a file is, takes a latency more for each. Readers take no
+time of their own, and a step begins when all ranks of the node have their batch.
 
 One node is played: others read as much. Of a long run two stretches are: the first one, before
 which the cache is empty, and one in its middle, by which all is scaled. For that one it is drawn at
@@ -224,9 +224,8 @@ class _Known:
             ranges = source._ranges_of(shard, [number]) or source._ranges_before(shard)
             for path, spans in _spans(source, ranges).items():
                 if path not in self.before:
-                    heads: dict[str, list[Span]] = {path: []}
-                    heads |= _spans(source, source._ranges_before(shard))
-                    self.before[path] = [*heads.items()]
+                    heads = _spans(source, source._ranges_before(shard))
+                    self.before[path] = [*({path: []} | heads).items()]
                 yield from ((path, span) for span in spans)
 
 
