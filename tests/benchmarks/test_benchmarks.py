@@ -90,8 +90,18 @@ RUNS = {
 }
 
 
+LONG = ("resuming", "scale", "token_shares")
+
+
 @pytest.mark.jobs
-@pytest.mark.parametrize("line", RUNS, ids=lambda line: line.split()[0])
+@pytest.mark.parametrize(
+    "line",
+    [
+        pytest.param(line, id=name, marks=[pytest.mark.slow] if name in LONG else [])
+        for line in RUNS
+        for name in line.split()[:1]
+    ],
+)
 def test_it_runs(line, tmp_path, capsys):
     name, *options = line.split()
     options = [each.replace("@", str(tmp_path)).replace("#", " ") for each in options]

@@ -269,7 +269,6 @@ def check(tree, data) -> None:
         assume(False)  # filters and skips that leave nothing; that this is an error is tested
 
 
-@settings(max_examples=50)
 @given(tree=trees(), data=st.data())
 def test_any_tree_is_one_stream_on_any_ranks(tree, data):
     check(tree, data)

@@ -36,7 +36,7 @@ def made(name, weights, size=1000, key=0):
     return make_scheme(name, weights, key=key, **({"block_size": size} if name == "block" else {}))
 
 
-@settings(max_examples=15)
+@settings(max_examples=10)
 @given(weights=mixes, size=st.integers(1, 70), key=st.integers())
 def test_counts_and_places_agree_and_nothing_of_share_0_is_drawn(weights, size, key):
     """Where shares are interpolated, a source is drawn only in pieces in which it has some."""

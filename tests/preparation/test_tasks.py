@@ -189,7 +189,8 @@ def test_tasks_that_are_ended_in_the_middle_and_tasks_that_run_twice_at_once(tmp
             time.sleep(0.001)
         time.sleep(draw.uniform(0, 0.1))
         for each in running if number else ():
-            os.kill(each.pid, number)
+            with suppress(ProcessLookupError):  # it has ended
+                os.kill(each.pid, number)
         for each in running:
             each.join(60)
         codes = [each.exitcode for each in running]
