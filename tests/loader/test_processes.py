@@ -202,6 +202,9 @@ def test_ctrl_c_is_quiet_in_workers_and_leaves_none(tmp_path):
 
 
 def test_a_trainer_may_save_after_ctrl_c_and_go_on(tmp_path):
+    """With the item after the last one; or the one after that, where Ctrl-C came between what was
+    delivered and the name that the trainer gives it.
+    """
     trainer = _run_trainer(
         tmp_path,
         """
@@ -211,7 +214,7 @@ def test_a_trainer_may_save_after_ctrl_c_and_go_on(tmp_path):
                 last = next(iterator)[1]
         except KeyboardInterrupt:
             pass
-        print(next(iter(loader))[1] == (last + 1) % 100)
+        print((next(iter(loader))[1] - last) % 100 in (1, 2))
         """,
     )
     _workers_of(trainer)
