@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from energize.core import limits
-from energize.data.files import _changed
+from energize.data.files import changed
 from energize.data.nodecache import NodeCache
 from energize.data.sidecar import key_of, shown
 from energize.errors import legible
@@ -95,7 +95,7 @@ def ranges(url: str, found: Stat, starts: Sequence[int], stops: Sequence[int]) -
                 answers = _ask("ranges", url, tuple(found), asked, how)
             except OSError as error:
                 if error.errno in (errno.ESTALE, errno.ENOENT):
-                    raise _changed(shown(url)) from error
+                    raise changed(shown(url)) from error
                 raise
             for row, data in zip(missing, answers, strict=True):
                 got[row] = cache.read(key, *spans[row]) if data is None else data

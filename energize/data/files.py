@@ -312,7 +312,7 @@ class LocalFiles(Files):
         now, known = file.signature, self._crcs.get(path)
         other = self._seen.setdefault(path, now) != now
         if other and (known is None or zlib.crc32(os.pread(file.number, now[0], 0)) != known):
-            raise _changed(path)
+            raise changed(path)
         self._seen[path] = now
         # The system gives the lowest free number: it says how many are in use, here and elsewhere.
         allowed = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
@@ -623,7 +623,8 @@ def check_path(text: str) -> str:
     return text
 
 
-def _changed(path: str) -> ShardError:
+def changed(path: str) -> ShardError:
+    """Return the error for a file that is another one than when it was first read."""
     return ShardError(
         f"{path} has changed since it was first read: files stay as they are while runs read them. "
         "Put the old one back, or run `energize prepare` and start a new run"

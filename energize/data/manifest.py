@@ -69,11 +69,11 @@ def dump_manifest(mix: Path, documents: Documents) -> str:
     return Manifest(digest=digest(texts), documents=texts).model_dump_json(indent=1)
 
 
-def read_manifest(mix: Path, *, check: bool = True) -> Documents | None:
+def read_manifest(mix: Path, config: WorkerConfig | None = None) -> Documents | None:
     """Return the documents that the manifest of a mix holds, None where it has none.
 
-    Raise `DatasetError` for one that is damaged or of a later version; with `check` also for one
-    that is stale, for which all documents are read.
+    Raise `DatasetError` for one that is damaged or of a later version; on rank 0 also for one that
+    is stale, for which all documents are read.
     """
     path, folder = manifest_path(mix), _folder(mix)
     again = f"Write it again with: energize manifest {mix}"
@@ -87,7 +87,7 @@ def read_manifest(mix: Path, *, check: bool = True) -> Documents | None:
         each if "://" in each or os.path.isabs(each) else f"{folder}{each}": text
         for each, text in found.documents.items()
     }
-    if check:
+    if (config or WorkerConfig()).rank == 0:
         now = Documents()
         with ThreadPoolExecutor(_THREADS) as threads:
             deque(threads.map(now.look_up, texts))
@@ -115,8 +115,8 @@ def by_manifest(function: Callable[P, T]) -> Callable[P, T]:
         mix = args[0] if args else kwargs.get("path")
         if not isinstance(mix, str | os.PathLike) or documents_in_use.get() is not None:
             return function(*args, **kwargs)
-        path, config = path_of(mix), cast("Any", kwargs.get("worker_config")) or WorkerConfig()
-        found = read_manifest(path, check=config.rank == 0) if path.suffix in _SUFFIXES else None
+        path, config = path_of(mix), cast("Any", kwargs.get("worker_config"))
+        found = read_manifest(path, config) if path.suffix in _SUFFIXES else None
         with (found or Documents()).used():
             return function(*args, **kwargs)
 
