@@ -111,13 +111,8 @@ class StreamState:
         if not whole or not all(each is None or isinstance(each, dict) for each in cursors or []):
             raise StateError(f"the saved state does not have the states of its {lanes} lanes")
         epoch, position = counter_field(state, "epoch"), counter_field(state, "position")
-        step, offset = counter_field(state, "step"), offset_of(state)
+        step, offset = counter_field(state, "step"), counter_field({"offset": 0, **state}, "offset")
         return cls(lanes, epoch, position, step, dict(enumerate(cursors or [])), offset)
-
-
-def offset_of(place: State) -> int:
-    """Return where in an epoch loops begin and end, of plain data."""
-    return counter_field(place, "offset") if "offset" in place else 0
 
 
 @dataclass(frozen=True)
@@ -157,9 +152,8 @@ class IndexedFeed(Generic[T]):
         dataset: Any = run.stream
         self._dataset = dataset
         self._loop = run.loop
-        self._step = counter_field(place, "step") if "step" in place else 0
+        self._step, self._offset = place.get("step", 0), place.get("offset", 0)
         ranks, position = rank.ranks, counter_field(place, "position")
-        self._offset = offset_of(place)
         self._plan = plan = run.plan(
             ranks, position, INFINITE if self._loop is not None else dataset.size, self._offset
         )

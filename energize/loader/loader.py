@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import fields, replace
+from functools import cached_property
 from threading import RLock
 from typing import Any, Generic, Self, TypeVar
 
@@ -134,7 +135,6 @@ class Loader(Generic[T]):
         self._list: ListWriter | None = None
         self._watch: Watchdog | None = None
         self._replaced = 0
-        self._book = _book(dataset, settings.ledger)
         self._given_at: float | None = None
         self._warned: set[str] = set()
 
@@ -451,15 +451,16 @@ class Loader(Generic[T]):
     def __getstate__(self) -> dict[str, Any]:
         """A copy in another process goes on from the same place, with workers of its own."""
         budget = self._settings.failure_budget
-        return {
+        state = {
             **self.__dict__,
             **dict.fromkeys(_NOT_COPIED),
             "_resume": self._resume if self._feed is None else self._place(),
             "_key": self.restore_key,
             "_last": deque(maxlen=1),
-            "_book": _book(self.dataset, self._settings.ledger),
             "_failures": self._failures if self._list is None else FailureLog(budget),
         }
+        state.pop("_book", None)
+        return state
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         return kept(self) or super().__reduce_ex__(protocol)
@@ -641,8 +642,13 @@ class Loader(Generic[T]):
         """Go on at another place, the first if it is None, where the ledger begins anew."""
         self._let_go()
         self._resume = place
-        if self._book is not None:
-            self._book.forget()
+        self.__dict__.pop("_book", None)
+
+    @cached_property
+    def _book(self) -> Book | None:
+        """The ledger, of what was delivered since the loader went to its place."""
+        asked = self._settings.ledger
+        return None if asked is False else Book(self.dataset, Ledger() if asked is True else asked)
 
     def _opened_book(self) -> Book:
         if self._book is None:
@@ -668,10 +674,6 @@ class _Delivery(Iterator[T]):
             except BaseException as error:
                 self._failed = "" if isinstance(error, StopIteration) else type(error).__name__
                 raise
-
-
-def _book(dataset: Dataset[Any], settings: Ledger | bool) -> Book | None:
-    return None if settings is False else Book(dataset, Ledger() if settings is True else settings)
 
 
 class SavableDataLoader(Loader[T]):

@@ -10,11 +10,11 @@ from dataclasses import replace
 from itertools import islice
 from typing import Any, Generic, TypeVar, cast
 
-from energize.core.blends import NOT_EDITED, Edits
+from energize.core.blends import NOT_EDITED, Edits, places_kept
 from energize.core.dataset import Dataset, IndexedDataset
 from energize.core.description import config_of, differences, digest, unpacked
 from energize.core.lanes import Lane, Ranks
-from energize.core.restoring import is_endless, without_loops
+from energize.core.restoring import without_loops
 from energize.core.stream import INFINITE, State, counter_field, lanes_of
 from energize.core.trace import Reading, log_failure
 from energize.datasets.order import ConcatDataset, LimitDataset
@@ -30,11 +30,10 @@ from energize.loader.feeds import (
     ThisRank,
     divisors,
     global_items,
-    offset_of,
     plan_epoch,
 )
-from energize.loader.remapping import places_kept
 from energize.loader.settings import LoaderSettings
+from energize.loader.state import check_place
 
 T = TypeVar("T")
 
@@ -62,7 +61,7 @@ class Run(Generic[T]):
         self.given, self.edits, self.dataset = given, NOT_EDITED, given
         self.settings, self.decisions, self.workers = settings, decisions, workers
         self.loop = given._steps_per_epoch
-        self.endless = is_endless(given)
+        self.endless = given._never_ends
         # Positions of an indexed dataset go on after an epoch. A stream is opened without the cut.
         self.base: Any = given if given.indexed else without_loops(given)
         self.stream = self.base
@@ -96,10 +95,11 @@ class Run(Generic[T]):
             run = self.edited(Edits.loaded(cursor))
         except (ConfigError, WeightError) as reason:
             raise StateError(f"the saved state does not fit: {reason}") from reason
+        check_place(run.dataset, cursor)
         return run, run._loaded(cursor)
 
     def _loaded(self, state: State) -> Place:
-        step = counter_field(state, "step") if "step" in state else 0
+        step = state.get("step", 0)
         step = step if self.loop is None else step % self.loop  # a loop may have had another length
         if not self.dataset.indexed:
             place = StreamState.loaded(state)
@@ -115,7 +115,7 @@ class Run(Generic[T]):
         dataset = cast("IndexedDataset[T]", self.dataset)
         position = counter_field(state, "position")
         dataset._check_state(state)
-        kept, offset = dataset._state_at(position), offset_of(state)
+        kept, offset = dataset._state_at(position), state.get("offset", 0)
         if self.loop is not None:
             return kept | {"step": step}
         return kept | {"offset": offset % dataset.size} if offset else kept
