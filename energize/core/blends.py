@@ -382,7 +382,7 @@ def _parts(node: Any, items: int, way: Way = ()) -> list[tuple[Way, Any, int]]:
         taken = node._reached(items)
     if taken is None:
         return [(way, node, items)]
-    found = []
+    found: list[tuple[Way, Any, int]] = []
     for number, (each, count) in enumerate(zip(node.inputs, taken, strict=True)):
         below = (*way, number)
         mixed = several and not node.indexed  # a mix of streams

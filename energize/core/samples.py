@@ -35,6 +35,7 @@ def is_record(value: object) -> bool:
     return not isinstance(value, type) and is_record_type(type(value))
 
 
+@lru_cache(maxsize=256)
 def is_record_type(kind: type[Any]) -> bool:
     """Return whether the instances of `kind` are records."""
     named_tuple = issubclass(kind, tuple) and hasattr(kind, "_fields")

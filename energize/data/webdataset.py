@@ -69,11 +69,11 @@ class ShardReader:
 
     def __post_init__(self) -> None:
         self.path = f"{self.root}/{self.name}"
-        tar.check_shard(self.files, self.path, self.count, self.record)
+        self.size = tar.check_shard(self.files, self.path, self.count, self.record)
         if self.checksums:
             crc = None if self.record is None else self.record.checksums_crc32
             tar.check_checksums(self.files, self.path, self.count, crc)
-        self.index, self.size = tar.index_path(self.path), self.files.size(self.path)
+        self.index = tar.index_path(self.path)
         self.new = {"__key__": None, "__dataset__": self.root, "__shard__": self.name}
 
     def key(self, number: int) -> str | None:
@@ -442,7 +442,7 @@ class WebdatasetSource(ShardedSource[dict[str, Any]]):
         """Samples as they are numbered in the shards, with the excluded ones."""
         if self.excluded:
             indices = indices + np.searchsorted(self._shifts, indices, side="right")
-        return super()._stored(indices)
+        return indices + self._bounds[0]
 
     @cached_property
     def _root(self) -> str:

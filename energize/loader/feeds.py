@@ -152,7 +152,8 @@ class IndexedFeed(Generic[T]):
         dataset: Any = run.stream
         self._dataset = dataset
         self._loop = run.loop
-        self._step, self._offset = place.get("step", 0), place.get("offset", 0)
+        self._step: int = place.get("step", 0)
+        self._offset: int = place.get("offset", 0)
         ranks, position = rank.ranks, counter_field(place, "position")
         self._plan = plan = run.plan(
             ranks, position, INFINITE if self._loop is not None else dataset.size, self._offset

@@ -208,7 +208,7 @@ def resumed(
     if found and on_mismatch == "remap":
         return remapped(dataset, tree_of(state), cursor, gone)
     loop = before.get("loop", INFINITE) or 1
-    step = cursor.get("step", 0 if loop in (1, INFINITE) else loop)
+    step: int = cursor.get("step", 0 if loop in (1, INFINITE) else loop)
     if found:
         _refuse(found, strict=strict)
         cursor.pop("places", None)  # they are of the mix as it was

@@ -811,13 +811,14 @@ class SampleLoader(Generic[T_sample]):
             kept = kept if callable(kept) else kept.__contains__
             raw = {name: raw[name] for name in raw if name.startswith("__") or kept(name)}
         load = self._load_all if self._crude or self.sample_loader is not None else self._load
+        blocks = limits.decoding.blocks  # what `with limits.decoding` does, for each sample
+        blocks.append(0)
         try:
-            if self.decoder is None:
-                return load(raw)
-            with limits.decoding:
-                return load(raw)
+            return load(raw)
         except DataError as reason:
             raise type(reason)(f"sample {raw['__key__']!r}: {reason}") from reason
+        finally:
+            blocks.pop()
 
     @cached_property
     def _crude(self) -> bool:
