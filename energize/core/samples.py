@@ -32,7 +32,7 @@ MAKE_ALIKE = "make them alike in encode_sample, or join them in a function of yo
 
 def is_record(value: object) -> bool:
     """Return whether `value` has fields by name: a dataclass instance, a named tuple or a dict."""
-    return not isinstance(value, type) and is_record_type(type(value))
+    return not isinstance(value, type) and is_record_type(cast("Any", type(value)))
 
 
 @lru_cache(maxsize=256)

@@ -139,18 +139,14 @@ class Loader(Generic[T]):
         self._warned: set[str] = set()
 
     def __iter__(self) -> Iterator[T]:
-        if self._owner != os.getpid():
-            self._leave_to_parent()
+        if self._owner != os.getpid():  # forked from the process that reads, or unpickled
+            self.__dict__.update(self.__getstate__(), _owner=os.getpid())
         with ctrl_c_later("forkserver"):  # what is left of an import that it breaks off ends in C
             _ = torch.Tensor
         ranks, begun = self.worker_config.ranks(), (self._feed or self._resume) is not None
         asking = caller(loaded=self._loaded, begun=begun)
         if self._before is not None:  # what was asked for ahead, in a loop that was left
-            place = self._before
             self._let_go()
-            self._resume = place
-            if self._book is not None:
-                self._book.counter.take_back()
         anew, rewinds = not (self._loaded or self._goes_on), self._settings.rewind
         if rewinds is None:
             rewinds = asking.begins_anew or (anew and self._run.validates)
@@ -533,7 +529,7 @@ class Loader(Generic[T]):
             if told is not None:
                 told.check()
             feed = self._current(token)
-            ahead = asking.fetcher is not None and asking.takes_ahead
+            ahead = asking.takes_ahead
             self._before = feed.state() if ahead else None
             asked_at = time.perf_counter()
             try:
@@ -553,6 +549,7 @@ class Loader(Generic[T]):
                     ) from None
                 self._read_anew()
             except BaseException:
+                self._before = None
                 self._let_go()
                 raise
             else:
@@ -567,12 +564,12 @@ class Loader(Generic[T]):
 
     def _current(self, token: object) -> Feed[T]:
         """Return what the next item of an iterator comes from, after what is due before it."""
-        if token is self._iterator and (self._watched or self._run.edits.waiting):
-            live.before_step(self)
+        if token is self._iterator:
+            if self._watched or self._run.edits.waiting:
+                live.before_step(self)
+            if self._stale and self._feed and not self._feed.loop_ended:
+                self._read_anew()
         feed = self._feed
-        if token is self._iterator and self._stale and feed and not feed.loop_ended:
-            self._read_anew()
-            feed = self._feed
         if token is not self._iterator or feed is None:
             raise LoaderError(
                 "this iterator has ended: the loader was iterated anew, given a state, rewound "
@@ -605,23 +602,18 @@ class Loader(Generic[T]):
         except LateError:
             raise LoaderError(watch.text) from None
 
-    def _leave_to_parent(self) -> None:
-        """In a process forked from the one that reads: go on from here, with workers of its own."""
-        if self._feed is not None:
-            self._resume = self._place()
-        self._before = self._feed = self._iterator = self._pool = self._watch = None
-        self._owner = os.getpid()
-
     def _let_go(self) -> None:
         """Keep the position of the running iteration, if there is one, and end it."""
         with self._iterator or nullcontext():
-            self._before, self._stale = None, False
             if self._keyed is not None:
                 self._key, self._keyed = self._keyed.restore_key, None
             if self._feed is not None:
-                self._resume = self._feed.state()
+                self._resume = self._place()
+                if self._before is not None and self._book is not None:
+                    self._book.counter.take_back()
                 self._feed.close()
-                self._feed = self._iterator = None
+            self._before = self._feed = self._iterator = None
+            self._stale = False
 
     def _edit(self, edits: Edits) -> None:
         """Have a dataset with these edits from the next item on; what was read ahead of another one
@@ -633,7 +625,7 @@ class Loader(Generic[T]):
 
     def _read_anew(self) -> None:
         """Go on in the dataset that was edited, where the last item was given."""
-        token, before = self._iterator, self._before
+        token, before, self._before = self._iterator, self._before, None
         self._let_go()
         self._feed = self._open(self._ranks or self.worker_config.ranks())
         self._iterator, self._before = token, before

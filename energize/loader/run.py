@@ -20,18 +20,17 @@ from energize.core.trace import Reading, log_failure
 from energize.datasets.order import ConcatDataset, LimitDataset
 from energize.errors import ConfigError, EmptyDatasetError, EnergizeError, StateError, WeightError
 from energize.loader.agreement import Agreement, alike
-from energize.loader.failures import Decisions, FailureLog
+from energize.loader.failures import Decisions
 from energize.loader.feeds import (
     Before,
-    EpochPlan,
     IndexedFeed,
     StreamFeed,
     StreamState,
     ThisRank,
-    divisors,
     global_items,
     plan_epoch,
 )
+from energize.loader.lanes import Span
 from energize.loader.settings import LoaderSettings
 from energize.loader.state import check_place
 
@@ -185,7 +184,7 @@ class Run(Generic[T]):
             return StreamFeed(self, place, rank)
         return IndexedFeed(self, place, rank)
 
-    def plan(self, ranks: Ranks, position: int, size: int, offset: int = 0) -> EpochPlan:
+    def plan(self, ranks: Ranks, position: int, size: int, offset: int = 0) -> Span:
         """Return what is delivered of an epoch; see `plan_epoch`."""
         uneven, filled = self.settings.uneven, self.filled
         return plan_epoch(ranks, position, size, uneven=uneven, global_items=filled, offset=offset)
@@ -215,18 +214,16 @@ class Run(Generic[T]):
         """Return the steps that make one global batch."""
         if self._global_items is None:
             return 1
-        steps, rest = divmod(self._global_items, ranks.world_size)
+        items = self._global_items
+        steps, rest = divmod(items, ranks.world_size)
         if rest:
+            fitting = ", ".join(str(size) for size in range(1, items + 1) if items % size == 0)
             raise ConfigError(
-                f"a global batch of {self._global_items} micro batches cannot be shared out evenly "
-                f"to {ranks.world_size} ranks; world sizes that can have it: "
-                f"{divisors(self._global_items)}. Change global_batch_size or the batch size"
+                f"a global batch of {items} micro batches cannot be shared out evenly to "
+                f"{ranks.world_size} ranks; world sizes that can have it: {fitting}. Change "
+                "global_batch_size or the batch size"
             )
         return steps
-
-    def reading(self, failures: FailureLog) -> Reading:
-        """Return how items are read in this process."""
-        return self.decisions.reading(failures.add, failures.left_out)
 
     def first_item(self, ranks: Ranks, lanes: int) -> tuple[T, Before]:
         """Return the first item of a lane, of one of this rank if they have any; raise

@@ -207,12 +207,12 @@ def resumed(
     found = _mismatches(dataset, state, cursor, before, gone)
     if found and on_mismatch == "remap":
         return remapped(dataset, tree_of(state), cursor, gone)
-    loop = before.get("loop", INFINITE) or 1
-    step: int = cursor.get("step", 0 if loop in (1, INFINITE) else loop)
+    loop: Any = before.get("loop", INFINITE) or 1
+    step: Any = cursor.get("step", 0 if loop in (1, INFINITE) else loop)
     if found:
         _refuse(found, strict=strict)
         cursor.pop("places", None)  # they are of the mix as it was
-    elif step >= loop:
+    elif not isinstance(loop, int) or step >= loop:
         raise _no_place(f"step {step} of {loop}")
     _warn_of_details(before, now)
     return cursor, None
