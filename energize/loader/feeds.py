@@ -110,9 +110,8 @@ class StreamState:
         whole = isinstance(cursors, list) and len(cursors) in (0, lanes) and len(held) == 1
         if not whole or not all(each is None or isinstance(each, dict) for each in cursors or []):
             raise StateError(f"the saved state does not have the states of its {lanes} lanes")
-        epoch, position = counter_field(state, "epoch"), counter_field(state, "position")
-        step, offset = counter_field(state, "step"), counter_field({"offset": 0, **state}, "offset")
-        return cls(lanes, epoch, position, step, dict(enumerate(cursors or [])), offset)
+        place = {name: counter_field({"offset": 0, **state}, name) for name in _PLACE}
+        return cls(**place, cursors=dict(enumerate(cursors or [])))
 
 
 @dataclass(frozen=True)

@@ -152,12 +152,8 @@ class Loader(Generic[T]):
             rewinds = asking.begins_anew or (anew and self._run.validates)
         if rewinds and not self._loaded:
             self.rewind()
-        elif (
-            self._feed is None
-            or self._stale
-            or ranks != self._ranks
-            or not self._feed.begin_loop(anew=anew)
-        ):
+        feed = None if self._stale or ranks != self._ranks else self._feed
+        if feed is None or not feed.begin_loop(anew=anew):
             self._let_go()
             if anew and self._resume is not None:
                 self._resume = self._run.beginning_loop(self._resume)
@@ -688,9 +684,11 @@ class SavableDataLoader(Loader[T]):
         known = {n: options.pop(n) for n in list(options) if n in _OPTIONS}
         accepted("get_loader", **options)
         if not isinstance(dataset, Dataset):
+            remedy = "What has __len__ and __getitem__ becomes one by SequenceSource(...)"
+            if hasattr(dataset, "dataset"):
+                remedy = "It reads a dataset already: iterate it, or give get_loader its `dataset`"
             raise ConfigError(
-                f"get_loader delivers an energize Dataset; got {type(dataset).__name__}. What has "
-                "__len__ and __getitem__ becomes one by SequenceSource(...)"
+                f"get_loader delivers an energize Dataset; got {type(dataset).__name__}. {remedy}"
             )
         dataset, config = configured(dataset, worker_config)
         if num_workers is not None:

@@ -28,6 +28,7 @@ from energize.loader.feeds import (
     StreamState,
     ThisRank,
     global_items,
+    items_of,
     plan_epoch,
 )
 from energize.loader.lanes import Span
@@ -123,10 +124,8 @@ class Run(Generic[T]):
         """Return how many items of all ranks come before a place; of a stream whose length only
         reading tells, those of the epoch.
         """
-        if not isinstance(place, StreamState):
-            return counter_field(place, "position")
-        known = self.stream.sized and self.stream.size != INFINITE and not self.endless
-        return place.position + (place.epoch * self.stream.size if known else 0)
+        items = items_of(self.dataset, place)
+        return cast("StreamState", place).position if items is None else items
 
     def start(self) -> Place:
         """Return the place before the first item."""
@@ -195,12 +194,10 @@ class Run(Generic[T]):
         """
         if isinstance(place, StreamState):
             return replace(place, step=0, offset=0 if self.endless else place.position)
-        if self.loop is not None:
-            return place | {"step": 0}
-        kept = {name: value for name, value in place.items() if name != "offset"}
+        if self.endless:
+            return place if self.loop is None else place | {"step": 0}
         position = counter_field(place, "position")
-        offset = position and position % self.dataset.size
-        return kept | {"offset": offset} if offset and self.dataset.size != INFINITE else kept
+        return place | {"offset": position % self.dataset.size if position else 0}
 
     def steps(self, ranks: Ranks) -> int:
         """Return the steps of a whole loop on this rank, or of one pass if that never ends."""

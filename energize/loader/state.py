@@ -64,12 +64,12 @@ def packed_state(dataset: Dataset[Any], cursor: State) -> State:
 
 def sealed(state: Mapping[str, str]) -> State:
     """Return a state of the same texts with their check value."""
-    texts = [state[name] for name in FIELDS]
-    return {"version": VERSION, **dict(zip(FIELDS, texts, strict=True)), "check": _check(texts)}
+    texts = {name: state[name] for name in FIELDS}
+    return {"version": VERSION, **texts, "check": _check(texts)}
 
 
-def _check(texts: Sequence[str]) -> str:
-    return digest(list(texts))[:16]
+def _check(state: Mapping[str, str]) -> str:
+    return digest([state[name] for name in FIELDS])[:16]
 
 
 def _details(dataset: Dataset[Any]) -> State:
@@ -136,7 +136,7 @@ def checked_state(saved: object) -> State:
         state[name] = text = state_field(dict(saved), name, str)
         if len(text) > limits.JSON_BYTES:
             raise StateError(f"the saved state's {name!r}: {limits.over('JSON_BYTES', len(text))}")
-    if state["check"] != _check([state[name] for name in FIELDS]):
+    if state["check"] != _check(state):
         raise StateError(
             "the saved state was changed or damaged since it was saved: its check value is another "
             "one. Load another copy of it, or the state saved before it. No state can be edited by "
