@@ -33,13 +33,14 @@ _log = logging.getLogger("energize")
 
 
 class Agreement:
-    """The ranks of a process group. Each method is called by all of them at the same point.
+    """The ranks of a process group. Each method is called by all of them at the same point. The
+    `first` rank speaks for all.
 
     Raises `LoaderError` when not all ranks answer within `timeout` seconds (None: ever).
     """
 
     def __init__(self, ranks: Ranks, timeout: float | None) -> None:
-        self._ranks = ranks
+        self._ranks, self.first = ranks, ranks.rank == 0
         self._timeout = timeout
 
     def numbers(self, values: Sequence[int], what: str) -> list[list[int]]:
@@ -114,11 +115,6 @@ class Agreement:
                 f"{what}: another rank has ended, or the connection to it; this is rank {rank} of "
                 f"{world}: {reason}"
             ) from reason
-
-    @property
-    def first(self) -> bool:
-        """Whether this rank is the one that speaks for all."""
-        return self._ranks.rank == 0
 
     def told_by(self, source: int | None, value: Any, what: str) -> Any:
         """Return a JSON-able tree that the rank of this number in the world tells all others, the

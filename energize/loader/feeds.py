@@ -149,23 +149,21 @@ class IndexedFeed(Generic[T]):
     may_be_over = goes_on = False
 
     def __init__(self, run: Run[T], place: State, rank: ThisRank[T]) -> None:
-        dataset: Any = run.stream
-        self._dataset = dataset
+        self._dataset: Any = run.stream
         self._loop = run.loop
         self._step: int = place.get("step", 0)
         self._offset: int = place.get("offset", 0)
         ranks, position = rank.ranks, counter_field(place, "position")
-        self._plan = plan = run.plan(
-            ranks, position, INFINITE if self._loop is not None else dataset.size, self._offset
-        )
+        size = self._dataset.size if run.loop is None else INFINITE
+        self._plan = plan = run.plan(ranks, position, size, self._offset)
         self._world, self._first = ranks.world_size, plan.start + ranks.rank
-        self._pads, self._lends = run.settings.uneven == "pad", dataset._lends
+        self._pads, self._lends = run.settings.uneven == "pad", self._dataset._lends
         many = run.workers or 1
         self._order = [ranks.rank + self._world * turn for turn in range(many)]
         left = [len(range(turn, plan.steps, many)) for turn in range(many)]
         lanes = LaneSet(self._world * many, run.edits, span=plan)
         self._lanes = rank.read(run, lanes, dict.fromkeys(self._order), left)
-        self._watch = dataset._watcher(Lane(ranks.rank, self._world))
+        self._watch = self._dataset._watcher(Lane(ranks.rank, self._world))
         self._done = 0
         self.made: Made = 0
         self.padding = False
@@ -486,8 +484,18 @@ def plan_epoch(
         return Span(position, 0, INFINITE)
     first = max(end - size, 0)
     unit = world if global_items is None else global_items
-    _check_that_items_come(ranks, size, unit, uneven)
+    if uneven == "drop" and size < unit:
+        what = f"{world} ranks" if unit == world else f"a global batch of {unit}"
+        raise EmptyDatasetError(
+            f"an epoch of {size} items is too small for {what}, and uneven='drop' would leave out "
+            "all of it; use fewer ranks, smaller batches, or uneven='pad'"
+        )
     if uneven == "allow":
+        if ranks.rank >= size:
+            raise EmptyDatasetError(
+                f"rank {ranks.rank} of {world} would never get one of the {size} items of an "
+                "epoch; use fewer ranks, smaller batches, or uneven='pad'"
+            )
         steps = len(range(position + ranks.rank, end, world))
         return Span(position, first, end, steps)
     counted_from = position if global_items is None else first
@@ -502,23 +510,6 @@ def plan_epoch(
             "it with a world size that divides them, or from a state after a whole global batch"
         )
     return Span(position, first, end, left // world)
-
-
-def _check_that_items_come(ranks: Ranks, size: int, unit: int, uneven: str) -> None:
-    """`EmptyDatasetError` when this rank, or with "drop" every rank, would never get an item."""
-    if uneven == "allow" and ranks.rank >= size:
-        raise EmptyDatasetError(
-            f"rank {ranks.rank} of {ranks.world_size} would never get one of the {size} items of "
-            "an epoch; use fewer ranks, smaller batches, or uneven='pad'"
-        )
-    if uneven == "drop" and size < unit:
-        what = (
-            f"{ranks.world_size} ranks" if unit == ranks.world_size else f"a global batch of {unit}"
-        )
-        raise EmptyDatasetError(
-            f"an epoch of {size} items is too small for {what}, and uneven='drop' would leave out "
-            "all of it; use fewer ranks, smaller batches, or uneven='pad'"
-        )
 
 
 def global_items(

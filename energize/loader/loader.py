@@ -252,9 +252,8 @@ class Loader(Generic[T]):
         reweighted, which is logged too. Batches and mixes may be others; what is below packing, a
         filter or stages has no place to keep, nor have sources in another order.
         """
-        cursor, report = resumed(
-            self._run.given, state_dict, strict=strict, on_mismatch=on_mismatch
-        )
+        given = self._run.given
+        cursor, report = resumed(given, state_dict, strict=strict, on_mismatch=on_mismatch)
         run, place = self._run.resumed(cursor)
         self._move_to(place)
         self._run, self.dataset = run, run.dataset

@@ -97,7 +97,14 @@ def remapped(
     The position stays, so steps, schedules and loops go on. Raises `StateError` where the places of
     sources are not known, or mean nothing in this dataset.
     """
-    old = _saved_places(cursor)
+    old = cursor.get("places")
+    if not isinstance(old, dict):
+        raise StateError(
+            "the saved state does not say where each of its sources stands: it is that of a mix of "
+            f"more than {MOST_PARTS} sources, or of one whose epochs end. Resume the mix as it was"
+        )
+    for name in old:
+        counter_field(old, name)
     if not dataset._never_ends:
         raise StateError(
             f"{type(dataset).__name__} ends, and its epochs end by what is in them: an edited mix "
@@ -178,18 +185,6 @@ def _moves(
         f"after {items} items no place in this mix is found at which all sources could go on: what "
         "they cost is in the way. Remap a state of another step"
     )
-
-
-def _saved_places(cursor: State) -> dict[str, int]:
-    kept = cursor.get("places")
-    if not isinstance(kept, dict):
-        raise StateError(
-            "the saved state does not say where each of its sources stands: it is that of a mix of "
-            f"more than {MOST_PARTS} sources, or of one whose epochs end. Resume the mix as it was"
-        )
-    for name in kept:
-        counter_field(kept, name)
-    return kept
 
 
 def _without(

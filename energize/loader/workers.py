@@ -157,15 +157,15 @@ class Member:
 
 
 class WorkerPool:
-    """`count` processes that read lanes for `lanes`. `replaced` counts those whose place others
-    took. What a worker is busy with is told when the `patience` ends.
+    """So many processes, `workers`, that read for `lanes`. `replaced` counts those whose place
+    others took. What a worker is busy with is told when the `patience` ends.
     """
 
     def __init__(
         self, task: Task, count: int, start_method: str, timeout: float | None, patience: Patience
     ) -> None:
         check_processes(count, "num_workers")
-        self.replaced = self.run = 0
+        self.workers, self.replaced, self.run = count, 0, 0
         self._closing, self._turn = False, threading.RLock()
         self.lanes: Callable[[], WorkerLanes[Any] | None] = lambda: None  # see WorkerLanes
         self._task, self._start_method = task, start_method
@@ -184,11 +184,6 @@ class WorkerPool:
     def closed(self) -> bool:
         """Whether this process has no worker of the pool: they are gone, or those of its parent."""
         return self._closing or os.getpid() != self._owner
-
-    @property
-    def workers(self) -> int:
-        """How many workers there are."""
-        return len(self._members)
 
     def ask(self, worker: int, request: Read) -> None:
         """Ask a worker for items of a lane."""
@@ -338,8 +333,7 @@ class WorkerPool:
 
     def _tell_if_late(self, member: Member) -> None:
         """Say it, each time after twice as long, or raise an error."""
-        limit = self._patience.limit(first=not member.heard)
-        if limit is None or member.silent < limit * 2**member.said:
+        if not self._patience.ends(member.silent, member.said, first=not member.heard):
             return
         member.said += 1
         text = f"{member.name} gave no item for {member.silent:.1f} s{self._work(member)}"
