@@ -20,7 +20,7 @@ from energize.core.checks import real_number
 from energize.core.dataset import Dataset, IndexedDataset
 from energize.core.description import config_of
 from energize.core.rng import derive
-from energize.core.stream import MOST_COUNTED, MixStream, Opening, State, Stream
+from energize.core.stream import MOST_COUNTED, MixStream, Opening, State, Stream, counter_field
 from energize.core.trace import Failed, Request, Routes, Span
 from energize.errors import ConfigError, StateError, WeightError, nearest
 
@@ -324,7 +324,8 @@ def places_kept(dataset: Any, items: int, lanes: Any) -> State:
     mix = read_mix(dataset)
     if mix is None or lanes is None:
         return {"places": {each.digest: each.items for each in places(dataset, items)}}
-    rounds = [round_of(each).get("round", 0) for each in lanes.cursors.values() if each]
+    counted = [round_of(each) for each in lanes.cursors.values() if each]
+    rounds = [counter_field(each, "round") for each in counted if each]
     slot = max(rounds, default=0) * lanes.lanes
     return {"places": {each.digest: each.items for each in places(mix.node, slot)}, "slot": slot}
 

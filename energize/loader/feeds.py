@@ -559,7 +559,7 @@ def items_of(dataset: Dataset[Any], place: State | StreamState) -> int | None:
     ended somewhere.
     """
     if not isinstance(place, StreamState):
-        return int(place["position"])
+        return counter_field(place, "position")
     if not place.epoch:
         return place.position
     if dataset.sized and dataset.size != INFINITE:

@@ -93,9 +93,9 @@ class Run(Generic[T]):
         """
         try:
             run = self.edited(Edits.loaded(cursor))
+            check_place(run.dataset, cursor)
         except (ConfigError, WeightError) as reason:
             raise StateError(f"the saved state does not fit: {reason}") from reason
-        check_place(run.dataset, cursor)
         return run, run._loaded(cursor)
 
     def _loaded(self, state: State) -> Place:
