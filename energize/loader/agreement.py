@@ -127,10 +127,9 @@ class Agreement:
                 f"{what}: rank {source} is not among the ranks of the data-parallel group, which "
                 f"are {members}"
             )
-        data = json.dumps(value).encode()
+        data = json.dumps(value).encode() if torch.distributed.get_rank() == source else b""
         (length,) = self.numbers([len(data)], what)[members.index(source)]
-        told = torch.frombuffer(bytearray(data.ljust(length)[:length]), dtype=torch.uint8)
-        told = told.to(self._device)
+        told = torch.frombuffer(bytearray(data.ljust(length)), dtype=torch.uint8).to(self._device)
         self._wait(what, torch.distributed.broadcast, told, source)
         return json.loads(told.cpu().numpy().tobytes())
 
