@@ -17,8 +17,7 @@ from typing import Any
 
 from energize.core.description import digest
 from energize.core.trace import Failed
-from energize.data.files import Files, Ranges, files_at, own_errors, read_entries
-from energize.data.remote import path_of
+from energize.data.files import Files, Ranges, files_at, own_errors, path_of, read_entries
 from energize.data.rows import FieldSource, Row, parsed_row
 from energize.data.source import ShardedSource, Window
 from energize.data.tar import CHECKSUM, ENTRY, RANGE, changed, read_checksums

@@ -34,10 +34,9 @@ from energize.core.description import digest
 from energize.core.lazy import optional_module
 from energize.core.trace import Failed
 from energize.core.validation import Listed, load_json, parse_json, read_document
-from energize.data.files import Ranges, Recent, own_errors
+from energize.data.files import Ranges, Recent, own_errors, path_of
 from energize.data.media import open_image
 from energize.data.nv_meta import is_inside
-from energize.data.remote import path_of
 from energize.data.source import ShardedSource
 from energize.errors import (
     ConfigError,

@@ -1,6 +1,5 @@
 """Folders and files in object storage: their paths, which are URLs, and what reads them.
 
-`path_of` is where a path that somebody gives becomes one of a mounted file system or of a store.
 Nothing is known of a store here but what `energize.data.fetching` asks of it.
 """
 
@@ -16,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from functools import cache, total_ordering
+from functools import cache
 from io import BufferedReader
 from multiprocessing.util import Finalize
 from pathlib import Path, PurePosixPath
@@ -25,7 +24,7 @@ from typing import Any, cast
 
 from energize.core import limits
 from energize.data import fetching
-from energize.data.files import URL, AnyPath, Files, FileStream, Recent, is_url
+from energize.data.files import URL, AnyPath, Files, FileStream, Recent, is_url, path_of
 from energize.data.sidecar import shown
 from energize.errors import ConfigError, ShardError
 
@@ -34,41 +33,20 @@ _KEPT = 64 * 1024 * 1024
 _PIECE = 8 * 1024 * 1024
 
 
-def path_of(given: AnyPath) -> Path:
-    """Return the path of something given by name: a `Path`, or for a URL what has its methods.
-
-    Raise `ConfigError` for a URL with a name, a password or a query in it, which would be written
-    into logs and states.
-
-    >>> path_of("s3://bucket/web") / "../text" / "0.tar"
-    RemotePath('s3://bucket/text/0.tar')
-    """
-    text = os.fspath(given)
-    if not is_url(text):
-        return Path(text.removeprefix("file://") if text.startswith("file:///") else given)
-    found = cast("re.Match[str]", URL.match(text))
-    if shown(text) != text or "#" in text:
+def remote_path(url: str) -> Path:
+    """Return what has the methods of a `Path` for a URL; raise `ConfigError` as `path_of`."""
+    if shown(url) != url or "#" in url:
         raise ConfigError(
-            f"{shown(text)} was given with a name, a password or a query, which would be "
+            f"{shown(url)} was given with a name, a password or a query, which would be "
             "written into logs and states; give credentials where the library of the store looks "
             "for them, as in AWS_ACCESS_KEY_ID or AZURE_STORAGE_SAS_TOKEN"
         )
+    found = cast("re.Match[str]", URL.match(url))
     key = posixpath.normpath("/" + found["key"].lstrip("/"))
     return cast("Path", RemotePath(found["root"], PurePosixPath(key)))
 
 
-def joined(base: Path, name: str) -> Path:
-    """Return the path of a name in the folder `base`, which a URL does not depend on."""
-    return path_of(name) if is_url(name) else base / name
-
-
-def tidied(path: Path) -> Path:
-    """Return an absolute path without `..`."""
-    return path if isinstance(path, RemotePath) else Path(os.path.abspath(path))
-
-
-@total_ordering
-@dataclass(frozen=True)
+@dataclass(frozen=True, order=True)
 class RemotePath(os.PathLike[str]):
     """The URL of a file or folder, with those methods of `Path` that readers and writers use.
 
@@ -85,9 +63,6 @@ class RemotePath(os.PathLike[str]):
 
     def __repr__(self) -> str:
         return f"RemotePath({str(self)!r})"
-
-    def __lt__(self, other: object) -> bool:
-        return str(self) < str(other)
 
     def __truediv__(self, name: AnyPath) -> Path:
         text = os.fspath(name)
@@ -123,9 +98,6 @@ class RemotePath(os.PathLike[str]):
         with suppress(ValueError):
             return self.relative_to(other) is not None
         return False
-
-    def samefile(self, other: AnyPath) -> bool:
-        return self == other
 
     # What is asked of the store.
 
@@ -213,8 +185,11 @@ class RemoteFiles(Files):
     def _stat(self, path: str) -> fetching.Stat:
         return self._stats.get(path) or self._stats.setdefault(path, fetching.stat(path))
 
-    def forget(self, path: str) -> None:
-        self._stats.pop(path, None)  # what describes data may be written anew
+    def whole(self, path: str, most: str | None = None) -> bytes:
+        """Return all bytes of a file; raise OSError if it is larger than the limit `most`."""
+        if most is not None and self.size(path) > getattr(limits, most):
+            raise OSError(errno.EFBIG, limits.over(most, self.size(path)), path)
+        return self.read(path)
 
     def read_ranges(
         self, path: str, starts: Sequence[int], stops: Sequence[int]

@@ -21,8 +21,7 @@ from energize.core.description import digest
 from energize.core.lazy import optional_module
 from energize.core.trace import Failed
 from energize.core.validation import load_json, parse_json
-from energize.data.files import Files, FileStream, Recent, files_at, is_url, own_errors
-from energize.data.remote import path_of
+from energize.data.files import Files, FileStream, Recent, files_at, is_url, own_errors, path_of
 from energize.data.source import ShardedSource, Source
 from energize.data.tar import check_unpacked
 from energize.errors import (

@@ -354,6 +354,7 @@ class ShardedSource(Source[T_co]):
     shards: Sequence[str]
     counts: Sequence[int]
     window: Window | None = None
+    excluded: tuple[int, ...] = ()
 
     @abstractmethod
     def _read_shard(self, shard: int, numbers: list[int]) -> Sequence[T_co | Failed]:
@@ -372,7 +373,7 @@ class ShardedSource(Source[T_co]):
 
     @cached_property
     def count(self) -> int:
-        return self.stored_count
+        return self.stored_count - len(self.excluded)
 
     @cached_property
     def stored_count(self) -> int:

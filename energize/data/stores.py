@@ -25,14 +25,15 @@ from energize.data.files import (
     files_at,
     is_path,
     is_url,
+    joined,
     os_errors_as,
     own_errors,
+    path_of,
     told,
 )
 from energize.data.jsonl import JsonlSource
 from energize.data.media import MediaMetadataBase, deserialize_media_metadata
 from energize.data.nv_meta import META_FOLDER, SQLITE_NAME, is_prepared, read_info
-from energize.data.remote import joined, path_of
 from energize.data.tar import BLOCK, padded, split_name, walk
 from energize.errors import (
     ConfigError,

@@ -22,9 +22,8 @@ from energize.core.description import digest
 from energize.core.trace import Failed
 from energize.data import tar
 from energize.data.columns import PreparedColumns, column_command
-from energize.data.files import Files, Ranges, exists, files_at, own_errors, read_entries
+from energize.data.files import Files, Ranges, exists, files_at, own_errors, path_of, read_entries
 from energize.data.nv_meta import ShardRecord, read_info, read_records, read_splits
-from energize.data.remote import path_of
 from energize.data.source import ShardedSource, narrowed
 from energize.data.tar import ENTRY, KEPT, RANGE, disagreement, index_path, scan
 from energize.errors import (
@@ -291,11 +290,12 @@ class WebdatasetSource(ShardedSource[dict[str, Any]]):
         seed: int = 0,
         occurrence: int = 0,
     ) -> None:
-        split = read_split(path_of(path), split_part, split_config)
+        folder = path_of(path)
+        split = read_split(folder, split_part, split_config)
         if checksums:
-            _check_checksums(path_of(path), split.shards, split.records)
+            _check_checksums(folder, split.shards, split.records)
         self._freeze(
-            path=path_of(path),
+            path=folder,
             split_part=split_part,
             split_config=split_config,
             **split._asdict(),
@@ -332,10 +332,6 @@ class WebdatasetSource(ShardedSource[dict[str, Any]]):
     @property
     def _told_name(self) -> str:
         return f"{self.path} [{self.split_part}]"
-
-    @cached_property
-    def count(self) -> int:
-        return self.stored_count - len(self.excluded)
 
     @property
     def column_names(self) -> tuple[str, ...]:

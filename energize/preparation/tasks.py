@@ -31,9 +31,8 @@ import numpy as np
 import numpy.typing as npt
 
 from energize.core.checks import checked_whole
-from energize.data.files import exists, files_at
+from energize.data.files import exists, files_at, path_of
 from energize.data.nv_meta import META_FOLDER, ShardRecord, read_info, read_records
-from energize.data.remote import path_of
 from energize.data.stores import connected
 from energize.data.tar import checksums_path
 from energize.data.writing import NewFiles
