@@ -134,10 +134,6 @@ class Files(ABC):
         """Return the bytes of a file."""
 
     @abstractmethod
-    def stamp(self, path: str) -> str:
-        """Return what is another text when a file is another one."""
-
-    @abstractmethod
     def read_ranges(
         self, path: str, starts: Sequence[int], stops: Sequence[int]
     ) -> Iterator[bytes]:
@@ -171,10 +167,6 @@ class Files(ABC):
     def check(self, path: str) -> None:  # noqa: B027
         """Raise `ShardError` if a file has changed since it was first read."""
 
-    def exists(self, path: str) -> bool:
-        """Return whether there is a file."""
-        return exists(path)
-
     @abstractmethod
     def local(self, path: str) -> str:
         """Return a path by which libraries that open files themselves may read this one."""
@@ -201,10 +193,6 @@ class LocalFiles(Files):
 
     def size(self, path: str) -> int:
         return (self._open.get(path) or self._file(path)).signature[0]
-
-    def stamp(self, path: str) -> str:
-        found = os.stat(path)
-        return f"{found.st_size} {found.st_mtime_ns}"
 
     def read_ranges(
         self, path: str, starts: Sequence[int], stops: Sequence[int]
@@ -420,24 +408,15 @@ class Documents:
     """
 
     def __init__(self, texts: Mapping[str, str | None] | None = None) -> None:
-        self.data: dict[str, bytes | None] = {}
+        self.texts: dict[str, str | None] = {}
         self.folders: set[str] = set()
         self.know(texts or {})
 
     def know(self, texts: Mapping[str, str | None]) -> None:
-        """Take texts for what is at their paths; what holds a document, or `.nv-meta`, is there."""
-        self.data |= {path: None if text is None else text.encode() for path, text in texts.items()}
+        """Take texts for what is at their paths, whose folders are there, and those around them."""
+        self.texts |= texts
         there = {os.path.dirname(path) for path, text in texts.items() if text is not None}
         self.folders |= there | set(map(os.path.dirname, there))
-
-    @property
-    def texts(self) -> dict[str, str | None]:
-        """Those that are known, but for what is no text."""
-        found: dict[str, str | None] = {}
-        for path, data in self.data.items():
-            with suppress(UnicodeDecodeError):
-                found[path] = None if data is None else data.decode()
-        return found
 
     @contextmanager
     def used(self) -> Iterator[Self]:
@@ -457,18 +436,21 @@ def read_file(path: AnyPath, most: str | None = None) -> bytes:
     """Return all bytes of a regular file; raise OSError if it cannot be read, or is larger than the
     limit of the name `most`, which documents have.
     """
-    place, documents, data = os.fspath(path), documents_in_use.get(), None
+    place, documents = os.fspath(path), documents_in_use.get()
     if most is None or documents is None:
         return _whole(place, most)
-    key = absolute(place)
-    if key in documents.data:
-        data = documents.data[key]
-    else:
-        with suppress(FileNotFoundError):
-            data = _whole(place, most)
-        documents.data[key] = data
-    if data is None:
+    key, texts = absolute(place), documents.texts
+    if (text := texts.get(key)) is not None:
+        return text.encode()
+    if key in texts:
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), place)
+    try:
+        data = _whole(place, most)
+    except FileNotFoundError:
+        texts[key] = None
+        raise
+    with suppress(UnicodeDecodeError):
+        texts[key] = data.decode()
     return data
 
 
@@ -533,8 +515,8 @@ def found_at(path: AnyPath, *, follow: bool = True) -> Literal["folder", "file",
         key = absolute(place)
         if key in documents.folders:
             return "folder"
-        if key in documents.data:
-            return "" if documents.data[key] is None else "file"
+        if key in documents.texts:
+            return "" if documents.texts[key] is None else "file"
     if URL.match(place):
         far = path_of(place)
         return "file" if far.is_file() else "folder" if far.is_dir() else ""
@@ -690,6 +672,7 @@ def read_entries(
     files: Files, path: str, numbers: Sequence[int], stride: int, size: int
 ) -> Iterator[bytes]:
     """Yield `size` bytes of each of these entries of a file, ascending, `stride` bytes apart."""
+    files.know(path)
     if files.remote and files.size(path) <= _WHOLE:
         whole = files.kept(path)
         return (whole[number * stride : number * stride + size] for number in numbers)

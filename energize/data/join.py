@@ -322,10 +322,6 @@ class JoinedSource(Source[Raw]):
         for part, wanted in zip(self.parts, self.matches[indices].T, strict=True):
             part.expect(wanted[wanted >= 0])
 
-    def expect_more(self) -> None:
-        for part in self.parts:
-            part.expect_more()
-
     def read(self, indices: Int64Array) -> list[Raw | Failed]:
         columns: list[list[Any]] = []
         for part, wanted in zip(self.parts, self.matches[indices].T, strict=True):

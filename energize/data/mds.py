@@ -34,7 +34,7 @@ from energize.core.description import digest
 from energize.core.lazy import optional_module
 from energize.core.trace import Failed
 from energize.core.validation import Listed, load_json, parse_json, read_document
-from energize.data.files import Ranges, Recent, own_errors, path_of
+from energize.data.files import Ranges, Recent, exists, own_errors, path_of
 from energize.data.media import open_image
 from energize.data.nv_meta import is_inside
 from energize.data.source import ShardedSource
@@ -275,8 +275,7 @@ INDEX = "index.json"
 
 _UNPACKED_BYTES = 2**29
 
-# Of tables of offsets of shards in object storage, which are read whole; and what follows one.
-_TABLE_BYTES = 2**26
+# What follows the table of offsets of a shard.
 _HEADER = 2**14
 # Offsets have 32 bits, so no file of a shard is larger.
 _MOST_BYTES = 2**32
@@ -528,19 +527,14 @@ class MdsSource(ShardedSource[dict[str, Any]]):
     def _offsets(self, entry: MdsShard, numbers: Sequence[int]) -> tuple[list[int], list[int]]:
         """Return where samples start and end."""
         part, at = entry.parts[0], [4 * (number + 1) for number in numbers]
-        if self._files.remote:
-            end = 4 * (entry.samples + 2)
-            read = partial(self._ranges, entry, part, [0], [end])
-            table = self._tables.get(self._path(part[0]), lambda: next(read()))
+        if self._files.remote and part[1] is None:
+            head = partial(self._ranges, entry, part, [0], [4 * (entry.samples + 2)])
+            table = self._unpacked.get(self._path(part[0]), lambda: memoryview(next(head())))
             found = b"".join(table[each : each + 8] for each in at)
         else:
             found = b"".join(self._ranges(entry, part, at, [each + 8 for each in at]))
         starts, stops = np.frombuffer(found, "<u4").reshape(-1, 2).T.tolist()
         return starts, stops
-
-    @cached_property
-    def _tables(self) -> Recent[str, bytes]:
-        return Recent(_TABLE_BYTES, len)
 
     def _ranges_before(self, shard: int) -> list[Ranges]:
         entry = self.entries[shard]
@@ -596,7 +590,7 @@ class MdsSource(ShardedSource[dict[str, Any]]):
         """
         raw, packed = part
         path = self._path(raw)
-        if packed is None or self._files.exists(path):
+        if packed is None or (self._path(packed) not in self._looked_at and exists(path)):
             self._check(raw)
             return self._files.read_ranges(path, starts, stops)
         data = self._unpacked.get(path, lambda: self._unpack(shard, raw, packed))
@@ -652,6 +646,7 @@ class MdsSource(ShardedSource[dict[str, Any]]):
 
     @cached_property
     def _unpacked(self) -> Recent[str, memoryview]:
+        """Shards that are compressed, and in object storage tables of offsets of others."""
         return Recent(_UNPACKED_BYTES, len)
 
     @cached_property

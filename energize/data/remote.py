@@ -68,19 +68,17 @@ class RemotePath(os.PathLike[str]):
         text = os.fspath(name)
         if is_url(text) or text.startswith("/"):
             return path_of(text)
-        return self._at(posixpath.normpath(self._key / text))
-
-    def _at(self, key: str | PurePosixPath) -> Path:
-        return cast("Path", RemotePath(self._root, PurePosixPath(key)))
+        key = PurePosixPath(posixpath.normpath(self._key / text))
+        return cast("Path", RemotePath(self._root, key))
 
     name = property(lambda self: self._key.name or self._root.rpartition("/")[2])
     stem = property(lambda self: self._key.stem)
     suffix = property(lambda self: self._key.suffix)
-    parent = property(lambda self: self._at(self._key.parent))
+    parent = property(lambda self: self / "..")
     parts = property(lambda self: (self._root + "/", *self._key.parts[1:]))
 
     def with_name(self, name: str) -> Path:
-        return self._at(self._key.with_name(name))
+        return cast("Path", self.parent / name)
 
     def absolute(self) -> Path:
         return cast("Path", self)
@@ -89,15 +87,10 @@ class RemotePath(os.PathLike[str]):
 
     def relative_to(self, other: AnyPath) -> PurePosixPath:
         """Return the path from `other` to here; raise ValueError if it is not below it."""
-        base = path_of(other)
-        if not isinstance(base, RemotePath) or base._root != self._root:
-            raise ValueError(f"{str(self)!r} is not below {str(other)!r}")
-        return self._key.relative_to(base._key)
+        return PurePosixPath(str(self)).relative_to(str(other))
 
     def is_relative_to(self, other: AnyPath) -> bool:
-        with suppress(ValueError):
-            return self.relative_to(other) is not None
-        return False
+        return PurePosixPath(str(self)).is_relative_to(str(other))
 
     # What is asked of the store.
 
@@ -115,14 +108,14 @@ class RemotePath(os.PathLike[str]):
         return self.is_file() or self.is_dir()
 
     def stat(self) -> Any:
-        """Return the size, and a mode that says whether it is a file."""
+        """Return the size, a mode that says whether it is a file, and its ETag for a time."""
         try:
-            size, mode = fetching.stat(str(self)).size, stat.S_IFREG | 0o644
+            (size, tag), mode = fetching.stat(str(self)), stat.S_IFREG | 0o644
         except (FileNotFoundError, IsADirectoryError):
             if not self.is_dir():
                 raise
-            size, mode = 0, stat.S_IFDIR | 0o755
-        return SimpleNamespace(st_size=size, st_mode=mode)
+            size, tag, mode = 0, "", stat.S_IFDIR | 0o755
+        return SimpleNamespace(st_size=size, st_mode=mode, st_mtime_ns=tag)
 
     def iterdir(self) -> Iterator[Path]:
         return (self / name for name, _ in fetching.listing(str(self)))
@@ -178,10 +171,6 @@ class RemoteFiles(Files):
     def size(self, path: str) -> int:
         return self._stat(path).size
 
-    def stamp(self, path: str) -> str:
-        found = fetching.stat(path)
-        return f"{found.size} {found.tag}"
-
     def _stat(self, path: str) -> fetching.Stat:
         return self._stats.get(path) or self._stats.setdefault(path, fetching.stat(path))
 
@@ -205,9 +194,6 @@ class RemoteFiles(Files):
 
     def kept(self, path: str) -> bytes:
         return self._small.get(path, lambda: self.read(path))
-
-    def exists(self, path: str) -> bool:
-        return path in self._stats or super().exists(path)
 
     def local(self, path: str) -> str:
         return _copy(path, self._stat(path).tag)

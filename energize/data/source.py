@@ -166,13 +166,12 @@ class Source(IndexedDataset[T_co]):
     @property
     def remote(self) -> bool:
         """Whether it is worth saying which samples will be read soon, by `expect`."""
-        return False
+        return is_url(self.location)
 
     def expect(self, indices: Int64Array) -> None:
-        """Have these samples fetched, which will be read soon; wait for nothing."""
-
-    def expect_more(self) -> None:
-        """Have those fetched of which it was not known where they lie when they were expected."""
+        """Have these samples fetched, which will be read soon, and those that were expected when it
+        was not known where they lie; wait for nothing.
+        """
 
     def where(self, index: int) -> str:
         """Return where sample `index` is, for messages."""
@@ -424,11 +423,9 @@ class ShardedSource(Source[T_co]):
     def read(self, indices: Int64Array) -> list[T_co | Failed]:
         return read_by_file(self._stored(indices), self._located, self._read_shard)
 
-    @cached_property
-    def remote(self) -> bool:
-        return is_url(self.location)
-
     def expect(self, indices: Int64Array) -> None:
+        if not (len(indices) or self._unknown):
+            return
         coming, self._unknown[:] = np.concatenate([*self._unknown, indices]), []
         shards, numbers = self._located(self._stored(coming))
         for shard, rows in rows_by_value(shards):
@@ -441,10 +438,6 @@ class ShardedSource(Source[T_co]):
                     self._unknown.append(coming[rows])
                 for each in ranges:
                     self._files.plan(*each)
-
-    def expect_more(self) -> None:
-        if self._unknown:
-            self.expect(np.zeros(0, dtype=np.int64))
 
     def _ranges_before(self, shard: int) -> Sequence[Ranges]:
         """Return what is read of a shard before it is known where its samples lie, as for

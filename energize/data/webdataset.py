@@ -135,7 +135,6 @@ class ShardReader:
         data = self.files.kept(self.index) if small else b""
         found: Iterator[bytes] = iter(())
         if not small:
-            self.files.know(self.index)
             found = read_entries(self.files, self.index, numbers, ENTRY, RANGE.size)
         starts, stops = [], []
         for number in numbers:
