@@ -113,11 +113,6 @@ class _OpenFile:
             raise OSError(errno.EINVAL, f"it is a {kind}, not a regular file", path)
         self.signature = found.st_size, found.st_mtime_ns, found.st_ino
 
-    def now(self) -> tuple[int, int, int]:
-        """Return what the signature would be now."""
-        found = os.fstat(self.number)
-        return found.st_size, found.st_mtime_ns, found.st_ino
-
     def __del__(self) -> None:
         if self.number >= 0:
             os.close(self.number)
@@ -267,7 +262,8 @@ class LocalFiles(Files):
         were looked at then, and are the same.
         """
         with suppress(OSError, KeyError):  # a second look, at what is there now, tells
-            if self._open[path].now() == self._seen[path]:
+            found = os.fstat(self._open[path].number)
+            if (found.st_size, found.st_mtime_ns, found.st_ino) == self._seen[path]:
                 return
         again(lambda: (self._open.pop(path, None), self._file(path)), path)
 

@@ -280,7 +280,6 @@ _HEADER = 2**14
 # Offsets have 32 bits, so no file of a shard is larger.
 _MOST_BYTES = 2**32
 _LONGEST_HEADER = 16 * 1024 * 1024
-_BLOCK = 2**23
 _EXTRA = "energize[mds]"
 _AGAIN = "copy the folder again"
 
@@ -539,10 +538,8 @@ class MdsSource(ShardedSource[dict[str, Any]]):
     def _ranges_before(self, shard: int) -> list[Ranges]:
         entry = self.entries[shard]
         head, packed = entry.parts[0]
-        if packed is not None:
-            return [(self._path(packed), [], [])]
-        if self.validate_hash is not None:
-            return [(self._path(raw), [], []) for raw, _ in entry.parts]
+        if packed is not None or self.validate_hash is not None:
+            return [(self._path(zipped or raw), [], []) for raw, zipped in entry.parts]
         return [(self._path(head), [0], [min(4 * (entry.samples + 2) + _HEADER, head.size)])]
 
     def _ranges_of(self, shard: int, numbers: Sequence[int]) -> list[Ranges]:
@@ -612,8 +609,8 @@ class MdsSource(ShardedSource[dict[str, Any]]):
             raise ShardError(f"{text}: it is cut off or another one; {_AGAIN}")
         if self.validate_hash is not None:
             hashed = new_hash(self.validate_hash)
-            for start in range(0, size, _BLOCK):
-                hashed.update(self._files.read(path, start, min(start + _BLOCK, size)))
+            for data in self._files.pieces(path):
+                hashed.update(data)
             expected = (file.hashes or {}).get(self.validate_hash)
             if expected is None:
                 raise DatasetError(

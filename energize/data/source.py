@@ -424,18 +424,19 @@ class ShardedSource(Source[T_co]):
         return read_by_file(self._stored(indices), self._located, self._read_shard)
 
     def expect(self, indices: Int64Array) -> None:
-        if not (len(indices) or self._unknown):
+        asked, unknown = self._expected
+        if not (len(indices) or unknown):
             return
-        coming, self._unknown[:] = np.concatenate([*self._unknown, indices]), []
+        coming, unknown[:] = np.concatenate([*unknown, indices]), []
         shards, numbers = self._located(self._stored(coming))
         for shard, rows in rows_by_value(shards):
             with suppress(OSError, DatasetError):  # told when they are read
-                if shard in self._asked:
+                if shard in asked:
                     ranges = self._ranges_of(shard, np.unique(numbers[rows]).tolist())
                 else:
                     ranges = self._ranges_before(shard)
-                    self._asked.add(shard)
-                    self._unknown.append(coming[rows])
+                    asked.add(shard)
+                    unknown.append(coming[rows])
                 for each in ranges:
                     self._files.plan(*each)
 
@@ -456,14 +457,9 @@ class ShardedSource(Source[T_co]):
         return files_at(self.location)
 
     @cached_property
-    def _asked(self) -> set[int]:
-        """Shards that samples were expected of."""
-        return set()
-
-    @cached_property
-    def _unknown(self) -> list[Int64Array]:
-        """Samples to come, where it is not known yet where they lie."""
-        return []
+    def _expected(self) -> tuple[set[int], list[Int64Array]]:
+        """Shards that were expected to be read, and samples of which it is not known where."""
+        return set(), []
 
     def _stored(self, indices: Int64Array) -> Int64Array:
         """Samples as they are numbered in all shards."""

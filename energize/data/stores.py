@@ -59,6 +59,17 @@ WHERE sample_key = ? ORDER BY tar_file_id, content_byte_offset
 """
 
 
+def index_of(folder: Path) -> Path:
+    """Return the database of a prepared folder; raise `NotPreparedError` where it has none."""
+    file = folder / META_FOLDER / SQLITE_NAME
+    if not file.is_file():
+        raise NotPreparedError(
+            f"{folder} has no {META_FOLDER}/{SQLITE_NAME}, by which samples and files are found by "
+            f"their names; write it with: energize prepare --tar-index-only --sqlite {folder}"
+        )
+    return file
+
+
 class _PathStore(FileStore[bytes]):
     """A store at a path: equal to others there, and pickled as the path."""
 
@@ -142,11 +153,7 @@ class WebdatasetFileStore(_FolderStore):
     def __init__(self, path: StorePath) -> None:
         self.path = store_path(path)
         info = read_info(self.path)
-        if not (self.path / META_FOLDER / SQLITE_NAME).is_file():
-            raise NotPreparedError(
-                f"{self.path} has no {META_FOLDER}/{SQLITE_NAME}, by which files are found; write "
-                f"it with: energize prepare --tar-index-only --sqlite {self.path}"
-            )
+        index_of(self.path)
         self._again = f"index the shards again with: energize prepare --tar-index-only {self.path}"
         self._shards = tuple(info.shard_counts)
         self._files = files_at(self.path)
