@@ -23,7 +23,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
-from functools import partial, reduce, wraps
+from functools import cached_property, partial, reduce, wraps
 from pathlib import Path
 from typing import Any, Generic, Literal, ParamSpec, Self, TypeVar, cast
 
@@ -121,8 +121,8 @@ class _OpenFile:
 class Files(ABC):
     """What reads files, by their paths."""
 
+    # Whether each call of a function takes a while, and several at once no longer.
     remote = False
-    """Whether each call of a function takes a while, and several at once no longer."""
 
     @abstractmethod
     def size(self, path: str) -> int:
@@ -404,15 +404,13 @@ class Documents:
     """
 
     def __init__(self, texts: Mapping[str, str | None] | None = None) -> None:
-        self.texts: dict[str, str | None] = {}
-        self.folders: set[str] = set()
-        self.know(texts or {})
+        self.texts = dict(texts or {})
 
-    def know(self, texts: Mapping[str, str | None]) -> None:
-        """Take texts for what is at their paths, whose folders are there, and those around them."""
-        self.texts |= texts
-        there = {os.path.dirname(path) for path, text in texts.items() if text is not None}
-        self.folders |= there | set(map(os.path.dirname, there))
+    @cached_property
+    def folders(self) -> set[str]:
+        """Those that have documents, and those around them, which are there."""
+        there = {os.path.dirname(path) for path, text in self.texts.items() if text is not None}
+        return there | set(map(os.path.dirname, there))
 
     @contextmanager
     def used(self) -> Iterator[Self]:
@@ -424,8 +422,8 @@ class Documents:
             documents_in_use.reset(before)
 
 
+# Those whose block a thread is in.
 documents_in_use: ContextVar[Documents | None] = ContextVar("documents", default=None)
-"""Those whose block a thread is in."""
 
 
 def read_file(path: AnyPath, most: str | None = None) -> bytes:
@@ -484,7 +482,7 @@ def by_manifest(function: Callable[P, T]) -> Callable[P, T]:
                     read_file(manifest_path(path), "JSON_BYTES")  # most mixes have none
                     from energize.data.manifest import read_manifest
 
-                    documents.know(read_manifest(path, cast("Any", config)))
+                    documents.texts |= read_manifest(path, cast("Any", config))
             return function(*args, **kwargs)
 
     return opened

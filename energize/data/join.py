@@ -122,8 +122,9 @@ def _checked_ids(
             fault = f"{seen[0]} samples of {shard}, and .info.json {count}"
     if fault or listed:
         raise ShardError(
-            f"{index_of(source.path)} lists {fault or 'more shards'}: the index is of other shards, "
-            f"or has one key for several samples; write it again with: {_PREPARE} {source.path}"
+            f"{index_of(source.path)} lists {fault or 'more shards'}: the index is of other "
+            "shards, or has one key for several samples; write it again with: "
+            f"{_PREPARE} {source.path}"
         )
     return {shard: number for number, shard in enumerate(counts)}
 

@@ -590,13 +590,11 @@ class MdsSource(ShardedSource[dict[str, Any]]):
         if packed is None or (self._path(packed) not in self._looked_at and exists(path)):
             self._check(raw)
             return self._files.read_ranges(path, starts, stops)
-        data = self._unpacked.get(path, lambda: self._unpack(shard, raw, packed))
-        return (bytes(data[start:stop]) for start, stop in zip(starts, stops, strict=True))
-
-    def _unpack(self, shard: MdsShard, raw: MdsFile, packed: MdsFile) -> memoryview:
         self._check(packed)
-        path = self._path(packed)
-        return unpacked(self._files.read(path), shard.compression, raw.size, path)
+        place, compression = self._path(packed), shard.compression
+        read = partial(self._files.read, place)
+        data = self._unpacked.get(path, lambda: unpacked(read(), compression, raw.size, place))
+        return (bytes(data[start:stop]) for start, stop in zip(starts, stops, strict=True))
 
     def _check(self, file: MdsFile) -> None:
         """Raise `ShardError` unless a file has the size and the hash that the index says."""

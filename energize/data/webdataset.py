@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property, partial
-from itertools import islice
+from itertools import islice, repeat
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
@@ -284,7 +284,14 @@ class WebdatasetSource(ShardedSource[dict[str, Any]]):
         folder = path_of(path)
         split = read_split(folder, split_part, split_config)
         if checksums:
-            _check_checksums(folder, split.shards, split.records)
+            records = zip(split.shards, split.records or repeat(None), strict=False)
+            without = [name for name, each in records if not each or each.checksums_crc32 is None]
+            if without:
+                raise NotPreparedError(
+                    f"{folder} has no checksums of {len(without)} of its {len(split.shards)} "
+                    f"shards, {without[0]} for example; write them with: energize prepare "
+                    f"--checksums {folder}"
+                )
         self._freeze(
             path=folder,
             split_part=split_part,
@@ -446,20 +453,6 @@ class WebdatasetSource(ShardedSource[dict[str, Any]]):
     def _readers(self) -> dict[int, ShardReader]:
         """Those of the shards that this process has read from."""
         return {}
-
-
-def _check_checksums(
-    path: Path, shards: Sequence[str], records: Sequence[ShardRecord] | None
-) -> None:
-    """Raises `NotPreparedError` unless there are checksums of all shards."""
-    pairs = zip(shards, records or (), strict=False)
-    known = {shard for shard, record in pairs if record.checksums_crc32 is not None}
-    without = [shard for shard in shards if shard not in known]
-    if without:
-        raise NotPreparedError(
-            f"{path} has no checksums of {len(without)} of its {len(shards)} shards, {without[0]} "
-            f"for example; write them with: energize prepare --checksums {path}"
-        )
 
 
 class SplitShards(NamedTuple):
