@@ -55,8 +55,8 @@ FAR_GAP, FAR_RUN = 128 * 1024, 1024 * 1024
 # twice as much in a second as a fast network brings.
 IN_FLIGHT = 64
 
-# An index in object storage of up to so many bytes is read whole.
-_WHOLE = 64 * 1024 * 1024
+# An index in object storage of up to so many bytes is read whole, and so many bytes are kept.
+WHOLE = 64 * 1024 * 1024
 
 _MOST_OPEN = 128
 
@@ -667,7 +667,7 @@ def read_entries(
 ) -> Iterator[bytes]:
     """Yield `size` bytes of each of these entries of a file, ascending, `stride` bytes apart."""
     files.know(path)
-    if files.remote and files.size(path) <= _WHOLE:
+    if files.remote and files.size(path) <= WHOLE:
         whole = files.kept(path)
         return (whole[number * stride : number * stride + size] for number in numbers)
     starts = [number * stride for number in numbers]

@@ -24,12 +24,10 @@ from typing import Any, cast
 
 from energize.core import limits
 from energize.data import fetching
-from energize.data.files import URL, AnyPath, Files, FileStream, Recent, is_url, path_of
+from energize.data.files import URL, WHOLE, AnyPath, Files, FileStream, Recent, is_url, path_of
 from energize.data.sidecar import shown
 from energize.errors import ConfigError, ShardError
 
-# Bytes of indices and other small files that a process keeps, as each is read whole.
-_KEPT = 64 * 1024 * 1024
 _PIECE = 8 * 1024 * 1024
 
 
@@ -127,7 +125,7 @@ class RemotePath(os.PathLike[str]):
         deep = "/" in pattern or "**" in pattern
         for name, size in fetching.listing(str(self), recursive=deep):
             fits = fnmatchcase(name, pattern.replace("**/", "*"))
-            if size is not None and fits and (deep or "/" not in name):
+            if size is not None and fits:
                 yield self / name
 
     def read_bytes(self) -> bytes:
@@ -163,7 +161,7 @@ class RemoteFiles(Files):
 
     def __init__(self) -> None:
         self._stats: dict[str, fetching.Stat] = {}
-        self._small: Recent[str, bytes] = Recent(_KEPT, len)
+        self._small: Recent[str, bytes] = Recent(WHOLE, len)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return files, ()
