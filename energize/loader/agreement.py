@@ -117,14 +117,6 @@ class Agreement:
                 f"{world}: {reason}"
             ) from reason
 
-    def bytes_of_first(self, data: bytes, what: str) -> bytes:
-        """Return what the first rank tells all others, which give nothing."""
-        (length,) = self.numbers([len(data)], what)[0]
-        mine = torch.frombuffer(bytearray(data.ljust(length)), dtype=torch.uint8).to(self._device)
-        first = torch.distributed.get_process_group_ranks(self._group)[0]
-        self._wait(what, torch.distributed.broadcast, mine, first)
-        return mine.cpu().numpy().tobytes()
-
     @property
     def first(self) -> bool:
         """Whether this rank is the one that speaks for all."""
@@ -141,8 +133,11 @@ class Agreement:
                 f"{what}: rank {source} is not among the ranks of the data-parallel group, which "
                 f"are {members}"
             )
-        mine = value if torch.distributed.get_rank() == source else None
-        return self.trees(mine, what)[members.index(source)]
+        data = json.dumps(value).encode() if torch.distributed.get_rank() == source else b""
+        (length,) = self.numbers([len(data)], what)[members.index(source)]
+        told = torch.frombuffer(bytearray(data.ljust(length)), dtype=torch.uint8).to(self._device)
+        self._wait(what, torch.distributed.broadcast, told, source)
+        return json.loads(told.cpu().numpy().tobytes())
 
     def trees(self, value: Any, what: str) -> list[Any]:
         """Return a JSON-able tree of each rank."""
@@ -190,7 +185,7 @@ def shared_reading(group: Any = None, timeout: float | None = 600.0) -> Iterator
         return
     agreement, told, what = Agreement(ranks, timeout), {}, "shared_reading"
     if not agreement.first:
-        told = json.loads(agreement.bytes_of_first(b"", what))
+        told = agreement.told_by(None, None, what)
         if "error" in told:
             raise LoaderError(f"rank 0, which reads for all ranks, could not: {told['error']}")
     documents = Documents(told.get("texts"))
@@ -203,4 +198,4 @@ def shared_reading(group: Any = None, timeout: float | None = 600.0) -> Iterator
         raise
     finally:
         if agreement.first:
-            agreement.bytes_of_first(json.dumps(told).encode(), what)
+            agreement.told_by(None, told, what)
