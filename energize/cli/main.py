@@ -19,9 +19,8 @@ from energize.cli.look import info, plan, preview, replay, simulate
 from energize.cli.mixes import imported
 from energize.cli.prepare import prepare, prepare_media
 from energize.data import trust as trusting
-from energize.data.files import Documents, os_errors_as
-from energize.data.manifest import dump_manifest, manifest_path, read_manifest
-from energize.data.remote import path_of
+from energize.data.files import Documents, manifest_path, os_errors_as, path_of
+from energize.data.manifest import dump_manifest, read_manifest
 from energize.data.stores import open_store
 from energize.data.writing import write_new
 from energize.errors import (

@@ -27,8 +27,7 @@ from energize.core.description import batch_size_of, leaf_names, leaves, unpacke
 from energize.core.lazy import torch
 from energize.core.stream import State
 from energize.core.validation import parse_json
-from energize.data.files import absent, files_at, os_errors_as, read_file, told
-from energize.data.remote import path_of
+from energize.data.files import absent, files_at, os_errors_as, path_of, read_file, told
 from energize.data.writing import write_new, writing
 from energize.errors import ConfigError, DatasetNotFoundError, StateError, StateMismatchError
 from energize.extras.plots import check_plot, draw, intervals_for

@@ -389,7 +389,7 @@ class Ahead:
     def __call__(self, turn: int, positions: Callable[[Int64Array], Int64Array]) -> None:
         """Expect the items from `turn` on to be asked for; `positions` are those at turns."""
         for source in self._sources:
-            source.expect_more()
+            source.expect(np.zeros(0, dtype=np.int64))
         until = turn + max(1, int(self._samples / self._each))
         begin = max(turn, self._expected)
         if not self._far or begin >= until or until - begin < (until - turn) // 4:

@@ -21,8 +21,7 @@ from energize.core.description import digest
 from energize.core.lazy import optional_module
 from energize.core.trace import Failed
 from energize.core.validation import load_json, parse_json
-from energize.data.files import Files, FileStream, Recent, files_at, is_url, own_errors
-from energize.data.remote import path_of
+from energize.data.files import Files, FileStream, Recent, files_at, is_url, own_errors, path_of
 from energize.data.source import ShardedSource, Source
 from energize.data.tar import check_unpacked
 from energize.errors import (
@@ -110,12 +109,10 @@ def _matching(pattern: str, owner: str) -> list[Path]:
     if path.is_file():
         return [path]
     if is_url(pattern):
-        before = re.split(r"[*?\[]", pattern, maxsplit=1)[0]
-        folder = before[: before.rindex("/")]
-        found = sorted(path_of(folder).glob(pattern[len(folder) + 1 :]))
+        folder = re.split(r"/[^/]*[*?\[]", pattern, maxsplit=1)[0]
+        files = sorted(path_of(folder).glob(pattern[len(folder) + 1 :]))
     else:
-        found = sorted(Path(name) for name in glob.glob(pattern, recursive=True))
-    files = [each for each in found if each.is_file()]
+        files = sorted(filter(Path.is_file, map(Path, glob.glob(pattern, recursive=True))))
     if not files:
         raise DatasetNotFoundError(
             f"{owner}: no file matches {pattern!r} (looked in {Path.cwd()}); files of a folder are "

@@ -18,8 +18,7 @@ from energize.core.lanes import WorkerConfig
 from energize.core.samples import CrudeSample
 from energize.core.stream import INFINITE
 from energize.core.validation import faults
-from energize.data.files import own_errors
-from energize.data.manifest import by_manifest
+from energize.data.files import by_manifest, own_errors
 from energize.data.source import Subset
 from energize.data.stores import open_store
 from energize.datasets.blend import BlendDataset, Entry

@@ -33,8 +33,8 @@ from pydantic_core import CoreSchema, core_schema
 from energize.core import limits
 from energize.core.costs import ItemCost
 from energize.core.validation import KeyPath, Model, faults, short
+from energize.data.files import path_of
 from energize.data.join import NONMATCH
-from energize.data.remote import path_of
 from energize.data.source import Subset
 from energize.datasets.quota import SAMPLING_METHODS
 from energize.errors import ConfigError

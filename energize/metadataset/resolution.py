@@ -13,8 +13,7 @@ from typing import Any, TypeVar, cast
 
 from energize.core import limits
 from energize.core.validation import MOST_FAULTS, KeyPath, short
-from energize.data.files import absent, exists, is_folder, is_url
-from energize.data.remote import joined, path_of, tidied
+from energize.data.files import absent, absolute, exists, found_at, is_url, joined, path_of
 from energize.data.selection import OTHERS, Selection, selections
 from energize.data.source import nested
 from energize.errors import (
@@ -352,10 +351,10 @@ class _Resolver:
             included = f"with all files that it includes, {limits.over('YAML_VALUES')}"
             raise MetadatasetError(f"{place}: {included}")
         inner = outer.inside(entry)
-        there = exists(path)  # Path.exists raises in folders that may not be entered
+        there = found_at(path)  # Path.exists raises in folders that may not be entered
         if not there and (self._existing or path.suffix in _SUFFIXES):
             return self.fault(place, _not_found(path, entry.path), not_found=True)
-        folder = not there or is_folder(path)
+        folder = there != "file"
         if not folder:
             strange = [key for key in ("dataset_config", "split_config") if getattr(entry, key)]
             strange += ["aux"] if path.suffix != JSONL and getattr(entry, "aux", None) else []
@@ -610,7 +609,7 @@ def resolved_store(ref: str, base: Path, *, existing: bool = True) -> str:
     kinds = f"a store is a prepared folder, a .jsonl file or {FILESYSTEM}FOLDER, on mounted disks"
     if "\0" in ref or name.startswith((FILESYSTEM, "filesystem+")):
         raise ConfigError(f"{short(ref)} is of an unknown kind; {kinds}")
-    path = tidied(joined(base, name))
+    path = path_of(absolute(joined(base, name)))
     if existing and not exists(path):  # Path.exists raises for some names
         raise DatasetNotFoundError(f"{short(ref)} {absent(path)}, looked for {path}")
     if path.is_file() and (plain or path.suffix != JSONL):
@@ -622,13 +621,14 @@ def _tidied(path: Path) -> Path:
     """Return the absolute path without `..` where that is the same folder; links keep their
     names.
     """
-    tidy = tidied(path)
-    same = ".." not in path.parts or (tidy.exists() and tidy.samefile(path))
-    return tidy if same else path.absolute()
+    if ".." not in path.parts:
+        return path.absolute()
+    tidy = Path(os.path.abspath(path))
+    return tidy if tidy.exists() and tidy.samefile(path) else path.absolute()
 
 
 def _not_found(path: Path, given: str) -> str:
-    text = f"{short(given)} {absent(path)}, looked for {tidied(path)}"
+    text = f"{short(given)} {absent(path)}, looked for {absolute(path)}"
     if given.startswith("~"):
         return f"{text}; ~ is not expanded, write ${{HOME}}{given[1:]}"
     if "$" in given:

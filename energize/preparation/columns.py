@@ -34,9 +34,8 @@ from energize.core.columns import Column
 from energize.core.description import described
 from energize.data import columns as on_disk
 from energize.data.columns import MOST_WORDS, ColumnIndex, StoredColumn
-from energize.data.files import os_errors_as
+from energize.data.files import os_errors_as, path_of
 from energize.data.nv_meta import read_info
-from energize.data.remote import path_of
 from energize.data.writing import NewFiles, writing
 from energize.errors import ConfigError, DataError, DatasetError, PrepareError, nearest
 from energize.preparation.scan import RawSample, Shard

@@ -31,9 +31,8 @@ import numpy as np
 import numpy.typing as npt
 
 from energize.core.checks import checked_whole
-from energize.data.files import exists, files_at
+from energize.data.files import exists, path_of
 from energize.data.nv_meta import META_FOLDER, ShardRecord, read_info, read_records
-from energize.data.remote import path_of
 from energize.data.stores import connected
 from energize.data.tar import checksums_path
 from energize.data.writing import NewFiles
@@ -193,8 +192,8 @@ class Job:
 
     def _made_of(self, task: int) -> str:
         """Return what decides what a task finds."""
-        files = files_at(self.root)
-        stamps = {name: files.stamp(str(self.root / name)) for name in self._names(task)}
+        found = {name: (self.root / name).stat() for name in self._names(task)}
+        stamps = {name: f"{stat.st_size} {stat.st_mtime_ns}" for name, stat in found.items()}
         return json.dumps({"format": _FORMAT, **self.options, **stamps})
 
     def _said(self, task: int) -> str | None:

@@ -33,8 +33,7 @@ from energize import (
 )
 from energize.cli.main import app
 from energize.compat.streaming import Stream
-from energize.data.files import is_url
-from energize.data.remote import path_of
+from energize.data.files import is_url, path_of
 from energize.data.stores import open_store
 from energize.preparation.index import prepare_jsonl
 from tests.support import remote_program
