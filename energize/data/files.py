@@ -60,7 +60,7 @@ _WHOLE = 64 * 1024 * 1024
 
 _MOST_OPEN = 128
 
-URL = re.compile(r"(?!file:)(?P<root>[a-z][a-z0-9+.-]*://(?P<host>[^/?#]*))(?P<key>.*)", re.S)
+URL = re.compile(r"(?!file:)(?P<root>[a-zA-Z][a-zA-Z0-9+.-]*://(?P<host>[^/?#]*))(?P<key>.*)", re.S)
 _PAUSE = 0.5
 
 _KINDS = {stat.S_IFDIR: "directory", stat.S_IFIFO: "named pipe", stat.S_IFSOCK: "socket"}
@@ -525,7 +525,7 @@ def again(call: Callable[[], T], path: AnyPath, failed: OSError | None = None) -
         tries += 1
         if failed.filename is None:
             failed.filename = _text(path)
-        if tries > 1 or failed.errno not in PASSING:
+        if tries > 1 or failed.errno not in PASSING or is_url(failed.filename):
             raise failed
         _log.warning("%s: %s; it is tried again", legible(_text(path)), failed.strerror)
         time.sleep(_PAUSE)

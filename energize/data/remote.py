@@ -31,6 +31,7 @@ from energize.errors import ConfigError, ShardError
 
 # Bytes of indices and other small files that a process keeps, as each is read whole.
 _KEPT = 64 * 1024 * 1024
+_HALF = re.compile(r"(s3|gs|az|abfss?|https?|hf|msc):/(?!/)")
 _PIECE = 8 * 1024 * 1024
 
 
@@ -44,6 +45,8 @@ def path_of(given: AnyPath) -> Path:
     RemotePath('s3://bucket/text/0.tar')
     """
     text = os.fspath(given)
+    if _HALF.match(text):
+        raise ConfigError(f"{text}: a Path makes one slash of two; give the text of a URL instead")
     if not is_url(text):
         return Path(text.removeprefix("file://") if text.startswith("file:///") else given)
     found = cast("re.Match[str]", URL.match(text))
