@@ -112,7 +112,10 @@ def main(
 @app.command()
 def schema(
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="Write to this file, not to the screen.")
+        Path | None,
+        typer.Option(
+            "--output", "-o", parser=path_of, help="Write to this file, not to the screen."
+        ),
     ] = None,
 ) -> None:
     """Print the JSON schema of metadataset files.

@@ -72,9 +72,10 @@ _FAULTS = (
     ("kind: Connect", errno.ECONNREFUSED, "there is no connection to its host; see to the network"),
     ("Timeout", errno.ETIMEDOUT, "there is no answer"),
 )  # fmt: skip
+_EXTRAS = ("remote", "hf", "msc")
 _KEYS = {
-    "gs": "GOOGLE_APPLICATION_CREDENTIALS",
-    "az": "AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY",
+    **dict.fromkeys(("gs", "gc"), "GOOGLE_APPLICATION_CREDENTIALS"),
+    **dict.fromkeys(("az", "ab"), "AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY"),
     "s3": "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE (with boto3)",
 }
 _SILENT = (errno.EHOSTUNREACH, errno.ECONNREFUSED, errno.ETIMEDOUT, errno.ENOKEY)
@@ -189,6 +190,7 @@ class _Fsspec:
         from fsspec.core import url_to_fs
 
         self._fs, _ = url_to_fs(url, use_listings_cache=False)
+        self._options = {"cache_type": "none"} if url.startswith("hf:") else {}
         self.delete = partial(asyncio.to_thread, self._fs.rm_file)
         self.holds = partial(asyncio.to_thread, self._fs.isdir)
         self.path = self._fs._strip_protocol
@@ -206,7 +208,8 @@ class _Fsspec:
             await asyncio.to_thread(self._fs.put_file, os.fspath(data), path)
 
     async def get(self, path: str, begin: int, end: int, tag: str) -> Any:
-        return await asyncio.to_thread(self._fs.cat_file, path, begin, end)
+        # The Hub's files would be read 5 MiB at a time.
+        return await asyncio.to_thread(self._fs.cat_file, path, begin, end, **self._options)
 
     async def listing(self, path: str, recursive: bool, most: int) -> list[tuple[str, Any]]:
         depth = {} if recursive else {"maxdepth": 1, "withdirs": True}
@@ -456,11 +459,9 @@ def _fault(error: Exception, url: str) -> OSError:
     region_said = f", {region[1]}" if region else ""
     for pattern, number, told in _FAULTS:
         if re.search(pattern, text):
-            keys = _KEYS.get(
-                url[:2].replace("ab", "az").replace("gc", "gs"), "those of its library"
-            )
-            told = told.format(code=code_said, region=region_said, keys=keys)
-            return OSError(number, told, shown(url))
+            keys = _KEYS.get(url[:2], "what its library needs")
+            said = told.format(code=code_said, region=region_said, keys=keys)
+            return OSError(number, said, shown(url))
     noise = r"Generic \w+ error: |HTTP error: |Error performing \w+ \S+ in \S+ - |\?\S+"
     line = re.sub(noise, "", str(error)).split("\n")[0]
     lasting = isinstance(error, ValueError | TypeError | AttributeError) or re.search(
