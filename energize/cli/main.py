@@ -163,7 +163,8 @@ def manifest(
 @app.command()
 def trust(
     folder: Annotated[
-        Path | None, typer.Argument(help="A prepared folder with code in its .nv-meta.")
+        Path | None,
+        typer.Argument(parser=path_of, help="A prepared folder with code in its .nv-meta."),
     ] = None,
     forgotten: Annotated[bool, typer.Option("--forget", help="Trust it no longer.")] = False,
 ) -> None:
