@@ -111,7 +111,10 @@ def main(
 @app.command()
 def schema(
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="Write to this file, not to the screen.")
+        Path | None,
+        typer.Option(
+            "--output", "-o", parser=path_of, help="Write to this file, not to the screen."
+        ),
     ] = None,
 ) -> None:
     """Print the JSON schema of metadataset files.
@@ -159,7 +162,8 @@ def manifest(
 @app.command()
 def trust(
     folder: Annotated[
-        Path | None, typer.Argument(help="A prepared folder with code in its .nv-meta.")
+        Path | None,
+        typer.Argument(parser=path_of, help="A prepared folder with code in its .nv-meta."),
     ] = None,
     forgotten: Annotated[bool, typer.Option("--forget", help="Trust it no longer.")] = False,
 ) -> None:

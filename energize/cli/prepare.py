@@ -423,7 +423,10 @@ def _ask_field_map(
 
 @takes("work", Work)
 def prepare_media(
-    path: Annotated[Path, typer.Argument(help="A prepared folder, or a plain one of files.")],
+    path: Annotated[
+        Path,
+        typer.Argument(parser=path_of, help="A prepared folder, or a plain one of files."),
+    ],
     work: Work,
 ) -> None:
     """Store width, height, duration and the like of all media, for stores to look up.

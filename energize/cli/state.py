@@ -61,7 +61,9 @@ StatePath = Annotated[
 def report(
     state: StatePath,
     run: Run,
-    mix: Annotated[Path | None, typer.Argument(metavar="MIX", help="What the run reads.")] = None,
+    mix: Annotated[
+        Path | None, typer.Argument(metavar="MIX", parser=path_of, help="What the run reads.")
+    ] = None,
     *,
     plot: Plot = None,
     as_json: AsJson = False,
@@ -139,7 +141,10 @@ def remap(
     run: Run,
     *,
     output: Annotated[
-        Path, typer.Option("--output", "-o", help="The file to write; in the format of STATE.")
+        Path,
+        typer.Option(
+            "--output", "-o", parser=path_of, help="The file to write; in the format of STATE."
+        ),
     ],
 ) -> None:
     """Write the state with which a run goes on in an edited mix, every source at its place.
@@ -167,7 +172,8 @@ def remap(
 @app.command("show")
 def show(
     files: Annotated[
-        list[Path], typer.Argument(metavar="IN...", help="Files, or folders of such.")
+        list[Path],
+        typer.Argument(metavar="IN...", parser=path_of, help="Files, or folders of such."),
     ],
 ) -> None:
     """Show what the saved states of a loader hold: where it stood, and over which dataset."""

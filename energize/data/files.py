@@ -37,6 +37,7 @@ K = TypeVar("K")
 T = TypeVar("T")
 
 AnyPath = str | os.PathLike[str]
+_HALF = re.compile(r"(s3|gs|az|abfss?|https?|hf|msc):/(?!/)")
 # A file, and where ranges of it start and stop; the whole file without any.
 Ranges = tuple[str, Sequence[int], Sequence[int]]
 
@@ -60,7 +61,7 @@ WHOLE = 64 * 1024 * 1024
 
 _MOST_OPEN = 128
 
-URL = re.compile(r"(?!file:)(?P<root>[a-z][a-z0-9+.-]*://(?P<host>[^/?#]*))(?P<key>.*)", re.S)
+URL = re.compile(r"(?!file:)(?P<root>[a-zA-Z][a-zA-Z0-9+.-]*://(?P<host>[^/?#]*))(?P<key>.*)", re.S)
 _PAUSE = 0.5
 
 _KINDS = {stat.S_IFDIR: "directory", stat.S_IFIFO: "named pipe", stat.S_IFSOCK: "socket"}
@@ -380,6 +381,8 @@ def path_of(given: AnyPath) -> Path:
         from energize.data.remote import remote_path
 
         return remote_path(text)
+    if _HALF.match(text):
+        raise ConfigError(f"{text}: a Path makes one slash of two; give the text of a URL instead")
     return Path(text.removeprefix("file://") if text.startswith("file:///") else given)
 
 
@@ -551,7 +554,7 @@ def again(call: Callable[[], T], path: AnyPath, failed: OSError | None = None) -
         tries += 1
         if failed.filename is None:
             failed.filename = _text(path)
-        if tries > 1 or failed.errno not in PASSING:
+        if tries > 1 or failed.errno not in PASSING or is_url(failed.filename):
             raise failed
         _log.warning("%s: %s; it is tried again", legible(_text(path)), failed.strerror)
         time.sleep(_PAUSE)

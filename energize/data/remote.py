@@ -139,6 +139,7 @@ class RemotePath(os.PathLike[str]):
     def write_bytes(self, data: bytes | Path) -> None:
         """Make an object of these bytes, or of those of a file of this machine."""
         fetching.write(str(self), data)
+        files()._stats.pop(str(self), None)
 
     def unlink(self, *, missing_ok: bool = False) -> None:
         with suppress(FileNotFoundError) if missing_ok else nullcontext():

@@ -27,6 +27,7 @@ from energize import (
     JsonlSource,
     ParquetSource,
     WebdatasetSource,
+    get_loader,
     get_train_dataset,
     prepare,
     write_shards,
@@ -35,6 +36,7 @@ from energize.cli.main import app
 from energize.compat.streaming import Stream
 from energize.data.files import is_url, path_of
 from energize.data.stores import open_store
+from energize.data.trust import trust
 from energize.preparation.index import prepare_jsonl
 from tests.support import remote_program
 from tests.support.loading import loader_of, take
@@ -72,6 +74,8 @@ def test_what_is_a_url_and_what_a_path():
     check_refusals({
         url: (partial(path_of, url), ConfigError, told)
         for url in ("s3://me:secret@b/a", "https://h/a?sig=secret", "https://h/a#b")
+    } | {
+        "one slash": (partial(path_of, Path("s3://b/a")), ConfigError, "give the text of a URL"),
     })  # fmt: skip
 
 
@@ -103,7 +107,7 @@ def mix_in(bucket: Path) -> Path:
         options = {"sample_type": "CaptioningSample", "workers": 1, "sqlite": True}
         prepare(bucket / name, split_ratios={"train": 1}, **options)
     file = bucket / "mixes" / "mix.yaml"
-    file.write_text(MIX)
+    file.write_bytes(MIX.encode())
     return file
 
 
@@ -206,6 +210,64 @@ def test_what_is_written_to_a_store_is_what_is_written_to_the_disk(tmp_path, mon
             assert (far / name).read_bytes() == (near / name).read_bytes(), name
         source = WebdatasetSource(f"{there}/web", checksums=True)
         assert source.column("n").values.tolist() == list(range(len(source)))
+
+
+@pytest.mark.jobs
+@pytest.mark.parametrize("scheme", ["http", "msc"])
+def test_what_lists_nothing_and_what_another_library_serves(tmp_path, monkeypatch, scheme):
+    """A plain web server; a folder of another library, written there by it."""
+    here = mix_in(tmp_path / "store" / "bucket")
+    with ExitStack() as stack:
+        if scheme == "http":
+            _, url = stack.enter_context(store(tmp_path, monkeypatch))
+            there = f"{url}/bucket/mixes/mix.yaml"
+        else:
+            provider = {"type": "file", "options": {"base_path": str(tmp_path / "msc")}}
+            config = tmp_path / "msc.json"
+            config.write_text(json.dumps({"profiles": {"disk": {"storage_provider": provider}}}))
+            monkeypatch.setenv("MSC_CONFIG", str(config))
+            monkeypatch.setenv("ENERGIZE_CACHE", str(tmp_path / "cache"))
+            (tmp_path / "msc").mkdir()
+            there = str(mix_in(path_of("msc://disk/a")))
+            assert (tmp_path / "msc" / "a" / "mixes" / "web" / ".nv-meta" / "split.yaml").is_file()
+        with loader_of(get_train_dataset(here, batch_size=4)) as plain:
+            whole = keys(take(plain, 30))
+            state = plain.state_dict()
+            more = keys(take(plain, 10))
+        with loader_of(get_train_dataset(there, batch_size=4), workers=2) as loader:
+            assert keys(take(loader, 30)) == whole
+        with loader_of(get_train_dataset(there, batch_size=4)) as loader:
+            loader.load_state_dict(state)
+            assert keys(take(loader, 10)) == more
+
+
+@pytest.mark.jobs
+def test_what_commands_write_is_written_to_a_store(tmp_path, monkeypatch):
+    here = mix_in(tmp_path / "store" / "bucket")
+    with store(tmp_path, monkeypatch) as (there, _):
+        mix, out = f"{there}/mixes/mix.yaml", tmp_path / "store" / "bucket" / "out"
+        with loader_of(get_train_dataset(here, batch_size=4)) as loader:
+            take(loader, 5)
+            path_of(f"{there}/s.json").write_bytes(json.dumps(loader.state_dict()).encode())
+        of = ["--batch-size", "4"]
+        for command in (
+            ["state", "remap", f"{there}/s.json", mix, "-o", f"{there}/out/r.json", *of],
+            ["report", f"{there}/out/r.json", mix, "--plot", f"{there}/out/a.svg", *of],
+            ["simulate", mix, "--steps", "20", "--plot", f"{there}/out/b.html", *of],
+            ["schema", "-o", f"{there}/out/schema.json"],
+            ["prepare-media", f"{there}/mixes/web", "--media-metadata-by-extension"],
+        ):
+            assert app(command, standalone_mode=False) is None, command
+        assert {each.name for each in out.iterdir()} == {"r.json", "a.svg", "b.html", "schema.json"}
+        web = open_store(f"{there}/mixes/web")
+        assert web.get_media_metadata("web0003.png").width == 8
+        listed = partial(
+            get_loader, get_train_dataset(mix, batch_size=4), quarantine=f"{there}/q.jsonl"
+        )
+        check_refusals({
+            "quarantine": (listed, ConfigError, "a store has none to append lines to"),
+            "trust": (partial(trust, f"{there}/mixes"), ConfigError, "code of a store is not run"),
+        })  # fmt: skip
 
 
 def run(tmp_path, mix, kind, world, workers, steps, job, saved="") -> list[list[str]]:
