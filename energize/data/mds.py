@@ -173,6 +173,11 @@ _DECODERS: Mapping[str, Decode] = {
     **dict.fromkeys(("list[jpeg]", "list[png]"), partial(_several, _image, 4)),
     **_SCALARS,
 }
+_UNDECODED: Mapping[str, Decode] = {
+    **dict.fromkeys(("jpeg", "png"), bytes),
+    **dict.fromkeys(("jpeg_array", "jpegarray"), partial(_several, bytes, 0)),
+    **dict.fromkeys(("list[jpeg]", "list[png]"), partial(_several, bytes, 4)),
+}
 _TEXTS: Mapping[str, Decode] = {
     "str": bytes.decode,
     "int": partial(_text_as, int),
@@ -216,13 +221,18 @@ class Layout(Loose):
             raise ValueError("nothing stands between columns: separator is text")
         return self
 
-    def decoder(self, where: str, *, allow_pickles: bool = False) -> DecodeSample:
-        """Return what decodes the samples of shards of this layout.
+    def decoder(
+        self, where: str, *, allow_pickles: bool = False, images: bool = True
+    ) -> DecodeSample:
+        """Return what decodes the samples of shards of this layout; without `images`, but for these
+        where they are files.
 
         Raise `DatasetError` for an unknown encoding.
         """
         named = zip(self.column_names, self.column_encodings, strict=True)
         known = _DECODERS if self.format == "mds" else _TEXTS
+        if known is _DECODERS and not images:
+            known = {**_DECODERS, **_UNDECODED}
         decoders = {
             name: _column_decoder(encoding, f"{where}: column {name!r}", known, allow_pickles)
             for name, encoding in (self.columns or dict(named)).items()
@@ -428,7 +438,8 @@ class MdsSource(ShardedSource[dict[str, Any]]):
     A sample is a new dict of its columns by name. Of MDS shards, columns of the encodings jpeg, png
     and pil become Pillow images, loaded, those of jpeg_array and list[...] lists of them. ndarray
     columns become writable arrays, the others Python's or numpy's scalars, str, bytes and values of
-    JSON. Pickles are refused, unless `allow_pickles`: they can run any program.
+    JSON. Without `decode_images`, jpeg and png stay the bytes of files. Pickles are refused, unless
+    `allow_pickles`: they can run any program.
 
     Opening reads `index.json` only. Shards are read where they lie. Of one that is there only
     compressed, with br, bz2, gz, snappy or zstd (which needs `energize[mds]`), the files are
@@ -449,6 +460,7 @@ class MdsSource(ShardedSource[dict[str, Any]]):
     split: str
     validate_hash: str | None
     allow_pickles: bool
+    decode_images: bool
     entries: tuple[MdsShard, ...]
 
     @own_errors
@@ -459,6 +471,7 @@ class MdsSource(ShardedSource[dict[str, Any]]):
         split: str = "",
         validate_hash: str | None = None,
         allow_pickles: bool = False,
+        decode_images: bool = True,
         seed: int = 0,
         occurrence: int = 0,
     ) -> None:
@@ -470,6 +483,7 @@ class MdsSource(ShardedSource[dict[str, Any]]):
             seed=seed,
             occurrence=occurrence,
             allow_pickles=allow_pickles,
+            decode_images=decode_images,
         )
         _ = self._decoders  # unknown encodings are found now
         if validate_hash is not None:
@@ -642,7 +656,9 @@ class MdsSource(ShardedSource[dict[str, Any]]):
         shown = [str(shard.layout) for shard in self.entries]
         different = {text: shard.layout for text, shard in zip(shown, self.entries, strict=True)}
         known = {
-            text: layout.decoder(self._folder, allow_pickles=self.allow_pickles)
+            text: layout.decoder(
+                self._folder, allow_pickles=self.allow_pickles, images=self.decode_images
+            )
             for text, layout in different.items()
         }
         return [known[text] for text in shown]

@@ -45,13 +45,15 @@ Row = dict[str, Any]
 
 _ROWS_AT_ONCE = 4096
 
+_FORMATS = {".arrow": "a stream of Arrow"}
+
 # Rows of Parquet between two looks at how much they are: of a few bytes each may be a long word.
 _ROWS_DECODED = 256
 
 # Bytes searched for ends of lines at once.
 _AT_ONCE = 64 * 1024 * 1024
 
-_EXTRA, _PARQUET = "energize[hf]", "reading Parquet files"
+_EXTRA, _PARQUET, _ARROW = "energize[hf]", "reading Parquet files", "reading Arrow files"
 
 _CACHED_BYTES = 256 * 1024 * 1024
 
@@ -184,7 +186,7 @@ class JsonSource(RowFiles):
     """The rows of JSON files: one object per line, or a file that is one array of objects.
 
     `files` is a path, a pattern, or a list of them. Opening passes over the files once to find the
-    lines, and keeps 16 bytes for each; a row is then read alone. Empty lines are left out. A file
+    lines, and keeps 24 bytes for each; a row is then read alone. Empty lines are left out. A file
     that is one array is parsed and kept whole.
 
     Raise `DatasetNotFoundError` for a path without a file, and `ShardError` for a file that is
@@ -212,7 +214,9 @@ class JsonSource(RowFiles):
     @cached_property
     @own_errors
     def _lines(self) -> list[Int64Array | list[Any]]:
-        """Of each file the first byte of each line and the byte after it, or its parsed rows."""
+        """Of each file the first byte of each line, the byte after it and its number, counted from
+        1; or its parsed rows.
+        """
         return [self._looked_through(str(path)) for path in self.files]
 
     def _looked_through(self, path: str) -> Int64Array | list[Any]:
@@ -231,10 +235,16 @@ class JsonSource(RowFiles):
             part = np.frombuffer(files.read(path, start, min(start + _AT_ONCE, size)), np.uint8)
             ends.append(np.flatnonzero(part == ord("\n")) + start)
         cuts = np.concatenate([*ends, np.array([size])])
-        bounds = np.stack([cuts[:-1] + 1, cuts[1:]], axis=1)
+        bounds = np.stack([cuts[:-1] + 1, cuts[1:], np.arange(1, len(cuts))], axis=1)
         # One byte is a carriage return at most.
-        lines: Int64Array = bounds[np.diff(bounds)[:, 0] > 1]
+        lines: Int64Array = bounds[bounds[:, 1] - bounds[:, 0] > 1]
         return lines
+
+    def _where(self, shard: int, number: int) -> str:
+        lines = self._lines[shard]
+        if isinstance(lines, list):
+            return super()._where(shard, number)
+        return f"{self.files[shard]}, line {lines[number, 2]}"
 
     def _read_shard(self, shard: int, rows: list[int]) -> list[Row | Failed]:
         lines = self._lines[shard]
@@ -243,7 +253,7 @@ class JsonSource(RowFiles):
             # Copies, so that who changes a row does not change what others are given.
             found = map(lines.__getitem__, rows)
             return copy.deepcopy(list(map(_checked_row, found, places)))
-        starts, stops = lines[rows].T.tolist()
+        starts, stops, _ = lines[rows].T.tolist()
         texts = self._reader.read_ranges(self.shards[shard], starts, stops)
         return [parsed_row(text, place) for text, place in zip(texts, places, strict=True)]
 
@@ -366,6 +376,50 @@ class ParquetSource(RowFiles):
         return Recent(_CACHED_BYTES, lambda table: int(table.nbytes))
 
 
+class ArrowSource(RowFiles):
+    """The rows of files of Arrow, as `save_to_disk` of Hugging Face's datasets writes them: streams
+    of record batches. They are mapped into memory, so that opening reads no row.
+
+    Raise `DatasetNotFoundError` for a path without a file, `ShardError` for a file that is no such
+    stream, and `ConfigError` if pyarrow is missing, or for a URL.
+    """
+
+    @own_errors
+    def __init__(
+        self, files: DataFiles, *, name: str = "", seed: int = 0, occurrence: int = 0
+    ) -> None:
+        found = data_files(files, "ArrowSource")
+        if is_url(found[0]):
+            raise ConfigError(f"{found[0]} is mapped into memory, for which it is on a disk")
+        self._freeze(files=found, given_name=name, seed=seed, occurrence=occurrence)
+
+    @cached_property
+    def counts(self) -> tuple[int, ...]:  # type: ignore[override]
+        return tuple(table.num_rows for table in self._tables)
+
+    @cached_property
+    def column_names(self) -> tuple[str, ...]:
+        """The columns of the first file."""
+        return tuple(self._tables[0].column_names)
+
+    def _values(self, name: str) -> list[Any]:
+        return [each for table in self._tables for each in table.column(name).to_pylist()]
+
+    def _read_shard(self, shard: int, rows: list[int]) -> list[Row | Failed]:
+        table = self._tables[shard]
+        with _reading(self.files[shard]):
+            return [table.slice(row, 1).to_pylist()[0] for row in rows]
+
+    @cached_property
+    def _tables(self) -> list[Any]:
+        return [self._table(path) for path in self.files]
+
+    def _table(self, path: Path) -> Any:
+        arrow = optional_module("pyarrow", _EXTRA, _ARROW)
+        with _reading(path):
+            return arrow.ipc.open_stream(arrow.memory_map(str(path))).read_all()
+
+
 @contextmanager
 def _reading(path: Path, what: str = "") -> Iterator[None]:
     try:
@@ -375,6 +429,7 @@ def _reading(path: Path, what: str = "") -> Iterator[None]:
     except _BAD_BYTES as error:
         if isinstance(error, EnergizeError) or (isinstance(error, OSError) and error.errno):
             raise  # of the disk, not of the file
+        form = _FORMATS.get(path.suffix, "Parquet")
         raise ShardError(
-            f"{path} cannot be read as Parquet: {what}{error}. Write the file again"
+            f"{path} cannot be read as {form}: {what}{error}. Write the file again"
         ) from error

@@ -83,7 +83,10 @@ Encoders = Encoder[T_batch] | Mapping[type[Any], Encoder[T_batch]]
 """One task encoder for all samples, or one for each sample type."""
 
 _ENTRY = TypeAdapter(Folder)
-_SETTINGS = ("dataset_config", "split_config", "subflavors", "subset", "sample_weight")
+_SETTINGS = (
+    *("dataset_config", "split_config", "subflavors", "subset", "sample_weight"),
+    *("sample_type", "field_map", "image_folder", "strict"),
+)
 _BY_QUOTA = (
     "says in which order a dataset is read, but here a quota does: each pass over it is in a "
     "random order of its own"

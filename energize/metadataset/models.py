@@ -346,11 +346,34 @@ class _Property(_Weighed):
         return self
 
 
-class Folder(_Read, _Property):
-    """A prepared folder, a file of JSON lines, or another metadataset."""
+class TypeName(Keys):
+    """A type of samples by its module and its name."""
 
-    path: Annotated[Text, Expected("text: a prepared folder, a .jsonl file or a metadataset .yaml")]
+    module: Text = Field(alias="__module__")
+    class_: Text = Field(alias="__class__")
+
+
+SampleTypeName = Annotated[
+    Annotated[Text, AfterValidator(lambda name: (ENERGIZE, name))]
+    | Annotated[TypeName, AfterValidator(lambda kind: (kind.module, kind.class_))]
+    | SkipJsonSchema[type[Any]],
+    Expected("the name of a sample type, or a mapping with '__module__' and '__class__'"),
+]
+
+
+class Folder(_Read, _Property):
+    """A folder of samples, prepared or loose, a file of rows, or another metadataset. `sample_type`
+    and `field_map` say what its samples are, where the folder does not, or otherwise than it does.
+    """
+
+    path: Annotated[
+        Text, Expected("text: a folder of samples, a .jsonl file or a metadataset .yaml")
+    ]
     aux: References | None = None
+    sample_type: SampleTypeName | None = None
+    field_map: dict[str, Text] | None = None
+    image_folder: Text | None = None
+    strict: bool = False
 
 
 class Join(_Read, _Property):

@@ -58,6 +58,7 @@ from energize.metadataset.nodes import (
 from energize.order.quota import Quota
 from energize.order.stages import Stage, StagePlan
 from energize.order.timeline import WEIGHTLESS
+from energize.preparation.loose import FILES, Told
 from energize.task.encoder import Level
 
 DEFAULT = "default"
@@ -72,6 +73,8 @@ _OF_BLENDS = {"scheme": None, "block_size": None, "stop": None, "temperature": 1
 """Keys of blends by weights that are options of `BlendDataset`, and what they are left out."""
 _OF_ENTRIES = ("min_share", "max_share", "max_epochs")
 _INHERITED = ("scheme", "block_size", "stop", "unit")
+_OF_SAMPLES = ("sample_type", "field_map", "image_folder", "strict")
+"""What an entry says of samples beside what their folder says."""
 _OF_JOINS = ("shuffle_over_epochs_multiplier", "subset", "sample_weight")
 """What is said of a join as a whole, and of none of its parts."""
 
@@ -260,7 +263,11 @@ class _Resolver:
         if isinstance(keys, Folder):
             place = file.text.place((*path, "path"))
             aux = self._stores(file, keys, path)
-            node = self.follow(file.file.parent / keys.path, keys, outer, place, aux)
+            base = file.file.parent
+            if keys.image_folder is not None:
+                images = {"image_folder": str(joined(base, keys.image_folder))}
+                keys = keys.model_copy(update=images)
+            node = self.follow(base / keys.path, keys, outer, place, aux)
         elif isinstance(keys, Join):
             node = self._joined(file, keys, path, outer)
         else:
@@ -358,16 +365,19 @@ class _Resolver:
         folder = not there or is_folder(path)
         if not folder:
             strange = [key for key in ("dataset_config", "split_config") if getattr(entry, key)]
-            strange += ["aux"] if path.suffix != JSONL and getattr(entry, "aux", None) else []
+            if path.suffix not in FILES:
+                strange += [key for key in _OF_SAMPLES if getattr(entry, key, None)]
+            strange += ["aux"] if path.suffix not in FILES and getattr(entry, "aux", None) else []
             if strange:
                 told = f"{strange[0]} is for prepared folders, and {short(entry.path)} is none"
                 return self.fault(place, f"{told}; remove it")
-        if folder or path.suffix == JSONL:
+        if folder or path.suffix in FILES:
             self.weighs |= inner.leaf.sample_weight is not None
-            return replace(inner.leaf, path=_tidied(path), place=place, aux=aux or {})
+            said = Told(**{name: getattr(entry, name, None) for name in _OF_SAMPLES})
+            return replace(inner.leaf, path=_tidied(path), place=place, aux=aux or {}, told=said)
         if path.suffix not in _SUFFIXES:
             hint = f"; {STAGE_FILE}" if path.suffix == ".toml" else in_place_of(path)
-            text = "expected a prepared folder, a .jsonl file or a metadataset .yaml"
+            text = "expected a folder of samples, a .jsonl file or a metadataset .yaml"
             return self.fault(place, f"{text}; got {short(entry.path)}{hint}")
         self._check_relative(entry, place)
         key = path.resolve()

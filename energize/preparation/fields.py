@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping
 from contextlib import suppress
 from itertools import islice
 from pathlib import Path
+from typing import Protocol
 
 from energize.core.samples import METADATA, SAMPLE_TYPES, CrudeSample, required_fields, type_fields
 from energize.data.nv_meta import CRUDE, DatasetConfig
@@ -22,6 +23,7 @@ _MODULE = "megatron.energon"
 _COMPARED = 100
 """How many samples are looked into for the keys of a field map."""
 _USUAL: Mapping[str, tuple[str, ...]] = {
+    "ConversationSample": (),
     "MultiChoiceVQASample": ("choices",),
     "VQASample": ("answers",),
     "CaptioningSample": (),
@@ -30,6 +32,13 @@ _USUAL: Mapping[str, tuple[str, ...]] = {
     "TextSample": (),
 }
 """The usual types; and fields without which samples are of another, though they may be missing."""
+
+
+class Look(Protocol):
+    """The parts that samples have, and the keys of their `json` part."""
+
+    parts: tuple[str, ...]
+    json_keys: tuple[str, ...]
 
 
 class FirstLook:
@@ -146,10 +155,11 @@ def choose_config(
                 f"nothing says which part holds the {name!r} of a {sample_type}; give a field map "
                 f"(--field-map). {found}{keys}"
             )
-    return DatasetConfig(_MODULE, sample_type, chosen)
+    module = "energize" if sample_type == "ConversationSample" else _MODULE
+    return DatasetConfig(module, sample_type, chosen)
 
 
-def propose_field_map(sample_type: str, look: FirstLook) -> dict[str, str]:
+def propose_field_map(sample_type: str, look: Look) -> dict[str, str]:
     """Return for each field the parts that usually hold it, as far as there are any."""
     proposed: dict[str, str] = {}
     usual = {} if sample_type == CRUDE else default_field_map(SAMPLE_TYPES[sample_type])
@@ -162,7 +172,7 @@ def propose_field_map(sample_type: str, look: FirstLook) -> dict[str, str]:
     return proposed
 
 
-def propose_sample_type(look: FirstLook) -> str:
+def propose_sample_type(look: Look) -> str:
     """Return the first of the usual sample types for whose fields there is something."""
     for name, telling in _USUAL.items():
         wanted = {field for field, needed in sample_fields(name).items() if needed} | set(telling)
