@@ -78,17 +78,12 @@ def checked_turns(given: Any, images: int, videos: int) -> list[Turn]:
     turns = [_turn(each, number) for number, each in enumerate(given)]
     places = places_of(turns)
     for what, count in ((IMAGE, images), (VIDEO, videos)):
-        found = [place for place in places if place.what == what]
-        kind = what[1:-1]
-        if len(found) > count:
+        found = [place.turn for place in places if place.what == what]
+        if len(found) != count:
             raise DataError(
-                f"turn {found[count].turn} has the placeholder {what} number {count + 1}, and the "
-                f"sample has {count} {kind}s: name the {kind}, or take the placeholder out"
-            )
-        if len(found) < count:
-            raise DataError(
-                f"the sample has {count} {kind}s, and its turns {len(found)} placeholders {what}: "
-                f"write {what} into a turn where each {kind} is, or take the {kind} out"
+                f"the sample has {count} {what[1:-1]}s, and its turns have {len(found)} "
+                f"placeholders {what}, in the turns {found}: there has to be one for each, where "
+                "it is meant"
             )
     return turns
 

@@ -14,7 +14,7 @@ from decimal import Decimal
 from functools import cached_property, partial
 from itertools import accumulate, pairwise
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self, TypeAlias
+from typing import Annotated, Any, ClassVar, Literal, Self, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -174,6 +174,7 @@ _DECODERS: Mapping[str, Decode] = {
     **_SCALARS,
 }
 _UNDECODED: Mapping[str, Decode] = {
+    **_DECODERS,
     **dict.fromkeys(("jpeg", "png"), bytes),
     **dict.fromkeys(("jpeg_array", "jpegarray"), partial(_several, bytes, 0)),
     **dict.fromkeys(("list[jpeg]", "list[png]"), partial(_several, bytes, 4)),
@@ -230,9 +231,7 @@ class Layout(Loose):
         Raise `DatasetError` for an unknown encoding.
         """
         named = zip(self.column_names, self.column_encodings, strict=True)
-        known = _DECODERS if self.format == "mds" else _TEXTS
-        if known is _DECODERS and not images:
-            known = {**_DECODERS, **_UNDECODED}
+        known = _TEXTS if self.format != "mds" else _DECODERS if images else _UNDECODED
         decoders = {
             name: _column_decoder(encoding, f"{where}: column {name!r}", known, allow_pickles)
             for name, encoding in (self.columns or dict(named)).items()
@@ -438,8 +437,7 @@ class MdsSource(ShardedSource[dict[str, Any]]):
     A sample is a new dict of its columns by name. Of MDS shards, columns of the encodings jpeg, png
     and pil become Pillow images, loaded, those of jpeg_array and list[...] lists of them. ndarray
     columns become writable arrays, the others Python's or numpy's scalars, str, bytes and values of
-    JSON. Without `decode_images`, jpeg and png stay the bytes of files. Pickles are refused, unless
-    `allow_pickles`: they can run any program.
+    JSON. Pickles are refused, unless `allow_pickles`: they can run any program.
 
     Opening reads `index.json` only. Shards are read where they lie. Of one that is there only
     compressed, with br, bz2, gz, snappy or zstd (which needs `energize[mds]`), the files are
@@ -460,8 +458,8 @@ class MdsSource(ShardedSource[dict[str, Any]]):
     split: str
     validate_hash: str | None
     allow_pickles: bool
-    decode_images: bool
     entries: tuple[MdsShard, ...]
+    _images: ClassVar[bool] = True
 
     @own_errors
     def __init__(
@@ -471,7 +469,6 @@ class MdsSource(ShardedSource[dict[str, Any]]):
         split: str = "",
         validate_hash: str | None = None,
         allow_pickles: bool = False,
-        decode_images: bool = True,
         seed: int = 0,
         occurrence: int = 0,
     ) -> None:
@@ -483,7 +480,6 @@ class MdsSource(ShardedSource[dict[str, Any]]):
             seed=seed,
             occurrence=occurrence,
             allow_pickles=allow_pickles,
-            decode_images=decode_images,
         )
         _ = self._decoders  # unknown encodings are found now
         if validate_hash is not None:
@@ -657,7 +653,7 @@ class MdsSource(ShardedSource[dict[str, Any]]):
         different = {text: shard.layout for text, shard in zip(shown, self.entries, strict=True)}
         known = {
             text: layout.decoder(
-                self._folder, allow_pickles=self.allow_pickles, images=self.decode_images
+                self._folder, allow_pickles=self.allow_pickles, images=self._images
             )
             for text, layout in different.items()
         }
@@ -675,3 +671,9 @@ class MdsSource(ShardedSource[dict[str, Any]]):
     def _looked_at(self) -> set[str | int]:
         """The files, and the shards, that were compared with the index."""
         return set()
+
+
+class MdsFiles(MdsSource):
+    """The same samples, in which images are the bytes of files where they were written as files."""
+
+    _images = False

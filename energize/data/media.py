@@ -42,7 +42,7 @@ class MediaMetadataType(StrEnum):
     AV = "av"
 
 
-_BY_EXTENSION = {
+BY_EXTENSION = {
     extension: kind
     for kind, extensions in (
         (MediaMetadataType.IMAGE, "bmp gif ico j2k jp2 jpx jpeg jpg png tif tiff webp"),
@@ -50,6 +50,7 @@ _BY_EXTENSION = {
     )
     for extension in extensions.split()
 }
+"""The kinds of media by the extensions of their files."""
 _IMAGE_STARTS = (
     b"\xff\xd8\xff",
     b"\x89PNG\r\n\x1a\n",
@@ -89,7 +90,7 @@ def kind_by_name(name: str) -> MediaMetadataType | None:
     >>> kind_by_name("photos/1.meta.JPG").value, kind_by_name("1.json")
     ('image', None)
     """
-    return _BY_EXTENSION.get(PurePosixPath(name).suffix[1:].lower())
+    return BY_EXTENSION.get(PurePosixPath(name).suffix[1:].lower())
 
 
 def kind_by_start(head: bytes) -> MediaMetadataType | None:

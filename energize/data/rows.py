@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import copy
 import glob
+import json
 import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
@@ -129,12 +129,9 @@ def _matching(pattern: str, owner: str) -> list[Path]:
 def parsed_row(text: bytes, where: str) -> Row | Failed:
     """Return the object that a text of JSON is; a `Failed` with a `DataError` for anything else."""
     try:
-        return _checked_row(load_json(text), where)
+        value = load_json(text)
     except (DataError, ValueError, RecursionError) as error:
         return Failed(DataError(f"not JSON: {error}: {text[:80]!r}"), where)
-
-
-def _checked_row(value: Any, where: str) -> Row | Failed:
     if isinstance(value, dict):
         return value
     return Failed(DataError(f"a row is a JSON object, found {value!r:.80}"), where)
@@ -149,6 +146,13 @@ class RowFiles(FieldSource[Row], ShardedSource[Row]):
 
     files: tuple[Path, ...]
     given_name: str
+
+    @own_errors
+    def __init__(
+        self, files: DataFiles, *, name: str = "", seed: int = 0, occurrence: int = 0
+    ) -> None:
+        found = data_files(files, type(self).__name__)
+        self._freeze(files=found, given_name=name, seed=seed, occurrence=occurrence)
 
     @property
     def shards(self) -> tuple[str, ...]:  # type: ignore[override]
@@ -187,7 +191,7 @@ class JsonSource(RowFiles):
 
     `files` is a path, a pattern, or a list of them. Opening passes over the files once to find the
     lines, and keeps 24 bytes for each; a row is then read alone. Empty lines are left out. A file
-    that is one array is parsed and kept whole.
+    that is one array is parsed whole, and kept as lines.
 
     Raise `DatasetNotFoundError` for a path without a file, and `ShardError` for a file that is
     compressed, or an array that is not JSON. A line that is not an object is a `Failed` with a
@@ -200,33 +204,25 @@ class JsonSource(RowFiles):
     [{'text': 'a'}, {'text': 'b'}]
     """
 
-    @own_errors
-    def __init__(
-        self, files: DataFiles, *, name: str = "", seed: int = 0, occurrence: int = 0
-    ) -> None:
-        found = data_files(files, "JsonSource")
-        self._freeze(files=found, given_name=name, seed=seed, occurrence=occurrence)
-
     @cached_property
     def counts(self) -> tuple[int, ...]:  # type: ignore[override]
         return tuple(map(len, self._lines))
 
     @cached_property
     @own_errors
-    def _lines(self) -> list[Int64Array | list[Any]]:
+    def _lines(self) -> list[Int64Array | list[bytes]]:
         """Of each file the first byte of each line, the byte after it and its number, counted from
-        1; or its parsed rows.
+        1; or its lines.
         """
         return [self._looked_through(str(path)) for path in self.files]
 
-    def _looked_through(self, path: str) -> Int64Array | list[Any]:
+    def _looked_through(self, path: str) -> Int64Array | list[bytes]:
         files, size = self._reader, self._reader.size(path)
         head = files.read(path, 0, min(4096, size))
         check_unpacked(head, path)
         if head.lstrip()[:1] == b"[":
             try:
-                rows: list[Any] = parse_json(files.read(path))
-                return rows
+                return [json.dumps(row).encode() for row in parse_json(files.read(path))]
             except (ValueError, RecursionError) as error:
                 what = "begins as a JSON array and is not one"
                 raise ShardError(f"{path} {what}: {error}") from error
@@ -250,11 +246,10 @@ class JsonSource(RowFiles):
         lines = self._lines[shard]
         places = [self._where(shard, row) for row in rows]
         if isinstance(lines, list):
-            # Copies, so that who changes a row does not change what others are given.
-            found = map(lines.__getitem__, rows)
-            return copy.deepcopy(list(map(_checked_row, found, places)))
-        starts, stops, _ = lines[rows].T.tolist()
-        texts = self._reader.read_ranges(self.shards[shard], starts, stops)
+            texts: Iterable[bytes] = map(lines.__getitem__, rows)
+        else:
+            starts, stops, _ = lines[rows].T.tolist()
+            texts = self._reader.read_ranges(self.shards[shard], starts, stops)
         return [parsed_row(text, place) for text, place in zip(texts, places, strict=True)]
 
 
@@ -381,17 +376,8 @@ class ArrowSource(RowFiles):
     of record batches. They are mapped into memory, so that opening reads no row.
 
     Raise `DatasetNotFoundError` for a path without a file, `ShardError` for a file that is no such
-    stream, and `ConfigError` if pyarrow is missing, or for a URL.
+    stream, and `ConfigError` if pyarrow is missing.
     """
-
-    @own_errors
-    def __init__(
-        self, files: DataFiles, *, name: str = "", seed: int = 0, occurrence: int = 0
-    ) -> None:
-        found = data_files(files, "ArrowSource")
-        if is_url(found[0]):
-            raise ConfigError(f"{found[0]} is mapped into memory, for which it is on a disk")
-        self._freeze(files=found, given_name=name, seed=seed, occurrence=occurrence)
 
     @cached_property
     def counts(self) -> tuple[int, ...]:  # type: ignore[override]
@@ -417,7 +403,8 @@ class ArrowSource(RowFiles):
     def _table(self, path: Path) -> Any:
         arrow = optional_module("pyarrow", _EXTRA, _ARROW)
         with _reading(path):
-            return arrow.ipc.open_stream(arrow.memory_map(str(path))).read_all()
+            mapped = arrow.memory_map(self._reader.local(str(path)))
+            return arrow.ipc.open_stream(mapped).read_all()
 
 
 @contextmanager

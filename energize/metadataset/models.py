@@ -34,6 +34,7 @@ from energize.core import limits
 from energize.core.costs import ItemCost
 from energize.core.validation import KeyPath, Model, faults, short
 from energize.data.join import NONMATCH
+from energize.data.nv_meta import TypeName
 from energize.data.remote import path_of
 from energize.data.source import Subset
 from energize.datasets.quota import SAMPLING_METHODS
@@ -346,16 +347,9 @@ class _Property(_Weighed):
         return self
 
 
-class TypeName(Keys):
-    """A type of samples by its module and its name."""
-
-    module: Text = Field(alias="__module__")
-    class_: Text = Field(alias="__class__")
-
-
 SampleTypeName = Annotated[
     Annotated[Text, AfterValidator(lambda name: (ENERGIZE, name))]
-    | Annotated[TypeName, AfterValidator(lambda kind: (kind.module, kind.class_))]
+    | Annotated[TypeName, AfterValidator(lambda kind: (kind.module, kind.name))]
     | SkipJsonSchema[type[Any]],
     Expected("the name of a sample type, or a mapping with '__module__' and '__class__'"),
 ]

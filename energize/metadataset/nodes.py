@@ -25,7 +25,6 @@ from energize.errors import (
     DatasetError,
     EnergizeError,
     MetadatasetError,
-    NotPreparedError,
     UntrustedCodeError,
     WeightError,
     nearest,
@@ -91,7 +90,7 @@ class Leaf:
             if not self.is_jsonl:
                 name = self.dataset_config or "dataset.yaml"
                 config = read_dataset_yaml(self.path, name, code=True)
-            return self.told.config(config)
+            return self.told.config(config, self.told.field_map)
         except EnergizeError as error:
             raise noted(error, self.place) from error
 
@@ -110,7 +109,7 @@ class Leaf:
         """Whether it is a prepared file of JSON lines, which has no split parts and no
         dataset.yaml.
         """
-        return self.path.suffix == JSONL and not self.path.is_dir() and self.loose is None
+        return self.path.suffix == JSONL and not (self.path.is_dir() or is_loose(self.path))
 
     @property
     def split_file(self) -> str | None:
@@ -126,12 +125,12 @@ class Leaf:
     @cached_property
     def sample_type(self) -> type[Any]:
         """The type of samples that it names."""
-        config, asked = self.config, self.told.sample_type
-        if isinstance(asked, type):
-            return asked
-        if config.sample_class == CRUDE:
-            return CrudeSample
+        config = self.config
         try:
+            if self.told.kind is not None:
+                return self.told.kind
+            if config.sample_class == CRUDE:
+                return CrudeSample
             if config.factory is None:
                 return sample_type_named(config.sample_module, config.sample_class)
             given = config.factory.get("sample_type")
@@ -158,15 +157,8 @@ class Leaf:
         except EnergizeError as error:
             raise noted(error, self.place) from error
 
-    def _whole(
-        self, seed: int, checksums: bool
-    ) -> WebdatasetSource | JsonlSource | LooseSource | JoinedSource:
-        if self.loose is not None:
-            if checksums:
-                raise NotPreparedError(
-                    f"{self.path} has no checksums, as nobody prepared it: leave checksums out, or "
-                    "write shards of it"
-                )
+    def _whole(self, seed: int, checksums: bool) -> LeafSource:
+        if self.loose is not None and not checksums:
             return self.loose.source.reseeded(seed)
         if self.is_jsonl:
             return JsonlSource(self.path, checksums=checksums, seed=seed)
@@ -293,12 +285,6 @@ class JoinedLeaf(Leaf):
         return cast("Callable[..., Any]", found)
 
     def _whole(self, seed: int, checksums: bool) -> JoinedSource:
-        for part in self.parts:
-            if part.leaf.loose is not None:
-                raise NotPreparedError(
-                    f"{part.leaf.path}: what is joined are prepared folders, and this is none; "
-                    "write shards of it, then: energize prepare"
-                )
         parts = [cast("WebdatasetSource", p.leaf.source(checksums=checksums)) for p in self.parts]
         nonmatch = [each.nonmatch for each in self.parts[1:]]
         return JoinedSource(*parts, nonmatch=nonmatch, cache=self.cache, seed=seed)

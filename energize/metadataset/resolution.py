@@ -58,7 +58,7 @@ from energize.metadataset.nodes import (
 from energize.order.quota import Quota
 from energize.order.stages import Stage, StagePlan
 from energize.order.timeline import WEIGHTLESS
-from energize.preparation.loose import FILES, Told
+from energize.preparation.loose import FILES, Told, is_loose
 from energize.task.encoder import Level
 
 DEFAULT = "default"
@@ -331,7 +331,7 @@ class _Resolver:
             }
             given = entry.model_copy(update=configs)
             leaf = self.follow(joined(file.file.parent, entry.path), given, around, at)
-            if isinstance(leaf, Leaf) and not leaf.is_jsonl:
+            if isinstance(leaf, Leaf) and not (leaf.is_jsonl or is_loose(leaf.path)):
                 named = name if isinstance(name, str) else None
                 parts.append(JoinedPart(leaf, entry.nonmatch, named))
             elif leaf is not None:

@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 from contextlib import suppress
 from itertools import islice
 from pathlib import Path
-from typing import Protocol
+from typing import Any
 
 from energize.core.samples import METADATA, SAMPLE_TYPES, CrudeSample, required_fields, type_fields
 from energize.data.nv_meta import CRUDE, DatasetConfig
@@ -32,13 +32,6 @@ _USUAL: Mapping[str, tuple[str, ...]] = {
     "TextSample": (),
 }
 """The usual types; and fields without which samples are of another, though they may be missing."""
-
-
-class Look(Protocol):
-    """The parts that samples have, and the keys of their `json` part."""
-
-    parts: tuple[str, ...]
-    json_keys: tuple[str, ...]
 
 
 class FirstLook:
@@ -159,7 +152,7 @@ def choose_config(
     return DatasetConfig(module, sample_type, chosen)
 
 
-def propose_field_map(sample_type: str, look: Look) -> dict[str, str]:
+def propose_field_map(sample_type: str, look: Any) -> dict[str, str]:
     """Return for each field the parts that usually hold it, as far as there are any."""
     proposed: dict[str, str] = {}
     usual = {} if sample_type == CRUDE else default_field_map(SAMPLE_TYPES[sample_type])
@@ -172,11 +165,14 @@ def propose_field_map(sample_type: str, look: Look) -> dict[str, str]:
     return proposed
 
 
-def propose_sample_type(look: Look) -> str:
-    """Return the first of the usual sample types for whose fields there is something."""
+def propose_sample_type(look: Any, given: Collection[str] = ()) -> str:
+    """Return the first of the usual sample types that has the fields `given`, and for whose others
+    there is something.
+    """
     for name, telling in _USUAL.items():
-        wanted = {field for field, needed in sample_fields(name).items() if needed} | set(telling)
-        if wanted <= propose_field_map(name, look).keys():
+        fields = sample_fields(name)
+        wanted = {field for field, needed in fields.items() if needed} | set(telling)
+        if set(given) <= fields.keys() and wanted <= {*propose_field_map(name, look), *given}:
             return name
     return CRUDE
 
