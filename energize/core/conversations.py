@@ -13,6 +13,7 @@ IMAGE, VIDEO = "<image>", "<video>"
 """What stands in a text where an image or a video is."""
 
 _PLACES = re.compile(f"{IMAGE}|{VIDEO}")
+_MEDIA = {"image": IMAGE, "image_url": IMAGE, "video": VIDEO}
 _ROLES = {"human": "user", "gpt": "assistant"}
 _FORMS = (
     "a turn is {from, value} as in LLaVA and ShareGPT, or {role, content}, whose content is text, "
@@ -105,13 +106,8 @@ def _turn(given: Any, number: int) -> Turn:
 
 def _joined(content: list[Any]) -> str | None:
     """Return a list of texts, images and videos as one text; None for anything else."""
-    pieces: list[str] = []
-    for each in content:
-        kind = each.get("type") if isinstance(each, Mapping) else None
-        if kind == "text" and isinstance(each.get("text"), str):
-            pieces.append(each["text"])
-        elif kind in ("image", "image_url", "video"):
-            pieces.append(VIDEO if kind == "video" else IMAGE)
-        else:
-            return None
-    return "".join(pieces)
+    pieces = [
+        _MEDIA.get(str(each.get("type")), each.get("text")) if isinstance(each, Mapping) else None
+        for each in content
+    ]
+    return "".join(map(str, pieces)) if None not in pieces else None

@@ -64,7 +64,7 @@ def kind_of(value: Any) -> MediaMetadataType | None:
 def names_in(rows: Iterable[Any], columns: Iterable[str]) -> Iterator[Any]:
     """Yield what rows have in some columns, one by one."""
     for row in rows:
-        for value in () if isinstance(row, Failed) else map(row.get, columns):
+        for value in map(row.get, columns):
             yield from value if isinstance(value, list) else [value]
 
 
@@ -87,15 +87,12 @@ class MemoryRows(ShardedSource[Row], FieldSource[Row]):
             dumped = json.dumps(row, ensure_ascii=False, separators=(",", ":"), default=_plain)
             text += dumped.encode("utf-8", "surrogatepass")
             ends.append(len(text))
-        own = {"ends": np.array(ends), "identity": keys.hexdigest(), "seed": 0, "occurrence": 0}
-        self._freeze(text=bytes(text), **cast("dict[str, Any]", own))
+        own = {"text": bytes(text), "ends": np.array(ends), "counts": (len(ends) - 1,)}
+        named = {"identity": keys.hexdigest(), "seed": 0, "occurrence": 0}
+        self._freeze(**cast("dict[str, Any]", own | named))
 
     def _compared(self) -> tuple[Any, ...]:
         return (self.text,)
-
-    @property
-    def counts(self) -> tuple[int, ...]:  # type: ignore[override]
-        return (len(self.ends) - 1,)
 
     def _where(self, shard: int, number: int) -> str:
         return str(self._read_shard(shard, [number])[0].get(AT, ""))
@@ -128,18 +125,14 @@ class LooseSource(ShardedSource[dict[str, Any]], FieldSource[dict[str, Any]]):
         self, path: Path, rows: ShardedSource[Row], media: Media, base: Path, split_part: str
     ) -> None:
         own = {"path": path, "rows": rows, "media": media, "base": base, "split_part": split_part}
-        self._freeze(**cast("dict[str, Any]", own), window=None, seed=0, occurrence=0)
+        more = {"counts": tuple(rows.counts), "window": None, "seed": 0, "occurrence": 0}
+        self._freeze(**cast("dict[str, Any]", own | more))
 
     @cached_property
     def shards(self) -> tuple[str, ...]:  # type: ignore[override]
-        folders = f"{self.location}/", f"{os.path.dirname(self.location)}/"
-        return tuple(
-            each.removeprefix(folders[0]).removeprefix(folders[1]) for each in self.rows.shards
-        )
-
-    @property
-    def counts(self) -> tuple[int, ...]:  # type: ignore[override]
-        return tuple(self.rows.counts)
+        inside, above = f"{self.location}/", f"{os.path.dirname(self.location)}/"
+        names = self.rows.shards
+        return tuple(each.removeprefix(inside).removeprefix(above) for each in names)
 
     @cached_property
     def identity(self) -> str:
@@ -186,13 +179,10 @@ class LooseSource(ShardedSource[dict[str, Any]], FieldSource[dict[str, Any]]):
     def _sample(self, shard: int, number: int, row: Row | Failed) -> dict[str, Any] | Failed:
         if isinstance(row, Failed):
             return row
-        place = {
-            "__dataset__": str(self.path),
-            "__shard__": self.shards[shard],
-            "__index__": number,
-        }
+        new: dict[str, Any] = {KEY: self._key_of(shard, number, row)}
+        new |= {"__dataset__": str(self.path), "__shard__": self.shards[shard], "__index__": number}
         try:
-            return {KEY: self._key_of(shard, number, row), **place, **self._made_of(row)}
+            return new | self._made_of(row)
         except DataError as reason:
             return Failed(reason, self._where(shard, number))
 

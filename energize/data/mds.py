@@ -222,16 +222,14 @@ class Layout(Loose):
             raise ValueError("nothing stands between columns: separator is text")
         return self
 
-    def decoder(
-        self, where: str, *, allow_pickles: bool = False, images: bool = True
-    ) -> DecodeSample:
-        """Return what decodes the samples of shards of this layout; without `images`, but for these
-        where they are files.
+    def decoder(self, where: str, allow_pickles: bool, raw: bool = False) -> DecodeSample:
+        """Return what decodes the samples of shards of this layout; if `raw`, but for images that
+        are files.
 
         Raise `DatasetError` for an unknown encoding.
         """
         named = zip(self.column_names, self.column_encodings, strict=True)
-        known = _TEXTS if self.format != "mds" else _DECODERS if images else _UNDECODED
+        known = _TEXTS if self.format != "mds" else _UNDECODED if raw else _DECODERS
         decoders = {
             name: _column_decoder(encoding, f"{where}: column {name!r}", known, allow_pickles)
             for name, encoding in (self.columns or dict(named)).items()
@@ -459,7 +457,7 @@ class MdsSource(ShardedSource[dict[str, Any]]):
     validate_hash: str | None
     allow_pickles: bool
     entries: tuple[MdsShard, ...]
-    _images: ClassVar[bool] = True
+    _raw: ClassVar[bool] = False
 
     @own_errors
     def __init__(
@@ -652,9 +650,7 @@ class MdsSource(ShardedSource[dict[str, Any]]):
         shown = [str(shard.layout) for shard in self.entries]
         different = {text: shard.layout for text, shard in zip(shown, self.entries, strict=True)}
         known = {
-            text: layout.decoder(
-                self._folder, allow_pickles=self.allow_pickles, images=self._images
-            )
+            text: layout.decoder(self._folder, self.allow_pickles, self._raw)
             for text, layout in different.items()
         }
         return [known[text] for text in shown]
@@ -676,4 +672,4 @@ class MdsSource(ShardedSource[dict[str, Any]]):
 class MdsFiles(MdsSource):
     """The same samples, in which images are the bytes of files where they were written as files."""
 
-    _images = False
+    _raw = True

@@ -45,8 +45,6 @@ Row = dict[str, Any]
 
 _ROWS_AT_ONCE = 4096
 
-_FORMATS = {".arrow": "a stream of Arrow"}
-
 # Rows of Parquet between two looks at how much they are: of a few bytes each may be a long word.
 _ROWS_DECODED = 256
 
@@ -383,11 +381,6 @@ class ArrowSource(RowFiles):
     def counts(self) -> tuple[int, ...]:  # type: ignore[override]
         return tuple(table.num_rows for table in self._tables)
 
-    @cached_property
-    def column_names(self) -> tuple[str, ...]:
-        """The columns of the first file."""
-        return tuple(self._tables[0].column_names)
-
     def _values(self, name: str) -> list[Any]:
         return [each for table in self._tables for each in table.column(name).to_pylist()]
 
@@ -398,13 +391,12 @@ class ArrowSource(RowFiles):
 
     @cached_property
     def _tables(self) -> list[Any]:
-        return [self._table(path) for path in self.files]
-
-    def _table(self, path: Path) -> Any:
-        arrow = optional_module("pyarrow", _EXTRA, _ARROW)
-        with _reading(path):
-            mapped = arrow.memory_map(self._reader.local(str(path)))
-            return arrow.ipc.open_stream(mapped).read_all()
+        arrow, tables = optional_module("pyarrow", _EXTRA, _ARROW), []
+        for path in self.files:
+            with _reading(path):
+                mapped = arrow.memory_map(self._reader.local(str(path)))
+                tables.append(arrow.ipc.open_stream(mapped).read_all())
+        return tables
 
 
 @contextmanager
@@ -416,7 +408,7 @@ def _reading(path: Path, what: str = "") -> Iterator[None]:
     except _BAD_BYTES as error:
         if isinstance(error, EnergizeError) or (isinstance(error, OSError) and error.errno):
             raise  # of the disk, not of the file
-        form = _FORMATS.get(path.suffix, "Parquet")
+        form = "Arrow" if path.suffix == ".arrow" else "Parquet"
         raise ShardError(
             f"{path} cannot be read as {form}: {what}{error}. Write the file again"
         ) from error

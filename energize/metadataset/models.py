@@ -360,9 +360,7 @@ class Folder(_Read, _Property):
     and `field_map` say what its samples are, where the folder does not, or otherwise than it does.
     """
 
-    path: Annotated[
-        Text, Expected("text: a folder of samples, a .jsonl file or a metadataset .yaml")
-    ]
+    path: Annotated[Text, Expected("text: a folder of samples, a .jsonl file or a .yaml file")]
     aux: References | None = None
     sample_type: SampleTypeName | None = None
     field_map: dict[str, Text] | None = None

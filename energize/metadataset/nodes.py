@@ -99,7 +99,7 @@ class Leaf:
         """What is found at the path if nobody prepared it."""
         if self.dataset_config or self.split_config or not is_loose(self.path):
             return None
-        key = self.path, self.split_part, repr(self.told)
+        key = self.path, self.split_part, self.told
         if key not in self.looked_at:
             self.looked_at[key] = look_at(self.path, self.split_part, self.told)
         return self.looked_at[key]

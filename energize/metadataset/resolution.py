@@ -58,7 +58,7 @@ from energize.metadataset.nodes import (
 from energize.order.quota import Quota
 from energize.order.stages import Stage, StagePlan
 from energize.order.timeline import WEIGHTLESS
-from energize.preparation.loose import FILES, Told, is_loose
+from energize.preparation.loose import FILES, OF_SAMPLES, Told, is_loose
 from energize.task.encoder import Level
 
 DEFAULT = "default"
@@ -73,8 +73,6 @@ _OF_BLENDS = {"scheme": None, "block_size": None, "stop": None, "temperature": 1
 """Keys of blends by weights that are options of `BlendDataset`, and what they are left out."""
 _OF_ENTRIES = ("min_share", "max_share", "max_epochs")
 _INHERITED = ("scheme", "block_size", "stop", "unit")
-_OF_SAMPLES = ("sample_type", "field_map", "image_folder", "strict")
-"""What an entry says of samples beside what their folder says."""
 _OF_JOINS = ("shuffle_over_epochs_multiplier", "subset", "sample_weight")
 """What is said of a join as a whole, and of none of its parts."""
 
@@ -366,14 +364,13 @@ class _Resolver:
         if not folder:
             strange = [key for key in ("dataset_config", "split_config") if getattr(entry, key)]
             if path.suffix not in FILES:
-                strange += [key for key in _OF_SAMPLES if getattr(entry, key, None)]
-            strange += ["aux"] if path.suffix not in FILES and getattr(entry, "aux", None) else []
+                strange += [key for key in ("aux", *OF_SAMPLES) if getattr(entry, key, None)]
             if strange:
                 told = f"{strange[0]} is for prepared folders, and {short(entry.path)} is none"
                 return self.fault(place, f"{told}; remove it")
         if folder or path.suffix in FILES:
             self.weighs |= inner.leaf.sample_weight is not None
-            said = Told(**{name: getattr(entry, name, None) for name in _OF_SAMPLES})
+            said = Told(**{name: getattr(entry, name, None) for name in OF_SAMPLES})
             return replace(inner.leaf, path=_tidied(path), place=place, aux=aux or {}, told=said)
         if path.suffix not in _SUFFIXES:
             hint = f"; {STAGE_FILE}" if path.suffix == ".toml" else in_place_of(path)

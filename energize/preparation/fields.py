@@ -152,10 +152,11 @@ def choose_config(
     return DatasetConfig(module, sample_type, chosen)
 
 
-def propose_field_map(sample_type: str, look: Any) -> dict[str, str]:
+def propose_field_map(sample_type: str | type[Any], look: Any) -> dict[str, str]:
     """Return for each field the parts that usually hold it, as far as there are any."""
     proposed: dict[str, str] = {}
-    usual = {} if sample_type == CRUDE else default_field_map(SAMPLE_TYPES[sample_type])
+    kind = SAMPLE_TYPES[sample_type] if isinstance(sample_type, str) else sample_type
+    usual = {} if kind is CrudeSample else default_field_map(kind)
     for name, source in usual.items():
         accesses = parse_field(source)
         plain = [each.part for each in accesses if not each.keys and each.part in look.parts]

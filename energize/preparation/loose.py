@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import json
 import logging
 import os
 import posixpath
@@ -22,13 +23,7 @@ import numpy as np
 
 from energize.core.description import digest
 from energize.core.ignored import said_once
-from energize.core.samples import (
-    METADATA,
-    SAMPLE_TYPES,
-    CrudeSample,
-    required_fields,
-    sample_type_named,
-)
+from energize.core.samples import SAMPLE_TYPES, CrudeSample, sample_type_named
 from energize.core.trace import Failed
 from energize.core.validation import load_json
 from energize.data.files import exists, own_errors, read_file
@@ -50,12 +45,7 @@ from energize.errors import (
     nearest,
     some,
 )
-from energize.preparation.fields import (
-    FirstLook,
-    choose_config,
-    propose_field_map,
-    propose_sample_type,
-)
+from energize.preparation import fields
 from energize.preparation.index import prepare
 from energize.preparation.scan import files_below
 from energize.task.load import check_field_map, parse_field
@@ -110,6 +100,8 @@ class Told:
 
 
 NOTHING_TOLD = Told()
+OF_SAMPLES = ("sample_type", "field_map", "image_folder", "strict")
+"""What an entry says of samples beside what their folder says."""
 
 
 class Found(NamedTuple):
@@ -148,36 +140,32 @@ def look_at(path: Path, split_part: str, told: Told) -> Found:
     does not fit.
     """
     notes: list[str] = []
-    own = _of_split(path, split_part)
+    own, inside, wrong = _of_split(path, split_part), dict[str, list[Path]](), dict[str, str]()
     root = own[0] if own[0].is_dir() else path if path.is_dir() else path.parent
-    names: list[str] = []
-    if root == own[0] and not exists(root / INDEX):
-        names = sorted(files_below(root, [], wrong := dict[str, str]()))
-        if wrong:
-            raise DatasetError(f"below {root} cannot be read: {_some_of(wrong)}; let this user")
+    names = sorted(files_below(root, [], wrong)) if root == own[0] else []
+    if wrong:
+        raise DatasetError(f"below {root} cannot be read: {_some_of(wrong)}; let this user")
+    for file in [root / name for name in names] or own:
+        if not file.name.startswith("cache-"):  # which `datasets` leaves beside its files
+            inside.setdefault(file.suffix, []).append(file)
     media = [name for name in names if kind_by_name(name) is not None]
-    tars = [root / name for name in names if name.endswith(_TAR)] or own
-    if not media and tars[0].suffix == _TAR:
-        return _of_tars(path, root, tars, told)
-    base = tidied(path_of(told.image_folder)) if told.image_folder is not None else root
+    base = root if told.image_folder is None else tidied(path_of(told.image_folder))
+    suffix = next((each for each in FILES if each in inside), "")
     if media:
         found = _of_media(root, names, media, notes)
-    elif root == own[0] and exists(root / INDEX):
+    elif INDEX in names:
         found = _of_rows(MdsFiles(root), base, told, "MDS")
+    elif _TAR in inside:
+        return _of_tars(path, root, inside[_TAR], told)
+    elif suffix:
+        found = _of_rows(_KINDS[suffix](inside[suffix]), base, told, suffix[1:])
     else:
-        each = [[root / n for n in names if n.endswith(kind)] for kind in FILES]
-        files = next(filter(None, each), [] if names or root == own[0] else own)
-        if not files:
-            kinds = Counter(posixpath.splitext(name)[1] for name in names).most_common(5)
-            there = ", ".join(f"{count} {kind or 'others'}" for kind, count in kinds)
-            raise NotPreparedError(
-                f"{path} is not a prepared dataset: it has no {META_FOLDER}/.info.json; and it has "
-                f"no {_READ}: its files are {there or 'none'}. A folder of shards is prepared "
-                f"with: energize prepare {path}"
-            )
-        suffix = files[0].suffix
-        files = [file for file in files if not file.name.startswith("cache-")]  # of `datasets`
-        found = _of_rows(_KINDS[suffix](files), base, told, suffix[1:])
+        there = ", ".join(f"{len(files)} {each or 'others'}" for each, files in inside.items())
+        raise NotPreparedError(
+            f"{path} is not a prepared dataset: it has no {META_FOLDER}/.info.json; and it has no "
+            f"{_READ}: its files are {there or 'none'}. A folder of shards is prepared with: "
+            f"energize prepare {path}"
+        )
     source = LooseSource(path, found.rows, found.media, base, split_part)
     if notes and told.strict:
         raise DatasetError(f"{path}: {'; '.join(notes)} (strict)")
@@ -228,21 +216,15 @@ def _of_media(root: Path, names: list[str], media: list[str], notes: list[str]) 
         rows = _captioned(root, media, beside, notes)
     elif len(labels) > 1 and len({each.count("/") for each in parents}) == 1:
         what = f"images in {len(labels)} folders of classes"
-        numbers, classes = (
-            {label: i for i, label in enumerate(labels)},
-            map(posixpath.basename, parents),
-        )
-        rows = (
-            {"file_name": name, "label": numbers[label], "label_name": label}
-            for name, label in zip(media, classes, strict=True)
-        )
+        named = zip(rows, map(posixpath.basename, parents), strict=True)
+        numbers = {label: number for number, label in enumerate(labels)}
+        rows = ({**row, "label": numbers[each], "label_name": each} for row, each in named)
     made = MemoryRows(_keyed(rows, columns[0], notes))
     if not made.count:
         raise DatasetError(f"{root}: no sample is left: {'; '.join(notes)}")
-    first = made.read(np.arange(min(_LOOKED_AT, made.count)))
-    listed, parts = _media_of(_looking_like(first, columns), first)
-    beside_them = {name: ("", False) for name in columns if name in ("txt", "json")}
-    return _Rows(made, listed | beside_them, parts, what)
+    first = _first_of(made)
+    media_of, parts = _media_of(_looking_like(first, columns), first)
+    return _Rows(made, {**dict.fromkeys(columns[1:], ("", False)), **media_of}, parts, what)
 
 
 def _keyed(rows: Iterable[Row], column: str, notes: list[str]) -> Iterator[Row]:
@@ -318,14 +300,14 @@ def _described(
                 absent.append(f"{missing or 'no name'} ({at})")
     _note(notes, absent, "left out, rows whose file is not there")
     _note(notes, sorted(there - used), "left out, images without a row")
-    return kept, list(columns)
+    words = all(table.endswith(".csv") for table in tables)
+    return _with_numbers(kept) if words else kept, list(columns)
 
 
 def _file_columns(path: Path, rows: list[Row]) -> list[str]:
     names = _names_of(rows)
-    found = [name for name in names if _FILE_COLUMN.fullmatch(name)] or list(
-        _looking_like(rows, names)
-    )
+    found = [name for name in names if _FILE_COLUMN.fullmatch(name)]
+    found = found or list(_looking_like(rows, names))
     if not found:
         raise DatasetError(
             f"{path} has no column file_name, and none of names of images"
@@ -354,23 +336,23 @@ def _csv_rows(path: Path) -> list[Row]:
         rows: list[Row] = [{**row, AT: f"{path}, line {reader.line_num}"} for row in reader]
     except (csv.Error, UnicodeDecodeError) as reason:
         raise DatasetError(f"{path} is no CSV file in UTF-8: {reason}") from reason
-    names = reader.fieldnames or ()
     for row in rows:
         if None in row or None in row.values():
             raise DatasetError(
-                f"{row[AT]}: a row has a value for each of {', '.join(names)}; put quotes around "
-                "one that has a comma in it"
+                f"{row[AT]}: a row has a value for each of {some(reader.fieldnames or ())}; put "
+                "quotes around one that has a comma in it"
             )
-    for name in names:
-        words = [row[name] for row in rows if row[name]]
-        for kind in (int, float):
-            with suppress(ValueError):
-                numbers = list(map(kind, words))
-                if kind is int and list(map(str, numbers)) != words:
-                    break  # what has zeros before it is a name
-                for row in rows:
-                    row[name] = kind(row[name]) if row[name] else None
-                break
+    return rows
+
+
+def _with_numbers(rows: list[Row]) -> list[Row]:
+    """Return rows of words in which columns of numbers are numbers; 007 is none."""
+    for name in _names_of(rows):
+        with suppress(TypeError, ValueError):
+            numbers = [json.loads(row[name]) if row.get(name) else None for row in rows]
+            if {*map(type, numbers)} <= {int, float, type(None)}:
+                for row, number in zip(rows, numbers, strict=True):
+                    row[name] = number
     return rows
 
 
@@ -389,7 +371,7 @@ def _some_of(names: Iterable[str]) -> str:
 
 def _of_rows(rows: ShardedSource[Row], base: Path, told: Told, what: str) -> _Rows:
     """Return rows whose columns of files are those that the first rows show."""
-    first = rows.read(np.arange(min(_LOOKED_AT, rows.count)))
+    first = _first_of(rows)
     names = _names_of(first)
     kind = None if told.kind is None else told.kind.__name__
     talk = kind == "ConversationSample" or any(name in names for name in _TURNS)
@@ -401,26 +383,26 @@ def _of_rows(rows: ShardedSource[Row], base: Path, told: Told, what: str) -> _Ro
             "any other file of its first rows: say in which folder they are, image_folder=..."
         )
     if talk:  # in rows that come later too
-        usual = {
-            f"{kind}{s}": (f"{kind}s.", True) for kind in ("image", "video") for s in ("", "s")
-        }
-        media = usual | media
+        for name in ("image", "images", "video", "videos"):
+            media.setdefault(name, (f"{name[:5]}s.", True))
     return _Rows(rows, media, parts, what)
 
 
-def _names_of(rows: Iterable[Any]) -> list[str]:
-    """Return the columns of rows, as far as these are no failures."""
-    return list(dict.fromkeys(name for row in rows if isinstance(row, dict) for name in row))
+def _first_of(rows: ShardedSource[Row]) -> list[Row]:
+    """Return the first rows that are none that failed."""
+    first = rows.read(np.arange(min(_LOOKED_AT, rows.count)))
+    return [row for row in first if not isinstance(row, Failed)]
+
+
+def _names_of(rows: Iterable[Row]) -> list[str]:
+    return list(dict.fromkeys(chain(*rows)))
 
 
 def _looking_like(rows: Sequence[Any], names: Iterable[str]) -> dict[str, MediaMetadataType]:
     """Return the columns all of whose values are, or name, images, videos or sounds."""
     kinds = {name: {kind_of(each) for each in names_in(rows, [name]) if each} for name in names}
-    return {
-        name: MediaMetadataType.IMAGE if MediaMetadataType.IMAGE in found else MediaMetadataType.AV
-        for name, found in kinds.items()
-        if found and None not in found
-    }
+    known = {name: [*filter(None, found)] for name, found in kinds.items() if None not in found}
+    return {name: max(found) for name, found in known.items() if found}
 
 
 def _media_of(
@@ -456,17 +438,18 @@ def _of_tars(path: Path, root: Path, tars: list[Path], told: Told) -> Found:
         folder.parent.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=folder.parent.parent) as new:
             for tar in tars:
-                link = Path(new, folder.parent.name, folder.name, tar.relative_to(root))
+                link = Path(new, "tars", folder.name, tar.relative_to(root))
                 link.parent.mkdir(parents=True, exist_ok=True)
                 link.symlink_to(tar.absolute())
-            prepare(link.parents[len(tar.relative_to(root).parts) - 1], split_ratios={"train": 1})
-            with suppress(FileExistsError):  # another process was sooner
-                Path(new, folder.parent.name).rename(folder.parent)
+            prepare(Path(new, "tars", folder.name), split_ratios={"train": 1})
+            with suppress(OSError):  # another process was sooner
+                Path(new, "tars").rename(folder.parent)
     source = WebdatasetSource(folder)
-    look, kind = FirstLook(folder / source.shards[0]), told.kind
-    name = propose_sample_type(look, told.field_map or ()) if kind is None else kind.__name__
-    config = choose_config(name, told.field_map, look, look.parts)
-    return Found(source, cast("DatasetConfig", config))
+    look, kind = fields.FirstLook(folder / source.shards[0]), told.kind
+    name = fields.propose_sample_type(look, told.field_map or ()) if kind is None else kind.__name__
+    config = cast("DatasetConfig", fields.choose_config(name, told.field_map, look, look.parts))
+    _say(path, f"{source.count:,} samples, tars", told, name, config.field_map or {})
+    return Found(source, config)
 
 
 # Of which type samples are.
@@ -476,37 +459,38 @@ def _config(source: LooseSource, found: _Rows, told: Told) -> DatasetConfig:
     """Return type and field map: as told, and else as the first samples look."""
     raw = next((each for each in source.read(np.arange(1)) if not isinstance(each, Failed)), {})
     content = load_json(raw["json"]) if "json" in found.media and "json" in raw else {}
-    names = _names_of([*found.rows.read(np.arange(min(_LOOKED_AT, source.count))), content])
+    names = _names_of([*_first_of(found.rows), content])
     keys = tuple(name for name in names if name not in (KEY, AT, *found.media))
     columns = {name: f"json[{name}]" for name in keys} | dict(found.parts)
     parts = [*chain(*(text.split(",") for text in found.parts.values())), *raw]
     parts += [f"{prefix}*" for prefix, counted in found.media.values() if counted]
     look = SimpleNamespace(parts=parts, json_keys=keys)
-    given = {
-        name: _translated(source, text, columns, parts)
-        for name, text in (told.field_map or {}).items()
-    }
-    kind = told.kind or SAMPLE_TYPES[propose_sample_type(look, given)]
+    asked = (told.field_map or {}).items()
+    given = {name: _translated(source, text, columns, parts) for name, text in asked}
+    kind = told.kind or SAMPLE_TYPES[fields.propose_sample_type(look, given)]
     field_map: dict[str, str] | None = None
     if kind is not CrudeSample or given:
-        usual = {} if kind.__name__ not in SAMPLE_TYPES else propose_field_map(kind.__name__, look)
-        field_map = {**usual, **given}
-        lacking = [name for name in required_fields(kind) if name not in {*field_map, *METADATA}]
-        if lacking:
+        field_map = {**fields.propose_field_map(kind, look), **given}
+        try:
+            check_field_map(kind, field_map)
+        except ConfigError as reason:
             raise ConfigError(
-                f"{source.path}: nothing says what the {lacking[0]!r} of a {kind.__name__} is; "
-                f"its columns are {some(columns)}: give field_map={{{lacking[0]!r}: ...}}, or "
-                "another sample_type"
-            )
-        check_field_map(kind, field_map)
-    fields = {name: _shown(text, columns) for name, text in (field_map or {}).items()}
-    text = f"{source.count:,} samples, {found.what}, as {kind.__name__}("
-    text += f"{', '.join(f'{name}={each}' for name, each in fields.items())})"
-    if told.kind is None:
-        text += f". Columns: {some(columns)}. To change it: sample_type={kind.__name__!r}"
-        text += f", field_map={fields!r}" if fields else ""
-    said_once(str(source.path), text, text, logging.INFO if told.kind else logging.WARNING)
+                f"{source.path}: {reason}. Its columns are {some(columns)}: say in field_map which "
+                "of them is what, or give another sample_type"
+            ) from reason
+    shown = {name: _shown(text, columns) for name, text in (field_map or {}).items()}
+    what = f"{source.count:,} samples, {found.what} with {some(columns)}"
+    _say(source.path, what, told, kind.__name__, shown)
     return Told(kind).config(DatasetConfig("", ""), field_map)
+
+
+def _say(path: Path, what: str, told: Told, name: str, field_map: Mapping[str, str]) -> None:
+    """Log what samples are made, where nobody saw it before so that it is seen."""
+    text = f"{what}, as {name}({', '.join(f'{n}={each}' for n, each in field_map.items())})"
+    if told.kind is None:
+        text += f"; to change it: sample_type={name!r}"
+        text += f", field_map={dict(field_map)!r}" if field_map else ""
+    said_once(str(path), text, text, logging.INFO if told.kind else logging.WARNING)
 
 
 def _shown(text: str, columns: Mapping[str, str]) -> str:
