@@ -13,7 +13,6 @@ from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from fnmatch import fnmatchcase
 from functools import cache
-from pathlib import PurePosixPath
 from typing import Annotated, Any, BinaryIO, ClassVar, Literal, Self, TypeAlias, cast
 
 import PIL.Image
@@ -90,7 +89,7 @@ def kind_by_name(name: str) -> MediaMetadataType | None:
     >>> kind_by_name("photos/1.meta.JPG").value, kind_by_name("1.json")
     ('image', None)
     """
-    return BY_EXTENSION.get(PurePosixPath(name).suffix[1:].lower())
+    return BY_EXTENSION.get(os.path.splitext(name)[1][1:].lower())
 
 
 def kind_by_start(head: bytes) -> MediaMetadataType | None:

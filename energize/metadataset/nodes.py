@@ -36,7 +36,7 @@ from energize.order.quota import Quota, epoch_counts
 from energize.order.stages import StagePlan
 from energize.order.timeline import WEIGHTLESS
 from energize.order.weights import checked_weight, limited, tempered
-from energize.preparation.loose import NOTHING_TOLD, Found, Told, is_loose, look_at
+from energize.preparation.loose import Found, Told, is_loose, look_at
 from energize.task.encoder import Level
 
 JSONL = ".jsonl"
@@ -74,7 +74,7 @@ class Leaf:
     level: Level | None = None
     chosen: Selection | None = None
     sample_weight: float | None = None
-    told: Told = NOTHING_TOLD
+    told: Told = field(default_factory=Told)
     looked_at: dict[Any, Found] = field(default_factory=dict, compare=False, repr=False)
     """What was found at loose paths: of one mix they are looked at once."""
 

@@ -23,6 +23,7 @@ import numpy as np
 
 from energize.core.description import digest
 from energize.core.ignored import said_once
+from energize.core.lazy import optional_module
 from energize.core.samples import SAMPLE_TYPES, CrudeSample, sample_type_named
 from energize.core.trace import Failed
 from energize.core.validation import load_json
@@ -66,12 +67,9 @@ _SPLIT = re.compile(rf"({'|'.join(chain(*_SPLITS))})(?![a-z0-9])", re.I)
 _METADATA = ("metadata.csv", "metadata.jsonl", "metadata.parquet")
 _FILE_COLUMN = re.compile(r"(?:(.*?)_)?file_names?")
 _BESIDE = (".txt", ".json")
-_TURNS = ("conversations", "messages")
+_TURNS = {"conversations", "messages"}
 _LOOKED_AT = 20
-_READ = (
-    "images or videos (with metadata.csv, .jsonl or .parquet, with .txt or .json beside them, or "
-    "in a folder for each class), JSON lines, JSON, Parquet, Arrow, MDS or tars"
-)
+_MANY = 200_000  # files, which take some seconds
 
 
 @dataclass(frozen=True)
@@ -99,7 +97,6 @@ class Told:
         return config if field_map is None else replace(config, field_map=dict(field_map))
 
 
-NOTHING_TOLD = Told()
 OF_SAMPLES = ("sample_type", "field_map", "image_folder", "strict")
 """What an entry says of samples beside what their folder says."""
 
@@ -145,6 +142,8 @@ def look_at(path: Path, split_part: str, told: Told) -> Found:
     names = sorted(files_below(root, [], wrong)) if root == own[0] else []
     if wrong:
         raise DatasetError(f"below {root} cannot be read: {_some_of(wrong)}; let this user")
+    if len(names) > _MANY:
+        _log.warning("%s: %s files are looked at", path, f"{len(names):,}")
     for file in [root / name for name in names] or own:
         if not file.name.startswith("cache-"):  # which `datasets` leaves beside its files
             inside.setdefault(file.suffix, []).append(file)
@@ -163,8 +162,8 @@ def look_at(path: Path, split_part: str, told: Told) -> Found:
         there = ", ".join(f"{len(files)} {each or 'others'}" for each, files in inside.items())
         raise NotPreparedError(
             f"{path} is not a prepared dataset: it has no {META_FOLDER}/.info.json; and it has no "
-            f"{_READ}: its files are {there or 'none'}. A folder of shards is prepared with: "
-            f"energize prepare {path}"
+            f"images or videos, MDS, tars or {', '.join(FILES)}: its files are {there or 'none'}. "
+            f"A folder of shards is prepared with: energize prepare {path}"
         )
     source = LooseSource(path, found.rows, found.media, base, split_part)
     if notes and told.strict:
@@ -188,9 +187,8 @@ def _of_split(path: Path, split_part: str) -> list[Path]:
     if own or (not parts and "train" in names):
         return own or [path]
     raise SplitError(
-        f"{path} has no split part {split_part!r}, but {some(parts) or 'all in train'}: put files "
-        f"into {path / split_part}/, or read a part of another one: split_part='train', "
-        "subset={'range': ['90%', '100%']}"
+        f"{path} has no split part {split_part!r}, but {some(parts) or 'all in train'}: make it "
+        f"a folder {split_part}, or give split_part='train', subset={{'range': ['90%', '100%']}}"
     )
 
 
@@ -254,8 +252,8 @@ def _captioned(
         own = {posixpath.splitext(each)[1][1:]: each for each in beside.get(stem, ())}
         if own and stem in stems:
             raise DatasetError(
-                f"{root}: {stems[stem]} and {name} are two images under one name, and nobody knows "
-                f"which of them {next(iter(own.values()))} is of; rename one, with its text"
+                f"{root}: {stems[stem]} and {name} are two images under one name, and "
+                f"{next(iter(own.values()))} is of one of them: rename the other"
             )
         stems[stem] = name
         if wanted[1:] in own:
@@ -310,9 +308,8 @@ def _file_columns(path: Path, rows: list[Row]) -> list[str]:
     found = found or list(_looking_like(rows, names))
     if not found:
         raise DatasetError(
-            f"{path} has no column file_name, and none of names of images"
-            f"{nearest('file_name', names)}; it has {some(names) or 'no columns'}. A column "
-            "file_name, or *_file_name, names the file of each row, from the folder of this one on"
+            f"{path} has no column file_name, which names the image of each row, from this folder "
+            f"on{nearest('file_name', names)}; it has {some(names) or 'no columns'}"
         )
     return sorted(found, key=lambda name: name != "file_name")
 
@@ -338,10 +335,8 @@ def _csv_rows(path: Path) -> list[Row]:
         raise DatasetError(f"{path} is no CSV file in UTF-8: {reason}") from reason
     for row in rows:
         if None in row or None in row.values():
-            raise DatasetError(
-                f"{row[AT]}: a row has a value for each of {some(reader.fieldnames or ())}; put "
-                "quotes around one that has a comma in it"
-            )
+            names = some(reader.fieldnames or ())
+            raise DatasetError(f"{row[AT]}: a row has a value, in quotes, for each of {names}")
     return rows
 
 
@@ -373,8 +368,7 @@ def _of_rows(rows: ShardedSource[Row], base: Path, told: Told, what: str) -> _Ro
     """Return rows whose columns of files are those that the first rows show."""
     first = _first_of(rows)
     names = _names_of(first)
-    kind = None if told.kind is None else told.kind.__name__
-    talk = kind == "ConversationSample" or any(name in names for name in _TURNS)
+    talk = told.kind is SAMPLE_TYPES["ConversationSample"] or not _TURNS.isdisjoint(names)
     media, parts = _media_of(_looking_like(first, names), first, talk=talk)
     named = [each for each in names_in(first, media) if isinstance(each, str) and each]
     if named and not any(exists(joined(base, each)) for each in named):
@@ -410,18 +404,19 @@ def _media_of(
 ) -> tuple[dict[str, tuple[str, bool]], dict[str, str]]:
     """Return what the parts of columns of files are called, and where columns are read from."""
     media, parts = dict[str, tuple[str, bool]](), dict[str, str]()
-    several = any(isinstance(row.get(name), list) for row in rows for name in kinds)
+    if MediaMetadataType.AV in kinds.values():
+        optional_module("av", "energize[av]", "reading videos and sounds")
+    lists = [n for n in kinds if talk or any(isinstance(row.get(n), list) for row in rows)]
     for name, kind in kinds.items():
-        listed = talk or any(isinstance(row.get(name), list) for row in rows)
         named = _FILE_COLUMN.fullmatch(name)
-        called = (named[1] or ("images" if listed else "")) if named else name
-        called = "" if len(kinds) == 1 and not several else called
+        called = (named[1] or ("images" if name in lists else "")) if named else name
+        called = called if lists or len(kinds) > 1 else ""
         if talk:
             called = "images" if kind == MediaMetadataType.IMAGE else "videos"
         prefix = f"{called}." if called else ""
-        media[name] = prefix, listed
+        media[name] = prefix, name in lists
         usual = (f"{prefix}{each}" for each, of in BY_EXTENSION.items() if of == kind)
-        parts[name] = f"{prefix}*" if listed else ",".join(usual)
+        parts[name] = f"{prefix}*" if name in lists else ",".join(usual)
     return media, parts
 
 
@@ -488,8 +483,7 @@ def _say(path: Path, what: str, told: Told, name: str, field_map: Mapping[str, s
     """Log what samples are made, where nobody saw it before so that it is seen."""
     text = f"{what}, as {name}({', '.join(f'{n}={each}' for n, each in field_map.items())})"
     if told.kind is None:
-        text += f"; to change it: sample_type={name!r}"
-        text += f", field_map={dict(field_map)!r}" if field_map else ""
+        text += f"; to change it: sample_type={name!r}, field_map={dict(field_map)!r}"
     said_once(str(path), text, text, logging.INFO if told.kind else logging.WARNING)
 
 

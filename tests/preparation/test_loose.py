@@ -1,4 +1,4 @@
-"""Folders and files that nobody prepared: every kind is an indexed dataset, and bad input is told."""
+"""Folders and files that nobody prepared: each is an indexed dataset, and bad input is told."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import csv
 import json
 import os
 import shutil
+import sys
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
@@ -105,7 +106,7 @@ def llava(path):
     ])  # fmt: skip
 
 
-def sharegpt(path):
+def share(path):
     files(path.parent, [f"images/{i}.jpg" for i in range(N)])
     content = [{"type": "image"}, {"type": "text", "text": "What?"}]
     said = [{"role": "user", "content": content}, {"role": "assistant", "content": "That."}]
@@ -160,11 +161,7 @@ KINDS = {
     "plain": (lambda root: files(root, [f"{i}.jpg" for i in range(N)]), "__key__", "6"),
     "llava.jsonl": (llava, "turns", [Turn("user", "Hi")]),
     "llava.json": (llava, "turns", [Turn("user", "Hi")]),
-    "sharegpt.jsonl": (
-        sharegpt,
-        "turns",
-        [Turn("user", "<image>What?"), Turn("assistant", "That.")],
-    ),
+    "share.jsonl": (share, "turns", [Turn("user", "<image>What?"), Turn("assistant", "That.")]),
     "structs": (structs, "caption", "row 6"),
     "saved": (saved, "caption", "1/6"),
     "mds": (mds, "caption", "6"),
@@ -240,8 +237,8 @@ def test_what_is_guessed_and_left_out_is_told_once(tmp_path, caplog):
         "photos: left out, rows whose file is not there (1): gone.jpg (metadata.csv, line 9)",
         "photos: left out, images without a row (1): alone.jpg",
         "though several are of one name (1): 3.v1.jpg (metadata.csv, line 10)",
-        "15 samples, images of 'metadata.csv', 'more/metadata.csv' with 'text', 'n', 'file_name', as",
-        "; to change it: sample_type='CaptioningSample', field_map={'image': 'file_name', 'caption'",
+        "15 samples, images of 'metadata.csv', 'more/metadata.csv' with 'text', 'n', 'file_",
+        "; to change it: sample_type='CaptioningSample', field_map={'image': 'file_name'",
     ):
         assert words in text
     assert told(root, caplog) == ""
@@ -365,27 +362,31 @@ def test_what_is_refused(tmp_path, monkeypatch):
     write_shards([{"__key__": "a", **PARTS}], tmp_path / "tars" / "in")
     csv_of = "file_name,text\na.jpg,b\n"
     join = {"join": [{"path": "both"}, {"path": "both"}], "joiner": JOINER}
+    unprepared, wrong, config = NotPreparedError, DatasetError, ConfigError
+    a_mix = partial(get, written(tmp_path / "mix.yaml", {"path": "c"}), strict=True)
     rows = {
-        "empty": (partial(get, tmp_path / "empty"), NotPreparedError, "its files are none", "energize p"),
-        "nothing": (partial(get, nothing), NotPreparedError, "its files are 2 .doc", "it has no images"),
-        "two images": (partial(get, two), DatasetError, "a.jpg and a.png are two images under one name"),
-        "two tables": (partial(get, both), DatasetError, "metadata.csv and metadata.jsonl describe"),
-        "columns": (photos("c", "name,title\nb,c\n"), DatasetError, "no column file_name", "'title'"),
-        "row": (photos("r", "file_name,text\na.jpg,b,c\n"), DatasetError, "metadata.csv, line 2: a row"),
-        "bytes": (photos("b", b"file_name\n\xff"), DatasetError, "is no CSV file in UTF-8"),
-        "none left": (photos("n", "file_name\nb.jpg\n"), DatasetError, "no sample is left: ", "b.jpg (met"),
-        "no field": (photos("f", csv_of, field_map={"title": "text"}), ConfigError, "'title'"),
-        "no column": (photos("g", csv_of, field_map={"caption": "txet"}), ConfigError, "'txet'; did you mean 'text'"),
-        "no caption": (photos("h", "file_name\na.jpg\n", sample_type="CaptioningSample"), ConfigError,
-            "the 'caption' of a CaptioningSample is; its columns are 'file_name'"),
-        "no type": (photos("t", csv_of, sample_type="Captions"), DatasetError, "'Captions' of 'energize'"),
-        "checksums": (photos("k", csv_of, checksums=True), NotPreparedError, "energize prepare"),
-        "val": (lambda: get_val_dataset(both, batch_size=1), SplitError, "no split part 'val'", "subset="),
-        "a mix": (partial(get, written(tmp_path / "mix.yaml", {"path": "c"}), strict=True), MetadatasetError,
-            "strict is for", "mix.yaml' is none"),
-        "join": (partial(get, written(tmp_path / "join.yaml", join)), MetadatasetError, "are prepared folders"),
-        "parquet": (partial(get, tmp_path / "bad.parquet"), ShardError, "bad.parquet cannot be read as Parquet"),
+        "empty": (partial(get, tmp_path / "empty"), unprepared, "files are none", "energize pr"),
+        "nothing": (partial(get, nothing), unprepared, "its files are 2 .doc", "has no images"),
+        "two images": (partial(get, two), wrong, "a.jpg and a.png are two images under one name"),
+        "two tables": (partial(get, both), wrong, "metadata.csv and metadata.jsonl describe"),
+        "columns": (photos("c", "name,title\nb,c\n"), wrong, "no column file_name", "'title'"),
+        "row": (photos("r", "file_name,text\na.jpg,b,c\n"), wrong, "metadata.csv, line 2: a row"),
+        "bytes": (photos("b", b"file_name\n\xff"), wrong, "is no CSV file in UTF-8"),
+        "none left": (photos("n", "file_name\nb.jpg\n"), wrong, "no sample is left", "b.jpg (met"),
+        "no field": (photos("f", csv_of, field_map={"title": "text"}), config, "'title'"),
+        "no column": (photos("g", csv_of, field_map={"caption": "txet"}), config, "mean 'text'"),
+        "no caption": (photos("h", "file_name\na.jpg\n", sample_type="CaptioningSample"), config,
+            "no caption, which CaptioningSample needs. Its columns are 'file_name'"),
+        "no type": (photos("t", csv_of, sample_type="Captions"), wrong, "'Captions' of 'energize'"),
+        "checksums": (photos("k", csv_of, checksums=True), unprepared, "energize prepare"),
+        "val": (lambda: get_val_dataset(both, batch_size=1), SplitError, "part 'val'", "subset="),
+        "a mix": (a_mix, MetadatasetError, "strict is for", "mix.yaml' is none"),
+        "join": (partial(get, written(tmp_path / "join.yaml", join)), MetadatasetError, "is joined"),
+        "parquet": (partial(get, tmp_path / "bad.parquet"), ShardError, "be read as Parquet"),
     }  # fmt: skip
+    monkeypatch.setitem(sys.modules, "av", None)
+    clips = files(tmp_path / "clips", ["a.mp4"], b"")
+    rows["videos"] = (partial(get, clips), ConfigError, "pip install 'energize[av]'")
     if os.geteuid():
         (closed / "in").chmod(0)
         rows["closed"] = (partial(get, closed), DatasetError, "closed cannot be read: in")
