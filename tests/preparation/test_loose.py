@@ -381,7 +381,7 @@ def test_what_is_refused(tmp_path, monkeypatch):
         "checksums": (photos("k", csv_of, checksums=True), unprepared, "energize prepare"),
         "val": (lambda: get_val_dataset(both, batch_size=1), SplitError, "part 'val'", "subset="),
         "a mix": (a_mix, MetadatasetError, "strict is for", "mix.yaml' is none"),
-        "join": (partial(get, written(tmp_path / "join.yaml", join)), MetadatasetError, "is joined"),
+        "join": (partial(get, written(tmp_path / "join.yaml", join)), MetadatasetError, "joined"),
         "parquet": (partial(get, tmp_path / "bad.parquet"), ShardError, "be read as Parquet"),
     }  # fmt: skip
     monkeypatch.setitem(sys.modules, "av", None)
