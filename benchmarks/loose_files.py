@@ -43,7 +43,8 @@ def loose_folder(shards: Path) -> Path:
 
 
 def _own(folder: Path, workers: int) -> Iterator[int]:
-    loader = get_loader(get_train_dataset(folder, batch_size=BATCH), num_workers=workers)
+    dataset: Any = get_train_dataset(folder, batch_size=BATCH)
+    loader = get_loader(dataset, num_workers=workers)
     return (len(batch.image) for batch in loader)
 
 
