@@ -14,7 +14,7 @@ from decimal import Decimal
 from functools import cached_property, partial
 from itertools import accumulate, pairwise
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self, TypeAlias
+from typing import Annotated, Any, ClassVar, Literal, Self, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -172,6 +172,12 @@ _DECODERS: Mapping[str, Decode] = {
     **dict.fromkeys(("list[jpeg]", "list[png]"), partial(_several, _image, 4)),
     **_SCALARS,
 }
+_UNDECODED: Mapping[str, Decode] = {
+    **_DECODERS,
+    **dict.fromkeys(("jpeg", "png"), bytes),
+    **dict.fromkeys(("jpeg_array", "jpegarray"), partial(_several, bytes, 0)),
+    **dict.fromkeys(("list[jpeg]", "list[png]"), partial(_several, bytes, 4)),
+}
 _TEXTS: Mapping[str, Decode] = {
     "str": bytes.decode,
     "int": partial(_text_as, int),
@@ -215,13 +221,14 @@ class Layout(Loose):
             raise ValueError("nothing stands between columns: separator is text")
         return self
 
-    def decoder(self, where: str, *, allow_pickles: bool = False) -> DecodeSample:
-        """Return what decodes the samples of shards of this layout.
+    def decoder(self, where: str, allow_pickles: bool, raw: bool = False) -> DecodeSample:
+        """Return what decodes the samples of shards of this layout; if `raw`, but for images that
+        are files.
 
         Raise `DatasetError` for an unknown encoding.
         """
         named = zip(self.column_names, self.column_encodings, strict=True)
-        known = _DECODERS if self.format == "mds" else _TEXTS
+        known = _TEXTS if self.format != "mds" else _UNDECODED if raw else _DECODERS
         decoders = {
             name: _column_decoder(encoding, f"{where}: column {name!r}", known, allow_pickles)
             for name, encoding in (self.columns or dict(named)).items()
@@ -447,6 +454,7 @@ class MdsSource(ShardedSource[dict[str, Any]]):
     validate_hash: str | None
     allow_pickles: bool
     entries: tuple[MdsShard, ...]
+    _raw: ClassVar[bool] = False
 
     @own_errors
     def __init__(
@@ -630,7 +638,7 @@ class MdsSource(ShardedSource[dict[str, Any]]):
         shown = [str(shard.layout) for shard in self.entries]
         different = {text: shard.layout for text, shard in zip(shown, self.entries, strict=True)}
         known = {
-            text: layout.decoder(self._folder, allow_pickles=self.allow_pickles)
+            text: layout.decoder(self._folder, self.allow_pickles, self._raw)
             for text, layout in different.items()
         }
         return [known[text] for text in shown]
@@ -648,3 +656,9 @@ class MdsSource(ShardedSource[dict[str, Any]]):
     def _looked_at(self) -> set[str | int]:
         """The files, and the shards, that were compared with the index."""
         return set()
+
+
+class MdsFiles(MdsSource):
+    """The same samples, in which images are the bytes of files where they were written as files."""
+
+    _raw = True

@@ -339,7 +339,9 @@ def _yaml(content: Mapping[str, Any]) -> str:
     return yaml.safe_dump(dict(content), sort_keys=False, allow_unicode=True)
 
 
-class _Type(Model):
+class TypeName(Model):
+    """A type of samples by its module and its name."""
+
     module: str = Field(alias="__module__")
     name: str = Field(alias="__class__")
 
@@ -350,7 +352,7 @@ PartName: TypeAlias = Annotated[str, Field(min_length=1)]
 class _DatasetFile(Model):
     module: str = Field("megatron.energon", alias="__module__")
     factory: str | None = Field(None, alias="__class__")
-    sample_type: _Type | None = None
+    sample_type: TypeName | None = None
     field_map: dict[str, PartName] | None = None
     subflavors: dict[str, Any] | None = None
     sample_loader: str | None = None

@@ -57,6 +57,7 @@ from energize.metadataset.nodes import (
 from energize.order.quota import Quota
 from energize.order.stages import Stage, StagePlan
 from energize.order.timeline import WEIGHTLESS
+from energize.preparation.loose import FILES, OF_SAMPLES, Told, is_loose
 from energize.task.encoder import Level
 
 DEFAULT = "default"
@@ -259,7 +260,11 @@ class _Resolver:
         if isinstance(keys, Folder):
             place = file.text.place((*path, "path"))
             aux = self._stores(file, keys, path)
-            node = self.follow(file.file.parent / keys.path, keys, outer, place, aux)
+            base = file.file.parent
+            if keys.image_folder is not None:
+                images = {"image_folder": str(joined(base, keys.image_folder))}
+                keys = keys.model_copy(update=images)
+            node = self.follow(base / keys.path, keys, outer, place, aux)
         elif isinstance(keys, Join):
             node = self._joined(file, keys, path, outer)
         else:
@@ -323,7 +328,7 @@ class _Resolver:
             }
             given = entry.model_copy(update=configs)
             leaf = self.follow(joined(file.file.parent, entry.path), given, around, at)
-            if isinstance(leaf, Leaf) and not leaf.is_jsonl:
+            if isinstance(leaf, Leaf) and not (leaf.is_jsonl or is_loose(leaf.path)):
                 named = name if isinstance(name, str) else None
                 parts.append(JoinedPart(leaf, entry.nonmatch, named))
             elif leaf is not None:
@@ -357,16 +362,18 @@ class _Resolver:
         folder = there != "file"
         if not folder:
             strange = [key for key in ("dataset_config", "split_config") if getattr(entry, key)]
-            strange += ["aux"] if path.suffix != JSONL and getattr(entry, "aux", None) else []
+            if path.suffix not in FILES:
+                strange += [key for key in ("aux", *OF_SAMPLES) if getattr(entry, key, None)]
             if strange:
                 told = f"{strange[0]} is for prepared folders, and {short(entry.path)} is none"
                 return self.fault(place, f"{told}; remove it")
-        if folder or path.suffix == JSONL:
+        if folder or path.suffix in FILES:
             self.weighs |= inner.leaf.sample_weight is not None
-            return replace(inner.leaf, path=_tidied(path), place=place, aux=aux or {})
+            said = Told(**{name: getattr(entry, name, None) for name in OF_SAMPLES})
+            return replace(inner.leaf, path=_tidied(path), place=place, aux=aux or {}, told=said)
         if path.suffix not in _SUFFIXES:
             hint = f"; {STAGE_FILE}" if path.suffix == ".toml" else in_place_of(path)
-            text = "expected a prepared folder, a .jsonl file or a metadataset .yaml"
+            text = "expected a folder of samples, a .jsonl file or a metadataset .yaml"
             return self.fault(place, f"{text}; got {short(entry.path)}{hint}")
         self._check_relative(entry, place)
         key = path.resolve()
