@@ -34,8 +34,8 @@ from energize.core.stream import INFINITE
 from energize.core.trace import Failed, Reading, Trace
 from energize.data import nv_meta
 from energize.data.columns import read_columns, read_values
+from energize.data.files import path_of
 from energize.data.jsonl import JsonlSource
-from energize.data.remote import path_of
 from energize.energon.factories import get_source_info
 from energize.errors import (
     ConfigError,

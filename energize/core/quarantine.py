@@ -99,7 +99,7 @@ def files_of(path: str) -> list[Path]:
         stem, suffix = os.path.splitext(path)
         patterns = [escape(path), f"{escape(stem)}.rank*{escape(suffix)}"]
     if is_url(path):
-        from energize.data.remote import path_of
+        from energize.data.files import path_of
 
         return sorted(f for each in map(path_of, patterns) for f in each.parent.glob(each.name))
     found = {each for pattern in patterns for each in glob(pattern)}

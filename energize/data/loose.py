@@ -21,9 +21,18 @@ from energize.core.columns import Column
 from energize.core.description import digest
 from energize.core.trace import Failed
 from energize.core.validation import parse_json
-from energize.data.files import PASSING, Files, files_at, of_machine, told
+from energize.data.files import (
+    PASSING,
+    Files,
+    absolute,
+    files_at,
+    joined,
+    of_machine,
+    path_of,
+    read_file,
+    told,
+)
 from energize.data.media import HEAD, MediaMetadataType, kind_by_name, kind_by_start
-from energize.data.remote import joined, tidied
 from energize.data.rows import FieldSource, Row
 from energize.data.source import ShardedSource
 from energize.data.tar import split_name
@@ -227,18 +236,16 @@ class LooseSource(ShardedSource[dict[str, Any]], FieldSource[dict[str, Any]]):
         return _extension(path), self._read(path)
 
     def _read(self, name: str) -> bytes:
-        path = tidied(joined(self.base, name))
+        path = path_of(absolute(joined(self.base, name)))
         if not path.is_relative_to(self.base):
             raise DataError(f"{name!r} leads out of {self.base}; image_folder may be one above it")
         file = str(path)
         try:
-            return self._files.whole(file, "SAMPLE_BYTES")
+            return read_file(file, "SAMPLE_BYTES")
         except OSError as error:
             if error.errno in PASSING or of_machine(error):
                 raise
             raise DataError(told(error, file)) from error
-        finally:
-            self._files.forget(file)  # there are too many to remember each
 
 
 def _extension(name: str) -> str:

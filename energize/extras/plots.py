@@ -15,7 +15,7 @@ import numpy as np
 from energize.core.arrays import FloatArray
 from energize.core.dataset import IndexedDataset
 from energize.core.lazy import optional_module
-from energize.data.remote import path_of
+from energize.data.files import path_of
 from energize.data.writing import write_new
 from energize.errors import ConfigError, nearest
 from energize.report.forecast import BATCHES, Simulation, SourceForecast, weighed_in

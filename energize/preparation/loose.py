@@ -27,13 +27,12 @@ from energize.core.lazy import optional_module
 from energize.core.samples import SAMPLE_TYPES, CrudeSample, sample_type_named
 from energize.core.trace import Failed
 from energize.core.validation import load_json
-from energize.data.files import exists, own_errors, read_file
+from energize.data.files import absolute, exists, joined, own_errors, path_of, read_file
 from energize.data.jsonl import jsonl_index_path
 from energize.data.loose import AT, KEY, LooseSource, Media, MemoryRows, key_of, kind_of, names_in
 from energize.data.mds import INDEX, MdsFiles
 from energize.data.media import BY_EXTENSION, MediaMetadataType, kind_by_name
 from energize.data.nv_meta import CRUDE, META_FOLDER, DatasetConfig, is_prepared
-from energize.data.remote import joined, path_of, tidied
 from energize.data.rows import ArrowSource, JsonSource, ParquetSource, Row
 from energize.data.source import ShardedSource
 from energize.data.webdataset import WebdatasetSource
@@ -148,7 +147,7 @@ def look_at(path: Path, split_part: str, told: Told) -> Found:
         if not file.name.startswith("cache-"):  # which `datasets` leaves beside its files
             inside.setdefault(file.suffix, []).append(file)
     media = [name for name in names if kind_by_name(name) is not None]
-    base = root if told.image_folder is None else tidied(path_of(told.image_folder))
+    base = root if told.image_folder is None else path_of(absolute(told.image_folder))
     suffix = next((each for each in FILES if each in inside), "")
     if media:
         found = _of_media(root, names, media, notes)
