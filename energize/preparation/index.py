@@ -196,8 +196,8 @@ def prepare(
             files.write(meta / nv_meta.UUID_NAME, version.encode())
         report = _report(root, found)
         same = bool(known) and all(shard.found["same"] for shard in found)
-        pieces, kept = partial(job.pieces, found), kept_columns(root) if same else {}
-        made, more = wanted.stage(files, root, pieces, report.shard_counts, version, kept)
+        kept = kept_columns(root) if same else {}
+        made, more = wanted.stage(files, root, found, report.shard_counts, version, kept)
         report = replace(report, columns=made, notes=(*notes, *_end_notes(found), *more))
         stage_records(root, files, found)
         if not known:
