@@ -24,6 +24,7 @@ from energize.core.trace import Reading
 from energize.data import files
 from energize.data.files import FAR_GAP, FAR_RUN, merged
 from energize.data.jsonl import JsonlSource
+from energize.data.source import Source
 from energize.data.tar import END_BYTES
 from energize.data.webdataset import WebdatasetSource
 from energize.loader.lanes import PositionLane, Span
@@ -154,7 +155,8 @@ def test_requests_and_bytes_are_those_that_are_counted(home, data):
 
 
 @pytest.mark.parametrize(("ranks", "workers"), [(1, 0), (2, 3)])
-def test_what_is_wanted_is_what_readers_plan(home, ranks, workers):
+def test_what_is_wanted_is_what_readers_plan(home, monkeypatch, ranks, workers):
+    monkeypatch.setattr(Source, "remote", True)
     steps, width, planned = 30, max(1, workers), []
 
     def plan(size, path, starts, stops):
@@ -168,7 +170,7 @@ def test_what_is_wanted_is_what_readers_plan(home, ranks, workers):
         for source in dataset.sources:
             opened = type(source._files)()
             opened.plan = lambda *told, size=opened.size: plan(size, *told)
-            vars(source).update(remote=True, _files=opened)
+            vars(source).update(_files=opened)
         span, lane = Span(0, 0, steps), Lane(number, ranks * width)
         cursor = PositionLane(dataset, span, lane, 0, Reading())
         cursor.left = len(range(number, steps, ranks * width))
