@@ -143,9 +143,15 @@ class Job:
             keep = partial(add_rows, database)
             if not self.merge:
                 return self._scan(files, self.names, keep)
-            return self._merged(keep)
+            self._check_ended()
+            shards = list[ScannedShard]()
+            for shard in chain.from_iterable(map(self._marked, range(self.tasks or 1))):
+                keep(shard)
+                shards.append(shard)
+            check_unique(self.root, shards if self.unique else ())
+            return shards
 
-    def _merged(self, keep: Callable[[ScannedShard], None]) -> list[ScannedShard]:
+    def _check_ended(self) -> None:
         tasks = range(self.tasks or 1)
         said, now = [*map(self._said, tasks)], [*map(self._made_of, tasks)]
         others = ""
@@ -154,12 +160,6 @@ class Job:
             changed = [name for name in wanted | was if wanted.get(name) != was.get(name)]
             others = f"; task {task} was run with others than now: {some(changed)}"
         check_ended(self.root, [said[task] == now[task] for task in tasks], others)
-        shards = list[ScannedShard]()
-        for shard in chain.from_iterable(map(self._marked, tasks)):
-            keep(shard)
-            shards.append(shard)
-        check_unique(self.root, shards if self.unique else ())
-        return shards
 
     def _scan(
         self, files: NewFiles, names: Sequence[str], keep: Callable[[ScannedShard], None]
@@ -196,7 +196,7 @@ class Job:
             with suppress(OSError, ValueError), marker.open("rb") as lines:
                 said = lines.readline().decode().strip()
                 lines.seek(-len(_END), os.SEEK_END)
-                return said if lines.read() == _END else None
+                return said if json.loads(said) and lines.read() == _END else None
         return None
 
     def _marked(self, task: int) -> Iterator[ScannedShard]:

@@ -99,7 +99,7 @@ def test_a_marker_that_is_damaged_is_none(tmp_path):
         prepare(folder, **RATIOS, tasks=2, task=task)
     [_, marker] = sorted((folder / ".nv-meta/tasks/prepare-2").iterdir())
     whole = marker.read_bytes()
-    for data in (b"", b"garbage" * 1000, whole[:-1], whole[: len(whole) // 2]):
+    for data in (b"", b"garbage" * 1000 + b"end\n", whole[:-1], whole[: len(whole) // 2]):
         marker.write_bytes(data)
         with pytest.raises(PrepareError, match=r"not ended .*: 1"):
             prepare(folder, **RATIOS, tasks=2, merge=True)
