@@ -236,10 +236,20 @@ class Description:
             object.__setattr__(self, name, value)
 
     def __repr__(self) -> str:
-        """Return what it is made of, in short; `config()` says all."""
-        shown = [repr(each) for each in self.inputs[:4]] or [repr(getattr(self, "name", ""))]
-        more = f", ... {len(self.inputs) - 4} more" if len(self.inputs) > 4 else ""
-        return f"{type(self).__name__}({', '.join(shown)}{more})"
+        """Return what it is made of, in short, without reading anything: sources, weights, and
+        numbers of its own that are above 1; `config()` says all.
+        """
+        known, shown = vars(self), [repr(each) for each in self.inputs[:4]]
+        if len(weights := known.get("weights") or ()) == len(self.inputs):
+            shown = [f"({each}, {weight})" for each, weight in zip(shown, weights, strict=False)]
+        if len(self.inputs) > 4:
+            shown.append(f"... {len(self.inputs) - 4} more")
+        if not self.inputs:
+            count = known.get("counts") and sum(known["counts"])
+            shown = [repr(getattr(self, "name", "")), *([f"{count:,} samples"] if count else [])]
+        own = {name: known.get(name) for name in self._parameters if self.inputs}
+        shown += [f"{n}={v}" for n, v in own.items() if type(v) in (int, float) and v > 1]
+        return f"{type(self).__name__}({', '.join(shown)})"
 
 
 Tree = dict[str, Any]
