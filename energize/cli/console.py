@@ -17,6 +17,7 @@ from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
+from energize.core.progress import progress
 from energize.errors import visible
 
 _REDRAW_SECONDS = 0.1
@@ -71,13 +72,15 @@ def print_json(tree: Any, indent: int | None = 2) -> None:
 
 @contextmanager
 def progress_bar(console: Console, what: str, *, shown: bool = True) -> Iterator[OnProgress]:
-    """Show a bar called `what` while the block runs, where it is a terminal.
+    """Show a bar called `what` while the block runs; where it is no terminal, say it in the log.
 
     This thread alone draws it, for worker processes may be forked while it is there.
     """
+    if shown and not console.is_terminal:
+        yield progress(what)
+        return
     columns = (TextColumn(what), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    disabled = not shown or not console.is_terminal
-    bar = Progress(*columns, console=console, disable=disabled, auto_refresh=False)
+    bar = Progress(*columns, console=console, disable=not shown, auto_refresh=False)
     task = bar.add_task("", total=None)
     drawn = -_REDRAW_SECONDS
 

@@ -24,6 +24,7 @@ from braceexpand import braceexpand
 
 from energize.core.columns import Column
 from energize.core.ignored import explained
+from energize.core.progress import progress
 from energize.core.trace import Failed
 from energize.data import nv_meta
 from energize.data.columns import COLUMNS_FOLDER, COLUMNS_NAME, folder_version
@@ -494,7 +495,7 @@ def prepare_jsonl(
         raise PrepareError(f"{file} is no .jsonl file; for a folder of tar shards call prepare")
     index, crc = (path_of(name(str(file))) for name in (jsonl_index_path, jsonl_checksums_path))
     with taken_back_when_stopped(), locked(file), NewFiles(PrepareError) as files:
-        offsets = _offsets(file, on_progress or (lambda done, total: None))
+        offsets = _offsets(file, on_progress or progress(f"{file}: bytes"))
         for final in (index, crc):
             remove_left(final.parent, of=final)
         if checksums:
