@@ -46,7 +46,7 @@ def progress(what: str) -> Progress:
         left = (now - begun) * (total - done) / max(done, 1)
         text = f"{what}: {done:,}" + (f" of {total:,}, about {left:,.0f} s left" if total else "")
         if shown:
-            print(f"\r{text:<78}", end="\n" if ended else "", file=sys.stderr, flush=True)
+            print(f"{text:<78}", end="\n" if ended else "\r", file=sys.stderr, flush=True)
         else:
             _log.warning("%s", text)
 

@@ -199,14 +199,15 @@ class _Fields(dict[str, Any]):
 def _in_short(item: Any) -> str:
     """Return the fields of a sample or a batch in one line; of tensors their shape and type."""
     hidden = ("__restore_key__", "__sources__")
-    own = {n: getattr(item, n, None) for n, each in _fields_in(item).items() if each.repr}
-    own = {n: value for n, value in own.items() if value is not None and n not in hidden}
-    told = (f"{n}={format_sample_compact(v, 2, 4, 60)}" for n, v in own.items())
+    own = [(n, value) for n, value in _shown(item) if value is not None and n not in hidden]
+    told = (f"{n}={format_sample_compact(value, 2, 4, 60)}" for n, value in own)
     return f"{type(item).__name__}({', '.join(told)})"
 
 
-def _fields_in(item: Any) -> dict[str, Any]:
-    return getattr(type(item), "__dataclass_fields__", {})
+def _shown(item: Any) -> Iterator[tuple[str, Any]]:
+    """Yield the fields of a dataclass that a `repr` of it has."""
+    known = getattr(type(item), "__dataclass_fields__", {})
+    yield from ((name, getattr(item, name, None)) for name, each in known.items() if each.repr)
 
 
 class _WithFields(ABCMeta):
@@ -244,8 +245,7 @@ class Markable(metaclass=_WithFields):
 
     __slots__ = (PADDING, STORED_KEY)
 
-    def __rich_repr__(self) -> Iterator[tuple[str, Any]]:
-        yield from ((n, getattr(self, n, None)) for n, f in _fields_in(self).items() if f.repr)
+    __rich_repr__ = _shown
 
 
 RestoreKey = tuple[Any, ...]

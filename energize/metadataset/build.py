@@ -15,7 +15,7 @@ from energize.core.checks import checked_whole, real_number
 from energize.core.costs import Cost, ItemCost
 from energize.core.dataset import Dataset, IndexedDataset
 from energize.core.ignored import explained
-from energize.core.lanes import WorkerConfig
+from energize.core.lanes import WorkerConfig, checked_config
 from energize.core.samples import CrudeSample
 from energize.core.stream import INFINITE
 from energize.core.validation import faults
@@ -555,6 +555,9 @@ class Builder:
     level: Level | None = None
     encoded: bool = False
     """Whether samples are encoded below the blends, as these count what encoded samples cost."""
+
+    def __post_init__(self) -> None:
+        checked_config(self.worker_config)
 
     def built_by(
         self, encoder: Any, path: Any, split_part: str, *, training: bool, **options: Any

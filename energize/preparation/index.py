@@ -24,7 +24,7 @@ from braceexpand import braceexpand
 
 from energize.core.columns import Column
 from energize.core.ignored import explained
-from energize.core.progress import progress
+from energize.core.progress import Progress, progress
 from energize.core.trace import Failed
 from energize.data import nv_meta
 from energize.data.columns import COLUMNS_FOLDER, COLUMNS_NAME, folder_version
@@ -39,7 +39,6 @@ from energize.preparation.fields import FirstLook, check_choice, choose_config, 
 from energize.preparation.scan import ScannedShard, Shard, checksums_of, find_shards, listed
 from energize.preparation.tasks import TASKS_FOLDER, Job, all_in_turn, known_shards
 from energize.preparation.verify import stage_records
-from energize.preparation.workers import Progress
 from energize.preparation.write import commit, locked, make_unique, shard_folders, staging
 
 _log = logging.getLogger("energize")

@@ -378,10 +378,8 @@ def _of_rows(rows: ShardedSource[Row], base: Path, told: Told, what: str) -> _Ro
     """Return rows whose columns of files are those that the first rows show."""
     first = _first_of(rows)
     if not first:
-        failed = [
-            f"{each.where}: {each.reason}" for each in rows.read(np.arange(min(1, rows.count)))
-        ]
-        raise DatasetError("; ".join(failed) or f"{base} has no row to read")
+        bad: Any = next(iter(rows.read(np.arange(min(1, rows.count)))), None)
+        raise DatasetError(f"{bad.where}: {bad.reason}" if bad else f"{base} has no row to read")
     names = _names_of(first)
     talk = told.kind is SAMPLE_TYPES["ConversationSample"] or not _TURNS.isdisjoint(names)
     media, parts = _media_of(_looking_like(first, names), first, talk=talk)
