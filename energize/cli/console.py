@@ -18,8 +18,6 @@ from rich.text import Text
 from energize.core.progress import Progress, progress
 from energize.errors import visible
 
-"""Called with how much is done, and how much there is."""
-
 
 class Console(rich.console.Console):
     """A console of rich, on which names and texts of folders cannot steer the terminal: of what is
