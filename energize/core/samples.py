@@ -224,6 +224,11 @@ class Markable(metaclass=_WithFields):
 
     __slots__ = (PADDING, STORED_KEY)
 
+    def _repr_html_(self) -> str:
+        from energize.core.html import item_html
+
+        return item_html(self)
+
 
 RestoreKey = tuple[Any, ...]
 """Strings, integers and tuples of them: what finds a sample again in its dataset."""

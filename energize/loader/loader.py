@@ -352,6 +352,11 @@ class Loader(Generic[T]):
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.dataset!r})"
 
+    def _repr_html_(self) -> str:
+        from energize.core.html import dataset_html
+
+        return dataset_html(self.dataset, f"{type(self).__name__} of ")
+
     def report(self, *, all_ranks: bool = False, show: bool = True) -> Report:
         """Return what was asked for, planned and delivered of each part of the mix, by name.
 

@@ -1,0 +1,336 @@
+"""Samples, batches and datasets as HTML: for pages, and for notebooks.
+
+All that comes of data is escaped here, by `text` and `attribute`, and nowhere else.
+"""
+
+from __future__ import annotations
+
+import base64
+import html
+import io
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import PIL.Image
+
+from energize.core.conversations import IMAGE, Turn, places_of
+from energize.core.loss_weights import PADDING, STORED_KEY, WEIGHTS
+from energize.core.samples import fields_of, format_sample_detailed, is_record
+from energize.errors import EnergizeError, NotIndexedError, visible
+
+LETTERS, PICTURES, TOKENS, ROWS, DEPTH = 4000, 8, 512, 4, 3
+"""Shown of a text, of the images of a field, of a row of tokens, of the rows, of nested values."""
+
+THUMBNAIL_BYTES = 48_000
+_SIDE, _QUALITIES = 448, (82, 65, 45, 25, 10)
+_IGNORED = -100
+"""The label of what counts nothing in a loss, in torch and transformers."""
+
+UNSEEN = frozenset({"__restore_key__", "__sources__", PADDING, STORED_KEY})
+
+
+def text(value: object, most: int = LETTERS) -> str:
+    """Return a text as HTML, escaped; of a long one the beginning.
+
+    >>> text("<script>"), text("abcdef", 4)
+    ('&lt;script&gt;', 'abcd<span class="more"> … and 2 more letters</span>')
+    """
+    shown = str(value)
+    more = len(shown) - most
+    tail = f'<span class="more"> … and {more:,} more letters</span>' if more > 0 else ""
+    return html.escape(visible(shown[:most])) + tail
+
+
+def attribute(value: object) -> str:
+    """Return a text as it stands between the quotes of an attribute."""
+    return html.escape(visible(str(value)[:300]), quote=True)
+
+
+def rows(head: Sequence[str], body: Iterable[Sequence[str]], caption: str = "") -> str:
+    """Return a table of cells that are HTML; columns of a head with ">" are numbers."""
+    kinds = [' class="number"' if each.startswith(">") else "" for each in head]
+    names = [each.removeprefix(">") for each in head]
+    top = "".join(f'<th scope="col"{k}>{text(n)}</th>' for k, n in zip(kinds, names, strict=True))
+    lines = (
+        "".join(f"<td{kind}>{cell}</td>" for kind, cell in zip(kinds, cells, strict=True))
+        for cells in body
+    )
+    told = f"<caption>{text(caption)}</caption>" if caption else ""
+    inner = "".join(f"<tr>{line}</tr>" for line in lines)
+    return f"<table>{told}<thead><tr>{top}</tr></thead><tbody>{inner}</tbody></table>"
+
+
+# Pictures
+
+
+def pictures_of(value: Any) -> list[PIL.Image.Image]:
+    """Return the images that a value is: PIL's; and tensors and arrays of shape (3, H, W) or (H, W,
+    3), after the batch if there is one, of uint8 or of numbers from 0 to 1.
+    """
+    if isinstance(value, list):
+        return [picture for each in value for picture in pictures_of(each)]
+    if isinstance(value, PIL.Image.Image):
+        return [value]
+    value = _array(value)
+    if value is None or not value.size or value.ndim not in (3, 4):
+        return []
+    if value.ndim == 4:
+        return [picture for each in value for picture in pictures_of(each)]
+    if value.dtype.kind == "f" and value.min() >= 0 and value.max() <= 1:
+        value = np.rint(value * 255).astype(np.uint8)
+    pixels = np.moveaxis(value, 0, -1) if value.shape[0] == 3 else value
+    if pixels.dtype != np.uint8 or pixels.shape[-1] != 3:
+        return []
+    return [PIL.Image.fromarray(np.ascontiguousarray(pixels))]
+
+
+def _array(value: Any) -> np.ndarray[Any, Any] | None:
+    """Return a tensor or an array as an array, of which numbers can be told."""
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(value, torch.Tensor):
+        value = (value.float() if value.is_floating_point() else value).detach().cpu().numpy()
+    return value if isinstance(value, np.ndarray) and value.dtype.kind in "fiub" else None
+
+
+def _shown_images(value: Any, depth: int = 0) -> list[PIL.Image.Image]:
+    """As `pictures_of`, of at most `PICTURES`; normalised ones with their range made 0 to 1, those
+    of one channel in grey.
+    """
+    if isinstance(value, list | tuple):
+        found: list[PIL.Image.Image] = []
+        for each in value[:PICTURES] if depth < DEPTH else ():
+            found += _shown_images(each, depth + 1)
+        return found[:PICTURES]
+    array = _array(value)
+    if array is None:
+        return pictures_of(value)
+    if array.ndim == 4:
+        return [each for one in array[:PICTURES] for each in _shown_images(one)]
+    if array.ndim == 3 and array.shape[0] == 1:
+        array = np.repeat(array, 3, axis=0)
+    if (array.ndim == 3 and array.dtype.kind == "f" and 3 in (array.shape[0], array.shape[-1])
+            and min(sorted(array.shape)[1:]) > 3):  # fmt: skip
+        finite = np.nan_to_num(array.astype(np.float32), posinf=0, neginf=0)
+        low, high = float(finite.min()), float(finite.max())
+        if low < 0 or high > 1:
+            array = (finite - low) / max(high - low, 1e-12)
+    return pictures_of(array)
+
+
+def thumbnail(picture: PIL.Image.Image, alt: str) -> str:
+    """Return an image as HTML that holds it, small, in at most `THUMBNAIL_BYTES`."""
+    small = picture.copy() if max(picture.size) <= _SIDE else picture
+    if small is picture:
+        small = picture.convert("RGB") if picture.mode in ("P", "1", "CMYK") else picture.copy()
+        small.thumbnail((_SIDE, _SIDE))
+    if small.mode in ("RGBA", "LA", "PA") or "transparency" in small.info:
+        clear = small.convert("RGBA")
+        small = PIL.Image.alpha_composite(PIL.Image.new("RGBA", clear.size, "white"), clear)
+    elif small.mode.startswith("I") or small.mode == "F":
+        values = np.asarray(small, dtype=np.float32)
+        span = max(float(np.ptp(values)), 1e-12)
+        small = PIL.Image.fromarray(((values - values.min()) / span * 255).astype(np.uint8))
+    small = small.convert("RGB")
+    for quality in _QUALITIES:
+        buffer = io.BytesIO()
+        small.save(buffer, "JPEG", quality=quality)
+        if buffer.tell() <= THUMBNAIL_BYTES:
+            break
+    data = base64.b64encode(buffer.getvalue()).decode()
+    return (
+        f'<img src="data:image/jpeg;base64,{data}" width="{small.width}" height="{small.height}" '
+        f'alt="{attribute(alt)}">'
+    )
+
+
+def figure(picture: PIL.Image.Image, name: str) -> str:
+    """Return an image with what it is below it."""
+    size = f"{picture.width:,} × {picture.height:,}"
+    try:
+        seen = thumbnail(picture, f"{name}, {picture.width} by {picture.height} pixels")
+    except Exception as reason:  # whatever PIL raises of a file that it opened
+        return error(f"{name}: {type(reason).__name__}: {reason}")
+    return f"<figure>{seen}<figcaption>{text(name)} <small>{size}</small></figcaption></figure>"
+
+
+def error(reason: object) -> str:
+    """Return what went wrong, as a paragraph that looks so."""
+    return f'<p class="error" role="note"><b>✕</b> {text(reason)}</p>'
+
+
+# Values
+
+
+def value_html(value: Any, name: str = "", depth: int = 0) -> str:
+    """Return a value as HTML: images as pictures, numbers with shape and range, turns as a
+    conversation, else what it says of itself.
+    """
+    array = _array(value)
+    images = _shown_images(value)
+    if images:
+        count = sum(len(each) if isinstance(each, list) else 1 for each in value) if isinstance(
+            value, list) else len(value) if getattr(value, "ndim", 3) == 4 else 1  # fmt: skip
+        shown = "".join(figure(each, name) for each in images)
+        more = f"<p>and {count - len(images):,} more</p>" if count > len(images) else ""
+        told = f"<p>{_told(array)}</p>" if array is not None else ""
+        return f'{told}<div class="images">{shown}</div>{more}'
+    if array is not None:
+        values = f" <code>{text(array.tolist())}</code>" if array.size <= 24 else ""
+        return _told(array) + values
+    if isinstance(value, str):
+        return f'<div class="text" dir="auto">{text(value)}</div>'
+    if isinstance(value, bytes):
+        return f"{len(value):,} bytes <code>{text(value[:24])}</code>"
+    if type(value).__name__ == "AVDecoder":
+        return _video(value, name)
+    if isinstance(value, list | tuple) and value and depth < DEPTH:
+        if all(isinstance(each, Turn) for each in value):
+            return conversation(value)
+        if all(isinstance(each, str | bytes) or _array(each) is not None or isinstance(
+                each, list | tuple) for each in value):  # fmt: skip
+            parts = (f"<li>{value_html(each, name, depth + 1)}</li>" for each in value[:PICTURES])
+            more = f"<p>and {len(value) - PICTURES:,} more</p>" if len(value) > PICTURES else ""
+            return f"<ol>{''.join(parts)}</ol>{more}"
+    return f"<pre>{text(format_sample_detailed(value))}</pre>"
+
+
+def _told(array: np.ndarray[Any, Any]) -> str:
+    told = f"{array.dtype} {array.shape}"
+    if array.size and array.dtype.kind != "b":
+        low, high = np.nanmin(array), np.nanmax(array)
+        told += f", {low:g} to {high:g}" if low != high else f", all {low:g}"
+        if array.dtype.kind == "f" and not np.isfinite(array).all():
+            told += ", not all finite"
+    return f"<code>{text(told)}</code>"
+
+
+def _video(decoder: Any, name: str) -> str:
+    """Return what a video or a sound is, and its first frame where PyAV can be imported."""
+    shown = f"<p>{text(decoder)}</p>"
+    try:
+        told = decoder.get_metadata(get_video_duration=False, get_video_frame_count=False)
+        kept = {key: each for key, each in fields_of(told).items() if each is not None}
+        shown += f"<p>{text(', '.join(f'{key} {each:g}' for key, each in kept.items()))}</p>"
+        if told.video_width:
+            frame = decoder.get_video_clips([(0, 0)], "frames")[0][0]
+            shown += f'<div class="images">{figure(pictures_of(frame)[0], name)}</div>'
+    except EnergizeError as reason:
+        shown += error(reason)
+    return shown
+
+
+def conversation(
+    turns: Sequence[Turn], images: Iterable[Any] = (), videos: Iterable[Any] = ()
+) -> str:
+    """Return turns by role, with the images and videos where the texts have their places."""
+    media, others, said = {IMAGE: iter(images)}, iter(videos), []
+    places = places_of(turns)
+    for number, turn in enumerate(turns):
+        begin, pieces = 0, []
+        for place in (each for each in places if each.turn == number):
+            found = next(media.get(place.what, others), None)
+            name = place.what[1:-1]
+            seen = text(place.what) if found is None else value_html(found, name)
+            pieces += [text(turn.text[begin : place.start].strip("\n")), seen]
+            begin = place.start + len(place.what)
+        pieces.append(text(turn.text[begin:].strip("\n")))
+        role = attribute(turn.role if turn.role in ("user", "assistant", "system") else "other")
+        said.append(
+            f'<li class="turn {role}"><b class="role">{text(turn.role)}</b>'
+            f'<div class="text" dir="auto">{"".join(pieces)}</div></li>'
+        )
+    return f'<ol class="turns">{"".join(said)}</ol>'
+
+
+def tokens(ids: Any, labels: Any, words: Any = None) -> str | None:
+    """Return rows of token ids, those whose labels are masked shaded; None for what is none.
+
+    `words` makes texts of a list of ids, as `tokenizer.convert_ids_to_tokens` does.
+    """
+    numbers, given = _array(ids), _array(labels)
+    if numbers is None or numbers.dtype.kind not in "iu" or numbers.ndim not in (1, 2):
+        return None
+    masked = given == _IGNORED if given is not None and given.shape == numbers.shape else None
+    shown = []
+    for number, row in enumerate(np.atleast_2d(numbers)[:ROWS]):
+        kept = row[:TOKENS].tolist()
+        names = [str(each) for each in kept]
+        if words is not None:
+            try:
+                names = [str(each) for each in words(kept)]
+            except Exception:  # of a tokenizer of the user: then ids are shown
+                words = None
+        dark = [False] * len(kept) if masked is None else np.atleast_2d(masked)[number].tolist()
+        cells = "".join(
+            f'<span{" class=masked" if off else ""} title="{each}">{text(name, 40)}</span>'
+            for each, name, off in zip(kept, names, dark[:TOKENS], strict=True)
+        )
+        more = f" … and {len(row) - TOKENS:,} more" if len(row) > TOKENS else ""
+        shown.append(f'<p class="tokens">{cells}{more}</p>')
+    if masked is not None:
+        part = f"{1 - masked.mean():.0%}" if masked.size else "none"
+        shown.append(
+            f"<p><small>Shaded: masked, label {_IGNORED}. {part} count in the loss</small></p>"
+        )
+    return "".join(shown)
+
+
+# Items
+
+
+def fields_shown(item: Any) -> dict[str, Any]:
+    """Return the fields of an item that say something to people; of what has none, itself."""
+    found = fields_of(item) if is_record(item) else {type(item).__name__: item}
+    return {
+        str(name): value
+        for name, value in found.items()
+        if not (name in UNSEEN or (str(name).startswith("__") and value in (None, {}, ())))
+        and not (name == WEIGHTS and value is None)
+    }
+
+
+def item_html(item: Any, words: Any = None) -> str:
+    """Return a sample or a batch as a table of its fields."""
+    fields = fields_shown(item)
+    labels = fields.get("labels")
+    body = []
+    for name, value in fields.items():
+        shown = tokens(value, labels, words) if name in ("input_ids", "tokens") else None
+        told = value_html(value, name)
+        body.append((f"<b>{text(name)}</b>", told + (shown or "")))
+    return rows(("field", type(item).__name__), body)
+
+
+# Datasets
+
+
+def dataset_html(dataset: Any, heading: str = "") -> str:
+    """Return what a dataset is made of: its sources, and how much of each comes first."""
+    from energize.data.selection import source_labels
+
+    try:
+        size = f"{dataset.size:,} items per epoch" if dataset.size < 2**53 else "without end"
+    except NotIndexedError:
+        size = "as many items as reading finds"
+    sources, begun = dataset.sources[:32], None
+    if dataset.indexed:
+        taken = dataset.consumed(1000)
+        begun = taken / max(1, taken.sum())
+    labels = source_labels(dataset.sources)
+    body = [
+        (text(labels[n]), f"{each.count:,}" if hasattr(each, "count") else "?",
+         "-" if begun is None else f"{begun[n]:.1%}")
+        for n, each in enumerate(sources)
+    ]  # fmt: skip
+    more = len(dataset.sources) - len(sources)
+    body += [(f"and {more:,} more", "", "")] if more > 0 else []
+    caption = f"{heading}{type(dataset).__name__}: {size}"
+    return rows(("source", ">samples", ">of the first 1,000 items"), body, caption)
+
+
+def mapping_html(values: Mapping[str, Any]) -> str:
+    """Return names and short values, one beside the other."""
+    pairs = (f"<dt>{text(name)}</dt><dd>{text(value, 400)}</dd>" for name, value in values.items())
+    return f"<dl>{''.join(pairs)}</dl>"
