@@ -23,10 +23,12 @@ from typer import Option
 
 from energize.cli import mixes
 from energize.cli.console import Console, counted, short
+from energize.core.dataset import Dataset
 from energize.core.html import (
     conversation,
     error,
     fields_shown,
+    gallery,
     item_html,
     mapping_html,
     rows,
@@ -39,6 +41,8 @@ from energize.core.restoring import loads_of
 from energize.core.samples import ConversationSample, is_record
 from energize.core.trace import Failed, Reading, Refs, Trace
 from energize.data.selection import source_labels
+from energize.data.webdataset import WebdatasetSource
+from energize.datasets.transform import SampleWeightDataset
 from energize.errors import ConfigError, EnergizeError
 from energize.report import PlannedSample
 from energize.report.forecast import batches_read, planned_samples, simulate, weighed_in
@@ -80,6 +84,7 @@ class Look:
         composed = getattr(node, "composition", None) or getattr(node, "plan", None)
         self.dataset = self.run.read(self.mix, None if composed else _BATCH, samples=True)
         self.loads = list(loads_of(self.dataset))
+        self.weights = list(_weights(self.dataset))
         self.labels = source_labels(self.dataset.sources)
         self.words = None
         if self.run.encoder is not None:
@@ -149,7 +154,8 @@ class Look:
             '<meta name="viewport" content="width=device-width, initial-scale=1">'
             f'<meta http-equiv="Content-Security-Policy" content="{policy(style, script)}">'
             '<meta name="referrer" content="no-referrer"><link rel="icon" href="data:,">'
-            f"<title>{text(name)}, step {at:,} - energize</title><style>{style}</style></head><body>"
+            f"<title>{text(name)}, step {at:,} - energize</title><style>{style}</style></head>"
+            "<body>"
             '<a class="skip" href="#batches">To the batches</a>'
             f'<header class="top"><h1>{text(name)} <small>{text(self.run.split)}</small></h1>'
             f'<nav aria-label="Steps">{self._links(at, steps, found, served=served)}'
@@ -208,7 +214,9 @@ class Look:
     def _batch_html(self, batch: Batch) -> str:
         count = len(batch.samples)
         weights = np.asarray(field_of(batch.item, WEIGHTS) if is_record(batch.item) else None)
-        told = weights.tolist() if weights.shape == (count,) else [None] * count
+        told = [self.weights[source] for source in batch.refs.source.tolist()]
+        if weights.shape == (count,):
+            told = weights.tolist()
         shown = "".join(
             self._sample_html(batch, row, told[row]) for row in range(min(count, _MOST_SAMPLES))
         )
@@ -234,13 +242,13 @@ class Look:
             f'<div class="encoded">{inner}</div>'
         )
 
-    def _sample_html(self, batch: Batch, row: int, weight: float | None) -> str:
+    def _sample_html(self, batch: Batch, row: int, weight: float) -> str:
         planned, source = batch.samples[row], int(batch.refs.source[row])
         sample = self.stored(source, int(batch.refs.index[row]))
         where = f"{planned.shard or ''} #{planned.index:,}".strip()
         if planned.epoch:
             where += f", pass {planned.epoch + 1:,}"
-        told = f'<span class="weight">loss × {weight:g}</span>' if weight is not None else ""
+        told = f'<span class="weight">loss weight {weight:g}</span>' if weight != 1 else ""
         key, body, more = "", "", {"type": type(sample).__name__}
         if isinstance(sample, Failed | Exception):
             body = error(f"{_told(sample)}\nA substitute takes its place in the batch.")
@@ -254,11 +262,12 @@ class Look:
                 elif name == "turns" and isinstance(sample, ConversationSample):
                     told_of.append(conversation(sample.turns, sample.images, sample.videos))
                 elif not (isinstance(sample, ConversationSample) or value is None):
-                    seen = value_html(value, name)
-                    if 'class="images"' in seen:
-                        pictures.append(re.sub(r"^<p>.*?</p>", "", seen, count=1))
+                    if seen := gallery(value, name):
+                        pictures.append(seen)
                     else:
-                        told_of.append(f'<div class="field"><b>{text(name)}</b>{seen}</div>')
+                        told_of.append(
+                            f'<div class="field"><b>{text(name)}</b>{value_html(value, name)}</div>'
+                        )
             body = "".join(pictures + told_of)
         files = getattr(sample, "__sources__", None) or ()
         more |= {"files": " ".join(name for each in files for name in each.file_names)}
@@ -269,6 +278,16 @@ class Look:
             f'{told}</header><div class="body">{body}<details><summary>Metadata</summary>'
             f"{mapping_html({k: v for k, v in more.items() if v})}</details></div></article>"
         )
+
+
+def _weights(dataset: Dataset[Any], above: float = 1.0) -> Iterator[float]:
+    """Yield how much the samples of each source count in the loss, as far as numbers say it."""
+    if isinstance(dataset, SampleWeightDataset) and not callable(dataset.weight):
+        above *= dataset.weight
+    if not dataset.inputs:
+        yield from (above for _ in dataset.sources)
+    for each in dataset.inputs:
+        yield from _weights(each, above)
 
 
 def _unsaid(failed: Failed) -> None:
@@ -286,12 +305,11 @@ def _chip(name: str, number: int) -> str:
 
 def stored_size(source: Any) -> str:
     """Return the bytes that a source takes on this machine, if that is quickly said."""
-    path = getattr(source, "path", None)
-    with suppress(OSError):
-        if isinstance(path, Path) and path.is_file():
-            return decimal(path.stat().st_size)
-        if isinstance(path, Path) and 0 < len(source.shards) <= 10_000:
-            return decimal(sum((path / each).stat().st_size for each in source.shards))
+    with suppress(OSError, AttributeError):
+        if isinstance(source, WebdatasetSource) and len(source.shards) <= 10_000:
+            return decimal(sum((source.path / each).stat().st_size for each in source.shards))
+        if source.path.is_file():
+            return decimal(source.path.stat().st_size)
     return "-"
 
 

@@ -147,17 +147,27 @@ def thumbnail(picture: PIL.Image.Image, alt: str) -> str:
 
 def figure(picture: PIL.Image.Image, name: str) -> str:
     """Return an image with what it is below it."""
-    size = f"{picture.width:,} × {picture.height:,}"
+    size = f"{picture.width:,} x {picture.height:,}"
     try:
         seen = thumbnail(picture, f"{name}, {picture.width} by {picture.height} pixels")
     except Exception as reason:  # whatever PIL raises of a file that it opened
         return error(f"{name}: {type(reason).__name__}: {reason}")
-    return f"<figure>{seen}<figcaption>{text(name)} <small>{size}</small></figcaption></figure>"
+    return f"<figure>{seen}<figcaption><span>{text(name)}</span> <small>{size}</small></figcaption></figure>"
 
 
 def error(reason: object) -> str:
     """Return what went wrong, as a paragraph that looks so."""
     return f'<p class="error" role="note"><b>✕</b> {text(reason)}</p>'
+
+
+def gallery(value: Any, name: str) -> str:
+    """Return the images that a value is, as figures; of many the first. Nothing where it is none."""
+    images = _shown_images(value)
+    whole = isinstance(value, list | tuple) or getattr(value, "ndim", 3) == 4
+    more = len(value) - len(images) if whole else 0
+    told = f"<p>and {more:,} more</p>" if images and more > 0 else ""
+    shown = "".join(figure(each, name) for each in images)
+    return f'<div class="images">{shown}</div>{told}' if images else ""
 
 
 # Values
@@ -168,14 +178,8 @@ def value_html(value: Any, name: str = "", depth: int = 0) -> str:
     conversation, else what it says of itself.
     """
     array = _array(value)
-    images = _shown_images(value)
-    if images:
-        count = sum(len(each) if isinstance(each, list) else 1 for each in value) if isinstance(
-            value, list) else len(value) if getattr(value, "ndim", 3) == 4 else 1  # fmt: skip
-        shown = "".join(figure(each, name) for each in images)
-        more = f"<p>and {count - len(images):,} more</p>" if count > len(images) else ""
-        told = f"<p>{_told(array)}</p>" if array is not None else ""
-        return f'{told}<div class="images">{shown}</div>{more}'
+    if images := gallery(value, name):
+        return (f"<p>{_told(array)}</p>" if array is not None else "") + images
     if array is not None:
         values = f" <code>{text(array.tolist())}</code>" if array.size <= 24 else ""
         return _told(array) + values
@@ -232,7 +236,9 @@ def conversation(
         for place in (each for each in places if each.turn == number):
             found = next(media.get(place.what, others), None)
             name = place.what[1:-1]
-            seen = text(place.what) if found is None else value_html(found, name)
+            seen = gallery(found, name) or (
+                text(place.what) if found is None else value_html(found)
+            )
             pieces += [text(turn.text[begin : place.start].strip("\n")), seen]
             begin = place.start + len(place.what)
         pieces.append(text(turn.text[begin:].strip("\n")))
@@ -327,7 +333,17 @@ def dataset_html(dataset: Any, heading: str = "") -> str:
     more = len(dataset.sources) - len(sources)
     body += [(f"and {more:,} more", "", "")] if more > 0 else []
     caption = f"{heading}{type(dataset).__name__}: {size}"
-    return rows(("source", ">samples", ">of the first 1,000 items"), body, caption)
+    return notebook(rows(("source", ">samples", ">of the first 1,000 items"), body, caption))
+
+
+def notebook(shown: str) -> str:
+    """Return a part of a page as notebooks show it, which have no style of ours."""
+    style = (
+        ".energize img { max-height: 8rem; width: auto } .energize .images { display: flex; "
+        "flex-wrap: wrap; gap: .5rem } .energize .masked { opacity: .4 } .energize figure { "
+        "margin: 0 } .energize td, .energize th, .energize caption { text-align: left }"
+    )
+    return f'<div class="energize"><style>{style}</style>{shown}</div>'
 
 
 def mapping_html(values: Mapping[str, Any]) -> str:

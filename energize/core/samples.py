@@ -225,9 +225,9 @@ class Markable(metaclass=_WithFields):
     __slots__ = (PADDING, STORED_KEY)
 
     def _repr_html_(self) -> str:
-        from energize.core.html import item_html
+        from energize.core.html import item_html, notebook
 
-        return item_html(self)
+        return notebook(item_html(self))
 
 
 RestoreKey = tuple[Any, ...]
