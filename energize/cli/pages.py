@@ -13,6 +13,7 @@ from functools import cached_property
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from itertools import islice
 from pathlib import Path
+from string import Template
 from threading import Lock
 from typing import Annotated, Any
 from urllib.parse import parse_qs, urlsplit
@@ -24,6 +25,7 @@ from typer import Option
 from energize.cli import mixes
 from energize.cli.console import Console, counted, short
 from energize.core.dataset import Dataset
+from energize.core.html import attribute as quoted
 from energize.core.html import (
     conversation,
     error,
@@ -35,7 +37,6 @@ from energize.core.html import (
     text,
     value_html,
 )
-from energize.core.html import attribute as quoted
 from energize.core.loss_weights import WEIGHTS, field_of
 from energize.core.restoring import loads_of
 from energize.core.samples import ConversationSample, is_record
@@ -52,13 +53,6 @@ _BATCH, _MOST_SAMPLES, _HORIZON, _FARTHEST = 8, 48, 1000, 10**12
 the last step.
 """
 _COLOURS = 8
-_KEYS = (
-    ("j → k ←", "next and previous sample"),
-    ("n p", "next and previous batch"),
-    ("m", "metadata of the sample"),
-    ("t", "light or dark"),
-    ("?", "this help"),
-)
 
 
 @dataclass(frozen=True)
@@ -101,32 +95,26 @@ class Look:
 
     def batches(self, at: int, steps: int) -> Iterator[Batch]:
         """Yield the batches of some steps, those that cannot be made too."""
-        if not self.dataset.indexed:
-            yield from self._of_stream(at, steps)
-            return
+        none = np.zeros(0, dtype=np.int64)
+        refs = Refs(none, none, none, none)
+        found = batches_read(self.dataset, _QUIETLY) if not self.dataset.indexed else None
         for step in range(at, min(at + steps, self.end)):
-            trace = Trace(self.dataset, np.array([step], dtype=np.int64))
-            refs, item, failed = trace.refs(), None, None
+            item = failed = None
             try:
-                item = trace.items(Reading(report=_unsaid))[0]
+                if found is not None:
+                    item, refs = next(islice(found, at if step == at else 0, None))
+                else:
+                    trace = Trace(self.dataset, np.array([step], dtype=np.int64))
+                    refs = trace.refs()
+                    item = trace.items(_QUIETLY)[0]
+            except StopIteration:
+                return
             except Exception as reason:  # whatever the encoder of the user raises
                 failed = reason
-            yield self._batch(step, item, failed, refs)
-
-    def _of_stream(self, at: int, steps: int) -> Iterator[Batch]:
-        found = batches_read(self.dataset, Reading(report=_unsaid))
-        step = at
-        try:
-            for step, (item, refs) in enumerate(islice(found, at, at + steps), at):
-                yield self._batch(step, item, None, refs)
-            step += 1
-        except Exception as reason:  # whatever the encoder of the user raises
-            none = np.zeros(0, dtype=np.int64)
-            yield self._batch(step, None, reason, Refs(none, none, none, none))
-
-    def _batch(self, step: int, item: Any, failed: Exception | None, refs: Refs) -> Batch:
-        samples = planned_samples(self.dataset.sources, self.labels, refs, keys=False)
-        return Batch(step, item, failed, samples, refs)
+            samples = planned_samples(self.dataset.sources, self.labels, refs, keys=False)
+            yield Batch(step, item, failed, samples, refs)
+            if found is not None and failed is not None:
+                return
 
     def stored(self, source: int, index: int) -> Any:
         """Return a sample as it is before the encoder, or why it cannot be used."""
@@ -143,29 +131,20 @@ class Look:
         """Return the page of some steps; `served`, with links to others."""
         found = list(self.batches(at, steps))
         shown = "".join(map(self._batch_html, found)) or error(f"There is no step {at:,}")
-        name, folder = self.mix.name or str(self.mix), Path(__file__)
-        style, script = (folder.with_name(f"page.{kind}").read_text() for kind in ("css", "js"))
-        help_ = "".join(
-            f"<dt>{''.join(f'<kbd>{text(k)}</kbd> ' for k in keys.split())}</dt><dd>{what}</dd>"
-            for keys, what in _KEYS
-        )
-        page = (
-            '<!doctype html><html lang="en"><head><meta charset="utf-8">'
-            '<meta name="viewport" content="width=device-width, initial-scale=1">'
-            f'<meta http-equiv="Content-Security-Policy" content="{policy(style, script)}">'
-            '<meta name="referrer" content="no-referrer"><link rel="icon" href="data:,">'
-            f"<title>{text(name)}, step {at:,} - energize</title><style>{style}</style></head>"
-            "<body>"
-            '<a class="skip" href="#batches">To the batches</a>'
-            f'<header class="top"><h1>{text(name)} <small>{text(self.run.split)}</small></h1>'
-            f'<nav aria-label="Steps">{self._links(at, steps, found, served=served)}'
-            '<button id="theme" hidden>Dark</button>'
-            '<button id="keys" hidden aria-label="Keys">?</button></nav></header>'
-            f'<main><section aria-label="Sources">{self._sources(found, steps)}</section>'
-            f'<div id="batches">{shown}</div></main>'
-            f'<dialog id="help" aria-label="Keys"><h2>Keys</h2><dl>{help_}</dl>'
-            f'<form method="dialog"><button>Close</button></form></dialog>'
-            f"<script>{script}</script></body></html>\n"
+        kinds = ("html", "css", "js")
+        shell, *own = (Path(__file__).with_name(f"page.{kind}").read_text() for kind in kinds)
+        digests = [base64.b64encode(hashlib.sha256(e.encode()).digest()).decode() for e in own]
+        page = Template(shell).substitute(
+            name=text(self.mix.name or self.mix),
+            split=text(self.run.split),
+            step=f"{at:,}",
+            style=own[0],
+            style_digest=digests[0],
+            script=own[1],
+            script_digest=digests[1],
+            links=self._links(at, steps, found, served=served),
+            sources=self._sources(found, steps),
+            batches=shown,
         )
         return page.encode("utf-8", "backslashreplace")
 
@@ -261,13 +240,13 @@ class Look:
                     more[name.strip("_")] = value
                 elif name == "turns" and isinstance(sample, ConversationSample):
                     told_of.append(conversation(sample.turns, sample.images, sample.videos))
-                elif not (isinstance(sample, ConversationSample) or value is None):
-                    if seen := gallery(value, name):
-                        pictures.append(seen)
-                    else:
-                        told_of.append(
-                            f'<div class="field"><b>{text(name)}</b>{value_html(value, name)}</div>'
-                        )
+                elif isinstance(sample, ConversationSample) or value is None:
+                    continue
+                elif seen := gallery(value, name):
+                    pictures.append(seen)
+                else:
+                    seen = value_html(value, name)
+                    told_of.append(f'<div class="field"><b>{text(name)}</b>{seen}</div>')
             body = "".join(pictures + told_of)
         files = getattr(sample, "__sources__", None) or ()
         more |= {"files": " ".join(name for each in files for name in each.file_names)}
@@ -290,8 +269,8 @@ def _weights(dataset: Dataset[Any], above: float = 1.0) -> Iterator[float]:
         yield from _weights(each, above)
 
 
-def _unsaid(failed: Failed) -> None:
-    """What failed is shown in its place."""
+_QUIETLY = Reading(report=lambda failed: None)
+"""What failed is shown in its place."""
 
 
 def _told(reason: object) -> str:
@@ -311,18 +290,6 @@ def stored_size(source: Any) -> str:
         if source.path.is_file():
             return decimal(source.path.stat().st_size)
     return "-"
-
-
-def policy(style: str, script: str) -> str:
-    """Return what a page may do: hold images, and run its own style and script, told by digests."""
-    ours = [
-        f"'sha256-{base64.b64encode(hashlib.sha256(each.encode()).digest()).decode()}'"
-        for each in (style, script)
-    ]
-    return (
-        f"default-src 'none'; img-src data:; style-src {ours[0]}; script-src {ours[1]}; "
-        "form-action 'self'; base-uri 'none'"
-    )
 
 
 # On loopback

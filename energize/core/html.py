@@ -152,7 +152,8 @@ def figure(picture: PIL.Image.Image, name: str) -> str:
         seen = thumbnail(picture, f"{name}, {picture.width} by {picture.height} pixels")
     except Exception as reason:  # whatever PIL raises of a file that it opened
         return error(f"{name}: {type(reason).__name__}: {reason}")
-    return f"<figure>{seen}<figcaption><span>{text(name)}</span> <small>{size}</small></figcaption></figure>"
+    below = f"<span>{text(name)}</span> <small>{size}</small>"
+    return f"<figure>{seen}<figcaption>{below}</figcaption></figure>"
 
 
 def error(reason: object) -> str:
@@ -161,7 +162,7 @@ def error(reason: object) -> str:
 
 
 def gallery(value: Any, name: str) -> str:
-    """Return the images that a value is, as figures; of many the first. Nothing where it is none."""
+    """Return the images that a value is, as figures; of many the first; else nothing."""
     images = _shown_images(value)
     whole = isinstance(value, list | tuple) or getattr(value, "ndim", 3) == 4
     more = len(value) - len(images) if whole else 0
@@ -173,7 +174,9 @@ def gallery(value: Any, name: str) -> str:
 # Values
 
 
-def value_html(value: Any, name: str = "", depth: int = 0) -> str:
+def value_html(  # noqa: PLR0911 - one for each kind
+    value: Any, name: str = "", depth: int = 0
+) -> str:
     """Return a value as HTML: images as pictures, numbers with shape and range, turns as a
     conversation, else what it says of itself.
     """
@@ -183,20 +186,18 @@ def value_html(value: Any, name: str = "", depth: int = 0) -> str:
     if array is not None:
         values = f" <code>{text(array.tolist())}</code>" if array.size <= 24 else ""
         return _told(array) + values
-    if isinstance(value, str):
-        return f'<div class="text" dir="auto">{text(value)}</div>'
-    if isinstance(value, bytes):
-        return f"{len(value):,} bytes <code>{text(value[:24])}</code>"
     if type(value).__name__ == "AVDecoder":
         return _video(value, name)
     if isinstance(value, list | tuple) and value and depth < DEPTH:
         if all(isinstance(each, Turn) for each in value):
             return conversation(value)
-        if all(isinstance(each, str | bytes) or _array(each) is not None or isinstance(
-                each, list | tuple) for each in value):  # fmt: skip
-            parts = (f"<li>{value_html(each, name, depth + 1)}</li>" for each in value[:PICTURES])
-            more = f"<p>and {len(value) - PICTURES:,} more</p>" if len(value) > PICTURES else ""
-            return f"<ol>{''.join(parts)}</ol>{more}"
+        parts = (f"<li>{value_html(each, name, depth + 1)}</li>" for each in value[:PICTURES])
+        more = f"<p>and {len(value) - PICTURES:,} more</p>" if len(value) > PICTURES else ""
+        return f"<ol>{''.join(parts)}</ol>{more}"
+    if isinstance(value, str | int | float | None):
+        return f'<div class="text" dir="auto">{text(value)}</div>'
+    if isinstance(value, bytes):
+        return f"{len(value):,} bytes <code>{text(value[:24])}</code>"
     return f"<pre>{text(format_sample_detailed(value))}</pre>"
 
 
