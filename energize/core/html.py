@@ -112,10 +112,10 @@ def _shown_images(value: Any, depth: int = 0) -> list[PIL.Image.Image]:
         array = np.repeat(array, 3, axis=0)
     if (array.ndim == 3 and array.dtype.kind == "f" and 3 in (array.shape[0], array.shape[-1])
             and min(sorted(array.shape)[1:]) > 3):  # fmt: skip
-        finite = np.nan_to_num(array.astype(np.float32), posinf=0, neginf=0)
-        low, high = float(finite.min()), float(finite.max())
+        array = np.nan_to_num(array.astype(np.float32), posinf=0, neginf=0)
+        low, high = float(array.min()), float(array.max())
         if low < 0 or high > 1:
-            array = (finite - low) / max(high - low, 1e-12)
+            array = (array - low) / max(high - low, 1e-12)
     return pictures_of(array)
 
 
@@ -204,10 +204,11 @@ def value_html(  # noqa: PLR0911 - one for each kind
 def _told(array: np.ndarray[Any, Any]) -> str:
     told = f"{array.dtype} {array.shape}"
     if array.size and array.dtype.kind != "b":
-        low, high = np.nanmin(array), np.nanmax(array)
-        told += f", {low:g} to {high:g}" if low != high else f", all {low:g}"
-        if array.dtype.kind == "f" and not np.isfinite(array).all():
-            told += ", not all finite"
+        finite = array[np.isfinite(array)]
+        if finite.size:
+            low, high = finite.min(), finite.max()
+            told += f", {low:g} to {high:g}" if low != high else f", all {low:g}"
+        told += "" if finite.size == array.size else ", not all finite"
     return f"<code>{text(told)}</code>"
 
 
