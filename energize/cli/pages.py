@@ -25,7 +25,6 @@ from typer import Option
 from energize.cli import mixes
 from energize.cli.console import Console, counted, short
 from energize.core.dataset import Dataset
-from energize.core.html import attribute as quoted
 from energize.core.html import (
     conversation,
     error,
@@ -252,7 +251,7 @@ class Look:
         more |= {"files": " ".join(name for each in files for name in each.file_names)}
         label = f"Sample {row + 1} of {len(batch.samples)}, {planned.source} {key}"
         return (
-            f'<article class="sample" tabindex="0" aria-label="{quoted(label)}"><header>'
+            f'<article class="sample" tabindex="0" aria-label="{text(label[:300])}"><header>'
             f'{_chip(planned.source, source)}<span class="where">{text(key)} {text(where)}</span>'
             f'{told}</header><div class="body">{body}<details><summary>Metadata</summary>'
             f"{mapping_html({k: v for k, v in more.items() if v})}</details></div></article>"

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import PIL.Image
 
-from energize.core.conversations import IMAGE, Turn, places_of
+from energize.core.conversations import Turn, messages_of
 from energize.core.loss_weights import PADDING, STORED_KEY, WEIGHTS
 from energize.core.samples import fields_of, format_sample_detailed, is_record
 from energize.errors import EnergizeError, NotIndexedError, visible
@@ -41,11 +41,6 @@ def text(value: object, most: int = LETTERS) -> str:
     more = len(shown) - most
     tail = f'<span class="more"> … and {more:,} more letters</span>' if more > 0 else ""
     return html.escape(visible(shown[:most])) + tail
-
-
-def attribute(value: object) -> str:
-    """Return a text as it stands between the quotes of an attribute."""
-    return html.escape(visible(str(value)[:300]), quote=True)
 
 
 def rows(head: Sequence[str], body: Iterable[Sequence[str]], caption: str = "") -> str:
@@ -99,10 +94,8 @@ def _shown_images(value: Any, depth: int = 0) -> list[PIL.Image.Image]:
     of one channel in grey.
     """
     if isinstance(value, list | tuple):
-        found: list[PIL.Image.Image] = []
-        for each in value[:PICTURES] if depth < DEPTH else ():
-            found += _shown_images(each, depth + 1)
-        return found[:PICTURES]
+        few = value[:PICTURES] if depth < DEPTH else ()
+        return [found for each in few for found in _shown_images(each, depth + 1)][:PICTURES]
     array = _array(value)
     if array is None:
         return pictures_of(value)
@@ -113,25 +106,23 @@ def _shown_images(value: Any, depth: int = 0) -> list[PIL.Image.Image]:
     if (array.ndim == 3 and array.dtype.kind == "f" and 3 in (array.shape[0], array.shape[-1])
             and min(sorted(array.shape)[1:]) > 3):  # fmt: skip
         array = np.nan_to_num(array.astype(np.float32), posinf=0, neginf=0)
-        low, high = float(array.min()), float(array.max())
-        if low < 0 or high > 1:
-            array = (array - low) / max(high - low, 1e-12)
+        array = _stretched(array) if array.min() < 0 or array.max() > 1 else array
     return pictures_of(array)
+
+
+def _stretched(values: Any) -> Any:
+    return (values - values.min()) / max(float(np.ptp(values)), 1e-12)
 
 
 def thumbnail(picture: PIL.Image.Image, alt: str) -> str:
     """Return an image as HTML that holds it, small, in at most `THUMBNAIL_BYTES`."""
-    small = picture.copy() if max(picture.size) <= _SIDE else picture
-    if small is picture:
-        small = picture.convert("RGB") if picture.mode in ("P", "1", "CMYK") else picture.copy()
-        small.thumbnail((_SIDE, _SIDE))
-    if small.mode in ("RGBA", "LA", "PA") or "transparency" in small.info:
-        clear = small.convert("RGBA")
-        small = PIL.Image.alpha_composite(PIL.Image.new("RGBA", clear.size, "white"), clear)
+    small = picture.convert("RGBA") if picture.has_transparency_data else picture.copy()
+    small = small.convert("RGB") if small.mode in ("P", "1", "CMYK") else small
+    small.thumbnail((_SIDE, _SIDE))
+    if small.mode == "RGBA":
+        small = PIL.Image.alpha_composite(PIL.Image.new("RGBA", small.size, "white"), small)
     elif small.mode.startswith("I") or small.mode == "F":
-        values = np.asarray(small, dtype=np.float32)
-        span = max(float(np.ptp(values)), 1e-12)
-        small = PIL.Image.fromarray(((values - values.min()) / span * 255).astype(np.uint8))
+        small = PIL.Image.fromarray(np.uint8(255 * _stretched(np.asarray(small, np.float32))))
     small = small.convert("RGB")
     for quality in _QUALITIES:
         buffer = io.BytesIO()
@@ -141,7 +132,7 @@ def thumbnail(picture: PIL.Image.Image, alt: str) -> str:
     data = base64.b64encode(buffer.getvalue()).decode()
     return (
         f'<img src="data:image/jpeg;base64,{data}" width="{small.width}" height="{small.height}" '
-        f'alt="{attribute(alt)}">'
+        f'alt="{text(alt[:300])}">'
     )
 
 
@@ -175,14 +166,14 @@ def gallery(value: Any, name: str) -> str:
 
 
 def value_html(  # noqa: PLR0911 - one for each kind
-    value: Any, name: str = "", depth: int = 0
+    value: Any, name: str = "", depth: int = 0, *, bare: bool = False
 ) -> str:
     """Return a value as HTML: images as pictures, numbers with shape and range, turns as a
-    conversation, else what it says of itself.
+    conversation, else what it says of itself. `bare`: of images nothing but these.
     """
     array = _array(value)
     if images := gallery(value, name):
-        return (f"<p>{_told(array)}</p>" if array is not None else "") + images
+        return images if bare or array is None else f"<p>{_told(array)}</p>{images}"
     if array is not None:
         values = f" <code>{text(array.tolist())}</code>" if array.size <= 24 else ""
         return _told(array) + values
@@ -231,22 +222,17 @@ def conversation(
     turns: Sequence[Turn], images: Iterable[Any] = (), videos: Iterable[Any] = ()
 ) -> str:
     """Return turns by role, with the images and videos where the texts have their places."""
-    media, others, said = {IMAGE: iter(images)}, iter(videos), []
-    places = places_of(turns)
-    for number, turn in enumerate(turns):
-        begin, pieces = 0, []
-        for place in (each for each in places if each.turn == number):
-            found = next(media.get(place.what, others), None)
-            name = place.what[1:-1]
-            seen = gallery(found, name) or (
-                text(place.what) if found is None else value_html(found)
-            )
-            pieces += [text(turn.text[begin : place.start].strip("\n")), seen]
-            begin = place.start + len(place.what)
-        pieces.append(text(turn.text[begin:].strip("\n")))
-        role = attribute(turn.role if turn.role in ("user", "assistant", "system") else "other")
+    media, said = {"image": iter(images), "video": iter(videos)}, []
+    for message in messages_of(turns):
+        pieces = []
+        for each in message["content"]:
+            kind = each["type"]
+            found = next(media[kind], None) if kind in media else None
+            shown = text(each.get("text", f"<{kind}>").strip("\n"))
+            pieces.append(shown if found is None else value_html(found, kind, bare=True))
+        role = message["role"] if message["role"] in ("user", "assistant") else "other"
         said.append(
-            f'<li class="turn {role}"><b class="role">{text(turn.role)}</b>'
+            f'<li class="turn {role}"><b class="role">{text(message["role"])}</b>'
             f'<div class="text" dir="auto">{"".join(pieces)}</div></li>'
         )
     return f'<ol class="turns">{"".join(said)}</ol>'
