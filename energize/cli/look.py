@@ -231,6 +231,11 @@ def preview(
     """
     console = Console()
     if html is not None:
+        if count or (dataset_config, split_config) != ("dataset.yaml", "split.yaml"):
+            raise ConfigError(
+                "--count, --dataset-config and --split-config are for samples as they are stored; "
+                "--html shows batches of a run, see --batches, --batch-size and --split-parts"
+            )
         run = mixes.Run(
             batch_size, split=split_parts or "train", encoder=encoder, trust_code=trust_code
         )

@@ -8,7 +8,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from itertools import islice
@@ -128,8 +128,10 @@ class Look:
 
     def page(self, at: int, steps: int, *, served: bool = False) -> bytes:
         """Return the page of some steps; `served`, with links to others."""
-        found = list(self.batches(at, steps))
-        shown = "".join(map(self._batch_html, found)) or error(f"There is no step {at:,}")
+        found, shown = [], ""
+        for batch in self.batches(at, steps):
+            shown += self._batch_html(batch)
+            found.append(replace(batch, item=None))  # which may be large
         kinds = ("html", "css", "js")
         shell, *own = (Path(__file__).with_name(f"page.{kind}").read_text() for kind in kinds)
         digests = [base64.b64encode(hashlib.sha256(e.encode()).digest()).decode() for e in own]
@@ -143,7 +145,7 @@ class Look:
             script_digest=digests[1],
             links=self._links(at, steps, found, served=served),
             sources=self._sources(found, steps),
-            batches=shown,
+            batches=shown or error(f"There is no step {at:,}"),
         )
         return page.encode("utf-8", "backslashreplace")
 
@@ -300,7 +302,6 @@ class _Server(ThreadingHTTPServer):
     """Gives the pages of a run to this machine."""
 
     daemon_threads = True
-    allow_reuse_address = False
     look: Look
     steps: int
     first: int

@@ -116,7 +116,8 @@ def _stretched(values: Any) -> Any:
 
 def thumbnail(picture: PIL.Image.Image, alt: str) -> str:
     """Return an image as HTML that holds it, small, in at most `THUMBNAIL_BYTES`."""
-    small = picture.convert("RGBA") if picture.has_transparency_data else picture.copy()
+    clear = picture.mode.endswith("A") or "transparency" in picture.info
+    small = picture.convert("RGBA") if clear else picture.copy()
     small = small.convert("RGB") if small.mode in ("P", "1", "CMYK") else small
     small.thumbnail((_SIDE, _SIDE))
     if small.mode == "RGBA":

@@ -64,6 +64,7 @@ def mix(tmp_path_factory):
         "__module__: energize\n__class__: MetadatasetV2\nsplits:\n  train:\n    blend:\n"
         "      - {path: photos, weight: 3}\n"
         "      - {path: chat.json, weight: 1, sample_weight: 2}\n"
+        "  val: {path: chat.json, split_part: train}\n"
     )
     return root / "mix.yaml"
 
@@ -100,8 +101,10 @@ def test_what_an_encoder_raises_is_shown_for_its_batch(mix):
     page = Look(mix, Run(4, encoder=f"{mix.parent}/encoder.py:Fails")).page(1, 2).decode()
     assert page.count("ValueError: no &lt;such&gt; token") == 2
     assert page.count('class="sample"') == 8
-    page = Look(mix, Run(4)).page(10**9, 1).decode()
-    assert "Step 1,000,000,000" in page
+    assert "Step 1,000,000,000" in Look(mix, Run(4)).page(10**9, 1).decode()
+    val = Look(mix, Run(4, split="val"))
+    assert "There is no step 9" in val.page(9, 1).decode()
+    assert val.page(0, 9).decode().count('class="sample"') == 3
 
 
 @pytest.mark.parametrize(
@@ -154,8 +157,10 @@ def test_the_command(mix, tmp_path):
     refused(
         [
             ([mix, "--html", "/proc/none.html"], 2, "/proc/none.html", "cannot be written"),
-            ([mix, "--html", tmp_path / "p.html", "--split-parts", "val"], 1, "'val'"),
+            ([mix, "--html", tmp_path / "p.html", "--split-parts", "test"], 1, "test"),
             ([mix, "--encoder", "a:b"], 2, "--html"),
+            ([mix, "--html", tmp_path / "p.html", "-n", "3"], 2, "--batches"),
+            ([mix, "--html", tmp_path / "p.html", "--encoder", "none:b"], 2, "'none'"),
             ([tmp_path / "none", "--html", tmp_path / "p.html"], 2, "none"),
         ],
         "preview",
