@@ -208,6 +208,7 @@ def test_in_a_browser(mix, tmp_path):
             mobile=True,
         )
         assert tab.js("document.documentElement.scrollWidth") == 360
+        assert tab.js("document.querySelector('section .chip').offsetHeight") < 40
         assert not tab.told
         assert {each.split(":")[0] for each in tab.asked} <= {"file", "data"}
 
