@@ -95,10 +95,9 @@ class Look:
     def batches(self, at: int, steps: int) -> Iterator[Batch]:
         """Yield the batches of some steps, those that cannot be made too."""
         none = np.zeros(0, dtype=np.int64)
-        refs = Refs(none, none, none, none)
         found = batches_read(self.dataset, _QUIETLY) if not self.dataset.indexed else None
         for step in range(at, min(at + steps, self.end)):
-            item = failed = None
+            item, failed, refs = None, None, Refs(none, none, none, none)
             try:
                 if found is not None:
                     item, refs = next(islice(found, at if step == at else 0, None))
