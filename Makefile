@@ -10,7 +10,7 @@ MUTANTS ?= 30000
 SEED ?= 0
 PACKAGES := -c 'import sysconfig; print(sysconfig.get_path("purelib"))'
 
-.PHONY: demo test jobs sweep soak kills fuzz lint check peers bench bench-mixing bench-resuming clean
+.PHONY: demo test jobs browser sweep soak kills fuzz lint check peers bench bench-mixing bench-resuming clean
 
 # torch, and little else beside it; what tests need is installed by the targets below.
 demo: $(LIGHT)
@@ -26,6 +26,11 @@ jobs: $(READY)
 	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile \
 		-m '(jobs or energon or streaming) and not slow'
 	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile --doctest-modules energize
+
+# A browser for the tests of pages, which are skipped without one.
+browser:
+	command -v chromium chromium-browser >/dev/null || test "$$(id -u)" != 0 || \
+		{ apt-get update -qq && apt-get install -qq -y --no-install-recommends chromium; }
 
 sweep: $(READY)
 	HYPOTHESIS_PROFILE=sweep $(BIN)/python -m pytest -n $(JOBS) -m 'slow or not slow' --timeout 3600

@@ -21,7 +21,9 @@ from typer import Option
 
 from energize.cli import mixes
 from energize.cli.console import Console, counted, print_json, short, table
+from energize.cli.pages import Look
 from energize.core.columns import Column
+from energize.core.html import pictures_of
 from energize.core.loss_weights import WEIGHTS
 from energize.core.restoring import restore_sample
 from energize.core.samples import (
@@ -36,6 +38,7 @@ from energize.data import nv_meta
 from energize.data.columns import read_columns, read_values
 from energize.data.files import path_of
 from energize.data.jsonl import JsonlSource
+from energize.data.writing import write_new
 from energize.energon.factories import get_source_info
 from energize.errors import (
     ConfigError,
@@ -210,9 +213,37 @@ def preview(
         int | None,
         typer.Option("--count", "-n", min=1, help="Samples of each split, without questions."),
     ] = None,
+    html: Annotated[
+        Path | None,
+        Option(parser=path_of, help="Write a page of the first batches, with their images."),
+    ] = None,
+    batches: Annotated[int, Option(min=1, max=64, help="Batches on the page.")] = 4,
+    at: Annotated[int, Option(min=0, help="The first step on the page.")] = 0,
+    encoder: Annotated[
+        str | None, Option(help="The task encoder of the run, for the page: MODULE:NAME.")
+    ] = None,
+    batch_size: Annotated[
+        int | None, Option(min=1, help="That of the run, for the page; by default 8.")
+    ] = None,
 ) -> None:
-    """Show samples as they are stored, field by field, images too."""
+    """Show samples as they are stored, field by field, images too; with --html, batches of a run
+    on a page.
+    """
     console = Console()
+    if html is not None:
+        if count or (dataset_config, split_config) != ("dataset.yaml", "split.yaml"):
+            raise ConfigError(
+                "--count, --dataset-config and --split-config are for samples as they are stored; "
+                "--html shows batches of a run, see --batches, --batch-size and --split-parts"
+            )
+        run = mixes.Run(
+            batch_size, split=split_parts or "train", encoder=encoder, trust_code=trust_code
+        )
+        write_new(html, Look(path, run).page(at, batches), ConfigError)
+        console.say(f"Wrote {html}: {decimal(html.stat().st_size)}")
+        return
+    if encoder or batch_size or at:
+        raise ConfigError("--encoder, --batch-size and --at are for --html, or energize serve")
     asks = count is None and sys.stdin.isatty()
     for split in mixes.split_names(path, split_parts, split_config):
         for leaf in mixes.leaves_at(path, split, dataset_config, split_config):
@@ -311,29 +342,6 @@ def _show(console: Console, name: str, value: Any) -> None:
     console.say(f"  {name} ({type(value).__name__}):" + (f" {text}" if len(lines) == 1 else ""))
     for line in lines if len(lines) > 1 else ():
         console.say(f"    {line}")
-
-
-def pictures_of(value: Any) -> list[PIL.Image.Image]:
-    """Return the images that a value is: PIL's; and tensors and arrays of shape (3, H, W) or (H, W,
-    3), after the batch if there is one, of uint8 or of numbers from 0 to 1.
-    """
-    if isinstance(value, list):
-        return [picture for each in value for picture in pictures_of(each)]
-    if isinstance(value, PIL.Image.Image):
-        return [value]
-    torch = sys.modules.get("torch")
-    if torch is not None and isinstance(value, torch.Tensor):
-        value = (value.float() if value.is_floating_point() else value).cpu().numpy()
-    if not isinstance(value, np.ndarray) or not value.size or value.ndim not in (3, 4):
-        return []
-    if value.ndim == 4:
-        return [picture for each in value for picture in pictures_of(each)]
-    if value.dtype.kind == "f" and value.min() >= 0 and value.max() <= 1:
-        value = np.rint(value * 255).astype(np.uint8)
-    pixels = np.moveaxis(value, 0, -1) if value.shape[0] == 3 else value
-    if pixels.dtype != np.uint8 or pixels.shape[-1] != 3:
-        return []
-    return [PIL.Image.fromarray(np.ascontiguousarray(pixels))]
 
 
 def drawn(picture: PIL.Image.Image) -> Text:

@@ -17,6 +17,7 @@ from energize.cli.console import Console
 from energize.cli.lint import lint
 from energize.cli.look import info, plan, preview, replay, simulate
 from energize.cli.mixes import imported
+from energize.cli.pages import serve
 from energize.cli.prepare import prepare, prepare_media
 from energize.data import trust as trusting
 from energize.data.files import Documents, manifest_path, os_errors_as, path_of
@@ -76,7 +77,8 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
     help="Prepare data sets for energize, look into them, and see what a run will read.",
 )
-for command in (prepare, prepare_media, info, lint, preview, plan, simulate, state.report, replay):
+_looking = (preview, serve, plan, simulate, state.report, replay)
+for command in (prepare, prepare_media, info, lint, *_looking):
     app.command()(command)
 app.add_typer(state.app, name="state")
 app.add_typer(cache.app, name="cache")

@@ -33,6 +33,7 @@ from energize.metadataset.nodes import (
     with_leaves,
 )
 from energize.metadataset.resolution import resolve
+from energize.preparation.loose import is_loose
 from energize.task.encoder import DefaultTaskEncoder, TaskEncoder
 from energize.task.load import LoadingCode, SampleDecoder, run_file
 
@@ -204,7 +205,7 @@ def split_names(path: Path, given: str | None, split_config: str) -> Sequence[st
     """
     if not path.exists():
         raise DatasetNotFoundError(f"{path} does not exist")
-    if is_jsonl(path):
+    if is_jsonl(path) or (given is None and is_loose(path)):
         return ("train",)
     if given is not None:
         names = [name.strip() for name in given.split(",") if name.strip()]

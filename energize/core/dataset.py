@@ -129,6 +129,11 @@ class Dataset(Description, ABC, Generic[T_co]):
             return self.size
         return sum(each._pass_length for each in self.inputs)
 
+    def _repr_html_(self) -> str:
+        from energize.core.html import dataset_html
+
+        return dataset_html(self)
+
     def __len__(self) -> int:
         """Return the items per epoch; of an endless dataset those of a pass, for progress bars.
 

@@ -157,7 +157,7 @@ def without_loops(dataset: Dataset[T]) -> Dataset[T]:
 def _stored(dataset: Dataset[Any], shard: str, number: int) -> Any:
     """Return a stored sample; what makes typed ones of raw ones is what gives them their keys."""
     found: dict[str, tuple[Any, int, Any]] = {}
-    for source, load in _loaded(dataset, None):
+    for source, load in loads_of(dataset):
         index = source.find(shard, number) if hasattr(source, "find") else None
         if index is not None:
             found.setdefault(source.location, (source, index, load))
@@ -180,14 +180,14 @@ def _stored(dataset: Dataset[Any], shard: str, number: int) -> Any:
     return raw if load is None else load(raw)
 
 
-def _loaded(dataset: Dataset[Any], load: Any) -> Iterator[tuple[Any, Any]]:
-    """Sources, each with the function that makes typed samples of it, where there is one."""
+def loads_of(dataset: Dataset[Any], load: Any = None) -> Iterator[tuple[Any, Any]]:
+    """Yield the sources, each with what makes typed samples of it, where there is one."""
     own = getattr(dataset, "map_fn", None)
     load = own if getattr(own, "loads_stored", False) else load
     if not dataset.inputs:
         yield from ((source, load) for source in dataset.sources)
     for each in dataset.inputs:
-        yield from _loaded(each, load)
+        yield from loads_of(each, load)
 
 
 def _is_number(value: Any, stop: Any) -> bool:

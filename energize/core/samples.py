@@ -247,6 +247,11 @@ class Markable(metaclass=_WithFields):
 
     __rich_repr__ = _shown
 
+    def _repr_html_(self) -> str:
+        from energize.core.html import item_html, notebook
+
+        return notebook(item_html(self))
+
 
 RestoreKey = tuple[Any, ...]
 """Strings, integers and tuples of them: what finds a sample again in its dataset."""

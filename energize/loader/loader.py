@@ -360,6 +360,11 @@ class Loader(Generic[T]):
         of = "" if ranks is None else f", rank {ranks.rank} of {ranks.world_size}"
         return f"{type(self).__name__}({self.dataset!r}{of}, num_workers={workers})"
 
+    def _repr_html_(self) -> str:
+        from energize.core.html import dataset_html
+
+        return dataset_html(self.dataset, f"{type(self).__name__} of ")
+
     def report(self, *, all_ranks: bool = False, show: bool = True) -> Report:
         """Return what was asked for, planned and delivered of each part of the mix, by name.
 

@@ -512,7 +512,7 @@ def _batches(
     for first in range(start, stop, at_once):
         steps = np.arange(first, min(first + at_once, stop), dtype=np.int64)
         refs = dataset.refs(steps)
-        samples = _samples(dataset.sources, labels, refs, keys=keys)
+        samples = planned_samples(dataset.sources, labels, refs, keys=keys)
         ends = np.searchsorted(refs.item, np.arange(len(steps)), side="right").tolist()
         begin = 0
         for step, end in zip(steps.tolist(), ends, strict=True):
@@ -524,28 +524,40 @@ def _batches(
 def _read_batches(
     dataset: Dataset[Any], world_size: int | None, *, keys: bool
 ) -> Iterator[PlannedBatch]:
-    """Yield the batches of an epoch of a stream, each when it has been read."""
-    labels, stream = source_labels(dataset.sources), without_loops(dataset)
-    lanes = lanes_of(dataset)
+    labels = source_labels(dataset.sources)
+    for step, (_, refs) in enumerate(batches_read(dataset)):
+        rank = None if world_size is None else step % world_size
+        samples = planned_samples(dataset.sources, labels, refs, keys=keys)
+        yield PlannedBatch(step, rank, tuple(samples))
+
+
+def batches_read(
+    dataset: Dataset[Any], reading: Reading | None = None
+) -> Iterator[tuple[Any, Refs]]:
+    """Yield the batches of an epoch of a stream and what they are made of, each when it has been
+    read.
+    """
+    stream, lanes = without_loops(dataset), lanes_of(dataset)
     with ExitStack() as opened:
         turns = deque(
-            opened.enter_context(closing(stream.open(Lane(lane, lanes)))) for lane in range(lanes)
+            opened.enter_context(
+                closing(stream.open(Lane(lane, lanes), None, reading or Reading()))
+            )
+            for lane in range(lanes)
         )
-        for step in count():
-            while turns and next(turns[0], _OVER) is _OVER:
+        while True:
+            while turns and (item := next(turns[0], _OVER)) is _OVER:
                 turns.popleft()
             if not turns:
                 return
-            refs = stream.refs_of(turns[0].origin)
-            rank = None if world_size is None else step % world_size
-            samples = _samples(dataset.sources, labels, refs, keys=keys)
-            yield PlannedBatch(step, rank, tuple(samples))
+            yield item, stream.refs_of(turns[0].origin)
             turns.rotate(-1)
 
 
-def _samples(
+def planned_samples(
     sources: tuple[Source[Any], ...], labels: list[str], refs: Refs, *, keys: bool
 ) -> list[PlannedSample]:
+    """Return the samples that are referred to, in their order."""
     samples: dict[int, PlannedSample] = {}
     for number, rows in rows_by_value(refs.source):
         located = _located(sources[number], refs.index[rows], keys=keys)

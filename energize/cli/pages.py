@@ -1,0 +1,394 @@
+"""`energize preview --html` and `energize serve`: what a run reads, as a page."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import cached_property
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from itertools import islice
+from pathlib import Path
+from string import Template
+from threading import Lock
+from typing import Annotated, Any
+from urllib.parse import parse_qs, urlsplit
+
+import numpy as np
+from rich.filesize import decimal
+from typer import Option
+
+from energize.cli import mixes
+from energize.cli.console import Console, counted, short
+from energize.core.dataset import Dataset
+from energize.core.html import (
+    conversation,
+    error,
+    fields_shown,
+    gallery,
+    item_html,
+    mapping_html,
+    rows,
+    text,
+    value_html,
+)
+from energize.core.loss_weights import WEIGHTS, field_of
+from energize.core.restoring import loads_of
+from energize.core.samples import ConversationSample, is_record
+from energize.core.trace import Failed, Reading, Refs, Trace
+from energize.data.selection import source_labels
+from energize.data.webdataset import WebdatasetSource
+from energize.datasets.transform import SampleWeightDataset
+from energize.errors import ConfigError, EnergizeError
+from energize.report import PlannedSample
+from energize.report.forecast import batches_read, planned_samples, simulate, weighed_in
+
+_BATCH, _MOST_SAMPLES, _HORIZON, _FARTHEST = 8, 48, 1000, 10**12
+"""Samples of a batch where nobody says, those that are shown, steps that shares are told of, and
+the last step.
+"""
+_COLOURS = 8
+
+
+@dataclass(frozen=True)
+class Batch:
+    """A batch as it was read: what it is, or why there is none, and the samples it was made of."""
+
+    step: int
+    item: Any
+    failed: Exception | None
+    samples: Sequence[PlannedSample]
+    refs: Refs
+
+
+@dataclass
+class Look:
+    """A run whose batches are shown."""
+
+    mix: Path
+    run: mixes.Run
+
+    def __post_init__(self) -> None:
+        node = mixes.node_at(self.mix, self.run.split)
+        composed = getattr(node, "composition", None) or getattr(node, "plan", None)
+        self.dataset = self.run.read(self.mix, None if composed else _BATCH, samples=True)
+        self.loads = list(loads_of(self.dataset))
+        self.weights = list(_weights(self.dataset))
+        self.labels = source_labels(self.dataset.sources)
+        self.words = None
+        if self.run.encoder is not None:
+            made = mixes.made_encoder(self.run.encoder)
+            owner = getattr(made, "processor", made)
+            tokenizer = getattr(owner, "tokenizer", owner)
+            self.words = getattr(tokenizer, "convert_ids_to_tokens", None)
+
+    @cached_property
+    def end(self) -> int:
+        """The number of steps there are, where there is one."""
+        ends = self.run.validates and self.dataset.indexed
+        return min(self.dataset.size, _FARTHEST) if ends else _FARTHEST
+
+    def batches(self, at: int, steps: int) -> Iterator[Batch]:
+        """Yield the batches of some steps, those that cannot be made too."""
+        none = np.zeros(0, dtype=np.int64)
+        found = batches_read(self.dataset, _QUIETLY) if not self.dataset.indexed else None
+        for step in range(at, min(at + steps, self.end)):
+            item, failed, refs = None, None, Refs(none, none, none, none)
+            try:
+                if found is not None:
+                    item, refs = next(islice(found, at if step == at else 0, None))
+                else:
+                    trace = Trace(self.dataset, np.array([step], dtype=np.int64))
+                    refs = trace.refs()
+                    item = trace.items(_QUIETLY)[0]
+            except StopIteration:
+                return
+            except Exception as reason:  # whatever the encoder of the user raises
+                failed = reason
+            samples = planned_samples(self.dataset.sources, self.labels, refs, keys=False)
+            yield Batch(step, item, failed, samples, refs)
+            if found is not None and failed is not None:
+                return
+
+    def stored(self, source: int, index: int) -> Any:
+        """Return a sample as it is before the encoder, or why it cannot be used."""
+        reader, load = self.loads[source]
+        try:
+            raw = reader.read(np.array([index], dtype=np.int64))[0]
+            return raw if load is None or isinstance(raw, Failed) else load(raw)
+        except Exception as reason:  # whatever libraries raise of damaged bytes
+            return reason
+
+    # HTML
+
+    def page(self, at: int, steps: int, *, served: bool = False) -> bytes:
+        """Return the page of some steps; `served`, with links to others."""
+        found, shown = [], ""
+        for batch in self.batches(at, steps):
+            shown += self._batch_html(batch)
+            found.append(replace(batch, item=None))  # which may be large
+        kinds = ("html", "css", "js")
+        shell, *own = (Path(__file__).with_name(f"page.{kind}").read_text() for kind in kinds)
+        digests = [base64.b64encode(hashlib.sha256(e.encode()).digest()).decode() for e in own]
+        page = Template(shell).substitute(
+            name=text(self.mix.name or self.mix),
+            split=text(self.run.split),
+            step=f"{at:,}",
+            style=own[0],
+            style_digest=digests[0],
+            script=own[1],
+            script_digest=digests[1],
+            links=self._links(at, steps, found, served=served),
+            sources=self._sources(found, steps),
+            batches=shown or error(f"There is no step {at:,}"),
+        )
+        return page.encode("utf-8", "backslashreplace")
+
+    def _links(self, at: int, steps: int, found: Sequence[Batch], *, served: bool) -> str:
+        if not served:
+            return "".join(f'<a href="#step-{b.step}">Step {b.step:,}</a>' for b in found[:12])
+        before, after = max(0, at - steps), at + steps
+        back = f'<a href="/?step=0">First</a><a rel="prev" href="/?step={before}">Previous</a>'
+        ahead = f'<a rel="next" href="/?step={after}">Next</a>' if after < self.end else ""
+        return (
+            f'{back if at else ""}{ahead}<form action="/"><label for="step">Step</label><input '
+            f'id="step" name="step" type="number" min="0" max="{self.end - 1}" value="{at}">'
+            "<button>Go</button></form>"
+        )
+
+    def _sources(self, found: Sequence[Batch], steps: int) -> str:
+        """What was asked of the sources, and what comes."""
+        here = Counter(each.source for batch in found for each in batch.samples)
+        horizon = min(max(_HORIZON, steps), max(1, self.end))
+        try:
+            read = None if self.dataset.indexed else max(1, steps)
+            told = simulate(self.dataset, horizon, read=read)
+        except Exception as reason:  # reading a stream calls the encoder of the user
+            return error(f"What comes of each source cannot be told: {reason}")
+        body, bar, begun = [], "", 0.0
+        for number, each in enumerate(told.sources):
+            asked = "-" if each.asked is None else f"{each.asked:.2%}"
+            size = stored_size(self.dataset.sources[number])
+            numbers = (f"{here[each.name]:,}", short(each.count), size, short(each.epochs, 2))
+            body.append((_chip(each.name, number), asked, f"{each.share:.2%}", *numbers))
+            bar += (
+                f'<rect class="s{number % _COLOURS}" x="{100 * begun:.3f}" y="0" height="1" '
+                f'width="{100 * each.share:.3f}"/>'
+            )
+            begun += each.share
+        counts = "samples" if self.run.validates else weighed_in(self.dataset)
+        what = f"{counted(horizon, 'step')}, {counted(told.samples, 'sample')}"
+        head = ("source", ">asked", ">delivered", ">here", ">samples", ">stored", ">epochs")
+        return (
+            f"<h2>Sources <small>of {what}; weights count {text(counts)}</small></h2>"
+            '<svg class="bar" viewBox="0 0 100 1" preserveAspectRatio="none" role="img" '
+            f'aria-label="Shares of the sources, as in the table">{bar}</svg>'
+            f'<div class="wide">{rows(head, body)}</div>'
+        )
+
+    def _batch_html(self, batch: Batch) -> str:
+        count = len(batch.samples)
+        weights = np.asarray(field_of(batch.item, WEIGHTS) if is_record(batch.item) else None)
+        told = [self.weights[source] for source in batch.refs.source.tolist()]
+        if weights.shape == (count,):
+            told = weights.tolist()
+        shown = "".join(
+            self._sample_html(batch, row, told[row]) for row in range(min(count, _MOST_SAMPLES))
+        )
+        more = count - _MOST_SAMPLES
+        if more > 0:
+            shown += f'<p class="note">and {counted(more, "sample")} more</p>'
+        return (
+            f'<section class="batch" id="step-{batch.step}" aria-label="Step {batch.step:,}">'
+            f"<h2>Step {batch.step:,} <small>{counted(count, 'sample')}</small></h2>"
+            f'<div class="samples">{shown}</div>{self._encoded(batch)}</section>'
+        )
+
+    def _encoded(self, batch: Batch) -> str:
+        named = self.run.encoder or "the default encoder, as --encoder names none"
+        if batch.failed is None:
+            inner = f'<div class="wide">{item_html(batch.item, self.words)}</div>'
+        elif self.run.encoder is None and not isinstance(batch.failed, OSError):
+            inner = f'<p class="note">No batch: {text(batch.failed)}</p>'
+        else:
+            inner = error(_told(batch.failed))
+        return (
+            f"<h3>After the encoder <small>{text(named)}</small></h3>"
+            f'<div class="encoded">{inner}</div>'
+        )
+
+    def _sample_html(self, batch: Batch, row: int, weight: float) -> str:
+        planned, source = batch.samples[row], int(batch.refs.source[row])
+        sample = self.stored(source, int(batch.refs.index[row]))
+        where = f"{planned.shard or ''} #{planned.index:,}".strip()
+        if planned.epoch:
+            where += f", pass {planned.epoch + 1:,}"
+        told = f'<span class="weight">loss weight {weight:g}</span>' if weight != 1 else ""
+        key, body, more = "", "", {"type": type(sample).__name__}
+        if isinstance(sample, Failed | Exception):
+            body = error(f"{_told(sample)}\nA substitute takes its place in the batch.")
+        else:
+            pictures, told_of = [], []
+            for name, value in fields_shown(sample).items():
+                if name == "__key__":
+                    key = str(value)
+                elif name.startswith("__"):
+                    more[name.strip("_")] = value
+                elif name == "turns" and isinstance(sample, ConversationSample):
+                    told_of.append(conversation(sample.turns, sample.images, sample.videos))
+                elif isinstance(sample, ConversationSample) or value is None:
+                    continue
+                elif seen := gallery(value, name):
+                    pictures.append(seen)
+                else:
+                    seen = value_html(value, name)
+                    told_of.append(f'<div class="field"><b>{text(name)}</b>{seen}</div>')
+            body = "".join(pictures + told_of)
+        files = getattr(sample, "__sources__", None) or ()
+        more |= {"files": " ".join(name for each in files for name in each.file_names)}
+        label = f"Sample {row + 1} of {len(batch.samples)}, {planned.source} {key}"
+        return (
+            f'<article class="sample" tabindex="0" aria-label="{text(label[:300])}"><header>'
+            f'{_chip(planned.source, source)}<span class="where">{text(key)} {text(where)}</span>'
+            f'{told}</header><div class="body">{body}<details><summary>Metadata</summary>'
+            f"{mapping_html({k: v for k, v in more.items() if v})}</details></div></article>"
+        )
+
+
+def _weights(dataset: Dataset[Any], above: float = 1.0) -> Iterator[float]:
+    """Yield how much the samples of each source count in the loss, as far as numbers say it."""
+    if isinstance(dataset, SampleWeightDataset) and not callable(dataset.weight):
+        above *= dataset.weight
+    if not dataset.inputs:
+        yield from (above for _ in dataset.sources)
+    for each in dataset.inputs:
+        yield from _weights(each, above)
+
+
+_QUIETLY = Reading(report=lambda failed: None)
+"""What failed is shown in its place."""
+
+
+def _told(reason: object) -> str:
+    ours = isinstance(reason, EnergizeError | Failed)
+    return str(reason) if ours else f"{type(reason).__name__}: {reason}"
+
+
+def _chip(name: str, number: int) -> str:
+    return f'<span class="chip s{number % _COLOURS}">{text(name)}</span>'
+
+
+def stored_size(source: Any) -> str:
+    """Return the bytes that a source takes on this machine, if that is quickly said."""
+    with suppress(OSError, AttributeError):
+        if isinstance(source, WebdatasetSource) and len(source.shards) <= 10_000:
+            return decimal(sum((source.path / each).stat().st_size for each in source.shards))
+        if source.path.is_file():
+            return decimal(source.path.stat().st_size)
+    return "-"
+
+
+# On loopback
+
+_HOST, _PORT, _TRIED = "127.0.0.1", 8000, 20
+
+
+class _Server(ThreadingHTTPServer):
+    """Gives the pages of a run to this machine."""
+
+    daemon_threads = True
+    look: Look
+    steps: int
+    first: int
+    reading = Lock()
+
+
+class _Handler(BaseHTTPRequestHandler):
+    """Answers `/?step=N`, for those who ask for this machine by its own name; nothing else."""
+
+    server: _Server
+    timeout = 30
+    server_version, sys_version = "energize", ""
+
+    def do_GET(self) -> None:
+        asked = urlsplit(self.path)
+        given = parse_qs(asked.query).get("step", [str(self.server.first)])[-1]
+        names = [f"{name}:{self.server.server_port}" for name in (_HOST, "localhost")]
+        if self.headers.get("Host", "").lower() not in names:
+            self._answer(403, b"This page is for " + " and ".join(names).encode())
+        elif asked.path != "/":
+            self._answer(404, b"The page is at /?step=0")
+        elif not re.fullmatch("[0-9]{1,12}", given):
+            self._answer(400, b"step is a whole number from 0 on, of at most 12 digits")
+        else:
+            try:
+                with self.server.reading:
+                    page = self.server.look.page(int(given), self.server.steps, served=True)
+                self._answer(200, page, "text/html")
+            except EnergizeError as reason:
+                self._answer(500, str(reason).encode("utf-8", "backslashreplace"))
+
+    do_HEAD = do_GET  # noqa: N815 - its name there
+
+    def _answer(self, code: int, body: bytes, kind: str = "text/plain") -> None:
+        self.send_response(code)
+        for name, value in (
+            ("Content-Type", f"{kind}; charset=utf-8"),
+            ("Content-Length", str(len(body))),
+            ("Cache-Control", "no-store"),
+            ("X-Content-Type-Options", "nosniff"),
+            ("X-Frame-Options", "DENY"),
+            ("Cross-Origin-Resource-Policy", "same-origin"),
+        ):
+            self.send_header(name, value)
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(body)
+
+    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - its name there
+        """Requests are not printed."""
+
+    def handle(self) -> None:
+        with suppress(ConnectionError, TimeoutError):  # the browser was closed
+            super().handle()
+
+
+def _bound(port: int | None) -> _Server:
+    """Return a server at the port; where nobody names one, at the first free one of some."""
+    tried = range(_PORT, _PORT + _TRIED) if port is None else (port,)
+    for each in tried:
+        try:
+            return _Server((_HOST, each), _Handler)
+        except OSError as reason:
+            refused = reason
+    named = f"port {port}" if port is not None else f"a port from {_PORT} to {tried[-1]}"
+    raise ConfigError(
+        f"--port: {named} cannot be used ({refused.strerror}); give another one, or --port 0 for "
+        "any that is free"
+    )
+
+
+@mixes.takes_run
+def serve(
+    mix: mixes.MixPath,
+    run: mixes.Run,
+    *,
+    port: Annotated[
+        int | None, Option(min=0, max=65535, help="By default the first free one from 8000 on.")
+    ] = None,
+    at: Annotated[int, Option(min=0, help="The step that comes first.")] = 0,
+    batches: Annotated[int, Option(min=1, max=64, help="Batches on a page.")] = 1,
+) -> None:
+    """Show the batches of any step of a run in the browser of this machine, until Ctrl-C."""
+    look = Look(mix, run)
+    with _bound(port) as server:
+        server.look, server.steps, server.first = look, batches, at
+        console = Console()
+        console.say(f"http://{_HOST}:{server.server_port}/?step={at} shows {mix}; Ctrl-C ends it")
+        with suppress(KeyboardInterrupt):
+            server.serve_forever()
+        console.say("Ended")

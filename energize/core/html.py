@@ -1,0 +1,341 @@
+"""Samples, batches and datasets as HTML: for pages, and for notebooks.
+
+All that comes of data is escaped here, by `text` and `attribute`, and nowhere else.
+"""
+
+from __future__ import annotations
+
+import base64
+import html
+import io
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import PIL.Image
+
+from energize.core.conversations import Turn, messages_of
+from energize.core.loss_weights import PADDING, STORED_KEY, WEIGHTS
+from energize.core.samples import fields_of, format_sample_detailed, is_record
+from energize.errors import EnergizeError, NotIndexedError, visible
+
+LETTERS, PICTURES, TOKENS, ROWS, DEPTH = 4000, 8, 512, 4, 3
+"""Shown of a text, of the images of a field, of a row of tokens, of the rows, of nested values."""
+
+THUMBNAIL_BYTES = 48_000
+_SIDE, _QUALITIES = 448, (82, 65, 45, 25, 10)
+_IGNORED = -100
+"""The label of what counts nothing in a loss, in torch and transformers."""
+
+UNSEEN = frozenset({"__restore_key__", "__sources__", PADDING, STORED_KEY})
+
+
+def text(value: object, most: int = LETTERS) -> str:
+    """Return a text as HTML, escaped; of a long one the beginning.
+
+    >>> text("<script>"), text("abcdef", 4)
+    ('&lt;script&gt;', 'abcd<span class="more"> … and 2 more letters</span>')
+    """
+    shown = str(value)
+    more = len(shown) - most
+    tail = f'<span class="more"> … and {more:,} more letters</span>' if more > 0 else ""
+    return html.escape(visible(shown[:most])) + tail
+
+
+def rows(head: Sequence[str], body: Iterable[Sequence[str]], caption: str = "") -> str:
+    """Return a table of cells that are HTML; columns of a head with ">" are numbers."""
+    kinds = [' class="number"' if each.startswith(">") else "" for each in head]
+    names = [each.removeprefix(">") for each in head]
+    top = "".join(f'<th scope="col"{k}>{text(n)}</th>' for k, n in zip(kinds, names, strict=True))
+    lines = (
+        "".join(f"<td{kind}>{cell}</td>" for kind, cell in zip(kinds, cells, strict=True))
+        for cells in body
+    )
+    told = f"<caption>{text(caption)}</caption>" if caption else ""
+    inner = "".join(f"<tr>{line}</tr>" for line in lines)
+    return f"<table>{told}<thead><tr>{top}</tr></thead><tbody>{inner}</tbody></table>"
+
+
+# Pictures
+
+
+def pictures_of(value: Any) -> list[PIL.Image.Image]:
+    """Return the images that a value is: PIL's; and tensors and arrays of shape (3, H, W) or (H, W,
+    3), after the batch if there is one, of uint8 or of numbers from 0 to 1.
+    """
+    if isinstance(value, list):
+        return [picture for each in value for picture in pictures_of(each)]
+    if isinstance(value, PIL.Image.Image):
+        return [value]
+    value = _array(value)
+    if value is None or not value.size or value.ndim not in (3, 4):
+        return []
+    if value.ndim == 4:
+        return [picture for each in value for picture in pictures_of(each)]
+    if value.dtype.kind == "f" and value.min() >= 0 and value.max() <= 1:
+        value = np.rint(value * 255).astype(np.uint8)
+    pixels = np.moveaxis(value, 0, -1) if value.shape[0] == 3 else value
+    if pixels.dtype != np.uint8 or pixels.shape[-1] != 3:
+        return []
+    return [PIL.Image.fromarray(np.ascontiguousarray(pixels))]
+
+
+def _array(value: Any) -> np.ndarray[Any, Any] | None:
+    """Return a tensor or an array as an array, of which numbers can be told."""
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(value, torch.Tensor):
+        value = (value.float() if value.is_floating_point() else value).detach().cpu().numpy()
+    return value if isinstance(value, np.ndarray) and value.dtype.kind in "fiub" else None
+
+
+def _shown_images(value: Any, depth: int = 0) -> list[PIL.Image.Image]:
+    """As `pictures_of`, of at most `PICTURES`; normalised ones with their range made 0 to 1, those
+    of one channel in grey.
+    """
+    if isinstance(value, list | tuple):
+        few = value[:PICTURES] if depth < DEPTH else ()
+        return [found for each in few for found in _shown_images(each, depth + 1)][:PICTURES]
+    array = _array(value)
+    if array is None:
+        return pictures_of(value)
+    if array.ndim == 4:
+        return [each for one in array[:PICTURES] for each in _shown_images(one)]
+    if array.ndim == 3 and array.shape[0] == 1:
+        array = np.repeat(array, 3, axis=0)
+    if (array.ndim == 3 and array.dtype.kind == "f" and 3 in (array.shape[0], array.shape[-1])
+            and min(sorted(array.shape)[1:]) > 3):  # fmt: skip
+        array = np.nan_to_num(array.astype(np.float32), posinf=0, neginf=0)
+        array = _stretched(array) if array.min() < 0 or array.max() > 1 else array
+    return pictures_of(array)
+
+
+def _stretched(values: Any) -> Any:
+    return (values - values.min()) / max(float(np.ptp(values)), 1e-12)
+
+
+def thumbnail(picture: PIL.Image.Image, alt: str) -> str:
+    """Return an image as HTML that holds it, small, in at most `THUMBNAIL_BYTES`."""
+    clear = picture.mode.endswith("A") or "transparency" in picture.info
+    small = picture.convert("RGBA") if clear else picture.copy()
+    small = small.convert("RGB") if small.mode in ("P", "1", "CMYK") else small
+    small.thumbnail((_SIDE, _SIDE))
+    if small.mode == "RGBA":
+        small = PIL.Image.alpha_composite(PIL.Image.new("RGBA", small.size, "white"), small)
+    elif small.mode.startswith("I") or small.mode == "F":
+        small = PIL.Image.fromarray(np.uint8(255 * _stretched(np.asarray(small, np.float32))))
+    small = small.convert("RGB")
+    for quality in _QUALITIES:
+        buffer = io.BytesIO()
+        small.save(buffer, "JPEG", quality=quality)
+        if buffer.tell() <= THUMBNAIL_BYTES:
+            break
+    data = base64.b64encode(buffer.getvalue()).decode()
+    return (
+        f'<img src="data:image/jpeg;base64,{data}" width="{small.width}" height="{small.height}" '
+        f'alt="{text(alt[:300])}">'
+    )
+
+
+def figure(picture: PIL.Image.Image, name: str) -> str:
+    """Return an image with what it is below it."""
+    size = f"{picture.width:,} x {picture.height:,}"
+    try:
+        seen = thumbnail(picture, f"{name}, {picture.width} by {picture.height} pixels")
+    except Exception as reason:  # whatever PIL raises of a file that it opened
+        return error(f"{name}: {type(reason).__name__}: {reason}")
+    below = f"<span>{text(name)}</span> <small>{size}</small>"
+    return f"<figure>{seen}<figcaption>{below}</figcaption></figure>"
+
+
+def error(reason: object) -> str:
+    """Return what went wrong, as a paragraph that looks so."""
+    return f'<p class="error" role="note"><b>✕</b> {text(reason)}</p>'
+
+
+def gallery(value: Any, name: str) -> str:
+    """Return the images that a value is, as figures; of many the first; else nothing."""
+    images = _shown_images(value)
+    whole = isinstance(value, list | tuple) or getattr(value, "ndim", 3) == 4
+    more = len(value) - len(images) if whole else 0
+    told = f"<p>and {more:,} more</p>" if images and more > 0 else ""
+    shown = "".join(figure(each, name) for each in images)
+    return f'<div class="images">{shown}</div>{told}' if images else ""
+
+
+# Values
+
+
+def value_html(  # noqa: PLR0911 - one for each kind
+    value: Any, name: str = "", depth: int = 0, *, bare: bool = False
+) -> str:
+    """Return a value as HTML: images as pictures, numbers with shape and range, turns as a
+    conversation, else what it says of itself. `bare`: of images nothing but these.
+    """
+    array = _array(value)
+    if images := gallery(value, name):
+        return images if bare or array is None else f"<p>{_told(array)}</p>{images}"
+    if array is not None:
+        values = f" <code>{text(array.tolist())}</code>" if array.size <= 24 else ""
+        return _told(array) + values
+    if type(value).__name__ == "AVDecoder":
+        return _video(value, name)
+    if isinstance(value, list | tuple) and value and depth < DEPTH:
+        if all(isinstance(each, Turn) for each in value):
+            return conversation(value)
+        parts = (f"<li>{value_html(each, name, depth + 1)}</li>" for each in value[:PICTURES])
+        more = f"<p>and {len(value) - PICTURES:,} more</p>" if len(value) > PICTURES else ""
+        return f"<ol>{''.join(parts)}</ol>{more}"
+    if isinstance(value, str | int | float | None):
+        return f'<div class="text" dir="auto">{text(value)}</div>'
+    if isinstance(value, bytes):
+        return f"{len(value):,} bytes <code>{text(value[:24])}</code>"
+    return f"<pre>{text(format_sample_detailed(value))}</pre>"
+
+
+def _told(array: np.ndarray[Any, Any]) -> str:
+    told = f"{array.dtype} {array.shape}"
+    if array.size and array.dtype.kind != "b":
+        finite = array[np.isfinite(array)]
+        if finite.size:
+            low, high = finite.min(), finite.max()
+            told += f", {low:g} to {high:g}" if low != high else f", all {low:g}"
+        told += "" if finite.size == array.size else ", not all finite"
+    return f"<code>{text(told)}</code>"
+
+
+def _video(decoder: Any, name: str) -> str:
+    """Return what a video or a sound is, and its first frame where PyAV can be imported."""
+    shown = f"<p>{text(decoder)}</p>"
+    try:
+        told = decoder.get_metadata(get_video_duration=False, get_video_frame_count=False)
+        kept = {key: each for key, each in fields_of(told).items() if each is not None}
+        shown += f"<p>{text(', '.join(f'{key} {each:g}' for key, each in kept.items()))}</p>"
+        if told.video_width:
+            frame = decoder.get_video_clips([(0, 0)], "frames")[0][0]
+            shown += f'<div class="images">{figure(pictures_of(frame)[0], name)}</div>'
+    except EnergizeError as reason:
+        shown += error(reason)
+    return shown
+
+
+def conversation(
+    turns: Sequence[Turn], images: Iterable[Any] = (), videos: Iterable[Any] = ()
+) -> str:
+    """Return turns by role, with the images and videos where the texts have their places."""
+    media, said = {"image": iter(images), "video": iter(videos)}, []
+    for message in messages_of(turns):
+        pieces = []
+        for each in message["content"]:
+            kind = each["type"]
+            found = next(media[kind], None) if kind in media else None
+            shown = text(each.get("text", f"<{kind}>").strip("\n"))
+            pieces.append(shown if found is None else value_html(found, kind, bare=True))
+        role = message["role"] if message["role"] in ("user", "assistant") else "other"
+        said.append(
+            f'<li class="turn {role}"><b class="role">{text(message["role"])}</b>'
+            f'<div class="text" dir="auto">{"".join(pieces)}</div></li>'
+        )
+    return f'<ol class="turns">{"".join(said)}</ol>'
+
+
+def tokens(ids: Any, labels: Any, words: Any = None) -> str | None:
+    """Return rows of token ids, those whose labels are masked shaded; None for what is none.
+
+    `words` makes texts of a list of ids, as `tokenizer.convert_ids_to_tokens` does.
+    """
+    numbers, given = _array(ids), _array(labels)
+    if numbers is None or numbers.dtype.kind not in "iu" or numbers.ndim not in (1, 2):
+        return None
+    masked = given == _IGNORED if given is not None and given.shape == numbers.shape else None
+    shown = []
+    for number, row in enumerate(np.atleast_2d(numbers)[:ROWS]):
+        kept = row[:TOKENS].tolist()
+        names = [str(each) for each in kept]
+        if words is not None:
+            try:
+                names = [str(each) for each in words(kept)]
+            except Exception:  # of a tokenizer of the user: then ids are shown
+                words = None
+        dark = [False] * len(kept) if masked is None else np.atleast_2d(masked)[number].tolist()
+        cells = "".join(
+            f'<span{" class=masked" if off else ""} title="{each}">{text(name, 40)}</span>'
+            for each, name, off in zip(kept, names, dark[:TOKENS], strict=True)
+        )
+        more = f" … and {len(row) - TOKENS:,} more" if len(row) > TOKENS else ""
+        shown.append(f'<p class="tokens">{cells}{more}</p>')
+    if masked is not None:
+        part = f"{1 - masked.mean():.0%}" if masked.size else "none"
+        shown.append(
+            f"<p><small>Shaded: masked, label {_IGNORED}. {part} count in the loss</small></p>"
+        )
+    return "".join(shown)
+
+
+# Items
+
+
+def fields_shown(item: Any) -> dict[str, Any]:
+    """Return the fields of an item that say something to people; of what has none, itself."""
+    found = fields_of(item) if is_record(item) else {type(item).__name__: item}
+    return {
+        str(name): value
+        for name, value in found.items()
+        if not (name in UNSEEN or (str(name).startswith("__") and value in (None, {}, ())))
+        and not (name == WEIGHTS and value is None)
+    }
+
+
+def item_html(item: Any, words: Any = None) -> str:
+    """Return a sample or a batch as a table of its fields."""
+    fields = fields_shown(item)
+    labels = fields.get("labels")
+    body = []
+    for name, value in fields.items():
+        shown = tokens(value, labels, words) if name in ("input_ids", "tokens") else None
+        told = value_html(value, name)
+        body.append((f"<b>{text(name)}</b>", told + (shown or "")))
+    return rows(("field", type(item).__name__), body)
+
+
+# Datasets
+
+
+def dataset_html(dataset: Any, heading: str = "") -> str:
+    """Return what a dataset is made of: its sources, and how much of each comes first."""
+    from energize.data.selection import source_labels
+
+    try:
+        size = f"{dataset.size:,} items per epoch" if dataset.size < 2**53 else "without end"
+    except NotIndexedError:
+        size = "as many items as reading finds"
+    sources, begun = dataset.sources[:32], None
+    if dataset.indexed:
+        taken = dataset.consumed(1000)
+        begun = taken / max(1, taken.sum())
+    labels = source_labels(dataset.sources)
+    body = [
+        (text(labels[n]), f"{each.count:,}" if hasattr(each, "count") else "?",
+         "-" if begun is None else f"{begun[n]:.1%}")
+        for n, each in enumerate(sources)
+    ]  # fmt: skip
+    more = len(dataset.sources) - len(sources)
+    body += [(f"and {more:,} more", "", "")] if more > 0 else []
+    caption = f"{heading}{type(dataset).__name__}: {size}"
+    return notebook(rows(("source", ">samples", ">of the first 1,000 items"), body, caption))
+
+
+def notebook(shown: str) -> str:
+    """Return a part of a page as notebooks show it, which have no style of ours."""
+    style = (
+        ".energize img { max-height: 8rem; width: auto } .energize .images { display: flex; "
+        "flex-wrap: wrap; gap: .5rem } .energize .masked { opacity: .4 } .energize figure { "
+        "margin: 0 } .energize td, .energize th, .energize caption { text-align: left }"
+    )
+    return f'<div class="energize"><style>{style}</style>{shown}</div>'
+
+
+def mapping_html(values: Mapping[str, Any]) -> str:
+    """Return names and short values, one beside the other."""
+    pairs = (f"<dt>{text(name)}</dt><dd>{text(value, 400)}</dd>" for name, value in values.items())
+    return f"<dl>{''.join(pairs)}</dl>"
