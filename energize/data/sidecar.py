@@ -298,7 +298,9 @@ class Sidecar:
                 if carried:
                     return await self._hedged(get)
                 with self._cache.claim(key, begin, end) or nullcontext() as claim:
-                    gaps = self._cache.missing(key, begin, end) if look else [(begin, end)]
+                    gaps = [(begin, end)]
+                    if look:
+                        gaps = self._cache.missing(key, begin, end, look=not planned)
                     if not gaps:
                         return None
                     look = True
