@@ -49,7 +49,7 @@ _RUN = 8 * 1024 * 1024
 # The same of object storage, where what is longer is fetched in parts. A request costs a quarter of
 # a millisecond of a core and a round trip of some 30 ms, in which a connection brings a MiB; but
 # there are many at once, so that a part of that counts.
-FAR_GAP, FAR_RUN = 128 * 1024, 1024 * 1024
+FAR_GAP, FAR_RUN = 512 * 1024, 1024 * 1024
 
 # Requests of a process that are in flight at most: 64 MiB of memory, and over a round trip of 30 ms
 # twice as much in a second as a fast network brings.

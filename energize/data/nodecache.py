@@ -3,11 +3,11 @@ and jobs of a node.
 
 An object is known by a key and never changes. Each 64 MiB of it are a section: a sparse file, in
 which bytes lie where they lie in the object, and a log beside it of what is there, with a record
-for each range within a block of 16 KiB: its place and the CRC-32 of its bytes, appended when they
+for each range within a block of 16 KiB: its place and the XXH3-64 of its bytes, appended when they
 are written. Only what a record says is read, and compared with it. So nobody waits for anybody: a
 process may be killed, a file cut or removed at any moment, and what is not whole is not there.
 
-Only the standard library and the errors are imported: small helper processes use it.
+Only the standard library, xxhash and the errors are imported: small helper processes use it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ from functools import cache
 from glob import escape, glob
 from io import FileIO
 from typing import Any
-from zlib import crc32
+
+from xxhash import xxh3_64_intdigest as checksum
 
 from energize.errors import ConfigError, legible
 
@@ -42,9 +43,9 @@ _MOST_OPEN, _RENEWED, _PAUSE = 128, 60.0, 10.0
 writing after it failed.
 """
 
-_MAGIC, _START, _RECORD = 0xA7E5, b"\xe5\xa7", struct.Struct("<HIHHI")
+_MAGIC, _START, _RECORD, _SUM = 0xA7E5, b"\xe5\xa7", struct.Struct("<HIHHQ"), 8
 """A record: this, the number of the block, with these the first and the last byte in the block and
-the CRC-32 of the bytes, and then the CRC-32 of all that.
+the checksum of the bytes, and then the checksum of all that.
 """
 
 _LOCK, _EVICTION = struct.Struct("hhqqi4x"), 1 << 62
@@ -54,7 +55,7 @@ _FULL = (errno.ENOSPC, errno.EDQUOT)
 
 Range = tuple[int, int]
 Record = tuple[int, int, int]
-"""Where bytes begin and end, and their CRC-32; -1 where there are none."""
+"""Where bytes begin and end, and their checksum; -1 where there are none."""
 
 
 class NodeCache:
@@ -125,7 +126,7 @@ class NodeCache:
         for begin, end in _cut(start, stop, _SECTION):
             known = key, begin // _SECTION
             section = self._open.get(known) or self._section(*known)
-            if section is None or any(crc < 0 for _, _, crc in section.covering(begin, end)):
+            if section is None or any(value < 0 for _, _, value in section.covering(begin, end)):
                 return False
         return True
 
@@ -164,11 +165,14 @@ class NodeCache:
                 self._write(key, start, memoryview(data))
                 return True
             except OSError as error:
-                if again or error.errno not in _FULL:
+                if again or error.errno not in (*_FULL, errno.ENOENT):
                     self._failed = time.monotonic()
                     _warn(self.folder, error.errno or 0)
-                else:
+                elif error.errno in _FULL:
                     self._make_room()
+                else:  # somebody has removed it
+                    with suppress(OSError):
+                        self._make()
         return False
 
     def status(self) -> dict[str, int]:
@@ -216,7 +220,6 @@ class NodeCache:
             return file.tell()
 
     def _write(self, key: str, start: int, data: memoryview) -> None:
-        self._make()  # somebody may have removed it
         count, self._uncounted = divmod(self._uncounted + len(data) + 2 * _PAGE, _COUNTED)
         if count and self._append(self._node, bytes(count)) * _COUNTED > self.limit:
             self._make_room(self.limit)
@@ -306,13 +309,13 @@ class _Section(dict[int, tuple[Record, ...]]):
 
     def _learn(self, log: bytes) -> None:
         """Add the records of a piece of the log. Half a record, of a full disk, moves the next."""
-        at, size = 0, _RECORD.size + 4
+        at, size = 0, _RECORD.size + _SUM
         while len(log) - at >= size:
             body = log[at : at + _RECORD.size]
-            if crc32(body) == int.from_bytes(log[at + _RECORD.size : at + size], "little"):
-                _, block, first, last, crc = _RECORD.unpack(body)
+            if checksum(body).to_bytes(_SUM, "little") == log[at + _RECORD.size : at + size]:
+                _, block, first, last, value = _RECORD.unpack(body)
                 start, known = block * _BLOCK, self.get(block, ())
-                record = start + first, start + last + 1, crc
+                record = start + first, start + last + 1, value
                 if record not in known:
                     self[block] = tuple(sorted((*known, record), key=lambda each: each[1]))
                 at += size
@@ -324,15 +327,15 @@ class _Section(dict[int, tuple[Record, ...]]):
         """Return bytes from `start` to before `stop`; None if they are not all there."""
         while True:
             records = self.covering(start, stop)
-            if any(crc < 0 for _, _, crc in records):
+            if any(value < 0 for _, _, value in records):
                 return None
             begin, end, data = records[0][0], records[-1][1], b""
             with suppress(OSError):
                 data = os.pread(self._number, end - begin, begin)
             view = memoryview(data)
             for record in records:
-                first, last, crc = record
-                if crc32(view[first - begin : last - begin]) != crc:
+                first, last, value = record
+                if checksum(view[first - begin : last - begin]) != value:
                     block = first // _BLOCK
                     self[block] = tuple(each for each in self[block] if each != record)
                     break
@@ -345,7 +348,7 @@ class _Section(dict[int, tuple[Record, ...]]):
             found = self.covering(start, stop)
             there = [record[:2] for record in found if look and record[2] >= 0]
             if all(self.read(*record) is not None for record in there):
-                return [(begin, end) for begin, end, crc in found if crc < 0]
+                return [(begin, end) for begin, end, value in found if value < 0]
 
     def covering(self, start: int, stop: int) -> list[Record]:
         """Return records in which the bytes are, in order, and what is between them."""
@@ -364,8 +367,10 @@ class _Section(dict[int, tuple[Record, ...]]):
 
 
 def _record(start: int, stop: int, data: memoryview) -> bytes:
-    body = _RECORD.pack(_MAGIC, start // _BLOCK, start % _BLOCK, (stop - 1) % _BLOCK, crc32(data))
-    return body + crc32(body).to_bytes(4, "little")
+    body = _RECORD.pack(
+        _MAGIC, start // _BLOCK, start % _BLOCK, (stop - 1) % _BLOCK, checksum(data)
+    )
+    return body + checksum(body).to_bytes(_SUM, "little")
 
 
 def _cut(start: int, stop: int, size: int) -> Iterator[Range]:

@@ -266,8 +266,8 @@ class PropertySource(Source[T_co]):
     def remote(self) -> bool:
         return self.source.remote
 
-    def expect(self, indices: Int64Array) -> None:
-        self.source.expect(self.rows[indices])
+    def expect(self, indices: Int64Array) -> int:
+        return self.source.expect(self.rows[indices])
 
     def expect_more(self) -> None:
         self.source.expect_more()

@@ -314,28 +314,32 @@ class Sidecar:
 
             return await self._answer(url, store, keep, _DEADLINE, (name, planned))
 
-        flying = self._flying.setdefault((key, carried), {})
+        flying, runs = self._flying.setdefault((key, carried), {}), list(merged(spans))
+        firsts = sorted(flying)
 
-        async def sent(begin: int, end: int) -> Any:
-            """Return these bytes, perhaps as a part of what is on its way already."""
-            run = next((run for run in flying if run[0] <= begin and end <= run[1]), (begin, end))
+        def sent(begin: int, end: int) -> tuple[int, asyncio.Task[Any]]:
+            """Return what brings these bytes, perhaps on its way already, and its first one."""
+            at = bisect_right(firsts, (begin, sys.maxsize))
+            before = firsts[max(0, at - 1) : at]
+            run = before[0] if before and end <= before[0][1] else (begin, end)
             name = key, *run, carried
             if run not in flying:
                 flying[run] = asyncio.create_task(piece(name, begin, end))
                 flying[run].add_done_callback(lambda _: flying.pop(run))
             elif not planned:
                 self._slots.hurry(name)
-            data = await flying[run]
-            return None if data is None else data[begin - run[0] : end - run[0]]
+            return run[0], flying[run]
 
-        runs = list(merged(spans))
-        got = await asyncio.gather(*(sent(*run) for run in runs))
+        tasks = [sent(*run) for run in runs]
+        got = await asyncio.gather(*(task for _, task in tasks))
 
         def cut(start: int, stop: int) -> bytes | None:
-            first, last = bisect_right(runs, (start, sys.maxsize)) - 1, bisect_left(runs, (stop,))
+            low, high = bisect_right(runs, (start, sys.maxsize)) - 1, bisect_left(runs, (stop,))
             parts: list[Any] = [
-                None if data is None else data[max(0, start - begin) : stop - begin]
-                for (begin, _), data in zip(runs[first:last], got[first:last], strict=True)
+                None if data is None else data[max(start, first) - begin : min(stop, end) - begin]
+                for (first, end), (begin, _), data in zip(
+                    runs[low:high], tasks[low:high], got[low:high], strict=True
+                )
             ]
             return None if None in parts else b"".join(parts)
 

@@ -168,8 +168,11 @@ class Source(IndexedDataset[T_co]):
         """Whether it is worth saying which samples will be read soon, by `expect`."""
         return False
 
-    def expect(self, indices: Int64Array) -> None:
-        """Have these samples fetched, which will be read soon; wait for nothing."""
+    def expect(self, indices: Int64Array) -> int:
+        """Have these samples fetched, which will be read soon; wait for nothing. Return of how many
+        bytes it is known by now where they lie.
+        """
+        return 0
 
     def expect_more(self) -> None:
         """Have those fetched of which it was not known where they lie when they were expected."""
@@ -427,19 +430,22 @@ class ShardedSource(Source[T_co]):
     def remote(self) -> bool:
         return is_url(self.location)
 
-    def expect(self, indices: Int64Array) -> None:
+    def expect(self, indices: Int64Array) -> int:
         coming, self._unknown[:] = np.concatenate([*self._unknown, indices]), []
+        known = 0
         shards, numbers = self._located(self._stored(coming))
         for shard, rows in rows_by_value(shards):
             with suppress(OSError, DatasetError):  # told when they are read
                 if shard in self._asked:
                     ranges = self._ranges_of(shard, np.unique(numbers[rows]).tolist())
+                    known += sum(sum(stops) - sum(starts) for _, starts, stops in ranges)
                 else:
                     ranges = self._ranges_before(shard)
                     self._asked.add(shard)
                     self._unknown.append(coming[rows])
                 for each in ranges:
                     self._files.plan(*each)
+        return known
 
     def expect_more(self) -> None:
         if self._unknown:

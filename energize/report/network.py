@@ -301,8 +301,8 @@ class _Node:
         self.in_flight = flown / max(starts[-1], 1e-9) / len(looks)
 
     def _told(self, lane: int, at: Int64Array) -> int:
-        """Ask for the samples of positions; return how many these are."""
-        refs, known = Trace(self._known.dataset, at).refs(), self._known
+        """Ask for the samples of positions; return of how many bytes it is known where they lie."""
+        (refs, known), of_bytes = (Trace(self._known.dataset, at).refs(), self._known), 0
         turns = np.searchsorted(self._lanes[lane], at)[refs.item]
         columns = (each.tolist() for each in (turns, refs.source, refs.index))
         wanted, asked = defaultdict[tuple[int, str], dict[Span, int]](dict), list[Asked]()
@@ -315,6 +315,7 @@ class _Node:
             sample, index, file = self._fresh[source] if self._fresh else (1.0, 1.0, 1.0)
             late, due, opened = 0, min(spans.values()), (lane, path) in self._seen
             self._seen.add((lane, path))
+            of_bytes += opened and sum(stop - start for start, stop in spans)
             if not opened and self._drawn.random() < file:
                 heads = [(each, dict.fromkeys(own, due)) for each, own in known.before[path]]
                 more = [self._asked(head, own, index, 1) for head, own in heads]
@@ -325,7 +326,7 @@ class _Node:
         self._queues[lane].extend((self._now[lane], each) for each in sorted(asked))
         self._owed.update(due for due, _, _ in asked)
         self.total["samples"] += len(refs)
-        return len(refs)
+        return of_bytes
 
     def _asked(self, path: str, spans: dict[Span, int], fresh: float, late: int) -> list[Asked]:
         """Return the requests for ranges of a file, each of which is due by some turn."""
