@@ -314,7 +314,7 @@ class Sidecar:
 
             return await self._answer(url, store, keep, _DEADLINE, (name, planned))
 
-        flying, runs = self._flying.setdefault((key, carried), {}), list(merged(spans))
+        flying, runs = self._flying.setdefault((key, carried), {}), list(merged(spans, found[0]))
         firsts = sorted(flying)
 
         def sent(begin: int, end: int) -> tuple[int, asyncio.Task[Any]]:

@@ -21,7 +21,7 @@ import random
 import re
 from bisect import bisect_left, bisect_right
 from collections import Counter, defaultdict, deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache, partial
 from heapq import heappop, heappush, heapreplace
 from itertools import chain, product
@@ -33,7 +33,7 @@ from energize.core.arrays import Int64Array
 from energize.core.checks import raised_as
 from energize.core.dataset import IndexedDataset
 from energize.core.trace import AHEAD, READY, Ahead, Trace
-from energize.data.files import IN_FLIGHT, Ranges, merged
+from energize.data.files import IN_FLIGHT, Ranges, files_at, merged
 from energize.data.join import JoinedSource
 from energize.data.selection import PropertySource, source_labels
 from energize.data.source import ShardedSource
@@ -210,6 +210,7 @@ class _Known:
 
     def __init__(self, dataset: IndexedDataset[Any]) -> None:
         self.dataset, self.unknown = dataset, set[int]()
+        self.size: Callable[[str], int] = cache(lambda path: files_at(path).size(path))
         self.before: dict[str, list[tuple[str, list[Span]]]] = {}
         self.ranges = cache(lambda number, index: [*self._of(dataset.sources[number], index)])
 
@@ -342,7 +343,7 @@ class _Node:
             else:
                 missing.append((first, last))
         asked = list[Asked]()
-        for begin, end in merged(missing):
+        for begin, end in merged(missing, self._known.size(path)):
             due = min(spans[span] for span in missing if span[0] < end and begin < span[1])
             asked.append((due, end - begin, late))
             self.total["fetched_bytes"] += end - begin
