@@ -2,6 +2,7 @@
 
 from . import compat, errors, mixing, order, packing, testing
 from .compat.stage_files import StageData, build_stage, get_staged_train_dataset, read_stages
+from .core.conversations import Turn
 from .core.costs import ColumnCost, ItemCost
 from .core.dataset import Dataset, IndexedDataset
 from .core.lanes import Lane, WorkerConfig
@@ -15,6 +16,7 @@ from .core.loss_weights import (
 from .core.restoring import restore_sample
 from .core.samples import (
     CaptioningSample,
+    ConversationSample,
     CrudeSample,
     ImageClassificationSample,
     ImageSample,
@@ -46,7 +48,7 @@ from .data.join import JoinedSource
 from .data.jsonl import JsonlSource
 from .data.mds import MdsSource
 from .data.memory import HuggingFaceSource, IterableSource, ListSource, SequenceSource
-from .data.rows import JsonSource, ParquetSource
+from .data.rows import ArrowSource, JsonSource, ParquetSource
 from .data.source import Source
 from .data.stores import JsonlFileStore, SystemFileStore, WebdatasetFileStore
 from .data.webdataset import WebdatasetSource
@@ -173,6 +175,7 @@ __version__: str
 
 __all__ = [
     "INFINITE",
+    "ArrowSource",
     "AugmentTaskEncoder",
     "BaseCoreDatasetFactory",
     "BaseWebdatasetFactory",
@@ -187,6 +190,7 @@ __all__ = [
     "ComposedDataset",
     "ConcatDataset",
     "ConfigError",
+    "ConversationSample",
     "Cooker",
     "CrudeJsonlDatasetFactory",
     "CrudeSample",
@@ -308,6 +312,7 @@ __all__ = [
     "TaskEncoder",
     "TextSample",
     "TextWebdataset",
+    "Turn",
     "UntrustedCodeError",
     "VQAOCRSample",
     "VQAOCRWebdataset",

@@ -34,6 +34,7 @@ from energize.core.stream import INFINITE
 from energize.core.trace import Failed, Reading, Trace
 from energize.data import nv_meta
 from energize.data.columns import read_columns, read_values
+from energize.data.files import path_of
 from energize.data.jsonl import JsonlSource
 from energize.energon.factories import get_source_info
 from energize.errors import (
@@ -357,7 +358,10 @@ _SHARDS_SHOWN = 12
 
 Plot = Annotated[
     Path | None,
-    Option(help="Draw shares over the steps, and epochs, to a .png, .svg, .pdf or .html."),
+    Option(
+        parser=path_of,
+        help="Draw shares over the steps, and epochs, to a .png, .svg, .pdf or .html.",
+    ),
 ]
 
 

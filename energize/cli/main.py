@@ -19,9 +19,8 @@ from energize.cli.look import info, plan, preview, replay, simulate
 from energize.cli.mixes import imported
 from energize.cli.prepare import prepare, prepare_media
 from energize.data import trust as trusting
-from energize.data.files import Documents, os_errors_as
-from energize.data.manifest import dump_manifest, manifest_path, read_manifest
-from energize.data.remote import path_of
+from energize.data.files import Documents, manifest_path, os_errors_as, path_of
+from energize.data.manifest import dump_manifest, read_manifest
 from energize.data.stores import open_store
 from energize.data.writing import write_new
 from energize.errors import (
@@ -112,7 +111,10 @@ def main(
 @app.command()
 def schema(
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="Write to this file, not to the screen.")
+        Path | None,
+        typer.Option(
+            "--output", "-o", parser=path_of, help="Write to this file, not to the screen."
+        ),
     ] = None,
 ) -> None:
     """Print the JSON schema of metadataset files.
@@ -160,7 +162,8 @@ def manifest(
 @app.command()
 def trust(
     folder: Annotated[
-        Path | None, typer.Argument(help="A prepared folder with code in its .nv-meta.")
+        Path | None,
+        typer.Argument(parser=path_of, help="A prepared folder with code in its .nv-meta."),
     ] = None,
     forgotten: Annotated[bool, typer.Option("--forget", help="Trust it no longer.")] = False,
 ) -> None:

@@ -18,8 +18,8 @@ from typer import Option
 from energize.compat.stage_files import is_stage_file, read_stages, stage_node
 from energize.core.dataset import IndexedDataset
 from energize.core.lanes import WorkerConfig
+from energize.data.files import path_of
 from energize.data.nv_meta import read_splits
-from energize.data.remote import path_of
 from energize.errors import ConfigError, DatasetNotFoundError, nearest
 from energize.metadataset.build import factory_of, get_train_dataset, get_val_dataset
 from energize.metadataset.models import read_metadataset

@@ -19,9 +19,9 @@ from energize.cli.clusters import Tasks
 from energize.cli.console import Console, counted, progress_bar
 from energize.cli.look import show_columns, show_config, show_item, show_splits
 from energize.cli.mixes import is_folder, is_jsonl, object_named, takes
+from energize.data.files import path_of
 from energize.data.media import MediaFilterConfig
 from energize.data.nv_meta import CRUDE, is_prepared
-from energize.data.remote import path_of
 from energize.energon.loading import prepare_metadataset
 from energize.errors import ConfigError, EnergizeError, nearest
 from energize.preparation import columns as measures
@@ -423,7 +423,10 @@ def _ask_field_map(
 
 @takes("work", Work)
 def prepare_media(
-    path: Annotated[Path, typer.Argument(help="A prepared folder, or a plain one of files.")],
+    path: Annotated[
+        Path,
+        typer.Argument(parser=path_of, help="A prepared folder, or a plain one of files."),
+    ],
     work: Work,
 ) -> None:
     """Store width, height, duration and the like of all media, for stores to look up.

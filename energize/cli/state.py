@@ -27,8 +27,7 @@ from energize.core.description import batch_size_of, leaf_names, leaves, unpacke
 from energize.core.lazy import torch
 from energize.core.stream import State
 from energize.core.validation import parse_json
-from energize.data.files import absent, files_at, os_errors_as, read_file, told
-from energize.data.remote import path_of
+from energize.data.files import absent, files_at, os_errors_as, path_of, read_file, told
 from energize.data.writing import write_new, writing
 from energize.errors import ConfigError, DatasetNotFoundError, StateError, StateMismatchError
 from energize.extras.plots import check_plot, draw, intervals_for
@@ -62,7 +61,9 @@ StatePath = Annotated[
 def report(
     state: StatePath,
     run: Run,
-    mix: Annotated[Path | None, typer.Argument(metavar="MIX", help="What the run reads.")] = None,
+    mix: Annotated[
+        Path | None, typer.Argument(metavar="MIX", parser=path_of, help="What the run reads.")
+    ] = None,
     *,
     plot: Plot = None,
     as_json: AsJson = False,
@@ -140,7 +141,10 @@ def remap(
     run: Run,
     *,
     output: Annotated[
-        Path, typer.Option("--output", "-o", help="The file to write; in the format of STATE.")
+        Path,
+        typer.Option(
+            "--output", "-o", parser=path_of, help="The file to write; in the format of STATE."
+        ),
     ],
 ) -> None:
     """Write the state with which a run goes on in an edited mix, every source at its place.
@@ -168,7 +172,8 @@ def remap(
 @app.command("show")
 def show(
     files: Annotated[
-        list[Path], typer.Argument(metavar="IN...", help="Files, or folders of such.")
+        list[Path],
+        typer.Argument(metavar="IN...", parser=path_of, help="Files, or folders of such."),
     ],
 ) -> None:
     """Show what the saved states of a loader hold: where it stood, and over which dataset."""

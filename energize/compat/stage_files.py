@@ -29,9 +29,8 @@ from energize.core.dataset import Dataset
 from energize.core.lanes import WorkerConfig
 from energize.core.lazy import optional_module, torch
 from energize.core.validation import KeyPath, Listed, check_depth, faults
-from energize.data.files import own_errors
+from energize.data.files import own_errors, path_of
 from energize.data.memory import HuggingFaceSource, SequenceSource
-from energize.data.remote import path_of
 from energize.datasets.order import RepeatDataset, ShuffleDataset
 from energize.datasets.stages import StagedDataset
 from energize.errors import (

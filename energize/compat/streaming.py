@@ -21,9 +21,9 @@ from energize.core.ignored import said_once
 from energize.core.lanes import Ranks, WorkerConfig
 from energize.core.stream import State, counter_field
 from energize.core.trace import Failed, Reading, Request
+from energize.data.files import path_of
 from energize.data.mds import INDEX, MdsSource
 from energize.data.nv_meta import META_FOLDER
-from energize.data.remote import path_of
 from energize.data.webdataset import WebdatasetSource
 from energize.datasets.order import ConcatDataset
 from energize.datasets.quota import SAMPLING_METHODS, ComposedDataset, ComposedSamples

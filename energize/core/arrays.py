@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from itertools import pairwise
 from typing import Any, TypeAlias
 
@@ -24,8 +24,8 @@ _MANY = 512
 """Values of which it is worth while to look how small they are."""
 
 
-def rows_by_value(values: Int64Array) -> Iterator[tuple[int, Int64Array]]:
-    """Each value that occurs, ascending, and the rows in which it stands.
+def rows_by_value(values: Int64Array) -> list[tuple[int, Int64Array]]:
+    """Return each value that occurs, ascending, and the rows in which it stands.
 
     >>> [(value, rows.tolist()) for value, rows in rows_by_value(np.array([7, 5, 7]))]
     [(5, [1]), (7, [0, 2])]
@@ -35,8 +35,8 @@ def rows_by_value(values: Int64Array) -> Iterator[tuple[int, Int64Array]]:
     order = np.argsort(values.astype(np.uint16) if narrow else values, kind="stable")
     ordered = values[order]
     starts = np.flatnonzero(np.diff(ordered, prepend=ordered[:1] - 1)).tolist()
-    for start, end in pairwise([*starts, len(order)]):
-        yield int(ordered[start]), order[start:end]
+    bounds = pairwise([*starts, len(order)])
+    return [(int(ordered[start]), order[start:end]) for start, end in bounds]
 
 
 def pairs_by_value(

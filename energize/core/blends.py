@@ -20,7 +20,7 @@ from energize.core.checks import real_number
 from energize.core.dataset import Dataset, IndexedDataset
 from energize.core.description import config_of
 from energize.core.rng import derive
-from energize.core.stream import MOST_COUNTED, MixStream, Opening, State, Stream
+from energize.core.stream import MOST_COUNTED, MixStream, Opening, State, Stream, counter_field
 from energize.core.trace import Failed, Request, Routes, Span
 from energize.errors import ConfigError, StateError, WeightError, nearest
 
@@ -307,8 +307,35 @@ def places(dataset: Any, items: int) -> list[Place]:
         part, before = node, 0
         if type(node) is ContinuedDataset:
             part, before = node.inputs[0], node.read - node.since
-        name = ", ".join(source.name for source in part.sources)
+        name = ", ".join([source.name for source in part.sources])
         found.append(Place(_told_apart(part, seen), name, taken + before, part.sources))
+    return found
+
+
+def places_kept(dataset: Any, items: int, lanes: Any) -> State:
+    """Return what a state says of where its parts stand, where that may be asked for; see
+    `remapped`. `lanes`: the state of the lanes of a stream, else None.
+
+    Below what finds its items by reading it is the place of the lane that has come farthest, when
+    it began with what it is busy with (`slot`).
+    """
+    if len(dataset.sources) > MOST_PARTS or not dataset._never_ends:
+        return {}
+    mix = read_mix(dataset)
+    if mix is None or lanes is None:
+        return {"places": {each.digest: each.items for each in places(dataset, items)}}
+    counted = [round_of(each) for each in lanes.cursors.values() if each]
+    rounds = [counter_field(each, "round") for each in counted if each]
+    slot = max(rounds, default=0) * lanes.lanes
+    return {"places": {each.digest: each.items for each in places(mix.node, slot)}, "slot": slot}
+
+
+def round_of(tree: State) -> State:
+    """Return the innermost part of a lane's state that counts rounds of a mix."""
+    found: State = {}
+    while isinstance(tree, dict):
+        found = tree if "round" in tree else found
+        tree = tree.get("input", None)  # type: ignore[assignment]  # the end of the way
     return found
 
 
@@ -317,7 +344,7 @@ def moved(dataset: Any, moves: Mapping[str, Move]) -> Any:
     seen: Counter[str] = Counter()
     mix = read_mix(dataset)
     node, above = (dataset, ()) if mix is None else mix
-    for way, part, _ in list(_parts(node, 0)):
+    for way, part, _ in _parts(node, 0):
         move = moves.get(_told_apart(part, seen))
         if move is not None:
             continued = ContinuedDataset(part, move.since, move.read)
@@ -345,36 +372,23 @@ def read_mix(dataset: Any) -> ReadMix | None:
     return ReadMix(node, way)
 
 
-def few_parts(dataset: Any) -> bool:
-    """Return whether there are few enough parts to keep a place for each."""
-    return len(dataset.sources) <= MOST_PARTS
-
-
-def _parts(node: Any, items: int, way: Way = ()) -> Iterator[tuple[Way, Any, int]]:
-    """Yield the parts, each with the way to it and how many of its items the first `items` items
-    take.
+def _parts(node: Any, items: int, way: Way = ()) -> list[tuple[Way, Any, int]]:
+    """Return the parts, each with the way to it and how many of its items the first `items` items
+    take: down to where that is not known without reading, or items are not taken in turn.
     """
-    taken = _taken(node, items)
+    taken, several = None, len(node.inputs) > 1
+    if several and (node.indexed or node.sized):
+        taken = node.taken(items)
+    elif node.inputs and not several:
+        taken = node._reached(items)
     if taken is None:
-        yield way, node, items
-        return
-    ends = not node.indexed and len(node.inputs) > 1  # a mix of streams
+        return [(way, node, items)]
+    found: list[tuple[Way, Any, int]] = []
     for number, (each, count) in enumerate(zip(node.inputs, taken, strict=True)):
-        if ends:
-            yield (*way, number), each, count
-        else:
-            yield from _parts(each, count, (*way, number))
-
-
-def _taken(node: Any, items: int) -> Sequence[int] | None:
-    """Return how many items of each input the first `items` of a node take, where it takes them in
-    turn, and that is known without reading.
-    """
-    if not node.inputs:
-        return None
-    if len(node.inputs) == 1:
-        return node._reached(items)  # type: ignore[no-any-return]
-    return node.taken(items) if node._reached(0) is not None else None
+        below = (*way, number)
+        mixed = several and not node.indexed  # a mix of streams
+        found += [(below, each, count)] if mixed else _parts(each, count, below)
+    return found
 
 
 def _told_apart(part: Any, seen: Counter[str]) -> str:
@@ -453,6 +467,8 @@ class Edits:
     @classmethod
     def loaded(cls, cursor: State) -> Edits:
         """From a saved cursor; `StateError` for what cannot have been saved."""
+        if "changes" not in cursor and "moves" not in cursor:
+            return NOT_EDITED
         changes = _loaded(cursor, "changes", _CHANGES, "change of weights")
         moves = _loaded(cursor, "moves", _MOVES, "place of a source")
         return cls(

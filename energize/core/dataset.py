@@ -182,6 +182,11 @@ class Dataset(Description, ABC, Generic[T_co]):
         """The steps that each rank of a loader makes in a loop, where not the epochs say it."""
         return None
 
+    @property
+    def _never_ends(self) -> bool:
+        """Whether a loader reads it without an end of epochs."""
+        return self._steps_per_epoch is not None or (self.sized and self.size == INFINITE)
+
     def _stream(self, opening: Opening) -> Stream[T_co]:
         """Return the dataset as an input of something that is read in a lane.
 

@@ -277,9 +277,7 @@ class WorkerConfig:
     def with_workers(self, num_workers: int) -> Self:
         """Return the same with so many worker processes."""
         other = object.__new__(type(self))
-        checked = checked_whole(num_workers, "num_workers", 0)
-        for name, value in {**vars(self), "num_workers": checked}.items():
-            object.__setattr__(other, name, value)
+        vars(other).update(vars(self), num_workers=checked_whole(num_workers, "num_workers", 0))
         return other
 
     # What a dataset that carries it asks: other meanings of length and iteration are other configs.

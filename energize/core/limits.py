@@ -123,18 +123,16 @@ class _Budget(threading.local, ContextDecorator):
     or batch; what is counted outside of any counts alone. Blocks inside others are part of these.
     """
 
-    depth, counted = 0, 0
-
     def __init__(self, name: str) -> None:
         self.name = name
+        self.blocks: list[int] = []
+        """Blocks that this thread is in; the first one has what was counted in all of them."""
 
     def __enter__(self) -> None:
-        self.depth += 1
+        self.blocks.append(0)
 
     def __exit__(self, *failed: object) -> None:
-        self.depth -= 1
-        if not self.depth:
-            self.counted = 0
+        self.blocks.pop()
 
     def spend(self, size: int, counted: int = 0) -> int:
         """Count the bytes of something before it is made, or as it grows: then it was `counted` so
@@ -143,10 +141,11 @@ class _Budget(threading.local, ContextDecorator):
         Raise `DecodeError` if that is too much. Time is counted so too, and not measured: what
         fails once fails on every machine.
         """
-        total = self.counted + max(size - counted, 0)
+        total = (self.blocks[0] if self.blocks else 0) + max(size - counted, 0)
         if total > globals()[self.name]:
             raise DecodeError(over(self.name, total))
-        self.counted = total if self.depth else 0
+        if self.blocks:
+            self.blocks[0] = total
         return max(size, counted)
 
 

@@ -630,5 +630,4 @@ def _new_padding(kind: Any) -> Any:
 
 def _reduced(item: Any, protocol: Any) -> tuple[Any, ...]:
     kind: Any = type(item).__base__
-    _, _, *state = kind.__reduce_ex__(item, protocol)
-    return _new_padding, (kind,), *state
+    return _new_padding, (kind,), *kind.__reduce_ex__(item, protocol)[2:]

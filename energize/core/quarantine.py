@@ -25,7 +25,7 @@ from energize.core.arrays import Int64Array
 from energize.core.stream import LAST_START
 from energize.core.trace import Failed, SamplePlace
 from energize.core.validation import Model, parse_json, validated
-from energize.data.files import read_file
+from energize.data.files import is_url, read_file
 from energize.errors import ConfigError, SkipSample
 
 if TYPE_CHECKING:
@@ -98,6 +98,10 @@ def files_of(path: str) -> list[Path]:
     else:
         stem, suffix = os.path.splitext(path)
         patterns = [escape(path), f"{escape(stem)}.rank*{escape(suffix)}"]
+    if is_url(path):
+        from energize.data.files import path_of
+
+        return sorted(f for each in map(path_of, patterns) for f in each.parent.glob(each.name))
     found = {each for pattern in patterns for each in glob(pattern)}
     return sorted(map(Path, found))
 

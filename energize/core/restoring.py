@@ -25,7 +25,7 @@ from energize.core.dataset import Dataset, IndexedDataset
 from energize.core.lanes import Lane
 from energize.core.loss_weights import STORED_KEY, marked
 from energize.core.samples import Markable
-from energize.core.stream import INFINITE, LAST_START, MOST_COUNTED, State
+from energize.core.stream import LAST_START, MOST_COUNTED, State
 from energize.core.trace import Failed, Reading, padding
 from energize.core.validation import parse_json, short
 from energize.errors import EnergizeError, RestoreKeyError
@@ -134,7 +134,7 @@ def _in_lane(dataset: Dataset[T], lane: Lane, text: str, reading: Reading) -> T:
         raise RestoreKeyError(f"{told} no JSON: {str(error)[:200]}") from error
     if not isinstance(state, dict | None):
         raise RestoreKeyError(f"{told} a {type(state).__name__}, not an object")
-    stream, endless = without_loops(dataset), is_endless(dataset)
+    stream, endless = without_loops(dataset), dataset._never_ends
     try:
         cursor = stream._open_lane(lane, state, reading, endless=endless)
     except EnergizeError as error:
@@ -152,11 +152,6 @@ def without_loops(dataset: Dataset[T]) -> Dataset[T]:
     if dataset._passes_on:
         return dataset.with_inputs([without_loops(dataset.inputs[0])])
     return dataset
-
-
-def is_endless(dataset: Dataset[Any]) -> bool:
-    """Return whether a loader reads it without an end of epochs."""
-    return dataset._steps_per_epoch is not None or (dataset.sized and dataset.size == INFINITE)
 
 
 def _stored(dataset: Dataset[Any], shard: str, number: int) -> Any:

@@ -18,6 +18,7 @@ from typing import Any, Self, TypeVar, cast
 import numpy as np
 from rich.pretty import pretty_repr
 
+from energize.core.conversations import Place, Turn, checked_turns, messages_of, places_of
 from energize.core.lazy import av, torch
 from energize.core.loss_weights import PADDING, STORED_KEY, UNWEIGHED, WEIGHT, WEIGHTS
 from energize.errors import ConfigError, DatasetError, UntrustedCodeError, nearest
@@ -32,9 +33,10 @@ MAKE_ALIKE = "make them alike in encode_sample, or join them in a function of yo
 
 def is_record(value: object) -> bool:
     """Return whether `value` has fields by name: a dataclass instance, a named tuple or a dict."""
-    return not isinstance(value, type) and is_record_type(type(value))
+    return not isinstance(value, type) and is_record_type(cast("Any", type(value)))
 
 
+@lru_cache(maxsize=256)
 def is_record_type(kind: type[Any]) -> bool:
     """Return whether the instances of `kind` are records."""
     named_tuple = issubclass(kind, tuple) and hasattr(kind, "_fields")
@@ -514,6 +516,41 @@ class TextSample(Sample):
     """A text."""
 
     text: str
+
+
+# Samples of several turns about any number of images and videos.
+
+
+@dataclass(kw_only=True, slots=True)
+class ConversationSample(Sample):
+    """Turns with a role and a text each, and the images and videos they speak of, in the order in
+    which `<image>` and `<video>` stand in the texts.
+
+    `turns` may be given in the forms of LLaVA, ShareGPT and OpenAI. One placeholder stands for each
+    image and video: else `DataError`, as for bytes that are damaged.
+
+    >>> given = [{"from": "human", "value": "What is this?"}, {"from": "gpt", "value": "A cat."}]
+    >>> sample = ConversationSample(__key__="7", turns=given)
+    >>> sample.turns
+    [Turn(role='user', text='What is this?'), Turn(role='assistant', text='A cat.')]
+    """
+
+    turns: list[Turn]
+    images: list[torch.Tensor] = field(default_factory=list)
+    videos: list[av.AVDecoder] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.turns = checked_turns(self.turns, len(self.images), len(self.videos))
+
+    @property
+    def places(self) -> list[Place]:
+        """Where in the turns images and videos are."""
+        return places_of(self.turns)
+
+    @property
+    def messages(self) -> list[dict[str, Any]]:
+        """The turns as chat templates of transformers take them."""
+        return messages_of(self.turns)
 
 
 # Samples of a video and what is asked about it.

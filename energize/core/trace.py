@@ -40,7 +40,7 @@ making: ContextVar[int] = ContextVar("making")
 
 # How items are read, and samples that fail.
 
-AHEAD, AHEAD_BYTES, _AT_FIRST = 4096, 128 * 1024 * 1024, 256
+AHEAD, AHEAD_BYTES, _AT_FIRST = 4096, 128 * 1024 * 1024, 64
 """Samples of object storage that are fetched before they are asked for, by who reads them, and how
 many bytes of them at most; how many samples until it is known of how many bytes they are."""
 
@@ -384,27 +384,35 @@ class Ahead:
         samples: int = AHEAD,
     ) -> None:
         self._told, self._expected = told or partial(expect, dataset), 0
+        self._items = self._asked = 0
         self._far = told is not None or any(source.remote for source in dataset.sources)
         self._least = max(1.0, dataset.consumed(1).sum()) / samples if self._far else 1.0
         self._each, self._bytes = self._least * samples / _AT_FIRST, AHEAD_BYTES * samples / AHEAD
-        self._sources = [source for source in dataset.sources if source.remote]
 
     def __call__(self, turn: int, positions: Callable[[Int64Array], Int64Array]) -> None:
         """Expect the items from `turn` on to be asked for; `positions` are those at turns."""
-        for source in self._sources:
-            source.expect_more()
+        if not self._far:
+            return
+        self._learn(self._told(np.zeros(0, dtype=np.int64)))
         until = turn + max(1, int(1 / self._each))
         begin = max(turn, self._expected)
-        if not self._far or begin >= until or until - begin < (until - turn) // 4:
+        if begin >= until or until - begin < (until - turn) // 4:
             return
         at = positions(np.arange(begin, until, dtype=np.int64))
         self._expected = until
-        if len(at) and (asked := self._told(at)):
-            self._each = max(self._least, asked / len(at) / self._bytes)
+        self._items += len(at)
+        self._learn(self._told(at))
+
+    def _learn(self, asked: int) -> None:
+        self._asked += asked
+        if self._asked:
+            self._each = max(self._least, self._asked / self._items / self._bytes)
 
 
 def expect(dataset: IndexedDataset[Any], positions: Int64Array) -> int:
     """Have the samples that items are made of fetched; return how many bytes that is."""
+    if not len(positions):  # but for those of which it was not known where they lie
+        return sum(source.expect(positions) for source in dataset.sources if source.remote)
     refs, asked = Trace(dataset, positions).refs(), 0
     for number, rows in rows_by_value(refs.source):
         if dataset.sources[number].remote:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from itertools import islice
 from traceback import walk_stack
@@ -39,11 +39,12 @@ _ON_TOP = (
 )
 
 
-def _frames() -> Iterator[tuple[str, FrameType]]:
-    """Yield who called whom, innermost first, with the names of their modules. Workers that were
-    forked know who started them.
+def _frames(packages: Sequence[str] = ()) -> Iterator[tuple[str, FrameType]]:
+    """Yield who called whom, innermost first, with the names of their modules: all, or those in
+    some packages. Workers that were forked know who started them.
     """
-    return ((str(f.f_globals.get("__name__")), f) for f, _ in walk_stack(sys._getframe(2)))
+    named = ((str(f.f_globals.get("__name__")), f) for f, _ in walk_stack(sys._getframe(2)))
+    return (each for each in named if not packages or each[0].partition(".")[0] in packages)
 
 
 def _local(frame: FrameType, name: str = "self") -> Any:
@@ -69,9 +70,8 @@ def check_iterated(dataset: Any) -> None:
 
 def check_undivided(config: WorkerConfig) -> None:
     """Raise `ConfigError` where the part of a rank is about to be divided among ranks again."""
-    for module, frame in _frames():
-        theirs = module.partition(".")[0] in _TRAINERS
-        kind = type(_local(frame)).__name__ if theirs else ""
+    for _, frame in _frames(_TRAINERS):
+        kind = type(_local(frame)).__name__
         if kind in _DIVIDE and config.ranks().world_size > 1:
             raise ConfigError(
                 f"{kind} divides again what as_torch_dataset has divided among the ranks: most of "
@@ -116,36 +116,29 @@ def caller(*, loaded: bool, begun: bool) -> Caller:
     was loaded into, or that has begun to read.
     """
     fetcher = None
-    for module, frame in _frames():
-        function = frame.f_code.co_name
-        owner: Any = _local(frame) if module.partition(".")[0] in _TRAINERS else None
+    for module, frame in _frames(_TRAINERS):
+        owner, function = _local(frame), frame.f_code.co_name
         kind = type(owner).__name__
         if kind == "_PrefetchDataFetcher":
             fetcher = ref(owner)
         elif kind == "_FitLoop":
             return Caller(owner.trainer.overfit_batches > 0, fetcher)
-        elif module == "composer.trainer.trainer" and function in _TRAINING:
+        elif module == "composer.trainer.trainer" and function in _COMPOSER_TRAINS:
             time = owner.state.timestamp
             skips = owner.spin_dataloaders and int(time.batch_in_epoch) > 0
             fits = function == "_train_loop" and (not loaded if skips else loaded or begun)
             if int(time.batch) and not fits:
                 raise LoaderError(_COMPOSER)
             return Caller()
-        elif kind in _EVALUATING or (module, function) in _EVALUATIONS:
+        elif kind in _EVALUATING or function in _EVALUATING:
             return Caller(begins_anew=True, fetcher=fetcher)
     return Caller(fetcher=fetcher)
 
 
-_EVALUATIONS = {
-    ("transformers.trainer", "evaluation_loop"),
-    ("composer.trainer.trainer", "_eval_loop"),
-}
-"""Functions that evaluate over a loader that they are given."""
+_EVALUATING = ("_EvaluationLoop", "_PredictionLoop", "evaluation_loop", "_eval_loop")
+"""Lightning's classes, and functions of transformers and Composer, that evaluate over a loader."""
 
-_EVALUATING = ("_EvaluationLoop", "_PredictionLoop")
-"""Classes of Lightning's loops that do."""
-
-_TRAINING = ("_train_loop", "_spin_dataloaders_to_cur_epoch")
+_COMPOSER_TRAINS = ("_train_loop", "_spin_dataloaders_to_cur_epoch")
 
 
 # Accelerate, and with it the Trainer of transformers.

@@ -22,9 +22,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
-from functools import partial, reduce, wraps
+from functools import cached_property, partial, reduce, wraps
 from pathlib import Path
-from typing import Any, Generic, ParamSpec, Self, TypeVar
+from typing import Any, Generic, Literal, ParamSpec, Self, TypeVar, cast
 
 from energize.core import limits
 from energize.errors import ConfigError, DatasetError, EnergizeError, ShardError, legible
@@ -36,6 +36,7 @@ K = TypeVar("K")
 T = TypeVar("T")
 
 AnyPath = str | os.PathLike[str]
+_HALF = re.compile(r"(s3|gs|az|abfss?|https?|hf|msc):/(?!/)")
 # A file, and where ranges of it start and stop; the whole file without any.
 Ranges = tuple[str, Sequence[int], Sequence[int]]
 
@@ -53,12 +54,12 @@ FAR_BLOCK = 1024 * 1024
 # twice as much in a second as a fast network brings.
 IN_FLIGHT = 64
 
-# An index in object storage of up to so many bytes is read whole.
-_WHOLE = 64 * 1024 * 1024
+# An index in object storage of up to so many bytes is read whole, and so many bytes are kept.
+WHOLE = 64 * 1024 * 1024
 
 _MOST_OPEN = 128
 
-URL = re.compile(r"(?!file:)(?P<root>[a-z][a-z0-9+.-]*://(?P<host>[^/?#]*))(?P<key>.*)", re.S)
+URL = re.compile(r"(?!file:)(?P<root>[a-zA-Z][a-zA-Z0-9+.-]*://(?P<host>[^/?#]*))(?P<key>.*)", re.S)
 _PAUSE = 0.5
 
 _KINDS = {stat.S_IFDIR: "directory", stat.S_IFIFO: "named pipe", stat.S_IFSOCK: "socket"}
@@ -96,20 +97,20 @@ class _OpenFile:
 
     __slots__ = ("kept", "number", "signature")
 
-    def __init__(self, path: str, flags: int) -> None:
+    def __init__(self, path: str, flags: int = 0) -> None:
         self.number = -1
         self.kept: bytes | None = None
         # Opening a named pipe would wait for who writes into it.
-        self.number = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | flags)
-        self.signature, mode = self.now(), os.fstat(self.number).st_mode
-        if not stat.S_ISREG(mode):
-            kind = _KINDS.get(stat.S_IFMT(mode), "device")
-            raise OSError(errno.EINVAL, f"it is a {kind}, not a regular file", path)
-
-    def now(self) -> tuple[int, int, int]:
-        """Return what the signature would be now."""
+        flags |= os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
+        try:
+            self.number = os.open(path, flags)
+        except ValueError as error:
+            raise OSError(errno.EINVAL, _NO_PATH, path) from error
         found = os.fstat(self.number)
-        return found.st_size, found.st_mtime_ns, found.st_ino
+        if not stat.S_ISREG(found.st_mode):
+            kind = _KINDS.get(stat.S_IFMT(found.st_mode), "device")
+            raise OSError(errno.EINVAL, f"it is a {kind}, not a regular file", path)
+        self.signature = found.st_size, found.st_mtime_ns, found.st_ino
 
     def __del__(self) -> None:
         if self.number >= 0:
@@ -119,28 +120,12 @@ class _OpenFile:
 class Files(ABC):
     """What reads files, by their paths."""
 
+    # Whether each call of a function takes a while, and several at once no longer.
     remote = False
-    """Whether each call of a function takes a while, and several at once no longer."""
 
     @abstractmethod
     def size(self, path: str) -> int:
         """Return the bytes of a file."""
-
-    @abstractmethod
-    def stamp(self, path: str) -> str:
-        """Return what is another text when a file is another one."""
-
-    @abstractmethod
-    def forget(self, path: str) -> None:
-        """Let a file be another one than it was."""
-
-    def whole(self, path: str, most: str | None = None) -> bytes:
-        """Return all bytes of a file as it is now; no more than the limit `most`."""
-        self.forget(path)
-        size = self.size(path)
-        if most is not None and size > getattr(limits, most):
-            raise OSError(errno.EFBIG, limits.over(most, size), path)
-        return self.read(path, 0, size)
 
     @abstractmethod
     def read_ranges(
@@ -176,10 +161,6 @@ class Files(ABC):
     def check(self, path: str) -> None:  # noqa: B027
         """Raise `ShardError` if a file has changed since it was first read."""
 
-    def exists(self, path: str) -> bool:
-        """Return whether there is a file."""
-        return exists(path)
-
     @abstractmethod
     def local(self, path: str) -> str:
         """Return a path by which libraries that open files themselves may read this one."""
@@ -206,14 +187,6 @@ class LocalFiles(Files):
 
     def size(self, path: str) -> int:
         return (self._open.get(path) or self._file(path)).signature[0]
-
-    def stamp(self, path: str) -> str:
-        found = os.stat(path)
-        return f"{found.st_size} {found.st_mtime_ns}"
-
-    def forget(self, path: str) -> None:
-        for known in (self._open, self._seen, self._crcs):
-            known.pop(path, None)
 
     def read_ranges(
         self, path: str, starts: Sequence[int], stops: Sequence[int]
@@ -288,7 +261,8 @@ class LocalFiles(Files):
         were looked at then, and are the same.
         """
         with suppress(OSError, KeyError):  # a second look, at what is there now, tells
-            if self._open[path].now() == self._seen[path]:
+            found = os.fstat(self._open[path].number)
+            if (found.st_size, found.st_mtime_ns, found.st_ino) == self._seen[path]:
                 return
         again(lambda: (self._open.pop(path, None), self._file(path)), path)
 
@@ -298,10 +272,8 @@ class LocalFiles(Files):
 
     def _file(self, path: str) -> _OpenFile:
         """Open the file at a path, which has to be the one that was read before."""
-        if not is_path(path):
-            raise OSError(errno.EINVAL, _NO_PATH, path)
         try:
-            file = again(lambda: _OpenFile(path, self._flags), path)
+            file = again(partial(_OpenFile, path, self._flags), path)
         except OSError as error:
             if error.errno != errno.EMFILE or not self._open:
                 raise
@@ -407,8 +379,37 @@ def is_url(path: object) -> bool:
     >>> is_url("s3://bucket/web"), is_url("/data/web"), is_url("file:///data/web")
     (True, False, False)
     """
-    text = os.fspath(path) if isinstance(path, str | os.PathLike) else ""
-    return "://" in text and URL.match(text) is not None
+    return isinstance(path, str | os.PathLike) and bool(URL.match(os.fspath(path)))
+
+
+def path_of(given: AnyPath) -> Path:
+    """Return the path of something given by name: a `Path`, or for a URL what has its methods.
+
+    Raise `ConfigError` for a URL with a name, a password or a query in it, which would be written
+    into logs and states.
+
+    >>> path_of("s3://bucket/web") / "../text" / "0.tar"
+    RemotePath('s3://bucket/text/0.tar')
+    """
+    text = os.fspath(given)
+    if URL.match(text):
+        from energize.data.remote import remote_path
+
+        return remote_path(text)
+    if _HALF.match(text):
+        raise ConfigError(f"{text}: a Path makes one slash of two; give the text of a URL instead")
+    return Path(text.removeprefix("file://") if text.startswith("file:///") else given)
+
+
+def joined(base: Path, name: str) -> Path:
+    """Return the path of a name in the folder `base`, which a URL does not depend on."""
+    return path_of(name) if is_url(name) else base / name
+
+
+def absolute(path: AnyPath) -> str:
+    """Return an absolute path without `..`, by which documents are known."""
+    text = os.fspath(path)
+    return text if URL.match(text) else os.path.abspath(text)
 
 
 class Documents:
@@ -416,29 +417,18 @@ class Documents:
     first read, None for one that was not there.
 
     >>> with Documents({"/mix/cats/.nv-meta/split.yaml": "split_parts: {}"}).used():
-    ...     read_file("/mix/cats/.nv-meta/split.yaml", "YAML_BYTES"), is_folder(Path("/mix/cats"))
-    (b'split_parts: {}', True)
+    ...     read_file("/mix/cats/.nv-meta/split.yaml", "YAML_BYTES"), found_at(Path("/mix/cats"))
+    (b'split_parts: {}', 'folder')
     """
 
     def __init__(self, texts: Mapping[str, str | None] | None = None) -> None:
-        self.data = {
-            path: None if text is None else text.encode() for path, text in (texts or {}).items()
-        }
-        self.folders: set[str] = set()
-        for path, data in self.data.items():
-            folder = os.path.dirname(path)
-            while data is not None and folder and folder not in self.folders:
-                self.folders.add(folder)
-                folder = os.path.dirname(folder)
+        self.texts = dict(texts or {})
 
-    @property
-    def texts(self) -> dict[str, str | None]:
-        """Those that are known, but for what is no text."""
-        found: dict[str, str | None] = {}
-        for path, data in self.data.items():
-            with suppress(UnicodeDecodeError):
-                found[path] = None if data is None else data.decode()
-        return found
+    @cached_property
+    def folders(self) -> set[str]:
+        """Those that have documents, and those around them, which are there."""
+        there = {os.path.dirname(path) for path, text in self.texts.items() if text is not None}
+        return there | set(map(os.path.dirname, there))
 
     @contextmanager
     def used(self) -> Iterator[Self]:
@@ -449,76 +439,115 @@ class Documents:
         finally:
             documents_in_use.reset(before)
 
-    def read(self, path: str, most: str) -> bytes:
-        """Return what is in a document; raise OSError as `read_file` does."""
-        place = absolute(path)
-        if place not in self.data:
-            try:
-                self.data[place] = files_at(path).whole(path, most)
-            except FileNotFoundError:
-                self.data[place] = None
-                raise
-        data = self.data[place]
-        if data is None:
-            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
-        return data
 
-    def look_up(self, path: str) -> None:
-        """Read a document, if it can be read."""
-        with suppress(OSError):
-            self.read(path, "JSON_BYTES")
-
-
+# Those whose block a thread is in.
 documents_in_use: ContextVar[Documents | None] = ContextVar("documents", default=None)
-"""Those whose block a thread is in."""
 
 
 def read_file(path: AnyPath, most: str | None = None) -> bytes:
     """Return all bytes of a regular file; raise OSError if it cannot be read, or is larger than the
     limit of the name `most`, which documents have.
     """
-    place, known = os.fspath(path), documents_in_use.get()
-    if most is None or known is None:
-        return files_at(place).whole(place, most)
-    return known.read(place, most)
+    place, documents = os.fspath(path), documents_in_use.get()
+    if most is None or documents is None:
+        return _whole(place, most)
+    key, texts = absolute(place), documents.texts
+    if (text := texts.get(key)) is not None:
+        return text.encode()
+    if key in texts:
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), place)
+    try:
+        data = _whole(place, most)
+    except FileNotFoundError:
+        texts[key] = None
+        raise
+    with suppress(UnicodeDecodeError):
+        texts[key] = data.decode()
+    return data
 
 
-def _known(path: AnyPath) -> str | None:
-    """Return what documents in use say is at a path: "folder", "document" or "" for nothing; None
-    where they do not know.
+def _whole(path: str, most: str | None) -> bytes:
+    """Return all bytes of a file as it is now, whatever it was before."""
+    if URL.match(path):
+        from energize.data.remote import RemoteFiles
+
+        return RemoteFiles().whole(path, most)
+    file = again(partial(_OpenFile, path), path)
+    size = file.signature[0]
+    if most is not None and size > getattr(limits, most):
+        raise OSError(errno.EFBIG, limits.over(most, size), path)
+    with suppress(OSError):
+        data = os.pread(file.number, size, 0)
+        if len(data) == size and os.fstat(file.number).st_mtime_ns == file.signature[1]:
+            return data
+    return LocalFiles().read(path, 0, size)  # which tries again, and tells what is wrong
+
+
+def by_manifest(function: Callable[P, T]) -> Callable[P, T]:
+    """Wrap a function whose first parameter, `path`, is a mix: a file is opened by its manifest, if
+    it has one, and no document is read twice.
     """
-    known, place = documents_in_use.get(), absolute(os.fspath(path))
-    if known is None or place in known.folders:
-        return None if known is None else "folder"
-    return None if place not in known.data else "" if known.data[place] is None else "document"
+
+    @wraps(function)
+    def opened(*args: P.args, **kwargs: P.kwargs) -> T:
+        mix, config = args[0] if args else kwargs.get("path"), kwargs.get("worker_config")
+        if not isinstance(mix, str | os.PathLike) or documents_in_use.get() is not None:
+            return function(*args, **kwargs)
+        with Documents().used() as documents:
+            path = path_of(mix)
+            if path.suffix in (".yaml", ".yml"):
+                with suppress(FileNotFoundError, NotADirectoryError):
+                    read_file(manifest_path(path), "JSON_BYTES")  # most mixes have none
+                    from energize.data.manifest import read_manifest
+
+                    documents.texts |= read_manifest(path, cast("Any", config))
+            return function(*args, **kwargs)
+
+    return opened
 
 
-def is_folder(path: Path) -> bool:
-    """Return whether there is a folder at a path."""
-    found = _known(path)
-    return path.is_dir() if found is None else found == "folder"
+def manifest_path(mix: Path) -> Path:
+    """Return where the manifest of a mix lies.
+
+    >>> manifest_path(Path("mixes/web.yaml")).name
+    'web.manifest.json'
+    """
+    return mix.with_name(f"{mix.stem}.manifest.json")
+
+
+def found_at(path: AnyPath, *, follow: bool = True) -> Literal["folder", "file", ""]:
+    r"""Return what is at a path: "folder", "file", or "" for nothing, which a link to nothing is
+    with `follow`. Raise OSError if the disk cannot say.
+
+    >>> found_at("/"), found_at("/nowhere"), found_at("no\0path")
+    ('folder', '', '')
+    """
+    documents, place = documents_in_use.get(), os.fspath(path)
+    if documents is not None:
+        key = absolute(place)
+        if key in documents.folders:
+            return "folder"
+        if key in documents.texts:
+            return "" if documents.texts[key] is None else "file"
+    if URL.match(place):
+        far = path_of(place)
+        return "file" if far.is_file() else "folder" if far.is_dir() else ""
+    try:
+        found = again(partial(os.stat, place, follow_symlinks=follow), place)
+    except (OSError, ValueError) as error:
+        if isinstance(error, OSError) and error.errno in PASSING:
+            raise
+        return ""
+    return "folder" if stat.S_ISDIR(found.st_mode) else "file"
 
 
 def exists(path: AnyPath, *, follow: bool = True) -> bool:
-    r"""Return whether there is something at a path. Raise OSError if the disk cannot say. With
-    `follow` a link to nothing is nothing.
+    r"""Return whether `found_at` finds something at a path.
 
     >>> exists("/"), exists("/nowhere"), exists("no\0path")
     (True, False, False)
     """
-    found = _known(path)
-    if found is not None:
-        return bool(found)
-    if is_url(path):
-        from energize.data.remote import path_of
-
-        return path_of(path).exists()
-    try:
-        return again(lambda: os.stat(path, follow_symlinks=follow), path) is not None
-    except (OSError, ValueError) as error:
-        if isinstance(error, OSError) and error.errno in PASSING:
-            raise
-        return False
+    return found_at(path, follow=follow) != ""
 
 
 def again(call: Callable[[], T], path: AnyPath, failed: OSError | None = None) -> T:
@@ -540,7 +569,7 @@ def again(call: Callable[[], T], path: AnyPath, failed: OSError | None = None) -
         tries += 1
         if failed.filename is None:
             failed.filename = _text(path)
-        if tries > 1 or failed.errno not in PASSING:
+        if tries > 1 or failed.errno not in PASSING or is_url(failed.filename):
             raise failed
         _log.warning("%s: %s; it is tried again", legible(_text(path)), failed.strerror)
         time.sleep(_PAUSE)
@@ -615,7 +644,7 @@ def own_errors(function: Callable[P, T]) -> Callable[P, T]:
     @wraps(function)
     def guarded(*args: P.args, **kwargs: P.kwargs) -> T:
         with os_errors_as(DatasetError):
-            return again(lambda: function(*args, **kwargs), function.__qualname__)
+            return again(partial(function, *args, **kwargs), function.__qualname__)
 
     return guarded
 
@@ -646,11 +675,6 @@ def changed(path: str) -> ShardError:
     )
 
 
-def absolute(path: str) -> str:
-    """Return what documents are known by."""
-    return path if "://" in path else os.path.abspath(path)
-
-
 def _text(place: object) -> str:
     """Return a path, or whatever an error has for one: some have the number of a descriptor."""
     return os.fsdecode(place) if isinstance(place, bytes | os.PathLike) else str(place)
@@ -660,7 +684,8 @@ def read_entries(
     files: Files, path: str, numbers: Sequence[int], stride: int, size: int
 ) -> Iterator[bytes]:
     """Yield `size` bytes of each of these entries of a file, ascending, `stride` bytes apart."""
-    if files.remote and files.size(path) <= _WHOLE:
+    files.know(path)
+    if files.remote and files.size(path) <= WHOLE:
         whole = files.kept(path)
         return (whole[number * stride : number * stride + size] for number in numbers)
     starts = [number * stride for number in numbers]

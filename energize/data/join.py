@@ -23,9 +23,9 @@ from energize.core.description import digest
 from energize.core.trace import Failed, SamplePlace
 from energize.data.columns import folder_version, load_values, values_file
 from energize.data.files import own_errors
-from energize.data.nv_meta import META_FOLDER, SQLITE_NAME, read_info
+from energize.data.nv_meta import read_info
 from energize.data.source import Source, Window, narrowed
-from energize.data.stores import connected, unreadable
+from energize.data.stores import connected, index_of, unreadable
 from energize.data.webdataset import WebdatasetSource
 from energize.data.writing import write_new, writing
 from energize.errors import (
@@ -33,7 +33,6 @@ from energize.errors import (
     ConfigError,
     DatasetError,
     EmptyDatasetError,
-    NotPreparedError,
     ShardError,
 )
 
@@ -67,7 +66,7 @@ def partners(first: WebdatasetSource, other: WebdatasetSource) -> tuple[Int64Arr
     Raise `NotPreparedError` for a folder without `index.sqlite`, `DatasetError` for one that cannot
     be read or has a key twice, and `ShardError` for one of other shards than those indexed now.
     """
-    paths = [str(_index_of(each)) for each in (first, other)]
+    paths = [str(index_of(each.path)) for each in (first, other)]
     with unreadable(*paths), closing(connected(*paths)) as database:
         ids = _checked_ids(database, "main", first)
         other_ids = _checked_ids(database, "other", other)
@@ -123,20 +122,11 @@ def _checked_ids(
             fault = f"{seen[0]} samples of {shard}, and .info.json {count}"
     if fault or listed:
         raise ShardError(
-            f"{_index_of(source)} lists {fault or 'more shards'}: the index is of other shards, or "
-            f"has one key for several samples; write it again with: {_PREPARE} {source.path}"
+            f"{index_of(source.path)} lists {fault or 'more shards'}: the index is of other "
+            "shards, or has one key for several samples; write it again with: "
+            f"{_PREPARE} {source.path}"
         )
     return {shard: number for number, shard in enumerate(counts)}
-
-
-def _index_of(source: WebdatasetSource) -> Path:
-    file = source.path / META_FOLDER / SQLITE_NAME
-    if not file.is_file():
-        raise NotPreparedError(
-            f"{source.path} has no {META_FOLDER}/{SQLITE_NAME}, by which samples are found by "
-            f"their keys; write it with: {_PREPARE} {source.path}"
-        )
-    return file
 
 
 class JoinedSource(Source[Raw]):
@@ -322,10 +312,6 @@ class JoinedSource(Source[Raw]):
         parts = zip(self.parts, self.matches[indices].T, strict=True)
         return sum(part.expect(wanted[wanted >= 0]) for part, wanted in parts)
 
-    def expect_more(self) -> None:
-        for part in self.parts:
-            part.expect_more()
-
     def read(self, indices: Int64Array) -> list[Raw | Failed]:
         columns: list[list[Any]] = []
         for part, wanted in zip(self.parts, self.matches[indices].T, strict=True):
@@ -409,7 +395,7 @@ def _called(source: JoinedSource) -> str:
     """Return how the file of matches begins, after what the folders and the sources are now."""
     versions = []
     for part in source.parts:
-        found = _index_of(part).stat()
+        found = index_of(part.path).stat()
         version = folder_version(part.path) or [found.st_size, found.st_mtime_ns]
         versions.append([version, part.shards, part.counts, part.excluded, part.window])
     return f"join_{digest([versions, source.nonmatch])}"

@@ -17,8 +17,7 @@ from typing import Any
 
 from energize.core.description import digest
 from energize.core.trace import Failed
-from energize.data.files import Files, Ranges, files_at, own_errors, read_entries
-from energize.data.remote import path_of
+from energize.data.files import Files, Ranges, exists, files_at, own_errors, path_of, read_entries
 from energize.data.rows import FieldSource, Row, parsed_row
 from energize.data.source import ShardedSource, Window
 from energize.data.tar import CHECKSUM, ENTRY, RANGE, changed, read_checksums
@@ -54,7 +53,7 @@ def _disagreement(path: str, what: str) -> ShardError:
 def _counted(files: Files, path: str, checksums: bool) -> int:
     """Return how many samples a file has, by an index that fits it, and as many checksums."""
     index, crc, size = jsonl_index_path(path), jsonl_checksums_path(path), files.size(path)
-    if not files.exists(index):
+    if not exists(index):
         raise NotPreparedError(
             f"{path} has no index {index}; write it with: energize prepare {path}"
         )
@@ -69,7 +68,7 @@ def _counted(files: Files, path: str, checksums: bool) -> int:
         raise _disagreement(
             path, f"the index is of bytes {first} to {end} of a file, this one has {size}"
         )
-    found = files.size(crc) if checksums and files.exists(crc) else 0
+    found = files.size(crc) if checksums and exists(crc) else 0
     if checksums and found != (count - 1) * CHECKSUM:
         raise NotPreparedError(
             f"{path} has no checksums of its {count - 1} samples: {crc} has {found} bytes; write "
@@ -199,7 +198,6 @@ class JsonlSource(ShardedSource[dict[str, Any]], FieldSource[dict[str, Any]]):
     def stored(self, numbers: Sequence[int]) -> list[bytes]:
         """Return the bytes of these lines, numbers ascending, with what is around their JSON."""
         path, texts = str(self.path), []
-        self._files.know(jsonl_index_path(path))
         [ranges] = self._ranges_of(0, numbers)
         for number, text in zip(numbers, self._files.read_ranges(*ranges), strict=True):
             if number and text[:1] != b"\n":

@@ -9,26 +9,18 @@ have changed since it was written is looked up by one rank for all, rank 0, whic
 from __future__ import annotations
 
 import os
-from collections import deque
-from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from functools import wraps
 from pathlib import Path
-from typing import Any, Literal, ParamSpec, Self, TypeVar, cast
+from typing import Literal, Self, cast
 
 from pydantic import TypeAdapter, model_validator
 
 from energize.core.description import digest
 from energize.core.lanes import WorkerConfig
 from energize.core.validation import Model, read_document
-from energize.data.files import Documents, absolute, documents_in_use
-from energize.data.remote import path_of
+from energize.data.files import Documents, absolute, joined, manifest_path, read_file
 from energize.errors import DatasetError, some
 
-P = ParamSpec("P")
-T = TypeVar("T")
-
-_SUFFIXES = (".yaml", ".yml")
 _THREADS = 16
 
 
@@ -51,73 +43,44 @@ class Manifest(Model):
 _MANIFEST = TypeAdapter(Manifest)
 
 
-def manifest_path(mix: Path) -> Path:
-    """Return where the manifest of a mix lies.
-
-    >>> manifest_path(Path("mixes/web.yaml")).name
-    'web.manifest.json'
-    """
-    return mix.with_name(f"{mix.stem}.manifest.json")
-
-
 def dump_manifest(mix: Path, documents: Documents) -> str:
     """Return the text of the manifest of a mix whose documents have been read."""
-    own, folder = absolute(str(mix)), _folder(mix)
+    own = absolute(mix)
+    folder = f"{os.path.dirname(own)}/"
     texts = {
         path.removeprefix(folder): text for path, text in documents.texts.items() if path != own
     }
     return Manifest(digest=digest(texts), documents=texts).model_dump_json(indent=1)
 
 
-def read_manifest(mix: Path, config: WorkerConfig | None = None) -> Documents | None:
-    """Return the documents that the manifest of a mix holds, None where it has none.
+def read_manifest(mix: Path, config: WorkerConfig | None = None) -> dict[str, str | None]:
+    """Return the texts that the manifest of a mix holds, by absolute paths and URLs.
 
     Raise `DatasetError` for one that is damaged or of a later version; on rank 0 also for one that
     is stale, for which all documents are read.
     """
-    path, folder = manifest_path(mix), _folder(mix)
+    path = manifest_path(mix)
     again = f"Write it again with: energize manifest {mix}"
     try:
-        found = read_document(path, _MANIFEST)
+        found = cast("Manifest", read_document(path, _MANIFEST)).documents
     except DatasetError as reason:
         raise DatasetError(f"{reason}. {again}") from reason
-    if found is None:
-        return None
-    texts = {
-        each if "://" in each or os.path.isabs(each) else f"{folder}{each}": text
-        for each, text in found.documents.items()
-    }
+    texts = {absolute(joined(mix.parent, each)): text for each, text in found.items()}
     if (config or WorkerConfig()).rank == 0:
-        now = Documents()
         with ThreadPoolExecutor(_THREADS) as threads:
-            deque(threads.map(now.look_up, texts))
-        seen: Mapping[str, Any] = now.texts
-        changed = [each for each, text in texts.items() if seen.get(each, 0) != text]
+            same = threads.map(_is_still, texts, texts.values())
+            changed = [each for each, is_still in zip(texts, same, strict=True) if not is_still]
         if changed:
             raise DatasetError(
                 f"{path} is stale: since it was written, {len(changed)} of its {len(texts)} files "
                 f"have changed, {some(changed)}. {again}"
             )
-    return Documents(texts)
+    return texts
 
 
-def _folder(mix: Path) -> str:
-    return f"{os.path.dirname(absolute(str(mix)))}/"
-
-
-def by_manifest(function: Callable[P, T]) -> Callable[P, T]:
-    """Wrap a function whose first parameter, `path`, is a mix: a file is opened by its manifest, if
-    it has one, and no document is read twice.
-    """
-
-    @wraps(function)
-    def opened(*args: P.args, **kwargs: P.kwargs) -> T:
-        mix = args[0] if args else kwargs.get("path")
-        if not isinstance(mix, str | os.PathLike) or documents_in_use.get() is not None:
-            return function(*args, **kwargs)
-        path, config = path_of(mix), cast("Any", kwargs.get("worker_config"))
-        found = read_manifest(path, config) if path.suffix in _SUFFIXES else None
-        with (found or Documents()).used():
-            return function(*args, **kwargs)
-
-    return opened
+def _is_still(path: str, text: str | None) -> bool:
+    """Return whether a document has this text, or is not there."""
+    try:
+        return read_file(path, "JSON_BYTES") == (text is not None and text.encode())
+    except OSError as error:
+        return text is None and isinstance(error, FileNotFoundError)

@@ -14,7 +14,7 @@ from decimal import Decimal
 from functools import cached_property, partial
 from itertools import accumulate, pairwise
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self, TypeAlias
+from typing import Annotated, Any, ClassVar, Literal, Self, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -35,10 +35,9 @@ from energize.core.description import digest
 from energize.core.lazy import optional_module
 from energize.core.trace import Failed
 from energize.core.validation import Listed, load_json, parse_json, read_document
-from energize.data.files import Ranges, Recent, own_errors
+from energize.data.files import Ranges, Recent, exists, own_errors, path_of
 from energize.data.media import open_image
 from energize.data.nv_meta import is_inside
-from energize.data.remote import path_of
 from energize.data.source import ShardedSource
 from energize.errors import (
     ConfigError,
@@ -174,6 +173,12 @@ _DECODERS: Mapping[str, Decode] = {
     **dict.fromkeys(("list[jpeg]", "list[png]"), partial(_several, _image, 4)),
     **_SCALARS,
 }
+_UNDECODED: Mapping[str, Decode] = {
+    **_DECODERS,
+    **dict.fromkeys(("jpeg", "png"), bytes),
+    **dict.fromkeys(("jpeg_array", "jpegarray"), partial(_several, bytes, 0)),
+    **dict.fromkeys(("list[jpeg]", "list[png]"), partial(_several, bytes, 4)),
+}
 _TEXTS: Mapping[str, Decode] = {
     "str": bytes.decode,
     "int": partial(_text_as, int),
@@ -217,13 +222,14 @@ class Layout(Loose):
             raise ValueError("nothing stands between columns: separator is text")
         return self
 
-    def decoder(self, where: str, *, allow_pickles: bool = False) -> DecodeSample:
-        """Return what decodes the samples of shards of this layout.
+    def decoder(self, where: str, allow_pickles: bool, raw: bool = False) -> DecodeSample:
+        """Return what decodes the samples of shards of this layout; if `raw`, but for images that
+        are files.
 
         Raise `DatasetError` for an unknown encoding.
         """
         named = zip(self.column_names, self.column_encodings, strict=True)
-        known = _DECODERS if self.format == "mds" else _TEXTS
+        known = _TEXTS if self.format != "mds" else _UNDECODED if raw else _DECODERS
         decoders = {
             name: _column_decoder(encoding, f"{where}: column {name!r}", known, allow_pickles)
             for name, encoding in (self.columns or dict(named)).items()
@@ -277,13 +283,11 @@ INDEX = "index.json"
 
 _UNPACKED_BYTES = 2**29
 
-# Of tables of offsets of shards in object storage, which are read whole; and what follows one.
-_TABLE_BYTES = 2**26
+# What follows the table of offsets of a shard.
 _HEADER = 2**14
 # Offsets have 32 bits, so no file of a shard is larger.
 _MOST_BYTES = 2**32
 _LONGEST_HEADER = 16 * 1024 * 1024
-_BLOCK = 2**23
 _EXTRA = "energize[mds]"
 _AGAIN = "copy the folder again"
 
@@ -449,6 +453,7 @@ class MdsSource(ShardedSource[dict[str, Any]]):
     validate_hash: str | None
     allow_pickles: bool
     entries: tuple[MdsShard, ...]
+    _raw: ClassVar[bool] = False
 
     @own_errors
     def __init__(
@@ -528,27 +533,20 @@ class MdsSource(ShardedSource[dict[str, Any]]):
     def _offsets(self, entry: MdsShard, numbers: Sequence[int]) -> tuple[list[int], list[int]]:
         """Return where samples start and end."""
         part, at = entry.parts[0], [4 * (number + 1) for number in numbers]
-        if self._files.remote:
-            end = 4 * (entry.samples + 2)
-            read = partial(self._ranges, entry, part, [0], [end])
-            table = self._tables.get(self._path(part[0]), lambda: next(read()))
+        if self._files.remote and part[1] is None:
+            head = partial(self._ranges, entry, part, [0], [4 * (entry.samples + 2)])
+            table = self._unpacked.get(self._path(part[0]), lambda: memoryview(next(head())))
             found = b"".join(table[each : each + 8] for each in at)
         else:
             found = b"".join(self._ranges(entry, part, at, [each + 8 for each in at]))
         starts, stops = np.frombuffer(found, "<u4").reshape(-1, 2).T.tolist()
         return starts, stops
 
-    @cached_property
-    def _tables(self) -> Recent[str, bytes]:
-        return Recent(_TABLE_BYTES, len)
-
     def _ranges_before(self, shard: int) -> list[Ranges]:
         entry = self.entries[shard]
         head, packed = entry.parts[0]
-        if packed is not None:
-            return [(self._path(packed), [], [])]
-        if self.validate_hash is not None:
-            return [(self._path(raw), [], []) for raw, _ in entry.parts]
+        if packed is not None or self.validate_hash is not None:
+            return [(self._path(zipped or raw), [], []) for raw, zipped in entry.parts]
         return [(self._path(head), [0], [min(4 * (entry.samples + 2) + _HEADER, head.size)])]
 
     def _ranges_of(self, shard: int, numbers: Sequence[int]) -> list[Ranges]:
@@ -596,16 +594,14 @@ class MdsSource(ShardedSource[dict[str, Any]]):
         """
         raw, packed = part
         path = self._path(raw)
-        if packed is None or self._files.exists(path):
+        if packed is None or (self._path(packed) not in self._looked_at and exists(path)):
             self._check(raw)
             return self._files.read_ranges(path, starts, stops)
-        data = self._unpacked.get(path, lambda: self._unpack(shard, raw, packed))
-        return (bytes(data[start:stop]) for start, stop in zip(starts, stops, strict=True))
-
-    def _unpack(self, shard: MdsShard, raw: MdsFile, packed: MdsFile) -> memoryview:
         self._check(packed)
-        path = self._path(packed)
-        return unpacked(self._files.read(path), shard.compression, raw.size, path)
+        place, compression = self._path(packed), shard.compression
+        read = partial(self._files.read, place)
+        data = self._unpacked.get(path, lambda: unpacked(read(), compression, raw.size, place))
+        return (bytes(data[start:stop]) for start, stop in zip(starts, stops, strict=True))
 
     def _check(self, file: MdsFile) -> None:
         """Raise `ShardError` unless a file has the size and the hash that the index says."""
@@ -618,8 +614,8 @@ class MdsSource(ShardedSource[dict[str, Any]]):
             raise ShardError(f"{text}: it is cut off or another one; {_AGAIN}")
         if self.validate_hash is not None:
             hashed = new_hash(self.validate_hash)
-            for start in range(0, size, _BLOCK):
-                hashed.update(self._files.read(path, start, min(start + _BLOCK, size)))
+            for data in self._files.pieces(path):
+                hashed.update(data)
             expected = (file.hashes or {}).get(self.validate_hash)
             if expected is None:
                 raise DatasetError(
@@ -641,7 +637,7 @@ class MdsSource(ShardedSource[dict[str, Any]]):
         shown = [str(shard.layout) for shard in self.entries]
         different = {text: shard.layout for text, shard in zip(shown, self.entries, strict=True)}
         known = {
-            text: layout.decoder(self._folder, allow_pickles=self.allow_pickles)
+            text: layout.decoder(self._folder, self.allow_pickles, self._raw)
             for text, layout in different.items()
         }
         return [known[text] for text in shown]
@@ -652,9 +648,16 @@ class MdsSource(ShardedSource[dict[str, Any]]):
 
     @cached_property
     def _unpacked(self) -> Recent[str, memoryview]:
+        """Shards that are compressed, and in object storage tables of offsets of others."""
         return Recent(_UNPACKED_BYTES, len)
 
     @cached_property
     def _looked_at(self) -> set[str | int]:
         """The files, and the shards, that were compared with the index."""
         return set()
+
+
+class MdsFiles(MdsSource):
+    """The same samples, in which images are the bytes of files where they were written as files."""
+
+    _raw = True

@@ -13,7 +13,6 @@ from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from fnmatch import fnmatchcase
 from functools import cache
-from pathlib import PurePosixPath
 from typing import Annotated, Any, BinaryIO, ClassVar, Literal, Self, TypeAlias, cast
 
 import PIL.Image
@@ -42,7 +41,7 @@ class MediaMetadataType(StrEnum):
     AV = "av"
 
 
-_BY_EXTENSION = {
+BY_EXTENSION = {
     extension: kind
     for kind, extensions in (
         (MediaMetadataType.IMAGE, "bmp gif ico j2k jp2 jpx jpeg jpg png tif tiff webp"),
@@ -50,6 +49,7 @@ _BY_EXTENSION = {
     )
     for extension in extensions.split()
 }
+"""The kinds of media by the extensions of their files."""
 _IMAGE_STARTS = (
     b"\xff\xd8\xff",
     b"\x89PNG\r\n\x1a\n",
@@ -89,7 +89,7 @@ def kind_by_name(name: str) -> MediaMetadataType | None:
     >>> kind_by_name("photos/1.meta.JPG").value, kind_by_name("1.json")
     ('image', None)
     """
-    return _BY_EXTENSION.get(PurePosixPath(name).suffix[1:].lower())
+    return BY_EXTENSION.get(os.path.splitext(name)[1][1:].lower())
 
 
 def kind_by_start(head: bytes) -> MediaMetadataType | None:

@@ -19,7 +19,6 @@ from energize.core import limits
 from energize.core.samples import is_own_module
 from energize.core.validation import Listed, Model, read_document, short
 from energize.data.files import absent, exists
-from energize.data.remote import path_of
 from energize.errors import (
     DatasetError,
     DatasetNotFoundError,
@@ -193,17 +192,17 @@ def is_prepared(path: Path) -> bool:
     return any(exists(path / META_FOLDER / name, follow=False) for name in INFO_NAMES)
 
 
-def read_info(path: str | Path) -> Info:
+def read_info(path: Path) -> Info:
     """Return what `.info.json`, or an older `.info.yaml`, of the dataset folder `path` says.
 
     Raise `DatasetNotFoundError` if there is no such folder, `NotPreparedError` if it has not been
     prepared, `DatasetError` if the file is wrong.
     """
     for name in INFO_NAMES:
-        found = read_document(path_of(path) / META_FOLDER / name, _INFO)
+        found = read_document(path / META_FOLDER / name, _INFO)
         if found is not None:
             return found
-    raise _unprepared(path_of(path))
+    raise _unprepared(path)
 
 
 def _unprepared(path: Path) -> DatasetError:
@@ -273,13 +272,13 @@ class Splits(Model):
 _INFO, _SPLITS = TypeAdapter(Info), TypeAdapter(Splits)
 
 
-def read_splits(path: str | Path, name: str = "split.yaml") -> Splits:
+def read_splits(path: Path, name: str = "split.yaml") -> Splits:
     """Return the splits of the dataset folder `path`, as its file `name` in `.nv-meta` says.
 
     Where there is no `split.yaml`, `split.json` is taken. Raise as `read_info` does.
     """
     names = (name, "split.json") if name == "split.yaml" else (name,)
-    return _file(path_of(path), names, _SPLITS, "split file", ".yaml or .json")[1]
+    return _file(path, names, _SPLITS, "split file", ".yaml or .json")[1]
 
 
 def _file(
@@ -340,7 +339,9 @@ def _yaml(content: Mapping[str, Any]) -> str:
     return yaml.safe_dump(dict(content), sort_keys=False, allow_unicode=True)
 
 
-class _Type(Model):
+class TypeName(Model):
+    """A type of samples by its module and its name."""
+
     module: str = Field(alias="__module__")
     name: str = Field(alias="__class__")
 
@@ -351,7 +352,7 @@ PartName: TypeAlias = Annotated[str, Field(min_length=1)]
 class _DatasetFile(Model):
     module: str = Field("megatron.energon", alias="__module__")
     factory: str | None = Field(None, alias="__class__")
-    sample_type: _Type | None = None
+    sample_type: TypeName | None = None
     field_map: dict[str, PartName] | None = None
     subflavors: dict[str, Any] | None = None
     sample_loader: str | None = None
@@ -373,16 +374,16 @@ _WITH_FACTORY = TypeAdapter(_WithFactory)
 
 
 def read_dataset_yaml(
-    path: str | Path, name: str = "dataset.yaml", *, code: bool = False
+    path: Path, name: str = "dataset.yaml", *, code: bool = False
 ) -> DatasetConfig:
     """Return what the file `name` in `.nv-meta` of the dataset folder `path` says of its samples.
 
     Raise as `read_info` does, and `UntrustedCodeError` if the file asks for code of the data folder
     to be run, unless `code`: who gives it sees to what `code` of the answer names.
     """
-    file, found = _file(path_of(path), (name,), _WITH_FACTORY, "dataset file", ".yaml")
+    file, found = _file(path, (name,), _WITH_FACTORY, "dataset file", ".yaml")
     if found.model_extra and (found.factory is None or is_own_module(found.module)):
-        _file(path_of(path), (name,), _DATASET, "dataset file", ".yaml")  # says what is wrong
+        _file(path, (name,), _DATASET, "dataset file", ".yaml")  # says what is wrong
     for key in _CODE_KEYS:
         value = getattr(found, key)
         if isinstance(value, str) and not code:

@@ -1,6 +1,5 @@
 """Folders and files in object storage: their paths, which are URLs, and what reads them.
 
-`path_of` is where a path that somebody gives becomes one of a mounted file system or of a store.
 Nothing is known of a store here but what `energize.data.fetching` asks of it.
 """
 
@@ -16,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from functools import cache, total_ordering
+from functools import cache
 from io import BufferedReader
 from multiprocessing.util import Finalize
 from pathlib import Path, PurePosixPath
@@ -25,50 +24,27 @@ from typing import Any, cast
 
 from energize.core import limits
 from energize.data import fetching
-from energize.data.files import URL, AnyPath, Files, FileStream, Recent, is_url
+from energize.data.files import URL, WHOLE, AnyPath, Files, FileStream, Recent, is_url, path_of
 from energize.data.sidecar import shown
 from energize.errors import ConfigError, ShardError
 
-# Bytes of indices and other small files that a process keeps, as each is read whole.
-_KEPT = 64 * 1024 * 1024
 _PIECE = 8 * 1024 * 1024
 
 
-def path_of(given: AnyPath) -> Path:
-    """Return the path of something given by name: a `Path`, or for a URL what has its methods.
-
-    Raise `ConfigError` for a URL with a name, a password or a query in it, which would be written
-    into logs and states.
-
-    >>> path_of("s3://bucket/web") / "../text" / "0.tar"
-    RemotePath('s3://bucket/text/0.tar')
-    """
-    text = os.fspath(given)
-    if not is_url(text):
-        return Path(text.removeprefix("file://") if text.startswith("file:///") else given)
-    found = cast("re.Match[str]", URL.match(text))
-    if shown(text) != text or "#" in text:
+def remote_path(url: str) -> Path:
+    """Return what has the methods of a `Path` for a URL; raise `ConfigError` as `path_of`."""
+    if shown(url) != url or "#" in url:
         raise ConfigError(
-            f"{shown(text)} was given with a name, a password or a query, which would be "
+            f"{shown(url)} was given with a name, a password or a query, which would be "
             "written into logs and states; give credentials where the library of the store looks "
             "for them, as in AWS_ACCESS_KEY_ID or AZURE_STORAGE_SAS_TOKEN"
         )
+    found = cast("re.Match[str]", URL.match(url))
     key = posixpath.normpath("/" + found["key"].lstrip("/"))
     return cast("Path", RemotePath(found["root"], PurePosixPath(key)))
 
 
-def joined(base: Path, name: str) -> Path:
-    """Return the path of a name in the folder `base`, which a URL does not depend on."""
-    return path_of(name) if is_url(name) else base / name
-
-
-def tidied(path: Path) -> Path:
-    """Return an absolute path without `..`."""
-    return path if isinstance(path, RemotePath) else Path(os.path.abspath(path))
-
-
-@total_ordering
-@dataclass(frozen=True)
+@dataclass(frozen=True, order=True)
 class RemotePath(os.PathLike[str]):
     """The URL of a file or folder, with those methods of `Path` that readers and writers use.
 
@@ -86,26 +62,21 @@ class RemotePath(os.PathLike[str]):
     def __repr__(self) -> str:
         return f"RemotePath({str(self)!r})"
 
-    def __lt__(self, other: object) -> bool:
-        return str(self) < str(other)
-
     def __truediv__(self, name: AnyPath) -> Path:
         text = os.fspath(name)
         if is_url(text) or text.startswith("/"):
             return path_of(text)
-        return self._at(posixpath.normpath(self._key / text))
-
-    def _at(self, key: str | PurePosixPath) -> Path:
-        return cast("Path", RemotePath(self._root, PurePosixPath(key)))
+        key = PurePosixPath(posixpath.normpath(self._key / text))
+        return cast("Path", RemotePath(self._root, key))
 
     name = property(lambda self: self._key.name or self._root.rpartition("/")[2])
     stem = property(lambda self: self._key.stem)
     suffix = property(lambda self: self._key.suffix)
-    parent = property(lambda self: self._at(self._key.parent))
+    parent = property(lambda self: self / "..")
     parts = property(lambda self: (self._root + "/", *self._key.parts[1:]))
 
     def with_name(self, name: str) -> Path:
-        return self._at(self._key.with_name(name))
+        return cast("Path", self.parent / name)
 
     def absolute(self) -> Path:
         return cast("Path", self)
@@ -114,18 +85,10 @@ class RemotePath(os.PathLike[str]):
 
     def relative_to(self, other: AnyPath) -> PurePosixPath:
         """Return the path from `other` to here; raise ValueError if it is not below it."""
-        base = path_of(other)
-        if not isinstance(base, RemotePath) or base._root != self._root:
-            raise ValueError(f"{str(self)!r} is not below {str(other)!r}")
-        return self._key.relative_to(base._key)
+        return PurePosixPath(str(self)).relative_to(str(other))
 
     def is_relative_to(self, other: AnyPath) -> bool:
-        with suppress(ValueError):
-            return self.relative_to(other) is not None
-        return False
-
-    def samefile(self, other: AnyPath) -> bool:
-        return self == other
+        return PurePosixPath(str(self)).is_relative_to(str(other))
 
     # What is asked of the store.
 
@@ -143,14 +106,14 @@ class RemotePath(os.PathLike[str]):
         return self.is_file() or self.is_dir()
 
     def stat(self) -> Any:
-        """Return the size, and a mode that says whether it is a file."""
+        """Return the size, a mode that says whether it is a file, and its ETag for a time."""
         try:
-            size, mode = fetching.stat(str(self)).size, stat.S_IFREG | 0o644
+            (size, tag), mode = fetching.stat(str(self)), stat.S_IFREG | 0o644
         except (FileNotFoundError, IsADirectoryError):
             if not self.is_dir():
                 raise
-            size, mode = 0, stat.S_IFDIR | 0o755
-        return SimpleNamespace(st_size=size, st_mode=mode)
+            size, tag, mode = 0, "", stat.S_IFDIR | 0o755
+        return SimpleNamespace(st_size=size, st_mode=mode, st_mtime_ns=tag)
 
     def iterdir(self) -> Iterator[Path]:
         return (self / name for name, _ in fetching.listing(str(self)))
@@ -162,7 +125,7 @@ class RemotePath(os.PathLike[str]):
         deep = "/" in pattern or "**" in pattern
         for name, size in fetching.listing(str(self), recursive=deep):
             fits = fnmatchcase(name, pattern.replace("**/", "*"))
-            if size is not None and fits and (deep or "/" not in name):
+            if size is not None and fits:
                 yield self / name
 
     def read_bytes(self) -> bytes:
@@ -176,6 +139,7 @@ class RemotePath(os.PathLike[str]):
     def write_bytes(self, data: bytes | Path) -> None:
         """Make an object of these bytes, or of those of a file of this machine."""
         fetching.write(str(self), data)
+        files()._stats.pop(str(self), None)
 
     def unlink(self, *, missing_ok: bool = False) -> None:
         with suppress(FileNotFoundError) if missing_ok else nullcontext():
@@ -198,7 +162,7 @@ class RemoteFiles(Files):
 
     def __init__(self) -> None:
         self._stats: dict[str, fetching.Stat] = {}
-        self._small: Recent[str, bytes] = Recent(_KEPT, len)
+        self._small: Recent[str, bytes] = Recent(WHOLE, len)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return files, ()
@@ -206,15 +170,14 @@ class RemoteFiles(Files):
     def size(self, path: str) -> int:
         return self._stat(path).size
 
-    def stamp(self, path: str) -> str:
-        found = fetching.stat(path)
-        return f"{found.size} {found.tag}"
-
     def _stat(self, path: str) -> fetching.Stat:
         return self._stats.get(path) or self._stats.setdefault(path, fetching.stat(path))
 
-    def forget(self, path: str) -> None:
-        self._stats.pop(path, None)  # what describes data may be written anew
+    def whole(self, path: str, most: str | None = None) -> bytes:
+        """Return all bytes of a file; raise OSError if it is larger than the limit `most`."""
+        if most is not None and self.size(path) > getattr(limits, most):
+            raise OSError(errno.EFBIG, limits.over(most, self.size(path)), path)
+        return self.read(path)
 
     def read_ranges(
         self, path: str, starts: Sequence[int], stops: Sequence[int]
@@ -230,9 +193,6 @@ class RemoteFiles(Files):
 
     def kept(self, path: str) -> bytes:
         return self._small.get(path, lambda: self.read(path))
-
-    def exists(self, path: str) -> bool:
-        return path in self._stats or super().exists(path)
 
     def local(self, path: str) -> str:
         return _copy(path, self._stat(path).tag)

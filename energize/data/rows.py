@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import copy
 import glob
+import json
 import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
@@ -21,8 +21,7 @@ from energize.core.description import digest
 from energize.core.lazy import optional_module
 from energize.core.trace import Failed
 from energize.core.validation import load_json, parse_json
-from energize.data.files import Files, FileStream, Recent, files_at, is_url, own_errors
-from energize.data.remote import path_of
+from energize.data.files import Files, FileStream, Recent, files_at, is_url, own_errors, path_of
 from energize.data.source import ShardedSource, Source
 from energize.data.tar import check_unpacked
 from energize.errors import (
@@ -51,7 +50,7 @@ _ROWS_DECODED = 256
 # Bytes searched for ends of lines at once.
 _AT_ONCE = 64 * 1024 * 1024
 
-_EXTRA, _PARQUET = "energize[hf]", "reading Parquet files"
+_EXTRA, _PARQUET, _ARROW = "energize[hf]", "reading Parquet files", "reading Arrow files"
 
 _CACHED_BYTES = 256 * 1024 * 1024
 
@@ -110,12 +109,10 @@ def _matching(pattern: str, owner: str) -> list[Path]:
     if path.is_file():
         return [path]
     if is_url(pattern):
-        before = re.split(r"[*?\[]", pattern, maxsplit=1)[0]
-        folder = before[: before.rindex("/")]
-        found = sorted(path_of(folder).glob(pattern[len(folder) + 1 :]))
+        folder = re.split(r"/[^/]*[*?\[]", pattern, maxsplit=1)[0]
+        files = sorted(path_of(folder).glob(pattern[len(folder) + 1 :]))
     else:
-        found = sorted(Path(name) for name in glob.glob(pattern, recursive=True))
-    files = [each for each in found if each.is_file()]
+        files = sorted(filter(Path.is_file, map(Path, glob.glob(pattern, recursive=True))))
     if not files:
         raise DatasetNotFoundError(
             f"{owner}: no file matches {pattern!r} (looked in {Path.cwd()}); files of a folder are "
@@ -127,12 +124,9 @@ def _matching(pattern: str, owner: str) -> list[Path]:
 def parsed_row(text: bytes, where: str) -> Row | Failed:
     """Return the object that a text of JSON is; a `Failed` with a `DataError` for anything else."""
     try:
-        return _checked_row(load_json(text), where)
+        value = load_json(text)
     except (DataError, ValueError, RecursionError) as error:
         return Failed(DataError(f"not JSON: {error}: {text[:80]!r}"), where)
-
-
-def _checked_row(value: Any, where: str) -> Row | Failed:
     if isinstance(value, dict):
         return value
     return Failed(DataError(f"a row is a JSON object, found {value!r:.80}"), where)
@@ -147,6 +141,13 @@ class RowFiles(FieldSource[Row], ShardedSource[Row]):
 
     files: tuple[Path, ...]
     given_name: str
+
+    @own_errors
+    def __init__(
+        self, files: DataFiles, *, name: str = "", seed: int = 0, occurrence: int = 0
+    ) -> None:
+        found = data_files(files, type(self).__name__)
+        self._freeze(files=found, given_name=name, seed=seed, occurrence=occurrence)
 
     @property
     def shards(self) -> tuple[str, ...]:  # type: ignore[override]
@@ -184,8 +185,8 @@ class JsonSource(RowFiles):
     """The rows of JSON files: one object per line, or a file that is one array of objects.
 
     `files` is a path, a pattern, or a list of them. Opening passes over the files once to find the
-    lines, and keeps 16 bytes for each; a row is then read alone. Empty lines are left out. A file
-    that is one array is parsed and kept whole.
+    lines, and keeps 24 bytes for each; a row is then read alone. Empty lines are left out. A file
+    that is one array is parsed whole, and kept as lines.
 
     Raise `DatasetNotFoundError` for a path without a file, and `ShardError` for a file that is
     compressed, or an array that is not JSON. A line that is not an object is a `Failed` with a
@@ -198,31 +199,25 @@ class JsonSource(RowFiles):
     [{'text': 'a'}, {'text': 'b'}]
     """
 
-    @own_errors
-    def __init__(
-        self, files: DataFiles, *, name: str = "", seed: int = 0, occurrence: int = 0
-    ) -> None:
-        found = data_files(files, "JsonSource")
-        self._freeze(files=found, given_name=name, seed=seed, occurrence=occurrence)
-
     @cached_property
     def counts(self) -> tuple[int, ...]:  # type: ignore[override]
         return tuple(map(len, self._lines))
 
     @cached_property
     @own_errors
-    def _lines(self) -> list[Int64Array | list[Any]]:
-        """Of each file the first byte of each line and the byte after it, or its parsed rows."""
+    def _lines(self) -> list[Int64Array | list[bytes]]:
+        """Of each file the first byte of each line, the byte after it and its number, counted from
+        1; or its lines.
+        """
         return [self._looked_through(str(path)) for path in self.files]
 
-    def _looked_through(self, path: str) -> Int64Array | list[Any]:
+    def _looked_through(self, path: str) -> Int64Array | list[bytes]:
         files, size = self._reader, self._reader.size(path)
         head = files.read(path, 0, min(4096, size))
         check_unpacked(head, path)
         if head.lstrip()[:1] == b"[":
             try:
-                rows: list[Any] = parse_json(files.read(path))
-                return rows
+                return [json.dumps(row).encode() for row in parse_json(files.read(path))]
             except (ValueError, RecursionError) as error:
                 what = "begins as a JSON array and is not one"
                 raise ShardError(f"{path} {what}: {error}") from error
@@ -231,20 +226,25 @@ class JsonSource(RowFiles):
             part = np.frombuffer(files.read(path, start, min(start + _AT_ONCE, size)), np.uint8)
             ends.append(np.flatnonzero(part == ord("\n")) + start)
         cuts = np.concatenate([*ends, np.array([size])])
-        bounds = np.stack([cuts[:-1] + 1, cuts[1:]], axis=1)
+        bounds = np.stack([cuts[:-1] + 1, cuts[1:], np.arange(1, len(cuts))], axis=1)
         # One byte is a carriage return at most.
-        lines: Int64Array = bounds[np.diff(bounds)[:, 0] > 1]
+        lines: Int64Array = bounds[bounds[:, 1] - bounds[:, 0] > 1]
         return lines
+
+    def _where(self, shard: int, number: int) -> str:
+        lines = self._lines[shard]
+        if isinstance(lines, list):
+            return super()._where(shard, number)
+        return f"{self.files[shard]}, line {lines[number, 2]}"
 
     def _read_shard(self, shard: int, rows: list[int]) -> list[Row | Failed]:
         lines = self._lines[shard]
         places = [self._where(shard, row) for row in rows]
         if isinstance(lines, list):
-            # Copies, so that who changes a row does not change what others are given.
-            found = map(lines.__getitem__, rows)
-            return copy.deepcopy(list(map(_checked_row, found, places)))
-        starts, stops = lines[rows].T.tolist()
-        texts = self._reader.read_ranges(self.shards[shard], starts, stops)
+            texts: Iterable[bytes] = map(lines.__getitem__, rows)
+        else:
+            starts, stops, _ = lines[rows].T.tolist()
+            texts = self._reader.read_ranges(self.shards[shard], starts, stops)
         return [parsed_row(text, place) for text, place in zip(texts, places, strict=True)]
 
 
@@ -366,6 +366,36 @@ class ParquetSource(RowFiles):
         return Recent(_CACHED_BYTES, lambda table: int(table.nbytes))
 
 
+class ArrowSource(RowFiles):
+    """The rows of files of Arrow, as `save_to_disk` of Hugging Face's datasets writes them: streams
+    of record batches. They are mapped into memory, so that opening reads no row.
+
+    Raise `DatasetNotFoundError` for a path without a file, `ShardError` for a file that is no such
+    stream, and `ConfigError` if pyarrow is missing.
+    """
+
+    @cached_property
+    def counts(self) -> tuple[int, ...]:  # type: ignore[override]
+        return tuple(table.num_rows for table in self._tables)
+
+    def _values(self, name: str) -> list[Any]:
+        return [each for table in self._tables for each in table.column(name).to_pylist()]
+
+    def _read_shard(self, shard: int, rows: list[int]) -> list[Row | Failed]:
+        table = self._tables[shard]
+        with _reading(self.files[shard]):
+            return [table.slice(row, 1).to_pylist()[0] for row in rows]
+
+    @cached_property
+    def _tables(self) -> list[Any]:
+        arrow, tables = optional_module("pyarrow", _EXTRA, _ARROW), []
+        for path in self.files:
+            with _reading(path):
+                mapped = arrow.memory_map(self._reader.local(str(path)))
+                tables.append(arrow.ipc.open_stream(mapped).read_all())
+        return tables
+
+
 @contextmanager
 def _reading(path: Path, what: str = "") -> Iterator[None]:
     try:
@@ -375,6 +405,7 @@ def _reading(path: Path, what: str = "") -> Iterator[None]:
     except _BAD_BYTES as error:
         if isinstance(error, EnergizeError) or (isinstance(error, OSError) and error.errno):
             raise  # of the disk, not of the file
+        form = "Arrow" if path.suffix == ".arrow" else "Parquet"
         raise ShardError(
-            f"{path} cannot be read as Parquet: {what}{error}. Write the file again"
+            f"{path} cannot be read as {form}: {what}{error}. Write the file again"
         ) from error

@@ -262,15 +262,8 @@ class PropertySource(Source[T_co]):
     def count(self) -> int:
         return len(self.rows)
 
-    @property
-    def remote(self) -> bool:
-        return self.source.remote
-
     def expect(self, indices: Int64Array) -> int:
         return self.source.expect(self.rows[indices])
-
-    def expect_more(self) -> None:
-        self.source.expect_more()
 
     @cached_property
     def identity(self) -> str:

@@ -55,21 +55,29 @@ _FAULTS = (
     ("FileNotFound|code: 404", errno.ENOENT, os.strerror(errno.ENOENT)),
     ("ExpiredToken|RequestExpired", errno.EACCES, "the credentials have expired; renew them"),
     ("169.254.|metadata.google|token request|Account must be|Missing \\w+Key", errno.ENOKEY,
-     "no credentials were found; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE "
-     "(with boto3); or what docs/object-storage.md says of other stores, and of public data"),
+     "no credentials were found; set {keys}; or what docs/object-storage.md says of public data"),
     ("without LOCATION|HeaderMalformed|expecting '|code: 400", errno.EINVAL,
      "it is refused{code}; if that is S3, its bucket is in another region{region}: set AWS_REGION"),
     ("TooManyRedirects", errno.ELOOP, "it redirects for ever; correct the URL"),
     ("code: 40[13]|Permission|Unauthenticated|Forbidden", errno.EACCES,
      "it is forbidden{code}: these credentials may not do that, or it is not there; correct them"),
     ("Range request|code: 405|code: 501|NotSupported|NotImplemented", errno.EOPNOTSUPP,
-     "its server cannot do that{code}: it has to know ranges, and lists of folders"),
+     "its server cannot do that{code}: it has to know ranges, lists for a folder that is not "
+     "prepared, and for what is written PUT"),
     ("code: (429|503)|SlowDown", errno.EAGAIN, "the store asks to slow down{code}"),
     ("dns error|Name or service|name resolution", errno.EHOSTUNREACH,
      "the name of its host is not known; correct it, or see to the network"),
+    ("InvalidCertificate|CERTIFICATE_VERIFY", errno.EACCES, "the certificate of its host is not "
+     "trusted; set SSL_CERT_FILE to that of who issued it"),
     ("kind: Connect", errno.ECONNREFUSED, "there is no connection to its host; see to the network"),
     ("Timeout", errno.ETIMEDOUT, "there is no answer"),
 )  # fmt: skip
+_EXTRAS = ("remote", "hf", "msc")
+_KEYS = {
+    **dict.fromkeys(("gs", "gc"), "GOOGLE_APPLICATION_CREDENTIALS"),
+    **dict.fromkeys(("az", "ab"), "AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY"),
+    "s3": "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE (with boto3)",
+}
 _SILENT = (errno.EHOSTUNREACH, errno.ECONNREFUSED, errno.ETIMEDOUT, errno.ENOKEY)
 _PASSING = (*_SILENT, errno.EALREADY, errno.EAGAIN, errno.EIO)
 
@@ -156,8 +164,14 @@ class _Obstore:
         return names
 
     async def holds(self, path: str) -> bool:
-        async for page in self._all.list(self._store, path or None, chunk_size=1):
-            return bool(page)
+        try:
+            async for page in self._all.list(self._store, path or None, chunk_size=1):
+                return bool(page)
+        except Exception:
+            if not self._http:
+                raise
+            # Most of these servers list nothing; what they have is prepared.
+            return bool(await self.stat(f"{path}/.nv-meta/.info.json".lstrip("/")))
         return False
 
 
@@ -176,6 +190,7 @@ class _Fsspec:
         from fsspec.core import url_to_fs
 
         self._fs, _ = url_to_fs(url, use_listings_cache=False)
+        self._options = {"cache_type": "none"} if url.startswith("hf:") else {}
         self.delete = partial(asyncio.to_thread, self._fs.rm_file)
         self.holds = partial(asyncio.to_thread, self._fs.isdir)
         self.path = self._fs._strip_protocol
@@ -187,11 +202,14 @@ class _Fsspec:
         return info["size"], await asyncio.to_thread(self._fs.ukey, path)
 
     async def put(self, path: str, data: Any) -> None:
-        put = self._fs.pipe_file if isinstance(data, bytes) else self._fs.put_file
-        await asyncio.to_thread(put, *((path, data) if isinstance(data, bytes) else (data, path)))
+        if isinstance(data, bytes):
+            await asyncio.to_thread(self._fs.pipe_file, path, data)
+        else:
+            await asyncio.to_thread(self._fs.put_file, os.fspath(data), path)
 
     async def get(self, path: str, begin: int, end: int, tag: str) -> Any:
-        return await asyncio.to_thread(self._fs.cat_file, path, begin, end)
+        # The Hub's files would be read 5 MiB at a time.
+        return await asyncio.to_thread(self._fs.cat_file, path, begin, end, **self._options)
 
     async def listing(self, path: str, recursive: bool, most: int) -> list[tuple[str, Any]]:
         depth = {} if recursive else {"maxdepth": 1, "withdirs": True}
@@ -420,8 +438,11 @@ class Sidecar:
             try:
                 self._stores[key] = _Obstore(*key) if known else _Fsspec(url)
             except ImportError as error:
-                extra = scheme if scheme in ("hf", "msc") else "remote"
-                told = f'{where} needs a library ({error}): pip install "energize[{extra}]"'
+                extra = "remote" if known else scheme
+                told = f"{where} needs a library ({error})"
+                told += (
+                    f': pip install "energize[{extra}]"' if known or scheme in ("hf", "msc") else ""
+                )
                 raise ConfigError(told) from None
             except Exception as error:
                 if "rotocol not known" not in str(error):
@@ -444,10 +465,14 @@ def _fault(error: Exception, url: str) -> OSError:
     region_said = f", {region[1]}" if region else ""
     for pattern, number, told in _FAULTS:
         if re.search(pattern, text):
-            return OSError(number, told.format(code=code_said, region=region_said), shown(url))
+            keys = _KEYS.get(url[:2], "what its library needs")
+            said = told.format(code=code_said, region=region_said, keys=keys)
+            return OSError(number, said, shown(url))
     noise = r"Generic \w+ error: |HTTP error: |Error performing \w+ \S+ in \S+ - |\?\S+"
     line = re.sub(noise, "", str(error)).split("\n")[0]
-    lasting = isinstance(error, ValueError | TypeError) or re.search("code: 4(?!08)", text)
+    lasting = isinstance(error, ValueError | TypeError | AttributeError) or re.search(
+        "code: 4(?!08)", text
+    )
     told = line[:200].strip() or type(error).__name__
     return OSError(errno.EINVAL if lasting else errno.EIO, told, shown(url))
 

@@ -166,16 +166,13 @@ class Source(IndexedDataset[T_co]):
     @property
     def remote(self) -> bool:
         """Whether it is worth saying which samples will be read soon, by `expect`."""
-        return False
+        return is_url(self.location)
 
     def expect(self, indices: Int64Array) -> int:
-        """Have these samples fetched, which will be read soon; wait for nothing. Return of how many
-        bytes it is known by now where they lie.
+        """Have these samples fetched, which will be read soon, and those that were expected when it
+        was not known where they lie; wait for nothing. Return of how many bytes it is known now.
         """
         return 0
-
-    def expect_more(self) -> None:
-        """Have those fetched of which it was not known where they lie when they were expected."""
 
     def where(self, index: int) -> str:
         """Return where sample `index` is, for messages."""
@@ -357,6 +354,7 @@ class ShardedSource(Source[T_co]):
     shards: Sequence[str]
     counts: Sequence[int]
     window: Window | None = None
+    excluded: tuple[int, ...] = ()
 
     @abstractmethod
     def _read_shard(self, shard: int, numbers: list[int]) -> Sequence[T_co | Failed]:
@@ -375,7 +373,7 @@ class ShardedSource(Source[T_co]):
 
     @cached_property
     def count(self) -> int:
-        return self.stored_count
+        return self.stored_count - len(self.excluded)
 
     @cached_property
     def stored_count(self) -> int:
@@ -426,30 +424,24 @@ class ShardedSource(Source[T_co]):
     def read(self, indices: Int64Array) -> list[T_co | Failed]:
         return read_by_file(self._stored(indices), self._located, self._read_shard)
 
-    @cached_property
-    def remote(self) -> bool:
-        return is_url(self.location)
-
     def expect(self, indices: Int64Array) -> int:
-        coming, self._unknown[:] = np.concatenate([*self._unknown, indices]), []
-        known = 0
+        asked, unknown = self._expected
+        if not (len(indices) or unknown):
+            return 0
+        coming, unknown[:], known = np.concatenate([*unknown, indices]), [], 0
         shards, numbers = self._located(self._stored(coming))
         for shard, rows in rows_by_value(shards):
             with suppress(OSError, DatasetError):  # told when they are read
-                if shard in self._asked:
+                if shard in asked:
                     ranges = self._ranges_of(shard, np.unique(numbers[rows]).tolist())
                     known += sum(sum(stops) - sum(starts) for _, starts, stops in ranges)
                 else:
                     ranges = self._ranges_before(shard)
-                    self._asked.add(shard)
-                    self._unknown.append(coming[rows])
+                    asked.add(shard)
+                    unknown.append(coming[rows])
                 for each in ranges:
                     self._files.plan(*each)
         return known
-
-    def expect_more(self) -> None:
-        if self._unknown:
-            self.expect(np.zeros(0, dtype=np.int64))
 
     def _ranges_before(self, shard: int) -> Sequence[Ranges]:
         """Return what is read of a shard before it is known where its samples lie, as for
@@ -468,14 +460,9 @@ class ShardedSource(Source[T_co]):
         return files_at(self.location)
 
     @cached_property
-    def _asked(self) -> set[int]:
-        """Shards that samples were expected of."""
-        return set()
-
-    @cached_property
-    def _unknown(self) -> list[Int64Array]:
-        """Samples to come, where it is not known yet where they lie."""
-        return []
+    def _expected(self) -> tuple[set[int], list[Int64Array]]:
+        """Shards that were expected to be read, and samples of which it is not known where."""
+        return set(), []
 
     def _stored(self, indices: Int64Array) -> Int64Array:
         """Samples as they are numbered in all shards."""

@@ -25,14 +25,15 @@ from energize.data.files import (
     files_at,
     is_path,
     is_url,
+    joined,
     os_errors_as,
     own_errors,
+    path_of,
     told,
 )
 from energize.data.jsonl import JsonlSource
 from energize.data.media import MediaMetadataBase, deserialize_media_metadata
 from energize.data.nv_meta import META_FOLDER, SQLITE_NAME, is_prepared, read_info
-from energize.data.remote import joined, path_of
 from energize.data.tar import BLOCK, padded, split_name, walk
 from energize.errors import (
     ConfigError,
@@ -56,6 +57,17 @@ SELECT part_name, tar_file_id, byte_offset, content_byte_offset, content_byte_si
 FROM samples JOIN sample_parts USING (tar_file_id, sample_index)
 WHERE sample_key = ? ORDER BY tar_file_id, content_byte_offset
 """
+
+
+def index_of(folder: Path) -> Path:
+    """Return the database of a prepared folder; raise `NotPreparedError` where it has none."""
+    file = folder / META_FOLDER / SQLITE_NAME
+    if not file.is_file():
+        raise NotPreparedError(
+            f"{folder} has no {META_FOLDER}/{SQLITE_NAME}, by which samples and files are found by "
+            f"their names; write it with: energize prepare --tar-index-only --sqlite {folder}"
+        )
+    return file
 
 
 class _PathStore(FileStore[bytes]):
@@ -141,11 +153,7 @@ class WebdatasetFileStore(_FolderStore):
     def __init__(self, path: StorePath) -> None:
         self.path = store_path(path)
         info = read_info(self.path)
-        if not (self.path / META_FOLDER / SQLITE_NAME).is_file():
-            raise NotPreparedError(
-                f"{self.path} has no {META_FOLDER}/{SQLITE_NAME}, by which files are found; write "
-                f"it with: energize prepare --tar-index-only --sqlite {self.path}"
-            )
+        index_of(self.path)
         self._again = f"index the shards again with: energize prepare --tar-index-only {self.path}"
         self._shards = tuple(info.shard_counts)
         self._files = files_at(self.path)

@@ -443,9 +443,9 @@ def checksums_path(tar: str) -> str:
     return f"{os.path.splitext(tar)[0]}.tar.crc"
 
 
-def check_shard(files: Files, path: str, count: int, record: ShardRecord | None) -> None:
+def check_shard(files: Files, path: str, count: int, record: ShardRecord | None) -> int:
     """Compare a shard of `count` samples and its index with what was prepared. Where that is not
-    known, with each other, where it costs little; a stale index is found by it.
+    known, with each other, where it costs little; a stale index is found by it. Return its size.
 
     Raise `ShardError` naming the files if they cannot be read or disagree.
     """
@@ -461,7 +461,7 @@ def check_shard(files: Files, path: str, count: int, record: ShardRecord | None)
     check_unpacked(files.read(path, 0, min(BLOCK, size)), path)
     if record is not None:
         _check_record(files, path, size, record)
-        return
+        return size
     end = int.from_bytes(files.read(index, indexed - ENTRY), "little")
     if end > size:
         raise disagreement(
@@ -471,6 +471,7 @@ def check_shard(files: Files, path: str, count: int, record: ShardRecord | None)
         )
     if any(files.read(path, end, min(end + BLOCK, size))):
         raise disagreement(path, f"by the index the samples end at byte {end}, but more follow")
+    return size
 
 
 def _check_record(files: Files, path: str, size: int, record: ShardRecord) -> None:

@@ -8,6 +8,7 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
+from energize.data.files import is_url
 from energize.data.nv_meta import META_FOLDER
 from energize.data.writing import write_new
 from energize.errors import ConfigError, DatasetError
@@ -58,6 +59,11 @@ def trust(folder: str | os.PathLike[str]) -> list[Path]:
 
     Raises `DatasetError` for a folder without code, `ConfigError` where that cannot be written.
     """
+    if is_url(folder):
+        raise ConfigError(
+            f"{folder}: code of a store is not run, as it may be another one a moment later; keep "
+            "it in a module of the program, and name that"
+        )
     path = Path(folder).resolve()
     files = sorted((path / META_FOLDER).glob("**/*.py"))
     if not files:

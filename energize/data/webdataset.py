@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 import zlib
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import cached_property
-from itertools import islice
+from functools import cached_property, partial
+from itertools import islice, repeat
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
@@ -22,9 +22,8 @@ from energize.core.description import digest
 from energize.core.trace import Failed
 from energize.data import tar
 from energize.data.columns import PreparedColumns, column_command
-from energize.data.files import Files, Ranges, exists, files_at, own_errors, read_entries
+from energize.data.files import Files, Ranges, exists, files_at, own_errors, path_of, read_entries
 from energize.data.nv_meta import ShardRecord, read_info, read_records, read_splits
-from energize.data.remote import path_of
 from energize.data.source import ShardedSource, narrowed
 from energize.data.tar import ENTRY, KEPT, RANGE, disagreement, index_path, scan
 from energize.errors import (
@@ -69,22 +68,21 @@ class ShardReader:
 
     def __post_init__(self) -> None:
         self.path = f"{self.root}/{self.name}"
-        tar.check_shard(self.files, self.path, self.count, self.record)
+        self.size = tar.check_shard(self.files, self.path, self.count, self.record)
         if self.checksums:
             crc = None if self.record is None else self.record.checksums_crc32
             tar.check_checksums(self.files, self.path, self.count, crc)
-        self.index, self.size = tar.index_path(self.path), self.files.size(self.path)
+        self.index = tar.index_path(self.path)
         self.new = {"__key__": None, "__dataset__": self.root, "__shard__": self.name}
 
     def key(self, number: int) -> str | None:
         """Return the key of a sample; None if its head is damaged."""
-        [start], [stop] = self._ranges([number])
+        [start], [stop], _ = self.ranges([number])
         return tar.first_key(self.files.read(self.path, start, min(stop, start + _HEAD)))
 
     def read(self, numbers: Sequence[int]) -> list[dict[str, Any] | Failed]:
         """Return these samples, numbers ascending; each a new dict, or why there is none."""
-        _, starts, ends = self.ranges(numbers)
-        stops = self._ranges(numbers)[1] if self.record is None else ends
+        starts, stops, ends = self.ranges(numbers)
         expected = None
         if self.checksums:
             expected = tar.read_checksums(self.files, tar.checksums_path(self.path), numbers)
@@ -104,13 +102,6 @@ class ShardReader:
             samples.append(sample)
         return samples
 
-    def ranges(self, numbers: Sequence[int]) -> Ranges:
-        """Return the bytes that are read for these samples, numbers ascending."""
-        starts, stops = self._ranges(numbers)
-        if self.record is None:
-            stops = [min(stop + tar.NAME_BYTES, self.size) for stop in stops]
-        return self.path, starts, stops
-
     def _checked(
         self, sample: dict[str, Any] | Failed, number: int, data: bytes, end: int
     ) -> dict[str, Any] | Failed:
@@ -128,22 +119,19 @@ class ShardReader:
             return self._failed(number, data, limits.over("PARTS", parts))
         return sample
 
-    def _ranges(self, numbers: Sequence[int]) -> tuple[list[int], list[int]]:
-        """Return the first byte of each of these samples, in ascending order, and the byte after
-        it.
+    def ranges(self, numbers: Sequence[int]) -> tuple[list[int], list[int], list[int]]:
+        """Return the first byte of each of these samples, in ascending order, the byte after it,
+        and the one up to which it is read.
         """
-        small = self.count * ENTRY < KEPT
-        data = self.files.kept(self.index) if small else b""
-        found: Iterator[bytes] = iter(())
-        if not small:
-            self.files.know(self.index)
-            found = read_entries(self.files, self.index, numbers, ENTRY, RANGE.size)
+        if self.count * ENTRY < KEPT:
+            unpack = partial(RANGE.unpack_from, self.files.kept(self.index))
+            bounds = map(unpack, [number * ENTRY for number in numbers])
+        else:
+            entries = read_entries(self.files, self.index, numbers, ENTRY, RANGE.size)
+            bounds = map(RANGE.unpack, entries)
         starts, stops = [], []
-        for number in numbers:
-            start, stop = (
-                RANGE.unpack_from(data, number * ENTRY) if small else RANGE.unpack(next(found))
-            )
-            start = start if number else 0  # Energon says where the first header of a shard is
+        for number, (begin, stop) in zip(numbers, bounds, strict=True):
+            start = begin if number else 0  # Energon says where the first header of a shard is
             if not start < stop <= self.size:
                 raise disagreement(
                     self.path,
@@ -152,7 +140,9 @@ class ShardReader:
                 )
             starts.append(start)
             stops.append(stop)
-        return starts, stops
+        if self.record is not None:
+            return starts, stops, stops
+        return starts, stops, [min(stop + tar.NAME_BYTES, self.size) for stop in stops]
 
     def _any_sample(self, number: int, data: bytes) -> dict[str, Any] | Failed:
         """Return a sample with headers of any kind, or why there is none; raise `ShardError` if the
@@ -188,7 +178,7 @@ class ShardReader:
         """Return whether most samples start where the index says: not so when it is of another
         shard.
         """
-        starts, _ = self._ranges(range(0, self.count, max(1, self.count // _PROBES)))
+        starts, *_ = self.ranges(range(0, self.count, max(1, self.count // _PROBES)))
         ends = [min(start + tar.BLOCK, self.size) for start in starts]
         blocks = self.files.read_ranges(self.path, starts, ends)
         return sum(map(tar.is_header, blocks)) * 2 > len(ends)
@@ -291,11 +281,19 @@ class WebdatasetSource(ShardedSource[dict[str, Any]]):
         seed: int = 0,
         occurrence: int = 0,
     ) -> None:
-        split = read_split(path_of(path), split_part, split_config)
+        folder = path_of(path)
+        split = read_split(folder, split_part, split_config)
         if checksums:
-            _check_checksums(path_of(path), split.shards, split.records)
+            records = zip(split.shards, split.records or repeat(None), strict=False)
+            without = [name for name, each in records if not each or each.checksums_crc32 is None]
+            if without:
+                raise NotPreparedError(
+                    f"{folder} has no checksums of {len(without)} of its {len(split.shards)} "
+                    f"shards, {without[0]} for example; write them with: energize prepare "
+                    f"--checksums {folder}"
+                )
         self._freeze(
-            path=path_of(path),
+            path=folder,
             split_part=split_part,
             split_config=split_config,
             **split._asdict(),
@@ -332,10 +330,6 @@ class WebdatasetSource(ShardedSource[dict[str, Any]]):
     @property
     def _told_name(self) -> str:
         return f"{self.path} [{self.split_part}]"
-
-    @cached_property
-    def count(self) -> int:
-        return self.stored_count - len(self.excluded)
 
     @property
     def column_names(self) -> tuple[str, ...]:
@@ -424,7 +418,8 @@ class WebdatasetSource(ShardedSource[dict[str, Any]]):
         return [(index_path(path), [], []), (path, [0, -tar.END_BYTES], [tar.END_BYTES, 0])]
 
     def _ranges_of(self, shard: int, numbers: Sequence[int]) -> list[Ranges]:
-        return [self._reader(shard).ranges(numbers)]
+        starts, _, ends = self._reader(shard).ranges(numbers)
+        return [(f"{self._root}/{self.shards[shard]}", starts, ends)]
 
     def _reader(self, shard: int) -> ShardReader:
         """Return what reads a shard; it is compared with its index when this process first asks for
@@ -442,7 +437,7 @@ class WebdatasetSource(ShardedSource[dict[str, Any]]):
         """Samples as they are numbered in the shards, with the excluded ones."""
         if self.excluded:
             indices = indices + np.searchsorted(self._shifts, indices, side="right")
-        return super()._stored(indices)
+        return indices + self._bounds[0]
 
     @cached_property
     def _root(self) -> str:
@@ -458,20 +453,6 @@ class WebdatasetSource(ShardedSource[dict[str, Any]]):
     def _readers(self) -> dict[int, ShardReader]:
         """Those of the shards that this process has read from."""
         return {}
-
-
-def _check_checksums(
-    path: Path, shards: Sequence[str], records: Sequence[ShardRecord] | None
-) -> None:
-    """Raises `NotPreparedError` unless there are checksums of all shards."""
-    pairs = zip(shards, records or (), strict=False)
-    known = {shard for shard, record in pairs if record.checksums_crc32 is not None}
-    without = [shard for shard in shards if shard not in known]
-    if without:
-        raise NotPreparedError(
-            f"{path} has no checksums of {len(without)} of its {len(shards)} shards, {without[0]} "
-            f"for example; write them with: energize prepare --checksums {path}"
-        )
 
 
 class SplitShards(NamedTuple):

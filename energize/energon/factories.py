@@ -29,7 +29,7 @@ from energize.core.ignored import accepted
 from energize.core.lanes import WorkerConfig
 from energize.core.samples import CrudeSample, Sample, SourceInfo, is_record, pin_memory
 from energize.core.stores import add_source
-from energize.data.files import own_errors
+from energize.data.files import own_errors, path_of
 from energize.data.join import JoinedSource
 from energize.data.jsonl import JsonlSource
 from energize.data.media import MediaFilterConfig
@@ -42,7 +42,6 @@ from energize.data.nv_meta import (
     read_info,
     read_splits,
 )
-from energize.data.remote import path_of
 from energize.data.source import Source, Subset
 from energize.data.webdataset import WebdatasetSource, read_split
 from energize.errors import ConfigError, DataError, UntrustedCodeError

@@ -12,9 +12,8 @@ from typing import Any, cast
 from energize.core.lanes import WorkerConfig
 from energize.core.lazy import paths
 from energize.core.stores import FileStore
-from energize.data.files import absent, own_errors
+from energize.data.files import absent, own_errors, path_of
 from energize.data.join import JoinedSource, remove_matches, write_matches
-from energize.data.remote import path_of
 from energize.data.source import Subset
 from energize.data.stores import SystemFileStore, open_store
 from energize.energon.factories import EnergonDatasetType, get_dataset_type

@@ -362,7 +362,6 @@ class SavableDataLoader(loaders.SavableDataLoader[T], DataLoader[T]):  # type: i
             self.dataset = dataset
             workers = self.worker_config.num_workers
             self._run = Run(dataset, self._settings, self._decisions, workers)
-            self._book = loaders._book(dataset, self._settings.ledger)
 
 
 def _converted(item: Any) -> Any:

@@ -15,6 +15,7 @@ import numpy as np
 from energize.core.arrays import FloatArray
 from energize.core.dataset import IndexedDataset
 from energize.core.lazy import optional_module
+from energize.data.files import path_of
 from energize.data.writing import write_new
 from energize.errors import ConfigError, nearest
 from energize.report.forecast import BATCHES, Simulation, SourceForecast, weighed_in
@@ -62,7 +63,7 @@ def intervals_for(dataset: IndexedDataset[Any], steps: int) -> int:
 
 def check_plot(path: Path | str) -> None:
     """Raise `ConfigError` if a picture cannot be drawn to `path`, before there is one."""
-    path = Path(path)
+    path = path_of(path)
     if path.suffix.lower() not in _KINDS:
         raise ConfigError(
             f"{path}: a picture is drawn to {', '.join(_KINDS)}; got "
@@ -93,7 +94,7 @@ def draw(run: Simulation, path: Path | str, *, title: str = "", done: str = "pla
     True
     """
     check_plot(path)
-    path = Path(path)
+    path = path_of(path)
     kind = path.suffix.lower().removeprefix(".")
     content = _picture(run, title, done, "svg" if kind == "html" else kind)
     if kind == "html":

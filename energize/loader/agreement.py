@@ -33,30 +33,29 @@ _log = logging.getLogger("energize")
 
 
 class Agreement:
-    """The ranks of a process group. Each method is called by all of them at the same point.
+    """The ranks of a process group. Each method is called by all of them at the same point. The
+    `first` rank speaks for all.
 
     Raises `LoaderError` when not all ranks answer within `timeout` seconds (None: ever).
     """
 
     def __init__(self, ranks: Ranks, timeout: float | None) -> None:
-        self._ranks = ranks
+        self._ranks, self.first = ranks, ranks.rank == 0
         self._timeout = timeout
 
     def numbers(self, values: Sequence[int], what: str) -> list[list[int]]:
-        """Return the numbers of each rank, as many from each, all of them below 2**63.
+        """Return the numbers of each rank, as many from each, seven at most, all below 2**63.
 
         `what` is what they are for; `LoaderError` where ranks are at different things.
         """
         head = [int(digest(what)[:12], 16), *values]
-        rows = self._gathered(head[:_HEAD] + [0] * (_HEAD - len(head)), what)
+        rows = self._gathered(head + [0] * (_HEAD - len(head)), what)
         if any(row[0] != head[0] for row in rows):
             texts = self._gathered(_words(what, 8 * _HEAD), what)
             shown = "; ".join(f"rank {rank}: {_text(each)}" for rank, each in enumerate(texts))
             raise LoaderError(
                 f"the ranks make different calls, and all of them have to make the same: {shown}"
             )
-        if len(head) > _HEAD:
-            return self._gathered(values, what)
         return [row[1 : len(head)] for row in rows]
 
     def _gathered(self, values: Sequence[int], what: str) -> list[list[int]]:
@@ -117,19 +116,6 @@ class Agreement:
                 f"{world}: {reason}"
             ) from reason
 
-    def bytes_of_first(self, data: bytes, what: str) -> bytes:
-        """Return what the first rank tells all others, which give nothing."""
-        (length,) = self.numbers([len(data)], what)[0]
-        mine = torch.frombuffer(bytearray(data.ljust(length)), dtype=torch.uint8).to(self._device)
-        first = torch.distributed.get_process_group_ranks(self._group)[0]
-        self._wait(what, torch.distributed.broadcast, mine, first)
-        return mine.cpu().numpy().tobytes()
-
-    @property
-    def first(self) -> bool:
-        """Whether this rank is the one that speaks for all."""
-        return self._ranks.rank == 0
-
     def told_by(self, source: int | None, value: Any, what: str) -> Any:
         """Return a JSON-able tree that the rank of this number in the world tells all others, the
         first of the group for None; None if it has none.
@@ -141,14 +127,17 @@ class Agreement:
                 f"{what}: rank {source} is not among the ranks of the data-parallel group, which "
                 f"are {members}"
             )
-        mine = value if torch.distributed.get_rank() == source else None
-        return self.trees(mine, what)[members.index(source)]
+        data = json.dumps(value).encode() if torch.distributed.get_rank() == source else b""
+        (length,) = self.numbers([len(data)], what)[members.index(source)]
+        told = torch.frombuffer(bytearray(data.ljust(length)), dtype=torch.uint8).to(self._device)
+        self._wait(what, torch.distributed.broadcast, told, source)
+        return json.loads(told.cpu().numpy().tobytes())
 
     def trees(self, value: Any, what: str) -> list[Any]:
         """Return a JSON-able tree of each rank."""
         text = json.dumps(value)
         longest = max(length for (length,) in self.numbers([len(text)], what))
-        parts = self.numbers(_words(text, max(longest, 8 * _HEAD)), what)
+        parts = self._gathered(_words(text, longest), what)
         return [json.loads(_text(part)) for part in parts]
 
 
@@ -190,7 +179,7 @@ def shared_reading(group: Any = None, timeout: float | None = 600.0) -> Iterator
         return
     agreement, told, what = Agreement(ranks, timeout), {}, "shared_reading"
     if not agreement.first:
-        told = json.loads(agreement.bytes_of_first(b"", what))
+        told = agreement.told_by(None, None, what)
         if "error" in told:
             raise LoaderError(f"rank 0, which reads for all ranks, could not: {told['error']}")
     documents = Documents(told.get("texts"))
@@ -203,4 +192,4 @@ def shared_reading(group: Any = None, timeout: float | None = 600.0) -> Iterator
         raise
     finally:
         if agreement.first:
-            agreement.bytes_of_first(json.dumps(told).encode(), what)
+            agreement.told_by(None, told, what)

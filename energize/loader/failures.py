@@ -10,7 +10,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -53,46 +53,32 @@ _PROGRAM_ERRORS = (
 @dataclass(frozen=True)
 class Decisions:
     """Who decides about exceptions of users' functions: the `handler` of a worker config, or
-    `on_error`; whether the places of failed samples are wanted (`locate`), and which samples are
-    left out unread (`listed`); after how many failures in a row a function ends the run
-    (`tolerance`); the worker `config` that functions may ask for, and their `threads` of torch. It
-    travels to workers.
+    `on_error`; and how is read besides. It travels to workers.
     """
 
-    on_error: OnError = raise_error
-    handler: ErrorHandler | None = None
-    tolerance: int | None = None
-    locate: bool = False
-    listed: Listed | None = None
-    config: Any = None
-    threads: int = 1
+    on_error: OnError
+    handler: ErrorHandler | None
+    besides: Reading
 
     @classmethod
     def of(cls, on_error: str | OnError, handler: ErrorHandler | None, **others: Any) -> Decisions:
-        """Return what a loader decides; raise `ConfigError` when two are to."""
+        """Return what a loader decides, `others` as for `Reading`; raise `ConfigError` when two are
+        to.
+        """
         if handler is not None and on_error != "raise":
             raise ConfigError(
                 f"on_error={on_error!r} is given, and the worker config has a "
                 "global_error_handler; give one of the two"
             )
         decide = on_error if callable(on_error) else _leave_out
-        return cls(raise_error if on_error == "raise" else decide, handler, **others)
+        return cls(raise_error if on_error == "raise" else decide, handler, Reading(**others))
 
     def reading(self, report: Callable[[Failed], None], left_out: LeftOut | None = None) -> Reading:
         """Return how to read by these decisions; `report` is told of what failed, and `left_out` of
         what was skipped, too.
         """
         told = report if self.handler is None else partial(self._told, report)
-        return Reading(
-            report=told,
-            on_error=self._decide,
-            locate=self.locate,
-            tolerance=self.tolerance,
-            config=self.config,
-            threads=self.threads,
-            listed=self.listed,
-            left_out=left_out,
-        )
+        return replace(self.besides, report=told, on_error=self._decide, left_out=left_out)
 
     def _told(self, report: Callable[[Failed], None], failed: Failed) -> None:
         """A handler is asked about damaged samples too: nothing but where each is."""

@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import numpy as np
 
@@ -110,14 +110,8 @@ class StreamState:
         whole = isinstance(cursors, list) and len(cursors) in (0, lanes) and len(held) == 1
         if not whole or not all(each is None or isinstance(each, dict) for each in cursors or []):
             raise StateError(f"the saved state does not have the states of its {lanes} lanes")
-        epoch, position = counter_field(state, "epoch"), counter_field(state, "position")
-        step, offset = counter_field(state, "step"), offset_of(state)
-        return cls(lanes, epoch, position, step, dict(enumerate(cursors or [])), offset)
-
-
-def offset_of(place: State) -> int:
-    """Return where in an epoch loops begin and end, of plain data."""
-    return counter_field(place, "offset") if "offset" in place else 0
+        place = {name: counter_field({"offset": 0, **state}, name) for name in _PLACE}
+        return cls(**place, cursors=dict(enumerate(cursors or [])))
 
 
 @dataclass(frozen=True)
@@ -142,7 +136,8 @@ class ThisRank(Generic[T]):
         """Begin to read lanes, by workers or here; of an indexed dataset `left` items in each."""
         if self.workers is None:
             most = left[0] if left else INFINITE
-            return HereLanes(run.stream, lanes, states, run.reading(self.failures), most)
+            reading = run.decisions.reading(self.failures.add, self.failures.left_out)
+            return HereLanes(run.stream, lanes, states, reading, most)
         return WorkerLanes(*self.workers(), lanes, states, self.failures, left=left)
 
 
@@ -154,23 +149,21 @@ class IndexedFeed(Generic[T]):
     may_be_over = goes_on = False
 
     def __init__(self, run: Run[T], place: State, rank: ThisRank[T]) -> None:
-        dataset: Any = run.stream
-        self._dataset = dataset
+        self._dataset: Any = run.stream
         self._loop = run.loop
-        self._step = counter_field(place, "step") if "step" in place else 0
+        self._step: int = place.get("step", 0)
+        self._offset: int = place.get("offset", 0)
         ranks, position = rank.ranks, counter_field(place, "position")
-        self._offset = offset_of(place)
-        self._plan = plan = run.plan(
-            ranks, position, INFINITE if self._loop is not None else dataset.size, self._offset
-        )
+        size = self._dataset.size if run.loop is None else INFINITE
+        self._plan = plan = run.plan(ranks, position, size, self._offset)
         self._world, self._first = ranks.world_size, plan.start + ranks.rank
-        self._pads, self._lends = run.settings.uneven == "pad", dataset._lends
+        self._pads, self._lends = run.settings.uneven == "pad", self._dataset._lends
         many = run.workers or 1
         self._order = [ranks.rank + self._world * turn for turn in range(many)]
         left = [len(range(turn, plan.steps, many)) for turn in range(many)]
-        lanes = LaneSet(self._world * many, run.edits, span=Span(plan.start, plan.first, plan.end))
+        lanes = LaneSet(self._world * many, run.edits, span=plan)
         self._lanes = rank.read(run, lanes, dict.fromkeys(self._order), left)
-        self._watch = dataset._watcher(Lane(ranks.rank, self._world))
+        self._watch = self._dataset._watcher(Lane(ranks.rank, self._world))
         self._done = 0
         self.made: Made = 0
         self.padding = False
@@ -195,8 +188,7 @@ class IndexedFeed(Generic[T]):
         item = self._lanes.take(self._order[done % len(self._order)])
         position = self._first + done * self._world
         copies = position >= plan.end
-        if copies:
-            position = plan.first + (position - plan.first) % (plan.end - plan.first)
+        position = plan.read_at(position)
         lent = self._lends and bool(padding(self._dataset, np.array([position]))[0])
         self.made, self.padding = position, lent or (copies and self._pads)
         if self._watch is not None:
@@ -219,10 +211,8 @@ class IndexedFeed(Generic[T]):
             return state | {"step": self._step % self._loop}
         return state | {"offset": self._offset} if self._offset else state
 
-    @property
-    def reached(self) -> State:
-        """The state, which says no more than how far it has come."""
-        return self.state()
+    reached = property(state)
+    """How far it has come."""
 
     def close(self) -> None:
         """Let go of what has been read ahead."""
@@ -344,7 +334,9 @@ class StreamFeed(Generic[T]):
         while self._loop is None or self._step < self._loop:
             has = self._turns()
             if has is None:
-                if self._fills():
+                # The last global batch of an epoch whose end was found may lack steps.
+                fills = self._stop is None and self._uneven in ("pad", "repeat")
+                if fills and self._made % self._accumulated:
                     return self._delivered(_MISSING)
                 self._end_epoch()
                 break
@@ -427,13 +419,6 @@ class StreamFeed(Generic[T]):
             self._dropped += sum(has)
         return self._uneven != "drop" and any(has)
 
-    def _fills(self) -> bool:
-        """Return whether the last global batch of an epoch whose end was found still lacks
-        steps.
-        """
-        filling = self._stop is None and self._uneven in ("pad", "repeat")
-        return filling and self._made % self._accumulated != 0
-
     def _end_epoch(self) -> None:
         for lane in self._hosted:
             with suppress(StopIteration):
@@ -472,19 +457,6 @@ class StreamFeed(Generic[T]):
         self._lanes.close()
 
 
-class EpochPlan(NamedTuple):
-    """What a rank delivers from item `start` of an epoch of the items `first` to before `end`.
-
-    In step s it delivers item start + rank + s * world_size. `steps` is `INFINITE` in an epoch
-    without end. A position from `end` on is missing: a copy takes its place.
-    """
-
-    start: int
-    first: int
-    end: int
-    steps: int
-
-
 def plan_epoch(
     ranks: Ranks,
     position: int,
@@ -493,9 +465,9 @@ def plan_epoch(
     uneven: str,
     global_items: int | None,
     offset: int = 0,
-) -> EpochPlan:
-    """Return the plan from `position` to the end of its epoch, of `size` items, or `INFINITE`; with
-    an `offset`, epochs begin so many items later.
+) -> Span:
+    """Return what comes from `position` to the end of its epoch, of `size` items, or `INFINITE`.
+    With an `offset`, epochs begin so many items later.
 
     Ranks make equally many steps: what is missing in the last one is padded or repeated, or the
     items of that step are dropped; with "allow" the first ranks make one step more. With
@@ -509,13 +481,23 @@ def plan_epoch(
         raise EmptyDatasetError("the dataset has no items to read")
     world, end = ranks.world_size, epoch_end(position - offset, size) + offset
     if size == INFINITE:
-        return EpochPlan(position, 0, INFINITE, INFINITE)
+        return Span(position, 0, INFINITE)
     first = max(end - size, 0)
     unit = world if global_items is None else global_items
-    _check_that_items_come(ranks, size, unit, uneven)
+    if uneven == "drop" and size < unit:
+        what = f"{world} ranks" if unit == world else f"a global batch of {unit}"
+        raise EmptyDatasetError(
+            f"an epoch of {size} items is too small for {what}, and uneven='drop' would leave out "
+            "all of it; use fewer ranks, smaller batches, or uneven='pad'"
+        )
     if uneven == "allow":
+        if ranks.rank >= size:
+            raise EmptyDatasetError(
+                f"rank {ranks.rank} of {world} would never get one of the {size} items of an "
+                "epoch; use fewer ranks, smaller batches, or uneven='pad'"
+            )
         steps = len(range(position + ranks.rank, end, world))
-        return EpochPlan(position, first, end, steps)
+        return Span(position, first, end, steps)
     counted_from = position if global_items is None else first
     units, rest = divmod(end - counted_from, unit)
     if rest and uneven != "drop":
@@ -527,29 +509,7 @@ def plan_epoch(
             "cannot share out evenly: the state was saved in the middle of a global batch. Resume "
             "it with a world size that divides them, or from a state after a whole global batch"
         )
-    return EpochPlan(position, first, end, left // world)
-
-
-def _check_that_items_come(ranks: Ranks, size: int, unit: int, uneven: str) -> None:
-    """`EmptyDatasetError` when this rank, or with "drop" every rank, would never get an item."""
-    if uneven == "allow" and ranks.rank >= size:
-        raise EmptyDatasetError(
-            f"rank {ranks.rank} of {ranks.world_size} would never get one of the {size} items of "
-            "an epoch; use fewer ranks, smaller batches, or uneven='pad'"
-        )
-    if uneven == "drop" and size < unit:
-        what = (
-            f"{ranks.world_size} ranks" if unit == ranks.world_size else f"a global batch of {unit}"
-        )
-        raise EmptyDatasetError(
-            f"an epoch of {size} items is too small for {what}, and uneven='drop' would leave out "
-            "all of it; use fewer ranks, smaller batches, or uneven='pad'"
-        )
-
-
-def divisors(number: int) -> str:
-    """Return what divides a number, for messages that list world sizes."""
-    return ", ".join(str(size) for size in range(1, number + 1) if number % size == 0)
+    return Span(position, first, end, left // world)
 
 
 def global_items(
@@ -599,7 +559,7 @@ def items_of(dataset: Dataset[Any], place: State | StreamState) -> int | None:
     ended somewhere.
     """
     if not isinstance(place, StreamState):
-        return int(place["position"])
+        return counter_field(place, "position")
     if not place.epoch:
         return place.position
     if dataset.sized and dataset.size != INFINITE:

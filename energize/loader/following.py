@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("energize")
 
-_WHAT = "the losses that a policy follows"
-
 _FILE_LENGTH = 2**16
 """Characters of a file of weights, at most."""
 
@@ -196,7 +194,8 @@ class Follower:
     def _summed(self) -> tuple[dict[str, float], dict[str, int]]:
         """Sums and counts over all ranks, added up in the order of ranks."""
         agreement, mine = self._loader._agreement(), [self._sums, self._counts]
-        told: list[Any] = [mine] if agreement is None else agreement.trees(mine, _WHAT)
+        what = "the losses that a policy follows"
+        told: list[Any] = [mine] if agreement is None else agreement.trees(mine, what)
         sums = {name: sum((each[name] for each, _ in told), 0.0) for name in self._names}
         counts = {name: sum(each[name] for _, each in told) for name in self._names}
         return sums, counts
@@ -230,8 +229,14 @@ class WeightsFile:
         told = self._news() if first else None
         if agreement is not None:
             told = agreement.told_by(None, told, "the file of weights")
-        if told is None or _has_set(loader, **told):
+        if told is None:
             return
+        changes = [
+            each for each in loader._run.edits.changes if told["blend"] in (None, each.blend)
+        ]
+        said = changes if told["at_step"] is not None else changes[-1:]
+        if any(same_shares(each.by_name, told["weights"]) for each in said):
+            return  # the last change that acts has set them, or one of a step
         try:
             loader.set_weights(**told)
         except (ConfigError, WeightError) as reason:
@@ -260,17 +265,6 @@ class WeightsFile:
 
     def _warn(self, reason: object) -> None:
         _log.warning("%s: %s. The weights stay as they are", self.path, reason)
-
-
-def _has_set(
-    loader: Loader[Any], weights: Mapping[str, float], at_step: int | None, blend: str | None
-) -> bool:
-    """Return whether a change has set these weights: the last one that acts, or any one of a
-    step.
-    """
-    changes = [each for each in loader._run.edits.changes if blend in (None, each.blend)]
-    said = changes if at_step is not None else changes[-1:]
-    return any(same_shares(each.by_name, weights) for each in said)
 
 
 def read_weights(text: str) -> dict[str, Any]:

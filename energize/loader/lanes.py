@@ -25,18 +25,28 @@ from energize.report.levels import NOTHING, Made, flat
 
 T = TypeVar("T")
 
+AnyPosition = TypeVar("AnyPosition", int, Int64Array)
+
 _AT_ONCE_SECONDS = 0.02
 """Items are read together while that takes no longer."""
 
 
 class Span(NamedTuple):
-    """Items of an indexed dataset from `start` on, in an epoch from `first` to before `end`. From
-    `end` on an item is a copy: that at position p of an epoch of n is item p mod n.
+    """What a rank delivers of an indexed dataset: items from `start` on, in an epoch from `first`
+    to before `end`, in so many `steps`, `INFINITE` in an epoch without end.
+
+    In step s it delivers item start + rank + s * world_size. From `end` on an item is missing, and
+    a copy takes its place: that at position p of an epoch of n is item p mod n.
     """
 
     start: int
     first: int
     end: int
+    steps: int = INFINITE
+
+    def read_at(self, at: AnyPosition) -> AnyPosition:
+        """Return which position a position is a copy of, itself before `end`."""
+        return self.first + (at - self.first) % (self.end - self.first)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,23 +91,19 @@ class PositionLane(Generic[T]):
         began = time.perf_counter()
         many = min(self._at_once, self.left)
         self._ahead(self._at, self._coming)
-        at = self._positions(np.arange(self._at, self._at + many, dtype=np.int64))
+        turns = np.arange(self._at, self._at + many, dtype=np.int64)
+        at = self._span.read_at(self._positions(turns))
         self._waiting.extend(Trace(self._dataset, at).items(self._reading))
         self._at, self.left = self._at + many, self.left - many
         if time.perf_counter() - began < _AT_ONCE_SECONDS:
             self._at_once = min(2 * self._at_once, self._dataset._read_ahead)
 
     def _positions(self, turns: Int64Array) -> Int64Array:
-        span = self._span
-        at = span.start + self._lane.index + turns * self._lane.count
-        if len(at) and at[-1] >= span.end:
-            copied = span.first + (at - span.first) % (span.end - span.first)
-            at = np.where(at >= span.end, copied, at)
-        return at
+        return self._span.start + self._lane.index + turns * self._lane.count
 
     def _coming(self, turns: Int64Array) -> Int64Array:
         """Return the positions of these turns that are no copies."""
-        at = self._span.start + self._lane.index + turns * self._lane.count
+        at = self._positions(turns)
         return at[at < self._span.end]
 
     def __len__(self) -> int:

@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import fields, replace
+from functools import cached_property
 from threading import RLock
 from typing import Any, Generic, Self, TypeVar
 
@@ -134,34 +135,25 @@ class Loader(Generic[T]):
         self._list: ListWriter | None = None
         self._watch: Watchdog | None = None
         self._replaced = 0
-        self._book = _book(dataset, settings.ledger)
         self._given_at: float | None = None
         self._warned: set[str] = set()
 
     def __iter__(self) -> Iterator[T]:
-        if self._owner != os.getpid():
-            self._leave_to_parent()
+        if self._owner != os.getpid():  # forked from the process that reads, or unpickled
+            self.__dict__.update(self.__getstate__(), _owner=os.getpid())
         with ctrl_c_later("forkserver"):  # what is left of an import that it breaks off ends in C
             _ = torch.Tensor
         ranks, begun = self.worker_config.ranks(), (self._feed or self._resume) is not None
         asking = caller(loaded=self._loaded, begun=begun)
         if self._before is not None:  # what was asked for ahead, in a loop that was left
-            place = self._before
             self._let_go()
-            self._resume = place
-            if self._book is not None:
-                self._book.counter.take_back()
         anew, rewinds = not (self._loaded or self._goes_on), self._settings.rewind
         if rewinds is None:
             rewinds = asking.begins_anew or (anew and self._run.validates)
         if rewinds and not self._loaded:
             self.rewind()
-        elif (
-            self._feed is None
-            or self._stale
-            or ranks != self._ranks
-            or not self._feed.begin_loop(anew=anew)
-        ):
+        feed = None if self._stale or ranks != self._ranks else self._feed
+        if feed is None or not feed.begin_loop(anew=anew):
             self._let_go()
             if anew and self._resume is not None:
                 self._resume = self._run.beginning_loop(self._resume)
@@ -260,9 +252,8 @@ class Loader(Generic[T]):
         reweighted, which is logged too. Batches and mixes may be others; what is below packing, a
         filter or stages has no place to keep, nor have sources in another order.
         """
-        cursor, report = resumed(
-            self._run.given, state_dict, strict=strict, on_mismatch=on_mismatch
-        )
+        given = self._run.given
+        cursor, report = resumed(given, state_dict, strict=strict, on_mismatch=on_mismatch)
         run, place = self._run.resumed(cursor)
         self._move_to(place)
         self._run, self.dataset = run, run.dataset
@@ -451,15 +442,16 @@ class Loader(Generic[T]):
     def __getstate__(self) -> dict[str, Any]:
         """A copy in another process goes on from the same place, with workers of its own."""
         budget = self._settings.failure_budget
-        return {
+        state = {
             **self.__dict__,
             **dict.fromkeys(_NOT_COPIED),
             "_resume": self._resume if self._feed is None else self._place(),
             "_key": self.restore_key,
             "_last": deque(maxlen=1),
-            "_book": _book(self.dataset, self._settings.ledger),
             "_failures": self._failures if self._list is None else FailureLog(budget),
         }
+        state.pop("_book", None)
+        return state
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         return kept(self) or super().__reduce_ex__(protocol)
@@ -532,7 +524,7 @@ class Loader(Generic[T]):
             if told is not None:
                 told.check()
             feed = self._current(token)
-            ahead = asking.fetcher is not None and asking.takes_ahead
+            ahead = asking.takes_ahead
             self._before = feed.state() if ahead else None
             asked_at = time.perf_counter()
             try:
@@ -552,6 +544,7 @@ class Loader(Generic[T]):
                     ) from None
                 self._read_anew()
             except BaseException:
+                self._before = None
                 self._let_go()
                 raise
             else:
@@ -566,12 +559,12 @@ class Loader(Generic[T]):
 
     def _current(self, token: object) -> Feed[T]:
         """Return what the next item of an iterator comes from, after what is due before it."""
-        if token is self._iterator and (self._watched or self._run.edits.waiting):
-            live.before_step(self)
+        if token is self._iterator:
+            if self._watched or self._run.edits.waiting:
+                live.before_step(self)
+            if self._stale and self._feed and not self._feed.loop_ended:
+                self._read_anew()
         feed = self._feed
-        if token is self._iterator and self._stale and feed and not feed.loop_ended:
-            self._read_anew()
-            feed = self._feed
         if token is not self._iterator or feed is None:
             raise LoaderError(
                 "this iterator has ended: the loader was iterated anew, given a state, rewound "
@@ -604,23 +597,18 @@ class Loader(Generic[T]):
         except LateError:
             raise LoaderError(watch.text) from None
 
-    def _leave_to_parent(self) -> None:
-        """In a process forked from the one that reads: go on from here, with workers of its own."""
-        if self._feed is not None:
-            self._resume = self._place()
-        self._before = self._feed = self._iterator = self._pool = self._watch = None
-        self._owner = os.getpid()
-
     def _let_go(self) -> None:
         """Keep the position of the running iteration, if there is one, and end it."""
         with self._iterator or nullcontext():
-            self._before, self._stale = None, False
             if self._keyed is not None:
                 self._key, self._keyed = self._keyed.restore_key, None
             if self._feed is not None:
-                self._resume = self._feed.state()
+                self._resume = self._place()
+                if self._before is not None and self._book is not None:
+                    self._book.counter.take_back()
                 self._feed.close()
-                self._feed = self._iterator = None
+            self._before = self._feed = self._iterator = None
+            self._stale = False
 
     def _edit(self, edits: Edits) -> None:
         """Have a dataset with these edits from the next item on; what was read ahead of another one
@@ -632,7 +620,7 @@ class Loader(Generic[T]):
 
     def _read_anew(self) -> None:
         """Go on in the dataset that was edited, where the last item was given."""
-        token, before = self._iterator, self._before
+        token, before, self._before = self._iterator, self._before, None
         self._let_go()
         self._feed = self._open(self._ranks or self.worker_config.ranks())
         self._iterator, self._before = token, before
@@ -641,8 +629,13 @@ class Loader(Generic[T]):
         """Go on at another place, the first if it is None, where the ledger begins anew."""
         self._let_go()
         self._resume = place
-        if self._book is not None:
-            self._book.forget()
+        self.__dict__.pop("_book", None)
+
+    @cached_property
+    def _book(self) -> Book | None:
+        """The ledger, of what was delivered since the loader went to its place."""
+        asked = self._settings.ledger
+        return None if asked is False else Book(self.dataset, Ledger() if asked is True else asked)
 
     def _opened_book(self) -> Book:
         if self._book is None:
@@ -670,10 +663,6 @@ class _Delivery(Iterator[T]):
                 raise
 
 
-def _book(dataset: Dataset[Any], settings: Ledger | bool) -> Book | None:
-    return None if settings is False else Book(dataset, Ledger() if settings is True else settings)
-
-
 class SavableDataLoader(Loader[T]):
     """What `get_loader` makes, by the name that loaders have in Megatron-Energon, and with its
     other names; it takes the same arguments.
@@ -694,9 +683,11 @@ class SavableDataLoader(Loader[T]):
         known = {n: options.pop(n) for n in list(options) if n in _OPTIONS}
         accepted("get_loader", **options)
         if not isinstance(dataset, Dataset):
+            remedy = "What has __len__ and __getitem__ becomes one by SequenceSource(...)"
+            if hasattr(dataset, "dataset"):
+                remedy = "It reads a dataset already: iterate it, or give get_loader its `dataset`"
             raise ConfigError(
-                f"get_loader delivers an energize Dataset; got {type(dataset).__name__}. What has "
-                "__len__ and __getitem__ becomes one by SequenceSource(...)"
+                f"get_loader delivers an energize Dataset; got {type(dataset).__name__}. {remedy}"
             )
         dataset, config = configured(dataset, worker_config)
         if num_workers is not None:

@@ -15,15 +15,15 @@ from energize.core.blends import (
     Move,
     Place,
     ReadMix,
-    few_parts,
     moved,
     places,
     read_mix,
+    round_of,
 )
 from energize.core.dataset import Dataset
 from energize.core.description import Tree, config_tree, leaf_names, packed, shares_of, weights_of
 from energize.core.lanes import Lane
-from energize.core.restoring import is_endless, without_loops
+from energize.core.restoring import without_loops
 from energize.core.stream import State, counter_field, state_field
 from energize.core.trace import Reading
 from energize.errors import StateError
@@ -86,23 +86,6 @@ class RemapReport:
         return "\n".join(self.lines())
 
 
-def places_kept(dataset: Dataset[Any], items: int, lanes: StreamState | None) -> State:
-    """Return what a state says of where its parts stand, where that may be asked for; see
-    `remapped`.
-
-    Below what finds its items by reading it is the place of the lane that has come farthest, when
-    it began with what it is busy with (`slot`).
-    """
-    if not (is_endless(dataset) and few_parts(dataset)):
-        return {}
-    mix = read_mix(dataset)
-    if mix is None or lanes is None:
-        return {"places": {each.digest: each.items for each in places(dataset, items)}}
-    rounds = [_round_of(each).get("round", 0) for each in lanes.cursors.values() if each]
-    slot = max(rounds, default=0) * lanes.lanes
-    return {"places": {each.digest: each.items for each in places(mix.node, slot)}, "slot": slot}
-
-
 def remapped(
     dataset: Dataset[Any], saved: Tree, cursor: State, replaced: Sequence[Any] = ()
 ) -> tuple[State, RemapReport]:
@@ -114,8 +97,15 @@ def remapped(
     The position stays, so steps, schedules and loops go on. Raises `StateError` where the places of
     sources are not known, or mean nothing in this dataset.
     """
-    old = _saved_places(cursor)
-    if not is_endless(dataset):
+    old = cursor.get("places")
+    if not isinstance(old, dict):
+        raise StateError(
+            "the saved state does not say where each of its sources stands: it is that of a mix of "
+            f"more than {MOST_PARTS} sources, or of one whose epochs end. Resume the mix as it was"
+        )
+    for name in old:
+        counter_field(old, name)
+    if not dataset._never_ends:
         raise StateError(
             f"{type(dataset).__name__} ends, and its epochs end by what is in them: an edited mix "
             "can go on in the middle of none. Finish the epoch, or repeat it for ever "
@@ -197,18 +187,6 @@ def _moves(
     )
 
 
-def _saved_places(cursor: State) -> dict[str, int]:
-    kept = cursor.get("places")
-    if not isinstance(kept, dict):
-        raise StateError(
-            "the saved state does not say where each of its sources stands: it is that of a mix of "
-            f"more than {MOST_PARTS} sources, or of one whose epochs end. Resume the mix as it was"
-        )
-    for name in kept:
-        counter_field(kept, name)
-    return kept
-
-
 def _without(
     old: Mapping[str, int], new: Sequence[Place], replaced: Sequence[Any]
 ) -> dict[str, int]:
@@ -248,7 +226,7 @@ def _led_lanes(
         with closing(stream._open_lane(Lane(lane, state.lanes), None, _QUIET, endless=True)) as new:
             tree = _led(new.state(), before or {}, order)
         if begin is not None:
-            _round_of(tree)["round"] = begin
+            round_of(tree)["round"] = begin
         cursors.append(tree)
     return packed({"cursors": cursors if state.cursors else []})
 
@@ -266,15 +244,6 @@ def _led(fresh: State, before: State, order: Sequence[int | None]) -> State:
         inner = state_field({"input": {}, **before}, "input", dict)
         found["input"] = _led(fresh["input"], inner, order)
     return fresh | found
-
-
-def _round_of(tree: State) -> State:
-    """Return the innermost part of a lane's state that counts rounds of a mix."""
-    found: State = {}
-    while isinstance(tree, dict):
-        found = tree if "round" in tree else found
-        tree = tree.get("input", None)  # type: ignore[assignment]  # the end of the way
-    return found
 
 
 def _report(

@@ -10,31 +10,30 @@ from dataclasses import replace
 from itertools import islice
 from typing import Any, Generic, TypeVar, cast
 
-from energize.core.blends import NOT_EDITED, Edits
+from energize.core.blends import NOT_EDITED, Edits, places_kept
 from energize.core.dataset import Dataset, IndexedDataset
 from energize.core.description import config_of, differences, digest, unpacked
 from energize.core.lanes import Lane, Ranks
-from energize.core.restoring import is_endless, without_loops
+from energize.core.restoring import without_loops
 from energize.core.stream import INFINITE, State, counter_field, lanes_of
 from energize.core.trace import Reading, log_failure
 from energize.datasets.order import ConcatDataset, LimitDataset
 from energize.errors import ConfigError, EmptyDatasetError, EnergizeError, StateError, WeightError
 from energize.loader.agreement import Agreement, alike
-from energize.loader.failures import Decisions, FailureLog
+from energize.loader.failures import Decisions
 from energize.loader.feeds import (
     Before,
-    EpochPlan,
     IndexedFeed,
     StreamFeed,
     StreamState,
     ThisRank,
-    divisors,
     global_items,
-    offset_of,
+    items_of,
     plan_epoch,
 )
-from energize.loader.remapping import places_kept
+from energize.loader.lanes import Span
 from energize.loader.settings import LoaderSettings
+from energize.loader.state import check_place
 
 T = TypeVar("T")
 
@@ -62,7 +61,7 @@ class Run(Generic[T]):
         self.given, self.edits, self.dataset = given, NOT_EDITED, given
         self.settings, self.decisions, self.workers = settings, decisions, workers
         self.loop = given._steps_per_epoch
-        self.endless = is_endless(given)
+        self.endless = given._never_ends
         # Positions of an indexed dataset go on after an epoch. A stream is opened without the cut.
         self.base: Any = given if given.indexed else without_loops(given)
         self.stream = self.base
@@ -94,12 +93,13 @@ class Run(Generic[T]):
         """
         try:
             run = self.edited(Edits.loaded(cursor))
+            check_place(run.dataset, cursor)
         except (ConfigError, WeightError) as reason:
             raise StateError(f"the saved state does not fit: {reason}") from reason
         return run, run._loaded(cursor)
 
     def _loaded(self, state: State) -> Place:
-        step = counter_field(state, "step") if "step" in state else 0
+        step = state.get("step", 0)
         step = step if self.loop is None else step % self.loop  # a loop may have had another length
         if not self.dataset.indexed:
             place = StreamState.loaded(state)
@@ -115,7 +115,7 @@ class Run(Generic[T]):
         dataset = cast("IndexedDataset[T]", self.dataset)
         position = counter_field(state, "position")
         dataset._check_state(state)
-        kept, offset = dataset._state_at(position), offset_of(state)
+        kept, offset = dataset._state_at(position), state.get("offset", 0)
         if self.loop is not None:
             return kept | {"step": step}
         return kept | {"offset": offset % dataset.size} if offset else kept
@@ -124,10 +124,8 @@ class Run(Generic[T]):
         """Return how many items of all ranks come before a place; of a stream whose length only
         reading tells, those of the epoch.
         """
-        if not isinstance(place, StreamState):
-            return counter_field(place, "position")
-        known = self.stream.sized and self.stream.size != INFINITE and not self.endless
-        return place.position + (place.epoch * self.stream.size if known else 0)
+        items = items_of(self.dataset, place)
+        return cast("StreamState", place).position if items is None else items
 
     def start(self) -> Place:
         """Return the place before the first item."""
@@ -185,7 +183,7 @@ class Run(Generic[T]):
             return StreamFeed(self, place, rank)
         return IndexedFeed(self, place, rank)
 
-    def plan(self, ranks: Ranks, position: int, size: int, offset: int = 0) -> EpochPlan:
+    def plan(self, ranks: Ranks, position: int, size: int, offset: int = 0) -> Span:
         """Return what is delivered of an epoch; see `plan_epoch`."""
         uneven, filled = self.settings.uneven, self.filled
         return plan_epoch(ranks, position, size, uneven=uneven, global_items=filled, offset=offset)
@@ -196,12 +194,10 @@ class Run(Generic[T]):
         """
         if isinstance(place, StreamState):
             return replace(place, step=0, offset=0 if self.endless else place.position)
-        if self.loop is not None:
-            return place | {"step": 0}
-        kept = {name: value for name, value in place.items() if name != "offset"}
+        if self.endless:
+            return place if self.loop is None else place | {"step": 0}
         position = counter_field(place, "position")
-        offset = position and position % self.dataset.size
-        return kept | {"offset": offset} if offset and self.dataset.size != INFINITE else kept
+        return place | {"offset": position % self.dataset.size if position else 0}
 
     def steps(self, ranks: Ranks) -> int:
         """Return the steps of a whole loop on this rank, or of one pass if that never ends."""
@@ -215,18 +211,16 @@ class Run(Generic[T]):
         """Return the steps that make one global batch."""
         if self._global_items is None:
             return 1
-        steps, rest = divmod(self._global_items, ranks.world_size)
+        items = self._global_items
+        steps, rest = divmod(items, ranks.world_size)
         if rest:
+            fitting = ", ".join(str(size) for size in range(1, items + 1) if items % size == 0)
             raise ConfigError(
-                f"a global batch of {self._global_items} micro batches cannot be shared out evenly "
-                f"to {ranks.world_size} ranks; world sizes that can have it: "
-                f"{divisors(self._global_items)}. Change global_batch_size or the batch size"
+                f"a global batch of {items} micro batches cannot be shared out evenly to "
+                f"{ranks.world_size} ranks; world sizes that can have it: {fitting}. Change "
+                "global_batch_size or the batch size"
             )
         return steps
-
-    def reading(self, failures: FailureLog) -> Reading:
-        """Return how items are read in this process."""
-        return self.decisions.reading(failures.add, failures.left_out)
 
     def first_item(self, ranks: Ranks, lanes: int) -> tuple[T, Before]:
         """Return the first item of a lane, of one of this rank if they have any; raise

@@ -14,6 +14,7 @@ from energize.core.checks import whole_number
 from energize.core.dataset import Dataset
 from energize.core.lanes import WorkerConfig
 from energize.core.validation import validated
+from energize.data.files import is_url
 from energize.errors import ConfigError
 from energize.loader.failures import OnError
 from energize.loader.feeds import MOST_LANES
@@ -37,6 +38,12 @@ ListPath = str | os.PathLike[str]
 def _whole(value: object) -> object:
     number = whole_number(value)
     return value if number is None else number  # also those of numpy
+
+
+def _on_disk(path: Any) -> Any:
+    if is_url(path):
+        raise ValueError("a file of this machine is expected: a store has none to append lines to")
+    return path
 
 
 def _closes(value: Any) -> Any:
@@ -68,7 +75,7 @@ class LoaderSettings:
     timeout: Seconds | None = DEFAULT_TIMEOUT
     rewind: StrictBool | None = None
     cache_pool: Annotated[Any, AfterValidator(_closes)] = None
-    quarantine: Path | None = None
+    quarantine: Annotated[Path | None, AfterValidator(_on_disk)] = None
     skip_listed: Path | Sequence[Path] = ()
     watchdog_timeout_seconds: Seconds | None = WATCH_SECONDS
     watchdog_initial_timeout_seconds: Seconds | None = None

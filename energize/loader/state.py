@@ -9,15 +9,13 @@ each leaf, and then insists on the same leaves when it loads.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
 from typing import Any
 
 from energize.core import limits
-from energize.core.blends import NOT_EDITED, Edits
-from energize.core.checks import whole_number
+from energize.core.blends import NOT_EDITED, Edits, places_kept
 from energize.core.dataset import Dataset
 from energize.core.description import (
     Tree,
@@ -29,10 +27,10 @@ from energize.core.description import (
     packed,
     unpacked,
 )
-from energize.core.stream import INFINITE, State, counter_field, state_field
+from energize.core.stream import INFINITE, MOST_COUNTED, State, counter_field, state_field
 from energize.errors import ConfigError, StateError, StateMismatchError, WeightError, nearest
 from energize.loader.feeds import StreamState, items_of
-from energize.loader.remapping import RemapReport, places_kept, remapped
+from energize.loader.remapping import RemapReport, remapped
 from energize.report.counting import Ledger
 from energize.report.ledger import Book, Stand
 from energize.report.table import LedgerRow, Report
@@ -66,12 +64,12 @@ def packed_state(dataset: Dataset[Any], cursor: State) -> State:
 
 def sealed(state: Mapping[str, str]) -> State:
     """Return a state of the same texts with their check value."""
-    texts = [state[name] for name in FIELDS]
-    return {"version": VERSION, **dict(zip(FIELDS, texts, strict=True)), "check": _check(texts)}
+    texts = {name: state[name] for name in FIELDS}
+    return {"version": VERSION, **texts, "check": _check(texts)}
 
 
-def _check(texts: Sequence[str]) -> str:
-    return digest(list(texts))[:16]
+def _check(state: Mapping[str, str]) -> str:
+    return digest([state[name] for name in FIELDS])[:16]
 
 
 def _details(dataset: Dataset[Any]) -> State:
@@ -121,10 +119,10 @@ def checked_state(saved: object) -> State:
         raise StateError(
             f"a loader's state is the dict that state_dict() returned; got {type(saved).__name__}"
         )
-    version = whole_number(saved.get("version"))
-    if version != VERSION:
+    version = saved.get("version")
+    if type(version) is not int or version != VERSION:
         raise StateError(
-            f"the saved state has 'version' {str(saved.get('version'))[:20]}, this energize reads "
+            f"the saved state has 'version' {str(version)[:20]}, this energize reads "
             f"version {VERSION}; resume with the energize that saved it"
         )
     for name in saved:
@@ -133,18 +131,19 @@ def checked_state(saved: object) -> State:
                 f"the saved state has {str(name)[:80]!r}, and a state has no such field"
                 f"{nearest(str(name)[:80], FIELDS)}; load what state_dict() returned, as it is"
             )
-    texts = {name: state_field(dict(saved), name, str) for name in (*FIELDS, "check")}
-    for name, text in texts.items():
+    state: State = {"version": VERSION}
+    for name in (*FIELDS, "check"):
+        state[name] = text = state_field(dict(saved), name, str)
         if len(text) > limits.JSON_BYTES:
             raise StateError(f"the saved state's {name!r}: {limits.over('JSON_BYTES', len(text))}")
-    if texts["check"] != _check([texts[name] for name in FIELDS]):
+    if state["check"] != _check(state):
         raise StateError(
             "the saved state was changed or damaged since it was saved: its check value is another "
             "one. Load another copy of it, or the state saved before it. No state can be edited by "
             'hand: to go on in an edited mix, load it with on_mismatch="remap" or write it anew '
             "with `energize state remap`; for other weights use set_weights"
         )
-    return {"version": VERSION, **texts}
+    return state
 
 
 def tree_of(state: State) -> Tree:
@@ -167,9 +166,6 @@ def cursor_of(state: State) -> State:
             counter_field(cursor, name)
     if "lanes" in cursor:
         StreamState.loaded(cursor)
-    places = state_field(cursor, "places", dict) if "places" in cursor else {}
-    for name in places:
-        counter_field(places, name)
     return cursor
 
 
@@ -181,6 +177,7 @@ def unpacked_state(dataset: Dataset[Any], saved: object) -> State:
             "the saved state is of a run whose weights were changed while it went on, or whose mix "
             "was edited; a loader of get_loader goes on from it"
         )
+    check_place(dataset, cursor)
     return cursor
 
 
@@ -205,40 +202,50 @@ def resumed(
         )
     state = checked_state(saved)
     cursor = cursor_of(state)
-    found = _mismatches(dataset, state, cursor)
+    before, now = _saved_details(state), _details(dataset)
+    gone = _replaced(dataset, before, now)
+    found = _mismatches(dataset, state, cursor, before, gone)
     if found and on_mismatch == "remap":
-        return remapped(dataset, tree_of(state), cursor, _replaced(dataset, state))
+        return remapped(dataset, tree_of(state), cursor, gone)
+    loop: Any = before.get("loop", INFINITE) or 1
+    step: Any = cursor.get("step", 0 if loop in (1, INFINITE) else loop)
     if found:
         _refuse(found, strict=strict)
-    else:
-        _check_place(dataset, cursor, _saved_details(state).get("loop", INFINITE) or 1)
-    _warn_of_details(dataset, state)
+        cursor.pop("places", None)  # they are of the mix as it was
+    elif not isinstance(loop, int) or step >= loop:
+        raise _no_place(f"step {step} of {loop}")
+    _warn_of_details(before, now)
     return cursor, None
 
 
-def _check_place(dataset: Dataset[Any], cursor: State, loop: int) -> None:
-    """Raise `StateError` for a place that a run over the dataset, in loops of so many steps, does
-    not come to.
+def check_place(dataset: Dataset[Any], cursor: State) -> None:
+    """Raise `StateError` for a place that a run over the dataset, to which the edits of the state
+    were applied, does not come to.
     """
-    step = cursor.get("step", 0 if loop in (1, INFINITE) else loop)
-    wrong = f"step {step} of {loop}" if step >= loop else ""
-    edits, said = Edits.loaded(cursor), cursor.get("places", {})
-    with suppress(ConfigError, WeightError):  # what does not fit is told where it is edited
-        lanes = StreamState.loaded(cursor) if "lanes" in cursor else None
-        items = counter_field(cursor, "position") if said else 0
-        kept = places_kept(edits.applied(dataset), items, lanes)
-        for part, items in kept.get("places", {}).items():
-            if said.get(part, items) != items:
-                wrong = f"{said[part]} samples of a source of which {items} have come there"
-    if wrong:
-        text = f"the saved state stands where the mix has no place: it says {wrong}"
-        raise StateError(f"{text}; load it as it was saved: no state can be edited by hand")
+    if "places" not in cursor:
+        return
+    said = state_field(cursor, "places", dict)
+    lanes = StreamState.loaded(cursor) if "lanes" in cursor else None
+    kept = places_kept(dataset, cursor.get("position", 0), lanes).get("places", {})
+    for part, found in said.items():  # parts that change after this place are others in the mix
+        counts = type(found) is int and 0 <= found < MOST_COUNTED
+        items = kept.get(part, found if counts else "another number")
+        if not counts or found != items:
+            told = str(found)[:80]
+            raise _no_place(f"{told} samples of a source of which {items} have come there")
+
+
+def _no_place(said: str) -> StateError:
+    text = f"the saved state stands where the mix has no place: it says {said}"
+    return StateError(f"{text}; load it as it was saved: no state can be edited by hand")
 
 
 def differences(dataset: Dataset[Any], saved: object) -> list[str]:
     """Return what forbids to go on from a saved state over a dataset, a line each."""
     state = checked_state(saved)
-    return _mismatches(dataset, state, cursor_of(state))
+    before, now = _saved_details(state), _details(dataset)
+    gone = _replaced(dataset, before, now)
+    return _mismatches(dataset, state, cursor_of(state), before, gone)
 
 
 def _refuse(found: list[str], *, strict: bool) -> None:
@@ -257,12 +264,12 @@ def _refuse(found: list[str], *, strict: bool) -> None:
     _log.warning("%s\n  (it goes on all the same: strict=False)", text)
 
 
-def _mismatches(dataset: Dataset[Any], saved: State, cursor: State) -> list[str]:
-    found = list(_loops_that_differ(dataset, saved))
-    names = [source.name for source in _replaced(dataset, saved)]
-    found += dict.fromkeys(
-        f"{name!r}: its shards are others than when the state was saved" for name in names
-    )
+def _mismatches(
+    dataset: Dataset[Any], saved: State, cursor: State, details: State, gone: Sequence[Any]
+) -> list[str]:
+    found = _loops_that_differ(dataset, details)
+    for name in dict.fromkeys([source.name for source in gone]):
+        found.append(f"{name!r}: its shards are others than when the state was saved")
     if saved["fingerprint"] == config_of(dataset).fingerprint:
         return found
     before, now = tree_of(saved), config_tree(dataset)
@@ -304,19 +311,19 @@ def _with_changes(saved: Any, given: Any, changed: Any) -> Any:
     return found
 
 
-def _replaced(dataset: Dataset[Any], saved: State) -> list[Any]:
+def _replaced(dataset: Dataset[Any], saved: State, now: State) -> list[Any]:
     """Return the sources whose files are known to be others than when the state was saved.
 
     No order depends on what is in files, so they are no part of the fingerprint.
     """
-    before, now = _saved_details(saved).get("records"), _records(dataset)
-    if not isinstance(before, dict):
+    before, records = saved.get("records"), now.get("records", {})
+    if before == records or not isinstance(before, dict):
         return []
-    gone = {key for key, record in now.items() if before.get(key, record) != record}
+    gone = {key for key, record in records.items() if before.get(key, record) != record}
     return [source for source in dataset.sources if _key_of(source) in gone]
 
 
-def _loops_that_differ(dataset: Dataset[Any], saved: State) -> Iterator[str]:
+def _loops_that_differ(dataset: Dataset[Any], details: State) -> list[str]:
     """Loops that count steps, where they did not, or the other way round: an obstacle where passes
     end, which without loops all lanes do together.
     """
@@ -324,19 +331,19 @@ def _loops_that_differ(dataset: Dataset[Any], saved: State) -> Iterator[str]:
     while node._passes_on or node._ends_loops:
         node = node.inputs[0]
     if dataset.indexed or (node.sized and node.size == INFINITE):
-        return
+        return []
     now = dataset._steps_per_epoch
-    before = _saved_details(saved).get("loop", now)
-    if (before is None) != (now is None):
-        yield (
-            f"a loop was {_loop(before)}, is {_loop(now)} (EpochizeDataset, virtual_epoch_length): "
-            "the lanes of a stream whose passes end are read in another order then"
-        )
+    before = details.get("loop", now)
+    if (before is None) == (now is None):
+        return []
+    return [
+        f"a loop was {_loop(before)}, is {_loop(now)} (EpochizeDataset, virtual_epoch_length): "
+        "the lanes of a stream whose passes end are read in another order then"
+    ]
 
 
-def _warn_of_details(dataset: Dataset[Any], saved: State) -> None:
+def _warn_of_details(before: State, now: State) -> None:
     """Tell what is different and changes no sample."""
-    before, now = _saved_details(saved), _details(dataset)
     if not before or before == now:
         return
     lines = []
@@ -395,6 +402,7 @@ def report_of_state(dataset: Dataset[Any] | None, state: State, *, strict: bool 
         return Report(_title(cursor_of(held)), (total, *rows), (), 1, notes=(note,))
     cursor, _ = resumed(dataset, state, strict=strict)
     edited = Edits.loaded(cursor).applied(dataset)
+    check_place(edited, cursor)
     items = items_of(edited, StreamState.loaded(cursor) if "lanes" in cursor else cursor)
     book = Book(edited, Ledger())
     book.begin(edited, items)

@@ -32,9 +32,12 @@ class Patience:
     first: float | None = None
     fails: bool = False
 
-    def limit(self, *, first: bool) -> float | None:
-        """Return for how long to wait; `first` if nothing has come yet."""
-        return self.first if first and self.first is not None else self.seconds
+    def ends(self, waited: float, said: int, *, first: bool) -> bool:
+        """Whether it is to be said that somebody has waited so long, each time after twice as long;
+        `first` if nothing has come yet.
+        """
+        limit = self.first if first and self.first is not None else self.seconds
+        return limit is not None and waited >= limit * 2**said
 
     @property
     def limits(self) -> list[float]:
@@ -111,8 +114,7 @@ class Watchdog:
 
     def _looked(self, waited: float, said: int) -> bool:
         """Say that it comes late, each time after twice as long, or raise; whether it was said."""
-        limit = self._patience.limit(first=self.waits <= 1)
-        if limit is None or waited < limit * 2**said:
+        if not self._patience.ends(waited, said, first=self.waits <= 1):
             return False
         stack = stack_of(self.reader)
         if self._patience.fails:

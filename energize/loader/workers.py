@@ -157,17 +157,17 @@ class Member:
 
 
 class WorkerPool:
-    """`count` processes that read lanes for `lanes`. `replaced` counts those whose place others
-    took. What a worker is busy with is told when the `patience` ends.
+    """So many processes, `workers`, that read for `lanes`. `replaced` counts those whose place
+    others took. What a worker is busy with is told when the `patience` ends.
     """
 
     def __init__(
         self, task: Task, count: int, start_method: str, timeout: float | None, patience: Patience
     ) -> None:
         check_processes(count, "num_workers")
-        self.replaced = self.run = 0
+        self.workers, self.replaced, self.run = count, 0, 0
         self._closing, self._turn = False, threading.RLock()
-        self._lanes: Callable[[], WorkerLanes[Any] | None] = lambda: None
+        self.lanes: Callable[[], WorkerLanes[Any] | None] = lambda: None  # see WorkerLanes
         self._task, self._start_method = task, start_method
         self._timeout, self._patience = timeout, patience
         self._look_around = min(_LOOK_AROUND, (patience.shortest or 2 * _LOOK_AROUND) / 2)
@@ -181,25 +181,9 @@ class WorkerPool:
                 self._members.append(self._started(number))
 
     @property
-    def lanes(self) -> WorkerLanes[Any] | None:
-        """What is read now. It keeps the pool, and not the other way round: workers end with the
-        last reference to a loader.
-        """
-        return self._lanes()
-
-    @lanes.setter
-    def lanes(self, lanes: WorkerLanes[Any] | None) -> None:
-        self._lanes = (lambda: None) if lanes is None else weakref.ref(lanes)
-
-    @property
     def closed(self) -> bool:
         """Whether this process has no worker of the pool: they are gone, or those of its parent."""
         return self._closing or os.getpid() != self._owner
-
-    @property
-    def workers(self) -> int:
-        """How many workers there are."""
-        return len(self._members)
 
     def ask(self, worker: int, request: Read) -> None:
         """Ask a worker for items of a lane."""
@@ -231,7 +215,7 @@ class WorkerPool:
         forked, self._closing = os.getpid() != self._owner, True
         with nullcontext() if forked else self._turn:
             self._end()
-            self.lanes = None
+            self.lanes = lambda: None
 
     @contextmanager
     def _closed_on_error(self) -> Iterator[None]:
@@ -316,14 +300,16 @@ class WorkerPool:
         if reply.error is not None and reply.lane is None:
             raise reply.error.rebuilt()
         member.silent, member.ends, member.said, member.heard = 0.0, 0, 0, True
-        if self.lanes is not None and reply.run == self.run:
-            self.lanes.note(reply)
+        lanes = self.lanes()
+        if lanes is not None and reply.run == self.run:
+            lanes.note(reply)
         elif reply.run > self.run:
             raise GarbledError(f"an answer of run {reply.run}, which nobody asked")
         return True
 
     def _owed(self, member: Member) -> list[Read]:
-        return [] if self.lanes is None else self.lanes.owed_by(member.number)
+        lanes = self.lanes()
+        return [] if lanes is None else lanes.owed_by(member.number)
 
     def _work(self, member: Member) -> str:
         """Return what it is asked for, for messages."""
@@ -347,8 +333,7 @@ class WorkerPool:
 
     def _tell_if_late(self, member: Member) -> None:
         """Say it, each time after twice as long, or raise an error."""
-        limit = self._patience.limit(first=not member.heard)
-        if limit is None or member.silent < limit * 2**member.said:
+        if not self._patience.ends(member.silent, member.said, first=not member.heard):
             return
         member.said += 1
         text = f"{member.name} gave no item for {member.silent:.1f} s{self._work(member)}"
@@ -537,7 +522,8 @@ class _Lane:
 
 
 class WorkerLanes(Generic[T]):
-    """Lanes that are read by workers, ahead of what is taken, each by one of them.
+    """Lanes that are read by workers, ahead of what is taken, each by one of them. They keep their
+    pool, and not the other way round: workers end with the last reference to a loader.
 
     `states` has their states, in the order in which the lanes are taken in turn. Of an indexed
     dataset `left` items are read in each.
@@ -562,7 +548,7 @@ class WorkerLanes(Generic[T]):
             for turn, (lane, state) in enumerate(states.items())
         }
         self._outstanding = 0
-        pool.run, pool.lanes = pool.run + 1, self
+        pool.run, pool.lanes = pool.run + 1, weakref.ref(self)
         self._ask()
 
     def has(self, lane: int, after: int = 0) -> bool:
@@ -595,8 +581,8 @@ class WorkerLanes(Generic[T]):
         return self._lanes[lane].taken
 
     def close(self) -> None:
-        if self._pool.lanes is self:
-            self._pool.lanes = None
+        if self._pool.lanes() is self:
+            self._pool.lanes = lambda: None
 
     def owed_by(self, worker: int) -> list[Read]:
         """Return what a worker was asked for and has not given."""

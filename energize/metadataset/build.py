@@ -18,8 +18,7 @@ from energize.core.lanes import WorkerConfig
 from energize.core.samples import CrudeSample
 from energize.core.stream import INFINITE
 from energize.core.validation import faults
-from energize.data.files import own_errors
-from energize.data.manifest import by_manifest
+from energize.data.files import by_manifest, own_errors
 from energize.data.source import Subset
 from energize.data.stores import open_store
 from energize.datasets.blend import BlendDataset, Entry
@@ -45,6 +44,7 @@ from energize.metadataset.nodes import (
 from energize.metadataset.resolution import combined_multiplier, not_staged, resolve
 from energize.order import Schedule
 from energize.order.stages import Stage, stage_label
+from energize.preparation.loose import OF_SAMPLES
 from energize.task.encoder import (
     DefaultTaskEncoder,
     Level,
@@ -83,7 +83,7 @@ Encoders = Encoder[T_batch] | Mapping[type[Any], Encoder[T_batch]]
 """One task encoder for all samples, or one for each sample type."""
 
 _ENTRY = TypeAdapter(Folder)
-_SETTINGS = ("dataset_config", "split_config", "subflavors", "subset", "sample_weight")
+_OF_FOLDERS = ("dataset_config", "split_config", "subflavors", "subset", "sample_weight")
 _BY_QUOTA = (
     "says in which order a dataset is read, but here a quota does: each pass over it is in a "
     "random order of its own"
@@ -283,7 +283,7 @@ def asked_for(path: Any, split_part: str, arguments: dict[str, Any]) -> Any:
             "dataset, IterableSource(...) say, BatchDataset(dataset, 32, generic_batch) makes "
             "batches, or encoder.build_batch(encoder.build_encode_sample(dataset), batch_size=32)"
         )
-    given = {name: arguments.pop(name) for name in _SETTINGS if name in arguments}
+    given = {name: arguments.pop(name) for name in (*_OF_FOLDERS, *OF_SAMPLES) if name in arguments}
     if all(value is None or value == {} for value in given.values()):
         return path
     return resolve(path, split_part, entry_of(**given))

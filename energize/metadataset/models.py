@@ -33,8 +33,9 @@ from pydantic_core import CoreSchema, core_schema
 from energize.core import limits
 from energize.core.costs import ItemCost
 from energize.core.validation import KeyPath, Model, faults, short
+from energize.data.files import path_of
 from energize.data.join import NONMATCH
-from energize.data.remote import path_of
+from energize.data.nv_meta import TypeName
 from energize.data.source import Subset
 from energize.datasets.quota import SAMPLING_METHODS
 from energize.errors import ConfigError
@@ -346,11 +347,25 @@ class _Property(_Weighed):
         return self
 
 
-class Folder(_Read, _Property):
-    """A prepared folder, a file of JSON lines, or another metadataset."""
+SampleTypeName = Annotated[
+    Annotated[Text, AfterValidator(lambda name: (ENERGIZE, name))]
+    | Annotated[TypeName, AfterValidator(lambda kind: (kind.module, kind.name))]
+    | SkipJsonSchema[type[Any]],
+    Expected("the name of a sample type, or a mapping with '__module__' and '__class__'"),
+]
 
-    path: Annotated[Text, Expected("text: a prepared folder, a .jsonl file or a metadataset .yaml")]
+
+class Folder(_Read, _Property):
+    """A folder of samples, prepared or loose, a file of rows, or another metadataset. `sample_type`
+    and `field_map` say what its samples are, where the folder does not, or otherwise than it does.
+    """
+
+    path: Annotated[Text, Expected("text: a folder of samples, a .jsonl file or a .yaml file")]
     aux: References | None = None
+    sample_type: SampleTypeName | None = None
+    field_map: dict[str, Text] | None = None
+    image_folder: Text | None = None
+    strict: bool = False
 
 
 class Join(_Read, _Property):

@@ -15,6 +15,7 @@ from energize.core.samples import CrudeSample, Sample, is_own_module, sample_typ
 from energize.core.validation import short
 from energize.data.join import JoinedSource
 from energize.data.jsonl import JsonlSource
+from energize.data.loose import LooseSource
 from energize.data.nv_meta import CRUDE, DatasetConfig, read_dataset_yaml
 from energize.data.selection import PropertySource, Selection
 from energize.data.source import Subset
@@ -35,27 +36,29 @@ from energize.order.quota import Quota, epoch_counts
 from energize.order.stages import StagePlan
 from energize.order.timeline import WEIGHTLESS
 from energize.order.weights import checked_weight, limited, tempered
+from energize.preparation.loose import Found, Told, is_loose, look_at
 from energize.task.encoder import Level
 
 JSONL = ".jsonl"
 
 _log = logging.getLogger("energize")
 
-LeafSource = WebdatasetSource | JsonlSource | JoinedSource | PropertySource[Any]
+LeafSource = WebdatasetSource | JsonlSource | LooseSource | JoinedSource | PropertySource[Any]
 """The sources that a leaf may be read from."""
 
 
 @dataclass(frozen=True)
 class Leaf:
-    """One split part of one prepared folder, with the settings that all files on the way gave it;
-    or a `.jsonl` file, which has no split parts.
+    """One split part of one folder, prepared or loose, with the settings that all files on the way
+    gave it; or a file of rows: a prepared `.jsonl` file has no split parts.
 
     `shuffle_over_epochs_multiplier`: epochs shuffled together; None = no shuffle, -1 = drawn with
     replacement. `aux`: stores that cookers read from, by name: paths of prepared folders and of
     `.jsonl` files, or `filesystem://` and a path, all absolute. `subset`: which of its samples, and
     `chosen`: which of these, by a property. `sample_weight`: how much its samples count in the
     loss, None where no file says. `packing` and `level`: how its samples are packed and its batches
-    levelled, where it is the outermost. `place`: where it was written, for messages.
+    levelled, where it is the outermost. `told`: what was said of its samples, beside what the
+    folder says. `place`: where it was written, for messages.
     """
 
     path: Path
@@ -71,21 +74,42 @@ class Leaf:
     level: Level | None = None
     chosen: Selection | None = None
     sample_weight: float | None = None
+    told: Told = field(default_factory=Told)
+    looked_at: dict[Any, Found] = field(default_factory=dict, compare=False, repr=False)
+    """What was found at loose paths: of one mix they are looked at once."""
 
     @cached_property
     def config(self) -> DatasetConfig:
-        """What the folder's dataset.yaml says of its samples; read once."""
-        if self.is_jsonl:
-            return DatasetConfig("energize", CRUDE)
+        """What the folder's dataset.yaml says of its samples, read once; or how they look, and what
+        was said of them.
+        """
         try:
-            return read_dataset_yaml(self.path, self.dataset_config or "dataset.yaml", code=True)
+            if self.loose is not None:
+                return self.loose.config
+            config = DatasetConfig("energize", CRUDE)
+            if not self.is_jsonl:
+                name = self.dataset_config or "dataset.yaml"
+                config = read_dataset_yaml(self.path, name, code=True)
+            return self.told.config(config, self.told.field_map)
         except EnergizeError as error:
             raise noted(error, self.place) from error
 
     @cached_property
+    def loose(self) -> Found | None:
+        """What is found at the path if nobody prepared it."""
+        if self.dataset_config or self.split_config or not is_loose(self.path):
+            return None
+        key = self.path, self.split_part, self.told
+        if key not in self.looked_at:
+            self.looked_at[key] = look_at(self.path, self.split_part, self.told)
+        return self.looked_at[key]
+
+    @cached_property
     def is_jsonl(self) -> bool:
-        """Whether it is a file of JSON lines, which has no split parts and no dataset.yaml."""
-        return self.path.suffix == JSONL and not self.path.is_dir()
+        """Whether it is a prepared file of JSON lines, which has no split parts and no
+        dataset.yaml.
+        """
+        return self.path.suffix == JSONL and not (self.path.is_dir() or is_loose(self.path))
 
     @property
     def split_file(self) -> str | None:
@@ -102,9 +126,11 @@ class Leaf:
     def sample_type(self) -> type[Any]:
         """The type of samples that it names."""
         config = self.config
-        if config.sample_class == CRUDE:
-            return CrudeSample
         try:
+            if self.told.kind is not None:
+                return self.told.kind
+            if config.sample_class == CRUDE:
+                return CrudeSample
             if config.factory is None:
                 return sample_type_named(config.sample_module, config.sample_class)
             given = config.factory.get("sample_type")
@@ -131,7 +157,9 @@ class Leaf:
         except EnergizeError as error:
             raise noted(error, self.place) from error
 
-    def _whole(self, seed: int, checksums: bool) -> WebdatasetSource | JsonlSource | JoinedSource:
+    def _whole(self, seed: int, checksums: bool) -> LeafSource:
+        if self.loose is not None and not checksums:
+            return self.loose.source.reseeded(seed)
         if self.is_jsonl:
             return JsonlSource(self.path, checksums=checksums, seed=seed)
         return WebdatasetSource(

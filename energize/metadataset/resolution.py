@@ -13,8 +13,7 @@ from typing import Any, TypeVar, cast
 
 from energize.core import limits
 from energize.core.validation import MOST_FAULTS, KeyPath, short
-from energize.data.files import absent, exists, is_folder, is_url
-from energize.data.remote import joined, path_of, tidied
+from energize.data.files import absent, absolute, exists, found_at, is_url, joined, path_of
 from energize.data.selection import OTHERS, Selection, selections
 from energize.data.source import nested
 from energize.errors import (
@@ -58,6 +57,7 @@ from energize.metadataset.nodes import (
 from energize.order.quota import Quota
 from energize.order.stages import Stage, StagePlan
 from energize.order.timeline import WEIGHTLESS
+from energize.preparation.loose import FILES, OF_SAMPLES, Told, is_loose
 from energize.task.encoder import Level
 
 DEFAULT = "default"
@@ -260,7 +260,11 @@ class _Resolver:
         if isinstance(keys, Folder):
             place = file.text.place((*path, "path"))
             aux = self._stores(file, keys, path)
-            node = self.follow(file.file.parent / keys.path, keys, outer, place, aux)
+            base = file.file.parent
+            if keys.image_folder is not None:
+                images = {"image_folder": str(joined(base, keys.image_folder))}
+                keys = keys.model_copy(update=images)
+            node = self.follow(base / keys.path, keys, outer, place, aux)
         elif isinstance(keys, Join):
             node = self._joined(file, keys, path, outer)
         else:
@@ -324,7 +328,7 @@ class _Resolver:
             }
             given = entry.model_copy(update=configs)
             leaf = self.follow(joined(file.file.parent, entry.path), given, around, at)
-            if isinstance(leaf, Leaf) and not leaf.is_jsonl:
+            if isinstance(leaf, Leaf) and not (leaf.is_jsonl or is_loose(leaf.path)):
                 named = name if isinstance(name, str) else None
                 parts.append(JoinedPart(leaf, entry.nonmatch, named))
             elif leaf is not None:
@@ -352,22 +356,24 @@ class _Resolver:
             included = f"with all files that it includes, {limits.over('YAML_VALUES')}"
             raise MetadatasetError(f"{place}: {included}")
         inner = outer.inside(entry)
-        there = exists(path)  # Path.exists raises in folders that may not be entered
+        there = found_at(path)  # Path.exists raises in folders that may not be entered
         if not there and (self._existing or path.suffix in _SUFFIXES):
             return self.fault(place, _not_found(path, entry.path), not_found=True)
-        folder = not there or is_folder(path)
+        folder = there != "file"
         if not folder:
             strange = [key for key in ("dataset_config", "split_config") if getattr(entry, key)]
-            strange += ["aux"] if path.suffix != JSONL and getattr(entry, "aux", None) else []
+            if path.suffix not in FILES:
+                strange += [key for key in ("aux", *OF_SAMPLES) if getattr(entry, key, None)]
             if strange:
                 told = f"{strange[0]} is for prepared folders, and {short(entry.path)} is none"
                 return self.fault(place, f"{told}; remove it")
-        if folder or path.suffix == JSONL:
+        if folder or path.suffix in FILES:
             self.weighs |= inner.leaf.sample_weight is not None
-            return replace(inner.leaf, path=_tidied(path), place=place, aux=aux or {})
+            said = Told(**{name: getattr(entry, name, None) for name in OF_SAMPLES})
+            return replace(inner.leaf, path=_tidied(path), place=place, aux=aux or {}, told=said)
         if path.suffix not in _SUFFIXES:
             hint = f"; {STAGE_FILE}" if path.suffix == ".toml" else in_place_of(path)
-            text = "expected a prepared folder, a .jsonl file or a metadataset .yaml"
+            text = "expected a folder of samples, a .jsonl file or a metadataset .yaml"
             return self.fault(place, f"{text}; got {short(entry.path)}{hint}")
         self._check_relative(entry, place)
         key = path.resolve()
@@ -610,7 +616,7 @@ def resolved_store(ref: str, base: Path, *, existing: bool = True) -> str:
     kinds = f"a store is a prepared folder, a .jsonl file or {FILESYSTEM}FOLDER, on mounted disks"
     if "\0" in ref or name.startswith((FILESYSTEM, "filesystem+")):
         raise ConfigError(f"{short(ref)} is of an unknown kind; {kinds}")
-    path = tidied(joined(base, name))
+    path = path_of(absolute(joined(base, name)))
     if existing and not exists(path):  # Path.exists raises for some names
         raise DatasetNotFoundError(f"{short(ref)} {absent(path)}, looked for {path}")
     if path.is_file() and (plain or path.suffix != JSONL):
@@ -622,13 +628,14 @@ def _tidied(path: Path) -> Path:
     """Return the absolute path without `..` where that is the same folder; links keep their
     names.
     """
-    tidy = tidied(path)
-    same = ".." not in path.parts or (tidy.exists() and tidy.samefile(path))
-    return tidy if same else path.absolute()
+    if ".." not in path.parts:
+        return path.absolute()
+    tidy = Path(os.path.abspath(path))
+    return tidy if tidy.exists() and tidy.samefile(path) else path.absolute()
 
 
 def _not_found(path: Path, given: str) -> str:
-    text = f"{short(given)} {absent(path)}, looked for {tidied(path)}"
+    text = f"{short(given)} {absent(path)}, looked for {absolute(path)}"
     if given.startswith("~"):
         return f"{text}; ~ is not expanded, write ${{HOME}}{given[1:]}"
     if "$" in given:

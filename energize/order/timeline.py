@@ -483,8 +483,8 @@ class WeightedScheme(ABC):
         """Return the slots given to each source among the first `n`: int64, sums to `n`, monotone
         in `n`.
         """
-        slots = whole_number(n, 0)
-        if slots is None or slots > _FARTHEST:
+        slots = n if type(n) is int else whole_number(n)
+        if slots is None or not 0 <= slots <= _FARTHEST:
             raise ConfigError(f"counts(n): n is a number of slots, from 0 to 2**62; got {n!r}")
         self._reach(slots)
         at = int(np.searchsorted(self._starts, max(slots - 1, 0), side="right"))

@@ -34,13 +34,12 @@ from energize.core.columns import Column
 from energize.core.description import described
 from energize.data import columns as on_disk
 from energize.data.columns import MOST_WORDS, ColumnIndex, StoredColumn
-from energize.data.files import os_errors_as
+from energize.data.files import os_errors_as, path_of
 from energize.data.nv_meta import read_info
-from energize.data.remote import path_of
 from energize.data.writing import NewFiles, writing
 from energize.errors import ConfigError, DataError, DatasetError, PrepareError, nearest
-from energize.preparation.scan import RawSample, Shard
-from energize.preparation.tasks import Job, Piece, all_in_turn, joined, unchanged
+from energize.preparation.scan import RawSample, ScannedShard, Shard
+from energize.preparation.tasks import Job, Piece, all_in_turn, column_of, unchanged
 from energize.preparation.workers import Progress
 from energize.preparation.write import commit, staging
 from energize.task.load import USUAL_IMAGES, PartAccess, parse_field
@@ -119,8 +118,8 @@ def prepare_columns(
     if task is not None:
         return ColumnsReport(root, sum(shard.count for shard in job.of_task()), {})
     with staging(root, root / on_disk.COLUMNS_FOLDER, *job.folders) as files:
-        pieces, kept = partial(job.pieces, job.of_all(files)), kept_columns(root)
-        made, notes = wanted.stage(files, root, pieces, counts, on_disk.folder_version(root), kept)
+        found, kept = job.of_all(files), kept_columns(root)
+        made, notes = wanted.stage(files, root, found, counts, on_disk.folder_version(root), kept)
         commit(files, root / next(iter(counts)))
     remove_unused(root)
     return ColumnsReport(root, sum(counts.values()), made, tuple(notes))
@@ -183,7 +182,7 @@ class Columns:
         self,
         files: NewFiles,
         root: Path,
-        pieces: Callable[[str], list[Piece]],
+        shards: Sequence[ScannedShard],
         counts: dict[str, int],
         version: str | None,
         kept: Mapping[str, StoredColumn],
@@ -196,7 +195,7 @@ class Columns:
         notes: list[str] = []
         stored = dict(kept)
         for name, how in self.how.items():
-            column = made[name] = self._whole(joined(name, pieces(name)), name, notes)
+            column = made[name] = self._whole(column_of(shards, name), name, notes)
             file = on_disk.values_file(name, column.values, column.categories)
             kind, words = str(column.values.dtype), column.categories
             found = {"file": file, "dtype": kind, "measured": how, "categories": words}

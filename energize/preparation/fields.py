@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping
 from contextlib import suppress
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 from energize.core.samples import METADATA, SAMPLE_TYPES, CrudeSample, required_fields, type_fields
 from energize.data.nv_meta import CRUDE, DatasetConfig
@@ -22,6 +23,7 @@ _MODULE = "megatron.energon"
 _COMPARED = 100
 """How many samples are looked into for the keys of a field map."""
 _USUAL: Mapping[str, tuple[str, ...]] = {
+    "ConversationSample": (),
     "MultiChoiceVQASample": ("choices",),
     "VQASample": ("answers",),
     "CaptioningSample": (),
@@ -146,13 +148,15 @@ def choose_config(
                 f"nothing says which part holds the {name!r} of a {sample_type}; give a field map "
                 f"(--field-map). {found}{keys}"
             )
-    return DatasetConfig(_MODULE, sample_type, chosen)
+    module = "energize" if sample_type == "ConversationSample" else _MODULE
+    return DatasetConfig(module, sample_type, chosen)
 
 
-def propose_field_map(sample_type: str, look: FirstLook) -> dict[str, str]:
+def propose_field_map(sample_type: str | type[Any], look: Any) -> dict[str, str]:
     """Return for each field the parts that usually hold it, as far as there are any."""
     proposed: dict[str, str] = {}
-    usual = {} if sample_type == CRUDE else default_field_map(SAMPLE_TYPES[sample_type])
+    kind = SAMPLE_TYPES[sample_type] if isinstance(sample_type, str) else sample_type
+    usual = {} if kind is CrudeSample else default_field_map(kind)
     for name, source in usual.items():
         accesses = parse_field(source)
         plain = [each.part for each in accesses if not each.keys and each.part in look.parts]
@@ -162,11 +166,14 @@ def propose_field_map(sample_type: str, look: FirstLook) -> dict[str, str]:
     return proposed
 
 
-def propose_sample_type(look: FirstLook) -> str:
-    """Return the first of the usual sample types for whose fields there is something."""
+def propose_sample_type(look: Any, given: Collection[str] = ()) -> str:
+    """Return the first of the usual sample types that has the fields `given`, and for whose others
+    there is something.
+    """
     for name, telling in _USUAL.items():
-        wanted = {field for field, needed in sample_fields(name).items() if needed} | set(telling)
-        if wanted <= propose_field_map(name, look).keys():
+        fields = sample_fields(name)
+        wanted = {field for field, needed in fields.items() if needed} | set(telling)
+        if set(given) <= fields.keys() and wanted <= {*propose_field_map(name, look), *given}:
             return name
     return CRUDE
 

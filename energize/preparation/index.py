@@ -26,9 +26,8 @@ from energize.core.columns import Column
 from energize.core.trace import Failed
 from energize.data import nv_meta
 from energize.data.columns import COLUMNS_FOLDER, COLUMNS_NAME, folder_version
-from energize.data.files import os_errors_as, read_file
+from energize.data.files import os_errors_as, path_of, read_file
 from energize.data.jsonl import jsonl_checksums_path, jsonl_index_path
-from energize.data.remote import path_of
 from energize.data.rows import parsed_row
 from energize.data.tar import END_MARK, index_path
 from energize.data.writing import NewFiles, remove_left, taken_back_when_stopped
@@ -197,8 +196,8 @@ def prepare(
             files.write(meta / nv_meta.UUID_NAME, version.encode())
         report = _report(root, found)
         same = bool(known) and all(shard.found["same"] for shard in found)
-        pieces, kept = partial(job.pieces, found), kept_columns(root) if same else {}
-        made, more = wanted.stage(files, root, pieces, report.shard_counts, version, kept)
+        kept = kept_columns(root) if same else {}
+        made, more = wanted.stage(files, root, found, report.shard_counts, version, kept)
         report = replace(report, columns=made, notes=(*notes, *_end_notes(found), *more))
         stage_records(root, files, found)
         if not known:

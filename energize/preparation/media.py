@@ -13,7 +13,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import BinaryIO
 
-from energize.data.files import os_errors_as
+from energize.data.files import files_at, os_errors_as
 from energize.data.media import MediaFilterConfig, serialize_media_metadata
 from energize.data.nv_meta import META_FOLDER, SQLITE_NAME, is_prepared, read_info
 from energize.data.stores import SystemFileStore, store_path
@@ -113,7 +113,7 @@ def prepare_media(
             if tmp_path is not None:
                 built = Path(ends.enter_context(TemporaryDirectory(dir=tmp_path)), final.name)
             if final.exists():
-                shutil.copyfile(final, built)
+                shutil.copyfile(files_at(final).local(str(final)), built)
         with new_database(files, final, _TABLES, place=built) as database:
             filters = "INSERT OR IGNORE INTO media_filters (strategy, patterns) VALUES (?, ?)"
             database.execute(filters, (by.strategy.value, ",".join(by.patterns)))

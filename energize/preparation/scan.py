@@ -292,7 +292,7 @@ def find_shards(
     notes: list[str] = []
     wrong: dict[str, str] = {}
     names = []
-    for name in _files(path, notes, wrong):
+    for name in files_below(path, notes, wrong):
         shard = _SHARDS.search(name) is not None
         # A link without an extension may have led to a folder.
         if shard or ("." not in PurePosixPath(name).name and os.path.islink(path / name)):
@@ -334,7 +334,7 @@ def _named(path: Path, patterns: Sequence[str]) -> list[str]:
     return names
 
 
-def _files(root: Path, notes: list[str], wrong: dict[str, str]) -> Iterator[str]:
+def files_below(root: Path, notes: list[str], wrong: dict[str, str]) -> Iterator[str]:
     """Yield the names of all files below a folder, hidden ones left out."""
 
     def cannot(reason: OSError) -> None:

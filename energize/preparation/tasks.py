@@ -4,40 +4,38 @@ Tasks may run at once, on any number of machines that see the folder, and know n
 other. Each reads its share of the shards, neighbours in their order, and leaves a marker, which is
 there when all else is that the task wrote:
 
-    .nv-meta/tasks/prepare-64/00017.sqlite       what task 17 of 64 found
+    .nv-meta/tasks/prepare-64/00017.jsonl        what task 17 of 64 found
 
-It is a database: `samples` and `sample_parts` have the rows of its shards for `index.sqlite`, and
-`results` has all else by name, with what it was made of: options, shards and their stamps. A merge
-makes of all markers what one process makes that reads all shards, and takes none that was made of
-anything else.
+Its first line is what it was made of: options, shards and their stamps. Then comes a line for each
+shard, with its rows for `index.sqlite`, and an end. A merge makes of all markers what one process
+makes that reads all shards, and takes none that was made of anything else.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import sqlite3
 import sys
 import zlib
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager, nullcontext, suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
-from functools import wraps
+from functools import partial, wraps
 from itertools import chain, groupby, islice
 from pathlib import Path
-from typing import Any, NamedTuple, ParamSpec, TypeVar
+from typing import Any, BinaryIO, NamedTuple, ParamSpec, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from energize.core.checks import checked_whole
-from energize.data.files import exists, files_at
+from energize.data.files import exists, path_of
 from energize.data.nv_meta import META_FOLDER, ShardRecord, read_info, read_records
-from energize.data.remote import path_of
-from energize.data.stores import connected
 from energize.data.tar import checksums_path
-from energize.data.writing import NewFiles
-from energize.errors import ConfigError, DatasetError, PrepareError, ShardError, some
+from energize.data.writing import NewFiles, writing
+from energize.errors import ConfigError, PrepareError, ShardError, some
 from energize.preparation.scan import ScannedShard, Shard, check_unique, scan_shards
 from energize.preparation.write import INDEXES, TABLES, commit, new_database, staging
 
@@ -45,10 +43,8 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 TASKS_FOLDER = f"{META_FOLDER}/tasks"
-_FORMAT = 2
-_ROWS = ("samples", "sample_parts")
-_RESULTS = f"{TABLES}CREATE TABLE results (name TEXT, data TEXT);"
-_LARGEST = 10**9
+_FORMAT = 3
+_END = b"end\n"
 
 
 class Piece(NamedTuple):
@@ -64,8 +60,9 @@ class Piece(NamedTuple):
     first: dict[bool, str]
 
 
-def joined(name: str, pieces: Sequence[Piece]) -> Piece:
-    """Return the pieces of a column as one; raise `PrepareError` for both numbers and words."""
+def column_of(shards: Sequence[ScannedShard], name: str) -> Piece:
+    """Return a column of shards; raise `PrepareError` for both numbers and words."""
+    pieces = [shard.found["columns"][name] for shard in shards]
     known = [piece for piece in pieces if piece.first]
     first = {kind: told for piece in known for kind, told in piece.first.items()}
     if len(first) > 1:
@@ -121,13 +118,15 @@ class Job:
         """Return what this task finds, or found before, in its shards."""
         task = self.task or 0
         if self.is_done:
-            return self._read([task])
-        said, marker = self._made_of(task), self._marker(task)
+            return [*self._marked(task)]
+        marker = self._marker(task)
         with staging(self.root, *folders, *self.folders, shared=True) as files:
-            with new_database(files, marker, _RESULTS) as database:
-                shards = self._scan(files, self._names(task), database)
-                rows = (("made of", said), *self._results(shards))
-                database.executemany("INSERT INTO results VALUES (?, ?)", rows)
+            with writing(marker, PrepareError), files.create(marker) as stream:
+                stream.write(f"{self._made_of(task)}\n".encode())
+                shards = self._scan(files, self._names(task), partial(_mark, stream))
+                for name in self.options.get("columns", ()):
+                    column_of(shards, name)  # what all of them could not be is told of now
+                stream.write(_END)
             files.put_last(marker)
             commit(files, self.root / self.names[0])
         return shards
@@ -141,11 +140,18 @@ class Job:
         """
         filling = new_database(files, index, TABLES, indexes=INDEXES) if index else nullcontext()
         with filling as database:
+            keep = partial(add_rows, database)
             if not self.merge:
-                return self._scan(files, self.names, database)
-            return self._merged(database)
+                return self._scan(files, self.names, keep)
+            self._check_ended()
+            shards = list[ScannedShard]()
+            for shard in chain.from_iterable(map(self._marked, range(self.tasks or 1))):
+                keep(shard)
+                shards.append(shard)
+            check_unique(self.root, shards if self.unique else ())
+            return shards
 
-    def _merged(self, database: sqlite3.Connection | None) -> list[ScannedShard]:
+    def _check_ended(self) -> None:
         tasks = range(self.tasks or 1)
         said, now = [*map(self._said, tasks)], [*map(self._made_of, tasks)]
         others = ""
@@ -154,22 +160,9 @@ class Job:
             changed = [name for name in wanted | was if wanted.get(name) != was.get(name)]
             others = f"; task {task} was run with others than now: {some(changed)}"
         check_ended(self.root, [said[task] == now[task] for task in tasks], others)
-        shards = self._read(tasks, database)
-        check_unique(self.root, shards if self.unique else ())
-        return shards
-
-    def pieces(self, shards: Sequence[ScannedShard], name: str) -> list[Piece]:
-        """Return a column of all shards."""
-        if not self.merge:
-            return [shard.found["columns"][name] for shard in shards]
-        found: list[Piece] = []
-        for task in range(self.tasks or 1):
-            with self._opened(task) as marker:
-                found += map(_unpacked, _stored(marker, f"column {name}"))
-        return found
 
     def _scan(
-        self, files: NewFiles, names: Sequence[str], database: sqlite3.Connection | None
+        self, files: NewFiles, names: Sequence[str], keep: Callable[[ScannedShard], None]
     ) -> list[ScannedShard]:
         def kept(shard: ScannedShard) -> ScannedShard:
             self.keep(shard, files)
@@ -177,7 +170,7 @@ class Job:
                 data = shard.found.pop("checksums")
                 files.write(path_of(checksums_path(str(self.root / shard.name))), data)
                 shard.record = shard.record._replace(checksums_crc32=zlib.crc32(data))
-            add_rows(database, shard.found.pop("rows", {}))
+            keep(shard)
             shard.index = b""
             return shard
 
@@ -186,76 +179,69 @@ class Job:
         return shards
 
     def _marker(self, task: int) -> Path:
-        return self.folders[-1] / f"{task:05d}.sqlite"
+        return self.folders[-1] / f"{task:05d}.jsonl"
 
     def _names(self, task: int) -> Sequence[str]:
         return self.names[share(len(self.names), self.tasks, task)]
 
     def _made_of(self, task: int) -> str:
         """Return what decides what a task finds."""
-        files = files_at(self.root)
-        stamps = {name: files.stamp(str(self.root / name)) for name in self._names(task)}
+        found = {name: (self.root / name).stat() for name in self._names(task)}
+        stamps = {name: f"{stat.st_size} {stat.st_mtime_ns}" for name, stat in found.items()}
         return json.dumps({"format": _FORMAT, **self.options, **stamps})
 
     def _said(self, task: int) -> str | None:
         """Return what a marker says that it was made of; None if there is none that is whole."""
-        if exists(self._marker(task)):
-            with suppress(PrepareError), self._opened(task) as marker:
-                [said] = _stored(marker, "made of")
-                return said
+        if exists(marker := self._marker(task)):
+            with suppress(OSError, ValueError), marker.open("rb") as lines:
+                said = lines.readline().decode().strip()
+                lines.seek(-len(_END), os.SEEK_END)
+                return said if json.loads(said) and lines.read() == _END else None
         return None
 
-    def _results(self, shards: Sequence[ScannedShard]) -> Iterator[tuple[str, str]]:
-        for s in shards:
-            hashes = s.hashes.tobytes().hex()
-            yield "shards", json.dumps([s.name, s.count, s.parts, s.record, s.trailing, hashes])
-        for name in self.options.get("columns", ()):
-            pieces = [shard.found["columns"][name] for shard in shards]
-            joined(name, pieces)  # what all of them could not be is told of now
-            for values, absent, why, first in pieces:
-                told = values.tolist(), absent.tolist(), why, [*first.items()]
-                yield f"column {name}", json.dumps(told)
-
-    def _read(
-        self, tasks: Sequence[int], database: sqlite3.Connection | None = None
-    ) -> list[ScannedShard]:
-        """Return the shards of markers; their rows come into the database."""
-        shards: list[ScannedShard] = []
-        for shard in chain.from_iterable(map(self._marked, tasks)):
-            add_rows(database, shard.found.pop("rows"))
-            shards.append(shard)
-        return shards
-
     def _marked(self, task: int) -> Iterator[ScannedShard]:
-        """Yield each shard of a marker, with its rows."""
-        with self._opened(task) as marker:
-            cursors = {each: marker.execute(f"SELECT * FROM {each}") for each in _ROWS}  # noqa: S608
-            for told in map(json.loads, _stored(marker, "shards")):
-                name, count, parts, record, trailing, hashes = told
-                sizes = zip(_ROWS, (count, sum(parts.values())), strict=True)
-                rows = {each: [*islice(cursors[each], size)] for each, size in sizes}
-                known = np.frombuffer(bytes.fromhex(hashes), np.uint64), ShardRecord(*record)
-                made = Counter(parts), *known, trailing, {"rows": rows}
-                yield ScannedShard(name, count, b"", *made)
-
-    @contextmanager
-    def _opened(self, task: int) -> Iterator[sqlite3.Connection]:
+        """Yield each shard of a marker."""
         marker = self._marker(task)
         try:
-            with closing(connected(str(marker))) as database:
-                database.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _LARGEST)
-                yield database
-        except (sqlite3.Error, DatasetError, ValueError, TypeError) as reason:
+            with marker.open("rb") as lines:
+                for line in islice(lines, 1, None):
+                    if line != _END:
+                        yield _marked(line)
+        except (ValueError, TypeError, LookupError, AttributeError) as reason:
             raise PrepareError(
                 f"{marker} is damaged: {reason}. Remove it, and run task {task} again"
             ) from reason
 
 
-def add_rows(database: sqlite3.Connection | None, rows: Mapping[str, Iterable[Any]]) -> None:
-    """Add rows to tables; keys that occur twice are reported when all have been seen."""
-    for table, added in rows.items():
+def _mark(stream: BinaryIO, shard: ScannedShard) -> None:
+    """Write the line of a shard, of which the rows are forgotten."""
+    found = shard.found | {"columns": {}}
+    for name, (values, absent, why, first) in shard.found.get("columns", {}).items():
+        found["columns"][name] = values.tolist(), absent.tolist(), why, [*first.items()]
+    hashes = shard.hashes.tobytes().hex()
+    told = shard.name, shard.count, shard.parts, hashes, shard.record, shard.trailing, found
+    stream.write(f"{json.dumps(told)}\n".encode())
+    shard.found.pop("rows", None)
+
+
+def _marked(line: bytes) -> ScannedShard:
+    name, count, parts, hashes, record, trailing, found = json.loads(line)
+    for column, (values, absent, why, told) in found["columns"].items():
+        first = dict(told)
+        kept = np.array([*map(sys.intern, values)], object) if True in first else np.array(values)
+        found["columns"][column] = Piece(kept, np.array(absent, bool), why, first)
+    keys = np.frombuffer(bytes.fromhex(hashes), np.uint64)
+    known = keys, ShardRecord(*record), trailing, found
+    return ScannedShard(name, count, b"", Counter(parts), *known)
+
+
+def add_rows(database: sqlite3.Connection | None, shard: ScannedShard) -> None:
+    """Add the rows of a shard to tables; keys that occur twice are reported when all have been
+    seen.
+    """
+    for table, rows in shard.found.pop("rows", {}).items():
         if database is not None:
-            database.executemany(f"INSERT OR IGNORE INTO {table} VALUES (?,?,?,?,?)", added)  # noqa: S608
+            database.executemany(f"INSERT OR IGNORE INTO {table} VALUES (?,?,?,?,?)", rows)  # noqa: S608
 
 
 def known_shards(root: Path) -> dict[str, int]:
@@ -278,18 +264,6 @@ def unchanged(root: Path) -> Callable[[ScannedShard, NewFiles], None]:
             raise ShardError(f"{difference}; {again} {root}")
 
     return check
-
-
-def _stored(marker: sqlite3.Connection, name: str) -> list[str]:
-    """Return the results of that name, in the order of the shards."""
-    return [data for (data,) in marker.execute("SELECT data FROM results WHERE name = ?", (name,))]
-
-
-def _unpacked(text: str) -> Piece:
-    values, absent, why, told = json.loads(text)
-    first = dict(told)
-    found = np.array([*map(sys.intern, values)], object) if True in first else np.array(values)
-    return Piece(found, np.array(absent, bool), why, first)
 
 
 def share(size: int, tasks: int | None, task: int | None) -> slice:

@@ -15,9 +15,8 @@ import numpy.typing as npt
 
 from energize.data import nv_meta
 from energize.data.columns import StoredColumn, column_command, read_columns, read_values
-from energize.data.files import exists, os_errors_as, read_file
+from energize.data.files import exists, os_errors_as, path_of, read_file
 from energize.data.jsonl import jsonl_checksums_path, jsonl_index_path
-from energize.data.remote import path_of
 from energize.data.tar import BLOCK, CHECKSUM, ENTRY, checksums_path, index_path
 from energize.data.writing import NewFiles
 from energize.errors import ConfigError, DatasetError, PrepareError, ShardError

@@ -22,8 +22,7 @@ from PIL import Image
 
 from energize.core.checks import checked_whole
 from energize.core.lazy import webdataset
-from energize.data.files import is_url
-from energize.data.remote import path_of
+from energize.data.files import is_url, path_of
 from energize.data.tar import checksums_path, index_path
 from energize.data.writing import NewFiles, remove_left, taken_back_when_stopped, writing
 from energize.errors import ConfigError, PrepareError, some

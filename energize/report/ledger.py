@@ -101,10 +101,6 @@ class Book:
         if before is not None and self.names == names:
             self.counter.go_on(before)
 
-    def forget(self) -> None:
-        """Counting begins anew, where reading next begins."""
-        self._counter = self.since = None
-
     def report(
         self,
         stand: Stand,

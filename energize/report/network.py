@@ -5,9 +5,10 @@ positions, as far ahead of the trainer as workers may be, and ask for the ranges
 come, of which sources say where they lie. What the node cache has is left out, and neighbours are
 merged, as when they are fetched. The model of the network: a request takes the latency, and then
 its bytes go over the link of the node, one request after another. A process has `IN_FLIGHT`
-requests in flight. At random some fail, and are sent again after the pause of fetching. What waits
-for an index, or for a first look at what a file is, takes a latency more for each. Readers take no
-time of their own, and a step begins when all ranks of the node have their batch.
+requests in flight. At random some fail, and are sent again after the pause of fetching. Of a file
+that a reader has not seen yet, it knows at its next turn where samples lie; those of its first
+batch it reads file by file, as they lie. Readers take no time of their own, but that a worker's
+process that fetches has to start, and a step begins when all ranks of the node have their batch.
 
 One node is played: others read as much. Of a long run two stretches are: the first one, before
 which the cache is empty, and one in its middle, by which all is scaled. For that one it is drawn at
@@ -24,7 +25,7 @@ from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache, partial
 from heapq import heappop, heappush, heapreplace
-from itertools import chain, product
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -60,6 +61,9 @@ _SAMPLES, _OF_PROCESS = 20_000, 4 * AHEAD
 
 _PROCESSES = 256
 
+# Seconds in which the process that fetches for a worker starts.
+_START = 0.3
+
 # The part of a step that is no waiting.
 _IDLE = 0.01
 
@@ -75,8 +79,8 @@ _LIMITS = {
 Network = Mapping[str, float]
 Span = tuple[int, int]
 
-# The turn of its process by which a request is due, its bytes, and how many latencies it waits.
-Asked = tuple[int, int, int]
+# When it is asked, the turn of its process by which it is due, bytes, and latencies that it waits.
+Request = tuple[float, int, int, int]
 
 
 @raised_as("--network")
@@ -251,12 +255,13 @@ class _Node:
         self._known, self._network, self._fresh = known, network, fresh
         self._filled, self._drawn = network["filled"], random.Random(0)  # noqa: S311
         self._seen, self._held = set[tuple[int, str]](), defaultdict[str, list[int]](list)
-        self._owed, self.total = Counter[int](), Counter[str]()
+        self._owed, self.total, self._turn = Counter[int](), Counter[str](), 0
         ranks, width = int(network["ranks"]), max(1, int(network["workers"]))
         places = product(range(int(network["node"])), range(width))
         self._lanes = [np.array(span[rank + ranks * n :: ranks * width]) for rank, n in places]
-        self._now = [0.0] * len(self._lanes)
-        self._queues = [deque[tuple[float, Asked]]() for _ in self._lanes]
+        self._now = [_START if network["workers"] else 0.0] * len(self._lanes)
+        self._queues = [deque[Request]() for _ in self._lanes]
+        self._unknown = defaultdict[int, list[tuple[float, str, dict[Span, int], float]]](list)
         ahead = partial(Ahead, known.dataset, samples=int(network["ahead"]))
         looks = [ahead(partial(self._told, lane)) for lane in range(len(self._lanes))]
         flights = [[0.0] * int(network["most"]) for _ in self._lanes]
@@ -267,6 +272,7 @@ class _Node:
             return max(self._queues[lane][0][0], flights[lane][0]), lane
 
         for turn in range(len(self._lanes[0])):
+            self._turn = turn
             lanes = [lane for lane, own in enumerate(self._lanes) if turn < len(own)]
             for lane in lanes:
                 taken = (turn - READY) * width + lane % width
@@ -276,7 +282,7 @@ class _Node:
             coming = sorted(next_of(lane) for lane, queue in enumerate(self._queues) if queue)
             while self._owed[turn]:
                 now, lane = heappop(coming)
-                _, (due, size, late) = self._queues[lane].popleft()
+                _, due, size, late = self._queues[lane].popleft()
                 link = max(link, now + network["latency"]) + size / network["bandwidth"]
                 done, pause = link + late * network["latency"], 0.2
                 while self._drawn.random() * 100 < network["errors"]:
@@ -303,10 +309,14 @@ class _Node:
 
     def _told(self, lane: int, at: Int64Array) -> int:
         """Ask for the samples of positions; return of how many bytes it is known where they lie."""
-        (refs, known), of_bytes = (Trace(self._known.dataset, at).refs(), self._known), 0
+        unknown, of_bytes = self._unknown.pop(lane, []), 0
+        self._now[lane] = max(self._now[lane], *(ready for ready, *_ in unknown), 0)
+        for _, path, spans, part in unknown:
+            of_bytes += self._ask(lane, path, spans, part)
+        refs, known = Trace(self._known.dataset, at).refs(), self._known
         turns = np.searchsorted(self._lanes[lane], at)[refs.item]
         columns = (each.tolist() for each in (turns, refs.source, refs.index))
-        wanted, asked = defaultdict[tuple[int, str], dict[Span, int]](dict), list[Asked]()
+        wanted, late = defaultdict[tuple[int, str], dict[Span, int]](dict), 1
         for turn, source, index in zip(*columns, strict=True):
             ranges = known.ranges(source, index)
             known.unknown |= set() if ranges else {source}
@@ -314,23 +324,30 @@ class _Node:
                 wanted[source, path].setdefault(span, turn)
         for (source, path), spans in wanted.items():
             sample, index, file = self._fresh[source] if self._fresh else (1.0, 1.0, 1.0)
-            late, due, opened = 0, min(spans.values()), (lane, path) in self._seen
+            opened = (lane, path) in self._seen or self._drawn.random() >= file
             self._seen.add((lane, path))
-            of_bytes += opened and sum(stop - start for start, stop in spans)
-            if not opened and self._drawn.random() < file:
-                heads = [(each, dict.fromkeys(own, due)) for each, own in known.before[path]]
-                more = [self._asked(head, own, index, 1) for head, own in heads]
-                asked += chain([(due, 0, 0)] * len(heads), *more)
-                self.total["looks"] += len(heads)
-                late = 1 + any(more)
-            asked += self._asked(path, spans, sample, late)
-        self._queues[lane].extend((self._now[lane], each) for each in sorted(asked))
-        self._owed.update(due for due, _, _ in asked)
+            if opened:
+                of_bytes += self._ask(lane, path, spans, sample)
+                continue
+            # At the next turn it is known where samples lie; those of this one are waited for.
+            now = {span: turn for span, turn in spans.items() if turn == self._turn}
+            late, due = late + bool(now), self._turn + (not now)
+            for head, own in known.before[path]:
+                self._send(lane, due, 0, 0)
+                self._ask(lane, head, dict.fromkeys(own, due), index, 1)
+                self.total["looks"] += 1
+            self._ask(lane, path, now, sample, late)
+            ready = self._now[lane] + 2 * self._network["latency"]
+            self._unknown[lane].append((ready, path, dict(spans.items() - now.items()), sample))
         self.total["samples"] += len(refs)
         return of_bytes
 
-    def _asked(self, path: str, spans: dict[Span, int], fresh: float, late: int) -> list[Asked]:
-        """Return the requests for ranges of a file, each of which is due by some turn."""
+    def _ask(
+        self, lane: int, path: str, spans: dict[Span, int], fresh: float, late: int = 0
+    ) -> int:
+        """Ask for ranges of a file, each of which is due by some turn, after some latencies; return
+        how many bytes they have.
+        """
         missing, held = list[Span](), self._held[path]
         for first, last in sorted(spans):
             there = _holds(held, first, last) or self._drawn.random() >= fresh
@@ -342,14 +359,17 @@ class _Node:
                 _hold(held, first, last)
             else:
                 missing.append((first, last))
-        asked = list[Asked]()
         for begin, end in merged(missing, self._known.size(path)):
             due = min(spans[span] for span in missing if span[0] < end and begin < span[1])
-            asked.append((due, end - begin, late))
+            self._send(lane, due, end - begin, late)
+            self.total["requests"] += 1
             self.total["fetched_bytes"] += end - begin
             _hold(held, begin, end)
-        self.total["requests"] += len(asked)
-        return asked
+        return sum(last - first for first, last in spans)
+
+    def _send(self, lane: int, due: int, size: int, late: int) -> None:
+        self._queues[lane].append((self._now[lane], due, size, late))
+        self._owed[due] += 1
 
 
 def _at(positions: Int64Array, turns: Int64Array) -> Int64Array:

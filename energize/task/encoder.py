@@ -395,7 +395,7 @@ class DefaultTaskEncoder(TaskEncoder[T_sample, T_encoded_sample, T_raw_batch, T_
         if decoder is not _OF_CLASS:
             self.decoder = decoder
         given = {"encoded_sample_type": encoded_sample_type, "raw_batch_type": raw_batch_type}
-        for name, kind in (given | {"batch_type": batch_type}).items():
+        for name, kind in cast("Any", given | {"batch_type": batch_type}).items():
             if kind is not None and not (isinstance(kind, type) and is_record_type(kind)):
                 raise ConfigError(f"{name} is a dataclass, a NamedTuple or dict; got {kind!r}")
         self._encoded_sample_type = encoded_sample_type

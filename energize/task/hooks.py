@@ -12,7 +12,8 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field, fields
 from difflib import get_close_matches
 from functools import cached_property, lru_cache
-from itertools import chain
+from itertools import chain, repeat
+from operator import attrgetter
 from typing import Any, Literal, Self, TypeVar, cast, overload
 
 import numpy as np
@@ -427,14 +428,14 @@ class Joining:
     def join(self, values: list[Any], where: str = "") -> Any:
         """Return the values as one; raise `ConfigError` naming the field where they differ."""
         kinds = set(map(type, values))
-        if {issubclass(kind, torch.Tensor) for kind in kinds} <= {True}:
+        if all(map(isinstance, values, repeat(torch.Tensor))):
             try:
                 return self.tensors(values)
             except ConfigError as error:
                 raise ConfigError(f"field {where}: {error}" if where else str(error)) from None
-        if self.lists is not None and {issubclass(kind, list) for kind in kinds} == {True}:
+        if self.lists is not None and all(map(isinstance, values, repeat(list))):
             return self.lists(values)
-        records = {kind for kind in kinds if is_record_type(kind)}
+        records = any(map(is_record_type, kinds))
         if records and len(kinds) == 1:
             return self._records(values, where)
         joined = torch.Tensor if self.lists is None else (torch.Tensor, list)
@@ -449,7 +450,7 @@ class Joining:
         declared = getattr(type(records[0]), "__dataclass_fields__", None)
         if declared is not None:
             names = [name for name in declared if where or name not in _OF_WEIGHTS]
-            return {name: [getattr(each, name) for each in records] for name in names}
+            return {name: list(map(attrgetter(name), records)) for name in names}
         rows = [fields_of(each) for each in records]
         if where:
             return columns_of(rows, f"field {where}")
@@ -478,7 +479,11 @@ class Joining:
         columns = self.columns(records, where)
         if not where and self.lists is not None:
             _spread(columns, records)
-        joined = {name: self.column(name, values, where) for name, values in columns.items()}
+        as_are = METADATA if self.lists is None else ()
+        joined = {
+            name: values if name in as_are else self.column(name, values, where)
+            for name, values in columns.items()
+        }
         if where:
             return rebuilt(first, joined)
         weights = self.weights(records)
@@ -510,7 +515,7 @@ def check_alike(tensors: Sequence[torch.Tensor], owner: str) -> None:
     for number, each in enumerate(tensors):
         if not isinstance(each, torch.Tensor):
             raise ConfigError(f"{owner}: entry {number} is a {type(each).__name__}, not a tensor")
-    if len({(each.ndim, each.dtype, each.device) for each in tensors}) == 1:
+    if len(set(map(attrgetter("ndim", "dtype", "device"), tensors))) == 1:
         return
     for what, values, remedy in (
         ("ranks", [each.ndim for each in tensors], "reshape them to one rank"),
@@ -644,7 +649,7 @@ def batch_pad_stack(batch: Sequence[torch.Tensor], *, pad_value: float = 0) -> t
             [ 3, -1]])
     """
     check_alike(batch, "batch_pad_stack")
-    if len({each.shape for each in batch}) == 1:
+    if len(set(map(attrgetter("shape"), batch))) == 1:
         return _stacked(batch)
     if batch[0].ndim > 2:
         text = f"tensors of shapes like {[tuple(each.shape) for each in batch[:2]]} {_UNEQUAL}"

@@ -401,10 +401,13 @@ USUAL_IMAGES = ("jpg", "jpeg", "png", "webp", "bmp", "gif", "tif", "tiff", "ppm"
 _USUAL_PARTS = {
     "image": USUAL_IMAGES,
     "text": ("txt", "text"),
-    "caption": ("txt", "text"),
+    "caption": ("txt", "text", "json[text]"),
     "label": ("cls", "cls2"),
     "context": ("json[question]",),
     "video": ("mp4", "webm", "mkv", "mov", "avi"),
+    "turns": ("json[conversations]", "json[messages]"),
+    "images": ("images.*",),
+    "videos": ("videos.*",),
 }
 
 
@@ -811,13 +814,14 @@ class SampleLoader(Generic[T_sample]):
             kept = kept if callable(kept) else kept.__contains__
             raw = {name: raw[name] for name in raw if name.startswith("__") or kept(name)}
         load = self._load_all if self._crude or self.sample_loader is not None else self._load
+        blocks = limits.decoding.blocks  # what `with limits.decoding` does, for each sample
+        blocks.append(0)
         try:
-            if self.decoder is None:
-                return load(raw)
-            with limits.decoding:
-                return load(raw)
+            return load(raw)
         except DataError as reason:
             raise type(reason)(f"sample {raw['__key__']!r}: {reason}") from reason
+        finally:
+            blocks.pop()
 
     @cached_property
     def _crude(self) -> bool:
@@ -886,7 +890,8 @@ class SampleLoader(Generic[T_sample]):
                 return found if access.several else found[0]
             except DataError as reason:
                 reasons.append(str(reason))
-        if self.field_map is None and name not in required_fields(self.sample_type):
+        listed = any(access.several for access in self._accesses[name])
+        if (listed or self.field_map is None) and name not in required_fields(self.sample_type):
             return _ABSENT
         there = ", ".join(part for part in raw if not part.startswith("__"))
         reasons = reasons or [f"the sample has only the parts {there or '(none)'}"]

@@ -312,7 +312,7 @@ NAMED_ALIKE = [{"data_files": "a", "name": "x"}] * 2
 WRONG_FILES = [
     ({"type": "parket"}, ConfigError, "did you mean 'parquet'"),
     ({"data_files": "none*.jsonl"}, DatasetNotFoundError, "none"),
-    ({"tokenizer": letters, "content_field": "txt"}, EncoderError, "mean 'text'[^$]*row 0"),
+    ({"tokenizer": letters, "content_field": "txt"}, EncoderError, "mean 'text'[^$]*line 1"),
     ({"tokenizer": lambda _: {"ids": [7]}}, EncoderError, "KeyError: 'input_ids'"),
 ]
 if not find_spec("transformers"):

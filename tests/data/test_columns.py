@@ -225,7 +225,7 @@ def test_fields_that_are_no_columns_are_told(tmp_path):
     check_refusals(None, {
         "mixed": (partial(source.column, "a"), ColumnError, "rows: column 'a' has numbers, or w"),
         "lists": (partial(source.column, "b"), ColumnError, "rows: column 'b'"),
-        "no JSON": (lambda: JsonSource(broken).column("b"), ColumnError, "broken.json, row 3: not"),
+        "no JSON": (lambda: JsonSource(broken).column("b"), ColumnError, "json, line 4: not"),
     })  # fmt: skip
 
 

@@ -27,15 +27,16 @@ from energize import (
     JsonlSource,
     ParquetSource,
     WebdatasetSource,
+    get_loader,
     get_train_dataset,
     prepare,
     write_shards,
 )
 from energize.cli.main import app
 from energize.compat.streaming import Stream
-from energize.data.files import is_url
-from energize.data.remote import path_of
+from energize.data.files import is_url, path_of
 from energize.data.stores import open_store
+from energize.data.trust import trust
 from energize.preparation.index import prepare_jsonl
 from tests.support import remote_program
 from tests.support.loading import loader_of, take
@@ -73,12 +74,14 @@ def test_what_is_a_url_and_what_a_path():
     check_refusals({
         url: (partial(path_of, url), ConfigError, told)
         for url in ("s3://me:secret@b/a", "https://h/a?sig=secret", "https://h/a#b")
+    } | {
+        "one slash": (partial(path_of, Path("s3://b/a")), ConfigError, "give the text of a URL"),
     })  # fmt: skip
 
 
-def png(number: int) -> bytes:
-    data = io.BytesIO()
-    PIL.Image.fromarray(np.full((8, 8, 3), number % 251, np.uint8)).save(data, "PNG")
+def png(number: int, side: int) -> bytes:
+    data, noise = io.BytesIO(), np.random.default_rng(number).bytes(3 * side * side)
+    PIL.Image.frombytes("RGB", (side, side), noise).save(data, "PNG", compress_level=0)
     return data.getvalue()
 
 
@@ -93,18 +96,18 @@ splits:
 """
 
 
-def mix_in(bucket: Path) -> Path:
+def mix_in(bucket: Path, side: int = 8) -> Path:
     """A mix of two prepared folders, in eight shards."""
     for name, count in (("mixes/web", 150), ("more/photographs", 90)):
         samples = (
-            {"__key__": f"{name[-3:]}{i:04d}", "png": png(i), "txt": f"{name} {i}"}
+            {"__key__": f"{name[-3:]}{i:04d}", "png": png(i, side), "txt": f"{name} {i}"}
             for i in range(count)
         )
         write_shards(samples, bucket / name, samples_per_shard=30)
         options = {"sample_type": "CaptioningSample", "workers": 1, "sqlite": True}
         prepare(bucket / name, split_ratios={"train": 1}, **options)
     file = bucket / "mixes" / "mix.yaml"
-    file.write_text(MIX)
+    file.write_bytes(MIX.encode())
     return file
 
 
@@ -209,6 +212,64 @@ def test_what_is_written_to_a_store_is_what_is_written_to_the_disk(tmp_path, mon
         assert source.column("n").values.tolist() == list(range(len(source)))
 
 
+@pytest.mark.jobs
+@pytest.mark.parametrize("scheme", ["http", "msc"])
+def test_what_lists_nothing_and_what_another_library_serves(tmp_path, monkeypatch, scheme):
+    """A plain web server; a folder of another library, written there by it."""
+    here = mix_in(tmp_path / "store" / "bucket")
+    with ExitStack() as stack:
+        if scheme == "http":
+            _, url = stack.enter_context(store(tmp_path, monkeypatch))
+            there = f"{url}/bucket/mixes/mix.yaml"
+        else:
+            provider = {"type": "file", "options": {"base_path": str(tmp_path / "msc")}}
+            config = tmp_path / "msc.json"
+            config.write_text(json.dumps({"profiles": {"disk": {"storage_provider": provider}}}))
+            monkeypatch.setenv("MSC_CONFIG", str(config))
+            monkeypatch.setenv("ENERGIZE_CACHE", str(tmp_path / "cache"))
+            (tmp_path / "msc").mkdir()
+            there = str(mix_in(path_of("msc://disk/a")))
+            assert (tmp_path / "msc" / "a" / "mixes" / "web" / ".nv-meta" / "split.yaml").is_file()
+        with loader_of(get_train_dataset(here, batch_size=4)) as plain:
+            whole = keys(take(plain, 30))
+            state = plain.state_dict()
+            more = keys(take(plain, 10))
+        with loader_of(get_train_dataset(there, batch_size=4), workers=2) as loader:
+            assert keys(take(loader, 30)) == whole
+        with loader_of(get_train_dataset(there, batch_size=4)) as loader:
+            loader.load_state_dict(state)
+            assert keys(take(loader, 10)) == more
+
+
+@pytest.mark.jobs
+def test_what_commands_write_is_written_to_a_store(tmp_path, monkeypatch):
+    here = mix_in(tmp_path / "store" / "bucket")
+    with store(tmp_path, monkeypatch) as (there, _):
+        mix, out = f"{there}/mixes/mix.yaml", tmp_path / "store" / "bucket" / "out"
+        with loader_of(get_train_dataset(here, batch_size=4)) as loader:
+            take(loader, 5)
+            path_of(f"{there}/s.json").write_bytes(json.dumps(loader.state_dict()).encode())
+        of = ["--batch-size", "4"]
+        for command in (
+            ["state", "remap", f"{there}/s.json", mix, "-o", f"{there}/out/r.json", *of],
+            ["report", f"{there}/out/r.json", mix, "--plot", f"{there}/out/a.svg", *of],
+            ["simulate", mix, "--steps", "20", "--plot", f"{there}/out/b.html", *of],
+            ["schema", "-o", f"{there}/out/schema.json"],
+            ["prepare-media", f"{there}/mixes/web", "--media-metadata-by-extension"],
+        ):
+            assert app(command, standalone_mode=False) is None, command
+        assert {each.name for each in out.iterdir()} == {"r.json", "a.svg", "b.html", "schema.json"}
+        web = open_store(f"{there}/mixes/web")
+        assert web.get_media_metadata("web0003.png").width == 8
+        listed = partial(
+            get_loader, get_train_dataset(mix, batch_size=4), quarantine=f"{there}/q.jsonl"
+        )
+        check_refusals({
+            "quarantine": (listed, ConfigError, "a store has none to append lines to"),
+            "trust": (partial(trust, f"{there}/mixes"), ConfigError, "code of a store is not run"),
+        })  # fmt: skip
+
+
 def run(tmp_path, mix, kind, world, workers, steps, job, saved="") -> list[list[str]]:
     """The batches of all ranks of a job, in the order of the stream."""
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
@@ -238,7 +299,7 @@ def test_a_bad_network_changes_nothing_of_a_run(tmp_path, monkeypatch, kind, wor
     """5 % errors, 2 % cut bodies, 5 % slow answers, a server that is killed and started again; two
     ranks of two workers under DDP, that go on from a state of the disk, and the disk from theirs.
     """
-    here = mix_in(tmp_path / "store" / "bucket")
+    here = mix_in(tmp_path / "store" / "bucket", side=200)  # of 120 KB: many requests
     dataset, lanes = (
         remote_program.dataset_of(str(here), kind),
         {} if kind == "indexed" else {"lanes": 6},

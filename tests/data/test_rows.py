@@ -60,6 +60,6 @@ def test_lines_without_rows_are_left_out_and_bad_ones_are_substituted(tmp_path, 
     found = [row["a"] for row in source]
     assert [found[0], found[1], found[4]] == [0, 1, 4]
     assert set(found) == {0, 1, 4}
-    assert "row 2: DataError: not JSON" in caplog.text
-    assert "row 3: DataError: a row is a JSON object" in caplog.text
+    assert "line 5: DataError: not JSON" in caplog.text
+    assert "line 6: DataError: a row is a JSON object" in caplog.text
     assert found == [row["a"] for row in JsonSource(path)]

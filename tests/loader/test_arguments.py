@@ -59,6 +59,14 @@ def test_values_that_cannot_be_used(options, message):
         get_loader(numbers(5), **options)
 
 
+def test_a_loader_where_a_dataset_is_meant():
+    loader = get_loader(numbers(5))
+    with pytest.raises(ConfigError, match=r"got SavableDataLoader\. It reads a dataset already"):
+        get_loader(loader)
+    with pytest.raises(ConfigError, match="BatchDataset reads from datasets, got SavableData"):
+        BatchDataset(loader, 2, list)
+
+
 @pytest.mark.parametrize("uneven", ["pad", "drop", "repeat", "allow"])
 def test_an_empty_dataset(uneven):
     with pytest.raises(EmptyDatasetError):

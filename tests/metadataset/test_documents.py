@@ -92,7 +92,7 @@ WRONG = """
 {blend: [{path: x}], subflavors: {}} | .subflavors | has no place here
 data/x | | expected a dataset (a mapping with 'path')
 [{path: x}] | | expected a dataset
-{path: 7} | .path | expected text: a prepared folder
+{path: 7} | .path | expected text: a folder of samples
 {path: ''} | .path | expected text
 {path: x, subflavors: [1]} | .subflavors | expected a mapping; got [1]
 {path: x, dataset_config: [1]} | .dataset_config | expected text

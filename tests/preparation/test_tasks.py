@@ -4,7 +4,6 @@ import multiprocessing
 import os
 import random
 import signal
-import sqlite3
 import subprocess
 import sys
 import time
@@ -14,7 +13,7 @@ import pytest
 
 from energize.errors import ConfigError, PrepareError
 from energize.preparation import prepare, prepare_checksums, prepare_columns
-from energize.preparation.tasks import joined
+from energize.preparation.tasks import column_of
 from energize.preparation.write import locked
 from tests.cli.commands import run
 from tests.support.tars import contents, samples, unprepared, write_tar
@@ -100,15 +99,14 @@ def test_a_marker_that_is_damaged_is_none(tmp_path):
         prepare(folder, **RATIOS, tasks=2, task=task)
     [_, marker] = sorted((folder / ".nv-meta/tasks/prepare-2").iterdir())
     whole = marker.read_bytes()
-    for data in (b"", b"garbage" * 1000, whole[:4096]):
+    for data in (b"", b"garbage" * 1000 + b"end\n", whole[:-1], whole[: len(whole) // 2]):
         marker.write_bytes(data)
         with pytest.raises(PrepareError, match=r"not ended .*: 1"):
             prepare(folder, **RATIOS, tasks=2, merge=True)
-    marker.write_bytes(whole)
-    with sqlite3.connect(marker) as database:
-        database.execute("UPDATE results SET data = '[[' WHERE name = 'shards'")
-    with pytest.raises(PrepareError, match=r"00001.sqlite is damaged.*run task 1 again"):
-        prepare(folder, **RATIOS, tasks=2, merge=True)
+    for old, made in ((b'["parts', b"[[parts"), (b'"columns": {}, "rows"', b'"rows"')):
+        marker.write_bytes(whole.replace(old, made))
+        with pytest.raises(PrepareError, match=r"00001.jsonl is damaged.*run task 1 again"):
+            prepare(folder, **RATIOS, tasks=2, merge=True)
     assert not [each for each in (folder / ".nv-meta").iterdir() if each.is_file()]
 
 
@@ -163,7 +161,7 @@ def test_numbers_and_words_of_two_tasks(tmp_path):
     either = {"columns": {"x": lambda raw: "a" if raw["__shard__"] == "parts/d6.tar" else 1}}
     with pytest.raises(PrepareError, match="all samples have numbers, or all have words"):
         prepare(folder, **RATIOS, **either, tasks=7)
-    assert joined("x", []).values.size == 0
+    assert column_of([], "x").values.size == 0
 
 
 def begun(folder, task):
@@ -196,7 +194,7 @@ def test_tasks_that_are_ended_in_the_middle_and_tasks_that_run_twice_at_once(tmp
         codes = [each.exitcode for each in running]
         assert {*codes} <= {0, -number, 128 + number}
         died += len(codes) - codes.count(0)
-        ended = {each.name for each in folder.rglob("*.sqlite")}
+        ended = {each.name for each in folder.rglob("*.jsonl")}
         while number and not free(folder):  # of what the killed ones had begun
             time.sleep(0.01)
         if len(ended) < 4:

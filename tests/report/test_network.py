@@ -1,13 +1,16 @@
 """What a run asks of object storage, against counts byte by byte and what readers plan."""
 
 import json
+from collections import Counter
 from itertools import pairwise
+from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from benchmarks.network_forecast import compared, made
 from energize import (
     BatchDataset,
     BlendDataset,
@@ -21,6 +24,7 @@ from energize.core.lanes import Lane
 from energize.core.trace import Reading
 from energize.data.files import FAR_BLOCK, merged
 from energize.data.jsonl import JsonlSource
+from energize.data.source import Source
 from energize.data.tar import END_BYTES
 from energize.data.webdataset import WebdatasetSource
 from energize.loader.lanes import PositionLane, Span
@@ -71,11 +75,11 @@ def ranges_of(source, index):
 
 
 class Counts:
-    """Blocks of samples that lanes ask for one after another, counted byte by byte."""
+    """What lanes have to ask for, block after block; and what they ask for, byte by byte."""
 
     def __init__(self):
         self.requests = self.looks = self.wanted = self.hit = self.fetched = 0
-        self.held, self.opened = {}, set()
+        self.held, self.opened, self.due = {}, set(), Counter()
 
     def add(self, dataset, lane, at):
         asked, refs = {}, dataset.refs(at)
@@ -85,13 +89,12 @@ class Counts:
         for path, (spans, before) in asked.items():
             if (lane, path) not in self.opened:
                 self.opened.add((lane, path))
-                heads = {file for file, _ in before}
-                self.looks += len(heads | {path})
-                for file in heads:
-                    self.fetch(file, [span for each, span in before if each == file])
-            self.fetch(path, spans)
+                self.looks += len({file for file, _ in before} | {path})
+                self.due.update(before)
+            self.due.update((path, span) for span in spans)
 
     def fetch(self, path, spans):
+        self.due.subtract((path, span) for span in spans)
         held = self.held.setdefault(path, np.zeros(path.stat().st_size, dtype=bool))
         needed, starts = np.zeros_like(held), np.zeros(len(held), dtype=int)
         there = [held[start:stop].all() for start, stop in spans]
@@ -121,13 +124,17 @@ def test_requests_and_bytes_are_those_that_are_counted(home, data):
     ranks = data.draw(st.integers(1, 5))
     node, workers = data.draw(st.integers(1, ranks)), data.draw(st.integers(0, 3))
     steps, batch = data.draw(st.integers(1, 60)), data.draw(st.integers(1, 9))
-    dataset, blocks = mix(home, batch), []
+    dataset, blocks, asks = mix(home, batch), [], []
     asked = f"step=60s,ranks={ranks},node={node},workers={workers}"
 
     class Told(network._Node):
         def _told(self, lane, at):
             blocks.append((self, lane, at.tolist()))
             return super()._told(lane, at)
+
+        def _ask(self, lane, path, spans, *more):
+            asks.append((self, path, sorted(spans)))
+            return super()._ask(lane, path, spans, *more)
 
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(network, "_Node", Told)
@@ -136,6 +143,10 @@ def test_requests_and_bytes_are_those_that_are_counted(home, data):
     counts = Counts()
     for lane, at in blocks:
         counts.add(dataset, lane, at)
+    for node_of, path, spans in asks:
+        if node_of is asks[0][0]:
+            counts.fetch(Path(path), spans)
+    assert not any(counts.due.values())
     width = max(1, workers)
     for lane in range(node * width):
         rank, worker = divmod(lane, width)
@@ -150,7 +161,8 @@ def test_requests_and_bytes_are_those_that_are_counted(home, data):
 
 
 @pytest.mark.parametrize(("ranks", "workers"), [(1, 0), (2, 3)])
-def test_what_is_wanted_is_what_readers_plan(home, ranks, workers):
+def test_what_is_wanted_is_what_readers_plan(home, monkeypatch, ranks, workers):
+    monkeypatch.setattr(Source, "remote", True)
     steps, width, planned = 30, max(1, workers), []
 
     def plan(size, path, starts, stops):
@@ -164,7 +176,7 @@ def test_what_is_wanted_is_what_readers_plan(home, ranks, workers):
         for source in dataset.sources:
             opened = type(source._files)()
             opened.plan = lambda *told, size=opened.size: plan(size, *told)
-            vars(source).update(remote=True, _files=opened)
+            vars(source).update(_files=opened)
         span, lane = Span(0, 0, steps), Lane(number, ranks * width)
         cursor = PositionLane(dataset, span, lane, 0, Reading())
         cursor.left = len(range(number, steps, ranks * width))
@@ -241,6 +253,19 @@ def test_what_limits(home, monkeypatch):
     requests = flight["requests"] - 3 * len(indices)
     assert flight["fetch_seconds"] * 450 * 64 == pytest.approx(requests, rel=0.1)
     assert flight["in_flight"] == pytest.approx(64, rel=0.1)
+
+
+@pytest.mark.jobs
+def test_a_forecast_is_what_a_run_does(tmp_path):
+    folder = made(tmp_path / "bucket" / "web", 1600)
+    for case, waits in (("step=25ms", False), ("step=1ms,bandwidth=40MB/s", True)):
+        told, found = compared(folder, case)
+        assert found["looks"] == told["looks"]
+        # What takes much longer than other requests, as on a link that is full, is asked for twice.
+        for name in ("requests", "fetched_bytes"):
+            assert found[name] == pytest.approx(told[name], rel=1 if waits else 0.1)
+        assert (told["limit"] is not None) is waits
+        assert (found["wait_seconds"] > told["wait_seconds"] / 2 > 0.002) is waits
 
 
 def test_the_command(home):

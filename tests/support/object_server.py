@@ -19,6 +19,7 @@ import random
 import re
 import subprocess
 import sys
+import time
 import urllib.request
 from collections import Counter
 from collections.abc import Iterator
@@ -32,9 +33,11 @@ from xml.sax.saxutils import escape
 PAGE = 1000
 
 # Each may be set while it runs. `answer` is given to everything, "403 AccessDenied" say;
-# `mute` is whether a connection is taken and nothing said, `seconds` how long a slow answer takes.
+# `mute` is whether a connection is taken and nothing said, `seconds` how long a slow answer takes;
+# `bandwidth` are the bytes of files in a second, of all answers together, where it is not 0.
 FAULTS: dict[str, Any] = {
     "latency": 0.0,
+    "bandwidth": 0.0,
     "errors": 0.0,
     "truncated": 0.0,
     "slow": 0.0,
@@ -53,6 +56,7 @@ class Store:
         self.tags: dict[str, tuple[tuple[int, int, int], str]] = {}
         self.uploads: dict[str, dict[int, bytes]] = {}
         self.random = random.Random(3)
+        self.free = 0.0
 
     def tag(self, path: Path) -> str:
         found = path.stat()
@@ -229,6 +233,10 @@ class Connection(asyncio.Protocol):
         wait = 0.0 if own else faults["latency"]
         if method == "GET" and not own and store.happens("slow"):
             wait += faults["seconds"]
+        if faults["bandwidth"] and not own:
+            now = time.monotonic()
+            store.free = max(store.free, now + wait) + len(body) / faults["bandwidth"]
+            wait = store.free - now
         told = {"Content-Length": str(len(body))} | told
         text = "".join(f"{name}: {value}\r\n" for name, value in told.items())
         cut = method == "GET" and status in (200, 206) and not own and store.happens("truncated")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import pickle
 import sys
@@ -326,17 +327,27 @@ def a_device_mesh():
     return gathered([list(by_mesh), list(by_group), list(by_two)])
 
 
-def state_loaded_on_rank_0_only():
-    """What rank 0 is told. Nothing can be agreed on afterwards, so it comes last."""
+def on_rank_0_only():
+    """What rank 0 is told that saves alone, and then loads alone: what it says while it waits, and
+    the errors. Nothing can be agreed on afterwards, so it comes last.
+    """
+    stream = get_loader(filtered(), lanes=6, timeout=6)
+    next(iter(stream))
     if dist.get_rank() != 0:
-        time.sleep(4)
+        time.sleep(10)
         return None
+    told = []
+    handler = logging.Handler(logging.WARNING)
+    handler.emit = lambda record: told.append(record.getMessage())
+    logging.getLogger("energize").addHandler(handler)
     loader = get_loader(ListSource(range(100)), timeout=2)
     loader.load_state_dict(loader.state_dict())
-    try:
-        return next(iter(loader))
-    except EnergizeError as error:
-        return f"{type(error).__name__}: {error}"
+    for alone in (stream.state_dict, lambda: next(iter(loader))):
+        try:
+            told.append(alone())
+        except EnergizeError as error:
+            told.append(f"{type(error).__name__}: {error}")
+    return told
 
 
 EARLY: Loader
@@ -355,7 +366,7 @@ def main() -> None:
         except Exception:
             results[name] = traceback.format_exc()
     dist.barrier()
-    results[state_loaded_on_rank_0_only.__name__] = state_loaded_on_rank_0_only()
+    results[on_rank_0_only.__name__] = on_rank_0_only()
     if dist.get_rank() == 0:
         Path(sys.argv[1]).write_text(json.dumps(results))
     sys.stdout.flush()

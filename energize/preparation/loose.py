@@ -1,0 +1,508 @@
+"""Looking at folders and files that nobody prepared: what is a sample, and of which type it is."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import logging
+import os
+import posixpath
+import re
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from itertools import chain
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, NamedTuple, cast
+
+import numpy as np
+
+from energize.core.description import digest
+from energize.core.ignored import said_once
+from energize.core.lazy import optional_module
+from energize.core.samples import SAMPLE_TYPES, CrudeSample, sample_type_named
+from energize.core.trace import Failed
+from energize.core.validation import load_json
+from energize.data.files import absolute, exists, joined, own_errors, path_of, read_file
+from energize.data.jsonl import jsonl_index_path
+from energize.data.loose import AT, KEY, LooseSource, Media, MemoryRows, key_of, kind_of, names_in
+from energize.data.mds import INDEX, MdsFiles
+from energize.data.media import BY_EXTENSION, MediaMetadataType, kind_by_name
+from energize.data.nv_meta import CRUDE, META_FOLDER, DatasetConfig, is_prepared
+from energize.data.rows import ArrowSource, JsonSource, ParquetSource, Row
+from energize.data.source import ShardedSource
+from energize.data.webdataset import WebdatasetSource
+from energize.errors import (
+    ConfigError,
+    DatasetError,
+    DatasetNotFoundError,
+    NotPreparedError,
+    SplitError,
+    nearest,
+    some,
+)
+from energize.preparation import fields
+from energize.preparation.index import prepare
+from energize.preparation.scan import files_below
+from energize.task.load import check_field_map, parse_field
+
+_KINDS: Mapping[str, Callable[[Any], ShardedSource[Row]]] = {
+    ".parquet": ParquetSource,
+    ".arrow": ArrowSource,
+    ".jsonl": JsonSource,
+    ".json": JsonSource,
+}
+FILES = tuple(_KINDS)
+"""Files of rows, by their suffixes."""
+
+_log = logging.getLogger("energize")
+_TAR = ".tar"
+_SPLITS = (("train", "training"), ("val", "validation", "valid", "dev"), ("test", "testing"))
+_SPLIT = re.compile(rf"({'|'.join(chain(*_SPLITS))})(?![a-z0-9])", re.I)
+_METADATA = ("metadata.csv", "metadata.jsonl", "metadata.parquet")
+_FILE_COLUMN = re.compile(r"(?:(.*?)_)?file_names?")
+_BESIDE = (".txt", ".json")
+_TURNS = {"conversations", "messages"}
+_LOOKED_AT = 20
+_MANY = 200_000  # files, which take some seconds
+
+
+@dataclass(frozen=True)
+class Told:
+    """What an entry says of samples: their type, where their fields come from, in which folder the
+    files are that rows name, and whether what does not belong together is an error.
+    """
+
+    sample_type: type[Any] | tuple[str, str] | None = None
+    field_map: Mapping[str, str] | None = field(default=None, hash=False)
+    image_folder: str | None = None
+    strict: bool | None = False
+
+    @property
+    def kind(self) -> type[Any] | None:
+        """The type of samples; raise what `sample_type_named` raises."""
+        asked = self.sample_type
+        return sample_type_named(*asked) if isinstance(asked, tuple) else asked
+
+    def config(self, config: DatasetConfig, field_map: Mapping[str, str] | None) -> DatasetConfig:
+        """Return what a dataset.yaml says, with what was told in its place."""
+        if (kind := self.kind) is not None:
+            name = CRUDE if kind is CrudeSample else kind.__name__
+            config = replace(DatasetConfig(kind.__module__, name), subflavors=config.subflavors)
+        return config if field_map is None else replace(config, field_map=dict(field_map))
+
+
+OF_SAMPLES = ("sample_type", "field_map", "image_folder", "strict")
+"""What an entry says of samples beside what their folder says."""
+
+
+class Found(NamedTuple):
+    """The raw samples at a path, and what they are made."""
+
+    source: LooseSource | WebdatasetSource
+    config: DatasetConfig
+
+
+class _Rows(NamedTuple):
+    """Rows, their columns of files, the parts that each of these is read from, and what to call
+    them.
+    """
+
+    rows: ShardedSource[Row]
+    media: Media
+    parts: Mapping[str, str]
+    what: str
+
+
+def is_loose(path: Path) -> bool:
+    """Return whether something is at a path that nobody prepared."""
+    if path.suffix in FILES and path.is_file():
+        return path.suffix != ".jsonl" or not exists(jsonl_index_path(str(path)))
+    above = (path.parent, path.parent.parent)
+    return path.is_dir() and not exists(path / META_FOLDER) and not any(map(is_prepared, above))
+
+
+@own_errors
+def look_at(path: Path, split_part: str, told: Told) -> Found:
+    """Return the samples of a split part of a folder, or of a file, that nobody prepared.
+
+    What was guessed, and what was left out, is logged once. Raises `NotPreparedError` for what
+    holds nothing that is read, `SplitError`, `DatasetError` for what does not belong together and,
+    if `told.strict`, for what is left out too, and `ConfigError` for a type or a field map that
+    does not fit.
+    """
+    notes: list[str] = []
+    own, inside, wrong = _of_split(path, split_part), dict[str, list[Path]](), dict[str, str]()
+    root = own[0] if own[0].is_dir() else path if path.is_dir() else path.parent
+    names = sorted(files_below(root, [], wrong)) if root == own[0] else []
+    if wrong:
+        raise DatasetError(f"below {root} cannot be read: {_some_of(wrong)}; let this user")
+    if len(names) > _MANY:
+        _log.warning("%s: %s files are looked at", path, f"{len(names):,}")
+    for file in [root / name for name in names] or own:
+        if not file.name.startswith("cache-"):  # which `datasets` leaves beside its files
+            inside.setdefault(file.suffix, []).append(file)
+    media = [name for name in names if kind_by_name(name) is not None]
+    base = root if told.image_folder is None else path_of(absolute(told.image_folder))
+    suffix = next((each for each in FILES if each in inside), "")
+    if media:
+        found = _of_media(root, names, media, notes)
+    elif INDEX in names:
+        found = _of_rows(MdsFiles(root), base, told, "MDS")
+    elif _TAR in inside:
+        return _of_tars(path, root, inside[_TAR], told)
+    elif suffix:
+        found = _of_rows(_KINDS[suffix](inside[suffix]), base, told, suffix[1:])
+    else:
+        there = ", ".join(f"{len(files)} {each or 'others'}" for each, files in inside.items())
+        raise NotPreparedError(
+            f"{path} is not a prepared dataset: it has no {META_FOLDER}/.info.json; and it has no "
+            f"images or videos, MDS, tars or {', '.join(FILES)}: its files are {there or 'none'}. "
+            f"A folder of shards is prepared with: energize prepare {path}"
+        )
+    source = LooseSource(path, found.rows, found.media, base, split_part)
+    if notes and told.strict:
+        raise DatasetError(f"{path}: {'; '.join(notes)} (strict)")
+    for note in notes:
+        said_once(str(path), note, note, logging.WARNING)
+    return Found(source, _config(source, found, told))
+
+
+def _of_split(path: Path, split_part: str) -> list[Path]:
+    """Return the folder of a split part, or its files, where names say which are: else all."""
+    names = next((names for names in _SPLITS if split_part in names), (split_part,))
+    parts: dict[str, list[Path]] = {}
+    near = [*path.iterdir(), *path.glob("data/*")] if path.is_dir() else []  # as on the hub
+    for each in sorted(near):
+        word = _SPLIT.match(each.name)
+        whole = word is not None and word[0] == each.name and each.is_dir()
+        if word is not None and (whole or each.suffix in (*FILES, _TAR)):
+            parts.setdefault(word[0].lower(), []).append(each)
+    own = [each for name in names for each in parts.get(name, ())]
+    if own or (not parts and "train" in names):
+        return own or [path]
+    raise SplitError(
+        f"{path} has no split part {split_part!r}, but {some(parts) or 'all in train'}: make it "
+        f"a folder {split_part}, or give split_part='train', subset={{'range': ['90%', '100%']}}"
+    )
+
+
+# Folders of images, videos and sounds.
+
+
+def _of_media(root: Path, names: list[str], media: list[str], notes: list[str]) -> _Rows:
+    tables = [name for name in names if posixpath.basename(name) in _METADATA]
+    beside: dict[str, list[str]] = {}
+    for name in names:
+        stem, suffix = posixpath.splitext(name)
+        if suffix in _BESIDE:
+            beside.setdefault(stem, []).append(name)
+    parents = [posixpath.dirname(name) for name in media]
+    labels = sorted({posixpath.basename(each) for each in parents})
+    columns, what = ["file_name"], "images without captions"
+    rows: Iterable[Row] = ({"file_name": name} for name in media)
+    if tables:
+        what = f"images of {some(tables)}"
+        rows, columns = _described(root, tables, set(media), notes)
+    elif any(posixpath.splitext(name)[0] in beside for name in media):
+        what, columns = "images with files beside them", ["file_name", "txt", "json"]
+        rows = _captioned(root, media, beside, notes)
+    elif len(labels) > 1 and len({each.count("/") for each in parents}) == 1:
+        what = f"images in {len(labels)} folders of classes"
+        named = zip(rows, map(posixpath.basename, parents), strict=True)
+        numbers = {label: number for number, label in enumerate(labels)}
+        rows = ({**row, "label": numbers[each], "label_name": each} for row, each in named)
+    made = MemoryRows(_keyed(rows, columns[0], notes))
+    if not made.count:
+        raise DatasetError(f"{root}: no sample is left: {'; '.join(notes)}")
+    first = _first_of(made)
+    media_of, parts = _media_of(_looking_like(first, columns), first)
+    return _Rows(made, {**dict.fromkeys(columns[1:], ("", False)), **media_of}, parts, what)
+
+
+def _keyed(rows: Iterable[Row], column: str, notes: list[str]) -> Iterator[Row]:
+    """Yield rows with keys, each once: a second one of a name is told from the first."""
+    given, repeated = Counter[str](), []
+    for row in rows:
+        name = row[column] if isinstance(row[column], str) else row[column][0]
+        key = key_of(name)
+        given[key] += 1
+        if given[key] > 1:
+            repeated.append(f"{name} ({row[AT]})" if AT in row else name)
+            key = f"{key}~{given[key]}"
+        yield {KEY: key, **row}
+    _note(notes, repeated, "each is a sample, though several are of one name")
+
+
+def _captioned(
+    root: Path, media: list[str], beside: dict[str, list[str]], notes: list[str]
+) -> Iterator[Row]:
+    """Yield a row for each image that has a text, or else a `.json`, beside it."""
+    suffixes = {posixpath.splitext(each)[1] for each in chain(*beside.values())}
+    wanted = next(suffix for suffix in _BESIDE if suffix in suffixes)
+    stems: dict[str, str] = {}
+    without = []
+    for name in media:
+        stem = posixpath.splitext(name)[0]
+        own = {posixpath.splitext(each)[1][1:]: each for each in beside.get(stem, ())}
+        if own and stem in stems:
+            raise DatasetError(
+                f"{root}: {stems[stem]} and {name} are two images under one name, and "
+                f"{next(iter(own.values()))} is of one of them: rename the other"
+            )
+        stems[stem] = name
+        if wanted[1:] in own:
+            yield {"file_name": name, **own}
+        else:
+            without.append(name)
+    _note(notes, without, f"left out, images without {wanted} beside them")
+    lost = [each for stem, found in beside.items() if stem not in stems for each in found]
+    _note(notes, lost, "left out, captions without an image beside them")
+
+
+def _described(
+    root: Path, tables: list[str], there: set[str], notes: list[str]
+) -> tuple[list[Row], list[str]]:
+    """Return the rows of metadata files, with the names of their files from `root` on, and the
+    columns that have these.
+    """
+    folder, count = Counter(map(posixpath.dirname, tables)).most_common(1)[0]
+    if count > 1:
+        both = [each for each in tables if posixpath.dirname(each) == folder]
+        raise DatasetError(f"{root}: {' and '.join(both)} describe one folder; remove one")
+    kept, used, absent, columns = list[Row](), set[str](), list[str](), dict[str, None]()
+    for table in tables:
+        rows = _rows_in(root / table)
+        named = _file_columns(root / table, rows)
+        columns.update(dict.fromkeys(named))
+        for row in rows:
+            row[AT] = at = row[AT].removeprefix(f"{root}/")
+            for name in named:
+                found = [
+                    posixpath.normpath(posixpath.join(posixpath.dirname(table), str(each)))
+                    for each in names_in([row], [name])
+                    if each
+                ]
+                row[name] = found if isinstance(row.get(name), list) else "".join(found)
+            files = [each for each in names_in([row], named) if each]
+            missing = next((each for each in files if each not in there), None)
+            if missing is None and row[named[0]]:
+                kept.append(row)
+                used.update(files)
+            else:
+                absent.append(f"{missing or 'no name'} ({at})")
+    _note(notes, absent, "left out, rows whose file is not there")
+    _note(notes, sorted(there - used), "left out, images without a row")
+    words = all(table.endswith(".csv") for table in tables)
+    return _with_numbers(kept) if words else kept, list(columns)
+
+
+def _file_columns(path: Path, rows: list[Row]) -> list[str]:
+    names = _names_of(rows)
+    found = [name for name in names if _FILE_COLUMN.fullmatch(name)]
+    found = found or list(_looking_like(rows, names))
+    if not found:
+        raise DatasetError(
+            f"{path} has no column file_name, which names the image of each row, from this folder "
+            f"on{nearest('file_name', names)}; it has {some(names) or 'no columns'}"
+        )
+    return sorted(found, key=lambda name: name != "file_name")
+
+
+def _rows_in(path: Path) -> list[Row]:
+    """Return the rows of a metadata file, each with where it is."""
+    if path.suffix == ".csv":
+        return _csv_rows(path)
+    source: Any = _KINDS[path.suffix]([path])
+    rows = source.read(np.arange(source.count))
+    for index, row in enumerate(rows):
+        if isinstance(row, Failed):
+            raise DatasetError(f"{row.where}: {row.reason}")
+        row[AT] = source.where(index)
+    return rows  # type: ignore[no-any-return]
+
+
+def _csv_rows(path: Path) -> list[Row]:
+    try:
+        reader = csv.DictReader(io.StringIO(read_file(path).decode("utf-8-sig")), strict=True)
+        rows: list[Row] = [{**row, AT: f"{path}, line {reader.line_num}"} for row in reader]
+    except (csv.Error, UnicodeDecodeError) as reason:
+        raise DatasetError(f"{path} is no CSV file in UTF-8: {reason}") from reason
+    for row in rows:
+        if None in row or None in row.values():
+            names = some(reader.fieldnames or ())
+            raise DatasetError(f"{row[AT]}: a row has a value, in quotes, for each of {names}")
+    return rows
+
+
+def _with_numbers(rows: list[Row]) -> list[Row]:
+    """Return rows of words in which columns of numbers are numbers; 007 is none."""
+    for name in _names_of(rows):
+        with suppress(TypeError, ValueError):
+            numbers = [json.loads(row[name]) if row.get(name) else None for row in rows]
+            if {*map(type, numbers)} <= {int, float, type(None)}:
+                for row, number in zip(rows, numbers, strict=True):
+                    row[name] = number
+    return rows
+
+
+def _note(notes: list[str], names: Sequence[str], what: str) -> None:
+    if names:
+        notes.append(f"{what} ({len(names):,}): {_some_of(names)}")
+
+
+def _some_of(names: Iterable[str]) -> str:
+    listed = list(names)
+    return ", ".join(listed[:3]) + (", ..." if len(listed) > 3 else "")
+
+
+# Rows of files, of which few are looked at.
+
+
+def _of_rows(rows: ShardedSource[Row], base: Path, told: Told, what: str) -> _Rows:
+    """Return rows whose columns of files are those that the first rows show."""
+    first = _first_of(rows)
+    names = _names_of(first)
+    talk = told.kind is SAMPLE_TYPES["ConversationSample"] or not _TURNS.isdisjoint(names)
+    media, parts = _media_of(_looking_like(first, names), first, talk=talk)
+    named = [each for each in names_in(first, media) if isinstance(each, str) and each]
+    if named and not any(exists(joined(base, each)) for each in named):
+        raise DatasetNotFoundError(
+            f"{rows.location} names {named[0]!r}, and there is no {joined(base, named[0])}, nor "
+            "any other file of its first rows: say in which folder they are, image_folder=..."
+        )
+    if talk:  # in rows that come later too
+        for name in ("image", "images", "video", "videos"):
+            media.setdefault(name, (f"{name[:5]}s.", True))
+    return _Rows(rows, media, parts, what)
+
+
+def _first_of(rows: ShardedSource[Row]) -> list[Row]:
+    """Return the first rows that are none that failed."""
+    first = rows.read(np.arange(min(_LOOKED_AT, rows.count)))
+    return [row for row in first if not isinstance(row, Failed)]
+
+
+def _names_of(rows: Iterable[Row]) -> list[str]:
+    return list(dict.fromkeys(chain(*rows)))
+
+
+def _looking_like(rows: Sequence[Any], names: Iterable[str]) -> dict[str, MediaMetadataType]:
+    """Return the columns all of whose values are, or name, images, videos or sounds."""
+    kinds = {name: {kind_of(each) for each in names_in(rows, [name]) if each} for name in names}
+    known = {name: [*filter(None, found)] for name, found in kinds.items() if None not in found}
+    return {name: max(found) for name, found in known.items() if found}
+
+
+def _media_of(
+    kinds: Mapping[str, MediaMetadataType], rows: Sequence[Any], *, talk: bool = False
+) -> tuple[dict[str, tuple[str, bool]], dict[str, str]]:
+    """Return what the parts of columns of files are called, and where columns are read from."""
+    media, parts = dict[str, tuple[str, bool]](), dict[str, str]()
+    if MediaMetadataType.AV in kinds.values():
+        optional_module("av", "energize[av]", "reading videos and sounds")
+    lists = [n for n in kinds if talk or any(isinstance(row.get(n), list) for row in rows)]
+    for name, kind in kinds.items():
+        named = _FILE_COLUMN.fullmatch(name)
+        called = (named[1] or ("images" if name in lists else "")) if named else name
+        called = called if lists or len(kinds) > 1 else ""
+        if talk:
+            called = "images" if kind == MediaMetadataType.IMAGE else "videos"
+        prefix = f"{called}." if called else ""
+        media[name] = prefix, name in lists
+        usual = (f"{prefix}{each}" for each, of in BY_EXTENSION.items() if of == kind)
+        parts[name] = f"{prefix}*" if name in lists else ",".join(usual)
+    return media, parts
+
+
+# Tars.
+
+
+def _of_tars(path: Path, root: Path, tars: list[Path], told: Told) -> Found:
+    """Return the samples of tars, whose index is kept in a folder of links to them."""
+    stats = [[str(tar), tar.stat().st_size, tar.stat().st_mtime_ns] for tar in tars]
+    cache = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    folder = Path(cache, "energize", "tars", digest(stats), path.absolute().name)
+    if not is_prepared(folder):
+        _log.warning("%s: %d tars are indexed, in %s", path, len(tars), folder)
+        folder.parent.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=folder.parent.parent) as new:
+            for tar in tars:
+                link = Path(new, "tars", folder.name, tar.relative_to(root))
+                link.parent.mkdir(parents=True, exist_ok=True)
+                link.symlink_to(tar.absolute())
+            prepare(Path(new, "tars", folder.name), split_ratios={"train": 1})
+            with suppress(OSError):  # another process was sooner
+                Path(new, "tars").rename(folder.parent)
+    source = WebdatasetSource(folder)
+    look, kind = fields.FirstLook(folder / source.shards[0]), told.kind
+    name = fields.propose_sample_type(look, told.field_map or ()) if kind is None else kind.__name__
+    config = cast("DatasetConfig", fields.choose_config(name, told.field_map, look, look.parts))
+    _say(path, f"{source.count:,} samples, tars", told, name, config.field_map or {})
+    return Found(source, config)
+
+
+# Of which type samples are.
+
+
+def _config(source: LooseSource, found: _Rows, told: Told) -> DatasetConfig:
+    """Return type and field map: as told, and else as the first samples look."""
+    raw = next((each for each in source.read(np.arange(1)) if not isinstance(each, Failed)), {})
+    content = load_json(raw["json"]) if "json" in found.media and "json" in raw else {}
+    names = _names_of([*_first_of(found.rows), content])
+    keys = tuple(name for name in names if name not in (KEY, AT, *found.media))
+    columns = {name: f"json[{name}]" for name in keys} | dict(found.parts)
+    parts = [*chain(*(text.split(",") for text in found.parts.values())), *raw]
+    parts += [f"{prefix}*" for prefix, counted in found.media.values() if counted]
+    look = SimpleNamespace(parts=parts, json_keys=keys)
+    asked = (told.field_map or {}).items()
+    given = {name: _translated(source, text, columns, parts) for name, text in asked}
+    kind = told.kind or SAMPLE_TYPES[fields.propose_sample_type(look, given)]
+    field_map: dict[str, str] | None = None
+    if kind is not CrudeSample or given:
+        field_map = {**fields.propose_field_map(kind, look), **given}
+        try:
+            check_field_map(kind, field_map)
+        except ConfigError as reason:
+            raise ConfigError(
+                f"{source.path}: {reason}. Its columns are {some(columns)}: say in field_map which "
+                "of them is what, or give another sample_type"
+            ) from reason
+    shown = {name: _shown(text, columns) for name, text in (field_map or {}).items()}
+    what = f"{source.count:,} samples, {found.what} with {some(columns)}"
+    _say(source.path, what, told, kind.__name__, shown)
+    return Told(kind).config(DatasetConfig("", ""), field_map)
+
+
+def _say(path: Path, what: str, told: Told, name: str, field_map: Mapping[str, str]) -> None:
+    """Log what samples are made, where nobody saw it before so that it is seen."""
+    text = f"{what}, as {name}({', '.join(f'{n}={each}' for n, each in field_map.items())})"
+    if told.kind is None:
+        text += f"; to change it: sample_type={name!r}, field_map={dict(field_map)!r}"
+    said_once(str(path), text, text, logging.INFO if told.kind else logging.WARNING)
+
+
+def _shown(text: str, columns: Mapping[str, str]) -> str:
+    """Return the column whose parts, or some of them, a description names; else itself."""
+    named = set(text.split(","))
+    return next((name for name, each in columns.items() if named <= set(each.split(","))), text)
+
+
+def _translated(
+    source: LooseSource, text: str, columns: Mapping[str, str], parts: Sequence[str]
+) -> str:
+    """Return a description in which columns are the parts that they are in."""
+    options = []
+    for access in parse_field(text):
+        if access.part not in columns and not access.among([*parts, "json"]):
+            raise ConfigError(
+                f"{source.path} has no column {access.part!r}"
+                f"{nearest(access.part, list(columns))}; it has {some(columns)}"
+            )
+        keys = "".join(f"[{key}]" for key in access.keys)
+        options.append(f"{columns.get(access.part, access.part)}{keys}")
+    return ",".join(options)
