@@ -259,7 +259,7 @@ class Sidecar:
         self._looked = dict[str, asyncio.Future[Any]]()
         self._flying = dict[tuple[str, bool], dict[tuple[int, int], asyncio.Task[Any]]]()
         self._seconds: deque[float] = deque(maxlen=200)
-        self._slow, self._count = float(_ANSWER), 0
+        self._slow, self._count, self._twice = float(_ANSWER), 0, 0
 
     async def call(self, url: str, what: str, *arguments: Any) -> Any:
         """Return what a method of a store does."""
@@ -398,14 +398,16 @@ class Sidecar:
 
     async def _hedged(self, get: Call) -> Any:
         """Return the first answer of a request, or of a second one that is sent where the first
-        takes twice as long as nineteen of twenty do; of nothing while a store asks to slow down.
+        takes twice as long as nineteen of twenty do; of one in twenty at most, for where a link is
+        full all answers take long, and of none while a store asks to slow down.
         """
-        start, rest = time.monotonic(), set[asyncio.Future[Any]]()
+        start = time.monotonic()
         tasks: list[asyncio.Future[Any]] = [asyncio.ensure_future(get())]
         try:
+            done, rest = await asyncio.wait(tasks, timeout=self._slow)
             calm = self._slots.most > IN_FLIGHT / 2
-            done, _ = await asyncio.wait(tasks, timeout=self._slow if calm else _ANSWER)
-            if not done:
+            if rest and calm and 20 * self._twice <= self._count:
+                self._twice += 1
                 tasks.append(asyncio.ensure_future(get()))
                 rest = set(tasks)
             while rest and all(task.exception() for task in done):
