@@ -461,8 +461,9 @@ def read_file(path: AnyPath, most: str | None = None) -> bytes:
     except FileNotFoundError:
         texts[key] = None
         raise
-    with suppress(UnicodeDecodeError):
-        texts[key] = data.decode()
+    if data.isascii() or len(data) <= _RUN:  # else one letter makes all of them four bytes wide
+        with suppress(UnicodeDecodeError):
+            texts[key] = data.decode()
     return data
 
 

@@ -122,6 +122,8 @@ def is_loose(path: Path) -> bool:
     """Return whether something is at a path that nobody prepared."""
     if path.suffix in FILES and path.is_file():
         return path.suffix != ".jsonl" or not exists(jsonl_index_path(str(path)))
+    if is_prepared(path):  # asked first: a plain web server cannot say what else is there
+        return False
     above = (path.parent, path.parent.parent)
     return path.is_dir() and not exists(path / META_FOLDER) and not any(map(is_prepared, above))
 
