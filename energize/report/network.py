@@ -57,7 +57,7 @@ _KEYS: dict[str, tuple[dict[str, float], float, float, float]] = {
 }
 
 # How many samples of a node, or times its processes, a stretch has at least where the run has.
-_SAMPLES, _OF_PROCESS = 20_000, 4 * AHEAD
+_SAMPLES, _OF_PROCESS = 20_000, 2 * AHEAD
 
 _PROCESSES = 256
 
