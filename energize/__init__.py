@@ -3,11 +3,25 @@
 Names are loaded when they are first used; `__init__.pyi` is the list of them.
 """
 
+from typing import Any
+
 import lazy_loader
 
 from energize.energon.paths import install
+from energize.errors import nearest
 
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+_of_name, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+
+
+def __getattr__(name: str) -> Any:
+    try:
+        return _of_name(name)
+    except AttributeError:
+        if name in __all__:
+            raise
+        text = f"module {__name__!r} has no attribute {name!r}{nearest(name, __all__)}"
+        raise AttributeError(text) from None
+
 
 __version__ = "0.1.0"
 

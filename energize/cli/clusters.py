@@ -9,13 +9,13 @@ import subprocess
 import sys
 from contextlib import suppress
 from dataclasses import dataclass
-from importlib import import_module
 from typing import Annotated, Any
 
 import typer
 from typer import Option
 
 from energize.cli.console import Console, progress_bar
+from energize.core.lazy import optional_module
 from energize.errors import ConfigError, PrepareError
 from energize.preparation.tasks import check_tasks
 
@@ -114,10 +114,7 @@ class Tasks:
 
     def _by_ray(self, command: list[str], workers: int, *, progress: bool) -> None:
         """Run the tasks, and tell what those print that fail; the merge names them all."""
-        try:
-            ray: Any = import_module("ray")
-        except ImportError as reason:
-            raise ConfigError("--on ray needs Ray: pip install 'energize[ray]'") from reason
+        ray = optional_module("ray", "energize[ray]", "--on ray")
         tasks, told, console = self.tasks or 1, set[str](), Console(stderr=True)
         needs = {"num_cpus": workers, "num_gpus": self.gpus_per_task, "max_retries": _RETRIES}
         try:

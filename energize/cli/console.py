@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -12,17 +11,12 @@ import rich.console
 import typer
 from rich.box import SIMPLE_HEAD
 from rich.console import ConsoleOptions, RenderableType
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
+from energize.core.progress import Progress, progress
 from energize.errors import visible
-
-_REDRAW_SECONDS = 0.1
-
-OnProgress = Callable[[int, int], None]
-"""Called with how much is done, and how much there is."""
 
 
 class Console(rich.console.Console):
@@ -70,25 +64,9 @@ def print_json(tree: Any, indent: int | None = 2) -> None:
 
 
 @contextmanager
-def progress_bar(console: Console, what: str, *, shown: bool = True) -> Iterator[OnProgress]:
-    """Show a bar called `what` while the block runs, where it is a terminal.
-
-    This thread alone draws it, for worker processes may be forked while it is there.
-    """
-    columns = (TextColumn(what), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    disabled = not shown or not console.is_terminal
-    bar = Progress(*columns, console=console, disable=disabled, auto_refresh=False)
-    task = bar.add_task("", total=None)
-    drawn = -_REDRAW_SECONDS
-
-    def advance(done: int, total: int) -> None:
-        nonlocal drawn
-        due = done == total or time.monotonic() - drawn > _REDRAW_SECONDS
-        bar.update(task, completed=done, total=total, refresh=due)
-        drawn = time.monotonic() if due else drawn
-
-    with bar:
-        yield advance
+def progress_bar(_: Console, what: str, *, shown: bool = True) -> Iterator[Progress]:
+    """Say how far what `what` names has come while the block runs, on a terminal or in the log."""
+    yield progress(what) if shown else lambda done, total: None
 
 
 def counted(number: int, what: str) -> str:

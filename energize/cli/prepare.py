@@ -141,7 +141,7 @@ def prepare(
         _prepare_file(console, path, checksums=checksums, progress=work.progress)
         return
     choices: dict[str, Any] = {
-        "split_ratios": None if split_ratio is None else parse_ratios(split_ratio),
+        "split_ratios": None if split_ratio is None else index.ratios_of(split_ratio),
         "split_patterns": parse_patterns(split_parts) if split_parts else None,
         "sample_type": sample_type,
         "field_map": None if field_map is None else parse_field_map(field_map),
@@ -259,24 +259,6 @@ def parse_columns(given: Sequence[str]) -> dict[str, measures.How]:
     return columns
 
 
-def parse_ratios(text: str) -> dict[str, float]:
-    """Return shares of train, val and test: "8,1,1", "0.9,0.1" (no test).
-
-    >>> parse_ratios("8, 2")
-    {'train': 8.0, 'val': 2.0}
-    """
-    try:
-        numbers = [float(each) for each in text.split(",")]
-    except ValueError:
-        numbers = []
-    if not 1 <= len(numbers) <= len(_PARTS):
-        raise ConfigError(
-            f"split ratio: expected up to three numbers for train, val and test such as 8,1,1, "
-            f"got {text!r}"
-        )
-    return dict(zip(_PARTS, numbers, strict=False))
-
-
 def parse_patterns(given: Sequence[str]) -> dict[str, list[str]]:
     """Return patterns of shard names by split: "train:train-.*"; several for one split are joined.
 
@@ -347,7 +329,7 @@ def _ask(console: Console, path: Path, choices: dict[str, Any], *, typed: bool) 
         few = {1: "1,0,0", 2: "1,1,0"}.get(len(names), f"{len(names) - 2},1,1")
         proposal = few if len(names) < 10 else "8,1,1"
         question = f"Ratio of train, val, test over {len(names)} shards"
-        choices["split_ratios"] = _answer(question, proposal, parse_ratios)
+        choices["split_ratios"] = _answer(question, proposal, index.ratios_of)
     if not typed or choices["sample_type"] is not None:
         return
     if not typer.confirm("Say in a dataset.yaml what its samples are?", default=True):

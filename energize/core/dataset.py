@@ -54,7 +54,7 @@ from energize.core.trace import (
     read_items,
     refs_of,
 )
-from energize.core.trainers import check_iterated
+from energize.core.trainers import check_collated, check_iterated
 from energize.errors import ConfigError, NotIndexedError
 
 if TYPE_CHECKING:
@@ -389,6 +389,12 @@ class IndexedDataset(Dataset[T_co]):
             raise IndexError(f"position {position} of a dataset of {self.size} items per epoch")
         at = np.array([position], dtype=np.int64)
         return read_items(self, at, _READING)[0]
+
+    def __getitems__(self, positions: Sequence[int]) -> list[T_co]:
+        """Return the items that a `DataLoader` of torch makes a batch of."""
+        items = [self[position] for position in positions]
+        check_collated(self, items)
+        return items
 
     def at(self, positions: npt.ArrayLike, reading: Reading = _READING) -> list[T_co]:
         """Return the items at any positions, of any epochs, with failed samples substituted."""

@@ -22,7 +22,7 @@ from typing import Any, ClassVar, NamedTuple, Self, cast
 
 from energize.core import limits
 from energize.core.ignored import TOLERANCES, accepted
-from energize.core.lanes import WorkerConfig
+from energize.core.lanes import WorkerConfig, checked_config
 from energize.core.rng import derive
 from energize.core.validation import load_large_json
 from energize.errors import ConfigError, StateError
@@ -149,6 +149,7 @@ class Description:
                     "SequenceSource, one that can be iterated over again and again in "
                     "IterableSource; a function of samples is for MapDataset or IterMapDataset"
                 )
+        worker_config = checked_config(worker_config)
         if worker_config is not None and worker_config.seed_offset:
             seed = worker_config.seed_offset
             inputs = [each if each.worker_config else each.reseeded(seed) for each in inputs]
@@ -236,10 +237,20 @@ class Description:
             object.__setattr__(self, name, value)
 
     def __repr__(self) -> str:
-        """Return what it is made of, in short; `config()` says all."""
-        shown = [repr(each) for each in self.inputs[:4]] or [repr(getattr(self, "name", ""))]
-        more = f", ... {len(self.inputs) - 4} more" if len(self.inputs) > 4 else ""
-        return f"{type(self).__name__}({', '.join(shown)}{more})"
+        """Return what it is made of, in short, without reading anything: sources, weights, and
+        numbers of its own that are above 1; `config()` says all.
+        """
+        known, shown = vars(self), [repr(each) for each in self.inputs[:4]]
+        if len(weights := known.get("weights") or ()) == len(self.inputs):
+            shown = [f"({each}, {weight})" for each, weight in zip(shown, weights, strict=False)]
+        if len(self.inputs) > 4:
+            shown.append(f"... {len(self.inputs) - 4} more")
+        if not self.inputs:
+            count = sum(known.get("counts") or ())
+            shown = [repr(getattr(self, "name", "")), *([f"{count:,} samples"] if count else [])]
+        own: dict[str, Any] = {name: known.get(name) for name in self._parameters if self.inputs}
+        shown += [f"{n}={v}" for n, v in own.items() if type(v) in (int, float) and v > 1]
+        return f"{type(self).__name__}({', '.join(shown)})"
 
 
 Tree = dict[str, Any]

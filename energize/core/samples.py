@@ -196,8 +196,29 @@ class _Fields(dict[str, Any]):
         return {n: each for n, each in self.items() if n not in left_out} if left_out else self
 
 
+def _in_short(item: Any) -> str:
+    """Return the fields of a sample or a batch in one line; of tensors their shape and type."""
+    hidden = ("__restore_key__", "__sources__")
+    own = [(n, value) for n, value in _shown(item) if value is not None and n not in hidden]
+    told = (f"{n}={format_sample_compact(value, 2, 4, 60)}" for n, value in own)
+    return f"{type(item).__name__}({', '.join(told)})"
+
+
+def _shown(item: Any) -> Iterator[tuple[str, Any]]:
+    """Yield the fields of a dataclass that a `repr` of it has."""
+    known = getattr(type(item), "__dataclass_fields__", {})
+    yield from ((name, getattr(item, name, None)) for name, each in known.items() if each.repr)
+
+
 class _WithFields(ABCMeta):
-    """Gives classes their fields as `_Fields`, when `dataclass` makes them dataclasses."""
+    """Gives classes their fields as `_Fields`, when `dataclass` makes them dataclasses, and a short
+    `repr` where they have none of their own.
+    """
+
+    def __new__(cls, name: str, bases: Any, namespace: dict[str, Any], **options: Any) -> Any:
+        if all(each.__repr__ in (object.__repr__, _in_short) for each in bases):
+            namespace = {"__repr__": _in_short, **namespace}
+        return super().__new__(cls, name, bases, namespace, **options)
 
     def __setattr__(cls, name: str, value: Any) -> None:
         if name == "__dataclass_fields__":
@@ -223,6 +244,8 @@ class Markable(metaclass=_WithFields):
     """
 
     __slots__ = (PADDING, STORED_KEY)
+
+    __rich_repr__ = _shown
 
 
 RestoreKey = tuple[Any, ...]
@@ -299,8 +322,7 @@ class Sample(Markable):
         ...     lang: str = "?"
         >>> first = Captioned(__key__="7", text="a cat")
         >>> Captioned.from_joined(first, {"__key__": "7", "lang": "en"}, None)
-        Captioned(__key__='7', __restore_key__=(), __subflavors__=None, __sources__=None, \
-text='a cat', lang='en')
+        Captioned(__key__='7', text='a cat', lang='en')
         """
         samples = (*args, *kwargs.values())
         if not samples or samples[0] is None:
@@ -413,6 +435,9 @@ class CrudeSample(dict[str, Any]):
     `__shard__` and `__index__` say where it lies. `Sample.derive_from(crude, ...)` makes a typed
     sample with the same metadata.
     """
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({format_sample_compact(dict(self), 2, 25, 60)})"
 
 
 # Samples of one image, alone or with what is said of it.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from dataclasses import is_dataclass
 from itertools import islice
 from traceback import walk_stack
 from types import FrameType
@@ -65,6 +66,21 @@ def check_iterated(dataset: Any) -> None:
         raise ConfigError(
             f"{module} iterates a {type(dataset).__name__}: each rank would read all of it, and no "
             "checkpoint would know how far. Give it energize.get_loader(dataset)"
+        )
+
+
+def check_collated(dataset: Any, items: Sequence[Any]) -> None:
+    """Raise `ConfigError` where torch's own function would make a batch of batches, or of samples
+    of a type, of which it makes none.
+    """
+    _, frame = next(islice(_frames(), 1, None))
+    collate = getattr(getattr(_local(frame), "collate_fn", None), "__name__", "")
+    if collate == "default_collate" and items and is_dataclass(items[0]):
+        kind, many = type(items[0]).__name__, hasattr(dataset, "batch_size")
+        told = "give it batch_size=None" if many else "make batches with BatchDataset"
+        raise ConfigError(
+            f"a DataLoader cannot batch what a {type(dataset).__name__} gives, {kind}: {told}, or "
+            "better, for states and ranks, iterate get_loader(dataset)"
         )
 
 

@@ -19,6 +19,7 @@ from energize.core.arrays import Int64Array
 from energize.core.columns import Column
 from energize.core.description import digest
 from energize.core.lazy import optional_module
+from energize.core.progress import counting
 from energize.core.trace import Failed
 from energize.core.validation import load_json, parse_json
 from energize.data.files import Files, FileStream, Recent, files_at, is_url, own_errors, path_of
@@ -222,7 +223,7 @@ class JsonSource(RowFiles):
                 what = "begins as a JSON array and is not one"
                 raise ShardError(f"{path} {what}: {error}") from error
         ends = [np.array([-1], dtype=np.int64)]
-        for start in range(0, size, _AT_ONCE):
+        for start in counting(range(0, size, _AT_ONCE), f"{path}: blocks", -(-size // _AT_ONCE)):
             part = np.frombuffer(files.read(path, start, min(start + _AT_ONCE, size)), np.uint8)
             ends.append(np.flatnonzero(part == ord("\n")) + start)
         cuts = np.concatenate([*ends, np.array([size])])

@@ -27,6 +27,7 @@ from energize.core import samples
 from energize.core.dataset import Dataset
 from energize.core.ignored import accepted
 from energize.core.lanes import WorkerConfig
+from energize.core.progress import Progress
 from energize.core.samples import CrudeSample, Sample, SourceInfo, is_record, pin_memory
 from energize.core.stores import add_source
 from energize.data.files import own_errors, path_of
@@ -50,7 +51,6 @@ from energize.metadataset.build import factory_of
 from energize.metadataset.nodes import Leaf
 from energize.preparation.index import prepare, prepare_jsonl
 from energize.preparation.media import prepare_media
-from energize.preparation.workers import Progress
 from energize.task.load import (
     IMAGE_SPECS,
     JoinLoader,

@@ -18,7 +18,7 @@ from rich.console import Console
 
 from energize.core.blends import Edits
 from energize.core.dataset import Dataset
-from energize.core.ignored import accepted
+from energize.core.ignored import accepted, explained
 from energize.core.lanes import Ranks, WorkerConfig
 from energize.core.lazy import torch
 from energize.core.quarantine import path_for_rank
@@ -167,6 +167,12 @@ class Loader(Generic[T]):
         self._iterator = token = RLock()
         self._given_at = None  # what the program did between two loops is no time of theirs
         return _Delivery(self._deliver(token, asking), token)
+
+    def __next__(self) -> T:
+        raise LoaderError(
+            "a loader is looped over, `for batch in loader`; for single steps write "
+            "batches = iter(loader) once, and next(batches) for each"
+        )
 
     def __len__(self) -> int:
         """Steps of a loop on this rank; of an endless dataset, of one pass over what it reads, for
@@ -350,7 +356,9 @@ class Loader(Generic[T]):
         return self._opened_book().last()
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.dataset!r})"
+        ranks, workers = self._ranks, self.worker_config.num_workers
+        of = "" if ranks is None else f", rank {ranks.rank} of {ranks.world_size}"
+        return f"{type(self).__name__}({self.dataset!r}{of}, num_workers={workers})"
 
     def report(self, *, all_ranks: bool = False, show: bool = True) -> Report:
         """Return what was asked for, planned and delivered of each part of the mix, by name.
@@ -758,6 +766,7 @@ SavableDataLoaderState = dict
 _OPTIONS = {each.name for each in fields(LoaderSettings)} - {"apart"}
 
 
+@explained("get_loader(get_train_dataset('photos/', batch_size=32), num_workers=2)")
 def get_loader(
     dataset: Dataset[T],
     *,

@@ -12,7 +12,7 @@ from pydantic.dataclasses import dataclass
 
 from energize.core.checks import whole_number
 from energize.core.dataset import Dataset
-from energize.core.lanes import WorkerConfig
+from energize.core.lanes import WorkerConfig, checked_config
 from energize.core.validation import validated
 from energize.data.files import is_url
 from energize.errors import ConfigError
@@ -130,7 +130,7 @@ def checked_settings(**given: Any) -> LoaderSettings:
 def configured(dataset: Dataset[T], given: WorkerConfig | None) -> tuple[Dataset[T], WorkerConfig]:
     """Return the dataset and the config that it is read with; see `get_loader`."""
     carried = dataset.worker_config
-    config = given or carried or WorkerConfig()
+    config = checked_config(given) or carried or WorkerConfig()
     if carried is None:
         return dataset.reseeded(config.seed_offset) if config.seed_offset else dataset, config
     if carried.seed_offset != config.seed_offset:

@@ -117,7 +117,8 @@ def checked_state(saved: object) -> State:
     """
     if not isinstance(saved, Mapping):
         raise StateError(
-            f"a loader's state is the dict that state_dict() returned; got {type(saved).__name__}"
+            "a loader's state is the dict that state_dict() returned, which torch.load(file) "
+            f"gives back; got {type(saved).__name__}"
         )
     version = saved.get("version")
     if type(version) is not int or version != VERSION:

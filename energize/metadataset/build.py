@@ -11,10 +11,11 @@ from typing import Any, TypeVar, cast
 
 from pydantic import TypeAdapter, ValidationError
 
-from energize.core.checks import checked_whole
+from energize.core.checks import checked_whole, real_number
 from energize.core.costs import Cost, ItemCost
 from energize.core.dataset import Dataset, IndexedDataset
-from energize.core.lanes import WorkerConfig
+from energize.core.ignored import explained
+from energize.core.lanes import WorkerConfig, checked_config
 from energize.core.samples import CrudeSample
 from energize.core.stream import INFINITE
 from energize.core.validation import faults
@@ -94,6 +95,7 @@ _NOT_TOLD = (
 )
 
 
+@explained("get_train_dataset('photos/', batch_size=32)")
 @own_errors
 @by_manifest
 def get_train_dataset(
@@ -190,6 +192,7 @@ def get_train_dataset(
     return builder.trained(resolve(node, split_part), path, **cuts)
 
 
+@explained("get_val_dataset('photos/', batch_size=32)")
 @own_errors
 @by_manifest
 def get_val_dataset(
@@ -227,6 +230,7 @@ def get_val_dataset(
         return builder.validated(leaves_of(node), node, limit)
 
 
+@explained("get_val_datasets('photos/', batch_size=32)")
 @own_errors
 @by_manifest
 def get_val_datasets(
@@ -277,6 +281,7 @@ def asked_for(path: Any, split_part: str, arguments: dict[str, Any]) -> Any:
     """
     if isinstance(path, Leaf | Blend | Staged):
         return path
+    path = _mix_of(path, split_part)
     if not isinstance(path, str | os.PathLike | Mapping):
         raise ConfigError(
             f"expected the path of a folder or a metadataset; got a {type(path).__name__}. Of a "
@@ -287,6 +292,38 @@ def asked_for(path: Any, split_part: str, arguments: dict[str, Any]) -> Any:
     if all(value is None or value == {} for value in given.values()):
         return path
     return resolve(path, split_part, entry_of(**given))
+
+
+def _mix_of(given: Any, split_part: str) -> Any:
+    """Return the mix that several paths are, blended by weights, of which 1 is what none is; or the
+    path of the split part, where they are named by these. What is none is returned as it is.
+
+    >>> _mix_of({"photos/": 0.6, "texts/": 0.4}, "train") == _mix_of(
+    ...     [("photos/", 0.6), {"path": "texts/", "weight": 0.4}], "train")
+    True
+    """
+    if isinstance(given, Mapping) and "path" not in given:
+        values = list(given.values())
+        if {"train", "val"} >= given.keys() and split_part in given:
+            return given[split_part]
+        parts = list(given.items()) if all(map(real_number, values)) else values
+    elif isinstance(given, list | tuple):
+        parts = list(given)
+    else:
+        return given
+    entries = [_entry_of_mix(each) for each in parts]
+    if not entries or not all(entries):
+        return given
+    named = {"__module__": "energize", "__class__": "MetadatasetV2"}
+    return {**named, "splits": {split_part: {"blend": entries}}}
+
+
+def _entry_of_mix(value: Any) -> Mapping[str, Any] | None:
+    """Return an entry of a mix from a path, a path and its weight, or what an entry says."""
+    path, weight = value if isinstance(value, tuple) and len(value) == 2 else (value, 1)
+    if isinstance(path, str | os.PathLike) and real_number(weight) is not None:
+        return {"path": os.fspath(path), "weight": weight}
+    return value if isinstance(value, Mapping) and "path" in value else None
 
 
 def entry_of(**settings: Any) -> Folder:
@@ -518,6 +555,9 @@ class Builder:
     level: Level | None = None
     encoded: bool = False
     """Whether samples are encoded below the blends, as these count what encoded samples cost."""
+
+    def __post_init__(self) -> None:
+        checked_config(self.worker_config)
 
     def built_by(
         self, encoder: Any, path: Any, split_part: str, *, training: bool, **options: Any

@@ -14,6 +14,7 @@ from typing import Any, TypeVar, cast
 from energize.core import limits
 from energize.core.validation import MOST_FAULTS, KeyPath, short
 from energize.data.files import absent, absolute, exists, found_at, is_url, joined, path_of
+from energize.data.media import kind_by_name
 from energize.data.selection import OTHERS, Selection, selections
 from energize.data.source import nested
 from energize.errors import (
@@ -373,7 +374,9 @@ class _Resolver:
             return replace(inner.leaf, path=_tidied(path), place=place, aux=aux or {}, told=said)
         if path.suffix not in _SUFFIXES:
             hint = f"; {STAGE_FILE}" if path.suffix == ".toml" else in_place_of(path)
-            text = "expected a folder of samples, a .jsonl file or a metadataset .yaml"
+            if kind_by_name(path.name) is not None or path.suffix == ".csv":
+                hint = f"; files are read by their folder: give {path.parent}"
+            text = f"expected a folder, {', '.join(FILES)} or a metadataset .yaml"
             return self.fault(place, f"{text}; got {short(entry.path)}{hint}")
         self._check_relative(entry, place)
         key = path.resolve()

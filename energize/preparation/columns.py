@@ -32,6 +32,7 @@ import PIL.Image
 from energize.core.checks import real_number, whole_number
 from energize.core.columns import Column
 from energize.core.description import described
+from energize.core.progress import Progress
 from energize.data import columns as on_disk
 from energize.data.columns import MOST_WORDS, ColumnIndex, StoredColumn
 from energize.data.files import os_errors_as, path_of
@@ -40,7 +41,6 @@ from energize.data.writing import NewFiles, writing
 from energize.errors import ConfigError, DataError, DatasetError, PrepareError, nearest
 from energize.preparation.scan import RawSample, ScannedShard, Shard
 from energize.preparation.tasks import Job, Piece, all_in_turn, column_of, unchanged
-from energize.preparation.workers import Progress
 from energize.preparation.write import commit, staging
 from energize.task.load import USUAL_IMAGES, PartAccess, parse_field
 

@@ -23,6 +23,8 @@ from typing import Any
 from braceexpand import braceexpand
 
 from energize.core.columns import Column
+from energize.core.ignored import explained
+from energize.core.progress import Progress, progress
 from energize.core.trace import Failed
 from energize.data import nv_meta
 from energize.data.columns import COLUMNS_FOLDER, COLUMNS_NAME, folder_version
@@ -37,7 +39,6 @@ from energize.preparation.fields import FirstLook, check_choice, choose_config, 
 from energize.preparation.scan import ScannedShard, Shard, checksums_of, find_shards, listed
 from energize.preparation.tasks import TASKS_FOLDER, Job, all_in_turn, known_shards
 from energize.preparation.verify import stage_records
-from energize.preparation.workers import Progress
 from energize.preparation.write import commit, locked, make_unique, shard_folders, staging
 
 _log = logging.getLogger("energize")
@@ -48,6 +49,8 @@ Parts = dict[str, tuple[str, ...]]
 
 Ratios = Mapping[str, float]
 """The share of each split part, of any sum."""
+
+_PARTS = ("train", "val", "test")
 
 Windows = dict[str, tuple[int, int]]
 """Of split parts, the first of the samples of their shards that they have, and the one after the
@@ -79,13 +82,14 @@ class PrepareReport:
         return sum(self.shard_counts.values())
 
 
+@explained("prepare('shards/', split_ratios={'train': 8, 'val': 1, 'test': 1})")
 @all_in_turn
 @os_errors_as(PrepareError, what="cannot be used")
 def prepare(
     path: str | Path,
     *,
     shards: Sequence[str] | None = None,
-    split_ratios: Mapping[str, float] | None = None,
+    split_ratios: Mapping[str, float] | Sequence[float] | str | None = None,
     split_patterns: Mapping[str, Sequence[str]] | None = None,
     exclude: str | None = None,
     sample_type: str | None = None,
@@ -120,11 +124,11 @@ def prepare(
     disk that is not mounted, a folder that may not be entered, a shard that may not be read) is an
     error.
 
-    Splits are given by exactly one of `split_ratios` ({"train": 8, "val": 2}; shards in order, or
-    shuffled by `seed` with `shuffle_shards`) and `split_patterns` (regular expressions, {"val":
-    ["val-.*"]}). They are whole shards, which Energon can read; where shards are too few for the
-    ratios, they are cut by samples, and each split has one at least. One without samples is not
-    written. `sample_type` is the name of a sample type, or
+    Splits are given by exactly one of `split_ratios` ({"train": 8, "val": 2}, or [8, 2] of train
+    and val; shards in order, or shuffled by `seed` with `shuffle_shards`) and `split_patterns`
+    (regular expressions, {"val": ["val-.*"]}). They are whole shards, which Energon can read; where
+    shards are too few for the ratios, they are cut by samples, and each split has one at least. One
+    without samples is not written. `sample_type` is the name of a sample type, or
     "CrudeWebdataset"; without it no `dataset.yaml` is written.
     Without `field_map` one is proposed by the parts found. `dataset_yaml` and `split_config` are
     other names for the two files. `tar_index_only` writes the index of a prepared folder again.
@@ -155,7 +159,7 @@ def prepare(
     (1, {'train': ('shard-000000.tar',)}, {'text': 'txt'})
     """
     root, meta = path_of(path), path_of(path) / nv_meta.META_FOLDER
-    wanted = Columns(columns or {}, column_defaults)
+    wanted, ratios = Columns(columns or {}, column_defaults), ratios_of(split_ratios)
     known, notes, splits = dict[str, int](), list[str](), Parts()
     if tar_index_only:
         known = known_shards(root)
@@ -165,8 +169,8 @@ def prepare(
     else:
         check_choice(sample_type, field_map)
         names, notes = find_shards(root, exclude, shards)
-        if task is None or split_ratios or split_patterns:
-            splits = split(names, split_ratios, split_patterns, seed if shuffle_shards else None)
+        if task is None or ratios or split_patterns:
+            splits = split(names, ratios, split_patterns, seed if shuffle_shards else None)
     functions: dict[str, Any] = {"names": _check_members, "columns": wanted.measured}
     functions |= {"checksums": Shard.checksums} if checksums else {}
     functions |= {"rows": partial(_rows, dict(zip(names, count())))} if sqlite else {}
@@ -204,7 +208,7 @@ def prepare(
             look, texts = FirstLook(root / names[0]), (split_config, dataset_yaml)
             config = choose_config(sample_type, field_map, look, report.parts)
             report = replace(report, splits=splits, config=config)
-            report = _stage_texts(files, report, split_ratios or {}, texts, overwrite)
+            report = _stage_texts(files, report, ratios or {}, texts, overwrite)
         replaced = [] if known else [meta / name for name in _REPLACED]
         replaced += [] if same else [root / COLUMNS_FOLDER / COLUMNS_NAME]
         markers = () if merge or known else (root / TASKS_FOLDER).glob("*/*")
@@ -311,6 +315,26 @@ def _end_notes(shards: Sequence[ScannedShard]) -> list[str]:
         "missing"
         for each in cut[:1]
     ]
+
+
+def ratios_of(given: Mapping[str, float] | Sequence[float] | str | None) -> Any:
+    """Return shares by their names; in a row, or a text, they are those of train, val and test.
+
+    >>> ratios_of("8, 2"), ratios_of([0.9, 0.1])
+    ({'train': 8.0, 'val': 2.0}, {'train': 0.9, 'val': 0.1})
+    """
+    if given is None or isinstance(given, Mapping):
+        return given
+    try:
+        numbers = [float(each) for each in (given.split(",") if isinstance(given, str) else given)]
+    except (TypeError, ValueError):
+        numbers = []
+    if not 1 <= len(numbers) <= len(_PARTS):
+        raise ConfigError(
+            "split ratio: expected up to three numbers for train, val and test such as 8,1,1, "
+            f"got {given!r}"
+        )
+    return dict(zip(_PARTS, numbers, strict=False))
 
 
 def split(
@@ -470,7 +494,7 @@ def prepare_jsonl(
         raise PrepareError(f"{file} is no .jsonl file; for a folder of tar shards call prepare")
     index, crc = (path_of(name(str(file))) for name in (jsonl_index_path, jsonl_checksums_path))
     with taken_back_when_stopped(), locked(file), NewFiles(PrepareError) as files:
-        offsets = _offsets(file, on_progress or (lambda done, total: None))
+        offsets = _offsets(file, on_progress or progress(f"{file}: bytes"))
         for final in (index, crc):
             remove_left(final.parent, of=final)
         if checksums:

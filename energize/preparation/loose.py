@@ -24,6 +24,7 @@ import numpy as np
 from energize.core.description import digest
 from energize.core.ignored import said_once
 from energize.core.lazy import optional_module
+from energize.core.progress import counting
 from energize.core.samples import SAMPLE_TYPES, CrudeSample, sample_type_named
 from energize.core.trace import Failed
 from energize.core.validation import load_json
@@ -41,6 +42,7 @@ from energize.errors import (
     DatasetError,
     DatasetNotFoundError,
     NotPreparedError,
+    PrepareError,
     SplitError,
     nearest,
     some,
@@ -68,7 +70,6 @@ _FILE_COLUMN = re.compile(r"(?:(.*?)_)?file_names?")
 _BESIDE = (".txt", ".json")
 _TURNS = {"conversations", "messages"}
 _LOOKED_AT = 20
-_MANY = 200_000  # files, which take some seconds
 
 
 @dataclass(frozen=True)
@@ -140,11 +141,10 @@ def look_at(path: Path, split_part: str, told: Told) -> Found:
     notes: list[str] = []
     own, inside, wrong = _of_split(path, split_part), dict[str, list[Path]](), dict[str, str]()
     root = own[0] if own[0].is_dir() else path if path.is_dir() else path.parent
-    names = sorted(files_below(root, [], wrong)) if root == own[0] else []
+    below = files_below(root, [], wrong) if root == own[0] else ()
+    names = sorted(counting(below, f"{path}: files"))
     if wrong:
         raise DatasetError(f"below {root} cannot be read: {_some_of(wrong)}; let this user")
-    if len(names) > _MANY:
-        _log.warning("%s: %s files are looked at", path, f"{len(names):,}")
     for file in [root / name for name in names] or own:
         if not file.name.startswith("cache-"):  # which `datasets` leaves beside its files
             inside.setdefault(file.suffix, []).append(file)
@@ -161,6 +161,9 @@ def look_at(path: Path, split_part: str, told: Told) -> Found:
         found = _of_rows(_KINDS[suffix](inside[suffix]), base, told, suffix[1:])
     else:
         there = ", ".join(f"{len(files)} {each or 'others'}" for each, files in inside.items())
+        there = there if names else ""
+        if tables := _tables_in(names):
+            raise DatasetError(f"{root}: {_some_of(tables)} is there, and no image or video")
         raise NotPreparedError(
             f"{path} is not a prepared dataset: it has no {META_FOLDER}/.info.json; and it has no "
             f"images or videos, MDS, tars or {', '.join(FILES)}: its files are {there or 'none'}. "
@@ -197,7 +200,7 @@ def _of_split(path: Path, split_part: str) -> list[Path]:
 
 
 def _of_media(root: Path, names: list[str], media: list[str], notes: list[str]) -> _Rows:
-    tables = [name for name in names if posixpath.basename(name) in _METADATA]
+    tables = _tables_in(names)
     beside: dict[str, list[str]] = {}
     for name in names:
         stem, suffix = posixpath.splitext(name)
@@ -218,12 +221,20 @@ def _of_media(root: Path, names: list[str], media: list[str], notes: list[str]) 
         named = zip(rows, map(posixpath.basename, parents), strict=True)
         numbers = {label: number for number, label in enumerate(labels)}
         rows = ({**row, "label": numbers[each], "label_name": each} for row, each in named)
-    made = MemoryRows(_keyed(rows, columns[0], notes))
+    used = {*tables, *chain(*(beside if "txt" in columns else {}).values())}
+    unread = [n for n in names if posixpath.splitext(n)[1] in (".csv", *FILES) and n not in used]
+    text = "left out, for it is read by its path, or as metadata.csv, .jsonl or .parquet"
+    _note(notes, unread, text)
+    made = MemoryRows(counting(_keyed(rows, columns[0], notes), f"{root}: samples", len(media)))
     if not made.count:
         raise DatasetError(f"{root}: no sample is left: {'; '.join(notes)}")
     first = _first_of(made)
     media_of, parts = _media_of(_looking_like(first, columns), first)
     return _Rows(made, {**dict.fromkeys(columns[1:], ("", False)), **media_of}, parts, what)
+
+
+def _tables_in(names: Iterable[str]) -> list[str]:
+    return [name for name in names if posixpath.basename(name) in _METADATA]
 
 
 def _keyed(rows: Iterable[Row], column: str, notes: list[str]) -> Iterator[Row]:
@@ -304,7 +315,7 @@ def _described(
 
 
 def _file_columns(path: Path, rows: list[Row]) -> list[str]:
-    names = _names_of(rows)
+    names = [name for name in _names_of(rows) if name != AT]
     found = [name for name in names if _FILE_COLUMN.fullmatch(name)]
     found = found or list(_looking_like(rows, names))
     if not found:
@@ -368,13 +379,16 @@ def _some_of(names: Iterable[str]) -> str:
 def _of_rows(rows: ShardedSource[Row], base: Path, told: Told, what: str) -> _Rows:
     """Return rows whose columns of files are those that the first rows show."""
     first = _first_of(rows)
+    if not first:
+        bad: Any = next(iter(rows.read(np.arange(min(1, rows.count)))), None)
+        raise DatasetError(f"{bad.where}: {bad.reason}" if bad else f"{base} has no row to read")
     names = _names_of(first)
     talk = told.kind is SAMPLE_TYPES["ConversationSample"] or not _TURNS.isdisjoint(names)
     media, parts = _media_of(_looking_like(first, names), first, talk=talk)
     named = [each for each in names_in(first, media) if isinstance(each, str) and each]
     if named and not any(exists(joined(base, each)) for each in named):
         raise DatasetNotFoundError(
-            f"{rows.location} names {named[0]!r}, and there is no {joined(base, named[0])}, nor "
+            f"{rows.where(0)} names {named[0]!r}, and there is no {joined(base, named[0])}, nor "
             "any other file of its first rows: say in which folder they are, image_folder=..."
         )
     if talk:  # in rows that come later too
@@ -437,7 +451,10 @@ def _of_tars(path: Path, root: Path, tars: list[Path], told: Told) -> Found:
                 link = Path(new, "tars", folder.name, tar.relative_to(root))
                 link.parent.mkdir(parents=True, exist_ok=True)
                 link.symlink_to(tar.absolute())
-            prepare(Path(new, "tars", folder.name), split_ratios={"train": 1})
+            try:
+                prepare(link := Path(new, "tars", folder.name), split_ratios={"train": 1})
+            except PrepareError as reason:
+                raise DatasetError(str(reason).replace(f"{link}", f"{root}")) from None
             with suppress(OSError):  # another process was sooner
                 Path(new, "tars").rename(folder.parent)
     source = WebdatasetSource(folder)

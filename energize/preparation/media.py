@@ -13,6 +13,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import BinaryIO
 
+from energize.core.progress import Progress
 from energize.data.files import files_at, os_errors_as
 from energize.data.media import MediaFilterConfig, serialize_media_metadata
 from energize.data.nv_meta import META_FOLDER, SQLITE_NAME, is_prepared, read_info
@@ -21,7 +22,7 @@ from energize.data.writing import writing
 from energize.errors import DatasetNotFoundError, PrepareError, SampleError, ShardError
 from energize.preparation.index import is_utf8, prepare
 from energize.preparation.scan import Shard, listed
-from energize.preparation.workers import Progress, map_in_order
+from energize.preparation.workers import map_in_order
 from energize.preparation.write import commit, new_database, staging
 
 _TABLES = """

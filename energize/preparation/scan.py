@@ -24,6 +24,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from energize.core.arrays import UInt64Array
+from energize.core.progress import Progress
 from energize.data.files import absent, files_at, is_url, os_errors_as, read_file
 from energize.data.nv_meta import ShardRecord, expand, is_inside
 from energize.data.tar import ScannedSample, index_path, scan
@@ -35,7 +36,7 @@ from energize.errors import (
     ShardError,
     in_place_of,
 )
-from energize.preparation.workers import Progress, map_in_order
+from energize.preparation.workers import map_in_order
 from energize.task.load import PartAccess
 
 T = TypeVar("T")

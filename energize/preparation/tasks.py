@@ -31,6 +31,7 @@ import numpy as np
 import numpy.typing as npt
 
 from energize.core.checks import checked_whole
+from energize.core.progress import progress
 from energize.data.files import exists, path_of
 from energize.data.nv_meta import META_FOLDER, ShardRecord, read_info, read_records
 from energize.data.tar import checksums_path
@@ -309,7 +310,7 @@ def all_in_turn(function: Callable[P, R]) -> Callable[P, R]:
         tasks: Any = kwargs.get("tasks")
         if tasks is None or kwargs.get("task") is not None or kwargs.get("merge"):
             return function(*args, **kwargs)
-        tell: Any = kwargs.pop("on_progress", None) or (lambda done, total: None)
+        tell: Any = kwargs.pop("on_progress", None) or progress("Tasks")
         each: Any = kwargs
         for task in range(checked_whole(tasks, "tasks", 1)):
             tell(task, tasks)

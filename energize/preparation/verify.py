@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from energize.core.progress import Progress
 from energize.data import nv_meta
 from energize.data.columns import StoredColumn, column_command, read_columns, read_values
 from energize.data.files import exists, os_errors_as, path_of, read_file
@@ -23,7 +24,6 @@ from energize.errors import ConfigError, DatasetError, PrepareError, ShardError
 from energize.preparation.columns import Columns, is_written
 from energize.preparation.scan import ScannedShard, Shard, check_unique, checksums_of, scan_shards
 from energize.preparation.tasks import Job, Piece, all_in_turn, known_shards, share, unchanged
-from energize.preparation.workers import Progress
 from energize.preparation.write import commit, shard_folders, staging
 
 

@@ -15,6 +15,7 @@ from multiprocessing.context import ForkContext, ForkProcess
 from typing import Any, TypeVar
 
 from energize.core.checks import check_processes, checked_whole
+from energize.core.progress import Progress, progress
 from energize.errors import PrepareError
 
 _MOST_WORKERS = 16
@@ -22,9 +23,6 @@ _PARENT_DEATH_SIGNAL = 1
 
 N = TypeVar("N")
 R = TypeVar("R")
-Progress = Callable[[int, int], None]
-"""Called with how many are done, and how many there are."""
-
 _function: Callable[[Any], Any]
 """What a worker applies; inherited, so it need not be picklable."""
 
@@ -45,7 +43,7 @@ def map_in_order(
 
     Raises `PrepareError` when a worker cannot be started, or is killed.
     """
-    tell = on_progress or (lambda done, total: None)
+    tell = on_progress or progress("Files")
     tell(0, len(names))
     most = min(_MOST_WORKERS, len(os.sched_getaffinity(0)))
     most = min(most if workers is None else checked_whole(workers, "workers", 1), len(names))

@@ -93,10 +93,10 @@ def epoch(loaders):
         assert len({json.dumps(each.state_dict()) for each in loaders}) == 1
 
 
-@pytest.mark.parametrize("ranks", range(1, 9))
+@pytest.mark.parametrize("ranks", [1, 2, 3, 5, 8])
 @pytest.mark.parametrize("uneven", ["pad", "drop", "repeat", "allow"])
 def test_equal_steps_for_all_epoch_sizes(uneven, ranks):
-    for size in range(1, 41):
+    for size in (*range(1, 18), 24, 31, 40):
         loaders = ranks_of(numbers(size), ranks, uneven=uneven)
         if size < ranks and uneven in ("drop", "allow"):
             with pytest.raises(EmptyDatasetError, match=r"drop|rank . of . would never get"):

@@ -80,9 +80,9 @@ def test_a_path_that_does_not_exist(mix, tmp_path, monkeypatch):
     assert "did you mean 'notes'?" in fault("nots", DatasetNotFoundError)
     for name in ("x.txt", "x.tar"):
         (tmp_path / name).write_text("x")
-        assert "expected a folder of samples, a .jsonl file or a metadataset" in fault(name)
+        assert "expected a folder, .parquet, .arrow, .jsonl, .json or a metadataset" in fault(name)
     assert "energize prepare ., and then give ." in fault("x.tar")
-    for given in (ListSource("ab"), ["x.tar"], None):
+    for given in (ListSource("ab"), [7], None):
         with pytest.raises(ConfigError, match=r"got a \w+\. .*build_encode_sample\("):
             get_val_dataset(given, batch_size=None)
 

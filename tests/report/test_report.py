@@ -401,7 +401,7 @@ def test_it_is_shown_in_whatever_room_there_is(capsys):
         assert set(str(wide).replace("─", "").split()) <= set(said.get().split()), width
         assert max(map(len, said.get().splitlines())) <= width
     assert "eff. size" in str(report)
-    assert repr(loader) == f"SavableDataLoader({loader.dataset!r})"
+    assert repr(loader) == f"SavableDataLoader({loader.dataset!r}, rank 0 of 1, num_workers=0)"
     assert all(len(repr(each)) < 200 for each in (report, loader, simulate(loader.dataset, 9)))
     assert report.as_json()["rows"][0]["samples"] == 100
 

@@ -1,0 +1,66 @@
+"""Saying how far long work has come, where nobody else does."""
+
+from __future__ import annotations
+
+import logging
+import math
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator
+from typing import TypeVar
+
+T = TypeVar("T")
+
+Progress = Callable[[int, int], None]
+"""Called with how many are done, and how many there are; 0 where that is not known."""
+
+_SHORT = 3.0
+"""Seconds of work of which nothing is said."""
+_ON_TERMINAL, _IN_LOG = 0.5, 30.0
+"""Seconds from one time that it is said to the next."""
+
+_log = logging.getLogger("energize")
+
+
+def progress(what: str) -> Progress:
+    """Return what says how far work has come that takes more than 3 s: on a terminal in a line that
+    is written over, else in the log every 30 s.
+
+    >>> tell = progress("Counting")
+    >>> tell(1, 2)
+    """
+    begun = time.monotonic()
+    shown = sys.stderr is not None and sys.stderr.isatty()
+    due = begun + (_SHORT if shown else _IN_LOG)
+    said = False
+
+    def tell(done: int, total: int) -> None:
+        nonlocal due, said
+        now = time.monotonic()
+        ended = said and shown and done == total
+        if now < due and not ended:
+            return
+        due, said = now + (_ON_TERMINAL if shown else _IN_LOG), True
+        if done == total:
+            due, said = math.inf, False
+        left = (now - begun) * (total - done) / max(done, 1)
+        text = f"{what}: {done:,}" + (f" of {total:,}, about {left:,.0f} s left" if total else "")
+        if shown:
+            print(f"{text:<78}", end="\n" if ended else "\r", file=sys.stderr, flush=True)
+        else:
+            _log.warning("%s", text)
+
+    return tell
+
+
+def counting(items: Iterable[T], what: str, total: int = 0) -> Iterator[T]:
+    """Yield items, saying how many there were.
+
+    >>> list(counting("ab", "Letters"))
+    ['a', 'b']
+    """
+    tell, done = progress(what), 0
+    for done, item in enumerate(items, 1):
+        tell(done, total)
+        yield item
+    tell(done, done)
