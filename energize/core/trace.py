@@ -40,8 +40,9 @@ making: ContextVar[int] = ContextVar("making")
 
 # How items are read, and samples that fail.
 
-AHEAD = 1024
-"""Samples of object storage that are fetched before they are asked for, by who reads them."""
+AHEAD, AHEAD_BYTES, _AT_FIRST = 4096, 128 * 1024 * 1024, 64
+"""Samples of object storage that are fetched before they are asked for, by who reads them, and how
+many bytes of them at most; how many samples until it is known of how many bytes they are."""
 
 READY = 32
 """Items per worker that are read ahead where they are small: enough for hundreds of thousands of
@@ -371,8 +372,9 @@ def read_items(dataset: IndexedDataset[T], positions: Int64Array, reading: Readi
 
 class Ahead:
     """Has samples that lie in object storage fetched before they are read: of the items at the next
-    positions of a dataset, so many that they are of `AHEAD` samples. Or has somebody else told of
-    these positions, by `told`, which returns how many samples they are.
+    positions of a dataset, so many that they are of `AHEAD` samples and `AHEAD_BYTES` bytes at
+    most. Or has somebody else told of these positions, by `told`, which returns how many bytes that
+    is, or 0 while nobody knows.
     """
 
     def __init__(
@@ -381,32 +383,41 @@ class Ahead:
         told: Callable[[Int64Array], int] | None = None,
         samples: int = AHEAD,
     ) -> None:
-        self._told, self._samples, self._expected = told or partial(expect, dataset), samples, 0
+        self._told, self._expected = told or partial(expect, dataset), 0
+        self._items = self._asked = 0
         self._far = told is not None or any(source.remote for source in dataset.sources)
-        self._each = max(1.0, dataset.consumed(1).sum()) if self._far else 1.0
-        self._sources = [source for source in dataset.sources if source.remote]
+        self._least = max(1.0, dataset.consumed(1).sum()) / samples if self._far else 1.0
+        self._each, self._bytes = self._least * samples / _AT_FIRST, AHEAD_BYTES * samples / AHEAD
 
     def __call__(self, turn: int, positions: Callable[[Int64Array], Int64Array]) -> None:
         """Expect the items from `turn` on to be asked for; `positions` are those at turns."""
-        for source in self._sources:
-            source.expect(np.zeros(0, dtype=np.int64))
-        until = turn + max(1, int(self._samples / self._each))
+        if not self._far:
+            return
+        self._learn(self._told(np.zeros(0, dtype=np.int64)))
+        until = turn + max(1, int(1 / self._each))
         begin = max(turn, self._expected)
-        if not self._far or begin >= until or until - begin < (until - turn) // 4:
+        if begin >= until or until - begin < (until - turn) // 4:
             return
         at = positions(np.arange(begin, until, dtype=np.int64))
         self._expected = until
-        if len(at):
-            self._each = max(1.0, self._told(at) / len(at))
+        self._items += len(at)
+        self._learn(self._told(at))
+
+    def _learn(self, asked: int) -> None:
+        self._asked += asked
+        if self._asked:
+            self._each = max(self._least, self._asked / self._items / self._bytes)
 
 
 def expect(dataset: IndexedDataset[Any], positions: Int64Array) -> int:
-    """Have the samples that items are made of fetched; return how many these are."""
-    refs = Trace(dataset, positions).refs()
+    """Have the samples that items are made of fetched; return how many bytes that is."""
+    if not len(positions):  # but for those of which it was not known where they lie
+        return sum(source.expect(positions) for source in dataset.sources if source.remote)
+    refs, asked = Trace(dataset, positions).refs(), 0
     for number, rows in rows_by_value(refs.source):
         if dataset.sources[number].remote:
-            dataset.sources[number].expect(refs.index[rows])
-    return len(refs)
+            asked += dataset.sources[number].expect(refs.index[rows])
+    return asked
 
 
 def _substituted(

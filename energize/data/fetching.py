@@ -114,7 +114,7 @@ def plan(url: str, found: Stat | None, starts: Sequence[int], stops: Sequence[in
         spans = [span for span in spans if not cache.holds(key, *span)]
         if not spans:
             return
-    _sidecar().send(None, "plan", url, found and tuple(found), spans)
+    (_own or _sidecar()).send(None, "plan", url, found and tuple(found), spans)
 
 
 def write(url: str, data: bytes | Path) -> None:

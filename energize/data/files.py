@@ -16,7 +16,6 @@ import os
 import re
 import resource
 import stat
-import sys
 import time
 import zlib
 from abc import ABC, abstractmethod
@@ -47,10 +46,9 @@ _GAP = 32 * 1024
 # Neighbouring ranges are read together up to this many bytes.
 _RUN = 8 * 1024 * 1024
 
-# The same of object storage, where what is longer is fetched in parts. A request costs a quarter of
-# a millisecond of a core and a round trip of some 30 ms, in which a connection brings a MiB; but
-# there are many at once, so that a part of that counts.
-FAR_GAP, FAR_RUN = 128 * 1024, 1024 * 1024
+# What is fetched of object storage at once, see `merged`. A request costs a quarter of a
+# millisecond of a core and a round trip of some 30 ms, in which a connection brings so much.
+FAR_BLOCK = 1024 * 1024
 
 # Requests of a process that are in flight at most: 64 MiB of memory, and over a round trip of 30 ms
 # twice as much in a second as a fast network brings.
@@ -334,19 +332,36 @@ class FileStream(io.RawIOBase):
         return len(data)
 
 
-def merged(spans: Iterable[tuple[int, int]]) -> Iterator[tuple[int, int]]:
-    """Yield what is fetched of a file in object storage, a request each, for ranges in ascending
-    order: neighbours together with the gap between them, long ones in parts, and no byte twice.
+def merged(spans: Iterable[tuple[int, int]], size: int) -> Iterator[tuple[int, int]]:
+    """Yield what is fetched of a file of `size` bytes in object storage, a request each, for ranges
+    in ascending order, no byte twice: of each block of `FAR_BLOCK` bytes all from the first to the
+    last one that is wanted, or the whole block, if several ranges take up more than half of it with
+    what is between them: what is not wanted yet will be.
 
-    >>> list(merged([(0, 10), (20, 30), (500_000, 500_010)]))
-    [(0, 30), (500000, 500010)]
+    >>> list(merged([(0, 10), (20, 30), (1_500_000, 1_500_010)], 2_000_000))
+    [(0, 30), (1500000, 1500010)]
+    >>> list(merged([(1_000, 1_010), (900_000, 1_300_000)], 2_000_000))
+    [(0, 1048576), (1048576, 1300000)]
     """
+    found = dict[int, tuple[int, int, int]]()
+    for start, stop in spans:
+        for number in range(start // FAR_BLOCK, -(-stop // FAR_BLOCK)):
+            low, high = number * FAR_BLOCK, (number + 1) * FAR_BLOCK
+            first, last, count = found.get(number, (high, low, 0))
+            found[number] = min(first, max(start, low)), max(last, min(stop, high)), count + 1
     begin = end = -1
-    for start, stop in [*spans, (sys.maxsize, sys.maxsize)]:
-        if begin >= 0 and (start - end > FAR_GAP or (start >= end and stop - begin > FAR_RUN)):
-            yield from ((at, min(at + FAR_RUN, end)) for at in range(begin, end, FAR_RUN))
-            begin = -1
-        begin, end = (start, stop) if begin < 0 else (begin, max(end, stop))
+    for number, (low, high, count) in found.items():
+        whole = count > 1 and high - low > FAR_BLOCK // 2
+        first = number * FAR_BLOCK if whole else low
+        last = min(size, (number + 1) * FAR_BLOCK) if whole else high
+        if first == end and last - begin <= FAR_BLOCK:
+            end = last
+            continue
+        if begin >= 0:
+            yield begin, end
+        begin, end = first, last
+    if begin >= 0:
+        yield begin, end
 
 
 def files_at(path: AnyPath, *, follow: bool = True) -> Files:

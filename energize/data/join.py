@@ -308,9 +308,9 @@ class JoinedSource(Source[Raw]):
     def remote(self) -> bool:
         return any(part.remote for part in self.parts)
 
-    def expect(self, indices: Int64Array) -> None:
-        for part, wanted in zip(self.parts, self.matches[indices].T, strict=True):
-            part.expect(wanted[wanted >= 0])
+    def expect(self, indices: Int64Array) -> int:
+        parts = zip(self.parts, self.matches[indices].T, strict=True)
+        return sum(part.expect(wanted[wanted >= 0]) for part, wanted in parts)
 
     def read(self, indices: Int64Array) -> list[Raw | Failed]:
         columns: list[list[Any]] = []

@@ -19,6 +19,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self, TypeAlias
 import numpy as np
 import numpy.typing as npt
 import PIL.Image
+import xxhash
 from pydantic import (
     AfterValidator,
     BaseModel,
@@ -411,15 +412,13 @@ def unpacked(packed: bytes, compression: str | None, size: int, path: str) -> me
 
 
 def new_hash(algorithm: str) -> Any:
-    """Return an object of this algorithm with `update` and `hexdigest`: of hashlib, or of xxhash,
-    which then has to be installed. Raise `ConfigError` if neither knows it.
+    """Return an object of this algorithm with `update` and `hexdigest`: of hashlib or xxhash.
+    Raise `ConfigError` if neither knows it.
     """
     if algorithm in hashlib.algorithms_available and not algorithm.startswith("shake_"):
         return hashlib.new(algorithm, usedforsecurity=False)
-    if algorithm.startswith("xxh"):
-        xxhash = optional_module("xxhash", _EXTRA, f"checking the hash {algorithm}")
-        if algorithm in xxhash.algorithms_available:
-            return getattr(xxhash, algorithm)()
+    if algorithm in xxhash.algorithms_available:
+        return getattr(xxhash, algorithm)()
     raise ConfigError(
         f"validate_hash={algorithm!r} is not one of the algorithms of hashlib and xxhash"
     )

@@ -3,11 +3,11 @@ and jobs of a node.
 
 An object is known by a key and never changes. Each 64 MiB of it are a section: a sparse file, in
 which bytes lie where they lie in the object, and a log beside it of what is there, with a record
-for each range within a block of 32 KiB: its place and the CRC-32 of its bytes, appended when they
+for each range within a block of 16 KiB: its place and the XXH3-64 of its bytes, appended when they
 are written. Only what a record says is read, and compared with it. So nobody waits for anybody: a
 process may be killed, a file cut or removed at any moment, and what is not whole is not there.
 
-Only the standard library and the errors are imported: small helper processes use it.
+Only the standard library, xxhash and the errors are imported: small helper processes use it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ from functools import cache
 from glob import escape, glob
 from io import FileIO
 from typing import Any
-from zlib import crc32
+
+from xxhash import xxh3_64_intdigest as checksum
 
 from energize.errors import ConfigError, legible
 
@@ -34,15 +35,17 @@ FOLDER, LIMIT = "ENERGIZE_CACHE", "ENERGIZE_CACHE_BYTES"
 """The environment variables that say where the node cache is, and how many bytes it may have."""
 
 _NAME = "nodecache-v"
-_SECTION, _BLOCK, _PAGE, _COUNTED = 64 * 1024 * 1024, 32 * 1024, 4096, 1024 * 1024
+_SECTION, _BLOCK, _PAGE, _COUNTED = 64 * 1024 * 1024, 16 * 1024, 4096, 1024 * 1024
 """The last: the file of the node has a byte for each of so many that were written."""
 
-_MOST_OPEN, _REOPENED, _PAUSE = 128, 60.0, 10.0
-"""How many sections stay open, for how many seconds; and these without writing after it failed."""
+_MOST_OPEN, _RENEWED, _PAUSE = 128, 60.0, 10.0
+"""How many sections stay open; seconds after which one is looked at again; and these without
+writing after it failed.
+"""
 
-_MAGIC, _TAG, _RECORD = 0xA7E5, struct.Struct("<HI"), struct.Struct("<HIHHI")
+_MAGIC, _START, _RECORD, _SUM = 0xA7E5, b"\xe5\xa7", struct.Struct("<HIHHQ"), 8
 """A record: this, the number of the block, with these the first and the last byte in the block and
-the CRC-32 of the bytes, and then the CRC-32 of all that.
+the checksum of the bytes, and then the checksum of all that.
 """
 
 _LOCK, _EVICTION = struct.Struct("hhqqi4x"), 1 << 62
@@ -52,7 +55,7 @@ _FULL = (errno.ENOSPC, errno.EDQUOT)
 
 Range = tuple[int, int]
 Record = tuple[int, int, int]
-"""Where bytes begin and end, and their CRC-32; -1 where there are none."""
+"""Where bytes begin and end, and their checksum; -1 where there are none."""
 
 
 class NodeCache:
@@ -82,7 +85,7 @@ class NodeCache:
         self._inside = f"{self.folder}/{_NAME}1"
         self._node = f"{self._inside}/node"
         self._open: dict[tuple[str, int], _Section] = {}
-        self._opened, self._failed, size = time.monotonic(), float("-inf"), 0
+        self._failed, size = float("-inf"), 0
         self._uncounted = _COUNTED  # counted ahead, for processes may be killed
         try:
             if "://" in path or path.startswith("~"):
@@ -111,12 +114,9 @@ class NodeCache:
         if not start < stop <= (number + 1) * _SECTION:
             parts: list[Any] = [self.read(key, *each) for each in _cut(start, stop, _SECTION)]
             return None if None in parts else b"".join(parts)
-        now = time.monotonic()
-        if now - self._opened > _REOPENED:
-            # Opening one says on the disk that it is read, and those that were evicted are let go.
-            self._open, self._opened = {}, now
         section = self._open.get((key, number))
-        data = None if section is None else section.read(start, stop)
+        fresh = section is not None and time.monotonic() < section.until
+        data = section.read(start, stop) if fresh and section is not None else None
         if data is None and (section := self._section(key, number)) is not None:
             data = section.read(start, stop)
         return data
@@ -126,16 +126,19 @@ class NodeCache:
         for begin, end in _cut(start, stop, _SECTION):
             known = key, begin // _SECTION
             section = self._open.get(known) or self._section(*known)
-            if section is None or any(crc < 0 for _, _, crc in section._covering(begin, end)):
+            if section is None or any(value < 0 for _, _, value in section.covering(begin, end)):
                 return False
         return True
 
-    def missing(self, key: str, start: int, stop: int) -> list[Range]:
-        """Return in which ranges the bytes of an object are not there."""
+    def missing(self, key: str, start: int, stop: int, look: bool = True) -> list[Range]:
+        """Return in which ranges the bytes of an object are not there; without `look` at the bytes,
+        by what the records say.
+        """
         gaps: list[Range] = []
         for begin, end in _cut(start, stop, _SECTION):
             section = self._section(key, begin // _SECTION)
-            for first, last in [(begin, end)] if section is None else section.missing(begin, end):
+            found = [(begin, end)] if section is None else section.missing(begin, end, look)
+            for first, last in found:
                 joined = gaps.pop()[0] if gaps and gaps[-1][1] == first else first
                 gaps.append((joined, last))
         return gaps
@@ -162,11 +165,14 @@ class NodeCache:
                 self._write(key, start, memoryview(data))
                 return True
             except OSError as error:
-                if again or error.errno not in _FULL:
+                if again or error.errno not in (*_FULL, errno.ENOENT):
                     self._failed = time.monotonic()
                     _warn(self.folder, error.errno or 0)
-                else:
+                elif error.errno in _FULL:
                     self._make_room()
+                else:  # somebody has removed it
+                    with suppress(OSError):
+                        self._make()
         return False
 
     def status(self) -> dict[str, int]:
@@ -188,15 +194,19 @@ class NodeCache:
 
     def _section(self, key: str, number: int) -> _Section | None:
         """Return a section as it is now, or None."""
-        self._open.pop((key, number), None)
+        section = self._open.pop((key, number), None)
         for old in list(self._open)[: 1 - _MOST_OPEN]:
             self._open.pop(old, None)
-        try:
-            self._open[key, number] = _Section(self._path(key, number))
-        except OSError as error:
-            if error.errno == errno.EMFILE:
-                self._open.clear()
-        return self._open.get((key, number))
+        for found in (section, None):
+            try:
+                section = found or _Section(self._path(key, number))
+                if section.renew():
+                    self._open[key, number] = section
+                    return section
+            except OSError as error:
+                if error.errno == errno.EMFILE:
+                    self._open.clear()
+        return None
 
     def _make(self) -> None:
         # What lies there is nobody else's business, unless the user has made the folder for them.
@@ -210,7 +220,6 @@ class NodeCache:
             return file.tell()
 
     def _write(self, key: str, start: int, data: memoryview) -> None:
-        self._make()  # somebody may have removed it
         count, self._uncounted = divmod(self._uncounted + len(data) + 2 * _PAGE, _COUNTED)
         if count and self._append(self._node, bytes(count)) * _COUNTED > self.limit:
             self._make_room(self.limit)
@@ -269,79 +278,99 @@ class NodeCache:
 
 
 class _Section(dict[int, tuple[Record, ...]]):
-    """A section that is open for reading: the records of each block that was asked for, by its log
-    as it was then.
+    """A section that is open for reading: the records of each block, by its log as it was when it
+    was last renewed.
     """
 
     def __init__(self, path: str) -> None:
         self._number = -1
         self._number = _careful(path, os.O_RDONLY)
-        with FileIO(f"{path}.log", opener=_careful) as log:
-            self._log = log.readall()
-        if time.time() - os.fstat(self._number).st_mtime > _REOPENED:
-            with suppress(OSError):
-                os.utime(self._number)
+        self._path, self._log, self._seen, self.until = f"{path}.log", 0, 0, 0.0
 
     def __del__(self) -> None:
         if self._number >= 0:
             os.close(self._number)
 
+    def renew(self) -> bool:
+        """Learn what was appended to the log; return whether it is still the one of this file."""
+        with FileIO(self._path, opener=_careful) as log:
+            found = os.fstat(log.fileno())
+            if self._log not in (0, found.st_ino) or found.st_size < self._seen:
+                return False
+            self._log = found.st_ino
+            log.seek(self._seen)
+            self._learn(log.readall())
+        if time.monotonic() > self.until:  # say on the disk that it is read
+            self.until = time.monotonic() + _RENEWED
+            if time.time() - os.fstat(self._number).st_mtime > _RENEWED:
+                with suppress(OSError):
+                    os.utime(self._number)
+        return True
+
+    def _learn(self, log: bytes) -> None:
+        """Add the records of a piece of the log. Half a record, of a full disk, moves the next."""
+        at, size = 0, _RECORD.size + _SUM
+        while len(log) - at >= size:
+            body = log[at : at + _RECORD.size]
+            if checksum(body).to_bytes(_SUM, "little") == log[at + _RECORD.size : at + size]:
+                _, block, first, last, value = _RECORD.unpack(body)
+                start, known = block * _BLOCK, self.get(block, ())
+                record = start + first, start + last + 1, value
+                if record not in known:
+                    self[block] = tuple(sorted((*known, record), key=lambda each: each[1]))
+                at += size
+            else:
+                at = log.find(_START, at + 1) if _START in log[at + 1 :] else len(log) - 1
+        self._seen += at
+
     def read(self, start: int, stop: int) -> bytes | None:
         """Return bytes from `start` to before `stop`; None if they are not all there."""
         while True:
-            records = self._covering(start, stop)
-            if any(crc < 0 for _, _, crc in records):
+            records = self.covering(start, stop)
+            if any(value < 0 for _, _, value in records):
                 return None
             begin, end, data = records[0][0], records[-1][1], b""
             with suppress(OSError):
                 data = os.pread(self._number, end - begin, begin)
             view = memoryview(data)
-            for first, last, crc in records:
-                if crc32(view[first - begin : last - begin]) != crc:
+            for record in records:
+                first, last, value = record
+                if checksum(view[first - begin : last - begin]) != value:
                     block = first // _BLOCK
-                    self[block] = tuple(each for each in self[block] if each != (first, last, crc))
+                    self[block] = tuple(each for each in self[block] if each != record)
                     break
             else:
                 return data if (begin, end) == (start, stop) else data[start - begin : stop - begin]
 
-    def missing(self, start: int, stop: int) -> list[Range]:
+    def missing(self, start: int, stop: int, look: bool) -> list[Range]:
         """Return ranges of these bytes that are not there, in order."""
         while True:
-            found = self._covering(start, stop)
-            if all(crc < 0 or self.read(begin, end) is not None for begin, end, crc in found):
-                return [(begin, end) for begin, end, crc in found if crc < 0]
+            found = self.covering(start, stop)
+            there = [record[:2] for record in found if look and record[2] >= 0]
+            if all(self.read(*record) is not None for record in there):
+                return [(begin, end) for begin, end, value in found if value < 0]
 
-    def _covering(self, start: int, stop: int) -> list[Record]:
+    def covering(self, start: int, stop: int) -> list[Record]:
         """Return records in which the bytes are, in order, and what is between them."""
         records = []
         while start < stop:
-            known = self[start // _BLOCK]
-            later = [begin for begin, _, _ in known if begin > start]
-            best = start, min(stop, (start // _BLOCK + 1) * _BLOCK, *later), -1
+            known, best = self.get(start // _BLOCK, ()), None
             for record in known:  # the one that goes furthest comes last
                 if record[0] <= start < record[1]:
                     best = record
+            if best is None:
+                later = [begin for begin, _, _ in known if begin > start]
+                best = start, min(stop, (start // _BLOCK + 1) * _BLOCK, *later), -1
             records.append(best)
             start = best[1]
         return records
 
-    def __missing__(self, block: int) -> tuple[Record, ...]:
-        """Find the records of a block, wherever they lie in the log, for half a record, of a disk
-        that was full, moves those after it.
-        """
-        tag, at, size, found = _TAG.pack(_MAGIC, block), -1, _RECORD.size, set()
-        while (at := self._log.find(tag, at + 1)) >= 0:
-            body = self._log[at : at + size]
-            if self._log[at + size : at + size + 4] == crc32(body).to_bytes(4, "little"):
-                _, _, first, last, crc = _RECORD.unpack(body)
-                found.add((block * _BLOCK + first, block * _BLOCK + last + 1, crc))
-        self[block] = tuple(sorted(found, key=lambda record: record[1]))
-        return self[block]
-
 
 def _record(start: int, stop: int, data: memoryview) -> bytes:
-    body = _RECORD.pack(_MAGIC, start // _BLOCK, start % _BLOCK, (stop - 1) % _BLOCK, crc32(data))
-    return body + crc32(body).to_bytes(4, "little")
+    body = _RECORD.pack(
+        _MAGIC, start // _BLOCK, start % _BLOCK, (stop - 1) % _BLOCK, checksum(data)
+    )
+    return body + checksum(body).to_bytes(_SUM, "little")
 
 
 def _cut(start: int, stop: int, size: int) -> Iterator[Range]:

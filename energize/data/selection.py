@@ -262,8 +262,8 @@ class PropertySource(Source[T_co]):
     def count(self) -> int:
         return len(self.rows)
 
-    def expect(self, indices: Int64Array) -> None:
-        self.source.expect(self.rows[indices])
+    def expect(self, indices: Int64Array) -> int:
+        return self.source.expect(self.rows[indices])
 
     @cached_property
     def identity(self) -> str:

@@ -259,7 +259,7 @@ class Sidecar:
         self._looked = dict[str, asyncio.Future[Any]]()
         self._flying = dict[tuple[str, bool], dict[tuple[int, int], asyncio.Task[Any]]]()
         self._seconds: deque[float] = deque(maxlen=200)
-        self._slow, self._count = float(_ANSWER), 0
+        self._slow, self._count, self._twice = float(_ANSWER), 0, 0
 
     async def call(self, url: str, what: str, *arguments: Any) -> Any:
         """Return what a method of a store does."""
@@ -316,7 +316,9 @@ class Sidecar:
                 if carried:
                     return await self._hedged(get)
                 with self._cache.claim(key, begin, end) or nullcontext() as claim:
-                    gaps = self._cache.missing(key, begin, end) if look else [(begin, end)]
+                    gaps = [(begin, end)]
+                    if look:
+                        gaps = self._cache.missing(key, begin, end, look=not planned)
                     if not gaps:
                         return None
                     look = True
@@ -330,28 +332,32 @@ class Sidecar:
 
             return await self._answer(url, store, keep, _DEADLINE, (name, planned))
 
-        flying = self._flying.setdefault((key, carried), {})
+        flying, runs = self._flying.setdefault((key, carried), {}), list(merged(spans, found[0]))
+        firsts = sorted(flying)
 
-        async def sent(begin: int, end: int) -> Any:
-            """Return these bytes, perhaps as a part of what is on its way already."""
-            run = next((run for run in flying if run[0] <= begin and end <= run[1]), (begin, end))
+        def sent(begin: int, end: int) -> tuple[int, asyncio.Task[Any]]:
+            """Return what brings these bytes, perhaps on its way already, and its first one."""
+            at = bisect_right(firsts, (begin, sys.maxsize))
+            before = firsts[max(0, at - 1) : at]
+            run = before[0] if before and end <= before[0][1] else (begin, end)
             name = key, *run, carried
             if run not in flying:
                 flying[run] = asyncio.create_task(piece(name, begin, end))
                 flying[run].add_done_callback(lambda _: flying.pop(run))
             elif not planned:
                 self._slots.hurry(name)
-            data = await flying[run]
-            return None if data is None else data[begin - run[0] : end - run[0]]
+            return run[0], flying[run]
 
-        runs = list(merged(spans))
-        got = await asyncio.gather(*(sent(*run) for run in runs))
+        tasks = [sent(*run) for run in runs]
+        got = await asyncio.gather(*(task for _, task in tasks))
 
         def cut(start: int, stop: int) -> bytes | None:
-            first, last = bisect_right(runs, (start, sys.maxsize)) - 1, bisect_left(runs, (stop,))
+            low, high = bisect_right(runs, (start, sys.maxsize)) - 1, bisect_left(runs, (stop,))
             parts: list[Any] = [
-                None if data is None else data[max(0, start - begin) : stop - begin]
-                for (begin, _), data in zip(runs[first:last], got[first:last], strict=True)
+                None if data is None else data[max(start, first) - begin : min(stop, end) - begin]
+                for (first, end), (begin, _), data in zip(
+                    runs[low:high], tasks[low:high], got[low:high], strict=True
+                )
             ]
             return None if None in parts else b"".join(parts)
 
@@ -392,14 +398,16 @@ class Sidecar:
 
     async def _hedged(self, get: Call) -> Any:
         """Return the first answer of a request, or of a second one that is sent where the first
-        takes twice as long as nineteen of twenty do; of nothing while a store asks to slow down.
+        takes twice as long as nineteen of twenty do; of one in twenty at most, for where a link is
+        full all answers take long, and of none while a store asks to slow down.
         """
-        start, rest = time.monotonic(), set[asyncio.Future[Any]]()
+        start = time.monotonic()
         tasks: list[asyncio.Future[Any]] = [asyncio.ensure_future(get())]
         try:
+            done, rest = await asyncio.wait(tasks, timeout=self._slow)
             calm = self._slots.most > IN_FLIGHT / 2
-            done, _ = await asyncio.wait(tasks, timeout=self._slow if calm else _ANSWER)
-            if not done:
+            if rest and calm and 20 * self._twice <= self._count:
+                self._twice += 1
                 tasks.append(asyncio.ensure_future(get()))
                 rest = set(tasks)
             while rest and all(task.exception() for task in done):

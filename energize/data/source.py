@@ -168,10 +168,11 @@ class Source(IndexedDataset[T_co]):
         """Whether it is worth saying which samples will be read soon, by `expect`."""
         return is_url(self.location)
 
-    def expect(self, indices: Int64Array) -> None:
+    def expect(self, indices: Int64Array) -> int:
         """Have these samples fetched, which will be read soon, and those that were expected when it
-        was not known where they lie; wait for nothing.
+        was not known where they lie; wait for nothing. Return of how many bytes it is known now.
         """
+        return 0
 
     def where(self, index: int) -> str:
         """Return where sample `index` is, for messages."""
@@ -423,22 +424,24 @@ class ShardedSource(Source[T_co]):
     def read(self, indices: Int64Array) -> list[T_co | Failed]:
         return read_by_file(self._stored(indices), self._located, self._read_shard)
 
-    def expect(self, indices: Int64Array) -> None:
+    def expect(self, indices: Int64Array) -> int:
         asked, unknown = self._expected
         if not (len(indices) or unknown):
-            return
-        coming, unknown[:] = np.concatenate([*unknown, indices]), []
+            return 0
+        coming, unknown[:], known = np.concatenate([*unknown, indices]), [], 0
         shards, numbers = self._located(self._stored(coming))
         for shard, rows in rows_by_value(shards):
             with suppress(OSError, DatasetError):  # told when they are read
                 if shard in asked:
                     ranges = self._ranges_of(shard, np.unique(numbers[rows]).tolist())
+                    known += sum(sum(stops) - sum(starts) for _, starts, stops in ranges)
                 else:
                     ranges = self._ranges_before(shard)
                     asked.add(shard)
                     unknown.append(coming[rows])
                 for each in ranges:
                     self._files.plan(*each)
+        return known
 
     def _ranges_before(self, shard: int) -> Sequence[Ranges]:
         """Return what is read of a shard before it is known where its samples lie, as for

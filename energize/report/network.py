@@ -22,7 +22,7 @@ import random
 import re
 from bisect import bisect_left, bisect_right
 from collections import Counter, defaultdict, deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache, partial
 from heapq import heappop, heappush, heapreplace
 from itertools import product
@@ -34,7 +34,7 @@ from energize.core.arrays import Int64Array
 from energize.core.checks import raised_as
 from energize.core.dataset import IndexedDataset
 from energize.core.trace import AHEAD, READY, Ahead, Trace
-from energize.data.files import IN_FLIGHT, Ranges, merged
+from energize.data.files import IN_FLIGHT, Ranges, files_at, merged
 from energize.data.join import JoinedSource
 from energize.data.selection import PropertySource, source_labels
 from energize.data.source import ShardedSource
@@ -57,7 +57,7 @@ _KEYS: dict[str, tuple[dict[str, float], float, float, float]] = {
 }
 
 # How many samples of a node, or times its processes, a stretch has at least where the run has.
-_SAMPLES, _OF_PROCESS = 20_000, 4 * AHEAD
+_SAMPLES, _OF_PROCESS = 20_000, 2 * AHEAD
 
 _PROCESSES = 256
 
@@ -214,6 +214,7 @@ class _Known:
 
     def __init__(self, dataset: IndexedDataset[Any]) -> None:
         self.dataset, self.unknown = dataset, set[int]()
+        self.size: Callable[[str], int] = cache(lambda path: files_at(path).size(path))
         self.before: dict[str, list[tuple[str, list[Span]]]] = {}
         self.ranges = cache(lambda number, index: [*self._of(dataset.sources[number], index)])
 
@@ -276,10 +277,7 @@ class _Node:
             for lane in lanes:
                 taken = (turn - READY) * width + lane % width
                 room = asks if not network["workers"] else starts[taken] if taken >= 0 else 0.0
-                unknown = self._unknown.pop(lane, [])
-                self._now[lane] = max(self._now[lane], room, *(ready for ready, *_ in unknown))
-                for _, path, spans, part in unknown:
-                    self._ask(lane, path, spans, part)
+                self._now[lane] = max(self._now[lane], room)
                 looks[lane](turn, partial(_at, self._lanes[lane]))
             coming = sorted(next_of(lane) for lane, queue in enumerate(self._queues) if queue)
             while self._owed[turn]:
@@ -310,7 +308,11 @@ class _Node:
         self.in_flight = flown / max(starts[-1], 1e-9) / len(looks)
 
     def _told(self, lane: int, at: Int64Array) -> int:
-        """Ask for the samples of positions; return how many these are."""
+        """Ask for the samples of positions; return of how many bytes it is known where they lie."""
+        unknown, of_bytes = self._unknown.pop(lane, []), 0
+        self._now[lane] = max(self._now[lane], *(ready for ready, *_ in unknown), 0)
+        for _, path, spans, part in unknown:
+            of_bytes += self._ask(lane, path, spans, part)
         refs, known = Trace(self._known.dataset, at).refs(), self._known
         turns = np.searchsorted(self._lanes[lane], at)[refs.item]
         columns = (each.tolist() for each in (turns, refs.source, refs.index))
@@ -325,7 +327,7 @@ class _Node:
             opened = (lane, path) in self._seen or self._drawn.random() >= file
             self._seen.add((lane, path))
             if opened:
-                self._ask(lane, path, spans, sample)
+                of_bytes += self._ask(lane, path, spans, sample)
                 continue
             # At the next turn it is known where samples lie; those of this one are waited for.
             now = {span: turn for span, turn in spans.items() if turn == self._turn}
@@ -338,12 +340,14 @@ class _Node:
             ready = self._now[lane] + 2 * self._network["latency"]
             self._unknown[lane].append((ready, path, dict(spans.items() - now.items()), sample))
         self.total["samples"] += len(refs)
-        return len(refs)
+        return of_bytes
 
     def _ask(
         self, lane: int, path: str, spans: dict[Span, int], fresh: float, late: int = 0
-    ) -> None:
-        """Ask for ranges of a file, each of which is due by some turn, after some latencies."""
+    ) -> int:
+        """Ask for ranges of a file, each of which is due by some turn, after some latencies; return
+        how many bytes they have.
+        """
         missing, held = list[Span](), self._held[path]
         for first, last in sorted(spans):
             there = _holds(held, first, last) or self._drawn.random() >= fresh
@@ -355,12 +359,13 @@ class _Node:
                 _hold(held, first, last)
             else:
                 missing.append((first, last))
-        for begin, end in merged(missing):
+        for begin, end in merged(missing, self._known.size(path)):
             due = min(spans[span] for span in missing if span[0] < end and begin < span[1])
             self._send(lane, due, end - begin, late)
             self.total["requests"] += 1
             self.total["fetched_bytes"] += end - begin
             _hold(held, begin, end)
+        return sum(last - first for first, last in spans)
 
     def _send(self, lane: int, due: int, size: int, late: int) -> None:
         self._queues[lane].append((self._now[lane], due, size, late))

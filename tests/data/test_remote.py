@@ -79,9 +79,9 @@ def test_what_is_a_url_and_what_a_path():
     })  # fmt: skip
 
 
-def png(number: int) -> bytes:
-    data = io.BytesIO()
-    PIL.Image.fromarray(np.full((8, 8, 3), number % 251, np.uint8)).save(data, "PNG")
+def png(number: int, side: int) -> bytes:
+    data, noise = io.BytesIO(), np.random.default_rng(number).bytes(3 * side * side)
+    PIL.Image.frombytes("RGB", (side, side), noise).save(data, "PNG", compress_level=0)
     return data.getvalue()
 
 
@@ -96,11 +96,11 @@ splits:
 """
 
 
-def mix_in(bucket: Path) -> Path:
+def mix_in(bucket: Path, side: int = 8) -> Path:
     """A mix of two prepared folders, in eight shards."""
     for name, count in (("mixes/web", 150), ("more/photographs", 90)):
         samples = (
-            {"__key__": f"{name[-3:]}{i:04d}", "png": png(i), "txt": f"{name} {i}"}
+            {"__key__": f"{name[-3:]}{i:04d}", "png": png(i, side), "txt": f"{name} {i}"}
             for i in range(count)
         )
         write_shards(samples, bucket / name, samples_per_shard=30)
@@ -299,7 +299,7 @@ def test_a_bad_network_changes_nothing_of_a_run(tmp_path, monkeypatch, kind, wor
     """5 % errors, 2 % cut bodies, 5 % slow answers, a server that is killed and started again; two
     ranks of two workers under DDP, that go on from a state of the disk, and the disk from theirs.
     """
-    here = mix_in(tmp_path / "store" / "bucket")
+    here = mix_in(tmp_path / "store" / "bucket", side=200)  # of 120 KB: many requests
     dataset, lanes = (
         remote_program.dataset_of(str(here), kind),
         {} if kind == "indexed" else {"lanes": 6},
