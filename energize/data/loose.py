@@ -33,6 +33,7 @@ from energize.data.files import (
     told,
 )
 from energize.data.media import HEAD, MediaMetadataType, kind_by_name, kind_by_start
+from energize.data.nv_meta import Origin
 from energize.data.rows import FieldSource, Row
 from energize.data.source import ShardedSource
 from energize.data.tar import split_name
@@ -145,8 +146,13 @@ class LooseSource(ShardedSource[dict[str, Any]], FieldSource[dict[str, Any]]):
 
     @cached_property
     def identity(self) -> str:
-        parts = [self.name, self.split_part, self.rows.identity, self.counts]
-        return digest(parts if self.window is None else [*parts, self.window])
+        whole = digest([self.name, self.split_part, self.rows.identity, self.counts])
+        return whole if self.window is None else digest([whole, self.window])
+
+    @property
+    def origin(self) -> Origin:
+        """As what its samples are known, wherever they will lie."""
+        return Origin.of(self)
 
     @cached_property
     def name(self) -> str:

@@ -192,6 +192,12 @@ def is_prepared(path: Path) -> bool:
     return any(exists(path / META_FOLDER / name, follow=False) for name in INFO_NAMES)
 
 
+def is_converting(path: Path) -> bool:
+    """Return whether a conversion into the folder was begun, and has not ended."""
+    begun = next((path / META_FOLDER / "tasks").glob("convert-*"), None)
+    return begun is not None and not is_prepared(path)
+
+
 def read_info(path: Path) -> Info:
     """Return what `.info.json`, or an older `.info.yaml`, of the dataset folder `path` says.
 
@@ -218,6 +224,11 @@ def _unprepared(path: Path) -> DatasetError:
         return NotPreparedError(text + in_place_of(path))
     with suppress(FileNotFoundError, NotADirectoryError):
         next((path / META_FOLDER).iterdir(), None)  # where it may not be entered, nobody knows
+    if is_converting(path):
+        return NotPreparedError(
+            f"{path} is not whole: its conversion has not ended. Run it again, it goes on where it "
+            f"was: energize convert SOURCE {path}"
+        )
     prepared = [each for each in (path.parent, path.parent.parent) if is_prepared(each)]
     if prepared:
         return NotPreparedError(
@@ -253,15 +264,36 @@ _Number = Annotated[int, Field(ge=0, lt=_MOST_SAMPLES)]
 _Run = Annotated[list[_Number], Field(min_length=2, max_length=2)]
 
 
+class Origin(Model):
+    """The loose files that a split part was converted from: what these are called, their identity,
+    how many samples they have, and how many files of rows.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    name: str
+    identity: str
+    count: _Number
+    files: Annotated[int, Field(ge=1)]
+
+    @classmethod
+    def of(cls, source: Any) -> Origin:
+        """Return what a source is known as."""
+        told = {"name": source.name, "identity": source.identity, "count": source.count}
+        return cls(**told, files=len(source.counts))
+
+
 class Splits(Model):
     """The shards of each split part, and what is left out: `shard.tar` or `shard.tar/key`.
 
     Brace patterns are expanded. `samples` says of parts that begin or end inside a shard which of
-    the samples of their shards they have: from one number on, up to another.
+    the samples of their shards they have: from one number on, up to another; `origins` what parts
+    were converted from.
     """
 
     split_parts: dict[str, Annotated[Listed[str], AfterValidator(expand)]]
     samples: dict[str, _Run] = Field(default_factory=dict)
+    origins: dict[str, Origin] = Field(default_factory=dict)
     exclude: Annotated[
         Listed[str],
         AfterValidator(expand),

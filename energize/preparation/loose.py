@@ -32,7 +32,7 @@ from energize.data.jsonl import jsonl_index_path
 from energize.data.loose import AT, KEY, LooseSource, Media, MemoryRows, key_of, kind_of, names_in
 from energize.data.mds import INDEX, MdsFiles
 from energize.data.media import BY_EXTENSION, MediaMetadataType, kind_by_name
-from energize.data.nv_meta import CRUDE, META_FOLDER, DatasetConfig, is_prepared
+from energize.data.nv_meta import CRUDE, META_FOLDER, DatasetConfig, Origin, is_prepared
 from energize.data.rows import ArrowSource, JsonSource, ParquetSource, Row
 from energize.data.source import ShardedSource
 from energize.data.webdataset import WebdatasetSource
@@ -56,8 +56,8 @@ _KINDS: Mapping[str, Callable[[Any], ShardedSource[Row]]] = {
     ".jsonl": JsonSource,
     ".json": JsonSource,
 }
-FILES = tuple(_KINDS)
-"""Files of rows, by their suffixes."""
+FILES = (*_KINDS, ".tar")
+"""Files of samples, by their suffixes."""
 
 _log = logging.getLogger("energize")
 _TAR = ".tar"
@@ -120,9 +120,11 @@ class _Rows(NamedTuple):
 
 def is_loose(path: Path) -> bool:
     """Return whether something is at a path that nobody prepared."""
-    if path.suffix in FILES and path.is_file():
-        return path.suffix != ".jsonl" or not exists(jsonl_index_path(str(path)))
     above = (path.parent, path.parent.parent)
+    if path.suffix in FILES and path.is_file():
+        if path.suffix == _TAR:
+            return not any(map(is_prepared, above))
+        return path.suffix != ".jsonl" or not exists(jsonl_index_path(str(path)))
     return path.is_dir() and not exists(path / META_FOLDER) and not any(map(is_prepared, above))
 
 
@@ -148,7 +150,7 @@ def look_at(path: Path, split_part: str, told: Told) -> Found:
             inside.setdefault(file.suffix, []).append(file)
     media = [name for name in names if kind_by_name(name) is not None]
     base = root if told.image_folder is None else path_of(absolute(told.image_folder))
-    suffix = next((each for each in FILES if each in inside), "")
+    suffix = next((each for each in _KINDS if each in inside), "")
     if media:
         found = _of_media(root, names, media, notes)
     elif INDEX in names:
@@ -438,7 +440,8 @@ def _of_tars(path: Path, root: Path, tars: list[Path], told: Told) -> Found:
             prepare(Path(new, "tars", folder.name), split_ratios={"train": 1})
             with suppress(OSError):  # another process was sooner
                 Path(new, "tars").rename(folder.parent)
-    source = WebdatasetSource(folder)
+    whole = WebdatasetSource(folder)
+    source = whole._replace(origin=Origin.of(whole))
     look, kind = fields.FirstLook(folder / source.shards[0]), told.kind
     name = fields.propose_sample_type(look, told.field_map or ()) if kind is None else kind.__name__
     config = cast("DatasetConfig", fields.choose_config(name, told.field_map, look, look.parts))

@@ -208,7 +208,7 @@ def write_shards(
         shards: list[Path] = []
         for of_shard, group in groupby(enumerate(samples), lambda each: each[0] // per_shard):
             shards.append(root / (pattern % of_shard))
-            with _tar(files, shards[-1]) as tar:
+            with new_tar(files, shards[-1]) as tar:
                 for number, sample in group:
                     key = _checked_key(sample, number)
                     if key in keys:
@@ -228,7 +228,8 @@ def write_shards(
 
 
 @contextmanager
-def _tar(files: NewFiles, shard: Path) -> Iterator[Any]:
+def new_tar(files: NewFiles, shard: Path) -> Iterator[Any]:
+    """Open a new shard, as which the same samples give the same bytes."""
     with writing(shard, PrepareError):
         stream = files.create(shard)
     # Names and numbers of any length are what this form of tar has room for.
