@@ -416,8 +416,11 @@ def read_dataset_yaml(
     file, found = _file(path, (name,), _WITH_FACTORY, "dataset file", ".yaml")
     if found.model_extra and (found.factory is None or is_own_module(found.module)):
         _file(path, (name,), _DATASET, "dataset file", ".yaml")  # says what is wrong
+    asked = {}
     for key in _CODE_KEYS:
         value = getattr(found, key)
+        if value is not None:
+            asked[key] = value
         if isinstance(value, str) and not code:
             raise UntrustedCodeError(
                 f"{file}: {key}: {value!r} asks to run code from the data folder, which is run "
@@ -441,7 +444,7 @@ def read_dataset_yaml(
         found.field_map,
         found.subflavors or {},
         given,
-        {key: value for key in _CODE_KEYS if (value := getattr(found, key)) is not None},
+        asked,
         factory,
     )
 

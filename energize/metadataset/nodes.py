@@ -16,7 +16,7 @@ from energize.core.validation import short
 from energize.data.join import JoinedSource
 from energize.data.jsonl import JsonlSource
 from energize.data.loose import LooseSource
-from energize.data.nv_meta import CRUDE, DatasetConfig, read_dataset_yaml
+from energize.data.nv_meta import CRUDE, META_FOLDER, DatasetConfig, read_dataset_yaml
 from energize.data.selection import PropertySource, Selection
 from energize.data.source import Subset
 from energize.data.webdataset import WebdatasetSource
@@ -90,14 +90,19 @@ class Leaf:
             if not self.is_jsonl:
                 name = self.dataset_config or "dataset.yaml"
                 config = read_dataset_yaml(self.path, name, code=True)
-            return self.told.config(config, self.told.field_map)
+            told = self.told
+            if told.sample_type is None and told.field_map is None:
+                return config
+            return told.config(config, told.field_map)
         except EnergizeError as error:
             raise noted(error, self.place) from error
 
     @cached_property
     def loose(self) -> Found | None:
         """What is found at the path if nobody prepared it."""
-        if self.dataset_config or self.split_config or not is_loose(self.path):
+        if self.dataset_config or self.split_config or (self.path / META_FOLDER).is_dir():
+            return None
+        if not is_loose(self.path):
             return None
         key = self.path, self.split_part, self.told
         if key not in self.looked_at:
@@ -127,8 +132,8 @@ class Leaf:
         """The type of samples that it names."""
         config = self.config
         try:
-            if self.told.kind is not None:
-                return self.told.kind
+            if self.told.sample_type is not None:
+                return cast("type[Any]", self.told.kind)
             if config.sample_class == CRUDE:
                 return CrudeSample
             if config.factory is None:

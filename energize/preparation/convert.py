@@ -18,7 +18,7 @@ from dataclasses import replace
 from functools import cache, partial
 from itertools import chain, count
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -105,7 +105,7 @@ def convert(
     folder = None if image_folder is None else os.fspath(image_folder)
     parts = _parts(path, root, Told(named, field_map, folder, strict))
     sources = {part: found.source for part, found in parts.items()}
-    origins = {part: each.origin.model_dump() for part, each in sources.items()}
+    origins = {part: cast("Any", each.origin).model_dump() for part, each in sources.items()}
     shards = {
         f"{part}-{number:06d}.tar": (each, start, min(start + size, each.count))
         for part, each in sources.items()
@@ -122,7 +122,7 @@ def convert(
     write = partial(_write, root, kept, shards, stamp)
     how = {"workers": workers, "on_progress": on_progress, "write": write}
     keep = partial(index.keep_index, root, {})
-    of_job = root, kept.name, [*shards], {}, functions, keep, how, tasks, task, merge
+    of_job: Any = root, kept.name, [*shards], {}, functions, keep, how, tasks, task, merge
     job = Job(*of_job, stamp=stamp)
     _check_out(root, kept, done=merge or job.is_done)
     folders = [root, meta, root / TASKS_FOLDER, kept]
