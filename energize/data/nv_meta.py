@@ -194,7 +194,7 @@ def is_prepared(path: Path) -> bool:
 
 def is_converting(path: Path) -> bool:
     """Return whether a conversion into the folder was begun, and has not ended."""
-    begun = next((path / META_FOLDER / "tasks").glob("convert-*"), None)
+    begun = next((path / META_FOLDER / "tasks").glob("convert-*/*"), None)
     return begun is not None and not is_prepared(path)
 
 

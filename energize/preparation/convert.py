@@ -122,8 +122,8 @@ def convert(
     write = partial(_write, root, kept, shards, stamp)
     how = {"workers": workers, "on_progress": on_progress, "write": write}
     keep = partial(index.keep_index, root, {})
-    of_job: Any = root, kept.name, [*shards], {}, functions, keep, how, tasks, task, merge
-    job = Job(*of_job, stamp=stamp)
+    what = root, kept.name, [*shards]
+    job = Job(*what, {}, functions, keep, how, tasks, task, merge, stamp=stamp)
     _check_out(root, kept, done=merge or job.is_done)
     folders = [root, meta, root / TASKS_FOLDER, kept]
     if task is not None:
@@ -154,7 +154,7 @@ def _parts(path: Path, root: Path, told: Told) -> dict[str, Found]:
     if not is_loose(path):
         read_info(path)
         raise ConfigError(f"{path} is prepared already: what is converted are loose files")
-    if root == path or path in root.parents:
+    if root.is_relative_to(path):
         raise ConfigError(f"{root} is in {path}, whose files are read; give a folder beside it")
     parts = dict[str, Found]()
     for part in ("train", "val", "test"):
@@ -177,12 +177,15 @@ def _parts(path: Path, root: Path, told: Told) -> dict[str, Found]:
 
 def _check_out(root: Path, kept: Path, *, done: bool) -> None:
     """Raise `PrepareError` for a folder that is neither new nor of these samples."""
-    if is_prepared(root) and not (done and exists(kept)):
+    markers = (root / TASKS_FOLDER).glob("convert-*/*")  # which stores have, and no folders
+    begun = {each.parent.name for each in markers}
+    own = exists(kept) or any(each.startswith(kept.name) for each in begun)
+    if is_prepared(root) and not (done and own):
         raise PrepareError(f"{root} is prepared already; give a new folder")
     there = next(root.iterdir(), None) if root.is_dir() else None
-    if there is None or exists(kept):
+    if there is None or own:
         return
-    if next((root / TASKS_FOLDER).glob("convert-*"), None) is not None:
+    if begun:
         raise PrepareError(
             f"{root} was begun with other samples, or other samples_per_shard: names or number of "
             "the samples have changed since. Remove it, or give a new folder"

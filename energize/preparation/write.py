@@ -98,7 +98,7 @@ def staging(root: Path, *folders: Path, shared: bool = False) -> Iterator[NewFil
                 ends.callback(_remove_empty, folder)
             with writing(folder, PrepareError):
                 folder.mkdir(exist_ok=True)
-                if folder in missing and folder != root:
+                if folder in missing and folder != root and not is_url(folder):
                     folder.chmod(stat.S_IMODE(root.stat().st_mode) | 0o700)
         for folder in () if shared else folders:
             remove_left(folder)

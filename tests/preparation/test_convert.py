@@ -13,6 +13,7 @@ from itertools import islice
 
 import numpy as np
 import pytest
+import s3fs
 import torch
 
 from energize import convert, get_loader, get_train_dataset, get_val_dataset, prepare
@@ -27,9 +28,11 @@ from tests.preparation.test_loose import (
     described,
     files,
     table,
+    tars,
 )
 from tests.support.metadatasets import written
 from tests.support.refusals import check_refusals
+from tests.support.s3 import SECRET, s3_server
 from tests.support.tars import contents
 
 
@@ -147,11 +150,11 @@ def test_what_cannot_be_written_is_told_and_the_rest_is_kept(tmp_path):
         get_train_dataset(out, batch_size=1)
     with pytest.raises(PrepareError, match=r"a conversion to .*out has not ended"):
         prepare(out, split_ratios={"train": 1})
-    first = (out / "train-000001.tar").stat()
+    first = (out / "train-000001.tar").stat().st_ino
     (source / "3.v1.jpg").unlink()
     (source / "3.v1.jpg").write_bytes(data)
     convert(source, out, samples_per_shard=4, workers=1)
-    assert (out / "train-000001.tar").stat() == first
+    assert (out / "train-000001.tar").stat().st_ino == first
     assert len(get_val_dataset(out, split_part="train", batch_size=None)) == 2 * N
 
 
@@ -186,11 +189,11 @@ def test_what_is_refused(tmp_path):
 
 @pytest.mark.jobs
 def test_the_command_goes_on_after_it_was_killed(tmp_path):
-    source = files(tmp_path / "photos", [f"{i:03d}.jpg" for i in range(300)])
+    source = files(tmp_path / "photos", [f"{i:03d}.jpg" for i in range(100)])
     command = [sys.executable, "-m", "energize.cli", "convert", str(source)]
     options = ["--samples-per-shard", "2", "--num-workers", "1"]
     told = run("convert", source, tmp_path / "alone", *options)
-    assert "Converted 300 samples to 150 shards" in told
+    assert "Converted 100 samples to 50 shards" in told
     out = tmp_path / "out"
     killed = subprocess.Popen([*command, str(out), *options])
     while not list(out.glob("*00005.tar")):
@@ -198,9 +201,39 @@ def test_the_command_goes_on_after_it_was_killed(tmp_path):
         time.sleep(0.01)
     killed.send_signal(signal.SIGKILL)
     killed.wait()
-    there = {each: each.stat() for each in out.glob("*.tar")}
+    there = {each: each.stat().st_ino for each in sorted(out.glob("*.tar"))}
     with pytest.raises(NotPreparedError, match="has not ended"):
         get_train_dataset(out, batch_size=1)
     run("convert", source, out, *options)
-    assert all(each.stat() == stat for each, stat in [*there.items()][:-1])
+    assert all(each.stat().st_ino == was for each, was in [*there.items()][:-1])
     assert contents(out) == contents(tmp_path / "alone")
+
+
+@pytest.mark.jobs
+def test_source_and_shards_may_be_in_a_store(tmp_path, monkeypatch):
+    source = described(tmp_path / "photos", ".csv")
+    with s3_server("bucket") as url:
+        for name, value in (
+            ("AWS_ENDPOINT_URL", url),
+            ("AWS_ACCESS_KEY_ID", "key"),
+            ("AWS_SECRET_ACCESS_KEY", SECRET),
+            ("AWS_DEFAULT_REGION", "us-east-1"),
+        ):
+            monkeypatch.setenv(name, value)
+        size = {"samples_per_shard": 5, "workers": 1}
+        convert(source, "s3://bucket/photos", **size)
+        with pytest.raises(PrepareError, match=r"s3://bucket/photos is prepared already"):
+            convert(source, "s3://bucket/photos", **size)
+        store = s3fs.S3FileSystem(
+            key="key", secret=SECRET, client_kwargs={"endpoint_url": url}, skip_instance_cache=True
+        )
+        store.put(str(source), "bucket/loose/photos", recursive=True)
+        store.put(str(tars(tmp_path / "tars")), "bucket/tars", recursive=True)
+        found = [
+            get_val_dataset(each, split_part="train", batch_size=None)
+            for each in (source, "s3://bucket/loose/photos", "s3://bucket/photos")
+        ]
+        assert found[0].describe() == found[1].describe() == found[2].describe()
+        assert len({tuple(each.__key__ for each in dataset) for dataset in found}) == 1
+        with pytest.raises(NotPreparedError, match=r"prepare s3://bucket/tars"):
+            get_train_dataset("s3://bucket/tars", batch_size=1)
