@@ -28,7 +28,7 @@ from energize.core.description import digest
 from energize.core.samples import is_own_module
 from energize.core.trace import Failed
 from energize.data.columns import COLUMNS_FOLDER, check_name
-from energize.data.files import absolute, exists, is_url, joined, os_errors_as, path_of, read_file
+from energize.data.files import absolute, exists, is_url, os_errors_as, path_of, read_file
 from energize.data.loose import MemoryRows, names_in
 from energize.data.nv_meta import META_FOLDER, SQLITE_NAME, UUID_NAME, is_prepared, read_info
 from energize.data.rows import JsonSource
@@ -201,7 +201,7 @@ def _stamp(source: Any, start: int, stop: int) -> str:
         found = rows.read(np.arange(start, stop))
         read = [each for each in found if not isinstance(each, Failed)]
         named = (each for each in names_in(read, source.media) if isinstance(each, str))
-        files += (str(joined(source.base, each)) for each in named)
+        files += (os.path.join(source.base, each) for each in named)
     return digest([read, *map(_seen, files)])
 
 
