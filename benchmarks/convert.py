@@ -16,8 +16,10 @@ import shutil
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 import numpy as np
 import webdataset
@@ -64,7 +66,7 @@ def _loop_prepared(folder: Path, out: Path) -> None:
     prepare(out, split_ratios={"train": 1}, sample_type="CrudeWebdataset")
 
 
-KINDS = {
+KINDS: dict[str, Callable[..., Any]] = {
     "loop": _loop,
     "loop, prepared": _loop_prepared,
     "convert, 1 process": lambda folder, out: convert(folder, out, workers=1),

@@ -176,11 +176,6 @@ class RowFiles(FieldSource[Row], ShardedSource[Row]):
     def _where(self, shard: int, number: int) -> str:
         return f"{self.files[shard]}, row {number}"
 
-    @property
-    def schema(self) -> Any:
-        """The schema of the first file, as pyarrow has it; None for files without one."""
-        return None
-
     @cached_property
     def _reader(self) -> Files:
         return files_at(self.files[0])
@@ -327,11 +322,6 @@ class ParquetSource(RowFiles):
                 names.append(file.schema_arrow.names)
         return tuple(name for name in names[0] if all(name in each for each in names))
 
-    @property
-    def schema(self) -> Any:
-        with self._opened(self.files[0]) as file:
-            return file.schema_arrow
-
     def _values(self, name: str) -> list[Any]:
         """The column alone is read."""
         values: list[Any] = []
@@ -387,10 +377,6 @@ class ArrowSource(RowFiles):
     @cached_property
     def counts(self) -> tuple[int, ...]:  # type: ignore[override]
         return tuple(table.num_rows for table in self._tables)
-
-    @property
-    def schema(self) -> Any:
-        return self._tables[0].schema
 
     def _values(self, name: str) -> list[Any]:
         return [each for table in self._tables for each in table.column(name).to_pylist()]

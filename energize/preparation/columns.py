@@ -23,7 +23,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
+from types import MappingProxyType, SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -186,14 +186,32 @@ class Columns:
         counts: dict[str, int],
         version: str | None,
         kept: Mapping[str, StoredColumn],
+        given: Mapping[str, Column] = MappingProxyType({}),
     ) -> tuple[dict[str, Column], list[str]]:
-        """Write the columns of all shards beside those that are kept, `columns.json` last.
+        """Write the columns of all shards beside those that are kept, `columns.json` last; those
+        that are `given` are taken as they are.
 
         Returns them, and notes. Raises `PrepareError` for values that no column could have.
         """
+        made: dict[str, Column] = {}
         notes: list[str] = []
-        made = {name: self._whole(column_of(shards, name), name, notes) for name in self.how}
-        stage_columns(files, root, made, self.how, counts, version, kept)
+        stored = dict(kept)
+        for name, how in self.how.items():
+            column = given.get(name) or self._whole(column_of(shards, name), name, notes)
+            made[name] = column
+            file = on_disk.values_file(name, column.values, column.categories)
+            kind, words = str(column.values.dtype), column.categories
+            found = {"file": file, "dtype": kind, "measured": how, "categories": words}
+            stored[name] = StoredColumn.model_validate(found)
+            final = root / on_disk.COLUMNS_FOLDER / file
+            with writing(final, PrepareError), files.create(final) as stream:
+                # Into a file of its own numpy writes itself, and does not say why it cannot.
+                plain: Any = SimpleNamespace(write=stream.write)
+                np.save(plain, column.values, allow_pickle=False)
+        if stored:
+            known = ColumnIndex(index=version, shard_counts=counts, columns=stored)
+            text = on_disk.dump_columns(known)
+            files.write(root / on_disk.COLUMNS_FOLDER / on_disk.COLUMNS_NAME, text.encode())
         return made, notes
 
     def _whole(self, piece: Piece, name: str, notes: list[str]) -> Column:
@@ -223,35 +241,6 @@ class Columns:
         column = np.full(len(absent), filled, dtype=np.result_type(values, filled))
         column[~absent] = values
         return Column(column)
-
-
-def stage_columns(  # noqa: PLR0917
-    files: NewFiles,
-    root: Path,
-    made: Mapping[str, Column],
-    how: Mapping[str, str],
-    counts: dict[str, int],
-    version: str | None,
-    kept: Mapping[str, StoredColumn],
-) -> None:
-    """Write columns beside those that are kept, and `columns.json` last."""
-    stored = dict(kept)
-    for name, column in made.items():
-        file = on_disk.values_file(name, column.values, column.categories)
-        kind, words = str(column.values.dtype), column.categories
-        found = {"file": file, "dtype": kind, "measured": how[name], "categories": words}
-        stored[name] = StoredColumn.model_validate(found)
-        final = root / on_disk.COLUMNS_FOLDER / file
-        with writing(final, PrepareError), files.create(final) as stream:
-            # Into a file of its own numpy writes itself, and does not say why it cannot.
-            plain: Any = SimpleNamespace(write=stream.write)
-            np.save(plain, column.values, allow_pickle=False)
-    if stored:
-        known = ColumnIndex(index=version, shard_counts=counts, columns=stored)
-        files.write(
-            root / on_disk.COLUMNS_FOLDER / on_disk.COLUMNS_NAME,
-            on_disk.dump_columns(known).encode(),
-        )
 
 
 def _default_number(name: str, default: Value) -> Value:

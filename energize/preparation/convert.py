@@ -36,7 +36,7 @@ from energize.data.tar import split_name
 from energize.data.writing import NewFiles, writing
 from energize.errors import ColumnError, ConfigError, PrepareError, ShardError, SplitError
 from energize.preparation import index
-from energize.preparation.columns import stage_columns
+from energize.preparation.columns import Columns
 from energize.preparation.fields import module_of
 from energize.preparation.loose import Found, Told, is_loose, look_at
 from energize.preparation.scan import check_unique, listed
@@ -139,8 +139,8 @@ def convert(
         columns, report = _columns([*sources.values()]), index.report_of(root, found)
         config = next(iter(parts.values())).config
         report = replace(report, splits=splits, columns=columns, config=config)
-        measured = {name: f"json[{name}]" for name in columns}
-        stage_columns(files, root, columns, measured, report.shard_counts, version, {})
+        wanted = Columns({name: f"json[{name}]" for name in columns})
+        wanted.stage(files, root, found, report.shard_counts, version, {}, columns)
         stage_records(root, files, found)
         texts = "split.yaml", "dataset.yaml"
         report = index.stage_texts(files, report, {}, texts, merge, origins=origins)
@@ -163,34 +163,27 @@ def _parts(path: Path, root: Path, told: Told) -> dict[str, Found]:
             if is_own_module(config.sample_module):
                 config = replace(config, sample_module=module_of(config.sample_class))
             parts[part] = Found(source, config)
-    types = {
-        f"{part}: {config.sample_class}({', '.join(config.field_map or ())})": config
-        for part, (_, config) in parts.items()
-    }
-    if any(each != config for each in types.values()):
-        raise ConfigError(
-            f"{path}: split parts are of several types, {'; '.join(types)}: say by sample_type and "
-            "field_map what all of them are"
-        )
+    types = [
+        f"{part}: {config.sample_class}, {config.field_map}" for part, (_, config) in parts.items()
+    ]
+    if len({each.partition(":")[2] for each in types}) > 1:
+        told_of = f"{path}: split parts are of several types: {'; '.join(types)}"
+        raise ConfigError(f"{told_of}; say by sample_type and field_map what all of them are")
     return parts
 
 
 def _check_out(root: Path, kept: Path, *, done: bool) -> None:
     """Raise `PrepareError` for a folder that is neither new nor of these samples."""
-    markers = (root / TASKS_FOLDER).glob("convert-*/*")  # which stores have, and no folders
-    begun = {each.parent.name for each in markers}
-    own = exists(kept) or any(each.startswith(kept.name) for each in begun)
+    markers = (root / TASKS_FOLDER).glob(f"{kept.name}*/*")  # in stores there are no folders
+    own = exists(kept) or next(markers, None) is not None
     if is_prepared(root) and not (done and own):
         raise PrepareError(f"{root} is prepared already; give a new folder")
     there = next(root.iterdir(), None) if root.is_dir() else None
-    if there is None or own:
-        return
-    if begun:
+    if there is not None and not own:
         raise PrepareError(
-            f"{root} was begun with other samples, or other samples_per_shard: names or number of "
-            "the samples have changed since. Remove it, or give a new folder"
+            f"{root} is not empty: there is {there.name}; give a new folder. What was begun goes "
+            "on with the same samples, by names and number, and the same samples_per_shard"
         )
-    raise PrepareError(f"{root} is not empty: there is {there.name}; give a new folder")
 
 
 def _stamp(source: Any, start: int, stop: int) -> str:

@@ -414,7 +414,12 @@ def _of_rows(rows: ShardedSource[Row], base: Path, told: Told, what: str) -> _Ro
 
 def _labels(rows: ShardedSource[Row]) -> dict[str, list[str]]:
     """Return the names of classes that Hugging Face's datasets wrote into their files."""
-    written = getattr(getattr(rows, "schema", None), "metadata", None) or {}
+    written: Any = {}
+    if isinstance(rows, ArrowSource):
+        written = rows._tables[0].schema.metadata
+    elif isinstance(rows, ParquetSource):
+        with rows._opened(rows.files[0]) as file:
+            written = file.schema_arrow.metadata
     with suppress(ValueError, LookupError, TypeError, AttributeError):
         features = load_json(written[b"huggingface"])["info"]["features"]
         known = {name: each for name, each in features.items() if each.get("_type") == "ClassLabel"}

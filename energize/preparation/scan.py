@@ -210,10 +210,9 @@ def scan_shards(
             except tolerated as fault:
                 (damaged if faults is None else faults).append(str(fault))
     if damaged and write is not None:
-        raise PrepareError(
-            f"{len(damaged)} of {len(names)} shards of {root} cannot be written:{listed(damaged)}\n"
-            "The others are done. Repair these samples, or take them out, and run it again"
-        )
+        told = f"{len(damaged)} of {len(names)} shards of {root} cannot be written"
+        more = "The others are done. Repair these, and run it again"
+        raise PrepareError(f"{told}:{listed(damaged)}\n{more}")
     if damaged:
         raise PrepareError(
             f"{len(damaged)} of {len(names)} shards of {root} cannot be used:{listed(damaged)}\n"

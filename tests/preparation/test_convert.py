@@ -170,7 +170,7 @@ def test_what_is_refused(tmp_path):
     of = partial(convert, source, workers=1)
     refused = {
         "not empty": (partial(of, full), PrepareError, "is not empty: there is a.txt"),
-        "begun": (partial(of, begun, samples_per_shard=4), PrepareError, "begun with other"),
+        "begun": (partial(of, begun, samples_per_shard=4), PrepareError, "What was begun goes on"),
         "done": (partial(of, done), PrepareError, "done is prepared already; give a new"),
         "inside": (partial(of, source / "out"), ConfigError, "whose files are read; give a"),
         "size": (partial(of, tmp_path / "x", samples_per_shard=0), ConfigError, "samples_per_sh"),
