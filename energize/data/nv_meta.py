@@ -264,36 +264,15 @@ _Number = Annotated[int, Field(ge=0, lt=_MOST_SAMPLES)]
 _Run = Annotated[list[_Number], Field(min_length=2, max_length=2)]
 
 
-class Origin(Model):
-    """The loose files that a split part was converted from: what these are called, their identity,
-    how many samples they have, and how many files of rows.
-    """
-
-    model_config = ConfigDict(frozen=True)
-
-    name: str
-    identity: str
-    count: _Number
-    files: Annotated[int, Field(ge=1)]
-
-    @classmethod
-    def of(cls, source: Any) -> Origin:
-        """Return what a source is known as."""
-        told = {"name": source.name, "identity": source.identity, "count": source.count}
-        return cls(**told, files=len(source.counts))
-
-
 class Splits(Model):
     """The shards of each split part, and what is left out: `shard.tar` or `shard.tar/key`.
 
     Brace patterns are expanded. `samples` says of parts that begin or end inside a shard which of
-    the samples of their shards they have: from one number on, up to another; `origins` what parts
-    were converted from.
+    the samples of their shards they have: from one number on, up to another.
     """
 
     split_parts: dict[str, Annotated[Listed[str], AfterValidator(expand)]]
     samples: dict[str, _Run] = Field(default_factory=dict)
-    origins: dict[str, Origin] = Field(default_factory=dict)
     exclude: Annotated[
         Listed[str],
         AfterValidator(expand),
@@ -476,6 +455,23 @@ RECORDS_NAME = "shards.json"
 _Crc = Annotated[int, Field(ge=0, lt=2**32)]
 
 
+class Origin(NamedTuple):
+    """The loose files that a split part was converted from: what these are called, their identity,
+    how many samples they have, and how many files of rows; and a digest of the shards with counts.
+    """
+
+    name: str
+    identity: str
+    samples: int
+    files: Annotated[int, Field(ge=1)]
+    shards: str = ""
+
+    @classmethod
+    def of(cls, source: Any) -> Origin:
+        """Return what a source is known as."""
+        return cls(source.name, source.identity, source.count, len(source.counts))
+
+
 class ShardRecord(NamedTuple):
     """A shard as it was prepared: its size; the CRC-32 of the bytes of its `.tar.idx`, of all its
     headers one after the other, of its first and last `END_BYTES`, and of its `.tar.crc`, if it has
@@ -488,6 +484,7 @@ class ShardRecord(NamedTuple):
     ends_crc32: _Crc
     checksums_crc32: _Crc | None = None
     parts_crc32: Listed[_Crc] | None = None
+    origin: Origin | None = None
 
     @property
     def of_shard(self) -> tuple[int, int, int, int]:
@@ -529,8 +526,8 @@ def read_records(
 
 def dump_records(records: Mapping[str, ShardRecord]) -> str:
     """Return the text of `shards.json`."""
-    shards = {
-        shard: {name: value for name, value in record._asdict().items() if value is not None}
-        for shard, record in records.items()
-    }
+    shards = {}
+    for shard, record in records.items():
+        told = record if record.origin is None else record._replace(origin=record.origin._asdict())  # type: ignore[arg-type]
+        shards[shard] = {name: each for name, each in told._asdict().items() if each is not None}
     return json.dumps({"version": 1, "shards": shards}, indent=1)

@@ -525,7 +525,6 @@ def read_split(path: Path, split_part: str, split_config: str | None) -> SplitSh
             f"{path}, samples of split part {split_part!r} in {name}: expected numbers up to "
             f"{total}, the samples of its shards, got {[start, stop]}; run `energize prepare` again"
         )
-    origin = splits.origins.get(split_part)
     shards: list[str] = []
     excluded: list[int] = []
     before = passed = begin = end = 0
@@ -549,13 +548,17 @@ def read_split(path: Path, split_part: str, split_config: str | None) -> SplitSh
             f"{name}, {len(listed) - len(shards)} of them and {len(excluded)} single samples are "
             "excluded"
         )
+    whole, told = not excluded and (begin, end) == (0, before), ""
+    origin = records[shards[0]].origin if records else None
+    if origin is not None:
+        told = digest([shards, [known[each] for each in shards]])
     return SplitShards(
         tuple(shards),
         tuple(map(known.__getitem__, shards)),
         tuple(excluded),
         None if records is None else tuple(map(records.__getitem__, shards)),
         None if (begin, end) == (0, before) else (begin, end),
-        None if origin is None or excluded or origin.count != end - begin else origin,
+        origin if origin is not None and whole and origin.shards == told else None,
     )
 
 

@@ -5,8 +5,9 @@ Each shard gets its name when it is whole, and beside it a marker of what it was
     .nv-meta/tasks/convert-DIGEST/train-000017.tar      what its files were, sizes and times
 
 so that what was killed goes on with the next one, and what has changed since is written again. The
-digest is that of the samples, so that one folder takes those of one source. The split file says
-which loose files the parts were (`Origin`): as those they are known to orders and states.
+digest is that of the samples, so that one folder takes those of one source. The
+records of shards say which loose files a part was (`Origin`): as these it is known to orders and
+states.
 """
 
 from __future__ import annotations
@@ -105,7 +106,7 @@ def convert(
     folder = None if image_folder is None else os.fspath(image_folder)
     parts = _parts(path, root, Told(named, field_map, folder, strict))
     sources = {part: found.source for part, found in parts.items()}
-    origins = {part: cast("Any", each.origin).model_dump() for part, each in sources.items()}
+    origins = {part: each.origin for part, each in sources.items()}
     shards = {
         f"{part}-{number:06d}.tar": (each, start, min(start + size, each.count))
         for part, each in sources.items()
@@ -134,8 +135,12 @@ def convert(
         if version:
             files.write(meta / UUID_NAME, version.encode())
         splits = {part: tuple(s for s in shards if shards[s][0] is sources[part]) for part in parts}
-        for names in map(set, splits.values()):
-            check_unique(root, [each for each in found if each.name in names])
+        for part, names in splits.items():
+            own = [each for each in found if each.name.startswith(f"{part}-")]
+            check_unique(root, own)
+            told_of = digest([names, [each.count for each in own]])
+            origin = cast("Any", origins[part])._replace(shards=told_of)
+            own[0].record = own[0].record._replace(origin=origin)
         columns, report = _columns([*sources.values()]), index.report_of(root, found)
         config = next(iter(parts.values())).config
         report = replace(report, splits=splits, columns=columns, config=config)
@@ -143,7 +148,7 @@ def convert(
         wanted.stage(files, root, found, report.shard_counts, version, {}, columns)
         stage_records(root, files, found)
         texts = "split.yaml", "dataset.yaml"
-        report = index.stage_texts(files, report, {}, texts, merge, origins=origins)
+        report = index.stage_texts(files, report, {}, texts, merge)
         markers = kept.glob("*") if merge else (root / TASKS_FOLDER).glob("*/*")
         commit(files, root / next(iter(shards)), [*markers])
     return report

@@ -225,20 +225,16 @@ def stage_texts(
     ratios: Ratios,
     names: tuple[str, str],
     overwrite: bool,
-    **more: Any,
 ) -> PrepareReport:
-    """Write the files that say what a folder is, the one that makes it a prepared one last; `more`
-    is for the split file. Return what was prepared with splits that fit the samples, and notes on
-    them.
+    """Write the files that say what a folder is, the one that makes it a prepared one last; return
+    what was prepared with splits that fit the samples, and notes on them.
     """
     split_config, dataset_yaml = names
     counts, meta = report.shard_counts, report.path / nv_meta.META_FOLDER
     splits, windows = _fitting(report.splits, counts, ratios)
     notes = [_CUT] if windows else split_notes(list(counts), splits)
     notes += field_notes(report.config, report.parts, report.samples)
-    texts = {
-        meta / split_config: nv_meta.dump_splits(splits, split_config, samples=windows, **more)
-    }
+    texts = {meta / split_config: nv_meta.dump_splits(splits, split_config, samples=windows)}
     if report.config is not None:
         texts[meta / dataset_yaml] = nv_meta.dump_dataset_yaml(report.config)
     info = nv_meta.Info(energon_version=nv_meta.FORMAT_VERSION, shard_counts=counts)
