@@ -16,7 +16,14 @@ import pytest
 import s3fs
 import torch
 
-from energize import convert, get_loader, get_train_dataset, get_val_dataset, prepare
+from energize import (
+    convert,
+    get_loader,
+    get_train_dataset,
+    get_val_dataset,
+    prepare,
+    prepare_checksums,
+)
 from energize.errors import ConfigError, DatasetNotFoundError, NotPreparedError, PrepareError
 from tests.cli.commands import run
 from tests.preparation.test_loose import (
@@ -237,3 +244,19 @@ def test_source_and_shards_may_be_in_a_store(tmp_path, monkeypatch):
         assert len({tuple(each.__key__ for each in dataset) for dataset in found}) == 1
         with pytest.raises(NotPreparedError, match=r"prepare s3://bucket/tars"):
             get_train_dataset("s3://bucket/tars", batch_size=1)
+
+
+def test_a_folder_is_known_as_its_origin_while_it_has_its_samples(tmp_path):
+    source, out = described(tmp_path / "photos", ".csv"), tmp_path / "out"
+    convert(source, out, samples_per_shard=5, workers=1)
+    get = partial(get_val_dataset, split_part="train", batch_size=None)
+    loose = get(source).describe()
+    prepare_checksums(out, workers=1)
+    prepare(out, tar_index_only=True, workers=1)
+    assert get(out).describe() == loose
+    split = out / ".nv-meta/split.yaml"
+    split.write_text(
+        split.read_text().replace("exclude: []", "exclude: [train-000001.tar/more/1_v1]")
+    )
+    assert len(get(out)) == 2 * N - 1
+    assert get(out).sources[0].name == "out"
