@@ -151,7 +151,14 @@ from .order.stages import Stage, StagePlan
 from .order.timeline import Scheme, make_scheme
 from .order.weights import Schedule, WeightSchedulePoint, WeightScheduler
 from .packing import Packer, concat_pack
-from .preparation import PrepareReport, prepare, prepare_checksums, prepare_columns, write_shards
+from .preparation import (
+    PrepareReport,
+    convert,
+    prepare,
+    prepare_checksums,
+    prepare_columns,
+    write_shards,
+)
 from .report import Ledger
 from .task.encoder import AugmentTaskEncoder, DefaultTaskEncoder, TaskEncoder
 from .task.hooks import (
@@ -337,6 +344,7 @@ __all__ = [
     "by_property",
     "concat_pack",
     "concat_pad",
+    "convert",
     "cooker",
     "edataclass",
     "effective_sample_size",

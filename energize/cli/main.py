@@ -14,6 +14,7 @@ from typer.core import TyperGroup
 
 from energize.cli import cache, mixes, state
 from energize.cli.console import Console
+from energize.cli.convert import convert
 from energize.cli.lint import lint
 from energize.cli.look import info, plan, preview, replay, simulate
 from energize.cli.mixes import imported
@@ -80,6 +81,7 @@ app = typer.Typer(
 _looking = (preview, serve, plan, simulate, state.report, replay)
 for command in (prepare, prepare_media, info, lint, *_looking):
     app.command()(command)
+app.command()(convert)
 app.add_typer(state.app, name="state")
 app.add_typer(cache.app, name="cache")
 

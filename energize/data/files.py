@@ -440,6 +440,9 @@ class Documents:
             documents_in_use.reset(before)
 
 
+LISTED = "/*"
+"""Ends the name of a document that is none: of the names of all files of a folder."""
+
 # Those whose block a thread is in.
 documents_in_use: ContextVar[Documents | None] = ContextVar("documents", default=None)
 

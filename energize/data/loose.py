@@ -5,10 +5,12 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import logging
 import os
 import re
+import time
 from array import array
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any, cast
@@ -19,6 +21,7 @@ import PIL.Image
 from energize.core.arrays import Int64Array
 from energize.core.columns import Column
 from energize.core.description import digest
+from energize.core.ignored import said_once
 from energize.core.trace import Failed
 from energize.core.validation import parse_json
 from energize.data.files import (
@@ -26,6 +29,7 @@ from energize.data.files import (
     Files,
     absolute,
     files_at,
+    is_url,
     joined,
     of_machine,
     path_of,
@@ -33,6 +37,7 @@ from energize.data.files import (
     told,
 )
 from energize.data.media import HEAD, MediaMetadataType, kind_by_name, kind_by_start
+from energize.data.nv_meta import Origin
 from energize.data.rows import FieldSource, Row
 from energize.data.source import ShardedSource
 from energize.data.tar import split_name
@@ -129,11 +134,23 @@ class LooseSource(ShardedSource[dict[str, Any]], FieldSource[dict[str, Any]]):
     rows: Any
     media: Media
     base: Path
+    labels: Mapping[str, Sequence[str]]
+    """What classes are called, by the columns of their numbers; beside `label` comes `label_name`.
+    """
+    opened: float
+    """When it was looked at, in seconds since 1970."""
 
-    def __init__(
-        self, path: Path, rows: ShardedSource[Row], media: Media, base: Path, split_part: str
+    def __init__(  # noqa: PLR0917
+        self,
+        path: Path,
+        rows: ShardedSource[Row],
+        media: Media,
+        base: Path,
+        split_part: str,
+        labels: Mapping[str, Sequence[str]],
     ) -> None:
         own = {"path": path, "rows": rows, "media": media, "base": base, "split_part": split_part}
+        own |= {"labels": labels, "opened": time.time()}
         more = {"counts": tuple(rows.counts), "window": None, "seed": 0, "occurrence": 0}
         self._freeze(**cast("dict[str, Any]", own | more))
 
@@ -145,8 +162,13 @@ class LooseSource(ShardedSource[dict[str, Any]], FieldSource[dict[str, Any]]):
 
     @cached_property
     def identity(self) -> str:
-        parts = [self.name, self.split_part, self.rows.identity, self.counts]
-        return digest(parts if self.window is None else [*parts, self.window])
+        whole = digest([self.name, self.split_part, self.rows.identity, self.counts])
+        return whole if self.window is None else digest([whole, self.window])
+
+    @property
+    def origin(self) -> Origin:
+        """As what its samples are known, wherever they will lie."""
+        return Origin.of(self)
 
     @cached_property
     def name(self) -> str:
@@ -162,10 +184,20 @@ class LooseSource(ShardedSource[dict[str, Any]], FieldSource[dict[str, Any]]):
 
     @property
     def column_names(self) -> tuple[str, ...]:
-        return tuple(name for name in self.rows.column_names if name not in (KEY, AT))
+        names = (name for name in self.rows.column_names if name not in (KEY, AT))
+        return *names, *(f"{name}_name" for name in self.labels)
+
+    def _compared(self) -> tuple[Any, ...]:
+        return tuple(each for each in super()._compared() if each != ("opened", self.opened))
 
     def _column(self, name: str) -> Column:
-        whole: Column = self.rows.column(name)
+        label = name.removesuffix("_name")
+        if label != name and label in self.labels:
+            whole = Column.of(
+                (self._called(label, each) for each in self.rows._values(label)), name
+            )
+        else:
+            whole = self.rows.column(name)
         return whole if self.window is None else whole.part(slice(*self.window))
 
     def _key(self, shard: int, number: int) -> str | None:
@@ -216,9 +248,14 @@ class LooseSource(ShardedSource[dict[str, Any]], FieldSource[dict[str, Any]]):
                 parts[f"{_UNNAMED.sub('_', name)}.{_kind(value)}"] = value
             elif name not in (KEY, AT):
                 rest[name] = value
+        rest |= {f"{name}_name": self._called(name, row.get(name)) for name in self.labels}
         if rest.keys() - self.media.keys() and "json" not in parts:
             parts["json"] = json.dumps(rest, default=_plain).encode()
         return parts
+
+    def _called(self, label: str, number: Any) -> str | None:
+        names = self.labels[label]
+        return names[number] if isinstance(number, int) and 0 <= number < len(names) else None
 
     def _file(self, value: Any) -> tuple[str, bytes]:
         """Return the extension and the bytes of a file."""
@@ -241,7 +278,11 @@ class LooseSource(ShardedSource[dict[str, Any]], FieldSource[dict[str, Any]]):
             raise DataError(f"{name!r} leads out of {self.base}; image_folder may be one above it")
         file = str(path)
         try:
-            return read_file(file, "SAMPLE_BYTES")
+            data = read_file(file, "SAMPLE_BYTES")
+            if not is_url(file) and os.stat(file).st_mtime > self.opened:
+                told_of = f"{file} was written after it was opened, and is read as it is now"
+                said_once(self.location, "written", told_of, logging.WARNING)
+            return data
         except OSError as error:
             if error.errno in PASSING or of_machine(error):
                 raise

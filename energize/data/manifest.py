@@ -18,7 +18,7 @@ from pydantic import TypeAdapter, model_validator
 from energize.core.description import digest
 from energize.core.lanes import WorkerConfig
 from energize.core.validation import Model, read_document
-from energize.data.files import Documents, absolute, joined, manifest_path, read_file
+from energize.data.files import LISTED, Documents, absolute, joined, manifest_path, read_file
 from energize.errors import DatasetError, some
 
 _THREADS = 16
@@ -48,7 +48,9 @@ def dump_manifest(mix: Path, documents: Documents) -> str:
     own = absolute(mix)
     folder = f"{os.path.dirname(own)}/"
     texts = {
-        path.removeprefix(folder): text for path, text in documents.texts.items() if path != own
+        path.removeprefix(folder): text
+        for path, text in documents.texts.items()
+        if path != own and not path.endswith(LISTED)
     }
     return Manifest(digest=digest(texts), documents=texts).model_dump_json(indent=1)
 

@@ -192,6 +192,12 @@ def is_prepared(path: Path) -> bool:
     return any(exists(path / META_FOLDER / name, follow=False) for name in INFO_NAMES)
 
 
+def is_converting(path: Path) -> bool:
+    """Return whether a conversion into the folder was begun, and has not ended."""
+    begun = next((path / META_FOLDER / "tasks").glob("convert-*/*"), None)
+    return begun is not None and not is_prepared(path)
+
+
 def read_info(path: Path) -> Info:
     """Return what `.info.json`, or an older `.info.yaml`, of the dataset folder `path` says.
 
@@ -218,6 +224,11 @@ def _unprepared(path: Path) -> DatasetError:
         return NotPreparedError(text + in_place_of(path))
     with suppress(FileNotFoundError, NotADirectoryError):
         next((path / META_FOLDER).iterdir(), None)  # where it may not be entered, nobody knows
+    if is_converting(path):
+        return NotPreparedError(
+            f"{path} is not whole: its conversion has not ended. Run it again, it goes on where it "
+            f"was: energize convert SOURCE {path}"
+        )
     prepared = [each for each in (path.parent, path.parent.parent) if is_prepared(each)]
     if prepared:
         return NotPreparedError(
@@ -384,8 +395,11 @@ def read_dataset_yaml(
     file, found = _file(path, (name,), _WITH_FACTORY, "dataset file", ".yaml")
     if found.model_extra and (found.factory is None or is_own_module(found.module)):
         _file(path, (name,), _DATASET, "dataset file", ".yaml")  # says what is wrong
+    asked = {}
     for key in _CODE_KEYS:
         value = getattr(found, key)
+        if value is not None:
+            asked[key] = value
         if isinstance(value, str) and not code:
             raise UntrustedCodeError(
                 f"{file}: {key}: {value!r} asks to run code from the data folder, which is run "
@@ -409,7 +423,7 @@ def read_dataset_yaml(
         found.field_map,
         found.subflavors or {},
         given,
-        {key: value for key in _CODE_KEYS if (value := getattr(found, key)) is not None},
+        asked,
         factory,
     )
 
@@ -441,6 +455,23 @@ RECORDS_NAME = "shards.json"
 _Crc = Annotated[int, Field(ge=0, lt=2**32)]
 
 
+class Origin(NamedTuple):
+    """The loose files that a split part was converted from: what these are called, their identity,
+    how many samples they have, and how many files of rows; and a digest of the shards with counts.
+    """
+
+    name: str
+    identity: str
+    samples: int
+    files: Annotated[int, Field(ge=1)]
+    shards: str = ""
+
+    @classmethod
+    def of(cls, source: Any) -> Origin:
+        """Return what a source is known as."""
+        return cls(source.name, source.identity, source.count, len(source.counts))
+
+
 class ShardRecord(NamedTuple):
     """A shard as it was prepared: its size; the CRC-32 of the bytes of its `.tar.idx`, of all its
     headers one after the other, of its first and last `END_BYTES`, and of its `.tar.crc`, if it has
@@ -453,6 +484,7 @@ class ShardRecord(NamedTuple):
     ends_crc32: _Crc
     checksums_crc32: _Crc | None = None
     parts_crc32: Listed[_Crc] | None = None
+    origin: Origin | None = None
 
     @property
     def of_shard(self) -> tuple[int, int, int, int]:
@@ -494,8 +526,8 @@ def read_records(
 
 def dump_records(records: Mapping[str, ShardRecord]) -> str:
     """Return the text of `shards.json`."""
-    shards = {
-        shard: {name: value for name, value in record._asdict().items() if value is not None}
-        for shard, record in records.items()
-    }
+    shards = {}
+    for shard, record in records.items():
+        told = record if record.origin is None else record._replace(origin=record.origin._asdict())  # type: ignore[arg-type]
+        shards[shard] = {name: each for name, each in told._asdict().items() if each is not None}
     return json.dumps({"version": 1, "shards": shards}, indent=1)

@@ -23,7 +23,7 @@ from energize.core.trace import Failed
 from energize.data import tar
 from energize.data.columns import PreparedColumns, column_command
 from energize.data.files import Files, Ranges, exists, files_at, own_errors, path_of, read_entries
-from energize.data.nv_meta import ShardRecord, read_info, read_records, read_splits
+from energize.data.nv_meta import Origin, ShardRecord, read_info, read_records, read_splits
 from energize.data.source import ShardedSource, narrowed
 from energize.data.tar import ENTRY, KEPT, RANGE, disagreement, index_path, scan
 from energize.errors import (
@@ -268,6 +268,8 @@ class WebdatasetSource(ShardedSource[dict[str, Any]]):
     all."""
     records: tuple[ShardRecord, ...] | None
     """What preparing saw of each of the shards; None where it did not write that down."""
+    origin: Origin | None
+    """The loose files that it was made of, as which it is known: a run goes on with either."""
     checksums: bool
 
     @own_errors
@@ -310,6 +312,8 @@ class WebdatasetSource(ShardedSource[dict[str, Any]]):
         `EmptyDatasetError` if no sample is left.
         """
         start, stop = narrowed(self._told_name, self._bounds, start, stop)
+        if self.origin is not None:  # whose parts keep all files
+            return self._replace(window=(start, stop))
         ends = np.cumsum(self.counts, dtype=np.int64)
         first, last = np.searchsorted(ends, (start, stop - 1), side="right").tolist()
         before = int(ends[first - 1]) if first else 0
@@ -358,12 +362,23 @@ class WebdatasetSource(ShardedSource[dict[str, Any]]):
 
     @cached_property
     def identity(self) -> str:
+        if self.origin is not None:
+            whole = self.origin.identity
+            return whole if self.window is None else digest([whole, self.window])
         parts = [self.name, self.split_part, self.shards, self.counts, self.excluded]
         return digest(parts if self.window is None else [*parts, self.window])
 
     @cached_property
     def name(self) -> str:
+        if self.origin is not None:
+            return self.origin.name
         return self.earlier_name or self.path.absolute().name
+
+    @property
+    def run_length(self) -> int:
+        if self.origin is None:
+            return super().run_length
+        return max(1, self.count // self.origin.files)
 
     earlier_name: str | None = None
     """What the folder was called when a run began, which its order is keyed by, if not as now."""
@@ -375,11 +390,13 @@ class WebdatasetSource(ShardedSource[dict[str, Any]]):
 
     @cached_property
     def record(self) -> str | None:
-        if self.records is None:
+        if self.records is None or self.origin is not None:
             return None
         return digest([each.of_shard for each in self.records])
 
     def settings(self) -> dict[str, Any]:
+        if self.origin is not None:
+            return super().settings() | {"kind": "LooseSource"}
         shards = {"split_part": self.split_part, "shards": len(self.shards)}
         return super().settings() | shards
 
@@ -460,7 +477,8 @@ class SplitShards(NamedTuple):
 
     `excluded` are samples to leave out: their numbers among those of all the shards, ascending.
     `records` is what preparing saw of the shards, None where that is not known. `window`: of the
-    samples of the shards, the first and the one after the last; None for all.
+    samples of the shards, the first and the one after the last; None for all. `origin`: what they
+    were converted from, if all of that is there.
     """
 
     shards: tuple[str, ...]
@@ -468,6 +486,7 @@ class SplitShards(NamedTuple):
     excluded: tuple[int, ...]
     records: tuple[ShardRecord, ...] | None = None
     window: tuple[int, int] | None = None
+    origin: Origin | None = None
 
 
 def read_split(path: Path, split_part: str, split_config: str | None) -> SplitShards:
@@ -529,12 +548,17 @@ def read_split(path: Path, split_part: str, split_config: str | None) -> SplitSh
             f"{name}, {len(listed) - len(shards)} of them and {len(excluded)} single samples are "
             "excluded"
         )
+    whole, told = not excluded and (begin, end) == (0, before), ""
+    origin = records[shards[0]].origin if records else None
+    if origin is not None:
+        told = digest([shards, [known[each] for each in shards]])
     return SplitShards(
         tuple(shards),
         tuple(map(known.__getitem__, shards)),
         tuple(excluded),
         None if records is None else tuple(map(records.__getitem__, shards)),
         None if (begin, end) == (0, before) else (begin, end),
+        origin if origin is not None and whole and origin.shards == told else None,
     )
 
 

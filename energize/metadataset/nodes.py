@@ -90,7 +90,10 @@ class Leaf:
             if not self.is_jsonl:
                 name = self.dataset_config or "dataset.yaml"
                 config = read_dataset_yaml(self.path, name, code=True)
-            return self.told.config(config, self.told.field_map)
+            told = self.told
+            if told.sample_type is None and told.field_map is None:
+                return config
+            return told.config(config, told.field_map)
         except EnergizeError as error:
             raise noted(error, self.place) from error
 
@@ -127,8 +130,8 @@ class Leaf:
         """The type of samples that it names."""
         config = self.config
         try:
-            if self.told.kind is not None:
-                return self.told.kind
+            if self.told.sample_type is not None:
+                return cast("type[Any]", self.told.kind)
             if config.sample_class == CRUDE:
                 return CrudeSample
             if config.factory is None:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from fractions import Fraction
 from itertools import islice
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -424,7 +425,7 @@ def options_of(keys: Any, around: Mapping[str, Any]) -> dict[str, Any]:
             if getattr(keys, name) not in (None, default):
                 own[name] = getattr(keys, name)
         for name in _OF_ENTRIES:
-            values = [getattr(entry, name) for entry in keys.blend]
+            values = [*map(attrgetter(name), keys.blend)]
             if values.count(None) < len(values):
                 own[name] = values
     dropped = {"unit"} if "block_size" in own else set()

@@ -23,7 +23,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
+from types import MappingProxyType, SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -186,8 +186,10 @@ class Columns:
         counts: dict[str, int],
         version: str | None,
         kept: Mapping[str, StoredColumn],
+        given: Mapping[str, Column] = MappingProxyType({}),
     ) -> tuple[dict[str, Column], list[str]]:
-        """Write the columns of all shards beside those that are kept, `columns.json` last.
+        """Write the columns of all shards beside those that are kept, `columns.json` last; those
+        that are `given` are taken as they are.
 
         Returns them, and notes. Raises `PrepareError` for values that no column could have.
         """
@@ -195,7 +197,8 @@ class Columns:
         notes: list[str] = []
         stored = dict(kept)
         for name, how in self.how.items():
-            column = made[name] = self._whole(column_of(shards, name), name, notes)
+            column = given.get(name) or self._whole(column_of(shards, name), name, notes)
+            made[name] = column
             file = on_disk.values_file(name, column.values, column.categories)
             kind, words = str(column.values.dtype), column.categories
             found = {"file": file, "dtype": kind, "measured": how, "categories": words}

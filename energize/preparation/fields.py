@@ -148,8 +148,12 @@ def choose_config(
                 f"nothing says which part holds the {name!r} of a {sample_type}; give a field map "
                 f"(--field-map). {found}{keys}"
             )
-    module = "energize" if sample_type == "ConversationSample" else _MODULE
-    return DatasetConfig(module, sample_type, chosen)
+    return DatasetConfig(module_of(sample_type), sample_type, chosen)
+
+
+def module_of(sample_type: str) -> str:
+    """Return the module that `dataset.yaml` names for a type, which Energon knows if it can."""
+    return "energize" if sample_type == "ConversationSample" else _MODULE
 
 
 def propose_field_map(sample_type: str | type[Any], look: Any) -> dict[str, str]:

@@ -171,11 +171,11 @@ def prepare(
         names, notes = find_shards(root, exclude, shards)
         if task is None or ratios or split_patterns:
             splits = split(names, ratios, split_patterns, seed if shuffle_shards else None)
-    functions: dict[str, Any] = {"names": _check_members, "columns": wanted.measured}
+    functions: dict[str, Any] = {"names": check_members, "columns": wanted.measured}
     functions |= {"checksums": Shard.checksums} if checksums else {}
-    functions |= {"rows": partial(_rows, dict(zip(names, count())))} if sqlite else {}
+    functions |= {"rows": partial(rows_of, dict(zip(names, count())))} if sqlite else {}
     options = {"checksums": checksums, "sqlite": sqlite, **wanted.options}
-    what = root, "prepare", names, options, functions, partial(_keep, root, known)
+    what = root, "prepare", names, options, functions, partial(keep_index, root, known)
     how = {"workers": workers, "on_progress": on_progress}
     job = Job(*what, how, tasks, task, merge, unique=True)
     if tasks is not None and (tar_index_only or fix_duplicates):
@@ -188,17 +188,17 @@ def prepare(
             FirstLook(root / names[0]).check_keys(name, source)
     folders = [meta, *shard_folders(root, names)]
     if task is not None:
-        return _report(root, job.of_task(*folders))
+        return report_of(root, job.of_task(*folders))
     with staging(
         root, *folders, *job.folders, *([root / COLUMNS_FOLDER] if columns else [])
     ) as files:
         if fix_duplicates and (renamed := make_unique(root, names, workers)):
             notes.append(f"{renamed} shards were written anew, with keys of their own")
         found = job.of_all(files, meta / nv_meta.SQLITE_NAME if sqlite else None)
-        version = _version(found) if sqlite else folder_version(root) if known else None
+        version = version_of(found) if sqlite else folder_version(root) if known else None
         if sqlite and version:
             files.write(meta / nv_meta.UUID_NAME, version.encode())
-        report = _report(root, found)
+        report = report_of(root, found)
         same = bool(known) and all(shard.found["same"] for shard in found)
         kept = kept_columns(root) if same else {}
         made, more = wanted.stage(files, root, found, report.shard_counts, version, kept)
@@ -208,7 +208,7 @@ def prepare(
             look, texts = FirstLook(root / names[0]), (split_config, dataset_yaml)
             config = choose_config(sample_type, field_map, look, report.parts)
             report = replace(report, splits=splits, config=config)
-            report = _stage_texts(files, report, ratios or {}, texts, overwrite)
+            report = stage_texts(files, report, ratios or {}, texts, overwrite)
         replaced = [] if known else [meta / name for name in _REPLACED]
         replaced += [] if same else [root / COLUMNS_FOLDER / COLUMNS_NAME]
         markers = () if merge or known else (root / TASKS_FOLDER).glob("*/*")
@@ -217,14 +217,18 @@ def prepare(
     return report
 
 
-def _version(shards: Sequence[ScannedShard]) -> str:
+def version_of(shards: Sequence[ScannedShard]) -> str:
     """Return what is another text when an index is of other samples."""
     told = json.dumps([[shard.name, *shard.record.of_shard] for shard in shards])
     return str(uuid.uuid5(uuid.NAMESPACE_OID, told))
 
 
-def _stage_texts(
-    files: NewFiles, report: PrepareReport, ratios: Ratios, names: tuple[str, str], overwrite: bool
+def stage_texts(
+    files: NewFiles,
+    report: PrepareReport,
+    ratios: Ratios,
+    names: tuple[str, str],
+    overwrite: bool,
 ) -> PrepareReport:
     """Write the files that say what a folder is, the one that makes it a prepared one last; return
     what was prepared with splits that fit the samples, and notes on them.
@@ -254,13 +258,13 @@ def _check_new(root: Path, overwrite: bool) -> None:
         )
 
 
-def _report(root: Path, shards: Sequence[ScannedShard]) -> PrepareReport:
+def report_of(root: Path, shards: Sequence[ScannedShard]) -> PrepareReport:
     """Return what was found in shards; the parts are the most frequent first."""
     parts = sum((shard.parts for shard in shards), Counter[str]())
     return PrepareReport(root, {s.name: s.count for s in shards}, dict(parts.most_common()))
 
 
-def _keep(root: Path, known: Mapping[str, int], shard: ScannedShard, files: NewFiles) -> None:
+def keep_index(root: Path, known: Mapping[str, int], shard: ScannedShard, files: NewFiles) -> None:
     """Write the index of a shard, which is `known`, or new."""
     tar = root / shard.name
     index = path_of(index_path(str(tar)))
@@ -272,7 +276,7 @@ def _keep(root: Path, known: Mapping[str, int], shard: ScannedShard, files: NewF
     files.write(index, shard.index)
 
 
-def _rows(numbers: Mapping[str, int], shard: Shard) -> dict[str, list[tuple[Any, ...]]]:
+def rows_of(numbers: Mapping[str, int], shard: Shard) -> dict[str, list[tuple[Any, ...]]]:
     """Return what the tables of the database have of a shard, which has one of the numbers."""
     number, samples = numbers[shard.name], shard.content.samples
     rows = enumerate(zip(samples, pairwise(shard.offsets), strict=True))
@@ -286,7 +290,7 @@ def _rows(numbers: Mapping[str, int], shard: Shard) -> dict[str, list[tuple[Any,
     }
 
 
-def _check_members(shard: Shard) -> None:
+def check_members(shard: Shard) -> None:
     """Raise `ShardError` for a shard without samples, and for members that would be unpacked
     outside of any folder, or whose names no file of text could hold.
     """

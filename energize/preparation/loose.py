@@ -28,12 +28,22 @@ from energize.core.progress import counting
 from energize.core.samples import SAMPLE_TYPES, CrudeSample, sample_type_named
 from energize.core.trace import Failed
 from energize.core.validation import load_json
-from energize.data.files import absolute, exists, joined, own_errors, path_of, read_file
+from energize.data.files import (
+    LISTED,
+    absolute,
+    documents_in_use,
+    exists,
+    is_url,
+    joined,
+    own_errors,
+    path_of,
+    read_file,
+)
 from energize.data.jsonl import jsonl_index_path
 from energize.data.loose import AT, KEY, LooseSource, Media, MemoryRows, key_of, kind_of, names_in
 from energize.data.mds import INDEX, MdsFiles
 from energize.data.media import BY_EXTENSION, MediaMetadataType, kind_by_name
-from energize.data.nv_meta import CRUDE, META_FOLDER, DatasetConfig, is_prepared
+from energize.data.nv_meta import CRUDE, META_FOLDER, DatasetConfig, Origin, is_prepared
 from energize.data.rows import ArrowSource, JsonSource, ParquetSource, Row
 from energize.data.source import ShardedSource
 from energize.data.webdataset import WebdatasetSource
@@ -58,8 +68,8 @@ _KINDS: Mapping[str, Callable[[Any], ShardedSource[Row]]] = {
     ".jsonl": JsonSource,
     ".json": JsonSource,
 }
-FILES = tuple(_KINDS)
-"""Files of rows, by their suffixes."""
+FILES = (*_KINDS, ".tar")
+"""Files of samples, by their suffixes."""
 
 _log = logging.getLogger("energize")
 _TAR = ".tar"
@@ -121,11 +131,13 @@ class _Rows(NamedTuple):
 
 def is_loose(path: Path) -> bool:
     """Return whether something is at a path that nobody prepared."""
+    above = (path.parent, path.parent.parent)
     if path.suffix in FILES and path.is_file():
+        if path.suffix == _TAR:
+            return not any(map(is_prepared, above))
         return path.suffix != ".jsonl" or not exists(jsonl_index_path(str(path)))
     if is_prepared(path):  # asked first: a plain web server cannot say what else is there
         return False
-    above = (path.parent, path.parent.parent)
     return path.is_dir() and not exists(path / META_FOLDER) and not any(map(is_prepared, above))
 
 
@@ -138,19 +150,19 @@ def look_at(path: Path, split_part: str, told: Told) -> Found:
     if `told.strict`, for what is left out too, and `ConfigError` for a type or a field map that
     does not fit.
     """
-    notes: list[str] = []
-    own, inside, wrong = _of_split(path, split_part), dict[str, list[Path]](), dict[str, str]()
-    root = own[0] if own[0].is_dir() else path if path.is_dir() else path.parent
-    below = files_below(root, [], wrong) if root == own[0] else ()
-    names = sorted(counting(below, f"{path}: files"))
-    if wrong:
-        raise DatasetError(f"below {root} cannot be read: {_some_of(wrong)}; let this user")
-    for file in [root / name for name in names] or own:
+    notes, inside, is_folder = list[str](), dict[str, list[Path]](), path.is_dir()
+    below = _names_below(path) if is_folder else []
+    own = _of_split(path, below, split_part)
+    names = [each.removeprefix(f"{own[0]}/") for each in below if each.startswith(f"{own[0]}/")]
+    names = names if own[0] else below
+    root = path / own[0] if names and own[0] else path if is_folder else path.parent
+    files = [root / name for name in (names or filter(None, own))] if is_folder else [path]
+    for file in files:
         if not file.name.startswith("cache-"):  # which `datasets` leaves beside its files
             inside.setdefault(file.suffix, []).append(file)
     media = [name for name in names if kind_by_name(name) is not None]
     base = root if told.image_folder is None else path_of(absolute(told.image_folder))
-    suffix = next((each for each in FILES if each in inside), "")
+    suffix = next((each for each in _KINDS if each in inside), "")
     if media:
         found = _of_media(root, names, media, notes)
     elif INDEX in names:
@@ -166,10 +178,11 @@ def look_at(path: Path, split_part: str, told: Told) -> Found:
             raise DatasetError(f"{root}: {_some_of(tables)} is there, and no image or video")
         raise NotPreparedError(
             f"{path} is not a prepared dataset: it has no {META_FOLDER}/.info.json; and it has no "
-            f"images or videos, MDS, tars or {', '.join(FILES)}: its files are {there or 'none'}. "
+            f"images or videos, MDS or {', '.join(FILES)}: its files are {there or 'none'}. "
             f"A folder of shards is prepared with: energize prepare {path}"
         )
-    source = LooseSource(path, found.rows, found.media, base, split_part)
+    labels = _labels(found.rows)
+    source = LooseSource(path, found.rows, found.media, base, split_part, labels)
     if notes and told.strict:
         raise DatasetError(f"{path}: {'; '.join(notes)} (strict)")
     for note in notes:
@@ -177,19 +190,36 @@ def look_at(path: Path, split_part: str, told: Told) -> Found:
     return Found(source, _config(source, found, told))
 
 
-def _of_split(path: Path, split_part: str) -> list[Path]:
-    """Return the folder of a split part, or its files, where names say which are: else all."""
+def _names_below(root: Path) -> list[str]:
+    """Return the names of all files; of many ranks that share what they read, one looks."""
+    documents, key, wrong = documents_in_use.get(), f"{absolute(root)}{LISTED}", dict[str, str]()
+    if documents is not None and documents.texts.get(key):
+        return json.loads(documents.texts[key] or "")  # type: ignore[no-any-return]
+    names = sorted(counting(files_below(root, [], wrong), f"{root}: files"))
+    if wrong:
+        raise DatasetError(f"below {root} cannot be read: {_some_of(wrong)}; let this user")
+    if documents is not None:
+        documents.texts[key] = json.dumps(names)
+    return names
+
+
+def _of_split(path: Path, below: list[str], split_part: str) -> list[str]:
+    """Return the folder of a split part, or its files, where names say which are: else all, ""."""
     names = next((names for names in _SPLITS if split_part in names), (split_part,))
-    parts: dict[str, list[Path]] = {}
-    near = [*path.iterdir(), *path.glob("data/*")] if path.is_dir() else []  # as on the hub
-    for each in sorted(near):
-        word = _SPLIT.match(each.name)
-        whole = word is not None and word[0] == each.name and each.is_dir()
-        if word is not None and (whole or each.suffix in (*FILES, _TAR)):
+    parts: dict[str, list[str]] = {}
+    near = dict[str, bool]()  # which of them are folders
+    for pieces in (name.split("/") for name in below):
+        for depth in (1, 2)[: 1 + (pieces[0] == "data" and len(pieces) > 1)]:  # as on the hub
+            near["/".join(pieces[:depth])] = len(pieces) > depth
+    for each, is_folder in sorted(near.items()):
+        called, suffix = posixpath.basename(each), posixpath.splitext(each)[1]
+        word = _SPLIT.match(called)
+        whole = word is not None and word[0] == called and is_folder
+        if word is not None and (whole or suffix in FILES):
             parts.setdefault(word[0].lower(), []).append(each)
     own = [each for name in names for each in parts.get(name, ())]
     if own or (not parts and "train" in names):
-        return own or [path]
+        return own or [""]
     raise SplitError(
         f"{path} has no split part {split_part!r}, but {some(parts) or 'all in train'}: make it "
         f"a folder {split_part}, or give split_part='train', subset={{'range': ['90%', '100%']}}"
@@ -397,6 +427,21 @@ def _of_rows(rows: ShardedSource[Row], base: Path, told: Told, what: str) -> _Ro
     return _Rows(rows, media, parts, what)
 
 
+def _labels(rows: ShardedSource[Row]) -> dict[str, list[str]]:
+    """Return the names of classes that Hugging Face's datasets wrote into their files."""
+    written: Any = {}
+    if isinstance(rows, ArrowSource):
+        written = rows._tables[0].schema.metadata
+    elif isinstance(rows, ParquetSource):
+        with rows._opened(rows.files[0]) as file:
+            written = file.schema_arrow.metadata
+    with suppress(ValueError, LookupError, TypeError, AttributeError):
+        features = load_json(written[b"huggingface"])["info"]["features"]
+        known = {name: each for name, each in features.items() if each.get("_type") == "ClassLabel"}
+        return {name: [*map(str, each["names"])] for name, each in known.items()}
+    return {}
+
+
 def _first_of(rows: ShardedSource[Row]) -> list[Row]:
     """Return the first rows that are none that failed."""
     first = rows.read(np.arange(min(_LOOKED_AT, rows.count)))
@@ -440,6 +485,8 @@ def _media_of(
 
 def _of_tars(path: Path, root: Path, tars: list[Path], told: Told) -> Found:
     """Return the samples of tars, whose index is kept in a folder of links to them."""
+    if is_url(path):
+        raise NotPreparedError(f"{path}: tars in a store are prepared: energize prepare {path}")
     stats = [[str(tar), tar.stat().st_size, tar.stat().st_mtime_ns] for tar in tars]
     cache = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
     folder = Path(cache, "energize", "tars", digest(stats), path.absolute().name)
@@ -457,7 +504,8 @@ def _of_tars(path: Path, root: Path, tars: list[Path], told: Told) -> Found:
                 raise DatasetError(str(reason).replace(f"{link}", f"{root}")) from None
             with suppress(OSError):  # another process was sooner
                 Path(new, "tars").rename(folder.parent)
-    source = WebdatasetSource(folder)
+    whole = WebdatasetSource(folder)
+    source = whole._replace(origin=Origin.of(whole))
     look, kind = fields.FirstLook(folder / source.shards[0]), told.kind
     name = fields.propose_sample_type(look, told.field_map or ()) if kind is None else kind.__name__
     config = cast("DatasetConfig", fields.choose_config(name, told.field_map, look, look.parts))
@@ -473,6 +521,7 @@ def _config(source: LooseSource, found: _Rows, told: Told) -> DatasetConfig:
     raw = next((each for each in source.read(np.arange(1)) if not isinstance(each, Failed)), {})
     content = load_json(raw["json"]) if "json" in found.media and "json" in raw else {}
     names = _names_of([*_first_of(found.rows), content])
+    names += [f"{name}_name" for name in source.labels]
     keys = tuple(name for name in names if name not in (KEY, AT, *found.media))
     columns = {name: f"json[{name}]" for name in keys} | dict(found.parts)
     parts = [*chain(*(text.split(",") for text in found.parts.values())), *raw]

@@ -26,7 +26,7 @@ import numpy as np
 from energize.core.arrays import UInt64Array
 from energize.core.progress import Progress
 from energize.data.files import absent, files_at, is_url, os_errors_as, read_file
-from energize.data.nv_meta import ShardRecord, expand, is_inside
+from energize.data.nv_meta import ShardRecord, expand, is_converting, is_inside
 from energize.data.tar import ScannedSample, index_path, scan
 from energize.errors import (
     ConfigError,
@@ -172,10 +172,12 @@ def scan_shards(
     workers: int | None = None,
     on_progress: Progress | None = None,
     faults: list[str] | None = None,
+    write: Callable[[str], None] | None = None,
 ) -> list[T]:
     """Walk over shards in processes, and return what `keep` makes of each, in their order.
 
-    `functions` are called with each `Shard` where it is read; what they return is sent here.
+    `functions` are called with each `Shard` where it is read; what they return is sent here. With
+    `write` it is written there before.
 
     Raises `PrepareError` that lists all damaged shards, and what the functions raise, unless
     `faults` are given, which take both; and `PrepareError` as `map_in_order` does.
@@ -186,6 +188,8 @@ def scan_shards(
 
     def walked(name: str) -> ScannedShard:
         with os_errors_as(ShardError, root / name):
+            if write is not None:
+                write(name)
             shard = Shard(root, name)
             content = shard.content
             index = np.array(shard.offsets, dtype="<u8").tobytes()
@@ -206,6 +210,10 @@ def scan_shards(
                 kept.append(keep(result))
             except tolerated as fault:
                 (damaged if faults is None else faults).append(str(fault))
+    if damaged and write is not None:
+        told = f"{len(damaged)} of {len(names)} shards of {root} cannot be written"
+        more = "The others are done. Repair these, and run it again"
+        raise PrepareError(f"{told}:{listed(damaged)}\n{more}")
     if damaged:
         raise PrepareError(
             f"{len(damaged)} of {len(names)} shards of {root} cannot be used:{listed(damaged)}\n"
@@ -290,6 +298,8 @@ def find_shards(
         raise DatasetNotFoundError(f"{path} {absent(path)}{in_place_of(path)}")
     if not path.is_dir():
         raise PrepareError(f"{path} is a file; give the folder that holds the tar shards")
+    if is_converting(path):
+        raise PrepareError(f"a conversion to {path} has not ended; run energize convert again")
     notes: list[str] = []
     wrong: dict[str, str] = {}
     names = []

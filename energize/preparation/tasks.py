@@ -85,6 +85,7 @@ class Job:
 
     Of each shard, `functions` make what is found where it is read, by `how` many processes, and
     `keep` checks it and writes what lies beside it. Where keys have to be `unique`, they are.
+    `stamp` says what a shard is made of, in place of its size and time.
 
     Raises `ConfigError` for tasks that there are not.
     """
@@ -100,6 +101,7 @@ class Job:
     task: int | None
     merge: bool
     unique: bool = False
+    stamp: Callable[[str], str] | None = None
 
     def __post_init__(self) -> None:
         check_tasks(self.tasks, self.task, merge=self.merge)
@@ -129,7 +131,7 @@ class Job:
                     column_of(shards, name)  # what all of them could not be is told of now
                 stream.write(_END)
             files.put_last(marker)
-            commit(files, self.root / self.names[0])
+            commit(files, self.root / next(iter(self._names(task)), ""))
         return shards
 
     def of_all(self, files: NewFiles, index: Path | None = None) -> list[ScannedShard]:
@@ -187,9 +189,12 @@ class Job:
 
     def _made_of(self, task: int) -> str:
         """Return what decides what a task finds."""
-        found = {name: (self.root / name).stat() for name in self._names(task)}
-        stamps = {name: f"{stat.st_size} {stat.st_mtime_ns}" for name, stat in found.items()}
+        stamps = {name: (self.stamp or self._stamp)(name) for name in self._names(task)}
         return json.dumps({"format": _FORMAT, **self.options, **stamps})
+
+    def _stamp(self, name: str) -> str:
+        stat = (self.root / name).stat()
+        return f"{stat.st_size} {stat.st_mtime_ns}"
 
     def _said(self, task: int) -> str | None:
         """Return what a marker says that it was made of; None if there is none that is whole."""

@@ -102,6 +102,8 @@ def stage_records(root: Path, files: NewFiles, shards: Sequence[ScannedShard]) -
     for shard in shards:
         was = shard.record if before is None else before.get(shard.name)
         same = was is not None and was.of_shard == shard.record.of_shard
+        if same and was is not None:
+            shard.record = shard.record._replace(origin=was.origin)
         kept = before is None or (was is not None and was.checksums_crc32 is not None)
         if same and kept and shard.record.checksums_crc32 is None:
             with suppress(OSError):

@@ -98,7 +98,7 @@ def staging(root: Path, *folders: Path, shared: bool = False) -> Iterator[NewFil
                 ends.callback(_remove_empty, folder)
             with writing(folder, PrepareError):
                 folder.mkdir(exist_ok=True)
-                if folder in missing and folder != root:
+                if folder in missing and folder != root and not is_url(folder):
                     folder.chmod(stat.S_IMODE(root.stat().st_mode) | 0o700)
         for folder in () if shared else folders:
             remove_left(folder)
@@ -208,7 +208,7 @@ def write_shards(
         shards: list[Path] = []
         for of_shard, group in groupby(enumerate(samples), lambda each: each[0] // per_shard):
             shards.append(root / (pattern % of_shard))
-            with _tar(files, shards[-1]) as tar:
+            with new_tar(files, shards[-1]) as tar:
                 for number, sample in group:
                     key = _checked_key(sample, number)
                     if key in keys:
@@ -228,7 +228,8 @@ def write_shards(
 
 
 @contextmanager
-def _tar(files: NewFiles, shard: Path) -> Iterator[Any]:
+def new_tar(files: NewFiles, shard: Path) -> Iterator[Any]:
+    """Open a new shard, as which the same samples give the same bytes."""
     with writing(shard, PrepareError):
         stream = files.create(shard)
     # Names and numbers of any length are what this form of tar has room for.

@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 import sys
+import time
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
@@ -27,6 +28,7 @@ from energize import (
     prepare,
     write_shards,
 )
+from energize.data.files import Documents
 from energize.errors import (
     ConfigError,
     DatasetError,
@@ -42,6 +44,7 @@ from tests.support.mds import write_mds
 from tests.support.metadatasets import written
 from tests.support.refusals import check_refusals
 from tests.support.shards import packed
+from tests.support.tars import write_tar
 
 JPEG = encoded(picture(8, 6), "JPEG")
 N = 7
@@ -150,6 +153,31 @@ def tars(root):
     return root
 
 
+def beside_json(root):
+    files(root, [f"{i}.jpg" for i in range(N)])
+    for i in range(N):
+        (root / f"{i}.json").write_text(json.dumps({"text": f"caption {i}", "n": i}))
+    return root
+
+
+def one_tar(path):
+    return write_tar(path, [(f"{i}.{part}", d) for i in range(N) for part, d in PARTS.items()])
+
+
+def labelled(root):
+    """What `save_to_disk` writes of classes: numbers, and names beside the schema."""
+    label = {"names": ["cat", "dog"], "_type": "ClassLabel"}
+    features = {"image": {"_type": "Image"}, "label": label}
+    image = {"bytes": JPEG, "path": None}
+    made = pa.Table.from_pylist([{"image": image, "label": i % 2} for i in range(N - 1)])
+    told = {"huggingface": json.dumps({"info": {"features": features}})}
+    made = made.replace_schema_metadata(told)
+    root.mkdir()
+    with pa.ipc.new_stream(str(root / "data-00000-of-00001.arrow"), made.schema) as stream:
+        stream.write_table(made)
+    return root
+
+
 PARTS = {"jpg": JPEG, "txt": b"a caption"}
 JOINER = {"__module__": "energize", "__class__": "CaptioningSample"}
 KINDS = {
@@ -166,6 +194,9 @@ KINDS = {
     "saved": (saved, "caption", "1/6"),
     "mds": (mds, "caption", "6"),
     "tars": (tars, "caption", "a caption"),
+    "json beside": (beside_json, "caption", "caption 6"),
+    "one.tar": (one_tar, "caption", "a caption"),
+    "labelled": (labelled, "label_name", "dog"),
 }
 
 
@@ -300,6 +331,26 @@ def test_a_file_that_is_gone_or_bad_takes_its_sample_with_it(tmp_path, caplog):
     assert "metadata.jsonl, line 4, sample '3_v1': DataError: " in caplog.text
     assert "3.v1.jpg: cannot be read (No such file or directory)" in caplog.text
     assert "metadata.jsonl, line 5, sample '4_v1'" in caplog.text
+
+
+def test_a_file_that_is_written_anew_is_told(tmp_path, caplog):
+    root = described(tmp_path / "photos", ".csv")
+    dataset = get_train_dataset(root, batch_size=None)
+    soon = time.time() + 9
+    os.utime(root / "3.v1.jpg", (soon, soon))
+    assert len([*dataset.at(range(2 * N))]) == 2 * N
+    assert "3.v1.jpg was written after it was opened" in caplog.text
+
+
+def test_one_rank_looks_for_all_that_share_their_reading(tmp_path):
+    root = described(tmp_path / "photos", ".csv")
+    with Documents().used() as documents:
+        first = get_train_dataset(root, batch_size=None)
+    files(root, ["7.v1.jpg"])
+    with Documents(documents.texts).used():
+        assert get_train_dataset(root, batch_size=None, strict=True) == first
+    with pytest.raises(DatasetError, match="images without a row"):
+        get_train_dataset(root, batch_size=None, strict=True)
 
 
 TURNS = [{"from": "human", "value": "<image>?"}, {"from": "gpt", "value": "Yes."}]

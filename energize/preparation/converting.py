@@ -1,0 +1,277 @@
+"""Loose files made a prepared folder of tar shards: the same samples, known as the same ones.
+
+Each shard gets its name when it is whole, and beside it a marker of what it was made of:
+
+    .nv-meta/tasks/convert-DIGEST/train-000017.tar      what its files were, sizes and times
+
+so that what was killed goes on with the next one, and what has changed since is written again. The
+digest is that of the samples, so that one folder takes those of one source. The
+records of shards say which loose files a part was (`Origin`): as these it is known to orders and
+states.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import replace
+from functools import cache, partial
+from itertools import chain, count
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+
+from energize.core.checks import checked_whole
+from energize.core.columns import Column
+from energize.core.description import digest
+from energize.core.progress import Progress
+from energize.core.samples import is_own_module
+from energize.core.trace import Failed
+from energize.data.columns import COLUMNS_FOLDER, check_name
+from energize.data.files import absolute, exists, is_url, os_errors_as, path_of, read_file
+from energize.data.loose import MemoryRows, names_in
+from energize.data.nv_meta import META_FOLDER, SQLITE_NAME, UUID_NAME, is_prepared, read_info
+from energize.data.rows import JsonSource
+from energize.data.tar import split_name
+from energize.data.writing import NewFiles, writing
+from energize.errors import ColumnError, ConfigError, PrepareError, ShardError, SplitError
+from energize.preparation import index
+from energize.preparation.columns import Columns
+from energize.preparation.fields import module_of
+from energize.preparation.loose import Found, Told, is_loose, look_at
+from energize.preparation.scan import check_unique, listed
+from energize.preparation.tasks import TASKS_FOLDER, Job, all_in_turn
+from energize.preparation.verify import stage_records
+from energize.preparation.write import commit, new_tar, staging
+
+_AT_ONCE = 64
+_LOOKED_AT, _WORDS = 1000, 100
+_PLACES = ("__key__", "__dataset__", "__shard__", "__index__")
+
+
+@all_in_turn
+@os_errors_as(PrepareError, what="cannot be used")
+def convert(
+    source: str | os.PathLike[str],
+    out: str | os.PathLike[str],
+    *,
+    samples_per_shard: int = 1000,
+    sample_type: type[Any] | str | None = None,
+    field_map: Mapping[str, str] | None = None,
+    image_folder: str | os.PathLike[str] | None = None,
+    strict: bool = False,
+    workers: int | None = None,
+    tasks: int | None = None,
+    task: int | None = None,
+    merge: bool = False,
+    on_progress: Progress | None = None,
+) -> index.PrepareReport:
+    """Make loose files a prepared folder `out`: the same samples, in the same order.
+
+    `source` is what `get_train_dataset` reads without preparing; `sample_type`, `field_map`,
+    `image_folder` and `strict` say of it what they say there. All of its split parts are written,
+    into shards of `samples_per_shard` samples, `train-000000.tar` and so on, in `workers`
+    processes. Bytes of files are taken as they are. `out` is known as the source: a run goes on
+    with either, from a state of the other. Columns of numbers, and of words that samples have in
+    common, are columns there. The same source gives the same bytes.
+
+    `out` counts as prepared when all of it is there. A call that was killed goes on after the
+    shards that are whole; those whose files have changed since are written again. Many machines may
+    share the shards out by `tasks`, `task` and `merge`, as in `prepare`.
+
+    Raises `PrepareError` naming samples that cannot be read, or whose names no tar could hold, when
+    all others are written; for an `out` that is not empty, of another source, or in the source, and
+    for what cannot be written; when merging, for tasks that have not ended or whose files have
+    changed. `ConfigError` for wrong parameters, and for split parts that are of several types; what
+    opening the source raises.
+
+    >>> import tempfile
+    >>> from PIL import Image
+    >>> from energize import get_train_dataset
+    >>> photos, shards = Path(tempfile.mkdtemp(), "photos"), Path(tempfile.mkdtemp(), "shards")
+    >>> for label in ("cat", "dog"):
+    ...     (photos / label).mkdir(parents=True)
+    ...     Image.new("RGB", (8, 6)).save(photos / label / "0.jpg")
+    >>> convert(photos, shards).shard_counts
+    {'train-000000.tar': 2}
+    >>> loose, converted = (get_train_dataset(each, batch_size=None) for each in (photos, shards))
+    >>> loose[0].label_name == converted[0].label_name, loose.describe() == converted.describe()
+    (True, True)
+    """
+    path, root = path_of(absolute(source)), path_of(absolute(out))
+    size = checked_whole(samples_per_shard, "convert: samples_per_shard", 1)
+    named = ("energize", sample_type) if isinstance(sample_type, str) else sample_type
+    folder = None if image_folder is None else os.fspath(image_folder)
+    parts = _parts(path, root, Told(named, field_map, folder, strict))
+    sources = {part: found.source for part, found in parts.items()}
+    origins = {part: each.origin for part, each in sources.items()}
+    shards = {
+        f"{part}-{number:06d}.tar": (each, start, min(start + size, each.count))
+        for part, each in sources.items()
+        for number, start in enumerate(range(0, each.count, size))
+    }
+    if not shards:
+        raise PrepareError(f"{path} has no samples to convert")
+    meta, alone = root / META_FOLDER, len(parts) == 1
+    kept = root / TASKS_FOLDER / f"convert-{digest([origins, size])[:16]}"
+    stamp = cache(lambda name: _stamp(*shards[name]))
+    functions: dict[str, Any] = {"names": index.check_members}
+    if alone:  # keys are those of a part
+        functions["rows"] = partial(index.rows_of, dict(zip(shards, count())))
+    write = partial(_write, root, kept, shards, stamp)
+    how = {"workers": workers, "on_progress": on_progress, "write": write}
+    keep = partial(index.keep_index, root, {})
+    what = root, kept.name, [*shards]
+    job = Job(*what, {}, functions, keep, how, tasks, task, merge, stamp=stamp)
+    _check_out(root, kept, done=merge or job.is_done)
+    folders = [root, meta, root / TASKS_FOLDER, kept]
+    if task is not None:
+        return index.report_of(root, job.of_task(*folders))
+    with staging(root, *folders, *job.folders, root / COLUMNS_FOLDER) as files:
+        found = job.of_all(files, meta / SQLITE_NAME if alone else None)
+        version = index.version_of(found) if alone else None
+        if version:
+            files.write(meta / UUID_NAME, version.encode())
+        splits = {part: tuple(s for s in shards if shards[s][0] is sources[part]) for part in parts}
+        for part, names in splits.items():
+            own = [each for each in found if each.name.startswith(f"{part}-")]
+            check_unique(root, own)
+            told_of = digest([names, [each.count for each in own]])
+            origin = cast("Any", origins[part])._replace(shards=told_of)
+            own[0].record = own[0].record._replace(origin=origin)
+        columns, report = _columns([*sources.values()]), index.report_of(root, found)
+        config = next(iter(parts.values())).config
+        report = replace(report, splits=splits, columns=columns, config=config)
+        wanted = Columns({name: f"json[{name}]" for name in columns})
+        wanted.stage(files, root, found, report.shard_counts, version, {}, columns)
+        stage_records(root, files, found)
+        texts = "split.yaml", "dataset.yaml"
+        report = index.stage_texts(files, report, {}, texts, merge)
+        markers = kept.glob("*") if merge else (root / TASKS_FOLDER).glob("*/*")
+        commit(files, root / next(iter(shards)), [*markers])
+    return report
+
+
+def _parts(path: Path, root: Path, told: Told) -> dict[str, Found]:
+    """Return what is found in each split part."""
+    if not is_loose(path):
+        read_info(path)
+        raise ConfigError(f"{path} is prepared already: what is converted are loose files")
+    if root.is_relative_to(path):
+        raise ConfigError(f"{root} is in {path}, whose files are read; give a folder beside it")
+    parts = dict[str, Found]()
+    for part in ("train", "val", "test"):
+        with suppress(SplitError):
+            source, config = look_at(path, part, told)
+            if is_own_module(config.sample_module):
+                config = replace(config, sample_module=module_of(config.sample_class))
+            parts[part] = Found(source, config)
+    types = [
+        f"{part}: {config.sample_class}, {config.field_map}" for part, (_, config) in parts.items()
+    ]
+    if len({each.partition(":")[2] for each in types}) > 1:
+        told_of = f"{path}: split parts are of several types: {'; '.join(types)}"
+        raise ConfigError(f"{told_of}; say by sample_type and field_map what all of them are")
+    return parts
+
+
+def _check_out(root: Path, kept: Path, *, done: bool) -> None:
+    """Raise `PrepareError` for a folder that is neither new nor of these samples."""
+    markers = (root / TASKS_FOLDER).glob(f"{kept.name}*/*")  # in stores there are no folders
+    own = exists(kept) or next(markers, None) is not None
+    if is_prepared(root) and not (done and own):
+        raise PrepareError(f"{root} is prepared already; give a new folder")
+    there = next(root.iterdir(), None) if root.is_dir() else None
+    if there is not None and not own:
+        raise PrepareError(
+            f"{root} is not empty: there is {there.name}; give a new folder. What was begun goes "
+            "on with the same samples, by names and number, and the same samples_per_shard"
+        )
+
+
+def _stamp(source: Any, start: int, stop: int) -> str:
+    """Return what is another text when files of these samples are written anew."""
+    rows = getattr(source, "rows", source)
+    files, read = [os.path.join(rows.location, each) for each in rows.shards if each], []
+    if isinstance(rows, MemoryRows | JsonSource):  # others hold what images are
+        found = rows.read(np.arange(start, stop))
+        read = [each for each in found if not isinstance(each, Failed)]
+        named = (each for each in names_in(read, source.media) if isinstance(each, str))
+        files += (os.path.join(source.base, each) for each in named)
+    return digest([read, *map(_seen, files)])
+
+
+def _seen(file: str) -> tuple[int, int] | None:
+    with suppress(OSError, ValueError):
+        if not is_url(file):
+            stat = os.stat(file)
+            return stat.st_size, stat.st_mtime_ns
+    return None
+
+
+def _write(
+    root: Path, kept: Path, shards: Mapping[str, Any], stamp: Callable[[str], str], name: str
+) -> None:
+    """Write a shard, unless it is there and its files are as they were."""
+    shard, marker, made_of = root / name, kept / name, stamp(name).encode()
+    if exists(marker) and exists(shard) and read_file(marker) == made_of:
+        return
+    with NewFiles(PrepareError) as files:
+        with new_tar(files, shard) as tar:
+            for sample in _samples(*shards[name]):
+                with writing(shard, PrepareError):
+                    tar.write(sample)
+        files.write(marker, made_of)
+        files.commit()
+
+
+def _samples(source: Any, start: int, stop: int) -> Iterator[dict[str, Any]]:
+    """Yield samples as they are written; raise `ShardError` with all that cannot be."""
+    faults = []
+    for first in range(start, stop, _AT_ONCE):
+        numbers = np.arange(first, min(first + _AT_ONCE, stop))
+        for number, raw in zip(numbers.tolist(), source.read(numbers), strict=True):
+            if isinstance(raw, Failed):
+                faults.append(f"{raw.where}: {raw.reason}")
+                continue
+            parts = {name: each for name, each in raw.items() if name not in _PLACES}
+            wrong = [name for name in parts if not _fits(raw["__key__"], name)]
+            if parts and not wrong:
+                yield {"__key__": raw["__key__"], **parts}
+                continue
+            told = (
+                f"no tar can hold its {wrong[0]!r}, call it otherwise" if wrong else "it is empty"
+            )
+            faults.append(f"{source.where(number)}: {told}")
+    if faults:
+        raise ShardError(listed(faults).strip())
+
+
+def _fits(key: Any, part: str) -> bool:
+    name = f"{key}.{part}"
+    splits = isinstance(key, str) and split_name(name) == (key, part)
+    return splits and part[:1] != "_" and name.isprintable() and index.is_utf8(name)
+
+
+def _columns(sources: list[Any]) -> dict[str, Column]:
+    """Return the columns of loose rows that are numbers, or words that samples have in common."""
+    found = dict[str, Column]()
+    rows = getattr(sources[0], "rows", None)
+    first = () if rows is None else rows.read(np.arange(min(_LOOKED_AT, rows.count)))
+    for name in sources[0].column_names if first else ():
+        values = [row.get(name) for row in first if not isinstance(row, Failed)]
+        words = {each for each in values if isinstance(each, str)}
+        other = any(isinstance(each, bytes | list | dict) for each in values)
+        if name not in sources[0].media and len(words) <= _WORDS and not other:
+            with suppress(ColumnError):
+                whole = (each.column(check_name(name)) for each in sources)
+                found[name] = Column.of(chain.from_iterable(map(_values, whole)), name)
+    return found
+
+
+def _values(column: Column) -> list[Any]:
+    words = column.categories
+    numbers: list[Any] = column.values.tolist()
+    return numbers if words is None else [None if i < 0 else words[i] for i in numbers]
