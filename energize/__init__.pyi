@@ -170,6 +170,12 @@ from .task.hooks import (
 )
 from .task.load import SampleDecoder
 from .task.pipeline import BaseCoreDatasetFactory
+from .task.ready import (
+    ImageClassificationBatch,
+    ImageClassificationTaskEncoder,
+    ProcessorBatch,
+    ProcessorTaskEncoder,
+)
 
 __version__: str
 
@@ -227,7 +233,9 @@ __all__ = [
     "GcDataset",
     "GroupBatchDataset",
     "HuggingFaceSource",
+    "ImageClassificationBatch",
     "ImageClassificationSample",
+    "ImageClassificationTaskEncoder",
     "ImageClassificationWebdataset",
     "ImageSample",
     "ImageWebdataset",
@@ -273,6 +281,8 @@ __all__ = [
     "PrepareError",
     "PrepareReport",
     "PrimaryFileStore",
+    "ProcessorBatch",
+    "ProcessorTaskEncoder",
     "Quota",
     "QuotaDataset",
     "Reading",
