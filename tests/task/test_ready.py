@@ -1,4 +1,4 @@
-"""Encoders that are ready to use give what the processor gives, and learn what the assistant says."""
+"""Encoders that are ready to use give what the processor gives, and learn what is answered."""
 
 from __future__ import annotations
 
@@ -109,9 +109,7 @@ def test_a_packed_row_has_the_loss_of_its_samples():
     batches = [
         each.batch([each.encode_sample(sample) for sample in samples]) for each in (packed, padded)
     ]
-    losses = [
-        model(**{n: v for n, v in each.items() if n != "cu_seqlens"}).loss for each in batches
-    ]
+    losses = [model(**batch, use_cache=False).loss for batch in batches]
     torch.testing.assert_close(*losses)
     row_, whole = batches
     assert row_.cu_seqlens.diff().tolist() == whole.attention_mask.sum(1).tolist()
@@ -137,9 +135,7 @@ def chats(folder, count=24):
 
 
 def told(batch):
-    return {
-        name: value.tolist() if hasattr(value, "tolist") else value for name, value in batch.items()
-    }
+    return {name: getattr(each, "tolist", lambda each=each: each)() for name, each in batch.items()}
 
 
 @pytest.mark.parametrize("packing", ["padded", "row", "packs"])
@@ -246,7 +242,7 @@ REFUSED = {
     ),
     "marks around nothing": (
         lambda: ProcessorTaskEncoder(
-            tokenizer("{% generation %}{% endgeneration %}{{ messages[0]['content'] }}")
+            tokenizer("a {% if false %}{% generation %}a{% endgeneration %}{% endif %}")
         ),
         talk(3),
         "no token was found",
@@ -281,13 +277,17 @@ REFUSED = {
 }
 
 
+def encoded(make, sample):
+    encoder = make()
+    given = [None] if isinstance(encoder, ImageClassificationTaskEncoder) else []
+    return encoder.batch([encoder.encode_sample(sample, *given)])
+
+
 def test_what_cannot_be_encoded_is_told():
     for name, (make, sample, words) in REFUSED.items():
-        with row(name), pytest.raises(EnergizeError) as caught:
-            encoder = make()
-            given = [None] if isinstance(encoder, ImageClassificationTaskEncoder) else []
-            encoder.batch([encoder.encode_sample(sample, *given)])
         with row(name):
+            with pytest.raises(EnergizeError) as caught:
+                encoded(make, sample)
             assert words in str(caught.value)
 
 
