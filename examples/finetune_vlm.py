@@ -70,7 +70,7 @@ def small_processor() -> Any:
 def small_model(processor: Any) -> Any:
     """A LLaVA model of a few thousand parameters."""
     torch.manual_seed(0)
-    small = {"hidden_size": 16, "intermediate_size": 32, "num_attention_heads": 2}
+    small: dict[str, Any] = {"hidden_size": 16, "intermediate_size": 32, "num_attention_heads": 2}
     config = transformers.LlavaConfig(
         vision_config=transformers.CLIPVisionConfig(
             image_size=16, patch_size=8, num_hidden_layers=1, **small
@@ -124,7 +124,8 @@ def with_trainer(out: Path, model: Any, loader: Loader[Any], steps: int) -> list
         disable_tqdm=True,
         ddp_find_unused_parameters=True,
     )
-    last = transformers.trainer_utils.get_last_checkpoint(str(out)) if out.exists() else None
+    found: Any = transformers.trainer_utils.get_last_checkpoint
+    last = found(str(out)) if out.exists() else None
     if last:  # names of weights in files are not those in the model, which the Trainer looks for
         model = type(model).from_pretrained(last)
         loader.load_state_dict(json.loads(Path(last, "loader.json").read_text()))

@@ -157,15 +157,8 @@ transformers, as AutoProcessor.from_pretrained(...) returns it; got 'Qwen/Qwen2-
     def encode_sample(self, sample: Any) -> _Encoded:
         """Return the sample as tokens with labels, and what the processor makes of its images."""
         if isinstance(sample, TextSample):
-            made = self._processed(sample.text, [])
-            end = self.tokenizer.eos_token_id
-            if end is not None and int(made["input_ids"][0, -1]) != end:
-                made = {
-                    name: torch.cat([each, torch.full_like(each[:, -1:], end)], 1)
-                    if name == "input_ids"
-                    else torch.cat([each, each[:, -1:]], 1)
-                    for name, each in made.items()
-                }
+            end = self.tokenizer.eos_token or ""
+            made = self._processed(sample.text.removesuffix(end) + end, [])
             learned = torch.ones_like(made["input_ids"][0], dtype=torch.bool)
         else:
             turns, images = self._turns(sample)
