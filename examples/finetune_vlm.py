@@ -55,14 +55,15 @@ def small_processor() -> Any:
     text = "user assistant : what colour is this ? it red green blue"
     words.train_from_iterator([text], trainers.WordLevelTrainer(special_tokens=SPECIAL))
     named = {"unk_token": "<unk>", "pad_token": "<pad>", "bos_token": "<s>", "eos_token": "<end>"}
-    tokenizer = transformers.PreTrainedTokenizerFast(
+    made: Any = transformers  # whose processors have no types
+    tokenizer = made.PreTrainedTokenizerFast(
         tokenizer_object=words, extra_special_tokens=["<image>"], **named
     )
     images = transformers.CLIPImageProcessorPil(
         size={"shortest_edge": 16}, crop_size={"height": 16, "width": 16}
     )
     options = {"patch_size": 8, "vision_feature_select_strategy": "full"}
-    return transformers.LlavaProcessor(
+    return made.LlavaProcessor(
         images, tokenizer, num_additional_image_tokens=1, chat_template=TEMPLATE, **options
     )
 

@@ -378,11 +378,7 @@ transformers, as AutoProcessor.from_pretrained(...) returns it; got 'Qwen/Qwen2-
 
     def batch(self, samples: list[Any]) -> ProcessorBatch:
         """Return samples padded to one length, or end to end."""
-        flat = list(
-            chain.from_iterable(
-                each.samples if isinstance(each, _Pack) else [each] for each in samples
-            )
-        )
+        flat = [one for each in samples for one in getattr(each, "samples", [each])]
         media = dict.fromkeys(chain.from_iterable(each.media for each in flat))
         values: dict[str, Any] = {
             name: concat_pad([each.media[name] for each in flat if name in each.media])
@@ -421,15 +417,10 @@ transformers, as AutoProcessor.from_pretrained(...) returns it; got 'Qwen/Qwen2-
         names = [name for name in samples[0].tokens if name != "attention_mask"]
         rows = [{"__key__": each.__key__} | each.tokens for each in samples]
         pack = concat_pack(rows, names)
-        bounds, longest = pack["cu_seqlens"], pack["max_seqlen"]
         values = {name: pack[name][None] for name in [*names, "position_ids"]}
-        return values | {
-            "cu_seqlens": bounds,
-            "cu_seq_lens_q": bounds,
-            "cu_seq_lens_k": bounds,
-            "max_length_q": longest,
-            "max_length_k": longest,
-        }
+        bounds = ("cu_seqlens", "cu_seq_lens_q", "cu_seq_lens_k")
+        values |= dict.fromkeys(bounds, pack["cu_seqlens"])
+        return values | dict.fromkeys(("max_length_q", "max_length_k"), pack["max_seqlen"])
 
 
 # Classification of images.
@@ -483,7 +474,7 @@ class ImageClassificationTaskEncoder(TaskEncoder[Any, Any, Any, Any]):
         self.size, self.augment = size, augment
         self.mean, self.std = (torch.tensor(each).view(3, 1, 1) for each in (mean, std))
 
-    def encode_sample(
+    def encode_sample(  # type: ignore[override]  # a hook may ask for a generator
         self, sample: ImageClassificationSample, rng: np.random.Generator
     ) -> _Classified:
         """Return an image as a tensor, and its class."""
