@@ -177,6 +177,12 @@ from .task.hooks import (
 )
 from .task.load import SampleDecoder
 from .task.pipeline import BaseCoreDatasetFactory
+from .task.ready import (
+    ImageClassificationBatch,
+    ImageClassificationTaskEncoder,
+    ProcessorBatch,
+    ProcessorTaskEncoder,
+)
 
 __version__: str
 
@@ -234,7 +240,9 @@ __all__ = [
     "GcDataset",
     "GroupBatchDataset",
     "HuggingFaceSource",
+    "ImageClassificationBatch",
     "ImageClassificationSample",
+    "ImageClassificationTaskEncoder",
     "ImageClassificationWebdataset",
     "ImageSample",
     "ImageWebdataset",
@@ -280,6 +288,8 @@ __all__ = [
     "PrepareError",
     "PrepareReport",
     "PrimaryFileStore",
+    "ProcessorBatch",
+    "ProcessorTaskEncoder",
     "Quota",
     "QuotaDataset",
     "Reading",

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from examples import photographs, resume
+from examples import finetune_vlm, photographs, resume
 from tests.jobs import metadatasets
 from tests.support.peers import peer_python
 
@@ -206,6 +206,20 @@ def test_it_is_a_script_of_energon_but_for_its_imports(tmp_path):
     given = [peer_python("energon"), "script.py", "--data", tmp_path / "data", "--steps", "12"]
     # It trains there too; whether it ends is not asked: packs of joined samples cannot be restored.
     assert re.search(r"step 11: loss \d", ran(given, tmp_path, code=None).stdout)
+
+
+def test_a_vision_language_model_is_fine_tuned_and_goes_on_from_the_middle(tmp_path):
+    """By the Trainer on 2 ranks x 2 workers, and by Lightning: the same losses as in one run."""
+    ran([*TORCHRUN, "-m", "tests.support.finetuning", str(tmp_path)])
+    losses, again = json.loads((tmp_path / "losses.json").read_text())
+    assert again == losses
+    with_lightning = {"train": finetune_vlm.with_lightning}
+    alone = finetune_vlm.trained(tmp_path / "one", **with_lightning)
+    assert finetune_vlm.trained(tmp_path / "two", 7, **with_lightning) == alone[:7]
+    assert finetune_vlm.trained(tmp_path / "two", **with_lightning) == alone
+    for each in (losses, alone):
+        assert len(each) == 20
+        assert sum(each[-3:]) < sum(each[:3]) / 4
 
 
 def test_every_example_is_run_and_listed():

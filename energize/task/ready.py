@@ -1,0 +1,516 @@
+"""Task encoders that are ready to use: for processors and tokenizers of Hugging Face's
+transformers, and for the classification of images.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from PIL import Image
+
+from energize.core.checks import checked_choice
+from energize.core.conversations import IMAGE, Turn, checked_turns, messages_of
+from energize.core.dataset import Dataset
+from energize.core.ignored import said_once
+from energize.core.samples import (
+    CaptioningSample,
+    ConversationSample,
+    ImageClassificationSample,
+    Sample,
+    TextSample,
+    VQASample,
+    type_fields,
+)
+from energize.errors import ConfigError, DataError, SampleError, SkipSample
+from energize.packing.concat import concat_pack
+from energize.packing.packer import Packer
+from energize.task.encoder import TaskEncoder
+from energize.task.hooks import Batch, concat_pad, default
+from energize.task.load import SampleDecoder
+
+IGNORED = -100
+"""The label of tokens that no loss is of, as models of transformers take it."""
+
+_GENERATION = re.compile(r"\{%-?\s*generation\b")
+_PER_TOKEN = ("attention_mask", "token_type_ids", "mm_token_type_ids")
+_OF_MEDIA = ("pixel_", "image_", "video_")
+
+
+@dataclass(kw_only=True)
+class ProcessorBatch(Batch):
+    """What a model of transformers takes: `model(**batch)`. Fields that are None are no items of
+    it. Of shape (samples, tokens), or (1, tokens) where it is packed, are `input_ids`, `labels`,
+    `attention_mask`, `position_ids` and the type ids; `cu_seqlens` (also `cu_seq_lens_q` and
+    `cu_seq_lens_k`) is int32, where each sample of a packed row starts and the last one ends.
+
+    A processor that gives more needs a subclass with fields of these names.
+    """
+
+    input_ids: torch.Tensor
+    labels: torch.Tensor
+    attention_mask: torch.Tensor | None = None
+    token_type_ids: torch.Tensor | None = None
+    mm_token_type_ids: torch.Tensor | None = None
+    position_ids: torch.Tensor | None = None
+    pixel_values: torch.Tensor | None = None
+    pixel_attention_mask: torch.Tensor | None = None
+    image_grid_thw: torch.Tensor | None = None
+    image_sizes: torch.Tensor | None = None
+    cu_seqlens: torch.Tensor | None = None
+    cu_seq_lens_q: torch.Tensor | None = None
+    cu_seq_lens_k: torch.Tensor | None = None
+    max_length_q: int | None = None
+    max_length_k: int | None = None
+
+    def __iter__(self) -> Iterator[str]:
+        return (name for name in super().__iter__() if getattr(self, name) is not None)
+
+
+@dataclass(kw_only=True, slots=True)
+class _Encoded(Sample):
+    """`tokens`: of shape (tokens,) each; `media`: what is joined along its first dimension."""
+
+    tokens: dict[str, torch.Tensor]
+    media: dict[str, torch.Tensor]
+
+
+@dataclass(kw_only=True, slots=True)
+class _Pack(Sample):
+    samples: list[_Encoded]
+
+
+def _tokens(sample: _Encoded) -> int:
+    return len(sample.tokens["input_ids"])
+
+
+class ProcessorTaskEncoder(TaskEncoder[Any, Any, Any, Any]):
+    """Makes conversations, captions, questions and texts what a model of transformers trains on.
+
+    `processor` is one of transformers, or a tokenizer where there are no images. Conversations go
+    through its chat template, images through its own placeholders. A `CaptioningSample` is a turn
+    of the user, its image and `prompt`, and the caption as the answer; a `VQASample` its question
+    and first answer; a `TextSample` is a text without turns, ended by the end-of-sequence token.
+
+    `labels` are the tokens of the assistant's turns, and -100 elsewhere: those that the template
+    marks by `{% generation %}`, or else those by which the conversation grows with such a turn.
+
+    Samples are padded to the longest of a batch, at `padding_side` (by default the tokenizer's), to
+    a multiple of `pad_to_multiple_of`. With `packing` those of a batch are one row, end to end,
+    with `position_ids` and `cu_seqlens`, without padding; and with `packing_buffer_size` of
+    `get_train_dataset`, rows are filled up to `max_length`. Nothing is ever cut: a sample of more
+    than `max_length` tokens is an error, or left out with `too_long="skip"`, which the log says
+    once. Batches are of `batch_type`, a subclass of `ProcessorBatch`.
+
+    Raises `ConfigError` for a processor without a tokenizer, a tokenizer without a token for
+    padding, and in use, for one without a chat template or whose template is not known to mark
+    what the assistant says.
+
+    >>> ProcessorTaskEncoder("Qwen/Qwen2-VL-2B-Instruct")
+    Traceback (most recent call last):
+        ...
+    energize.errors.ConfigError: ProcessorTaskEncoder takes a processor or a tokenizer of \
+transformers, as AutoProcessor.from_pretrained(...) returns it; got 'Qwen/Qwen2-VL-2B-Instruct'
+    """
+
+    decoder = SampleDecoder(image_decode="pilrgb")
+
+    def __init__(
+        self,
+        processor: Any,
+        *,
+        max_length: int | None = None,
+        too_long: Literal["error", "skip"] = "error",
+        packing: bool = False,
+        padding_side: Literal["left", "right"] | None = None,
+        pad_to_multiple_of: int = 1,
+        prompt: str = "",
+        batch_type: type[ProcessorBatch] = ProcessorBatch,
+    ) -> None:
+        self.processor, self.tokenizer = processor, getattr(processor, "tokenizer", processor)
+        if not callable(processor) or not hasattr(self.tokenizer, "pad_token_id"):
+            raise ConfigError(
+                "ProcessorTaskEncoder takes a processor or a tokenizer of transformers, as "
+                f"AutoProcessor.from_pretrained(...) returns it; got {processor!r:.80}"
+            )
+        if self.tokenizer.pad_token_id is None and not packing:
+            raise ConfigError(
+                f"{type(self.tokenizer).__name__} has no token for padding; set "
+                "tokenizer.pad_token = tokenizer.eos_token, or give packing=True"
+            )
+        if packing and pad_to_multiple_of != 1:
+            raise ConfigError("pad_to_multiple_of is of padding, and packing=True pads nothing")
+        side = padding_side or getattr(self.tokenizer, "padding_side", "right")
+        checked_choice(too_long, "too_long", ("error", "skip"), "ProcessorTaskEncoder")
+        checked_choice(side, "padding_side", ("left", "right"), "ProcessorTaskEncoder")
+        self.max_length, self.too_long, self.packing = max_length, too_long, packing
+        self.padding_side, self.pad_to_multiple_of = side, pad_to_multiple_of
+        self.prompt, self.batch_type = prompt, batch_type
+
+    def encode_sample(self, sample: Any) -> _Encoded:
+        """Return the sample as tokens with labels, and what the processor makes of its images."""
+        if isinstance(sample, TextSample):
+            end = self.tokenizer.eos_token or ""
+            made = self._processed(sample.text.removesuffix(end) + end, [])
+            learned = torch.ones_like(made["input_ids"][0], dtype=torch.bool)
+        else:
+            turns, images = self._turns(sample)
+            if images and self.processor is self.tokenizer:
+                raise ConfigError(
+                    f"the sample has {len(images)} images, and ProcessorTaskEncoder was given a "
+                    "tokenizer, which knows none; give it the processor of the model"
+                )
+            made, learned = self._conversation(turns, images)
+        length = made["input_ids"].shape[1]
+        if self.max_length is not None and length > self.max_length:
+            told = f"has {length} tokens, and max_length is {self.max_length}"
+            if self.too_long == "error":
+                raise SampleError(
+                    f"ProcessorTaskEncoder: the sample {told}; raise it, or leave such samples out "
+                    "with too_long='skip'"
+                )
+            text = f"sample {sample.__key__!r} {told}: left out, as others will be"
+            said_once("ProcessorTaskEncoder", "too_long", text, logging.WARNING)
+            raise SkipSample(told)
+        return _Encoded.derive_from(sample, **self._divided(made, learned))
+
+    def _turns(self, sample: Any) -> tuple[list[Turn], list[Any]]:
+        """Return the conversation that a sample is, and its images."""
+        if isinstance(sample, ConversationSample):
+            if sample.videos:
+                raise ConfigError(
+                    "ProcessorTaskEncoder reads no videos, and the sample has "
+                    f"{len(sample.videos)}; choose frames as images in an encoder of your own"
+                )
+            return sample.turns, sample.images
+        if isinstance(sample, CaptioningSample):
+            asked, answer = self.prompt, sample.caption
+        elif isinstance(sample, VQASample):
+            if not sample.answers:
+                raise DataError("the question has no answer to learn")
+            asked, answer = sample.context, sample.answers[0]
+        else:
+            raise ConfigError(
+                "ProcessorTaskEncoder encodes ConversationSample, CaptioningSample, VQASample and "
+                f"TextSample; got a {type(sample).__name__}: give sample_type= where data are "
+                "opened, or a cooker"
+            )
+        asked = asked if IMAGE in asked else IMAGE + asked
+        given = [Turn("user", asked), Turn("assistant", answer)]
+        return checked_turns(given, 1, 0), [sample.image]
+
+    def _conversation(
+        self, turns: Sequence[Turn], images: list[Any]
+    ) -> tuple[dict[str, Any], torch.Tensor]:
+        """Return what the processor makes of a conversation, and which tokens are learned."""
+        template = self._template()
+        if "assistant" not in [turn.role for turn in turns]:
+            raise DataError("no turn of the conversation is the assistant's: nothing is learned")
+        messages = messages_of(turns)
+        if self.processor is self.tokenizer:
+            messages = [{"role": turn.role, "content": turn.text} for turn in turns]
+        text = self._rendered(messages)
+        made = self._processed(text, images)
+        if _GENERATION.search(template):
+            learned = self._marked(messages, images, made["input_ids"][0])
+        else:
+            learned = self._grown(messages, images, text, made["input_ids"][0])
+        return made, learned
+
+    def _template(self) -> str:
+        for each in (self.processor, self.tokenizer):
+            if template := getattr(each, "chat_template", None):
+                return str(template)
+        raise ConfigError(
+            f"{type(self.processor).__name__} has no chat template, which makes a text of a "
+            "conversation; take the processor of an instruction-tuned model, or set "
+            "processor.chat_template to a Jinja template"
+        )
+
+    def _rendered(self, messages: Sequence[Any], *, begun: bool = False) -> str:
+        """Return messages as a text; with `begun`, and the beginning of an answer."""
+        return self.processor.apply_chat_template(  # type: ignore[no-any-return]
+            list(messages), tokenize=False, add_generation_prompt=begun
+        )
+
+    def _special(self, text: str) -> bool:
+        """Return whether the tokenizer adds its tokens to a text, as transformers decides it."""
+        start = getattr(self.tokenizer, "bos_token", None)
+        return self.processor is not self.tokenizer and not (start and text.startswith(start))
+
+    def _processed(self, text: str, images: list[Any]) -> dict[str, Any]:
+        named: dict[str, Any] = {"images": [images]} if images else {}
+        special = self._special(text)
+        try:
+            made = self.processor(
+                text=[text], return_tensors="pt", add_special_tokens=special, **named
+            )
+        except ImportError as error:
+            raise ConfigError(
+                f"{type(self.processor).__name__} needs a library that is not installed ({error}); "
+                "for torchvision, pip install torchvision, or take the processor with backend='pil'"
+            ) from error
+        except ValueError as error:
+            raise ConfigError(
+                f"{type(self.processor).__name__} refuses a sample of {len(images)} images, "
+                f"rendered as {text!r:.200}: {error}. Its chat template has to write one "
+                "placeholder for each image, and texts none of their own"
+            ) from error
+        made = {name: each for name, each in made.items() if isinstance(each, torch.Tensor)}
+        shape = tuple(made["input_ids"].shape)
+        for name in ("input_ids", *_PER_TOKEN):
+            if name in made and (shape[0] != 1 or tuple(made[name].shape) != shape):
+                raise ConfigError(
+                    f"{type(self.processor).__name__} gave {name!r} of shape "
+                    f"{tuple(made[name].shape)} and 'input_ids' of {shape} for one text: there has "
+                    "to be one row, with an entry for each token"
+                )
+        return made
+
+    def _marked(self, messages: list[Any], images: list[Any], ids: torch.Tensor) -> torch.Tensor:
+        """Return the tokens that the template says are generated."""
+        if images:
+            left = iter(images)
+            for part in chain.from_iterable(each["content"] for each in messages):
+                if part["type"] == "image":
+                    part["image"] = next(left)
+        made = self.processor.apply_chat_template(
+            messages, tokenize=True, return_dict=True, return_assistant_tokens_mask=True
+        )
+        found, mask = (
+            each[0] if isinstance(each[0], list) else each
+            for each in (made["input_ids"], made["assistant_masks"])
+        )
+        if list(found) != ids.tolist() or not any(mask):
+            raise ConfigError(
+                "the chat template marks by {% generation %} what the assistant says, and no token "
+                "was found in it: a fast tokenizer is needed, and a template that puts the "
+                "assistant's text between {% generation %} and {% endgeneration %}"
+            )
+        return torch.tensor(mask, dtype=torch.bool)
+
+    def _grown(
+        self, messages: list[Any], images: list[Any], whole: str, ids: torch.Tensor
+    ) -> torch.Tensor:
+        """Return the tokens by which a conversation grows with turns of the assistant.
+
+        Placeholders are one token each in `plain`, and many in `ids`; behind the last image, both
+        are the same again.
+        """
+        special, expanded = self._special(whole), ids.tolist()
+
+        def plainly(text: str) -> list[int]:
+            return self.tokenizer(text, add_special_tokens=special)["input_ids"]  # type: ignore[no-any-return]
+
+        plain = plainly(whole)
+
+        def length(text: str, before: int) -> int:
+            part = plainly(text)
+            if not whole.startswith(text) or plain[: len(part)] != part:
+                return -1
+            if before == len(images):
+                tail = plain[len(part) :]
+                cut = len(expanded) - len(tail)
+                return cut if expanded[cut:] == tail else -1
+            if before:
+                part = self._processed(text, images[:before])["input_ids"][0].tolist()
+            return len(part) if expanded[: len(part)] == part else -1
+
+        learned = torch.zeros(len(ids), dtype=torch.bool)
+        before = 0
+        for number, message in enumerate(messages):
+            content = message["content"]
+            here = isinstance(content, list) and sum(part["type"] == "image" for part in content)
+            if message["role"] == "assistant":
+                begun = self._rendered(messages[:number], begun=True) if number else ""
+                start = length(begun, before)
+                end = length(self._rendered(messages[: number + 1]), before + here)
+                if min(start, end) < 0:
+                    raise ConfigError(
+                        f"the chat template of {type(self.processor).__name__} writes the turns up "
+                        f"to turn {number} otherwise than as the beginning of the whole "
+                        "conversation, so which tokens are the assistant's is not known; put the "
+                        "assistant's text in it between {% generation %} and {% endgeneration %}"
+                    )
+                learned[start:end] = True
+            before += here
+        return learned
+
+    def _divided(self, made: dict[str, Any], learned: torch.Tensor) -> dict[str, Any]:
+        """Return what is of tokens and what of media; the first token is predicted by none."""
+        shape = made["input_ids"].shape
+        tokens, media = dict[str, torch.Tensor](), dict[str, torch.Tensor]()
+        for name, each in made.items():
+            per_token = each.shape == shape and not name.startswith(_OF_MEDIA)
+            (tokens if per_token else media)[name] = each[0] if per_token else each
+        tokens["labels"] = torch.where(learned, tokens["input_ids"], IGNORED)
+        tokens["labels"][0] = IGNORED
+        return {"tokens": tokens, "media": media}
+
+    def _packed(
+        self, samples: Dataset[Any], buffer_size: int, active: frozenset[str]
+    ) -> Dataset[Any]:
+        if not self.packing or self.max_length is None:
+            raise ConfigError(
+                f"packing_buffer_size={buffer_size} fills rows up to max_length: give "
+                "ProcessorTaskEncoder(processor, packing=True, max_length=...)"
+            )
+        hooks = {"select_samples_to_pack", "pack_selected_samples"}
+        return super()._packed(samples, buffer_size, active | hooks)
+
+    @default
+    def select_samples_to_pack(self, samples: list[_Encoded]) -> list[list[_Encoded]]:
+        """Return the samples of each row of up to `max_length` tokens."""
+        return Packer(_tokens, self.max_length or 1)(samples)
+
+    @default
+    def pack_selected_samples(self, samples: list[_Encoded]) -> _Pack:
+        """Return the samples of a row, which `batch` joins."""
+        keys = ",".join(each.__key__ for each in samples)
+        return _Pack.derive_from(samples[0], __key__=keys, samples=samples)
+
+    def batch(self, samples: list[Any]) -> ProcessorBatch:
+        """Return samples padded to one length, or end to end."""
+        flat = [one for each in samples for one in getattr(each, "samples", [each])]
+        media = dict.fromkeys(chain.from_iterable(each.media for each in flat))
+        values: dict[str, Any] = {
+            name: concat_pad([each.media[name] for each in flat if name in each.media])
+            for name in media
+        }
+        values |= self._in_a_row(flat) if self.packing else self._padded(flat)
+        known = type_fields(self.batch_type)
+        if unknown := [name for name in values if name not in known]:
+            raise ConfigError(
+                f"{type(self.processor).__name__} gives {', '.join(unknown)}, for which "
+                f"{self.batch_type.__name__} has no field; give batch_type=, a subclass that has"
+            )
+        return self.batch_type.from_samples(flat, **values)
+
+    def _padded(self, samples: list[_Encoded]) -> dict[str, Any]:
+        unit = self.pad_to_multiple_of
+        longest = -(-max(map(_tokens, samples)) // unit) * unit
+        fill = {"input_ids": self.tokenizer.pad_token_id, "labels": IGNORED}
+        joined = {}
+        for name in samples[0].tokens:
+            first = samples[0].tokens[name]
+            rows = first.new_full((len(samples), longest), fill.get(name, 0))
+            for row, sample in zip(rows, samples, strict=True):
+                own = sample.tokens[name]
+                start = longest - len(own) if self.padding_side == "left" else 0
+                row[start : start + len(own)] = own
+            joined[name] = rows
+        return joined
+
+    def _in_a_row(self, samples: list[_Encoded]) -> dict[str, Any]:
+        if any("image_grid_thw" in each.media for each in samples):
+            raise ConfigError(
+                "packing=True gives positions of one axis, and a model with image_grid_thw rotates "
+                "by three: it would train on wrong ones; pad its samples instead"
+            )
+        names = [name for name in samples[0].tokens if name != "attention_mask"]
+        rows = [{"__key__": each.__key__} | each.tokens for each in samples]
+        pack = concat_pack(rows, names)
+        values = {name: pack[name][None] for name in [*names, "position_ids"]}
+        bounds = ("cu_seqlens", "cu_seq_lens_q", "cu_seq_lens_k")
+        values |= dict.fromkeys(bounds, pack["cu_seqlens"])
+        return values | dict.fromkeys(("max_length_q", "max_length_k"), pack["max_seqlen"])
+
+
+# Classification of images.
+
+
+@dataclass(kw_only=True, slots=True)
+class ImageClassificationBatch(Batch):
+    """`pixel_values`: float32 (samples, 3, size, size), normalised; `labels`: int64 (samples,)."""
+
+    pixel_values: torch.Tensor
+    labels: torch.Tensor
+
+
+@dataclass(kw_only=True, slots=True)
+class _Classified(Sample):
+    pixel_values: torch.Tensor
+    labels: int
+
+
+class ImageClassificationTaskEncoder(TaskEncoder[Any, Any, Any, Any]):
+    """Makes images with a class normalised tensors of one size.
+
+    For training a random part of 8 to 100 % of an image, of a ratio of 3:4 to 4:3, is scaled to
+    `size` and every second one mirrored; with `augment=False`, and for validation, the central
+    square, without an eighth of the shorter side. Values are (x - mean) / std of x in 0..1, by
+    default those of ImageNet. What is drawn belongs to the place of a sample in the run, so it is
+    the same in any number of workers and after a resume.
+
+    Raises `ConfigError` for a size below 1; `DataError` for samples without a `label`.
+
+    >>> ImageClassificationTaskEncoder(size=0)
+    Traceback (most recent call last):
+        ...
+    energize.errors.ConfigError: ImageClassificationTaskEncoder: size is 1 pixel or more; got 0
+    """
+
+    decoder = SampleDecoder(image_decode="pilrgb")
+
+    def __init__(
+        self,
+        size: int = 224,
+        *,
+        mean: Sequence[float] = (0.485, 0.456, 0.406),
+        std: Sequence[float] = (0.229, 0.224, 0.225),
+        augment: bool = True,
+    ) -> None:
+        if size < 1:
+            raise ConfigError(
+                f"ImageClassificationTaskEncoder: size is 1 pixel or more; got {size}"
+            )
+        self.size, self.augment = size, augment
+        self.mean, self.std = (torch.tensor(each).view(3, 1, 1) for each in (mean, std))
+
+    def encode_sample(  # type: ignore[override]  # a hook may ask for a generator
+        self, sample: ImageClassificationSample, rng: np.random.Generator
+    ) -> _Classified:
+        """Return an image as a tensor, and its class."""
+        if getattr(sample, "label", None) is None:
+            raise DataError(
+                f"a {type(sample).__name__} has no 'label', the number of its class; say which "
+                "column or part it is with sample_type='ImageClassificationSample' and field_map"
+            )
+        augmented = self.augment and self.training
+        image: Image.Image = sample.image  # type: ignore[assignment]  # as the decoder gives it
+        box = _random_box(*image.size, rng) if augmented else _central_box(*image.size)
+        image = image.resize((self.size, self.size), Image.Resampling.BILINEAR, box=box)
+        if augmented and rng.random() < 0.5:
+            image = image.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
+        pixels = torch.from_numpy(np.array(image)).permute(2, 0, 1).float() / 255
+        pixels = (pixels - self.mean) / self.std
+        return _Classified.derive_from(sample, pixel_values=pixels, labels=int(sample.label))  # type: ignore[arg-type]
+
+    def batch(self, samples: list[_Classified]) -> ImageClassificationBatch:
+        """Return images and classes as tensors."""
+        return ImageClassificationBatch.from_samples(samples)
+
+
+Box = tuple[float, float, float, float]
+
+
+def _central_box(width: int, height: int) -> Box:
+    side = min(width, height) * 0.875
+    left, top = (width - side) / 2, (height - side) / 2
+    return left, top, left + side, top + side
+
+
+def _random_box(width: int, height: int, rng: np.random.Generator) -> Box:
+    """A part of 8 to 100 % of an image, of a ratio from 3:4 to 4:3, not larger than it."""
+    area = rng.uniform(0.08, 1) * width * height
+    ratio = math.exp(rng.uniform(math.log(3 / 4), math.log(4 / 3)))
+    wide, high = min(math.sqrt(area * ratio), width), min(math.sqrt(area / ratio), height)
+    left, top = rng.uniform(0, 1) * (width - wide), rng.uniform(0, 1) * (height - high)
+    return left, top, left + wide, top + high

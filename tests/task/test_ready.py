@@ -1,0 +1,312 @@
+"""Encoders that are ready to use give what the processor gives, and learn what is answered."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+
+import PIL.Image
+import pytest
+import torch
+
+from energize import (
+    ConversationSample,
+    ImageClassificationSample,
+    ImageClassificationTaskEncoder,
+    ListSource,
+    MapDataset,
+    ProcessorBatch,
+    ProcessorTaskEncoder,
+    SampleWeightDataset,
+    TextSample,
+    VQASample,
+    get_loader,
+    get_train_dataset,
+    get_val_dataset,
+)
+from energize.errors import EnergizeError, SkipSample
+from tests.support.images import picture
+from tests.support.prepared import classes
+from tests.support.tables import row
+
+pytest.importorskip("transformers")
+from tests.support.processors import MARKED, PROCESSORS, TURNS, idefics, llava, qwen, tokenizer
+
+TALKS = [
+    [("user", "what is <image> and <image> ?"), ("assistant", "red and blue")],
+    [("system", "a"), ("user", "<image> what ?"), ("assistant", "green")],
+    [
+        *(("user", "what is <image> ?"), ("assistant", "a square")),
+        *(("user", "and <image> this ?"), ("assistant", "red red")),
+    ],
+    [("user", "what ?"), ("assistant", "blue")],
+]
+SAID = ["red and blue", "green", "a square <|end|> red red", "blue"]
+
+
+def talk(number: int, turns=None) -> ConversationSample:
+    given = TALKS[number] if turns is None else turns
+    count = sum(text.count("<image>") for _, text in given)
+    images = [picture(24 + 8 * i, 16 + 8 * number) for i in range(count)]
+    return ConversationSample(
+        __key__=str(number),
+        turns=[{"role": role, "content": text} for role, text in given],
+        images=images,
+    )
+
+
+def by_hand(processor, samples):
+    texts = [processor.apply_chat_template(each.messages) for each in samples]
+    images = [each.images for each in samples]
+    told = {"padding": True, "return_tensors": "pt", "add_special_tokens": False}
+    return dict(processor(text=texts, images=images, **told))
+
+
+@pytest.mark.parametrize("name", PROCESSORS)
+def test_a_batch_is_what_the_processor_makes_of_it_and_the_answers_are_learned(name):
+    for form in (TURNS, MARKED):
+        processor = PROCESSORS[name](form)
+        for side in ("right", "left"):
+            processor.tokenizer.padding_side = side
+            encoder, samples = ProcessorTaskEncoder(processor), [talk(i) for i in range(3)]
+            batch = encoder.batch([encoder.encode_sample(each) for each in samples])
+            expected = by_hand(processor, samples)
+            assert set(batch) == {*expected, "labels"}
+            for key, value in expected.items():
+                torch.testing.assert_close(batch[key], value, msg=key)
+            learned = [
+                processor.tokenizer.decode(ids[labels != -100])
+                for ids, labels in zip(batch.input_ids, batch.labels, strict=True)
+            ]
+            assert learned == [f"{said} <|end|>" for said in SAID[:3]]
+
+
+def test_samples_without_images_and_of_other_types_share_a_batch():
+    for name, processor in ((name, make()) for name, make in PROCESSORS.items()):
+        encoder = ProcessorTaskEncoder(processor, pad_to_multiple_of=16)
+        asked = VQASample(__key__="q", image=picture(), context="what ?", answers=["red"])
+        samples = [talk(3), talk(1), asked, TextSample(__key__="t", text="a red square")]
+        batch = encoder.batch([encoder.encode_sample(each) for each in samples])
+        with row(name):
+            assert batch.input_ids.shape[1] % 16 == 0
+            decode = processor.tokenizer.decode
+            pairs = zip(batch.input_ids, batch.labels, strict=True)
+            learned = [decode(ids[labels != -100]) for ids, labels in pairs]
+            assert learned == ["blue <|end|>", "green <|end|>", "red <|end|>", "red square <|end|>"]
+
+
+def test_a_packed_row_has_the_loss_of_its_samples():
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    small = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1}
+    torch.manual_seed(0)
+    model = LlamaForCausalLM(LlamaConfig(vocab_size=40, num_attention_heads=2, **small)).eval()
+    words = tokenizer()
+    samples = [TextSample(__key__=str(i), text="red " * (i + 2)) for i in range(4)]
+    turns = [{"role": role, "content": text} for role, text in TALKS[3]]
+    samples.append(ConversationSample(__key__="4", turns=turns))
+    packed, padded = (ProcessorTaskEncoder(words, packing=each) for each in (True, False))
+    batches = [
+        each.batch([each.encode_sample(sample) for sample in samples]) for each in (packed, padded)
+    ]
+    losses = [model(**batch, use_cache=False).loss for batch in batches]
+    torch.testing.assert_close(*losses)
+    row_, whole = batches
+    assert row_.cu_seqlens.diff().tolist() == whole.attention_mask.sum(1).tolist()
+    assert row_.max_length_q == max(row_.cu_seqlens.diff())
+    assert row_.__key__ == ["0", "1", "2", "3", "4"]
+
+
+def chats(folder, count=24):
+    for i in range(count):
+        picture(16 + i % 5, 12 + i % 3).save(folder / f"{i}.png")
+    rows = [
+        {
+            "image": f"{i}.png",
+            "conversations": [
+                {"from": "human", "value": "<image> what is this ?"},
+                {"from": "gpt", "value": " ".join(["red", "blue", "green"][: 1 + i % 3])},
+            ],
+        }
+        for i in range(count)
+    ]
+    (folder / "chat.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    return folder / "chat.jsonl"
+
+
+def told(batch):
+    return {name: getattr(each, "tolist", lambda each=each: each)() for name, each in batch.items()}
+
+
+@pytest.mark.parametrize("packing", ["padded", "row", "packs"])
+def test_a_run_goes_on_from_every_step(packing, tmp_path):
+    options = {"packing_buffer_size": 6} if packing == "packs" else {}
+    encoder = ProcessorTaskEncoder(idefics(), packing=packing != "padded", max_length=48)
+    size = 1 if options else 3
+    dataset = get_train_dataset(
+        chats(tmp_path, 12), batch_size=size, task_encoder=encoder, **options
+    )
+    loader, states, seen = get_loader(dataset), [], []
+    for batch, _ in zip(loader, range(6), strict=False):
+        seen.append(told(batch))
+        states.append(loader.state_dict())
+    for at, state in enumerate(states[:-1]):
+        again = get_loader(dataset)
+        again.load_state_dict(state)
+        assert told(next(iter(again))) == seen[at + 1]
+
+
+def test_weights_go_with_the_samples():
+    encoder = ProcessorTaskEncoder(tokenizer(), packing=True)
+    texts = ListSource([TextSample(__key__=str(i), text="a red") for i in range(4)])
+    weighed = SampleWeightDataset(texts, 0.5)
+    batch = encoder.build_batch(encoder.build_encode_sample(weighed), batch_size=4)[0]
+    assert batch.sample_weights.tolist() == [0.5] * 4
+
+
+def test_images_of_classes(tmp_path):
+    folder, encoder = classes(tmp_path / "d", 16), ImageClassificationTaskEncoder(12)
+    train = get_train_dataset(folder, batch_size=4, task_encoder=encoder)
+    batch = train[1]
+    assert (batch.pixel_values.shape, batch.pixel_values.dtype) == ((4, 3, 12, 12), torch.float32)
+    assert batch.labels.dtype == torch.int64
+    assert torch.equal(batch.pixel_values, train[1].pixel_values)
+    assert not torch.equal(train[0].pixel_values[0], train[3].pixel_values[0])
+    loader = get_loader(train)
+    first = [each.pixel_values for each, _ in zip(loader, range(3), strict=False)]
+    assert torch.equal(first[1], batch.pixel_values)
+    one = PIL.Image.new("RGB", (40, 20), (255, 0, 0))
+    sample = ImageClassificationSample(__key__="0", image=one, label=3)
+    val = MapDataset(ListSource([sample]), encoder.encode_sample)[0]
+    expected = [
+        (x - m) / s
+        for x, m, s in zip((1, 0, 0), (0.485, 0.456, 0.406), (0.229, 0.224, 0.225), strict=True)
+    ]
+    assert val.pixel_values[:, 3, 4].tolist() == pytest.approx(expected)
+    kept = get_val_dataset(folder, batch_size=2, task_encoder=encoder)
+    assert torch.equal(kept[0].pixel_values, kept[0].pixel_values)
+
+
+@dataclass
+class Other:
+    __key__ = "0"
+
+
+def short(**given):
+    made = dict(tokenizer()(**given))
+    return made | {"attention_mask": made["attention_mask"][:, 1:]}
+
+
+class Shorter:
+    tokenizer = tokenizer()
+    chat_template = None
+
+    def __call__(self, **given):
+        return short(**given)
+
+
+class Unable(Shorter):
+    def __call__(self, **given):
+        raise ImportError("requires the Torchvision library")
+
+
+LATER = TURNS.replace("<|end|>", "{% if loop.last %}<|end|>{% endif %}")
+FIRST = TURNS.replace("{{ m['role'] }}", "{{ messages | length }} {{ m['role'] }}")
+TEXT = TextSample(__key__="0", text="red")
+
+
+def without_pad():
+    words = tokenizer()
+    words.pad_token = None
+    return words
+
+
+REFUSED = {
+    "no template": (lambda: ProcessorTaskEncoder(tokenizer(None)), talk(3), "no chat template"),
+    "no processor": (lambda: ProcessorTaskEncoder("a/b"), None, "AutoProcessor.from_pretrained"),
+    "no pad token": (
+        lambda: ProcessorTaskEncoder(without_pad()),
+        None,
+        "pad_token = tokenizer.eos",
+    ),
+    "images for a tokenizer": (lambda: ProcessorTaskEncoder(tokenizer()), talk(1), "knows none"),
+    "a template that is not prefixes": (
+        lambda: ProcessorTaskEncoder(llava(FIRST)),
+        talk(2),
+        "generation %}",
+    ),
+    "a template without images": (
+        lambda: ProcessorTaskEncoder(llava(TURNS.replace("BODY", "a"))),
+        talk(1),
+        "one placeholder",
+    ),
+    "marks around nothing": (
+        lambda: ProcessorTaskEncoder(
+            tokenizer("a {% if false %}{% generation %}a{% endgeneration %}{% endif %}")
+        ),
+        talk(3),
+        "no token was found",
+    ),
+    "other lengths": (lambda: ProcessorTaskEncoder(Shorter()), TEXT, "an entry for each token"),
+    "torchvision": (lambda: ProcessorTaskEncoder(Unable()), TEXT, "pip install torchvision"),
+    "another type": (lambda: ProcessorTaskEncoder(llava()), Other(), "got a Other"),
+    "no assistant": (
+        lambda: ProcessorTaskEncoder(llava()),
+        talk(0, [("user", "a")]),
+        "nothing is learned",
+    ),
+    "no answer": (
+        lambda: ProcessorTaskEncoder(llava()),
+        VQASample(__key__="0", image=picture(), context="a"),
+        "no answer",
+    ),
+    "too long": (lambda: ProcessorTaskEncoder(llava(), max_length=9), talk(0), "max_length is 9"),
+    "packs of images of three axes": (
+        lambda: ProcessorTaskEncoder(qwen(), packing=True),
+        talk(1),
+        "rotates by three",
+    ),
+    "no label": (ImageClassificationTaskEncoder, TEXT, "the number of its class"),
+    "packing buffer": (
+        lambda: ProcessorTaskEncoder(llava()).build_batch(
+            ListSource([0]), batch_size=1, packing_buffer_size=3
+        ),
+        None,
+        "packing=True, max_length",
+    ),
+}
+
+
+def encoded(make, sample):
+    encoder = make()
+    given = [None] if isinstance(encoder, ImageClassificationTaskEncoder) else []
+    return encoder.batch([encoder.encode_sample(sample, *given)])
+
+
+def test_what_cannot_be_encoded_is_told():
+    for name, (make, sample, words) in REFUSED.items():
+        with row(name):
+            with pytest.raises(EnergizeError) as caught:
+                encoded(make, sample)
+            assert words in str(caught.value)
+
+
+def test_a_sample_too_long_is_left_out_by_choice(caplog):
+    encoder = ProcessorTaskEncoder(llava(), max_length=12, too_long="skip")
+    with pytest.raises(SkipSample):
+        encoder.encode_sample(talk(0))
+    assert "max_length is 12: left out" in caplog.text
+
+
+def test_a_field_that_a_batch_has_not_is_given_by_a_subclass():
+    @dataclass(kw_only=True)
+    class More(ProcessorBatch):
+        scores: torch.Tensor | None = None
+
+    encoder = ProcessorTaskEncoder(llava())
+    made = encoder.encode_sample(talk(1))
+    made.media["scores"] = torch.ones(1, 2)
+    with pytest.raises(EnergizeError, match="gives scores, for which ProcessorBatch"):
+        encoder.batch([made])
+    encoder.batch_type = More
+    assert encoder.batch([made]).scores.shape == (1, 2)
