@@ -52,6 +52,7 @@ from energize.loader.settings import (
     configured,
 )
 from energize.loader.state import packed_state, resumed
+from energize.loader.waiting import Waiting
 from energize.loader.watchdog import LateError, Watchdog, ctrl_c_later
 from energize.loader.worker import Task
 from energize.loader.workers import ReadAhead, WorkerPool
@@ -136,6 +137,7 @@ class Loader(Generic[T]):
         self._watch: Watchdog | None = None
         self._replaced = 0
         self._given_at: float | None = None
+        self._waiting = Waiting()
         self._warned: set[str] = set()
 
     def __iter__(self) -> Iterator[T]:
@@ -574,12 +576,16 @@ class Loader(Generic[T]):
 
     def _count(self, feed: Feed[T], item: T, asked_at: float) -> None:
         """Note an item in the ledger, and how long it was waited for."""
+        now, given_at = time.perf_counter(), self._given_at
+        waited, self._given_at = now - asked_at, now
+        if given_at is not None:
+            text = self._waiting.add(waited, now - given_at, self.worker_config.num_workers)
+            if text is not None:
+                _log.warning("rank %d %s", self._ranks_now().rank, text)
         if self._book is not None:
-            now = time.perf_counter()
             counter = self._book.counter
-            counter.wait(now - asked_at, now - (self._given_at or asked_at))
+            counter.wait(waited, now - (given_at or asked_at))
             worth_a_look = counter.note(feed.made, item, padding=feed.padding)
-            self._given_at = now
             if worth_a_look and not self._ranks_now().rank:
                 self.report(show=False)
 
