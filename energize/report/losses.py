@@ -1,0 +1,145 @@
+"""Losses that a trainer reports of what it was given: summed by source, and outliers by name."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import isfinite
+from typing import Any
+
+import numpy as np
+
+from energize.core.arrays import FloatArray, Int64Array, rows_by_value
+from energize.core.checks import real_number
+from energize.errors import ConfigError, nearest, some
+from energize.report.ledger import Book
+from energize.report.levels import Made
+from energize.report.table import Outlier
+
+_KEPT = 256
+"""Steps in which outliers are looked for."""
+
+_FAR, _FEWEST, _SHOWN = 4.0, 20, 8
+"""Standard deviations from which on a loss is an outlier, the losses of its source that it takes to
+tell, and how many are told."""
+
+_NAMED = 3
+"""Losses that are no number and are told in the log."""
+
+_log = logging.getLogger("energize")
+
+
+@dataclass(frozen=True, slots=True)
+class Delivered:
+    """An item that was given to a rank at a step."""
+
+    made: Made
+    step: int
+    rank: int
+    world_size: int
+
+    def line(self, losses: Sequence[float | None]) -> dict[str, Any]:
+        """As a file has it: what the item is made of, and the losses of its samples, in order."""
+        told = [each if each is None or isfinite(each) else str(each) for each in losses]
+        made = self.made if isinstance(self.made, int) else list(self.made)
+        of = {"step": self.step, "rank": self.rank, "world_size": self.world_size}
+        return {**of, "made": made, "losses": told, "time": round(time.time(), 3)}
+
+
+class Losses:
+    """The losses of the last steps of a rank; what all sum up to is counted in the `book`."""
+
+    def __init__(self) -> None:
+        self._last: deque[tuple[int, Int64Array, Int64Array, FloatArray]] = deque(maxlen=_KEPT)
+        self._named = 0
+
+    def record(self, book: Book, item: Delivered, losses: Any) -> list[float | None]:
+        """Count the losses of an item, and return those of its samples, None for those of which
+        nothing is said; `ConfigError` for others than it has samples or sources.
+        """
+        found = book.found(item.made)
+        given = f"record_losses (rank {item.rank}, step {item.step})"
+        if isinstance(losses, Mapping):
+            of = _by_row(losses, book.names, given)
+            told = [of.get(row) for row in found.row.tolist()]
+        else:
+            told = _of_samples(losses, len(found.row), given)
+        at = [number for number, loss in enumerate(told) if loss is not None]
+        values = np.array([told[number] for number in at], dtype=np.float64)
+        rows, samples = found.row[at], found.sample[at]
+        book.counter.count_losses(rows, values)
+        self._last.append((item.step, rows, samples, values))
+        for number in np.flatnonzero(~np.isfinite(values)).tolist():
+            self._named += 1
+            if self._named <= _NAMED:
+                more = "; more are counted in loader.report()" if self._named == _NAMED else ""
+                where = book.where(int(rows[number]), int(samples[number]))
+                text = "rank %d, step %d: the loss of %s is %s%s"
+                _log.warning(text, item.rank, item.step, where, values[number], more)
+        return told
+
+    def outliers(self, book: Book, rank: int) -> list[Outlier]:
+        """Return the samples of the last steps whose losses stand out of those of their source."""
+        if not self._last:
+            return []
+        steps = np.repeat([each[0] for each in self._last], [len(each[1]) for each in self._last])
+        columns = zip(*(each[1:] for each in self._last), strict=True)
+        rows, samples, values = (np.concatenate(each) for each in columns)
+        finite = np.isfinite(values)
+        far = np.where(finite, 0.0, np.inf)
+        for _, at in rows_by_value(rows):
+            known = values[at][finite[at]]
+            if len(known) >= _FEWEST and known.std() > 0:
+                apart = np.abs(values[at] - known.mean()) / known.std()
+                far[at] = np.where(finite[at], apart, np.inf)
+        worst = np.argsort(-far, kind="stable")[:_SHOWN].tolist()
+        return [
+            Outlier(
+                int(steps[each]),
+                rank,
+                book.names[rows[each]],
+                float(values[each]),
+                float(far[each]),
+                book.where(int(rows[each]), int(samples[each])),
+            )
+            for each in worst
+            if far[each] >= _FAR
+        ]
+
+
+def _of_samples(losses: Any, samples: int, given: str) -> list[float]:
+    told = losses.detach().tolist() if hasattr(losses, "detach") else losses
+    try:
+        values = np.asarray(told, dtype=np.float64)
+    except (TypeError, ValueError):
+        raise ConfigError(
+            f"{given}: losses are a tensor or a list of numbers, one for each sample, or a dict by "
+            f"source; got {str(losses)[:80]!r}"
+        ) from None
+    if values.size != samples or not values.ndim:
+        one = "; one number is a mean over samples: compute losses with reduction='none'"
+        raise ConfigError(
+            f"{given}: got {values.size} losses for an item that is made of "
+            f"{samples} samples; give one for each, in the order of the item"
+            f"{'' if values.ndim else one}"
+        )
+    numbers: list[float] = values.reshape(-1).tolist()
+    return numbers
+
+
+def _by_row(losses: Mapping[str, Any], names: Sequence[str], given: str) -> dict[int, float]:
+    found = {}
+    for name, loss in losses.items():
+        value = real_number(loss)
+        if name not in names:
+            raise ConfigError(
+                f"{given}: no source is called {str(name)[:80]!r}{nearest(str(name), names)}; "
+                f"sources are {some(names)}"
+            )
+        if value is None:
+            raise ConfigError(f"{given}: the loss of {name!r} is no number: {str(loss)[:80]!r}")
+        found[names.index(name)] = float(value)
+    return found
