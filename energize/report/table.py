@@ -238,8 +238,6 @@ def rendered(report: Report, width: int) -> Iterator[Any]:
         far = f", {one.far:.1f} standard deviations from its source" if isfinite(one.far) else ""
         told = f"step {one.step:,}, rank {one.rank}: loss {one.loss:.4g} of {one.place}"
         yield Text(told + far)
-            f"step {each.step:,}, rank {each.rank}: loss {each.loss:.4g} of {each.place}{far}"
-        )
     for note in report.notes:
         yield Text(f"Note: {note}")
     for warning in report.warnings:
