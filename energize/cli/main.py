@@ -13,6 +13,7 @@ import typer
 from typer.core import TyperGroup
 
 from energize.cli import cache, mixes, state
+from energize.cli.blame import blame
 from energize.cli.console import Console
 from energize.cli.lint import lint
 from energize.cli.look import info, plan, preview, replay, simulate
@@ -76,7 +77,8 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
     help="Prepare data sets for energize, look into them, and see what a run will read.",
 )
-for command in (prepare, prepare_media, info, lint, preview, plan, simulate, state.report, replay):
+looks = (info, lint, preview, plan, simulate, state.report, replay, blame)
+for command in (prepare, prepare_media, *looks):
     app.command()(command)
 app.add_typer(state.app, name="state")
 app.add_typer(cache.app, name="cache")

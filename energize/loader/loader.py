@@ -244,8 +244,9 @@ class Loader(Generic[T]):
         position, and resuming costs the same everywhere. Of a stream on several ranks, all of them
         have to call it at the same step: they tell each other where their lanes stand.
         """
-        agreement = self._agreement(self._ranks or self.worker_config.ranks())
-        return packed_state(self._run.given, self._run.saved(self._place(), agreement))
+        ranks = self._ranks or self.worker_config.ranks()
+        place = self._run.saved(self._place(), self._agreement(ranks))
+        return packed_state(self._run.given, place, ranks.world_size)
 
     def load_state_dict(
         self, state_dict: State, strict: bool = True, *, on_mismatch: str = "error"

@@ -43,7 +43,7 @@ class Delivered:
 
     def line(self, losses: Sequence[float | None]) -> dict[str, Any]:
         """As a file has it: what the item is made of, and the losses of its samples, in order."""
-        told = [each if each is None or isfinite(each) else str(each) for each in losses]
+        told = [_short(each) for each in losses]
         made = self.made if isinstance(self.made, int) else list(self.made)
         of = {"step": self.step, "rank": self.rank, "world_size": self.world_size}
         return {**of, "made": made, "losses": told, "time": round(time.time(), 3)}
@@ -108,6 +108,10 @@ class Losses:
             for each in worst
             if far[each] >= _FAR
         ]
+
+
+def _short(loss: float | None) -> float | str | None:
+    return loss if loss is None else float(f"{loss:.6g}") if isfinite(loss) else str(loss)
 
 
 def _of_samples(losses: Any, samples: int, given: str) -> list[float]:
