@@ -19,6 +19,7 @@ from energize.cli.lint import lint
 from energize.cli.look import info, plan, preview, replay, simulate
 from energize.cli.mixes import imported
 from energize.cli.prepare import prepare, prepare_media
+from energize.cli.profile import profile
 from energize.data import trust as trusting
 from energize.data.files import Documents, manifest_path, os_errors_as, path_of
 from energize.data.manifest import dump_manifest, read_manifest
@@ -77,7 +78,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
     help="Prepare data sets for energize, look into them, and see what a run will read.",
 )
-looks = (info, lint, preview, plan, simulate, state.report, replay, blame)
+looks = (info, lint, preview, plan, simulate, state.report, replay, blame, profile)
 for command in (prepare, prepare_media, *looks):
     app.command()(command)
 app.add_typer(state.app, name="state")
