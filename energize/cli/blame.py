@@ -95,7 +95,8 @@ def _dataset(
     place = details.get("mix")
     if isinstance(place, list) and len(place) == 2 and all(isinstance(p, str) for p in place):
         run = replace(run, split=place[1]) if run.split == "train" else run
-        mix = path_of(place[0]) if mix is None else mix
+        if mix is None and not (mix := path_of(place[0])).exists():
+            raise ConfigError(f"{saved.place} is of {mix}, which is not there any more; give --mix")
     if mix is None:
         raise ConfigError(
             f"{saved.place} does not say which mix it is of, as its dataset was put together in "
