@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Iterator
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -10,7 +9,6 @@ from typing import Annotated, Any
 from urllib.parse import quote
 
 import numpy as np
-import PIL.Image
 import typer
 from rich.text import Text
 from typer import Option
@@ -27,14 +25,15 @@ from energize.data.files import os_errors_as, path_of
 from energize.data.writing import write_new
 from energize.errors import ConfigError, StateError, StateMismatchError
 from energize.loader.state import check_place, cursor_of, resumed, saved_details, sealed, tree_of
-from energize.report.blame import BlamedSample, mean_loss
+from energize.report.blame import BlamedSample
 from energize.report.blame import blame as blamed
 from energize.report.levels import levels_of
+from energize.report.losses import short_loss
 
 _PICTURES = {b"\xff\xd8\xff": "jpg", b"\x89PNG": "png", b"GIF8": "gif", b"RIFF": "webp"}
 """How files with images begin, and what they are called."""
 
-_LONGEST = 120
+_LONGEST = 100
 
 
 @takes_run
@@ -73,18 +72,20 @@ def blame(
     if losses is not None and not files:
         raise ConfigError(f"--losses: there is no file {losses}, nor those of ranks beside it")
     found = blamed(dataset, step, world_size=ranks, rank=rank, losses=files)
-    pictures = {} if images is None else _written(dataset, found, images)
-    if as_json:
-        print_json(
-            [{**asdict(each), "images": pictures.get(n, [])} for n, each in enumerate(found)]
-        )
-        return
-    _show(Console(), found, step, rank)
-    for line in _notes(saved, dataset, found, step, ranks):
-        Console().note(line)
+    pictures: list[list[str]] = [[] for _ in found]
     if images is not None:
-        number = sum(map(len, pictures.values()))
-        typer.echo(f"Wrote {counted(number, 'image')} to {images}")
+        pictures = _written(dataset, found, images)
+    if as_json:
+        told = [asdict(each) | {"loss": short_loss(each.loss)} for each in found]
+        print_json([each | {"images": files} for each, files in zip(told, pictures, strict=True)])
+        return
+    _show(Console(), found, step)
+    if dataset.indexed and all(each.loss is None for each in found):
+        position = cursor_of(saved.state).get("position", 0)
+        for line in _notes(dataset, position, step, ranks):
+            Console().note(line)
+    if images is not None:
+        typer.echo(f"Wrote {counted(sum(map(len, pictures)), 'image')} to {images}")
 
 
 def _dataset(
@@ -128,82 +129,59 @@ def _dataset(
     return edited
 
 
-def _show(console: Console, found: list[BlamedSample], step: int, rank: int | None) -> None:
-    whose = "all ranks" if rank is None else f"rank {rank}"
-    title = f"Step {step:,} of {whose}: {counted(len(found), 'sample')}"
-    weighed = any(each.weight != 1.0 for each in found)
-    lost = any(each.loss is not None for each in found)
-    extra = [*([">weight"] if weighed else []), *([">loss"] if lost else [])]
-    made = table(">rank", "source", "stored in", "key", ">sample", ">epoch", *extra, title=title)
-    before = None
+def _show(console: Console, found: list[BlamedSample], step: int) -> None:
+    title = f"Step {step:,}: {counted(len(found), 'sample')}"
+    columns = ("key", ">epoch", ">weight", ">loss")
+    made = table(">rank", "source", "stored in", *columns, title=title)
     for each in found:
-        if before not in (None, each.rank):
-            made.add_section()
         stored = each.dataset if each.shard is None else f"{each.dataset}/{each.shard}"
-        cells = [str(each.rank), each.source, stored, each.key or "-", f"{each.index:,}"]
-        cells.append(f"{each.epoch:,}")
-        cells += ["by function" if each.weight is None else f"{each.weight:g}"] if weighed else []
-        cells += ["-" if each.loss is None else f"{each.loss:.4g}"] if lost else []
-        made.add_row(*map(Text, cells))
-        before = each.rank
+        cells = [str(each.rank), each.source, stored, each.key or f"sample {each.index:,}"]
+        cells += [f"{each.epoch:,}", "function" if each.weight is None else f"{each.weight:g}"]
+        made.add_row(*map(Text, [*cells, "-" if each.loss is None else f"{each.loss:.4g}"]))
     console.print(made)
-    mean = mean_loss(found)
-    if mean is not None:
-        console.say(f"Mean loss: {mean:.4g}")
 
 
-def _notes(
-    saved: SavedState, dataset: Any, found: list[BlamedSample], step: int, ranks: int
-) -> Iterator[str]:
-    """What to know of the step."""
-    if not found:
-        yield "there is no sample: the step, or that of this rank, is padding"
-    cursor = cursor_of(saved.state)
-    if dataset.indexed and (step + 1) * ranks > cursor.get("position", 0):
-        reached = cursor.get("position", 0) // ranks
+def _notes(dataset: Any, position: int, step: int, ranks: int) -> Iterator[str]:
+    """What to know of a step that is found by the order."""
+    if (step + 1) * ranks > position:
         yield (
-            f"the state was saved after {counted(reached, 'step')} of {counted(ranks, 'rank')}: "
-            f"step {step:,} is what would come then, if weights are not changed in between"
+            f"the state was saved after {counted(position // ranks, 'step')} on "
+            f"{counted(ranks, 'rank')}: step {step:,} is what would come, if no weight is changed"
         )
-    steps = -(-dataset.size // ranks) if dataset.indexed and dataset.sized else 0
-    if steps and step >= steps:
-        epoch, of = divmod(step, steps)
-        yield f"an epoch has {counted(steps, 'step')}: this is step {of:,} of epoch {epoch:,}"
+    epoch, of = divmod(step, -(-dataset.size // ranks))
+    if epoch:
+        yield f"an epoch ends before it: this is step {of:,} of epoch {epoch:,}, counted from 0"
 
 
-def _written(dataset: Any, found: list[BlamedSample], folder: Path) -> dict[int, list[str]]:
-    """Write the images of samples; return their files by the numbers of these."""
-    sources = [each.source for each in levels_of(dataset).leaves]
-    written: dict[int, list[str]] = {}
+def _written(dataset: Any, found: list[BlamedSample], folder: Path) -> list[list[str]]:
+    """Write the images of samples; return their files, sample by sample."""
+    sources: list[Any] = [each.source for each in levels_of(dataset).leaves]
+    written: list[list[str]] = []
     with os_errors_as(ConfigError, folder, "cannot be made"):
         folder.mkdir(parents=True, exist_ok=True)
-    for number, each in enumerate(found):
-        source: Any = sources[each.row]
-        raw = source.read(np.array([each.sample], dtype=np.int64))[0]
+    for each in found:
+        [raw] = sources[each.row].read(np.array([each.sample], dtype=np.int64))
         if isinstance(raw, Failed):
             Console(stderr=True).note(f"{raw}; another sample took its place", "Not readable")
-            continue
-        begin = f"{each.rank}-{each.number:03d}-{quote(each.key or str(each.index), safe='')}"
-        for part, data in _images(raw):
-            file = folder / f"{begin[:_LONGEST]}.{part}"
+        begin = f"{each.rank}-{each.number:03d}-{each.key or each.index}"
+        written.append([])
+        for part, data in _images("", raw):
+            file = folder / (quote(begin, safe="")[:_LONGEST] + quote(part, safe="")[-_LONGEST:])
             write_new(file, data, ConfigError)
-            written.setdefault(number, []).append(file.name)
+            written[-1].append(file.name)
     return written
 
 
-def _images(raw: Any) -> Iterator[tuple[str, bytes]]:
-    """The images in a sample as it is stored: what to call each, and its bytes."""
-    parts = raw.items() if isinstance(raw, dict) else enumerate(raw)
-    for name, value in parts:
-        if isinstance(value, PIL.Image.Image):
-            data = io.BytesIO()
-            value.save(data, "png")
-            value = data.getvalue()  # noqa: PLW2901
-        if isinstance(value, bytes):
-            kind = next((kind for head, kind in _PICTURES.items() if value.startswith(head)), None)
-            called = quote(str(name), safe="")[:_LONGEST]
-            if kind is not None:
-                yield called if called.endswith(kind) else f"{called}.{kind}", value
-        elif isinstance(value, dict | list | tuple):
-            for inner, data in _images(value):
-                yield f"{quote(str(name), safe='')[:_LONGEST]}.{inner}", data
+def _images(name: str, value: Any) -> Iterator[tuple[str, bytes]]:
+    """The images in a part of a sample as it is stored: what to call each, and its bytes."""
+    kinds = (
+        [kind for head, kind in _PICTURES.items() if value[:4].startswith(head)]
+        if isinstance(value, bytes)
+        else []
+    )
+    for kind in kinds:
+        yield name if name.endswith(kind) else f"{name}.{kind}", value
+    if isinstance(value, dict | list | tuple):
+        inside = value.items() if isinstance(value, dict) else enumerate(value)
+        for inner, each in inside:
+            yield from _images(f"{name}.{inner}", each)

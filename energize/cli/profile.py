@@ -12,7 +12,6 @@ from itertools import chain, repeat
 from pathlib import Path
 from typing import Annotated, Any
 
-from rich.text import Text
 from typer import Option
 
 import energize
@@ -36,10 +35,13 @@ _STAGES = {
 _EVERY = 0.001
 """Seconds after which the reading thread is looked at."""
 
-_WARM, _HEADROOM, _ALONE, _ALIKE = 0.2, 1.1, 9.0, 0.95
-"""The part of a measurement that is not counted; what a loader has to give of what is consumed, and
-without workers, when training waits for each batch, for no more than a tenth of its time; and what
-of the most that was measured."""
+_WARM, _BUSY = 0.2, 0.5
+"""The part of a measurement that is not counted, and of the trainer's time that handing over may
+take."""
+
+_HEADROOM, _ALONE, _ALIKE = 1.1, 9.0, 0.95
+"""What a loader has to give of what is consumed; the same without workers, where training waits for
+each batch, so that it does for a tenth of its time; and what of the most that was measured."""
 
 _REMEDIES = {
     "read": "copy the data to a disk of this machine, or keep reads local by shuffle_buffer_size",
@@ -73,33 +75,29 @@ def profile(
     Its batches are made as a rank makes them, first in this process, where each stage is timed, and
     then by each number of workers. Every measurement goes on where the one before stood.
     """
-    numbers = {0, *(int(_number(n, "--workers", r"(\d+)$")) for n in workers.split(","))}
-    step = None if step_time is None else _number(step_time, "--step-time", r"([\d.]+) ?(ms|s)$")
-    asked = None if consume is None else _number(consume, "--consume", r"([\d.]+)(?:/s)?$")
-    dataset = run.read(mix, samples=True)
-    part, state, rows = seconds / len(numbers), None, []
-    stages: defaultdict[str, float] = defaultdict(float)
-    lines: defaultdict[str, float] = defaultdict(float)
+    numbers = {0, *(int(_number("--workers", each, r"(\d+)$")) for each in workers.split(","))}
+    step = _number("--step-time", step_time, r"(\d+\.?\d*) ?(m?)s$")
+    asked = _number("--consume", consume, r"(\d+\.?\d*)(?:/s)?$")
+    dataset, state = run.read(mix, samples=True), None
+    rows: list[dict[str, Any]] = []
+    busy: dict[tuple[str, str], float] = defaultdict(float)
     with progress_bar(Console(stderr=True), "Measuring") as tell:
         for many in sorted(numbers):
             tell(len(rows), len(numbers))
-            into = None if many else (stages, lines)
-            row, state = _measured(dataset, many, part, state, into)
+            into = None if many else busy
+            row, state = _measured(dataset, many, seconds / len(numbers), state, into)
             rows.append(row)
-    each = rows[0]["samples_per_item"]
-    if step is not None:
-        asked = each / step
-    total = sum(stages.values())
-    cost = 1 / rows[0]["samples_per_second"]
+    each, total = rows[0]["samples_per_item"], sum(busy.values())
+    stages: dict[str, float] = defaultdict(float)
+    for (stage, _), part in busy.items():
+        stages[stage] += part / total
+    lines = {line: part / total for (_, line), part in busy.items() if line}
     told: dict[str, Any] = {
-        "stages": {
-            name: {"share": part / total, "seconds_per_sample": cost * part / total}
-            for name, part in sorted(stages.items(), key=lambda each: -each[1])
-        },
-        "lines": [[n, lines[n] / total] for n in sorted(lines, key=lambda n: -lines[n])[:3]],
+        "stages": dict(sorted(stages.items(), key=lambda pair: -pair[1])),
+        "lines": dict(sorted(lines.items(), key=lambda pair: -pair[1])[:3]),
         "workers": rows,
         "samples_per_item": each,
-        "consumes": asked,
+        "consumes": each / step if step else asked or None,
         "cpus": len(os.sched_getaffinity(0)),
     }
     told |= _verdict(told)
@@ -109,16 +107,12 @@ def profile(
         _show(Console(), told)
 
 
-def _number(text: str, option: str, form: str) -> float:
-    found = re.match(form, text.strip())
-    try:
-        value = float(found[1]) if found else -1.0
-    except ValueError:
-        value = -1.0
-    if value < 0 or (value == 0 and option != "--workers"):
+def _number(option: str, text: str | None, form: str) -> float:
+    found = re.match(form, text.strip()) if text else None
+    if text is not None and (found is None or (option != "--workers" and not float(found[1]))):
         forms = {"--workers": "0,1,2,4", "--consume": "120/s", "--step-time": "250ms or 0.25s"}
         raise ConfigError(f"{option}: expected {forms[option]}, got {text!r}")
-    return value / 1000 if found and found[found.lastindex or 1] == "ms" else value
+    return float(found[1]) / (1000 if "m" in found.groups() else 1) if found else 0.0
 
 
 def _measured(
@@ -137,7 +131,7 @@ def _measured(
             counted, now = counted + 1, time.perf_counter()
             if not used and now - first >= _WARM * seconds:
                 counted, start, used = 0, now, time.thread_time()
-                sampler = None if into is None else _Sampler(*into)
+                sampler = None if into is None else _Sampler(into)
             elif used and now - first >= seconds:
                 break
         passed, used = time.perf_counter() - start, time.thread_time() - used
@@ -159,9 +153,11 @@ def _measured(
 class _Sampler:
     """Looks what the thread that made it is busy with, until it is told to stop."""
 
-    def __init__(self, stages: defaultdict[str, float], lines: defaultdict[str, float]) -> None:
-        self._stages, self._lines, self._over = stages, lines, threading.Event()
-        self._thread = threading.Thread(target=self._look, args=(threading.get_ident(),))
+    def __init__(self, busy: dict[tuple[str, str], float]) -> None:
+        self._busy, self._over = busy, threading.Event()
+        self._thread = threading.Thread(
+            target=self._look, args=(threading.get_ident(),), daemon=True
+        )
         self._thread.start()
 
     def stop(self) -> None:
@@ -172,73 +168,56 @@ class _Sampler:
     def _look(self, of: int) -> None:
         last = time.perf_counter()
         while not self._over.wait(_EVERY):
-            frame, own = sys._current_frames().get(of), None
-            now, stage = time.perf_counter(), "order"
-            while frame is not None:
+            frame, line, stage = sys._current_frames().get(of), "", "order"
+            now = time.perf_counter()
+            while frame is not None and stage == "order" and frame.f_code.co_name != "route":
                 file = frame.f_code.co_filename
                 if file.startswith(_PACKAGE):
                     inner = file.removeprefix(_PACKAGE)
-                    found = (name for at, name in _STAGES.items() if inner.startswith(at))
-                    stage = next(found, stage)
-                    if stage != "order" or frame.f_code.co_name == "route":
-                        break
-                elif own is None and "/site-packages/" not in file and "/lib/python" not in file:
-                    own = f"{file}:{frame.f_lineno} ({frame.f_code.co_name})"
+                    stage = next((n for at, n in _STAGES.items() if inner.startswith(at)), stage)
+                elif not line and "/site-packages/" not in file and "/lib/python" not in file:
+                    line = f"{file}:{frame.f_lineno} ({frame.f_code.co_name})"
                 frame = frame.f_back
-            self._stages[stage] += now - last
-            if own is not None and stage in ("encode", "batch"):
-                self._lines[own] += now - last
+            self._busy[stage, line if stage in ("encode", "batch") else ""] += now - last
             last = now
 
 
 def _verdict(told: dict[str, Any]) -> dict[str, Any]:
     """Return what limits, how many workers to use, and what to do, in words."""
-    rows, asked = told["workers"], told["consumes"]
-    rate = {row["workers"]: row["samples_per_second"] for row in rows}
-    beside = {many: each for many, each in rate.items() if many} or rate
-    best = max(beside.values())
-    enough = best * _ALIKE if asked is None else asked * _HEADROOM
-    fitting = [many for many in beside if beside[many] >= enough]
-    use = min(fitting, default=max(beside, key=beside.__getitem__))
-    if asked is not None and rate[0] >= asked * _ALONE:
-        use, best = 0, rate[0]
-    limit = next(iter(told["stages"]))
-    hands = next(row["hand_over_seconds"] for row in rows if row["workers"] == use)
-    if hands * rate[use] > 1 / (2 * _HEADROOM):
+    asked, of = told["consumes"], {row["workers"]: row for row in told["workers"]}
+    rate = {many: row["samples_per_second"] for many, row in of.items() if many or len(of) == 1}
+    enough = _ALIKE * max(rate.values()) if asked is None else _HEADROOM * asked
+    use = min((n for n in rate if rate[n] >= enough), default=max(rate, key=lambda n: rate[n]))
+    if asked and of[0]["samples_per_second"] >= _ALONE * asked:
+        use = 0
+    given, limit = of[use]["samples_per_second"], next(iter(told["stages"]), "read")
+    if of[use]["hand_over_seconds"] * given > _BUSY:
         limit = "hand over"
-    words = [f"Use num_workers={use}: {rate[use]:,.0f} samples/s"]
-    if asked is not None:
-        words[0] += f", {rate[use] / asked:.2f} times the {asked:,.0f} that the trainer consumes"
-    words.append(f"What limits it is {limit}")
-    if asked is not None and best < enough:
+    words = [f"Use num_workers={use}: {given:,.0f} samples/s", f"What limits it is {limit}"]
+    if asked:
+        words[0] += f", {given / asked:.2f} times the {asked:,.0f} that the trainer consumes"
+    if given < enough:
         words.append(f"The trainer will wait: {_REMEDIES[limit]}")
         if use == max(rate) < told["cpus"] and limit != "hand over":
             words.append(f"Measure more workers, too: this machine has {told['cpus']} CPUs")
-    elif asked is None:
+    elif not asked:
         words.append(f"To have more: {_REMEDIES[limit]}")
-    if use > told["cpus"]:
-        words.append(f"This machine has {told['cpus']} CPUs only")
     return {"limit": limit, "num_workers": use, "verdict": words}
 
 
 def _show(console: Console, told: dict[str, Any]) -> None:
-    made = table("stage", ">ms per sample", ">share")
-    for name, each in told["stages"].items():
-        made.add_row(
-            name, f"{1000 * each['seconds_per_sample']:.3f}", f"{100 * each['share']:.1f} %"
-        )
+    made, cost = table("stage", ">ms per sample", ">%"), told["workers"][0]["samples_per_second"]
+    for name, share in told["stages"].items():
+        made.add_row(name, f"{1000 * share / cost:.3f}", f"{100 * share:.1f}")
     console.print(made)
-    for line, share in told["lines"]:
-        console.print(Text(f"  {100 * share:.1f} % in {line}"))
-    made = table(
-        ">workers", ">samples/s", ">of what is consumed", ">hand over, ms", ">first item, s"
-    )
+    for line, share in told["lines"].items():
+        console.say(f"  {100 * share:.1f} % in {line}")
+    columns = (">samples/s", ">% of what is consumed", ">hand over, ms", ">first item, s")
+    made = table(">workers", *columns)
     for row in told["workers"]:
-        rate, asked = row["samples_per_second"], told["consumes"]
-        of = "-" if asked is None else f"{100 * rate / asked:.0f} %"
+        rate, first = row["samples_per_second"], f"{row['first_item_seconds']:.2f}"
+        of = f"{100 * rate / told['consumes']:.0f}" if told["consumes"] else "-"
         hands = f"{1000 * row['hand_over_seconds']:.3f}" if row["workers"] else "-"
-        made.add_row(
-            str(row["workers"]), f"{rate:,.1f}", of, hands, f"{row['first_item_seconds']:.2f}"
-        )
+        made.add_row(str(row["workers"]), f"{rate:,.1f}", of, hands, first)
     console.print(made)
     console.say("\n".join(f"{each}." for each in told["verdict"]))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from array import array
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -168,9 +167,3 @@ def _weights(level: Level, so_far: float | None = 1.0) -> list[float | None]:
     if not level.parts:
         return [so_far]
     return [weight for part in level.parts for weight in _weights(part, so_far)]
-
-
-def mean_loss(samples: Sequence[BlamedSample]) -> float | None:
-    """The mean of the losses that were recorded, if any were finite."""
-    losses = [each.loss for each in samples if each.loss is not None and math.isfinite(each.loss)]
-    return sum(losses) / len(losses) if losses else None

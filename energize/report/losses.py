@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from energize.core.arrays import FloatArray, Int64Array, rows_by_value
+from energize.core.arrays import FloatArray, rows_by_value
 from energize.core.checks import real_number
 from energize.errors import ConfigError, nearest, some
 from energize.report.ledger import Book
@@ -43,7 +43,7 @@ class Delivered:
 
     def line(self, losses: Sequence[float | None]) -> dict[str, Any]:
         """As a file has it: what the item is made of, and the losses of its samples, in order."""
-        told = [_short(each) for each in losses]
+        told = [short_loss(each) for each in losses]
         made = self.made if isinstance(self.made, int) else list(self.made)
         of = {"step": self.step, "rank": self.rank, "world_size": self.world_size}
         return {**of, "made": made, "losses": told, "time": round(time.time(), 3)}
@@ -53,7 +53,7 @@ class Losses:
     """The losses of the last steps of a rank; what all sum up to is counted in the `book`."""
 
     def __init__(self) -> None:
-        self._last: deque[tuple[int, Int64Array, Int64Array, FloatArray]] = deque(maxlen=_KEPT)
+        self._last: deque[FloatArray] = deque(maxlen=_KEPT)
         self._named = 0
 
     def record(self, book: Book, item: Delivered, losses: Any) -> list[float | None]:
@@ -64,14 +64,15 @@ class Losses:
         given = f"record_losses (rank {item.rank}, step {item.step})"
         if isinstance(losses, Mapping):
             of = _by_row(losses, book.names, given)
-            told = [of.get(row) for row in found.row.tolist()]
+            told: list[float | None] = [of.get(row) for row in found.row.tolist()]
         else:
             told = _of_samples(losses, len(found.row), given)
         at = [number for number, loss in enumerate(told) if loss is not None]
-        values = np.array([told[number] for number in at], dtype=np.float64)
         rows, samples = found.row[at], found.sample[at]
+        values = np.array([told[number] for number in at], dtype=np.float64)
         book.counter.count_losses(rows, values)
-        self._last.append((item.step, rows, samples, values))
+        steps = np.full(len(at), item.step, dtype=np.float64)
+        self._last.append(np.stack([steps, rows, samples, values]))
         for number in np.flatnonzero(~np.isfinite(values)).tolist():
             self._named += 1
             if self._named <= _NAMED:
@@ -85,39 +86,31 @@ class Losses:
         """Return the samples of the last steps whose losses stand out of those of their source."""
         if not self._last:
             return []
-        steps = np.repeat([each[0] for each in self._last], [len(each[1]) for each in self._last])
-        columns = zip(*(each[1:] for each in self._last), strict=True)
-        rows, samples, values = (np.concatenate(each) for each in columns)
-        finite = np.isfinite(values)
-        far = np.where(finite, 0.0, np.inf)
+        *numbers, values = np.concatenate(self._last, axis=1)
+        steps, rows, samples = (each.astype(np.int64) for each in numbers)
+        far = np.where(np.isfinite(values), 0.0, np.inf)
         for _, at in rows_by_value(rows):
-            known = values[at][finite[at]]
-            if len(known) >= _FEWEST and known.std() > 0:
-                apart = np.abs(values[at] - known.mean()) / known.std()
-                far[at] = np.where(finite[at], apart, np.inf)
+            known = at[np.isfinite(values[at])]
+            mean, spread = values[known].mean(), values[known].std()
+            if len(known) >= _FEWEST and spread > 0:
+                far[known] = np.abs(values[known] - mean) / spread
         worst = np.argsort(-far, kind="stable")[:_SHOWN].tolist()
-        return [
-            Outlier(
-                int(steps[each]),
-                rank,
-                book.names[rows[each]],
-                float(values[each]),
-                float(far[each]),
-                book.where(int(rows[each]), int(samples[each])),
-            )
-            for each in worst
-            if far[each] >= _FAR
-        ]
+        worst = [each for each in worst if far[each] >= _FAR]
+        where = [book.where(int(rows[each]), int(samples[each])) for each in worst]
+        columns = (steps, rows, values, far)
+        of = zip(*(each[worst].tolist() for each in columns), where, strict=True)
+        return [Outlier(step, rank, book.names[row], *rest) for step, row, *rest in of]
 
 
-def _short(loss: float | None) -> float | str | None:
+def short_loss(loss: float | None) -> float | str | None:
+    """Return a loss as JSON has it: NaN and infinity as texts."""
     return loss if loss is None else float(f"{loss:.6g}") if isfinite(loss) else str(loss)
 
 
-def _of_samples(losses: Any, samples: int, given: str) -> list[float]:
+def _of_samples(losses: Any, samples: int, given: str) -> list[float | None]:
     told = losses.detach().tolist() if hasattr(losses, "detach") else losses
     try:
-        values = np.asarray(told, dtype=np.float64)
+        values: Any = np.asarray(told, dtype=np.float64)
     except (TypeError, ValueError):
         raise ConfigError(
             f"{given}: losses are a tensor or a list of numbers, one for each sample, or a dict by "
@@ -130,7 +123,7 @@ def _of_samples(losses: Any, samples: int, given: str) -> list[float]:
             f"{samples} samples; give one for each, in the order of the item"
             f"{'' if values.ndim else one}"
         )
-    numbers: list[float] = values.reshape(-1).tolist()
+    numbers: list[float | None] = values.reshape(-1).tolist()
     return numbers
 
 
