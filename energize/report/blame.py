@@ -75,7 +75,7 @@ def blame(
     >>> blend = BlendDataset((ListSource("ab", name="a"), 1), (ListSource("xyz", name="x"), 1))
     >>> found = blame(BatchDataset(blend, 2, list), step=10**9, world_size=2)
     >>> [(each.rank, each.source) for each in found]
-    [(0, 'a'), (0, 'x'), (1, 'a'), (1, 'x')]
+    [(0, 'x'), (0, 'a'), (1, 'a'), (1, 'x')]
     """
     levels = levels_of(dataset)
     lines = list(_lines(dataset, step, world_size, losses))
