@@ -13,6 +13,7 @@ import typer
 from typer.core import TyperGroup
 
 from energize.cli import cache, mixes, state
+from energize.cli.blame import blame
 from energize.cli.console import Console
 from energize.cli.convert import convert
 from energize.cli.lint import lint
@@ -20,6 +21,7 @@ from energize.cli.look import info, plan, preview, replay, simulate
 from energize.cli.mixes import imported
 from energize.cli.pages import serve
 from energize.cli.prepare import prepare, prepare_media
+from energize.cli.profile import profile
 from energize.data import trust as trusting
 from energize.data.files import Documents, manifest_path, os_errors_as, path_of
 from energize.data.manifest import dump_manifest, read_manifest
@@ -78,7 +80,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
     help="Prepare data sets for energize, look into them, and see what a run will read.",
 )
-_looking = (preview, serve, plan, simulate, state.report, replay)
+_looking = (preview, serve, plan, simulate, state.report, replay, blame, profile)
 for command in (prepare, prepare_media, info, lint, *_looking):
     app.command()(command)
 app.command()(convert)

@@ -229,7 +229,8 @@ class Description:
 
     def __getstate__(self) -> dict[str, Any]:
         """Return what is copied and pickled: the description, not what was computed from it."""
-        kept = ("inputs", "worker_config", "_parameters", "_tolerances", *self._parameters)
+        carried = ("worker_config", "_tolerances", "_mix_file")
+        kept = ("inputs", "_parameters", *carried, *self._parameters)
         return {name: getattr(self, name) for name in kept if name in self.__dict__}
 
     def __setstate__(self, state: dict[str, Any]) -> None:

@@ -287,54 +287,31 @@ def _entries(path: str, own: str | None) -> Iterator[Entry]:
         yield from read_entries(file)[0]
 
 
-class ListWriter:
-    """Appends samples to a list, each once, however often it fails and whatever is in the file.
+class LineWriter:
+    """Appends lines to a file, which is the value `of` an argument.
 
     A line is written whole, at once: it is there even if the process is killed right after. There
-    is one writer for each file. Raises `ConfigError` when the file cannot be opened or holds
-    something else.
+    is one writer for each file. Raises `ConfigError` when the file cannot be opened.
     """
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
+    def __init__(self, path: Path, of: str) -> None:
+        self._path, self._of = path, of
         flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
-        with writing(path, ConfigError, of="quarantine"):
+        with writing(path, ConfigError, of=of):
             self._file = os.open(check_path(str(path)), flags, 0o644)
         # A loader that is forgotten, and not closed, leaves no descriptor.
         self._end = weakref.finalize(self, os.close, self._file)
         self._end.atexit = False
-        try:
-            regular = path.is_file()
-            entries, half = read_entries(path) if regular else ([], 0)
-            self._known = {entry.place for entry in entries}
-            if half:
-                os.ftruncate(self._file, os.fstat(self._file).st_size - half)
-        except BaseException:
-            self.close()
-            raise
-        self._unlisted: set[str] = set()
-        size = os.fstat(self._file).st_size
-        self._ended = not (regular and size) or os.pread(self._file, 1, size - 1) == b"\n"
+        size = os.fstat(self._file).st_size if path.is_file() else 0
+        self._ended = not size or os.pread(self._file, 1, size - 1) == b"\n"
 
-    def add(self, failure: Failure) -> None:
-        """Write a failed sample down, if it is one stored sample.
-
-        Raises `LoaderError` when it cannot be written, on a full disk say; the file is then as it
-        was.
+    def append(self, line: bytes) -> None:
+        """Write a line; `LoaderError` when it cannot be written, on a full disk say; the file is
+        then as it was.
         """
-        if failure.place is None:
-            if failure.kind not in self._unlisted:
-                self._unlisted.add(failure.kind)
-                text = "%s: not listed in %s, for it is not one stored sample: a batch or a pack, "
-                _log.warning(text + "or of a source without places", failure.text, self._path)
-        elif failure.place not in self._known:
-            self._append(Entry(failure.place, failure.reason).line.encode())
-            self._known.add(failure.place)
-
-    def _append(self, line: bytes) -> None:
         before = os.fstat(self._file).st_size
         line = line if self._ended else b"\n" + line
-        with writing(self._path, LoaderError, of="quarantine (a sample that failed is not listed)"):
+        with writing(self._path, LoaderError, of=self._of):
             try:
                 written = os.write(self._file, line)
                 if written < len(line):  # what a disk does that becomes full by it
@@ -348,3 +325,35 @@ class ListWriter:
     def close(self) -> None:
         """Close the file."""
         self._end()
+
+
+class ListWriter(LineWriter):
+    """Appends samples to a list, each once, however often it fails and whatever is in the file.
+
+    Raises `ConfigError` also when the file holds something else.
+    """
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path, "quarantine")
+        self._of = "quarantine (a sample that failed is not listed)"
+        try:
+            entries, half = read_entries(path) if path.is_file() else ([], 0)
+            self._known = {entry.place for entry in entries}
+            if half:
+                os.ftruncate(self._file, os.fstat(self._file).st_size - half)
+                self._ended = True
+        except BaseException:
+            self.close()
+            raise
+        self._unlisted: set[str] = set()
+
+    def add(self, failure: Failure) -> None:
+        """Write a failed sample down, if it is one stored sample; raise as `append`."""
+        if failure.place is None:
+            if failure.kind not in self._unlisted:
+                self._unlisted.add(failure.kind)
+                text = "%s: not listed in %s, for it is not one stored sample: a batch or a pack, "
+                _log.warning(text + "or of a source without places", failure.text, self._path)
+        elif failure.place not in self._known:
+            self.append(Entry(failure.place, failure.reason).line.encode())
+            self._known.add(failure.place)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import time
@@ -9,7 +10,7 @@ import weakref
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import fields, replace
+from dataclasses import astuple, fields, replace
 from functools import cached_property
 from threading import RLock
 from typing import Any, Generic, Self, TypeVar
@@ -34,6 +35,7 @@ from energize.loader.failures import (
     Decisions,
     FailureLog,
     FailureSummary,
+    LineWriter,
     ListWriter,
     OnError,
     listed_samples,
@@ -52,10 +54,13 @@ from energize.loader.settings import (
     configured,
 )
 from energize.loader.state import packed_state, resumed
+from energize.loader.waiting import Waiting
 from energize.loader.watchdog import LateError, Watchdog, ctrl_c_later
 from energize.loader.worker import Task
 from energize.loader.workers import ReadAhead, WorkerPool
-from energize.report import Book, Ledger, Report, Stand
+from energize.report import Book, Ledger, Losses, Outlier, Report, Stand
+from energize.report.levels import Made
+from energize.report.losses import Delivered
 
 T = TypeVar("T")
 
@@ -63,7 +68,10 @@ _log = logging.getLogger("energize")
 
 _OF_DATALOADERS = ("sampler", "batch_sampler", "collate_fn")
 
-_NOT_COPIED = ("_feed", "_iterator", "_ranks", "_before", "_keyed", "_pool", "_list", "_watch")
+_NOT_COPIED = (
+    *("_feed", "_iterator", "_ranks", "_before", "_keyed", "_pool", "_list", "_watch"),
+    *("_loss_file", "_losses"),
+)
 """What a copy of a loader in another process begins without."""
 
 
@@ -136,6 +144,10 @@ class Loader(Generic[T]):
         self._watch: Watchdog | None = None
         self._replaced = 0
         self._given_at: float | None = None
+        self._waiting = Waiting()
+        self._made: deque[tuple[Made, bool]] = deque(maxlen=2)
+        self._losses: Losses | None = None
+        self._loss_file: LineWriter | None = None
         self._warned: set[str] = set()
 
     def __iter__(self) -> Iterator[T]:
@@ -238,8 +250,9 @@ class Loader(Generic[T]):
         position, and resuming costs the same everywhere. Of a stream on several ranks, all of them
         have to call it at the same step: they tell each other where their lanes stand.
         """
-        agreement = self._agreement(self._ranks or self.worker_config.ranks())
-        return packed_state(self._run.given, self._run.saved(self._place(), agreement))
+        ranks = self._ranks or self.worker_config.ranks()
+        place = self._run.saved(self._place(), self._agreement(ranks))
+        return packed_state(self._run.given, place, ranks.world_size)
 
     def load_state_dict(
         self, state_dict: State, strict: bool = True, *, on_mismatch: str = "error"
@@ -355,6 +368,48 @@ class Loader(Generic[T]):
         """
         return self._opened_book().last()
 
+    def record_losses(self, losses: Any, step: int | None = None) -> None:
+        """Say which losses the last delivered item had: `report` then has the mean of each source,
+        and the samples that stand out; with `get_loader(losses=FILE)` each step is written down,
+        for `energize blame`.
+
+        `losses`: one for each sample of the item, in order, as a tensor, an array or a list; or a
+        dict by source, by the names of `last_sources`, where each of its samples counts with it.
+        `step`: the trainer's own number of the step; by default that of the loader, from 0 on.
+        A loss that is NaN or infinite is counted apart, and the first ones are named in the log
+        with their samples. Of padding nothing is recorded. A tensor on a GPU is waited for.
+
+        Raises `ConfigError` for another number of losses than the item has samples, and for names
+        that no source has; `LoaderError` before the first item, and where the file cannot be
+        written.
+
+        >>> from energize import BatchDataset, ListSource, get_loader
+        >>> loader = get_loader(BatchDataset(ListSource(range(4), name="web"), 2, list))
+        >>> for batch in loader:
+        ...     loader.record_losses([0.5 * number for number in batch])
+        >>> loader.report(show=False)["web"].loss
+        0.75
+        """
+        book, ranks = self._opened_book(), self._ranks_now()
+        ahead = self._before is not None  # the last one is not trained on yet
+        if len(self._made) <= ahead:
+            raise LoaderError("record_losses: no item has been delivered yet")
+        made, padding = self._made[-1 - ahead]
+        if padding:
+            return
+        if step is None:
+            place = self._before if ahead or self._feed is None else self._feed.reached
+            step = live.step_of(self, self._place() if place is None else place) - 1
+        self._losses = self._losses or Losses()
+        item = Delivered(made, step, ranks.rank, ranks.world_size)
+        told = self._losses.record(book, item, losses)
+        path = self._settings.losses
+        if path is not None:
+            if self._loss_file is None:
+                file = path_for_rank(os.fspath(path), ranks.rank, ranks.world_size)
+                self._loss_file = LineWriter(file, "losses")
+            self._loss_file.append(f"{json.dumps(item.line(told))}\n".encode())
+
     def __repr__(self) -> str:
         ranks, workers = self._ranks, self.worker_config.num_workers
         of = "" if ranks is None else f", rank {ranks.rank} of {ranks.world_size}"
@@ -395,6 +450,7 @@ class Loader(Generic[T]):
         book.begin(self.dataset, items)
         lanes = place.lanes if isinstance(place, StreamState) else 1
         stand, summed = Stand(items, ranks.rank, ranks.world_size, lanes), None
+        outliers = [] if self._losses is None else self._losses.outliers(book, ranks.rank)
         if all_ranks and ranks.world_size > 1:
             agreement = self._agreement(ranks)
             if agreement is None:
@@ -404,10 +460,13 @@ class Loader(Generic[T]):
                 )
             numbers = book.numbers(stand, failures.left_out)
             summed = agreement.summed(numbers, "the report of a ledger")
+            each = agreement.trees([astuple(one) for one in outliers], "the report of a ledger")
+            outliers = [Outlier(*one) for rank in each for one in rank]
         left_out = failures.left_out
         skipped = {f"skipped: {reason}": n for reason, n in left_out.reasons.items()}
         reasons = {**failures.summary().kinds, **skipped}
         report = book.report(stand, summed=summed, left_out=left_out, reasons=reasons)
+        report = replace(report, outliers=tuple(sorted(outliers, key=lambda one: -one.far)))
         for warning in report.warnings:
             cause = warning.partition("): ")[2]
             if cause not in self._warned:
@@ -430,10 +489,10 @@ class Loader(Generic[T]):
         self._let_go()
         self._failures.conclude()
         self._end_pool()
-        for each in (self._watch, self._list, self._settings.cache_pool):
+        for each in (self._watch, self._list, self._loss_file, self._settings.cache_pool):
             if each is not None:
                 each.close()
-        self._watch = self._list = self._failures.keep = None
+        self._watch = self._list = self._loss_file = self._failures.keep = None
 
     def __getattr__(self, name: str) -> Any:
         text = f"{type(self).__name__!r} object has no attribute {name!r}"
@@ -563,6 +622,7 @@ class Loader(Generic[T]):
             else:
                 self._loaded = self._loaded and ahead and not given  # its first is not trained on
                 given, self._keyed = True, feed
+                self._made.append((feed.made, feed.padding))
                 self._count(feed, item, asked_at)
                 if has_place(item):
                     item = with_key(item, feed.restore_key)
@@ -587,12 +647,16 @@ class Loader(Generic[T]):
 
     def _count(self, feed: Feed[T], item: T, asked_at: float) -> None:
         """Note an item in the ledger, and how long it was waited for."""
+        now, given_at = time.perf_counter(), self._given_at
+        waited, self._given_at = now - asked_at, now
+        if given_at is not None:
+            text = self._waiting.add(waited, now - given_at, self.worker_config.num_workers)
+            if text is not None:
+                _log.warning("rank %d %s", self._ranks_now().rank, text)
         if self._book is not None:
-            now = time.perf_counter()
             counter = self._book.counter
-            counter.wait(now - asked_at, now - (self._given_at or asked_at))
+            counter.wait(waited, now - (given_at or asked_at))
             worth_a_look = counter.note(feed.made, item, padding=feed.padding)
-            self._given_at = now
             if worth_a_look and not self._ranks_now().rank:
                 self.report(show=False)
 
@@ -641,7 +705,8 @@ class Loader(Generic[T]):
     def _move_to(self, place: Place | None) -> None:
         """Go on at another place, the first if it is None, where the ledger begins anew."""
         self._let_go()
-        self._resume = place
+        self._resume, self._losses = place, None
+        self._made.clear()
         self.__dict__.pop("_book", None)
 
     @cached_property
@@ -792,6 +857,7 @@ def get_loader(
     rewind: bool | None = None,
     cache_pool: Any = None,
     quarantine: ListPath | None = None,
+    losses: ListPath | None = None,
     skip_listed: ListPath | Sequence[ListPath] = (),
     watchdog_timeout_seconds: float | None = WATCH_SECONDS,
     watchdog_initial_timeout_seconds: float | None = None,
@@ -836,6 +902,8 @@ def get_loader(
     `quarantine`: a file to which stored samples that fail are appended, a line of JSON for each:
     `dataset`, `shard`, `index`, `key` and `reason`. Each rank has its own: `{rank}` in the path
     stands for its number, which else is set before the suffix where there are several ranks.
+    `losses`: a file to which what `Loader.record_losses` is told is appended, a line of JSON for
+    each item, which `energize blame` reads; one for each rank, as of `quarantine`.
     `skip_listed`: such files, of all ranks by the one path, whose samples are left out without
     being read; the same substitutes take their places as when they failed, so states stay good. It
     may be the path of `quarantine` itself, which need not be there yet.

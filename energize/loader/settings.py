@@ -76,6 +76,7 @@ class LoaderSettings:
     rewind: StrictBool | None = None
     cache_pool: Annotated[Any, AfterValidator(_closes)] = None
     quarantine: Annotated[Path | None, AfterValidator(_on_disk)] = None
+    losses: Annotated[Path | None, AfterValidator(_on_disk)] = None
     skip_listed: Path | Sequence[Path] = ()
     watchdog_timeout_seconds: Seconds | None = WATCH_SECONDS
     watchdog_initial_timeout_seconds: Seconds | None = None

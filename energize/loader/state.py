@@ -55,10 +55,12 @@ _MOST_RECORDS = 256
 _log = logging.getLogger("energize")
 
 
-def packed_state(dataset: Dataset[Any], cursor: State) -> State:
-    """Return the state to save, of a cursor's state."""
-    config = config_of(dataset)
-    texts = (config.fingerprint, config.text, packed(_details(dataset)), packed(cursor))
+def packed_state(dataset: Dataset[Any], cursor: State, world_size: int | None = None) -> State:
+    """Return the state to save, of a cursor's state, on so many ranks."""
+    config, details = config_of(dataset), _details(dataset)
+    if world_size is not None:
+        details["world_size"] = world_size
+    texts = (config.fingerprint, config.text, packed(details), packed(cursor))
     return sealed(dict(zip(FIELDS, texts, strict=True)))
 
 
@@ -74,18 +76,19 @@ def _check(state: Mapping[str, str]) -> str:
 
 def _details(dataset: Dataset[Any]) -> State:
     """Return what decides nothing: where loops end, where folders are mounted, functions that are
-    called, and by what files of sources are known again.
+    called, by what files of sources are known again, and which mix it was made of.
     """
     config = config_of(dataset)
     functions = [each[:300] for each in config.functions]
     while len("".join(functions)) > _DETAILS_LENGTH:
         functions = functions[: len(functions) // 2]
-    records = _records(dataset)
+    records, mix = _records(dataset), dataset.__dict__.get("_mix_file")
     return {
         "loop": dataset._steps_per_epoch,
         "places": config.places,
         "functions": functions,
         **({"records": records} if records else {}),
+        **({"mix": mix} if mix else {}),
     }
 
 
@@ -203,7 +206,7 @@ def resumed(
         )
     state = checked_state(saved)
     cursor = cursor_of(state)
-    before, now = _saved_details(state), _details(dataset)
+    before, now = saved_details(state), _details(dataset)
     gone = _replaced(dataset, before, now)
     found = _mismatches(dataset, state, cursor, before, gone)
     if found and on_mismatch == "remap":
@@ -244,7 +247,7 @@ def _no_place(said: str) -> StateError:
 def differences(dataset: Dataset[Any], saved: object) -> list[str]:
     """Return what forbids to go on from a saved state over a dataset, a line each."""
     state = checked_state(saved)
-    before, now = _saved_details(state), _details(dataset)
+    before, now = saved_details(state), _details(dataset)
     gone = _replaced(dataset, before, now)
     return _mismatches(dataset, state, cursor_of(state), before, gone)
 
@@ -363,7 +366,7 @@ def _warn_of_details(before: State, now: State) -> None:
         _log.warning(text, "\n".join(f"  {line}" for line in lines))
 
 
-def _saved_details(saved: State) -> State:
+def saved_details(saved: State) -> State:
     """Nothing where they are damaged, for no sample depends on them."""
     try:
         return unpacked(state_field(saved, "details", str), "details")

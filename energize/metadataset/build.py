@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import inspect
 import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from typing import Any, TypeVar, cast
+from functools import wraps
+from typing import Any, ParamSpec, TypeVar, cast
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -19,7 +21,7 @@ from energize.core.lanes import WorkerConfig, checked_config
 from energize.core.samples import CrudeSample
 from energize.core.stream import INFINITE
 from energize.core.validation import faults
-from energize.data.files import by_manifest, own_errors
+from energize.data.files import by_manifest, is_url, own_errors
 from energize.data.source import Subset
 from energize.data.stores import open_store
 from energize.datasets.blend import BlendDataset, Entry
@@ -72,6 +74,8 @@ from energize.task.pipeline import (
     SourceFactory,
 )
 
+P = ParamSpec("P")
+T = TypeVar("T")
 T_batch = TypeVar("T_batch")
 
 _log = logging.getLogger("energize")
@@ -95,7 +99,23 @@ _NOT_TOLD = (
 )
 
 
+def _remembered(make: Callable[P, T]) -> Callable[P, T]:
+    """Wrap what makes a dataset of `path`: states say which mix they are of."""
+    by_itself = cast("Any", inspect.unwrap(make)).__kwdefaults__["split_part"]
+
+    @wraps(make)
+    def made(*args: P.args, **kwargs: P.kwargs) -> T:
+        dataset, path = make(*args, **kwargs), args[0] if args else kwargs.get("path")
+        if isinstance(path, str | os.PathLike):
+            place = os.fspath(path) if is_url(path) else os.path.abspath(path)
+            object.__setattr__(dataset, "_mix_file", [place, kwargs.get("split_part", by_itself)])
+        return dataset
+
+    return made
+
+
 @explained("get_train_dataset('photos/', batch_size=32)")
+@_remembered
 @own_errors
 @by_manifest
 def get_train_dataset(
@@ -193,6 +213,7 @@ def get_train_dataset(
 
 
 @explained("get_val_dataset('photos/', batch_size=32)")
+@_remembered
 @own_errors
 @by_manifest
 def get_val_dataset(

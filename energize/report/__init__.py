@@ -10,6 +10,8 @@ from energize.report.forecast import plan as plan
 from energize.report.forecast import simulate as simulate
 from energize.report.ledger import Book as Book
 from energize.report.ledger import Stand as Stand
+from energize.report.losses import Losses as Losses
 from energize.report.table import LedgerRow as LedgerRow
+from energize.report.table import Outlier as Outlier
 from energize.report.table import RankTotals as RankTotals
 from energize.report.table import Report as Report

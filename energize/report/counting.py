@@ -28,11 +28,15 @@ _LONG, _MANY = 1.0, 4096
 """Seconds, or items, in which a look at what came costs next to nothing."""
 
 SAMPLES, ITEMS, REPEATS, COST, WEIGHT, SQUARES, SKIPPED, FAILED = range(8)
+LOSSES, LOSS, LATE_LOSSES, LATE_LOSS, NO_NUMBERS = range(8, 13)
 """What is counted of each row. Items that are made of samples of several rows count for each by its
 part of them; repeats are samples that were drawn in a second pass or later; squares are those of
-loss weights."""
+loss weights. Of losses that were reported: how many, their sum, both of late (each step leaves
+`_LATE` of them), and how many were no finite number."""
 
-ROW_COLUMNS = 8
+ROW_COLUMNS = 13
+
+_LATE = 0.99
 
 DELIVERED, PADDING, WAITED, LONGEST, SECONDS, ALL_SKIPPED, ALL_FAILED = range(7)
 """What is counted of a rank: items, and padding beside them; seconds that items were waited for,
@@ -120,6 +124,18 @@ class Counter:
         self._waited += waited
         self._passed += passed
         self._longest = max(self._longest, waited)
+
+    def count_losses(self, row: Int64Array, losses: FloatArray) -> None:
+        """A trainer says the losses of samples of these rows."""
+        with self._lock:
+            finite, size = np.isfinite(losses), len(self._rows)
+            at = row[finite]
+            self._rows[:, [LATE_LOSSES, LATE_LOSS]] *= _LATE
+            for column, amounts in ((LOSSES, None), (LOSS, losses[finite])):
+                sums = np.bincount(at, amounts, size)
+                self._rows[:, column] += sums
+                self._rows[:, column + LATE_LOSSES - LOSSES] += sums
+            self._rows[:, NO_NUMBERS] += np.bincount(row[~finite], minlength=size)
 
     def rows_of_last(self) -> list[int]:
         """Return the row of each sample of the last item; none of padding."""

@@ -19,7 +19,7 @@ from energize.core.lazy import torch
 from energize.core.stream import INFINITE
 from energize.datasets.quota import QuotaDataset
 from energize.report import counting, levels
-from energize.report.levels import Level, Places
+from energize.report.levels import Found, Level, Made, Places
 from energize.report.table import LedgerRow, RankTotals, Report
 
 
@@ -157,6 +157,14 @@ class Book:
         totals = np.zeros((stand.world_size, counting.TOTALS))
         totals[stand.rank] = counted.totals
         return np.concatenate([counted.rows.ravel(), totals.ravel()])
+
+    def found(self, made: Made) -> Found:
+        """Return which samples an item is made of."""
+        return self._places.found([made])
+
+    def where(self, row: int, sample: int) -> str:
+        """Return where a sample of a row is stored, for messages."""
+        return cast("Any", self.levels.leaves[row].source).where(sample)  # type: ignore[no-any-return]
 
     def last(self) -> list[str]:
         """Return the names of the sources of the samples of the last item."""
@@ -459,6 +467,10 @@ class _Telling:
             repeats=_part(counts[counting.REPEATS], counts[counting.SAMPLES]),
             skipped=round(counts[counting.SKIPPED]),
             failed=round(counts[counting.FAILED]),
+            losses=round(counts[counting.LOSSES]),
+            loss=_mean(counts[counting.LOSS], counts[counting.LOSSES]),
+            late_loss=_mean(counts[counting.LATE_LOSS], counts[counting.LATE_LOSSES]),
+            no_numbers=round(counts[counting.NO_NUMBERS]),
             chance=chance,
         )
 
@@ -517,6 +529,10 @@ def _count(source: Any) -> int:
 
 def _at(values: FloatArray | None, number: int) -> float | None:
     return None if values is None else round(float(values[number]), 12)
+
+
+def _mean(total: float, count: float) -> float | None:
+    return total / count if count else None
 
 
 def _part(value: float, total: float) -> float:

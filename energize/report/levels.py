@@ -84,7 +84,8 @@ def _level(
     if not node.inputs:
         if not path:
             name, path = node.sources[0].name, (node.sources[0].name,)
-        return Level(name, path, range(first, first + 1), source=node.sources[0])
+        row, source = range(first, first + 1), node.sources[0]
+        return Level(name, path, row, above=tuple(above), source=source)
     level = Level(name, path, range(first, first), mix=node, above=tuple(above))
     if isinstance(node, StagedDataset) and node.indexed and not whole:
         _add_sources(level, node, first)
@@ -169,10 +170,12 @@ def spans(level: Level, items: int | None, found: Spans | None = None) -> Spans:
     the paths of levels; those are left out of which only reading tells.
     """
     found = {} if found is None else found
+    if level.mix is None:
+        return found
     reached: Sequence[int] | None = None if items is None else [items]
     for node in level.above[:-1]:
         reached = None if reached is None else node._reached(reached[0])
-    if level.mix is not None and reached is not None:
+    if reached is not None:
         _span(level, reached[0], level.mix._reached(reached[0]), found)
     return found
 

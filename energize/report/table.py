@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
+from math import isfinite
 from typing import Any
 
 from rich.box import SIMPLE_HEAD
@@ -30,8 +31,10 @@ class LedgerRow:
     for more than one source or one without a length; of a stream, the samples that came of it by
     those it has. `repeats`: the part of its samples that were
     drawn in a second pass or later. `skipped` and `failed`: samples left out, others in their
-    place. `chance`: of a part whose parts have asked shares, how likely independent draws differ
-    from these as much (see `chance_of`).
+    place. `loss`: the mean of the `losses` that `Loader.record_losses` was told of its samples, and
+    `late_loss`, that of about the last 100 steps; None where nothing was told, or nothing but
+    `no_numbers`, losses that are NaN or infinite. `chance`: of a part whose parts have asked
+    shares, how likely independent draws differ from these as much (see `chance_of`).
     """
 
     path: tuple[str, ...]
@@ -53,6 +56,10 @@ class LedgerRow:
     repeats: float = 0.0
     skipped: int = 0
     failed: int = 0
+    losses: int = 0
+    loss: float | None = None
+    late_loss: float | None = None
+    no_numbers: int = 0
     chance: float | None = None
 
     @property
@@ -64,6 +71,20 @@ class LedgerRow:
     def depth(self) -> int:
         """How many names lead to it."""
         return len(self.path)
+
+
+@dataclass(frozen=True, slots=True)
+class Outlier:
+    """A sample of a `source` whose `loss` at a `step` of a `rank` is no number, or lies so many
+    standard deviations (`far`) from the mean of those of its source; `place` is where it is stored.
+    """
+
+    step: int
+    rank: int
+    source: str
+    loss: float
+    far: float
+    place: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +114,8 @@ class Report:
     totals of this rank, or of all where it was asked for them. `title`: whose counts these are.
     `cost_name`: what `cost` counts. `left_out`: how many samples were left out for each reason, on
     this rank, those with it that were only read ahead. `weighed`: whether any item had a loss
-    weight. `notes`: what to know of the counts. `warnings`: differences that chance does not
+    weight. `outliers`: losses of the last 256 steps that stand out, the farthest first. `notes`:
+    what to know of the counts. `warnings`: differences that chance does not
     explain, with their causes.
 
     >>> from energize import BlendDataset, ListSource, get_loader
@@ -112,6 +134,7 @@ class Report:
     cost_name: str | None = None
     left_out: Mapping[str, int] = field(default_factory=dict)
     weighed: bool = False
+    outliers: tuple[Outlier, ...] = ()
     notes: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
 
@@ -181,6 +204,8 @@ _LOGGED = {
     **{name: name for name in _COUNTS},
     "effective": "effective_sample_size",
     "repeats": "repeats_share",
+    "loss": "loss",
+    "late_loss": "late_loss",
 }
 """Names in a log, by what they are called in rows."""
 
@@ -209,6 +234,10 @@ def rendered(report: Report, width: int) -> Iterator[Any]:
         yield Text(f"and {len(report.ranks) - 16} more ranks")
     for reason, count in sorted(report.left_out.items(), key=lambda pair: -pair[1])[:10]:
         yield Text(f"left out on this rank: {count:,} by {reason}")
+    for one in report.outliers:
+        far = f", {one.far:.1f} standard deviations from its source" if isfinite(one.far) else ""
+        told = f"step {one.step:,}, rank {one.rank}: loss {one.loss:.4g} of {one.place}"
+        yield Text(told + far)
     for note in report.notes:
         yield Text(f"Note: {note}")
     for warning in report.warnings:
@@ -254,6 +283,9 @@ def _cells(row: LedgerRow, report: Report) -> dict[str, str]:
         "repeats %": _percent(row.repeats),
         "skipped": f"{row.skipped:,}",
         "failed": f"{row.failed:,}",
+        "loss": "-" if row.loss is None else f"{row.loss:.4g}",
+        "late loss": "-" if row.late_loss is None else f"{row.late_loss:.4g}",
+        "no numbers": f"{row.no_numbers:,}",
         "chance": "< 0.001" if chance == "0.000" else chance,
     }
 

@@ -1,0 +1,223 @@
+"""`energize profile`: which stage limits a run, and how many workers it takes."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+import threading
+import time
+from collections import defaultdict
+from itertools import chain, repeat
+from pathlib import Path
+from typing import Annotated, Any
+
+from typer import Option
+
+import energize
+from energize.cli.console import Console, print_json, progress_bar, table
+from energize.cli.mixes import AsJson, MixPath, Run, takes_run
+from energize.errors import ConfigError
+from energize.loader import get_loader
+
+_PACKAGE = str(Path(energize.__file__).parent) + "/"
+_STAGES = {
+    "data/": "read",
+    "task/load.py": "decode",
+    "extras/av.py": "decode",
+    "datasets/transform.py": "encode",
+    "datasets/batch.py": "batch",
+    "datasets/packing.py": "batch",
+    "datasets/group.py": "batch",
+}
+"""What a thread is busy with, by the innermost of these files in which it is; else with order."""
+
+_EVERY = 0.001
+"""Seconds after which the reading thread is looked at."""
+
+_WARM, _BUSY = 0.2, 0.5
+"""The part of a measurement that is not counted, and of the trainer's time that handing over may
+take."""
+
+_HEADROOM, _ALONE, _ALIKE = 1.1, 9.0, 0.95
+"""What a loader has to give of what is consumed; the same without workers, where training waits for
+each batch, so that it does for a tenth of its time; and what of the most that was measured."""
+
+_REMEDIES = {
+    "read": "copy the data to a disk of this machine, or keep reads local by shuffle_buffer_size",
+    "decode": "store smaller images, or leave what is not used undecoded (SampleDecoder)",
+    "encode": "make the encoder cheaper, or do that part once when the data are prepared",
+    "batch": "make batch() cheaper: fewer copies, less padding, smaller types",
+    "hand over": "send smaller items: uint8 in place of float32, and convert on the GPU",
+    "order": "give simpler weights or larger batches, and report it: this should cost nothing",
+}
+
+
+@takes_run
+def profile(
+    mix: MixPath,
+    run: Run,
+    *,
+    workers: Annotated[
+        str, Option(help="The numbers of workers to measure, with commas between them.")
+    ] = "0,1,2,4",
+    consume: Annotated[
+        str | None, Option(help="Samples that the trainer takes on a rank, such as 120/s.")
+    ] = None,
+    step_time: Annotated[
+        str | None, Option(help="What a step of the trainer takes, such as 250ms.")
+    ] = None,
+    seconds: Annotated[float, Option(min=1, help="How long to measure in all, about.")] = 20,
+    as_json: AsJson = False,
+) -> None:
+    """Measure which stage limits a run, and how many workers it takes; with the encoder of the run.
+
+    Its batches are made as a rank makes them, first in this process, where each stage is timed, and
+    then by each number of workers. Every measurement goes on where the one before stood.
+    """
+    numbers = {0, *(int(_number("--workers", each, r"(\d+)$")) for each in workers.split(","))}
+    step = _number("--step-time", step_time, r"(\d+\.?\d*) ?(m?)s$")
+    asked = _number("--consume", consume, r"(\d+\.?\d*)(?:/s)?$")
+    dataset, state = run.read(mix, samples=True), None
+    rows: list[dict[str, Any]] = []
+    busy: dict[tuple[str, str], float] = defaultdict(float)
+    with progress_bar(Console(stderr=True), "Measuring") as tell:
+        for many in sorted(numbers):
+            tell(len(rows), len(numbers))
+            into = None if many else busy
+            row, state = _measured(dataset, many, seconds / len(numbers), state, into)
+            rows.append(row)
+    each, total = rows[0]["samples_per_item"], sum(busy.values())
+    stages: dict[str, float] = defaultdict(float)
+    for (stage, _), part in busy.items():
+        stages[stage] += part / total
+    lines = {line: part / total for (_, line), part in busy.items() if line}
+    told: dict[str, Any] = {
+        "stages": dict(sorted(stages.items(), key=lambda pair: -pair[1])),
+        "lines": dict(sorted(lines.items(), key=lambda pair: -pair[1])[:3]),
+        "workers": rows,
+        "samples_per_item": each,
+        "consumes": each / step if step else asked or None,
+        "cpus": len(os.sched_getaffinity(0)),
+    }
+    told |= _verdict(told)
+    if as_json:
+        print_json(told)
+    else:
+        _show(Console(), told)
+
+
+def _number(option: str, text: str | None, form: str) -> float:
+    found = re.match(form, text.strip()) if text else None
+    if text is not None and (found is None or (option != "--workers" and not float(found[1]))):
+        forms = {"--workers": "0,1,2,4", "--consume": "120/s", "--step-time": "250ms or 0.25s"}
+        raise ConfigError(f"{option}: expected {forms[option]}, got {text!r}")
+    return float(found[1]) / (1000 if "m" in found.groups() else 1) if found else 0.0
+
+
+def _measured(
+    dataset: Any, workers: int, seconds: float, state: Any, into: Any
+) -> tuple[dict[str, Any], Any]:
+    """Return what a loader with so many workers gives, and its state; `into` is for its stages."""
+    with get_loader(dataset, num_workers=workers, failure_budget=None) as loader:
+        if state is not None:
+            loader.load_state_dict(state)
+        began = time.perf_counter()
+        items = chain.from_iterable(repeat(loader))
+        next(items)
+        first = start = time.perf_counter()
+        counted, used, sampler = 0, 0.0, None
+        for _ in items:
+            counted, now = counted + 1, time.perf_counter()
+            if not used and now - first >= _WARM * seconds:
+                counted, start, used = 0, now, time.thread_time()
+                sampler = None if into is None else _Sampler(into)
+            elif used and now - first >= seconds:
+                break
+        passed, used = time.perf_counter() - start, time.thread_time() - used
+        if sampler is not None:
+            sampler.stop()
+        report = loader.report(show=False)
+        each = report.total.samples / max(sum(rank.items for rank in report.ranks), 1)
+        samples = counted * each
+        row = {
+            "workers": workers,
+            "samples_per_second": samples / passed,
+            "samples_per_item": each,
+            "hand_over_seconds": used / samples if workers else 0.0,
+            "first_item_seconds": first - began,
+        }
+        return row, loader.state_dict()
+
+
+class _Sampler:
+    """Looks what the thread that made it is busy with, until it is told to stop."""
+
+    def __init__(self, busy: dict[tuple[str, str], float]) -> None:
+        self._busy, self._over = busy, threading.Event()
+        self._thread = threading.Thread(
+            target=self._look, args=(threading.get_ident(),), daemon=True
+        )
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End it."""
+        self._over.set()
+        self._thread.join()
+
+    def _look(self, of: int) -> None:
+        last = time.perf_counter()
+        while not self._over.wait(_EVERY):
+            frame, line, stage = sys._current_frames().get(of), "", "order"
+            now = time.perf_counter()
+            while frame is not None and stage == "order" and frame.f_code.co_name != "route":
+                file = frame.f_code.co_filename
+                if file.startswith(_PACKAGE):
+                    inner = file.removeprefix(_PACKAGE)
+                    stage = next((n for at, n in _STAGES.items() if inner.startswith(at)), stage)
+                elif not line and "/site-packages/" not in file and "/lib/python" not in file:
+                    line = f"{file}:{frame.f_lineno} ({frame.f_code.co_name})"
+                frame = frame.f_back
+            self._busy[stage, line if stage in ("encode", "batch") else ""] += now - last
+            last = now
+
+
+def _verdict(told: dict[str, Any]) -> dict[str, Any]:
+    """Return what limits, how many workers to use, and what to do, in words."""
+    asked, of = told["consumes"], {row["workers"]: row for row in told["workers"]}
+    rate = {many: row["samples_per_second"] for many, row in of.items() if many or len(of) == 1}
+    enough = _ALIKE * max(rate.values()) if asked is None else _HEADROOM * asked
+    use = min((n for n in rate if rate[n] >= enough), default=max(rate, key=lambda n: rate[n]))
+    if asked and of[0]["samples_per_second"] >= _ALONE * asked:
+        use = 0
+    given, limit = of[use]["samples_per_second"], next(iter(told["stages"]), "read")
+    if of[use]["hand_over_seconds"] * given > _BUSY:
+        limit = "hand over"
+    words = [f"Use num_workers={use}: {given:,.0f} samples/s", f"What limits it is {limit}"]
+    if asked:
+        words[0] += f", {given / asked:.2f} times the {asked:,.0f} that the trainer consumes"
+    if given < enough:
+        words.append(f"The trainer will wait: {_REMEDIES[limit]}")
+        if use == max(rate) < told["cpus"] and limit != "hand over":
+            words.append(f"Measure more workers, too: this machine has {told['cpus']} CPUs")
+    elif not asked:
+        words.append(f"To have more: {_REMEDIES[limit]}")
+    return {"limit": limit, "num_workers": use, "verdict": words}
+
+
+def _show(console: Console, told: dict[str, Any]) -> None:
+    made, cost = table("stage", ">ms per sample", ">%"), told["workers"][0]["samples_per_second"]
+    for name, share in told["stages"].items():
+        made.add_row(name, f"{1000 * share / cost:.3f}", f"{100 * share:.1f}")
+    console.print(made)
+    for line, share in told["lines"].items():
+        console.say(f"  {100 * share:.1f} % in {line}")
+    columns = (">samples/s", ">% of what is consumed", ">hand over, ms", ">first item, s")
+    made = table(">workers", *columns)
+    for row in told["workers"]:
+        rate, first = row["samples_per_second"], f"{row['first_item_seconds']:.2f}"
+        of = f"{100 * rate / told['consumes']:.0f}" if told["consumes"] else "-"
+        hands = f"{1000 * row['hand_over_seconds']:.3f}" if row["workers"] else "-"
+        made.add_row(str(row["workers"]), f"{rate:,.1f}", of, hands, first)
+    console.print(made)
+    console.say("\n".join(f"{each}." for each in told["verdict"]))
