@@ -29,7 +29,7 @@ def test_examples_of_the_pages_run_as_they_are_printed():
     for page in pages:
         with row(page.name):
             found = doctest.testfile(str(page), module_relative=False, optionflags=doctest.ELLIPSIS)
-            assert found.attempted > 5
+            assert found.attempted >= 5
             assert found.failed == 0
 
 
