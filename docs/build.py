@@ -34,7 +34,7 @@ GROUPS = {
     "errors": "errors",
     "energon": "energon extras",
 }
-"""The pages of the reference, with the modules whose public names each has."""
+"""The pages of the reference, with the modules whose public names each has; others are of loading."""
 
 
 def pages() -> list[str]:
@@ -49,10 +49,10 @@ def reference() -> dict[str, str]:
     for node in ast.parse((ROOT / "energize" / "__init__.pyi").read_text()).body:
         if isinstance(node, ast.ImportFrom) and node.module:
             near = [part for part in GROUPS if set(_above(node.module)) & set(GROUPS[part].split())]
-            names[near[0]] += [alias.name for alias in node.names]
+            names[[*near, "loading"][0]] += [alias.name for alias in node.names]
     return {
         title: f"# {title.capitalize()}\n\n"
-        + "\n\n".join(f"::: energize.{n}" for n in sorted(all_))
+        + "\n\n".join(f"::: energize.{n}" for n in sorted(all_, key=str.lower))
         for title, all_ in names.items()
     }
 
