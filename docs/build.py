@@ -34,7 +34,7 @@ GROUPS = {
     "errors": "errors",
     "energon": "energon extras",
 }
-"""The pages of the reference, with the modules whose public names each has; others are of loading."""
+"""The pages of the reference, with the modules of their public names; others go to loading."""
 
 
 def pages() -> list[str]:
