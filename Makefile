@@ -10,7 +10,7 @@ MUTANTS ?= 30000
 SEED ?= 0
 PACKAGES := -c 'import sysconfig; print(sysconfig.get_path("purelib"))'
 
-.PHONY: demo test jobs sweep soak kills fuzz lint docs check peers bench bench-mixing bench-resuming clean
+.PHONY: demo test jobs sweep soak kills fuzz lint check peers bench bench-mixing bench-resuming clean
 
 # torch, and little else beside it; what tests need is installed by the targets below.
 demo: $(LIGHT)
@@ -47,6 +47,7 @@ lint: $(READY)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
+.PHONY: docs
 # The site, in site/: a link or an anchor that leads nowhere is an error.
 docs: $(VENV)/.docs
 	$(BIN)/python docs/build.py --site
