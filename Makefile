@@ -52,8 +52,13 @@ lint: $(READY)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
+.PHONY: docs
+# The site, in site/: a link or an anchor that leads nowhere is an error.
+docs: $(VENV)/.docs
+	$(BIN)/python docs/build.py --site
+
 # Everything that has to pass before a change lands.
-check: lint test jobs
+check: lint test jobs docs
 
 # Megatron-Energon, and MosaicML Streaming with Composer, in environments of their own: for the tests
 # and benchmarks that run both them and energize.
@@ -82,6 +87,11 @@ $(READY): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install -c constraints.txt -e ".[clients,demo,hf,test,dev]"
 	touch $@
 
+$(VENV)/.docs: pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install -c constraints.txt -e ".[docs]"
+	touch $@
+
 .venv-energon/.ready: constraints-energon.txt
 	test -x .venv-energon/bin/python || $(PYTHON) -m venv .venv-energon
 	.venv-energon/bin/python -m pip install -q -c constraints-energon.txt megatron-energon
@@ -103,4 +113,4 @@ $(READY): pyproject.toml constraints.txt
 
 clean:
 	rm -rf $(VENV) .venv-energon .venv-streaming .venv-mixing $(DEMO_DATA)
-	rm -rf .pytest_cache .mypy_cache .ruff_cache
+	rm -rf build site .pytest_cache .mypy_cache .ruff_cache

@@ -1,0 +1,180 @@
+"""Write what is made of the pages, and build the site.
+
+`python docs/build.py` writes `docs/llms.txt` and `docs/skill.md`; a test says when they are old.
+With `--site`, as `make docs` has it, all pages are laid out in build/docs, with those beside docs/
+and the reference, and Zensical makes the site of them. A link or anchor that leads nowhere is an
+error.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+DOCS, LAID_OUT, SITE = ROOT / "docs", ROOT / "build" / "docs", ROOT / "site"
+NAV = {
+    title: names
+    for part in tomllib.loads((ROOT / "zensical.toml").read_text())["project"]["nav"]
+    for title, names in part.items()
+}
+GROUPS = {
+    "loading": "metadataset loader report compat core.lanes core.restoring core.trace",
+    "sources": "data",
+    "datasets": "datasets core.dataset core.stream",
+    "samples": "core.samples core.conversations core.stores",
+    "encoders": "task packing",
+    "mixing": "mixing order core.costs core.loss_weights",
+    "preparing": "preparation",
+    "errors": "errors",
+    "energon": "energon extras",
+}
+"""The pages of the reference, with the modules of their public names; others go to loading."""
+
+
+def pages() -> list[str]:
+    """The pages of docs/ that people write, in the order of the site."""
+    named = [name for names in NAV.values() for name in names if (DOCS / name).exists()]
+    return [name for name in named if name != "skill.md"]
+
+
+def reference() -> dict[str, str]:
+    """The pages of the reference: the public names, each to be filled with its docstring."""
+    names: dict[str, list[str]] = {title: [] for title in GROUPS}
+    for node in ast.parse((ROOT / "energize" / "__init__.pyi").read_text()).body:
+        if isinstance(node, ast.ImportFrom) and node.module:
+            near = [part for part in GROUPS if set(_above(node.module)) & set(GROUPS[part].split())]
+            names[[*near, "loading"][0]] += [alias.name for alias in node.names]
+    return {
+        title: f"# {title.capitalize()}\n\n"
+        + "\n\n".join(f"::: energize.{n}" for n in sorted(all_, key=str.lower))
+        for title, all_ in names.items()
+    }
+
+
+def _above(module: str) -> list[str]:
+    parts = module.split(".")
+    return [".".join(parts[:n]) for n in range(1, len(parts) + 1)]
+
+
+def made() -> dict[Path, str]:
+    """The files that are made of pages, by their paths: an index of them, and a page of skills."""
+    lines = ["# energize", f"\n> {_lead('index.md')}"]
+    for title, names in NAV.items():
+        own = [name for name in names if name in pages()]
+        lines += [f"\n## {title}\n"] if own else []
+        lines += [f"- [{_title(name)}]({name}): {_lead(name)}" for name in own]
+    skill = [
+        "---\nname: energize\ndescription: Write, review and debug PyTorch data loading with "
+        "energize, from loose files or shards, mixes by weight and task encoders to loaders that "
+        "resume.\n---",
+        "# Using energize",
+        "Made of the other pages, whose examples are run by the tests.",
+        "## The least\n\n" + _block("index.md", "get_loader"),
+        _section("model.md", "Rules"),
+        "## A mix\n\n" + _block("tutorial.md", "MetadatasetV2"),
+        "## A training loop that resumes\n\n" + _block("tutorial.md", "class Encoder"),
+        _section("debugging.md", "Look at what comes, before you train"),
+        _section("messages.md", "Questions"),
+        "## Which page\n\n" + "".join(re.findall(r"^\|.*\n", _read("index.md"), re.M)[:11]).strip(),
+    ]
+    return {
+        DOCS / "llms.txt": "\n".join(lines) + "\n",
+        DOCS / "skill.md": "\n\n".join(skill) + "\n",
+    }
+
+
+def _read(name: str) -> str:
+    return (DOCS / name).read_text()
+
+
+def _title(name: str) -> str:
+    return _read(name).partition("\n")[0].removeprefix("# ")
+
+
+def _lead(name: str) -> str:
+    """The first sentence of prose on a page, without marks."""
+    prose = re.search(r"^(?!```)(?=[A-Za-z*`])(?:.+\n)+", _read(name), re.M)
+    text = re.sub(r"\[([^]]*)\]\([^)]*\)|\*\*", r"\1", " ".join(prose[0].split()) if prose else "")
+    return re.split(r"(?<=[.:])\s", text)[0].rstrip(":") if text else ""
+
+
+def _section(name: str, title: str) -> str:
+    [text] = re.findall(rf"^## {title}\n.*?(?=^## |\Z)", _read(name), re.M | re.S)
+    return str(text).strip()
+
+
+def _block(name: str, word: str) -> str:
+    return next(each for each in re.findall(r"```.*?\n```", _read(name), re.S) if word in each)
+
+
+def fenced(text: str) -> str:
+    """The text with examples of `>>>` in fences, where they stand in none."""
+    lines, inside, opened = [], False, False
+    for line in [*text.split("\n"), ""]:
+        inside ^= line.startswith("```")
+        if not inside and not opened and line.startswith(">>> "):
+            lines.append("```python")
+            opened = True
+        elif opened and not line:
+            lines.append("```")
+            opened = False
+        lines.append(line)
+    return "\n".join(lines[:-1])
+
+
+def lay_out() -> None:
+    """Write build/docs: all pages, with links among them as they lie there."""
+    shutil.rmtree(LAID_OUT, ignore_errors=True)
+    shutil.copytree(DOCS, LAID_OUT, ignore=shutil.ignore_patterns("*.py", "*.md", "__pycache__"))
+    waiting = [name for names in NAV.values() for name in names if "reference/" not in name]
+    placed = {(DOCS / n if (DOCS / n).exists() else ROOT / n): LAID_OUT / n for n in waiting}
+
+    def led(link: re.Match[str], source: Path, page: Path) -> str:
+        target = (source.parent / link[2]).resolve()
+        to = placed.get(target, LAID_OUT / target.relative_to(ROOT))
+        if DOCS in target.parents:
+            to = LAID_OUT / target.relative_to(DOCS)
+        elif target == ROOT / "README.md":
+            return "](index.md)"
+        elif target not in placed:  # a program or a mix: shown on a page of its own
+            to = to.with_name(f"{to.name}.md")
+            to.parent.mkdir(parents=True, exist_ok=True)
+            text = target.read_text()
+            to.write_text(f"# {target.relative_to(ROOT)}\n\n```{target.suffix[1:]}\n{text}```\n")
+        up = "../" * (len(page.relative_to(LAID_OUT).parts) - 1)
+        return f"]({up}{to.relative_to(LAID_OUT)}{link[3] or ''})"
+
+    for source, page in placed.items():
+        text = re.sub(
+            r"(\]\()([^)#\s:]+)(#[^)\s]*)?\)",
+            lambda link, source=source, page=page: led(link, source, page),  # type: ignore[misc]
+            fenced(source.read_text()),
+        )
+        page.parent.mkdir(parents=True, exist_ok=True)
+        page.write_text(text)
+    (LAID_OUT / "reference").mkdir()
+    for title, text in reference().items():
+        (LAID_OUT / "reference" / f"{title}.md").write_text(text)
+
+
+def main() -> None:
+    """Write what is made of the pages; with --site the site as well."""
+    for path, text in made().items():
+        path.write_text(text)
+    if "--site" not in sys.argv:
+        return
+    lay_out()
+    program = Path(sys.executable).with_name("zensical")
+    subprocess.run([program, "build", "--strict", "--clean"], cwd=ROOT, check=True)  # noqa: S603
+    for page in LAID_OUT.rglob("*.md"):  # llms.txt names them
+        shutil.copyfile(page, SITE / page.relative_to(LAID_OUT))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,18 @@
+"""Examples in docstrings, as the site shows them: loaded by griffe, which reads the docstrings."""
+
+import sys
+from pathlib import Path
+
+import griffe
+
+sys.path.append(str(Path(__file__).parent))
+from build import fenced
+
+
+class Fences(griffe.Extension):
+    """Put examples of `>>>` in fences."""
+
+    def on_object(self, *, obj: griffe.Object, **_: object) -> None:
+        """Do so in the docstring of an object."""
+        if obj.docstring:
+            obj.docstring.value = fenced(obj.docstring.value)
