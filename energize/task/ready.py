@@ -9,6 +9,7 @@ import math
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from importlib import import_module
 from itertools import chain
 from typing import Any, Literal
 
@@ -40,6 +41,7 @@ IGNORED = -100
 """The label of tokens that no loss is of, as models of transformers take it."""
 
 _GENERATION = re.compile(r"\{%-?\s*generation\b")
+_REPLACED, _REPLACING = "text_replacement_offsets", "get_text_with_replacements"
 _PER_TOKEN = ("attention_mask", "token_type_ids", "mm_token_type_ids")
 _OF_MEDIA = ("pixel_", "image_", "video_")
 
@@ -69,6 +71,7 @@ class ProcessorBatch(Batch):
     cu_seq_lens_k: torch.Tensor | None = None
     max_length_q: int | None = None
     max_length_k: int | None = None
+    use_cache: bool | None = None
 
     def __iter__(self) -> Iterator[str]:
         return (name for name in super().__iter__() if getattr(self, name) is not None)
@@ -97,7 +100,8 @@ class ProcessorTaskEncoder(TaskEncoder[Any, Any, Any, Any]):
     `processor` is one of transformers, or a tokenizer where there are no images. Conversations go
     through its chat template, images through its own placeholders. A `CaptioningSample` is a turn
     of the user, its image and `prompt`, and the caption as the answer; a `VQASample` its question
-    and first answer; a `TextSample` is a text without turns, ended by the end-of-sequence token.
+    and the answer of the largest weight; a `TextSample` is a text without turns, ended by the
+    end-of-sequence token.
 
     `labels` are the tokens of the assistant's turns, and -100 elsewhere: those that the template
     marks by `{% generation %}`, or else those by which the conversation grows with such a turn.
@@ -162,6 +166,7 @@ transformers, as AutoProcessor.from_pretrained(...) returns it; got 'Qwen/Qwen2-
             learned = torch.ones_like(made["input_ids"][0], dtype=torch.bool)
         else:
             turns, images = self._turns(sample)
+            images = list(map(_as_bytes, images))
             if images and self.processor is self.tokenizer:
                 raise ConfigError(
                     f"the sample has {len(images)} images, and ProcessorTaskEncoder was given a "
@@ -195,7 +200,9 @@ transformers, as AutoProcessor.from_pretrained(...) returns it; got 'Qwen/Qwen2-
         elif isinstance(sample, VQASample):
             if not sample.answers:
                 raise DataError("the question has no answer to learn")
-            asked, answer = sample.context, sample.answers[0]
+            weights = sample.answer_weights
+            best = 0 if weights is None else int(torch.as_tensor(weights).argmax())
+            asked, answer = sample.context, sample.answers[best]
         else:
             raise ConfigError(
                 "ProcessorTaskEncoder encodes ConversationSample, CaptioningSample, VQASample and "
@@ -217,12 +224,16 @@ transformers, as AutoProcessor.from_pretrained(...) returns it; got 'Qwen/Qwen2-
         if self.processor is self.tokenizer:
             messages = [{"role": turn.role, "content": turn.text} for turn in turns]
         text = self._rendered(messages)
-        made = self._processed(text, images)
-        if _GENERATION.search(template):
-            learned = self._marked(messages, images, made["input_ids"][0])
-        else:
-            learned = self._grown(messages, images, text, made["input_ids"][0])
-        return made, learned
+        spans, asked = self._spans(template, messages, text), dict[str, Any]()
+        if getattr(self.tokenizer, "is_fast", False) and not images:
+            asked = {"return_offsets_mapping": True}
+        elif getattr(self.tokenizer, "is_fast", False) and hasattr(self.processor, _REPLACING):
+            asked = {"return_offsets_mapping": True, f"return_{_REPLACED}": True}
+        made = self._processed(text, images, **asked)
+        offsets, [places] = made.pop("offset_mapping", None), made.pop(_REPLACED, None) or [[]]
+        if offsets is None or (images and not places):
+            return made, self._by_prefixes(text, images, spans, made["input_ids"][0])
+        return made, _overlapping(offsets[0], places, spans)
 
     def _template(self) -> str:
         for each in (self.processor, self.tokenizer):
@@ -245,8 +256,8 @@ transformers, as AutoProcessor.from_pretrained(...) returns it; got 'Qwen/Qwen2-
         start = getattr(self.tokenizer, "bos_token", None)
         return self.processor is not self.tokenizer and not (start and text.startswith(start))
 
-    def _processed(self, text: str, images: list[Any]) -> dict[str, Any]:
-        named: dict[str, Any] = {"images": [images]} if images else {}
+    def _processed(self, text: str, images: list[Any], **asked: Any) -> dict[str, Any]:
+        named: dict[str, Any] = ({"images": [images]} if images else {}) | asked
         special = self._special(text)
         try:
             made = self.processor(
@@ -263,7 +274,7 @@ transformers, as AutoProcessor.from_pretrained(...) returns it; got 'Qwen/Qwen2-
                 f"rendered as {text!r:.200}: {error}. Its chat template has to write one "
                 "placeholder for each image, and texts none of their own"
             ) from error
-        made = {name: each for name, each in made.items() if isinstance(each, torch.Tensor)}
+        made = {n: v for n, v in made.items() if isinstance(v, torch.Tensor) or n == _REPLACED}
         shape = tuple(made["input_ids"].shape)
         for name in ("input_ids", *_PER_TOKEN):
             if name in made and (shape[0] != 1 or tuple(made[name].shape) != shape):
@@ -274,73 +285,61 @@ transformers, as AutoProcessor.from_pretrained(...) returns it; got 'Qwen/Qwen2-
                 )
         return made
 
-    def _marked(self, messages: list[Any], images: list[Any], ids: torch.Tensor) -> torch.Tensor:
-        """Return the tokens that the template says are generated."""
-        if images:
-            left = iter(images)
-            for part in chain.from_iterable(each["content"] for each in messages):
-                if part["type"] == "image":
-                    part["image"] = next(left)
-        made = self.processor.apply_chat_template(
-            messages, tokenize=True, return_dict=True, return_assistant_tokens_mask=True
-        )
-        found, mask = (
-            each[0] if isinstance(each[0], list) else each
-            for each in (made["input_ids"], made["assistant_masks"])
-        )
-        if list(found) != ids.tolist() or not any(mask):
-            raise ConfigError(
-                "the chat template marks by {% generation %} what the assistant says, and no token "
-                "was found in it: a fast tokenizer is needed, and a template that puts the "
-                "assistant's text between {% generation %} and {% endgeneration %}"
-            )
-        return torch.tensor(mask, dtype=torch.bool)
-
-    def _grown(
-        self, messages: list[Any], images: list[Any], whole: str, ids: torch.Tensor
-    ) -> torch.Tensor:
-        """Return the tokens by which a conversation grows with turns of the assistant.
-
-        Placeholders are one token each in `plain`, and many in `ids`; behind the last image, both
-        are the same again.
+    def _spans(self, template: str, messages: list[Any], text: str) -> list[tuple[int, int]]:
+        """Return where in the text is what the assistant says: what the template says is generated,
+        or that by which the conversation grows with its turns.
         """
-        special, expanded = self._special(whole), ids.tolist()
-
-        def plainly(text: str) -> list[int]:
-            return self.tokenizer(text, add_special_tokens=special)["input_ids"]  # type: ignore[no-any-return]
-
-        plain = plainly(whole)
-
-        def length(text: str, before: int) -> int:
-            part = plainly(text)
-            if not whole.startswith(text) or plain[: len(part)] != part:
-                return -1
-            if before == len(images):
-                tail = plain[len(part) :]
-                cut = len(expanded) - len(tail)
-                return cut if expanded[cut:] == tail else -1
-            if before:
-                part = self._processed(text, images[:before])["input_ids"][0].tolist()
-            return len(part) if expanded[: len(part)] == part else -1
-
-        learned = torch.zeros(len(ids), dtype=torch.bool)
-        before = 0
+        if _GENERATION.search(template):
+            module = import_module("transformers.utils.chat_template_utils")
+            rendered, [spans] = module.render_jinja_template(
+                conversations=[messages],
+                chat_template=template,
+                return_assistant_tokens_mask=True,
+                **self.tokenizer.special_tokens_map,
+            )
+            if rendered != [text] or not any(start < end for start, end in spans):
+                raise ConfigError(
+                    "the chat template marks by {% generation %} what the assistant says, and "
+                    "nothing was found in it: put the assistant's text between {% generation %} "
+                    "and {% endgeneration %}"
+                )
+            return [(start, end) for start, end in spans]
+        spans = []
         for number, message in enumerate(messages):
-            content = message["content"]
-            here = isinstance(content, list) and sum(part["type"] == "image" for part in content)
             if message["role"] == "assistant":
                 begun = self._rendered(messages[:number], begun=True) if number else ""
-                start = length(begun, before)
-                end = length(self._rendered(messages[: number + 1]), before + here)
-                if min(start, end) < 0:
+                said = self._rendered(messages[: number + 1])
+                if not (text.startswith(begun) and text.startswith(said)):
                     raise ConfigError(
                         f"the chat template of {type(self.processor).__name__} writes the turns up "
                         f"to turn {number} otherwise than as the beginning of the whole "
                         "conversation, so which tokens are the assistant's is not known; put the "
                         "assistant's text in it between {% generation %} and {% endgeneration %}"
                     )
-                learned[start:end] = True
-            before += here
+                spans.append((len(begun), len(said)))
+        return spans
+
+    def _by_prefixes(
+        self, text: str, images: list[Any], spans: list[tuple[int, int]], ids: torch.Tensor
+    ) -> torch.Tensor:
+        """Return which tokens are of the spans, for a processor that does not say where tokens are:
+        by as many as the text up to there has, with its images.
+        """
+        learned = torch.zeros_like(ids, dtype=torch.bool)
+        place = getattr(self.processor, "image_token", IMAGE)
+
+        def length(part: str) -> int:
+            found = self._processed(part, images[: part.count(place)])["input_ids"][0]
+            if not torch.equal(ids[: len(found)], found):
+                raise ConfigError(
+                    f"{type(self.processor).__name__} makes other tokens of a text when more "
+                    f"follows {part[-40:]!r}, and does not say where they are, so which are the "
+                    "assistant's is not known; take a fast tokenizer and a newer transformers"
+                )
+            return len(found)
+
+        for start, end in spans:
+            learned[length(text[:start]) if start else 0 : length(text[:end])] = True
         return learned
 
     def _divided(self, made: dict[str, Any], learned: torch.Tensor) -> dict[str, Any]:
@@ -420,7 +419,27 @@ transformers, as AutoProcessor.from_pretrained(...) returns it; got 'Qwen/Qwen2-
         values = {name: pack[name][None] for name in [*names, "position_ids"]}
         bounds = ("cu_seqlens", "cu_seq_lens_q", "cu_seq_lens_k")
         values |= dict.fromkeys(bounds, pack["cu_seqlens"])
+        values["use_cache"] = False  # with one, attention is not kept within the samples
         return values | dict.fromkeys(("max_length_q", "max_length_k"), pack["max_seqlen"])
+
+
+def _overlapping(
+    offsets: torch.Tensor, places: list[Any], spans: list[tuple[int, int]]
+) -> torch.Tensor:
+    """Return which tokens are of the spans of a text in which images then took their places."""
+    starts, ends = offsets.unbind(-1)
+    learned = torch.zeros_like(starts, dtype=torch.bool)
+    more = [(each["span"][1], each["new_span"][1] - each["span"][1]) for each in places]
+    for span in spans:
+        start, end = (at + max((by for to, by in more if to <= at), default=0) for at in span)
+        learned |= (starts < end) & (ends > start)
+    return learned
+
+
+def _as_bytes(image: Any) -> Any:
+    """Return an image with values of 0 to 255, which processors take them for."""
+    floating = isinstance(image, torch.Tensor) and image.is_floating_point()
+    return (image * 255).round().to(torch.uint8) if floating else image
 
 
 # Classification of images.

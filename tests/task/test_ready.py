@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 
+import numpy as np
 import PIL.Image
 import pytest
 import torch
@@ -81,6 +82,51 @@ def test_a_batch_is_what_the_processor_makes_of_it_and_the_answers_are_learned(n
             assert learned == [f"{said} <|end|>" for said in SAID[:3]]
 
 
+@pytest.mark.parametrize("name", PROCESSORS)
+def test_answers_are_found_alike_by_offsets_and_by_prefixes_and_images_processed_once(
+    name, monkeypatch
+):
+    kind, calls = type(PROCESSORS[name]().image_processor), []
+    process = kind.__call__
+
+    def counted(self, *given, **named):
+        calls.append(given)
+        return process(self, *given, **named)
+
+    monkeypatch.setattr(kind, "__call__", counted)
+    for number in range(4):
+        encoders = [ProcessorTaskEncoder(PROCESSORS[name](form)) for form in (TURNS, MARKED)]
+        found = [each.encode_sample(talk(number)).tokens for each in encoders]
+        assert len(calls) == 2 * (number < 3)
+        with monkeypatch.context() as slow:
+            slow.setattr(type(tokenizer()), "is_fast", False)
+            found += [each.encode_sample(talk(number)).tokens for each in encoders]
+        calls.clear()
+        for tokens in found[1:]:
+            assert tokens.keys() == found[0].keys()
+            assert all(map(torch.equal, tokens.values(), found[0].values()))
+
+
+def test_the_answer_of_the_largest_weight_is_learned_and_images_of_0_to_1_are_scaled_once():
+    encoder, image, weights = ProcessorTaskEncoder(llava()), picture(), torch.tensor([0.1, 0.9])
+    pixels = torch.from_numpy(np.array(image)).permute(2, 0, 1)
+    one, other = (
+        encoder.encode_sample(
+            VQASample(
+                __key__="0",
+                image=each,
+                context="what ?",
+                answers=["red", "blue"],
+                answer_weights=weights,
+            )
+        )
+        for each in (image, pixels / 255)
+    )
+    labels = one.tokens["labels"]
+    assert encoder.tokenizer.decode(labels[labels != -100]) == "blue <|end|>"
+    torch.testing.assert_close(one.media["pixel_values"], other.media["pixel_values"])
+
+
 def test_samples_without_images_and_of_other_types_share_a_batch():
     for name, processor in ((name, make()) for name, make in PROCESSORS.items()):
         encoder = ProcessorTaskEncoder(processor, pad_to_multiple_of=16)
@@ -109,7 +155,7 @@ def test_a_packed_row_has_the_loss_of_its_samples():
     batches = [
         each.batch([each.encode_sample(sample) for sample in samples]) for each in (packed, padded)
     ]
-    losses = [model(**batch, use_cache=False).loss for batch in batches]
+    losses = [model(**batch).loss for batch in batches]
     torch.testing.assert_close(*losses)
     row_, whole = batches
     assert row_.cu_seqlens.diff().tolist() == whole.attention_mask.sum(1).tolist()
@@ -154,6 +200,23 @@ def test_a_run_goes_on_from_every_step(packing, tmp_path):
         again = get_loader(dataset)
         again.load_state_dict(state)
         assert told(next(iter(again))) == seen[at + 1]
+
+
+@pytest.mark.jobs
+@pytest.mark.parametrize("packing", [False, True])
+def test_workers_make_the_same_batches(packing, tmp_path):
+    encoder = ProcessorTaskEncoder(idefics(), packing=packing, max_length=48)
+    dataset = get_train_dataset(
+        chats(tmp_path),
+        batch_size=2,
+        task_encoder=encoder,
+        packing_buffer_size=6 if packing else None,
+    )
+    seen = []
+    for workers in (0, 2, 3):
+        with get_loader(dataset, num_workers=workers) as loader:
+            seen.append([told(batch) for batch, _ in zip(loader, range(8), strict=False)])
+    assert seen[0] == seen[1] == seen[2]
 
 
 def test_weights_go_with_the_samples():
@@ -245,7 +308,7 @@ REFUSED = {
             tokenizer("a {% if false %}{% generation %}a{% endgeneration %}{% endif %}")
         ),
         talk(3),
-        "no token was found",
+        "nothing was found",
     ),
     "other lengths": (lambda: ProcessorTaskEncoder(Shorter()), TEXT, "an entry for each token"),
     "torchvision": (lambda: ProcessorTaskEncoder(Unable()), TEXT, "pip install torchvision"),
