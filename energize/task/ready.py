@@ -30,7 +30,7 @@ from energize.core.samples import (
     VQASample,
     type_fields,
 )
-from energize.errors import ConfigError, DataError, SampleError, SkipSample
+from energize.errors import ConfigError, DataError, SampleError, SkipSample, nearest
 from energize.packing.concat import concat_pack
 from energize.packing.packer import Packer
 from energize.task.encoder import TaskEncoder
@@ -468,7 +468,9 @@ class ImageClassificationTaskEncoder(TaskEncoder[Any, Any, Any, Any]):
     default those of ImageNet. What is drawn belongs to the place of a sample in the run, so it is
     the same in any number of workers and after a resume.
 
-    Raises `ConfigError` for a size below 1; `DataError` for samples without a `label`.
+    `classes` are the names of the classes by number, for data that say the class by its name.
+    Raises `ConfigError` for a size below 1, samples of other types, and a name that is none of
+    these; `DataError` for a sample without a label.
 
     >>> ImageClassificationTaskEncoder(size=0)
     Traceback (most recent call last):
@@ -485,23 +487,36 @@ class ImageClassificationTaskEncoder(TaskEncoder[Any, Any, Any, Any]):
         mean: Sequence[float] = (0.485, 0.456, 0.406),
         std: Sequence[float] = (0.229, 0.224, 0.225),
         augment: bool = True,
+        classes: Sequence[str] = (),
     ) -> None:
         if size < 1:
             raise ConfigError(
                 f"ImageClassificationTaskEncoder: size is 1 pixel or more; got {size}"
             )
-        self.size, self.augment = size, augment
+        self.size, self.augment, self.classes = size, augment, list(classes)
         self.mean, self.std = (torch.tensor(each).view(3, 1, 1) for each in (mean, std))
 
     def encode_sample(  # type: ignore[override]  # a hook may ask for a generator
         self, sample: ImageClassificationSample, rng: np.random.Generator
     ) -> _Classified:
         """Return an image as a tensor, and its class."""
-        if getattr(sample, "label", None) is None:
-            raise DataError(
-                f"a {type(sample).__name__} has no 'label', the number of its class; say which "
-                "column or part it is with sample_type='ImageClassificationSample' and field_map"
+        if not isinstance(sample, ImageClassificationSample):
+            raise ConfigError(
+                f"a {type(sample).__name__} has no 'label', the number of its class, or its name; "
+                "say which column or part it is with sample_type='ImageClassificationSample' and "
+                "field_map={'image': ..., 'label': ...}"
             )
+        label: Any = sample.label_name if sample.label is None else sample.label
+        if label is None:
+            raise DataError("the sample has no label")
+        if isinstance(label, str):
+            if label not in self.classes:
+                known = f"{', '.join(self.classes) or 'none'}{nearest(label, self.classes)}"
+                raise ConfigError(
+                    f"the class {label!r} is not one of classes={known}; give "
+                    "ImageClassificationTaskEncoder(classes=[...]) the names of all, by number"
+                )
+            label = self.classes.index(label)
         augmented = self.augment and self.training
         image: Image.Image = sample.image  # type: ignore[assignment]  # as the decoder gives it
         box = _random_box(*image.size, rng) if augmented else _central_box(*image.size)
@@ -510,7 +525,7 @@ class ImageClassificationTaskEncoder(TaskEncoder[Any, Any, Any, Any]):
             image = image.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
         pixels = torch.from_numpy(np.array(image)).permute(2, 0, 1).float() / 255
         pixels = (pixels - self.mean) / self.std
-        return _Classified.derive_from(sample, pixel_values=pixels, labels=int(sample.label))  # type: ignore[arg-type]
+        return _Classified.derive_from(sample, pixel_values=pixels, labels=int(label))
 
     def batch(self, samples: list[_Classified]) -> ImageClassificationBatch:
         """Return images and classes as tensors."""

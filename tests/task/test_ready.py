@@ -246,6 +246,10 @@ def test_images_of_classes(tmp_path):
         for x, m, s in zip((1, 0, 0), (0.485, 0.456, 0.406), (0.229, 0.224, 0.225), strict=True)
     ]
     assert val.pixel_values[:, 3, 4].tolist() == pytest.approx(expected)
+    by_names = ImageClassificationTaskEncoder(12, classes=["cat", "dog"])
+    for name in ({"label_name": "dog"}, {"label": "dog"}):
+        named = ImageClassificationSample(__key__="0", image=one, **name)
+        assert MapDataset(ListSource([named]), by_names.encode_sample)[0].labels == 1
     kept = get_val_dataset(folder, batch_size=2, task_encoder=encoder)
     assert torch.equal(kept[0].pixel_values, kept[0].pixel_values)
 
@@ -330,6 +334,11 @@ REFUSED = {
         "rotates by three",
     ),
     "no label": (ImageClassificationTaskEncoder, TEXT, "the number of its class"),
+    "an unknown class": (
+        lambda: ImageClassificationTaskEncoder(8, classes=["cat", "dog"]),
+        ImageClassificationSample(__key__="0", image=picture(), label="dg"),
+        "not one of classes=cat, dog; did you mean 'dog'?",
+    ),
     "packing buffer": (
         lambda: ProcessorTaskEncoder(llava()).build_batch(
             ListSource([0]), batch_size=1, packing_buffer_size=3
