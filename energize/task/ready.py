@@ -231,7 +231,8 @@ transformers, as AutoProcessor.from_pretrained(...) returns it; got 'Qwen/Qwen2-
             asked = {"return_offsets_mapping": True, f"return_{_REPLACED}": True}
         made = self._processed(text, images, **asked)
         offsets, [places] = made.pop("offset_mapping", None), made.pop(_REPLACED, None) or [[]]
-        if offsets is None or (images and not places):
+        known = offsets is not None and (offsets[0, 1:-1, 0] < offsets[0, 1:-1, 1]).all()
+        if not known or (images and not places):
             return made, self._by_prefixes(text, images, spans, made["input_ids"][0])
         return made, _overlapping(offsets[0], places, spans)
 
