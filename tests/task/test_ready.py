@@ -33,6 +33,8 @@ from tests.support.tables import row
 pytest.importorskip("transformers")
 from tests.support.processors import MARKED, PROCESSORS, TURNS, idefics, llava, qwen, tokenizer
 
+pytestmark = pytest.mark.jobs
+
 TALKS = [
     [("user", "what is <image> and <image> ?"), ("assistant", "red and blue")],
     [("system", "a"), ("user", "<image> what ?"), ("assistant", "green")],
