@@ -204,7 +204,6 @@ def test_a_run_goes_on_from_every_step(packing, tmp_path):
         assert told(next(iter(again))) == seen[at + 1]
 
 
-@pytest.mark.jobs
 @pytest.mark.parametrize("packing", [False, True])
 def test_workers_make_the_same_batches(packing, tmp_path):
     encoder = ProcessorTaskEncoder(idefics(), packing=packing, max_length=48)
