@@ -138,7 +138,7 @@ def test_a_person_is_asked_again(tmp_path):
     ]
     assert terminal.answer(dialogue) == 0, terminal.shown
     assert "[why]?" in terminal.shown
-    assert "Indexing shards" in terminal.shown
+    assert "Indexed 1 sample" in terminal.shown
     fields = {"image": "jpg", "context": "json[question]"}
     assert read_dataset_yaml(tmp_path / "ds").field_map == fields
     before = contents(tmp_path / "ds")
