@@ -15,7 +15,7 @@ from typer import Option
 
 from energize.cli.console import Console, counted, print_json, table
 from energize.cli.mixes import AsJson, Run, takes_run
-from energize.cli.state import SavedState, StatePath, one_of, read_states
+from energize.cli.state import SavedState, StatePath, fitting, one_of, read_states
 from energize.core.blends import Edits
 from energize.core.dataset import Dataset
 from energize.core.description import batch_size_of, leaves
@@ -23,8 +23,8 @@ from energize.core.quarantine import files_of
 from energize.core.trace import Failed
 from energize.data.files import os_errors_as, path_of
 from energize.data.writing import write_new
-from energize.errors import ConfigError, StateError, StateMismatchError
-from energize.loader.state import check_place, cursor_of, resumed, saved_details, sealed, tree_of
+from energize.errors import ConfigError, StateError
+from energize.loader.state import check_place, cursor_of, resumed, saved_details, tree_of
 from energize.report.blame import BlamedSample
 from energize.report.blame import blame as blamed
 from energize.report.levels import levels_of
@@ -108,25 +108,18 @@ def _dataset(
         run = replace(run, seed=seed)
     size = batch_size_of(tree)
     run = replace(run, unbatched=run.unbatched or size is None)
-    dataset = run.read(mix, size)
-    # Functions, and where loops end, decide no sample and are not known here.
-    try:
-        cursor, _ = resumed(dataset, sealed({**saved.state, "details": "{}"}))
-    except StateMismatchError as error:
-        raise StateMismatchError(
-            f"{saved.place} does not fit {mix}, which has changed since, or was read with other "
-            f"options: {error}\nHere: give the mix as it was as --mix, and the options "
-            "of the run, as --encoder-per-type or --shuffle-buffer-size"
-        ) from None
+    dataset: Dataset[Any] = run.read(mix, size)
+    with fitting(saved, mix) as bare:
+        cursor, _ = resumed(dataset, bare)
     edits = Edits.loaded(cursor)
     if edits.moves:
         raise StateError(
             f"{saved.place}: the mix was edited while the run went on, and the state does not say "
             "what came before; blame a step by a state saved before that, or one without the edit"
         )
-    edited: Dataset[Any] = edits.applied(dataset)
-    check_place(edited, cursor)
-    return edited
+    dataset = edits.applied(dataset)
+    check_place(dataset, cursor)
+    return dataset
 
 
 def _show(console: Console, found: list[BlamedSample], step: int) -> None:
@@ -174,13 +167,10 @@ def _written(dataset: Any, found: list[BlamedSample], folder: Path) -> list[list
 
 def _images(name: str, value: Any) -> Iterator[tuple[str, bytes]]:
     """The images in a part of a sample as it is stored: what to call each, and its bytes."""
-    kinds = (
-        [kind for head, kind in _PICTURES.items() if value[:4].startswith(head)]
-        if isinstance(value, bytes)
-        else []
-    )
-    for kind in kinds:
-        yield name if name.endswith(kind) else f"{name}.{kind}", value
+    if isinstance(value, bytes):
+        for head, kind in _PICTURES.items():
+            if value.startswith(head):
+                yield name if name.endswith(kind) else f"{name}.{kind}", value
     if isinstance(value, dict | list | tuple):
         inside = value.items() if isinstance(value, dict) else enumerate(value)
         for inner, each in inside:

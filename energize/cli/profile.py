@@ -150,25 +150,24 @@ def _measured(
         return row, loader.state_dict()
 
 
-class _Sampler:
+class _Sampler(threading.Thread):
     """Looks what the thread that made it is busy with, until it is told to stop."""
 
     def __init__(self, busy: dict[tuple[str, str], float]) -> None:
-        self._busy, self._over = busy, threading.Event()
-        self._thread = threading.Thread(
-            target=self._look, args=(threading.get_ident(),), daemon=True
-        )
-        self._thread.start()
+        super().__init__(daemon=True)
+        self._busy, self._over, self._of = busy, threading.Event(), threading.get_ident()
+        self.start()
 
     def stop(self) -> None:
         """End it."""
         self._over.set()
-        self._thread.join()
+        self.join()
 
-    def _look(self, of: int) -> None:
+    def run(self) -> None:
+        """Count what each stage takes."""
         last = time.perf_counter()
         while not self._over.wait(_EVERY):
-            frame, line, stage = sys._current_frames().get(of), "", "order"
+            frame, line, stage = sys._current_frames().get(self._of), "", "order"
             now = time.perf_counter()
             while frame is not None and stage == "order" and frame.f_code.co_name != "route":
                 file = frame.f_code.co_filename

@@ -10,6 +10,7 @@ import re
 import warnings
 import zipfile
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -78,22 +79,30 @@ def report(
         if mix is None:
             raise ConfigError("--plot draws what a mix gave; give the mix too")
     saved = one_of(read_states([state]))
-    # Functions, and where loops end, decide no sample and are not known here.
-    bare = sealed({**saved.state, "details": "{}"})
-    dataset = None if mix is None else _mix(saved, mix, run, samples=False)
-    try:
+    dataset = None if mix is None else mix_of(saved, mix, run, samples=False)
+    with fitting(saved, mix) as bare:
         found = report_of_state(dataset, bare)
-    except StateMismatchError as error:
-        raise StateMismatchError(
-            f"{saved.place} does not fit {mix}: {error}\nHere: the options are those of the "
-            "run, as --batch-size, --split, --seed or --encoder-per-type"
-        ) from None
     if as_json:
         print_json(found.as_json())
     else:
         Console().print(found)
     if plot is not None and dataset is not None:
         _draw(saved, dataset, plot, f"{state.name} of {mix}, split {run.split}")
+
+
+@contextmanager
+def fitting(saved: SavedState, mix: Path | None) -> Iterator[State]:
+    """Compare a mix as options read it with a state, of which is given what decides samples:
+    functions, and where loops end, are not known here.
+    """
+    try:
+        yield sealed({**saved.state, "details": "{}"})
+    except StateMismatchError as error:
+        raise StateMismatchError(
+            f"{saved.place} does not fit {mix}, which has changed since, or was read with other "
+            f"options: {error}\nHere: give the mix as it was; the options are those of the run, as "
+            "--batch-size, --split, --seed, --encoder-per-type or --shuffle-buffer-size"
+        ) from None
 
 
 def _draw(saved: SavedState, dataset: Dataset[Any], plot: Path, title: str) -> None:
@@ -112,7 +121,7 @@ def _draw(saved: SavedState, dataset: Dataset[Any], plot: Path, title: str) -> N
     typer.echo(f"Drawn: {plot}", err=True)
 
 
-def _mix(saved: SavedState, mix: Path, run: Run, *, samples: bool = True) -> IndexedDataset[Any]:
+def mix_of(saved: SavedState, mix: Path, run: Run, *, samples: bool = True) -> IndexedDataset[Any]:
     """Return the dataset that a run reads, by the options of a command and the batch size of a
     state.
     """
@@ -127,7 +136,7 @@ def diff(state: StatePath, mix: MixPath, run: Run) -> None:
     The options have to be those of the run.
     """
     saved = one_of(read_states([state]))
-    lines = differences(_mix(saved, mix, run), saved.state)
+    lines = differences(mix_of(saved, mix, run), saved.state)
     for line in lines or ["No differences: the one goes on where the other stands."]:
         Console().say(line)
     raise typer.Exit(int(bool(lines)))
@@ -155,7 +164,7 @@ def remap(
     saved = one_of(read_states([state]))
     if output.exists() and output.resolve() == saved.file.resolve():
         raise ConfigError(f"{output} is the state given; write to another file")
-    dataset = _mix(saved, mix, run)
+    dataset = mix_of(saved, mix, run)
     with get_loader(dataset, lanes=cursor_of(saved.state).get("lanes")) as loader:
         loader.load_state_dict(saved.state, on_mismatch="remap")
         moved = loader.remapped

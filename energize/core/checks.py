@@ -12,14 +12,17 @@ from contextlib import contextmanager
 from decimal import Decimal
 from fractions import Fraction
 from numbers import Real
-from typing import Any, TypeVar, cast
+from typing import Any, ParamSpec, TypeVar, cast
 
 import numpy as np
 from pydantic import ValidationError, validate_call
 
 from energize.core import limits
+from energize.core.ignored import hint, known_arguments, unexpected
 from energize.errors import ConfigError, EmptyDatasetError, nearest
 
+P = ParamSpec("P")
+T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
 
 
@@ -193,3 +196,36 @@ def raised_as(owner: str, *parts: str) -> Iterator[None]:
             text = text.removeprefix(f"{name}: ")
         error.args = (f"{owner}: {text}",)
         raise
+
+
+def explained(example: str) -> Callable[[Callable[P, T]], Callable[P, T]]:
+    """Have the `TypeError` for arguments that a function does not take, or lacks, say what to
+    write.
+
+    >>> @explained("half(3)")
+    ... def half(number: float) -> float:
+    ...     return number / 2
+    >>> half(nubmer=3)
+    Traceback (most recent call last):
+        ...
+    TypeError: half() got an unexpected keyword argument 'nubmer'; did you mean 'number'? For \
+example: half(3)
+    """
+
+    def explain(function: Callable[P, T]) -> Callable[P, T]:
+        signature, name = inspect.signature(function), function.__name__
+        known_arguments[name] = list(signature.parameters)
+
+        @functools.wraps(function)
+        def called(*args: P.args, **kwargs: P.kwargs) -> T:
+            try:
+                signature.bind(*args, **kwargs)
+            except TypeError as reason:
+                told = [unexpected(name, each) for each in kwargs if hint(name, each)]
+                text = f"{(told or [str(reason)])[0]}.".replace("?.", "?")
+                raise TypeError(f"{name}() {text} For example: {example}") from None
+            return function(*args, **kwargs)
+
+        return called
+
+    return explain

@@ -149,9 +149,7 @@ class Description:
                     "SequenceSource, one that can be iterated over again and again in "
                     "IterableSource; a function of samples is for MapDataset or IterMapDataset"
                 )
-        worker_config = checked_config(worker_config)
-        if worker_config is not None and worker_config.seed_offset:
-            seed = worker_config.seed_offset
+        if worker_config is not None and (seed := checked_config(worker_config).seed_offset):
             inputs = [each if each.worker_config else each.reseeded(seed) for each in inputs]
         carried = {worker_config, *map(attrgetter("worker_config"), inputs)} - {None}
         if len(carried) > 1:

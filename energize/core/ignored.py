@@ -2,16 +2,9 @@
 
 from __future__ import annotations
 
-import inspect
 import logging
-from collections.abc import Callable
-from functools import wraps
-from typing import ParamSpec, TypeVar
 
 from energize.errors import nearest
-
-P = ParamSpec("P")
-T = TypeVar("T")
 
 _log = logging.getLogger("energize")
 
@@ -71,56 +64,24 @@ _ELSEWHERE = {
 }
 """What is in the place of arguments that other libraries, or functions beside, have."""
 
-_known: dict[str, list[str]] = {}
+known_arguments: dict[str, list[str]] = {}
 """The arguments of functions, by their names."""
 
 _said: set[tuple[str, str]] = set()
 
 
-def explained(example: str) -> Callable[[Callable[P, T]], Callable[P, T]]:
-    """Have the `TypeError` for arguments that a function does not take, or lacks, say what to
-    write.
-
-    >>> @explained("half(3)")
-    ... def half(number: float) -> float:
-    ...     return number / 2
-    >>> half(nubmer=3)
-    Traceback (most recent call last):
-        ...
-    TypeError: half() got an unexpected keyword argument 'nubmer'; did you mean 'number'? For \
-example: half(3)
-    """
-
-    def explain(function: Callable[P, T]) -> Callable[P, T]:
-        signature, name = inspect.signature(function), function.__name__
-        _known[name] = list(signature.parameters)
-
-        @wraps(function)
-        def called(*args: P.args, **kwargs: P.kwargs) -> T:
-            try:
-                signature.bind(*args, **kwargs)
-            except TypeError as reason:
-                told = [_unexpected(name, each) for each in kwargs if _hint(name, each)]
-                text = f"{(told or [str(reason)])[0]}.".replace("?.", "?")
-                raise TypeError(f"{name}() {text} For example: {example}") from None
-            return function(*args, **kwargs)
-
-        return called
-
-    return explain
-
-
-def _hint(owner: str, argument: str) -> str:
+def hint(owner: str, argument: str) -> str:
     """Return what may have been meant by an argument that `owner` does not have."""
-    known = _known.get(owner, ())
+    known = known_arguments.get(owner, ())
     if argument in known or argument in IGNORED:
         return ""
     told = _ELSEWHERE.get(argument)
     return f": {told}" if told else nearest(argument, known)
 
 
-def _unexpected(owner: str, argument: str) -> str:
-    return f"got an unexpected keyword argument {argument!r}{_hint(owner, argument)}"
+def unexpected(owner: str, argument: str) -> str:
+    """Say that `owner` has no such argument, and what may have been meant."""
+    return f"got an unexpected keyword argument {argument!r}{hint(owner, argument)}"
 
 
 def accepted(owner: str, **values: object) -> None:
@@ -139,7 +100,7 @@ def accepted(owner: str, **values: object) -> None:
     """
     for name, value in values.items():
         if name not in IGNORED:
-            raise TypeError(f"{owner}() {_unexpected(owner, name)}")
+            raise TypeError(f"{owner}() {unexpected(owner, name)}")
         if value is not None and value is not False:
             place = "docs/coming-from-energon.md says what is in its place"
             said_once(owner, name, f"{name}={value!r} has no effect: {place}")

@@ -328,8 +328,8 @@ class WorkerConfig:
         return partial(type(self), **handlers), (*ranks, self.num_workers, None, self.seed_offset)
 
 
-def checked_config(value: Any) -> WorkerConfig | None:
-    """Return a worker config, or None where there is none; `ConfigError` for anything else."""
-    if not isinstance(value, WorkerConfig | None):
+def checked_config(value: Any) -> WorkerConfig:
+    """Return a worker config; `ConfigError` for anything else."""
+    if not isinstance(value, WorkerConfig):
         raise ConfigError(f"worker_config is WorkerConfig(num_workers=4), say; got {value!r:.80}")
     return value

@@ -18,8 +18,9 @@ from typing import Any, Generic, Self, TypeVar
 from rich.console import Console
 
 from energize.core.blends import Edits
+from energize.core.checks import explained
 from energize.core.dataset import Dataset
-from energize.core.ignored import accepted, explained
+from energize.core.ignored import accepted
 from energize.core.lanes import Ranks, WorkerConfig
 from energize.core.lazy import torch
 from energize.core.quarantine import path_for_rank

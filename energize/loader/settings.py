@@ -131,7 +131,7 @@ def checked_settings(**given: Any) -> LoaderSettings:
 def configured(dataset: Dataset[T], given: WorkerConfig | None) -> tuple[Dataset[T], WorkerConfig]:
     """Return the dataset and the config that it is read with; see `get_loader`."""
     carried = dataset.worker_config
-    config = checked_config(given) or carried or WorkerConfig()
+    config = (carried or WorkerConfig()) if given is None else checked_config(given)
     if carried is None:
         return dataset.reseeded(config.seed_offset) if config.seed_offset else dataset, config
     if carried.seed_offset != config.seed_offset:

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import inspect
 import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from functools import wraps
-from typing import Any, ParamSpec, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 from pydantic import TypeAdapter, ValidationError
 
-from energize.core.checks import checked_whole, real_number
+from energize.core.checks import checked_whole, explained, real_number
 from energize.core.costs import Cost, ItemCost
 from energize.core.dataset import Dataset, IndexedDataset
-from energize.core.ignored import explained
 from energize.core.lanes import WorkerConfig, checked_config
 from energize.core.samples import CrudeSample
 from energize.core.stream import INFINITE
@@ -74,8 +71,6 @@ from energize.task.pipeline import (
     SourceFactory,
 )
 
-P = ParamSpec("P")
-T = TypeVar("T")
 T_batch = TypeVar("T_batch")
 
 _log = logging.getLogger("energize")
@@ -99,23 +94,15 @@ _NOT_TOLD = (
 )
 
 
-def _remembered(make: Callable[P, T]) -> Callable[P, T]:
-    """Wrap what makes a dataset of `path`: states say which mix they are of."""
-    by_itself = cast("Any", inspect.unwrap(make)).__kwdefaults__["split_part"]
-
-    @wraps(make)
-    def made(*args: P.args, **kwargs: P.kwargs) -> T:
-        dataset, path = make(*args, **kwargs), args[0] if args else kwargs.get("path")
-        if isinstance(path, str | os.PathLike):
-            place = os.fspath(path) if is_url(path) else os.path.abspath(path)
-            object.__setattr__(dataset, "_mix_file", [place, kwargs.get("split_part", by_itself)])
-        return dataset
-
-    return made
+def _remembered(dataset: Dataset[Any], path: GivenMix, split_part: str) -> Dataset[Any]:
+    """Return a dataset whose states say which mix they are of."""
+    if isinstance(path, str | os.PathLike):
+        place = os.fspath(path) if is_url(path) else os.path.abspath(path)
+        object.__setattr__(dataset, "_mix_file", [place, split_part])
+    return dataset
 
 
 @explained("get_train_dataset('photos/', batch_size=32)")
-@_remembered
 @own_errors
 @by_manifest
 def get_train_dataset(
@@ -205,15 +192,16 @@ def get_train_dataset(
     cuts: dict[str, Any] = {"repeat": repeat, "virtual_epoch_length": virtual_epoch_length}
     if own:
         order = {"shuffle_buffer_size": shuffle_buffer_size}
-        return builder.built_by(encoder, node, split_part, training=True, **order, **cuts)
-    if isinstance(node, Leaf | Blend | Staged):
+        built = builder.built_by(encoder, node, split_part, training=True, **order, **cuts)
+    elif isinstance(node, Leaf | Blend | Staged):
         where = (node.place or "get_train_dataset") if path is node else path
-        return builder.trained(node, where, **cuts)
-    return builder.trained(resolve(node, split_part), path, **cuts)
+        built = builder.trained(node, where, **cuts)
+    else:
+        built = builder.trained(resolve(node, split_part), path, **cuts)
+    return _remembered(built, path, split_part)
 
 
 @explained("get_val_dataset('photos/', batch_size=32)")
-@_remembered
 @own_errors
 @by_manifest
 def get_val_dataset(
@@ -246,9 +234,11 @@ def get_val_dataset(
     with validating():
         if own:
             built = builder.built_by(encoder, node, split_part, training=False, limit=limit)
-            return ConcatDataset(built, worker_config=worker_config)
-        node = _validated(node, path, split_part)
-        return builder.validated(leaves_of(node), node, limit)
+            dataset: Dataset[Any] = ConcatDataset(built, worker_config=worker_config)
+        else:
+            node = _validated(node, path, split_part)
+            dataset = builder.validated(leaves_of(node), node, limit)
+    return _remembered(dataset, path, split_part)
 
 
 @explained("get_val_datasets('photos/', batch_size=32)")
@@ -578,7 +568,8 @@ class Builder:
     """Whether samples are encoded below the blends, as these count what encoded samples cost."""
 
     def __post_init__(self) -> None:
-        checked_config(self.worker_config)
+        if self.worker_config is not None:
+            checked_config(self.worker_config)
 
     def built_by(
         self, encoder: Any, path: Any, split_part: str, *, training: bool, **options: Any

@@ -84,12 +84,18 @@ class Leaf:
         was said of them.
         """
         try:
+            config = DatasetConfig("energize", CRUDE)
+            try:
+                if not self.is_jsonl:
+                    name = self.dataset_config or "dataset.yaml"
+                    config = read_dataset_yaml(self.path, name, code=True)
+            except DatasetError:
+                if self.loose is None:
+                    raise
+            else:  # what has one is not asked what else is there
+                vars(self).setdefault("loose", None)
             if self.loose is not None:
                 return self.loose.config
-            config = DatasetConfig("energize", CRUDE)
-            if not self.is_jsonl:
-                name = self.dataset_config or "dataset.yaml"
-                config = read_dataset_yaml(self.path, name, code=True)
             told = self.told
             if told.sample_type is None and told.field_map is None:
                 return config

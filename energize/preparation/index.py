@@ -22,8 +22,8 @@ from typing import Any
 
 from braceexpand import braceexpand
 
+from energize.core.checks import explained
 from energize.core.columns import Column
-from energize.core.ignored import explained
 from energize.core.progress import Progress, progress
 from energize.core.trace import Failed
 from energize.data import nv_meta

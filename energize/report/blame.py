@@ -14,7 +14,8 @@ from energize.core.stream import INFINITE
 from energize.data.files import os_errors_as
 from energize.datasets.transform import SampleWeightDataset
 from energize.errors import ConfigError, NotIndexedError
-from energize.report.levels import Level, Made, Places, levels_of
+from energize.report.levels import Level, Places, levels_of
+from energize.report.losses import Delivered
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,17 +41,6 @@ class BlamedSample:
     loss: float | None
     row: int
     sample: int
-
-
-@dataclass(frozen=True, slots=True)
-class _Line:
-    """What a rank was given at a step, and its losses if these were recorded."""
-
-    rank: int
-    world_size: int
-    made: Made
-    losses: Sequence[float | None] = ()
-    time: float = 0.0
 
 
 def blame(
@@ -86,26 +76,20 @@ def blame(
     places, found = Places(dataset, levels), []
     for line in lines if rank is None else [each for each in lines if each.rank == rank]:
         _, rows, samples, epochs = (each.tolist() for each in places.found([line.made]))
-        known = len(line.losses) == len(rows)
-        for number, (row, sample, epoch) in enumerate(zip(rows, samples, epochs, strict=True)):
-            place = cast("Any", levels.leaves[row].source).place(sample)
-            found.append(
-                BlamedSample(
-                    line.rank,
-                    number,
-                    levels.leaves[row].label,
-                    *(place.dataset, place.shard, place.index, place.key, epoch),
-                    weights[row],
-                    line.losses[number] if known else None,
-                    *(row, sample),
-                )
-            )
+        of_line = line.losses if len(line.losses) == len(rows) else [None] * len(rows)
+        of = zip(rows, samples, epochs, of_line, strict=True)
+        for number, (row, sample, epoch, loss) in enumerate(of):
+            leaf = levels.leaves[row]
+            place = cast("Any", leaf.source).place(sample)
+            stored = place.dataset, place.shard, place.index, place.key, epoch
+            known = *stored, weights[row], loss, row, sample
+            found.append(BlamedSample(line.rank, number, leaf.label, *known))
     return found
 
 
 def _lines(
     dataset: Dataset[Any], step: int, world_size: int, files: Sequence[Path]
-) -> Iterator[_Line]:
+) -> Iterator[Delivered]:
     """What each rank was given: as it was recorded, else by the order."""
     recorded = sorted(
         (line for f in files for line in _recorded(f, step)), key=lambda one: one.time
@@ -120,7 +104,7 @@ def _lines(
         losses = {cast("int", each.made): each.losses for each in recorded}
         for rank, at in enumerate(range(first, first + ranks)):
             if size == INFINITE or at // size == first // size:  # others are padding
-                yield _Line(rank, ranks, at, losses.get(at, ()))
+                yield Delivered(at, step, rank, ranks, losses.get(at, ()))
     elif newest:
         yield from (newest[rank] for rank in sorted(newest))
     else:
@@ -140,7 +124,7 @@ def _first(dataset: IndexedDataset[Any], step: int, world_size: int) -> int:
     return epoch * dataset.size + of_epoch * world_size
 
 
-def _recorded(file: Path, step: int) -> Iterator[_Line]:
+def _recorded(file: Path, step: int) -> Iterator[Delivered]:
     """The lines of a file that are of a step; one that was cut off by a crash is passed over."""
     mark = f'{{"step": {step}, '
     with os_errors_as(ConfigError, file), file.open(encoding="utf-8", errors="replace") as lines:
@@ -153,7 +137,7 @@ def _recorded(file: Path, step: int) -> Iterator[_Line]:
                 held = json.loads(line)
                 made = held["made"] if isinstance(held["made"], int) else array("q", held["made"])
                 losses = [None if each is None else float(each) for each in held["losses"]]
-                yield _Line(held["rank"], held["world_size"], made, losses, held["time"])
+                yield Delivered(made, step, held["rank"], held["world_size"], losses, held["time"])
             except (ValueError, KeyError, TypeError, OverflowError):
                 continue
 

@@ -34,12 +34,14 @@ _log = logging.getLogger("energize")
 
 @dataclass(frozen=True, slots=True)
 class Delivered:
-    """An item that was given to a rank at a step."""
+    """An item that was given to a rank at a step, and the losses that were recorded of it."""
 
     made: Made
     step: int
     rank: int
     world_size: int
+    losses: Sequence[float | None] = ()
+    time: float = 0.0
 
     def line(self, losses: Sequence[float | None]) -> dict[str, Any]:
         """As a file has it: what the item is made of, and the losses of its samples, in order."""
