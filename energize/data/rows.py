@@ -22,8 +22,17 @@ from energize.core.lazy import optional_module
 from energize.core.progress import counting
 from energize.core.trace import Failed
 from energize.core.validation import load_json, parse_json
-from energize.data.files import Files, FileStream, Recent, files_at, is_url, own_errors, path_of
-from energize.data.source import Ranges, ShardedSource, Source
+from energize.data.files import (
+    Files,
+    FileStream,
+    Ranges,
+    Recent,
+    files_at,
+    is_url,
+    own_errors,
+    path_of,
+)
+from energize.data.source import ShardedSource, Source
 from energize.data.tar import check_unpacked
 from energize.errors import (
     ColumnError,

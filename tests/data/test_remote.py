@@ -7,6 +7,7 @@ import json
 import os
 import pickle
 import posixpath
+import shutil
 import subprocess
 import sys
 import threading
@@ -27,6 +28,7 @@ from hypothesis import strategies as st
 from energize import (
     BatchDataset,
     ConfigError,
+    JoinedSource,
     JsonlSource,
     JsonSource,
     ParquetSource,
@@ -43,8 +45,11 @@ from energize.compat.squirrel import Multiplexer, MultiplexingStrategy
 from energize.compat.stage_files import get_staged_train_dataset
 from energize.compat.streaming import Stream
 from energize.data.files import is_url, path_of
+from energize.data.join import write_matches
 from energize.data.stores import open_store
 from energize.data.trust import trust
+from energize.energon.running import WorkerConfig
+from energize.errors import UntrustedCodeError
 from energize.preparation.index import prepare_jsonl
 from tests.support import remote_program
 from tests.support.loading import eventually, loader_of, prints, take
@@ -341,6 +346,7 @@ def test_what_lists_nothing_and_what_another_library_serves(tmp_path, monkeypatc
 @pytest.mark.jobs
 def test_what_commands_write_is_written_to_a_store(tmp_path, monkeypatch):
     here = mix_in(tmp_path / "store" / "bucket")
+    shutil.copytree(here.parent / "web", here.parents[1] / "coded")
     with store(tmp_path, monkeypatch) as (there, _):
         mix, out = f"{there}/mixes/mix.yaml", tmp_path / "store" / "bucket" / "out"
         with loader_of(get_train_dataset(here, batch_size=4)) as loader:
@@ -358,11 +364,28 @@ def test_what_commands_write_is_written_to_a_store(tmp_path, monkeypatch):
         assert {each.name for each in out.iterdir()} == {"r.json", "a.svg", "b.html", "schema.json"}
         web = open_store(f"{there}/mixes/web")
         assert web.get_media_metadata("web0003.png").width == 8
+        source = partial(WebdatasetSource, f"{there}/mixes/web")
+        pairs = partial(JoinedSource, source(), source(), nonmatch=["skip"])
+        matches = write_matches(pairs(cache=path_of(f"{there}/matches")))
+        assert write_matches(again := pairs(cache=matches.parent)) == matches
+        assert again.identity == pairs().identity
+        named = {"sample_type": {"__module__": "energize", "__class__": "TextSample"},
+                 "sample_loader": "a.py", "part_filter": "a.py"}  # fmt: skip
+        (tmp_path / "store/bucket/coded/.nv-meta/dataset.yaml").write_text(json.dumps(named))
+        coded = partial(get_train_dataset, f"{there}/coded", batch_size=4)
+        own = {f"{there}/coded": lambda parts: {"text": parts["txt"]}}
+        given = coded(sample_loader=own, part_filter=["txt"])
+        assert len(given[0].text) == 4
         listed = partial(
             get_loader, get_train_dataset(mix, batch_size=4), quarantine=f"{there}/q.jsonl"
         )
         check_refusals({
             "quarantine": (listed, ConfigError, "a store has none to append lines to"),
+            "lines of workers": (
+                partial(WorkerConfig, 0, 1, worker_debug_path=f"{there}/{{pid}}"), ConfigError,
+                "has no files to append lines to"),
+            "code": (
+                coded, UntrustedCodeError, "code of a store is not run", "later. Do without: give"),
             "trust": (partial(trust, f"{there}/mixes"), ConfigError, "code of a store is not run"),
         })  # fmt: skip
 
