@@ -132,7 +132,7 @@ class LooseSource(ShardedSource[dict[str, Any]], FieldSource[dict[str, Any]]):
 
     path: Path
     split_part: str
-    rows: Any
+    rows: ShardedSource[Row]
     media: Media
     base: Path
     labels: Mapping[str, Sequence[str]]
