@@ -29,7 +29,7 @@ from energize.core.dataset import Dataset
 from energize.core.lanes import WorkerConfig
 from energize.core.lazy import optional_module, torch
 from energize.core.validation import KeyPath, Listed, check_depth, faults
-from energize.data.files import own_errors, path_of
+from energize.data.files import files_at, joined, own_errors, path_of
 from energize.data.memory import HuggingFaceSource, SequenceSource
 from energize.datasets.order import RepeatDataset, ShuffleDataset
 from energize.datasets.stages import StagedDataset
@@ -400,7 +400,7 @@ def stage_node(stage: Stage[StageData] | Stage[Node]) -> Node:
         )
     nodes = []
     for each in data.dataset_folders or (data.dataset_path or "",):
-        node = resolve(data.folder / each, data.split_part)
+        node = resolve(joined(data.folder, each), data.split_part)
         nodes.append(not_staged(node, f"{where}: {each!r}", "a stage is one mixture"))
     if not data.dataset_folders:
         return nodes[0]
@@ -413,14 +413,17 @@ def stage_node(stage: Stage[StageData] | Stage[Node]) -> Node:
 
 @dataclass(frozen=True)
 class TokenRows:
-    """Rows of the token ids in a `.npy` file, which is mapped into memory by each process."""
+    """Rows of the token ids in a `.npy` file, which is mapped into memory by each process; of a
+    store, a copy of it.
+    """
 
     path: Path
     length: int
 
     @cached_property
     def _rows(self) -> Any:
-        found = np.load(self.path, mmap_mode="r", allow_pickle=False)
+        file = files_at(self.path).local(str(self.path))
+        found = np.load(file, mmap_mode="r", allow_pickle=False)
         if found.ndim == 1:
             found = found[: len(found) // self.length * self.length].reshape(-1, self.length)
         if found.ndim != 2 or not np.issubdtype(found.dtype, np.integer) or not len(found):
@@ -441,7 +444,7 @@ class TokenRows:
 
 
 def _rows(data: StageData, where: str) -> Dataset[Any]:
-    kind, path = data.dataset_type, data.folder / (data.dataset_path or "")
+    kind, path = data.dataset_type, joined(data.folder, data.dataset_path or "")
     name = data.dataset or data.dataset_path or ""
     if kind != "huggingface" and not path.exists():
         raise DatasetNotFoundError(f"{where}: there is nothing at {path}; write its dataset_path")
@@ -455,7 +458,7 @@ def _rows(data: StageData, where: str) -> Dataset[Any]:
     library = optional_module("datasets", "energize[hf]", f"{where}: dataset_type {kind!r}")
     local = data.dataset_path is not None and path.is_dir()
     try:
-        rows = library.load_from_disk(path) if local else library.load_dataset(data.dataset)
+        rows = library.load_from_disk(str(path)) if local else library.load_dataset(data.dataset)
         rows = rows[data.split_part] if isinstance(rows, dict) else rows
     except Exception as reason:  # of many kinds
         raise DatasetNotFoundError(

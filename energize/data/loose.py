@@ -27,6 +27,7 @@ from energize.core.validation import parse_json
 from energize.data.files import (
     PASSING,
     Files,
+    Ranges,
     absolute,
     files_at,
     is_url,
@@ -131,7 +132,7 @@ class LooseSource(ShardedSource[dict[str, Any]], FieldSource[dict[str, Any]]):
 
     path: Path
     split_part: str
-    rows: Any
+    rows: ShardedSource[Row]
     media: Media
     base: Path
     labels: Mapping[str, Sequence[str]]
@@ -181,6 +182,12 @@ class LooseSource(ShardedSource[dict[str, Any]], FieldSource[dict[str, Any]]):
     @cached_property
     def _files(self) -> Files:
         return files_at(self.base)
+
+    def expect(self, indices: Int64Array) -> int:
+        return self.rows.expect(self._stored(indices))
+
+    def _ranges_of(self, shard: int, numbers: Sequence[int]) -> Sequence[Ranges]:
+        return self.rows._ranges_of(shard, numbers)
 
     @property
     def column_names(self) -> tuple[str, ...]:

@@ -22,7 +22,16 @@ from energize.core.lazy import optional_module
 from energize.core.progress import counting
 from energize.core.trace import Failed
 from energize.core.validation import load_json, parse_json
-from energize.data.files import Files, FileStream, Recent, files_at, is_url, own_errors, path_of
+from energize.data.files import (
+    Files,
+    FileStream,
+    Ranges,
+    Recent,
+    files_at,
+    is_url,
+    own_errors,
+    path_of,
+)
 from energize.data.source import ShardedSource, Source
 from energize.data.tar import check_unpacked
 from energize.errors import (
@@ -54,6 +63,9 @@ _AT_ONCE = 64 * 1024 * 1024
 _EXTRA, _PARQUET, _ARROW = "energize[hf]", "reading Parquet files", "reading Arrow files"
 
 _CACHED_BYTES = 256 * 1024 * 1024
+
+# What pyarrow reads of the end of a file at once, and files of which it is known where chunks lie.
+_FOOTER, _FILES_KNOWN = 64 * 1024, 64
 
 # What pyarrow raises for damaged files: each of its own errors is one of these.
 _BAD_BYTES = (OSError, ValueError, LookupError, TypeError, NotImplementedError)
@@ -177,8 +189,12 @@ class RowFiles(FieldSource[Row], ShardedSource[Row]):
     def _where(self, shard: int, number: int) -> str:
         return f"{self.files[shard]}, row {number}"
 
+    @property
+    def remote(self) -> bool:
+        return self._files.remote
+
     @cached_property
-    def _reader(self) -> Files:
+    def _files(self) -> Files:
         return files_at(self.files[0])
 
 
@@ -213,7 +229,7 @@ class JsonSource(RowFiles):
         return [self._looked_through(str(path)) for path in self.files]
 
     def _looked_through(self, path: str) -> Int64Array | list[bytes]:
-        files, size = self._reader, self._reader.size(path)
+        files, size = self._files, self._files.size(path)
         head = files.read(path, 0, min(4096, size))
         check_unpacked(head, path)
         if head.lstrip()[:1] == b"[":
@@ -245,7 +261,7 @@ class JsonSource(RowFiles):
             texts: Iterable[bytes] = map(lines.__getitem__, rows)
         else:
             starts, stops, _ = lines[rows].T.tolist()
-            texts = self._reader.read_ranges(self.shards[shard], starts, stops)
+            texts = self._files.read_ranges(self.shards[shard], starts, stops)
         return [parsed_row(text, place) for text, place in zip(texts, places, strict=True)]
 
 
@@ -300,6 +316,8 @@ class ParquetSource(RowFiles):
     @cached_property
     def _groups(self) -> list[list[int]]:
         """Of each file the rows in each of its row groups that has any."""
+        for path in self.shards[1:]:
+            self._files.plan(path, [-_FOOTER], [0])
         return [self._rows_of(path) for path in self.files]
 
     def _rows_of(self, path: Path) -> list[int]:
@@ -331,6 +349,53 @@ class ParquetSource(RowFiles):
                 values += file.read(columns=[name]).column(name).to_pylist()
         return values
 
+    def expect(self, indices: Int64Array) -> int:
+        """Row groups that the samples before these are in, too, were asked for then."""
+        if not len(indices):
+            return super().expect(indices)
+        groups = set(np.searchsorted(self._starts, self._stored(indices), side="right").tolist())
+        new = sorted(groups - self._lately)
+        self._lately.clear()
+        self._lately.update(groups)
+        return super().expect(self._starts[np.array(new, dtype=np.int64) - 1] - self._bounds[0])
+
+    @cached_property
+    def _starts(self) -> Int64Array:
+        """The first sample of each row group, as they are numbered in all shards."""
+        rows = np.array([0, *(rows for file in self._groups for rows in file)], dtype=np.int64)
+        return np.cumsum(rows)[:-1]
+
+    @cached_property
+    def _lately(self) -> set[int]:
+        return set()
+
+    def _ranges_of(self, shard: int, numbers: Sequence[int]) -> list[Ranges]:
+        chunks = self._chunks.get(shard, partial(self._chunks_of, shard))
+        ends, path = np.cumsum(self._groups[shard]), self.shards[shard]
+        groups = np.unique(np.searchsorted(ends, numbers, side="right")).tolist()
+        return [(path, *chunks[group]) for group in groups if chunks[group][0]]
+
+    def _chunks_of(self, shard: int) -> list[tuple[list[int], list[int]]]:
+        """Return where the columns that are read begin and end in each row group, those that touch
+        as one.
+        """
+        with self._opened(self.files[shard]) as file:
+            metadata, found = file.metadata, []
+        for number in range(metadata.num_row_groups):
+            group, spans = metadata.row_group(number), list[tuple[int, int]]()
+            for chunk in map(group.column, range(group.num_columns)):
+                read, name = self.columns, f"{chunk.path_in_schema}."
+                if read is None or name.startswith(tuple(f"{each}." for each in read)):
+                    first = chunk.dictionary_page_offset or chunk.data_page_offset
+                    spans.append((first, first + chunk.total_compressed_size))
+            starts, stops = ({each[end] for each in spans} for end in (0, 1))
+            found.append((sorted(starts - stops), sorted(stops - starts)))
+        return found
+
+    @cached_property
+    def _chunks(self) -> Recent[int, list[tuple[list[int], list[int]]]]:
+        return Recent(_FILES_KNOWN, lambda _: 1)
+
     def _read_shard(self, shard: int, rows: list[int]) -> list[Row | Failed]:
         path, taken = self.files[shard], list[Row | Failed]()
         ends = np.cumsum(self._groups[shard])
@@ -358,7 +423,7 @@ class ParquetSource(RowFiles):
 
     def _opened(self, path: Path) -> Any:
         parquet = optional_module("pyarrow.parquet", _EXTRA, _PARQUET)
-        stream = FileStream(self._reader, str(path))
+        stream = FileStream(self._files, str(path))
         with _reading(path):
             return parquet.ParquetFile(stream, page_checksum_verification=True)
 
@@ -392,7 +457,7 @@ class ArrowSource(RowFiles):
         arrow, tables = optional_module("pyarrow", _EXTRA, _ARROW), []
         for path in self.files:
             with _reading(path):
-                mapped = arrow.memory_map(self._reader.local(str(path)))
+                mapped = arrow.memory_map(self._files.local(str(path)))
                 tables.append(arrow.ipc.open_stream(mapped).read_all())
         return tables
 

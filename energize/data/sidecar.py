@@ -441,11 +441,8 @@ class Sidecar:
                 self._stores[key] = _Obstore(*key) if known else _Fsspec(url)
             except ImportError as error:
                 extra = "remote" if known else scheme
-                told = f"{where} needs a library ({error})"
-                told += (
-                    f': pip install "energize[{extra}]"' if known or scheme in ("hf", "msc") else ""
-                )
-                raise ConfigError(told) from None
+                told = f': pip install "energize[{extra}]"' if extra in _EXTRAS else ""
+                raise ConfigError(f"{where} needs a library ({error}){told}") from None
             except Exception as error:
                 if "rotocol not known" not in str(error):
                     raise _fault(error, url) from None

@@ -18,6 +18,8 @@ VARIABLE = "ENERGIZE_TRUST_CODE"
 them all folders below.
 """
 
+_OF_STORE = "code of a store is not run, as it may be another one a moment later"
+
 
 def trusted_file() -> Path:
     """Return where the folders that this user trusts are written down."""
@@ -61,8 +63,7 @@ def trust(folder: str | os.PathLike[str]) -> list[Path]:
     """
     if is_url(folder):
         raise ConfigError(
-            f"{folder}: code of a store is not run, as it may be another one a moment later; keep "
-            "it in a module of the program, and name that"
+            f"{folder}: {_OF_STORE}; keep it in a module of the program, and name that"
         )
     path = Path(folder).resolve()
     files = sorted((path / META_FOLDER).glob("**/*.py"))
@@ -110,6 +111,8 @@ def why_not(folder: Path, named: Iterable[str | os.PathLike[str]]) -> str | None
     or the environment, or below, or trusted by the user and as it was then; else why not.
     """
     own = folder.resolve()
+    if is_url(folder):
+        return _OF_STORE
     if is_named(folder, named):
         return None
     known = trusted_folders().get(str(own))

@@ -30,8 +30,10 @@ from energize.core.lanes import ErrorHandler, Lane
 from energize.core.loss_weights import STORED_KEY
 from energize.core.restoring import restore_sample
 from energize.core.stream import State
+from energize.data.files import is_url, path_of
 from energize.data.webdataset import WebdatasetSource
 from energize.errors import (
+    ConfigError,
     NotIndexedError,
     StateError,
     StateMismatchError,
@@ -104,6 +106,11 @@ class WorkerConfig(lanes.WorkerConfig):
             global_error_handler=global_error_handler,
             restore_error_handler=restore_error_handler,
         )
+        if is_url(worker_debug_path):
+            raise ConfigError(
+                f"worker_debug_path: {path_of(str(worker_debug_path))} is in a store, which has no "
+                "files to append lines to; name a file of this machine"
+            )
         object.__setattr__(self, "worker_debug_path", worker_debug_path)
         object.__setattr__(self, "worker_log_level", worker_log_level)
 

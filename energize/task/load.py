@@ -49,6 +49,7 @@ from energize.core.samples import (
     type_fields,
 )
 from energize.core.validation import load_json
+from energize.data.files import is_url, path_of
 from energize.data.media import (
     AV_EXTENSIONS,
     HEAD,
@@ -663,7 +664,7 @@ class LoadingCode:
         """Return what the program gives for a folder, or else what the folder itself names."""
         given, own = getattr(self, key), folder.resolve()
         if isinstance(given, Mapping):
-            matching = (each for path, each in given.items() if Path(path).resolve() == own)
+            matching = (each for path, each in given.items() if path_of(path).resolve() == own)
             given = next(matching, None)
         value = code.get(key)
         if given is not None or not isinstance(value, str):
@@ -671,12 +672,15 @@ class LoadingCode:
         named = f"{folder}: {key}: {value!r}"
         reason = why_not(folder, self.trust_code)
         if reason is not None:
+            trusting = (
+                f" Look at it, and trust it: energize trust {shlex.quote(str(folder))}; or in the "
+                f"program, trust_code=[{str(folder)!r}], or {VARIABLE} in the environment. Or do "
+                "without:"
+            )
             raise UntrustedCodeError(
-                f"{named} in dataset.yaml is code of the data folder, and {reason}. Look at it, "
-                f"and trust it: energize trust {shlex.quote(str(folder))}; or in the program, "
-                f"trust_code=[{str(folder)!r}], or {VARIABLE} in the environment. Or do without: "
-                f"give the function yourself, {key}=..., a field_map, or cookers in your task "
-                "encoder (CrudeWebdataset)"
+                f"{named} in dataset.yaml is code of the data folder, and {reason}."
+                f"{' Do without:' if is_url(folder) else trusting} give the function yourself, "
+                f"{key}=..., a field_map, or cookers in your task encoder (CrudeWebdataset)"
             )
         file, _, name = value.partition(":")
         path = (folder / META_FOLDER / file).resolve()

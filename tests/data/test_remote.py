@@ -7,6 +7,7 @@ import json
 import os
 import pickle
 import posixpath
+import shutil
 import subprocess
 import sys
 import threading
@@ -16,16 +17,22 @@ from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 
+import datasets as hub
 import numpy as np
 import PIL.Image
+import pyarrow.parquet
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from energize import (
+    BatchDataset,
     ConfigError,
+    JoinedSource,
     JsonlSource,
+    JsonSource,
     ParquetSource,
+    ShuffleDataset,
     WebdatasetSource,
     get_loader,
     get_train_dataset,
@@ -33,17 +40,23 @@ from energize import (
     write_shards,
 )
 from energize.cli.main import app
+from energize.compat import easydel as easydel_words
+from energize.compat.squirrel import Multiplexer, MultiplexingStrategy
+from energize.compat.stage_files import get_staged_train_dataset
 from energize.compat.streaming import Stream
 from energize.data.files import is_url, path_of
+from energize.data.join import write_matches
 from energize.data.stores import open_store
 from energize.data.trust import trust
+from energize.energon.running import WorkerConfig
+from energize.errors import UntrustedCodeError
 from energize.preparation.index import prepare_jsonl
 from tests.support import remote_program
-from tests.support.loading import loader_of, take
+from tests.support.loading import eventually, loader_of, prints, take
 from tests.support.mds import numbered_mds
-from tests.support.object_server import counts, object_server
+from tests.support.object_server import counts, object_server, set_faults
 from tests.support.refusals import check_refusals
-from tests.support.rows import write_lines, write_parquet
+from tests.support.rows import texts, write_lines, write_parquet
 
 names = st.text("ab.", min_size=1, max_size=3)
 paths = st.lists(names | st.just(".."), min_size=1, max_size=4).map("/".join)
@@ -194,6 +207,99 @@ def test_each_byte_is_fetched_once(tmp_path, monkeypatch, capsys):
             assert keys(take(plain, 60)) == whole
 
 
+def column_bytes(file: Path) -> int:
+    """The bytes of the first two columns of a file."""
+    metadata = pyarrow.parquet.read_metadata(file)
+    groups = map(metadata.row_group, range(metadata.num_row_groups))
+    return sum(group.column(at).total_compressed_size for group in groups for at in (0, 1))
+
+
+@pytest.mark.jobs
+def test_row_groups_are_fetched_ahead_and_no_other_columns(tmp_path, monkeypatch):
+    """A store that answers no more after the first batches is not missed."""
+    bucket, noise = tmp_path / "store" / "bucket", np.random.default_rng(0)
+    for name in "ab":
+        rows = [
+            {"n": n, "text": noise.bytes(500).hex(), "rest": noise.bytes(500).hex()}
+            for n in range(900)
+        ]
+        write_parquet(bucket / f"{name}.parquet", rows, row_group_size=200)
+    with store(tmp_path, monkeypatch) as (there, url):
+
+        def batches(root):
+            source = ParquetSource(f"{root}/*.parquet", columns=["n", "text"])
+            return BatchDataset(ShuffleDataset(source, shuffle_buffer_size=400), 20, list)
+
+        far, before = batches(there), counts(url)["bytes"]
+        wanted = sum(map(column_bytes, bucket.iterdir()))
+        with loader_of(far) as loader, loader_of(batches(bucket)) as plain:
+            whole = take(plain, 90)
+            assert take(loader, 20) == whole[:20]
+            assert eventually(lambda: counts(url)["bytes"] - before == wanted)
+            set_faults(url, answer="403 AccessDenied")
+            assert take(loader, 70) == whole[20:]
+        set_faults(url, answer="")
+        loose = get_train_dataset(f"{there}/a.parquet", batch_size=4).sources[0]
+        assert loose.remote
+        assert loose._ranges_of(0, [0]) == loose.rows._ranges_of(0, [0]) != []
+
+
+@pytest.mark.jobs
+def test_programs_of_other_libraries_read_stores(tmp_path, monkeypatch):
+    """EasyDeL's pipeline, squirrel's multiplexer and a trainer's stage file: the same as of the
+    disk, with states from there and back.
+    """
+    here = mix_in(tmp_path / "store" / "bucket").parents[1]
+    write_parquet(here / "code" / "0.parquet", texts("code", 50), row_group_size=20)
+    write_lines(here / "text" / "0.jsonl", texts("prose", 40))
+    np.save(here / "tokens.npy", np.arange(64, dtype=np.uint16))
+    hub.Dataset.from_list(texts("saved", 12)).save_to_disk(here / "saved")
+    stages = [
+        {"dataset_type": "energize", "dataset_path": "{root}/mixes/mix.yaml"},
+        {"dataset_type": "energize", "dataset_folders": ["mixes/web", "{root}/more/photographs"]},
+        {"dataset_type": "packed_memmap", "dataset_path": "tokens.npy"},
+        {"dataset_type": "huggingface", "dataset": "a/b", "dataset_path": "saved"},
+    ]
+    for number, each in enumerate(stages):
+        each |= {"name": f"s{number}", "start_step": 4 * number, "seq_len": 4}
+    toml = "[training]\nsteps = 16\n" + "".join(
+        "[[training.data_stages]]\n" + "".join(f"{k} = {json.dumps(v)}\n" for k, v in each.items())
+        for each in stages
+    )
+
+    def easydel(root):
+        given = {"code": f"{root}/code/*.parquet", "text": f"{root}/text/0.jsonl"}
+        read = [{"name": name, "data_files": files} for name, files in given.items()]
+        pipeline = easydel_words.Pipeline.from_config({"datasets": read, "seed": 3})
+        return pipeline.source().mix().load().build()
+
+    def squirrel(root):
+        parts = JsonSource(f"{root}/text/0.jsonl"), ParquetSource(f"{root}/code/*.parquet")
+        return loader_of(
+            Multiplexer(parts, MultiplexingStrategy.SAMPLING, [0.3, 0.7], seed=1).dataset
+        )
+
+    def staged(root):
+        (file := path_of(root) / "run.toml").write_bytes(toml.replace("{root}", str(root)).encode())
+        return loader_of(get_staged_train_dataset(file, batch_size=2))
+
+    def said(batches):  # samples of folders tell where these lie
+        return prints([getattr(each, "__key__", each) for each in batches])
+
+    with store(tmp_path, monkeypatch) as (there, _):
+        for open_at in easydel, squirrel, staged:
+            with open_at(here) as plain:
+                whole = said(take(plain, 16))
+            state = None
+            for number, root in enumerate((there, here, there, here)):
+                with open_at(root) as loader:
+                    if state is not None:
+                        loader.load_state_dict(state)
+                    at = 4 * number
+                    assert said(take(loader, 4)) == whole[at : at + 4], open_at
+                    state = loader.state_dict()
+
+
 @pytest.mark.jobs
 def test_what_is_written_to_a_store_is_what_is_written_to_the_disk(tmp_path, monkeypatch):
     samples = [{"__key__": f"{i:03d}", "txt": f"text {i}", "json": {"n": i}} for i in range(40)]
@@ -244,6 +350,7 @@ def test_what_lists_nothing_and_what_another_library_serves(tmp_path, monkeypatc
 @pytest.mark.jobs
 def test_what_commands_write_is_written_to_a_store(tmp_path, monkeypatch):
     here = mix_in(tmp_path / "store" / "bucket")
+    shutil.copytree(here.parent / "web", here.parents[1] / "coded")
     with store(tmp_path, monkeypatch) as (there, _):
         mix, out = f"{there}/mixes/mix.yaml", tmp_path / "store" / "bucket" / "out"
         with loader_of(get_train_dataset(here, batch_size=4)) as loader:
@@ -261,11 +368,28 @@ def test_what_commands_write_is_written_to_a_store(tmp_path, monkeypatch):
         assert {each.name for each in out.iterdir()} == {"r.json", "a.svg", "b.html", "schema.json"}
         web = open_store(f"{there}/mixes/web")
         assert web.get_media_metadata("web0003.png").width == 8
+        source = partial(WebdatasetSource, f"{there}/mixes/web")
+        pairs = partial(JoinedSource, source(), source(), nonmatch=["skip"])
+        matches = write_matches(pairs(cache=path_of(f"{there}/matches")))
+        assert write_matches(again := pairs(cache=matches.parent)) == matches
+        assert again.identity == pairs().identity
+        named = {"sample_type": {"__module__": "energize", "__class__": "TextSample"},
+                 "sample_loader": "a.py", "part_filter": "a.py"}  # fmt: skip
+        (tmp_path / "store/bucket/coded/.nv-meta/dataset.yaml").write_text(json.dumps(named))
+        coded = partial(get_train_dataset, f"{there}/coded", batch_size=4)
+        own = {f"{there}/coded": lambda parts: {"text": parts["txt"]}}
+        given = coded(sample_loader=own, part_filter=["txt"])
+        assert len(given[0].text) == 4
         listed = partial(
             get_loader, get_train_dataset(mix, batch_size=4), quarantine=f"{there}/q.jsonl"
         )
         check_refusals({
             "quarantine": (listed, ConfigError, "a store has none to append lines to"),
+            "lines of workers": (
+                partial(WorkerConfig, 0, 1, worker_debug_path=f"{there}/{{pid}}"), ConfigError,
+                "has no files to append lines to"),
+            "code": (
+                coded, UntrustedCodeError, "code of a store is not run", "later. Do without: give"),
             "trust": (partial(trust, f"{there}/mixes"), ConfigError, "code of a store is not run"),
         })  # fmt: skip
 
