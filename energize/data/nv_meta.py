@@ -237,7 +237,8 @@ def _unprepared(path: Path) -> DatasetError:
         )
     return NotPreparedError(
         f"{path} is not a prepared dataset: it has no {META_FOLDER}/.info.json. "
-        f"Prepare it with: energize prepare {path}"
+        f"Tar shards are prepared with: energize prepare {path}; loose files are trained on as "
+        f"they are, and become shards with: energize convert {path} OUT"
     )
 
 
