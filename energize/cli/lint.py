@@ -31,6 +31,7 @@ from energize.errors import (
     SplitError,
 )
 from energize.metadataset.nodes import JoinedLeaf, Leaf
+from energize.preparation.loose import is_loose
 from energize.preparation.tasks import TASKS_FOLDER, check_ended, share
 from energize.preparation.verify import check_counts, check_folder, check_lines
 from energize.preparation.workers import map_in_order
@@ -138,7 +139,7 @@ def lint(
     for leaf in leaves.values():
         paths = [e.leaf.path for e in leaf.parts] if isinstance(leaf, JoinedLeaf) else [leaf.path]
         try:
-            for folder in filter(Path.is_dir, paths):
+            for folder in filter(_is_prepared, paths):
                 check_counts(folder)
             decoder = SampleDecoder(image_decode="torchrgb8")
             part = mixes.stored_samples(leaf, decoder, trust_code)
@@ -150,10 +151,10 @@ def lint(
             _lint_part(found, mixes.leaf_name(leaf), part)
             read |= dict.fromkeys(paths)
     for each in read:
-        if not mixes.is_jsonl(each):
+        if _is_prepared(each):
             _lint_shards(found, each)
             continue
-        for fault in () if by.task else check_lines(each):
+        for fault in () if by.task or not mixes.is_jsonl(each) else check_lines(each):
             found.tell(fault)
     if by.task is not None:
         marker, kept = markers[by.task], {"samples": found.samples, "faults": found.count}
@@ -178,9 +179,14 @@ def _leaves(
     return leaves
 
 
+def _is_prepared(path: Path) -> bool:
+    """Return whether it is a folder whose shards can be compared with what was prepared."""
+    return path.is_dir() and not is_loose(path)
+
+
 def _markers(path: Path, tasks: int) -> list[Path]:
     """Return where tasks say what they found."""
-    folder = path / TASKS_FOLDER if path.is_dir() else path.with_name(f".{path.name}.tasks")
+    folder = path / TASKS_FOLDER if _is_prepared(path) else path.with_name(f".{path.name}.tasks")
     return [folder / f"lint-{tasks}" / f"{task:05d}.json" for task in range(tasks)]
 
 

@@ -33,7 +33,7 @@ from energize.metadataset.nodes import (
     with_leaves,
 )
 from energize.metadataset.resolution import resolve
-from energize.preparation.loose import is_loose
+from energize.preparation.loose import is_loose, split_parts
 from energize.task.encoder import DefaultTaskEncoder, TaskEncoder
 from energize.task.load import LoadingCode, SampleDecoder, run_file
 
@@ -205,13 +205,15 @@ def split_names(path: Path, given: str | None, split_config: str) -> Sequence[st
     """
     if not path.exists():
         raise DatasetNotFoundError(f"{path} does not exist")
-    if is_jsonl(path) or (given is None and is_loose(path)):
+    if is_jsonl(path):
         return ("train",)
     if given is not None:
         names = [name.strip() for name in given.split(",") if name.strip()]
         if not names:
             raise ConfigError(f"--split-parts: expected names of splits, got {given!r}")
         return list(dict.fromkeys(names))
+    if is_loose(path):
+        return split_parts(path)
     if is_folder(path):
         splits = read_splits(path, split_config).split_parts
         return [name for name, shards in splits.items() if shards]

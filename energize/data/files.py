@@ -112,9 +112,9 @@ class _OpenFile:
             raise OSError(errno.EINVAL, f"it is a {kind}, not a regular file", path)
         self.signature = found.st_size, found.st_mtime_ns, found.st_ino
 
-    def __del__(self) -> None:
-        if self.number >= 0:
-            os.close(self.number)
+    def __del__(self, close: Callable[[int], None] = os.close) -> None:
+        if self.number >= 0:  # modules may be gone when Python ends
+            close(self.number)
 
 
 class Files(ABC):

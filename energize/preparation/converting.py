@@ -36,11 +36,11 @@ from energize.data.nv_meta import META_FOLDER, SQLITE_NAME, UUID_NAME, is_prepar
 from energize.data.rows import JsonSource
 from energize.data.tar import split_name
 from energize.data.writing import NewFiles, writing
-from energize.errors import ColumnError, ConfigError, PrepareError, ShardError, SplitError
+from energize.errors import ColumnError, ConfigError, PrepareError, ShardError
 from energize.preparation import index
 from energize.preparation.columns import Columns
 from energize.preparation.fields import module_of
-from energize.preparation.loose import Found, Told, is_loose, look_at
+from energize.preparation.loose import Found, Told, is_loose, look_at, split_parts
 from energize.preparation.scan import check_unique, listed
 from energize.preparation.tasks import TASKS_FOLDER, Job, all_in_turn
 from energize.preparation.verify import stage_records
@@ -162,12 +162,11 @@ def _parts(path: Path, root: Path, told: Told) -> dict[str, Found]:
     if root.is_relative_to(path):
         raise ConfigError(f"{root} is in {path}, whose files are read; give a folder beside it")
     parts = dict[str, Found]()
-    for part in ("train", "val", "test"):
-        with suppress(SplitError):
-            source, config = look_at(path, part, told)
-            if is_own_module(config.sample_module):
-                config = replace(config, sample_module=module_of(config.sample_class))
-            parts[part] = Found(source, config)
+    for part in split_parts(path):
+        source, config = look_at(path, part, told)
+        if is_own_module(config.sample_module):
+            config = replace(config, sample_module=module_of(config.sample_class))
+        parts[part] = Found(source, config)
     types = [
         f"{part}: {config.sample_class}, {config.field_map}" for part, (_, config) in parts.items()
     ]

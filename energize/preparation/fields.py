@@ -34,6 +34,10 @@ _USUAL: Mapping[str, tuple[str, ...]] = {
 """The usual types; and fields without which samples are of another, though they may be missing."""
 
 
+_ALSO: Mapping[str, str] = {"caption": ",json[title],json[description]"}
+"""Where a field is looked for last, when a field map is proposed."""
+
+
 class FirstLook:
     """The parts of all samples of a shard, and what the first samples have in them.
 
@@ -162,7 +166,7 @@ def propose_field_map(sample_type: str | type[Any], look: Any) -> dict[str, str]
     kind = SAMPLE_TYPES[sample_type] if isinstance(sample_type, str) else sample_type
     usual = {} if kind is CrudeSample else default_field_map(kind)
     for name, source in usual.items():
-        accesses = parse_field(source)
+        accesses = parse_field(f"{source}{_ALSO.get(name, '')}")
         plain = [each.part for each in accesses if not each.keys and each.part in look.parts]
         keyed = [str(each) for each in accesses if each.keys[:1] and each.keys[0] in look.json_keys]
         if plain or keyed:

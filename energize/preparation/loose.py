@@ -142,6 +142,17 @@ def is_loose(path: Path) -> bool:
 
 
 @own_errors
+def split_parts(path: Path) -> list[str]:
+    """Return the split parts of a folder, or of a file, that nobody prepared."""
+    below, found = _names_below(path) if path.is_dir() else [], list[str]()
+    for part, *_ in _SPLITS:
+        with suppress(SplitError):
+            _of_split(path, below, part)
+            found.append(part)
+    return found
+
+
+@own_errors
 def look_at(path: Path, split_part: str, told: Told) -> Found:
     """Return the samples of a split part of a folder, or of a file, that nobody prepared.
 
@@ -550,7 +561,9 @@ def _say(path: Path, what: str, told: Told, name: str, field_map: Mapping[str, s
     """Log what samples are made, where nobody saw it before so that it is seen."""
     text = f"{what}, as {name}({', '.join(f'{n}={each}' for n, each in field_map.items())})"
     if told.kind is None:
-        text += f"; to change it: sample_type={name!r}, field_map={dict(field_map)!r}"
+        told_of = dict(field_map)
+        text += f"; to change it: sample_type={name!r}, field_map={told_of!r}"
+        text += f" (in YAML, sample_type: {name}, field_map: {told_of!r})"
     said_once(str(path), text, text, logging.INFO if told.kind else logging.WARNING)
 
 

@@ -181,3 +181,18 @@ def test_a_process_that_dies_is_an_error_that_names_its_samples(tmp_path):
         code=1, cwd=tmp_path,
     )  # fmt: skip
     assert f"samples 160 to 191 of {folder} [train] was killed" in errors
+
+
+def test_loose_files_are_looked_at_as_they_are(tmp_path):
+    root = tmp_path / "photos"
+    for part in ("train", "val"):
+        for label in ("cat", "dog"):
+            (root / part / label).mkdir(parents=True)
+            (root / part / label / "0.jpg").write_bytes(image_bytes(0))
+    assert "No faults in 4 samples" in run("lint", root)
+    (root / "val" / "dog" / "0.jpg").write_bytes(b"no image")
+    told = run("lint", root, code=1)
+    assert "sample 'dog/0'" in told
+    assert "1 fault in 4 samples" in told
+    run("lint", root, "--tasks", 2, "--task", 0)
+    assert sorted(each.name for each in root.iterdir()) == ["train", "val"]

@@ -270,6 +270,7 @@ def test_what_is_guessed_and_left_out_is_told_once(tmp_path, caplog):
         "though several are of one name (1): 3.v1.jpg (metadata.csv, line 10)",
         "15 samples, images of 'metadata.csv', 'more/metadata.csv' with 'text', 'n', 'file_",
         "; to change it: sample_type='CaptioningSample', field_map={'image': 'file_name'",
+        "(in YAML, sample_type: CaptioningSample, field_map: {'image': 'file_name'",
     ):
         assert words in text
     assert told(root, caplog) == ""
@@ -282,6 +283,13 @@ def test_what_is_guessed_and_left_out_is_told_once(tmp_path, caplog):
     text = told(tmp_path / "texts", caplog)
     assert "left out, images without .txt beside them (1): 5.jpg" in text
     assert "left out, captions without an image beside them (1): 6.txt" in text
+
+
+@pytest.mark.parametrize("name", ["title", "caption", "text", "description"])
+def test_columns_of_captions_are_captions(tmp_path, name):
+    table(tmp_path / "a.parquet", [{"image": {"bytes": JPEG, "path": None}, name: "a cat"}])
+    [sample] = get_val_dataset(tmp_path, split_part="train", batch_size=None)
+    assert sample.caption == "a cat"
 
 
 def test_types_and_field_maps_may_be_told(tmp_path):
