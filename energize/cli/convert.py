@@ -8,10 +8,9 @@ from typing import Annotated
 from typer import Argument, Option
 
 from energize.cli.clusters import Tasks
-from energize.cli.console import Console, counted, progress_bar
-from energize.cli.look import show_config, show_splits
+from energize.cli.console import Console, progress_bar
 from energize.cli.mixes import takes
-from energize.cli.prepare import parse_field_map
+from energize.cli.prepare import parse_field_map, show_report
 from energize.data.files import path_of
 from energize.preparation import convert as converted
 from energize.preparation import fields
@@ -56,11 +55,4 @@ def convert(
             **by.given,
             on_progress=on_progress,
         )
-    shards = counted(len(report.shard_counts), "shard")
-    of = "" if by.task is None else f"Task {by.task} of {by.tasks}: "
-    console.say(f"{of}Converted {report.samples:,} samples to {shards}")
-    if report.config is not None:
-        show_splits(console, report.splits, report.shard_counts, report.windows)
-        show_config(console, report.config)
-    for note in report.notes:
-        console.note(note)
+    show_report(console, report, by, "Converted {} to {}")

@@ -181,18 +181,23 @@ def prepare(
             **by.given,
             on_progress=on_progress,
         )
-    shards = counted(len(report.shard_counts), "shard")
+    show_report(console, report, by, "Indexed {} in {}")
+    if filtered is None:
+        console.say("Done")
+    else:
+        _collect(console, path, filtered, work)
+
+
+def show_report(console: Console, report: index.PrepareReport, by: Tasks, done: str) -> None:
+    """Tell what was done to samples and shards, and what the folder, or the task, has now."""
     of = "" if by.task is None else f"Task {by.task} of {by.tasks}: "
-    console.say(f"{of}Indexed {report.samples:,} samples in {shards}")
+    samples = f"{report.samples:,} samples"
+    console.say(of + done.format(samples, counted(len(report.shard_counts), "shard")))
     if report.splits:
         show_splits(console, report.splits, report.shard_counts, report.windows)
     if report.config is not None:
         show_config(console, report.config)
     _show_measured(console, report)
-    if filtered is None:
-        console.say("Done")
-    else:
-        _collect(console, path, filtered, work)
 
 
 def _show_measured(console: Console, report: Any) -> None:
