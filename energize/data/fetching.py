@@ -18,7 +18,7 @@ import sys
 import threading
 from collections.abc import Sequence
 from contextlib import suppress
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import count
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -84,8 +84,10 @@ def ranges(url: str, found: Stat, starts: Sequence[int], stops: Sequence[int]) -
     object is another one now, OSError as `stat`.
     """
     cache, key = _cache(), key_of(url, *found)
+    got: list[Any] = list(map(partial(cache.read, key), starts, stops))
+    if None not in got:
+        return got
     spans = _spans(starts, stops)
-    got: list[Any] = [cache.read(key, *span) for span in spans]
     # What has left the cache before it was read is brought again, past the cache.
     for how in ("", "carried"):
         missing = [row for row, data in enumerate(got) if data is None]

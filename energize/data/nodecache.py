@@ -43,10 +43,12 @@ _MOST_OPEN, _RENEWED, _PAUSE = 128, 60.0, 10.0
 writing after it failed.
 """
 
-_MAGIC, _START, _RECORD, _SUM = 0xA7E5, b"\xe5\xa7", struct.Struct("<HIHHQ"), 8
+_MAGIC, _START, _RECORD = 0xA7E5, b"\xe5\xa7", struct.Struct("<HIHHQ")
 """A record: this, the number of the block, with these the first and the last byte in the block and
-the checksum of the bytes, and then the checksum of all that.
-"""
+the checksum of the bytes."""
+
+_SUMMED = struct.Struct("<18sQ")
+"""A record as it stands in the log: with the checksum of all that."""
 
 _LOCK, _EVICTION = struct.Struct("hhqqi4x"), 1 << 62
 """Bytes of the file of the node are locked: this one by who evicts, those before by who fetches."""
@@ -309,18 +311,23 @@ class _Section(dict[int, tuple[Record, ...]]):
 
     def _learn(self, log: bytes) -> None:
         """Add the records of a piece of the log. Half a record, of a full disk, moves the next."""
-        at, size = 0, _RECORD.size + _SUM
+        at, size = 0, _SUMMED.size
         while len(log) - at >= size:
-            body = log[at : at + _RECORD.size]
-            if checksum(body).to_bytes(_SUM, "little") == log[at + _RECORD.size : at + size]:
+            whole = at + (len(log) - at) // size * size
+            for body, sum_ in _SUMMED.iter_unpack(memoryview(log)[at:whole]):
+                if checksum(body) != sum_:
+                    break
                 _, block, first, last, value = _RECORD.unpack(body)
-                start, known = block * _BLOCK, self.get(block, ())
+                start, known = block * _BLOCK, self.get(block)
                 record = start + first, start + last + 1, value
-                if record not in known:
+                if known is None:
+                    self[block] = (record,)
+                elif record not in known:
                     self[block] = tuple(sorted((*known, record), key=lambda each: each[1]))
                 at += size
             else:
-                at = log.find(_START, at + 1) if _START in log[at + 1 :] else len(log) - 1
+                break
+            at = log.find(_START, at + 1) if _START in log[at + 1 :] else len(log) - 1
         self._seen += at
 
     def read(self, start: int, stop: int) -> bytes | None:
@@ -354,13 +361,17 @@ class _Section(dict[int, tuple[Record, ...]]):
         """Return records in which the bytes are, in order, and what is between them."""
         records = []
         while start < stop:
-            known, best = self.get(start // _BLOCK, ()), None
+            number, best = start // _BLOCK, None
+            known = self.get(number, ())
             for record in known:  # the one that goes furthest comes last
                 if record[0] <= start < record[1]:
                     best = record
             if best is None:
                 later = [begin for begin, _, _ in known if begin > start]
-                best = start, min(stop, (start // _BLOCK + 1) * _BLOCK, *later), -1
+                number += 1
+                while number * _BLOCK < stop and not later and number not in self:
+                    number += 1
+                best = start, min(stop, number * _BLOCK, *later), -1
             records.append(best)
             start = best[1]
         return records
@@ -370,7 +381,7 @@ def _record(start: int, stop: int, data: memoryview) -> bytes:
     body = _RECORD.pack(
         _MAGIC, start // _BLOCK, start % _BLOCK, (stop - 1) % _BLOCK, checksum(data)
     )
-    return body + checksum(body).to_bytes(_SUM, "little")
+    return _SUMMED.pack(body, checksum(body))
 
 
 def _cut(start: int, stop: int, size: int) -> Iterator[Range]:

@@ -24,7 +24,7 @@ from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext, suppress
 from datetime import timedelta
-from functools import partial
+from functools import lru_cache, partial
 from hashlib import blake2b
 from multiprocessing.connection import Connection
 from statistics import quantiles
@@ -103,6 +103,7 @@ def shown(url: str) -> str:
     return f"{scheme}{found}{place}{slash}{path}"
 
 
+@lru_cache(4096)
 def key_of(url: str, size: int, tag: str) -> str:
     """Return the name under which bytes of an object are in the node cache."""
     query = blake2b(url.partition("?")[2].encode(), digest_size=8).hexdigest()
@@ -350,6 +351,8 @@ class Sidecar:
 
         tasks = [sent(*run) for run in runs]
         got = await asyncio.gather(*(task for _, task in tasks))
+        if planned:
+            return None
 
         def cut(start: int, stop: int) -> bytes | None:
             low, high = bisect_right(runs, (start, sys.maxsize)) - 1, bisect_left(runs, (stop,))
