@@ -45,9 +45,7 @@ class FoundDataset(Dataset[T_co]):
     It has no length and no random access, but that of an input which never ends.
     """
 
-    @cached_property
-    def indexed(self) -> bool:
-        return False
+    indexed = False
 
     @cached_property
     def sized(self) -> bool:

@@ -200,6 +200,8 @@ class StagedDataset(IndexedDataset[T_co]):
     'abc1dab'
     """
 
+    sized = True
+
     plan: StagePlan[None]
     carry_over: bool
 
@@ -234,10 +236,6 @@ class StagedDataset(IndexedDataset[T_co]):
                     "its sources is not known before it is read; pass carry_over=False to start "
                     "every stage at the beginning of its dataset"
                 )
-
-    @cached_property
-    def sized(self) -> bool:
-        return True
 
     @cached_property
     def size(self) -> int:

@@ -17,12 +17,12 @@ from energize.core.description import packed, unpacked
 from energize.core.lanes import Lane, Ranks
 from energize.core.loss_weights import marked
 from energize.core.restoring import lane_key, position_key
-from energize.core.stream import INFINITE, State, counter_field, epoch_end, state_field
+from energize.core.stream import INFINITE, Span, State, counter_field, epoch_end, state_field
 from energize.core.trace import padding
 from energize.errors import ConfigError, EmptyDatasetError, LoaderError, StateError
 from energize.loader.agreement import Agreement
 from energize.loader.failures import FailureLog
-from energize.loader.lanes import HereLanes, LaneSet, Span
+from energize.loader.lanes import HereLanes, LaneSet
 from energize.loader.workers import ReadAhead, WorkerLanes, WorkerPool
 from energize.report.levels import NOTHING, Made
 

@@ -25,7 +25,7 @@ from energize.core.description import Tree, config_tree, leaf_names, packed, sha
 from energize.core.lanes import Lane
 from energize.core.restoring import without_loops
 from energize.core.stream import State, counter_field, state_field
-from energize.core.trace import Reading
+from energize.core.trace import SILENT
 from energize.errors import StateError
 from energize.loader.feeds import StreamState
 
@@ -39,7 +39,6 @@ _OF_THE_MIX = ("places", "slot", "moves", "changes", "cursors")
 _COUNTS = ("epoch", "taken", "called", "calls", "before", "position")
 """Fields of the states of lanes that count on, whatever is mixed below."""
 
-_QUIET = Reading(report=lambda _: None)
 _SHOWN = 20
 
 
@@ -223,7 +222,7 @@ def _led_lanes(
         if before is None and begin is None:
             cursors.append(None)
             continue
-        with closing(stream._open_lane(Lane(lane, state.lanes), None, _QUIET, endless=True)) as new:
+        with closing(stream._open_lane(Lane(lane, state.lanes), None, SILENT, endless=True)) as new:
             tree = _led(new.state(), before or {}, order)
         if begin is not None:
             round_of(tree)["round"] = begin

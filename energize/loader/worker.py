@@ -28,10 +28,10 @@ from energize.core.blends import NOT_EDITED
 from energize.core.dataset import Dataset
 from energize.core.lazy import torch
 from energize.core.stores import activate
+from energize.core.stream import PositionLane
 from energize.core.trace import Failed, Reading
 from energize.errors import LoaderError
 from energize.loader.failures import Decisions, Failure
-from energize.loader.lanes import PositionLane
 from energize.loader.shipping import Channel, Read, Regions, Reply, ShippedError, dumps, rebuilt
 from energize.report.counting import LeftOut
 from energize.report.levels import flat
@@ -219,7 +219,7 @@ class _Worker:
         cursor = held.cursor
         positions = type(cursor) is PositionLane
         if positions:
-            cursor.left = max(held.asked - len(cursor), 0)
+            cursor.left = max(held.asked - cursor.waiting, 0)
         until = time.monotonic() + _REPLY_SECONDS
         while held.asked and (not reply.items or time.monotonic() < until):
             try:
