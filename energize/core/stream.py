@@ -23,13 +23,14 @@ import time
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Self, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar, cast
 
 import numpy as np
 
 from energize.core.arrays import Int64Array, rows_by_value
 from energize.core.description import functions_of
 from energize.core.lanes import SINGLE_LANE, Lane
+from energize.core.loss_weights import field_of
 from energize.core.rng import derive, hash_positions
 from energize.core.trace import (
     MAX_ATTEMPTS,
@@ -114,9 +115,6 @@ class Cursor(ABC, Iterator[T_co]):
 
     def close(self) -> None:
         """Let go of what the cursor holds. It may be called more than once."""
-
-    def __iter__(self) -> Self:
-        return self
 
 
 def state_field(state: State, name: str, kind: type[T]) -> T:
@@ -598,11 +596,7 @@ class ContentStream(Stream[T]):
 def sample_keys_of(taken: Any) -> str:
     """Return the sample keys of an item or a few, for messages about streams."""
     items = taken[:3] if isinstance(taken, list) else [taken]
-    keys = [
-        item.get("__key__") if isinstance(item, dict) else getattr(item, "__key__", None)
-        for item in items
-    ]
-    known = [str(key) for key in keys if key is not None]
+    known = [str(key) for item in items if (key := field_of(item, "__key__")) is not None]
     return ", ".join(known) if known else "a sample without a __key__"
 
 

@@ -255,15 +255,6 @@ class StagedDataset(IndexedDataset[T_co]):
         """Return the number of the stage of each position: int64."""
         return np.searchsorted(self._firsts, positions, side="right") - 1
 
-    @property
-    def phase_starts(self) -> Sequence[int]:
-        """The item that each stage begins with."""
-        return self.plan.first_items
-
-    def numbers_of(self, stage: int) -> Int64Array:
-        """Return the numbers in `sources` of those that a stage reads."""
-        return self._numbers[stage]
-
     def route(self, positions: Int64Array) -> Routes:
         stage = self.phase_of(positions)
         return Routes(positions - self._firsts[stage] + self._starts[stage], stage)

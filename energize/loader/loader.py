@@ -50,7 +50,6 @@ from energize.loader.failures import (
 )
 from energize.loader.feeds import Before, StreamState, ThisRank, items_of
 from energize.loader.following import Follower, WeightsFile
-from energize.loader.remapping import RemapReport
 from energize.loader.run import Feed, Place, Run, check_goes_on, check_same_change
 from energize.loader.settings import (
     DEFAULT_BYTES,
@@ -61,11 +60,10 @@ from energize.loader.settings import (
     checked_settings,
     configured,
 )
-from energize.loader.state import packed_state, resumed
+from energize.loader.state import RemapReport, packed_state, resumed
 from energize.loader.waiting import Waiting
 from energize.loader.watchdog import LateError, Watchdog, ctrl_c_later
-from energize.loader.worker import Task
-from energize.loader.workers import ReadAhead, WorkerPool
+from energize.loader.workers import ReadAhead, Task, WorkerPool
 from energize.report import Book, Ledger, Losses, Outlier, Report, Stand
 from energize.report.levels import Made
 from energize.report.losses import Delivered
