@@ -51,6 +51,7 @@ from energize.core.trace import (
     Span,
     Trace,
     consumed,
+    read_items,
     refs_of,
 )
 from energize.core.trainers import check_collated, check_iterated
@@ -392,7 +393,7 @@ class IndexedDataset(Dataset[T_co]):
         if not 0 <= position < self.size:
             raise IndexError(f"position {position} of a dataset of {self.size} items per epoch")
         at = np.array([position], dtype=np.int64)
-        return cast("T_co", Trace(self, at).items(_READING)[0])
+        return read_items(self, at, _READING)[0]
 
     def __getitems__(self, positions: Sequence[int]) -> list[T_co]:
         """Return the items that a `DataLoader` of torch makes a batch of."""
@@ -411,7 +412,7 @@ class IndexedDataset(Dataset[T_co]):
                 f"{type(self).__name__}.at: positions are whole numbers, 0 or more and below 2**62,"
                 f" in one row; got {str(positions)[:80]}"
             )
-        return Trace(self, asked.astype(np.int64)).items(reading)
+        return read_items(self, asked.astype(np.int64), reading)
 
     def open(
         self, lane: Lane = SINGLE_LANE, state: State | None = None, reading: Reading = _READING

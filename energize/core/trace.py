@@ -369,6 +369,11 @@ class Trace:
         return items
 
 
+def read_items(dataset: IndexedDataset[T], positions: Int64Array, reading: Reading) -> list[T]:
+    """Return the items at `positions`, see `Trace.items`."""
+    return Trace(dataset, positions).items(reading)
+
+
 class Ahead:
     """Has samples that lie in object storage fetched before they are read: of the items at the next
     positions of a dataset, so many that they are of `AHEAD` samples and `AHEAD_BYTES` bytes at

@@ -36,7 +36,7 @@ from energize.core.stream import (
 )
 from energize.core.trace import MAX_ATTEMPTS, Failed, Origin, Reading, Request, Routes, making
 from energize.datasets.blend import BlendDataset, PairOf
-from energize.datasets.level import LevelBufferDataset, LevelDataset, with_level
+from energize.datasets.level import LevelBufferDataset, LevelDataset
 from energize.datasets.order import cut_epochs
 from energize.datasets.rounds import Origins, RoundsDataset, Step, Taken, keyed_by, origins_of
 from energize.errors import ConfigError
@@ -98,8 +98,18 @@ class BatchDataset(IndexedDataset[T_batch_co]):
         worker_config: WorkerConfig | None = None,
         **ignored: Any,
     ) -> None:
-        if level is not None or global_batch_size is not None:
-            dataset = with_level(dataset, batch_size, level, global_batch_size, "BatchDataset")
+        if level is not None and global_batch_size is not None:
+            whole = global_batch_size
+            with raised_as("BatchDataset", "LevelDataset"):
+                dataset = LevelDataset(dataset, batch_size, global_batch_size=whole, cost=level)
+        elif level is not None or global_batch_size is not None:
+            names = ("level", "global_batch_size")
+            given, missing = names if level is not None else names[::-1]
+            raise ConfigError(
+                f"BatchDataset: {given} is given, and {missing} is not: level says what samples "
+                "cost, and global_batch_size among how many of them those of a batch are chosen. "
+                "(For gradient accumulation alone, give global_batch_size to get_loader)"
+            )
         self._set_up(
             dataset,
             batch_size,

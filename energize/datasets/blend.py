@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property, partial
-from typing import Any, NamedTuple, Protocol, Self, TypeAlias, TypeVar, cast
+from typing import Any, NamedTuple, Self, TypeAlias, TypeVar, cast
 
 import numpy as np
 
@@ -795,24 +795,6 @@ def numbers_only(weights: Sequence[Weight]) -> list[Fraction] | None:
 # Mixing streams whose lengths are not known: what to do when one is exhausted.
 
 
-class Slots(Protocol):
-    """Which source each slot belongs to, slot after slot."""
-
-    def current(self) -> int:
-        """Return the source of the slot at hand."""
-
-    def advance(self, item: Any, where: Callable[[], str]) -> None:
-        """Go on to the next slot; the one at hand has got `item`, and `where` says where that comes
-        from. `SkipSample` leaves the item out, and the slot is still at hand.
-        """
-
-    def exhausted(self, *, left_out: bool) -> None:
-        """The source of the slot at hand had no item; if it is left out it is not asked again."""
-
-    def state(self) -> State:
-        """Return what others go on from; of constant shape."""
-
-
 @dataclass(frozen=True, slots=True)
 class End:
     """What happens when a source is exhausted, and what the next epoch begins with.
@@ -882,7 +864,7 @@ class MultiplexedStream(Stream[T]):
         # Alone a lane sees the ends of the sources; among others none do.
         self._opening = opening._replace(endless=opening.lane.count > 1)
         self._datasets, self._names, self._end = mix.inputs, mix.names, end
-        self._begin: Callable[[State | None, frozenset[int]], Slots] = partial(SchemeSlots, scheme)
+        self._begin: Callable[..., SchemeSlots | OwedSlots] = partial(SchemeSlots, scheme)
         if unit is not None:
             owing = cast("WeightedScheme", scheme)
             self._begin = partial(OwedSlots, owing, unit, opening, key=mix.key)
@@ -1016,23 +998,30 @@ class SchemeSlots:
             self._left = self._left.without(source, slot)
 
     def current(self) -> int:
+        """Return the source of the slot at hand."""
         if not self._ahead:
             slots = np.arange(self._position, self._position + _AT_ONCE)
             self._ahead = self._left.locate(slots)[0].tolist()[::-1]
         return self._ahead[-1]
 
     def advance(self, item: Any, where: Callable[[], str]) -> None:
+        """Go on to the next slot; the one at hand has got `item`, and `where` says where that comes
+        from. `SkipSample` leaves the item out, and the slot is still at hand.
+        """
         self._ahead.pop()
         self._position += 1
 
     def exhausted(self, *, left_out: bool) -> None:
+        """The source of the slot at hand had no item; if it is left out it is not asked again."""
         if left_out:
             self._leave_out(self._position, self.current())
         elif getattr(self._scheme, "loses_draws", False):
             self.advance(None, str)
 
     def state(self) -> State:
-        """When all sources are left out, the next epoch goes on with all."""
+        """Return what others go on from; of constant shape. When all sources are left out, the next
+        epoch goes on with all.
+        """
         gone = self._gone if _STAYS in self._gone else [_STAYS] * len(self._gone)
         return {"position": self._position, "left_out_at": list(gone)}
 
@@ -1175,7 +1164,8 @@ _STARTS = 2**20
 
 
 class OwedSlots:
-    """The next item comes from the source that is owed most; of several the first.
+    """The next item comes from the source that is owed most; of several the first. It is asked and
+    told the same as `SchemeSlots`.
 
     Sources are due their shares of what all items of the lane have cost, and owed what they are due
     and have not had; all that is owed sums to 0. With items of a cost up to c, no source ever has

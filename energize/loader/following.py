@@ -226,7 +226,7 @@ class WeightsFile:
             each for each in loader._run.edits.changes if told["blend"] in (None, each.blend)
         ]
         said = changes if told["at_step"] is not None else changes[-1:]
-        if any(same_shares(each.by_name, told["weights"]) for each in said):
+        if any(same_shares(each.weights, told["weights"]) for each in said):
             return  # the last change that acts has set them, or one of a step
         try:
             loader.set_weights(**told)

@@ -345,7 +345,7 @@ class Loader(Generic[T]):
             )
         self._settle()
         items = self._run.items_at(place) + (step - now) * ranks.world_size
-        change = Change(found.name, items, tuple(numbers.items()), waits=step > now)
+        change = Change(found.name, items, numbers, waits=step > now)
         if step == now:
             self._act(change, self._run.edits)
             return
@@ -741,14 +741,14 @@ class Loader(Generic[T]):
         to.
         """
         place, run = self._next_place(), self._run.edited(edits)
-        found = chosen_blend(run.dataset, change.by_name, change.blend)
+        found = chosen_blend(run.dataset, change.weights, change.blend)
         slot = slot_after(run.dataset, found.way, change.at)
         if slot is None:
             slot = run.first_unread_slot(place, found)
             if (agreement := self._agreement()) is not None:
                 slot = max(n for (n,) in agreement.numbers([slot], "a change of weights"))
-        asked = ungrouped(found.blend, change.by_name, slot)
-        self._edit(edits.with_change(Change(found.name, slot, tuple(asked.items()))))
+        asked = ungrouped(found.blend, change.weights, slot)
+        self._edit(edits.with_change(Change(found.name, slot, asked)))
         self._tell(found, asked, self._step_after(place), slot)
 
     def _tell(

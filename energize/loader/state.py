@@ -38,7 +38,6 @@ from energize.core.description import (
     changed_until,
     config_of,
     config_tree,
-    deciding,
     digest,
     leaf_names,
     packed,
@@ -352,7 +351,9 @@ def _loops_that_differ(dataset: Dataset[Any], details: State) -> list[str]:
     """Loops that count steps, where they did not, or the other way round: an obstacle where passes
     end, which without loops all lanes do together.
     """
-    node = deciding(dataset)
+    node = dataset
+    while node._passes_on or node._ends_loops:
+        node = node.inputs[0]
     if dataset.indexed or (node.sized and node.size == INFINITE):
         return []
     now = dataset._steps_per_epoch
@@ -667,8 +668,8 @@ def _report(
     changes = Edits.loaded(cursor).changes
     weights = weights_of(trees[0])
     for change in changes:
-        if not change.blend and set(change.by_name) == set(weights):
-            weights = change.by_name
+        if not change.blend and set(change.weights) == set(weights):
+            weights = dict(change.weights)
     before, now = shares_of(weights), shares_of(weights_of(trees[1]))
     return RemapReport(
         kept,
