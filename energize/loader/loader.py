@@ -51,15 +51,7 @@ from energize.loader.failures import (
 from energize.loader.feeds import Before, StreamState, ThisRank, items_of
 from energize.loader.following import Follower, WeightsFile
 from energize.loader.run import Feed, Place, Run, check_goes_on, check_same_change
-from energize.loader.settings import (
-    DEFAULT_BYTES,
-    DEFAULT_TIMEOUT,
-    WATCH_SECONDS,
-    ListPath,
-    LoaderSettings,
-    checked_settings,
-    configured,
-)
+from energize.loader.settings import ListPath, LoaderSettings, checked_settings, configured
 from energize.loader.state import RemapReport, packed_state, resumed
 from energize.loader.waiting import Waiting
 from energize.loader.watchdog import LateError, Watchdog, ctrl_c_later
@@ -924,19 +916,19 @@ def get_loader(
     global_batch_size: int | None = None,
     micro_batch_size: int | None = None,
     prefetch_factor: int | None = None,
-    prefetch_bytes: int = DEFAULT_BYTES,
+    prefetch_bytes: int = LoaderSettings.prefetch_bytes,
     pin_memory: bool | None = None,
     failure_budget: int | None = 100,
     on_error: str | OnError = "raise",
     encoder_threads: int = 1,
     multiprocessing_context: str | None = None,
-    timeout: float | None = DEFAULT_TIMEOUT,
+    timeout: float | None = LoaderSettings.timeout,
     rewind: bool | None = None,
     cache_pool: Any = None,
     quarantine: ListPath | None = None,
     losses: ListPath | None = None,
     skip_listed: ListPath | Sequence[ListPath] = (),
-    watchdog_timeout_seconds: float | None = WATCH_SECONDS,
+    watchdog_timeout_seconds: float | None = LoaderSettings.watchdog_timeout_seconds,
     watchdog_initial_timeout_seconds: float | None = None,
     fail_on_timeout: bool = False,
     ledger: Ledger | bool = True,
