@@ -39,7 +39,7 @@ from energize.core.html import (
 from energize.core.loss_weights import WEIGHTS, field_of
 from energize.core.restoring import loads_of
 from energize.core.samples import ConversationSample, is_record
-from energize.core.trace import Failed, Reading, Refs, Trace
+from energize.core.trace import SILENT, Failed, Refs, Trace
 from energize.data.selection import source_labels
 from energize.data.webdataset import WebdatasetSource
 from energize.datasets.transform import SampleWeightDataset
@@ -95,7 +95,7 @@ class Look:
     def batches(self, at: int, steps: int) -> Iterator[Batch]:
         """Yield the batches of some steps, those that cannot be made too."""
         none = np.zeros(0, dtype=np.int64)
-        found = batches_read(self.dataset, _QUIETLY) if not self.dataset.indexed else None
+        found = batches_read(self.dataset, SILENT) if not self.dataset.indexed else None
         for step in range(at, min(at + steps, self.end)):
             item, failed, refs = None, None, Refs(none, none, none, none)
             try:
@@ -104,7 +104,7 @@ class Look:
                 else:
                     trace = Trace(self.dataset, np.array([step], dtype=np.int64))
                     refs = trace.refs()
-                    item = trace.items(_QUIETLY)[0]
+                    item = trace.items(SILENT)[0]
             except StopIteration:
                 return
             except Exception as reason:  # whatever the encoder of the user raises
@@ -267,10 +267,6 @@ def _weights(dataset: Dataset[Any], above: float = 1.0) -> Iterator[float]:
         yield from (above for _ in dataset.sources)
     for each in dataset.inputs:
         yield from _weights(each, above)
-
-
-_QUIETLY = Reading(report=lambda failed: None)
-"""What failed is shown in its place."""
 
 
 def _told(reason: object) -> str:

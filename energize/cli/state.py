@@ -221,7 +221,7 @@ def _show(console: Console, state: State) -> None:
     for change in Edits.loaded(cursor).changes:
         of = f"of the blend {change.blend!r} " if change.blend else ""
         place = f"{'item' if change.waits else 'slot'} {change.at:,}"
-        weights = ", ".join(f"{name} {weight:g}" for name, weight in change.weights)
+        weights = ", ".join(f"{name} {weight:g}" for name, weight in change.weights.items())
         console.say(f"  weights {of}from {place} on: {weights}")
 
 

@@ -30,7 +30,7 @@ from energize.core.stream import Cursor, State
 from energize.core.trainers import LOADERS
 from energize.core.validation import short
 from energize.data.memory import as_dataset
-from energize.datasets.multiplexed import End, MultiplexedDataset
+from energize.datasets.blend import End, MultiplexedDataset
 from energize.errors import ConfigError, WeightError
 from energize.loader.state import packed_state, unpacked_state
 from energize.order import Scheme, make_scheme

@@ -416,13 +416,8 @@ class Change:
 
     blend: str
     at: int
-    weights: tuple[tuple[str, float], ...]
+    weights: Mapping[str, float]
     waits: bool = False
-
-    @property
-    def by_name(self) -> dict[str, float]:
-        """The weights."""
-        return dict(self.weights)
 
 
 @dataclass(frozen=True, slots=True)
@@ -460,7 +455,7 @@ class Edits:
 
     def saved(self) -> State:
         """As plain data; nothing where there are none."""
-        changes = [[each.blend, each.at, each.by_name, each.waits] for each in self.changes]
+        changes = [[each.blend, each.at, dict(each.weights), each.waits] for each in self.changes]
         told = {"changes": changes, "moves": [list(each) for each in self.moves]}
         return {name: edits for name, edits in told.items() if edits}
 
@@ -472,7 +467,7 @@ class Edits:
         changes = _loaded(cursor, "changes", _CHANGES, "change of weights")
         moves = _loaded(cursor, "moves", _MOVES, "place of a source")
         return cls(
-            tuple(Change(blend, at, tuple(to.items()), waits) for blend, at, to, waits in changes),
+            tuple(Change(*each) for each in changes),
             tuple(Move(*each) for each in moves),
         )
 
@@ -488,7 +483,7 @@ def with_change(dataset: Dataset[Any], change: Change) -> Any:
             f"the weights of the blend {change.blend!r} were changed while the run went on, and "
             "this dataset has no such blend"
         )
-    slot, weights, blend = change.at, change.by_name, found.blend
+    slot, weights, blend = change.at, change.weights, found.blend
     if change.waits:
         reached = slot_after(dataset, found.way, change.at)
         if reached is None:

@@ -297,7 +297,7 @@ def config_of(dataset: Description) -> Config:
         tree, (functions, places) = config_tree(dataset), _beside(dataset)
         text = packed(tree)
         text = text if len(text) <= _LONGEST else packed(_cut(tree))
-        known = Config(digest(_tree(_deciding(dataset))), text, functions, places)
+        known = Config(digest(_tree(deciding(dataset))), text, functions, places)
         object.__setattr__(dataset, "_config", known)
     return cast("Config", known)
 
@@ -306,10 +306,11 @@ def config_tree(dataset: Description) -> Tree:
     """Return what decides which samples come, as a JSON-able tree, in which the identities of
     sources are short.
     """
-    return _tree(_deciding(dataset), _IDENTITY)
+    return _tree(deciding(dataset), _IDENTITY)
 
 
-def _deciding(node: Description) -> Description:
+def deciding(node: Any) -> Any:
+    """Return the outermost dataset that decides which samples come, and when."""
     while node._passes_on or node._ends_loops:
         node = node.inputs[0]
     return node
@@ -370,8 +371,7 @@ def changed_until(dataset: Any, saved: Any, current: Any, items: int | None) -> 
     With `items`, those that concern only what comes after the first `items` items are none: weights
     of later slots, later stages.
     """
-    while dataset._passes_on or dataset._ends_loops:
-        dataset = dataset.inputs[0]
+    dataset = deciding(dataset)
     if items is not None and isinstance(saved, dict) and isinstance(current, dict):
         if saved.get("kind") == current.get("kind") and saved != current:
             saved, current = dataset._until(saved, current, items)

@@ -52,11 +52,6 @@ _FORMS = (
 )
 
 
-def position_key(position: int) -> tuple[Any, ...]:
-    """Return the key of an item of an indexed dataset."""
-    return ITEM, position
-
-
 def lane_key(lane: int, lanes: int, state: State | None) -> tuple[Any, ...]:
     """Return the key of the item that a lane of a stream gives after `state`."""
     return ITEM, lane, lanes, json.dumps(state, separators=(",", ":"))

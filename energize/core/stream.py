@@ -23,13 +23,14 @@ import time
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Self, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar, cast
 
 import numpy as np
 
 from energize.core.arrays import Int64Array, rows_by_value
 from energize.core.description import functions_of
 from energize.core.lanes import SINGLE_LANE, Lane
+from energize.core.loss_weights import field_of
 from energize.core.rng import derive, hash_positions
 from energize.core.trace import (
     MAX_ATTEMPTS,
@@ -64,8 +65,10 @@ MOST_COUNTED = 2**45
 """No run counts so far (35 trillion items or passes), and such a number times the samples of a
 batch, or lanes, fits in int64."""
 
-_AT_ONCE_SECONDS = 0.01
-"""Items are fetched together while that takes no longer, so that the first one comes soon and large
+AnyPosition = TypeVar("AnyPosition", int, Int64Array)
+
+_AT_ONCE_SECONDS = 0.02
+"""Items are read together while that takes no longer, so that the first one comes soon and large
 ones do not pile up."""
 
 _WINDOW = 256
@@ -112,9 +115,6 @@ class Cursor(ABC, Iterator[T_co]):
 
     def close(self) -> None:
         """Let go of what the cursor holds. It may be called more than once."""
-
-    def __iter__(self) -> Self:
-        return self
 
 
 def state_field(state: State, name: str, kind: type[T]) -> T:
@@ -169,7 +169,71 @@ def epoch_end(position: int, size: int) -> int:
     return min((position // size + 1) * size, INFINITE)
 
 
-class CountingCursor(Cursor[T]):
+class Span(NamedTuple):
+    """What a rank delivers of an indexed dataset: items from `start` on, in an epoch from `first`
+    to before `end`, in so many `steps`, `INFINITE` in an epoch without end.
+
+    In step s it delivers item start + rank + s * world_size. From `end` on an item is missing, and
+    a copy takes its place: that at position p of an epoch of n is item p mod n.
+    """
+
+    start: int
+    first: int
+    end: int
+    steps: int = INFINITE
+
+    def read_at(self, at: AnyPosition) -> AnyPosition:
+        """Return which position a position is a copy of, itself before `end`."""
+        return self.first + (at - self.first) % (self.end - self.first)
+
+
+class PositionLane(Generic[T]):
+    """A lane of an indexed dataset, after `at` of its items; `left` of them may still be read."""
+
+    def __init__(
+        self, dataset: IndexedDataset[T], span: Span, lane: Lane, at: int, reading: Reading
+    ) -> None:
+        self._dataset, self._span, self._lane, self._reading = dataset, span, lane, reading
+        self._at, self._at_once = at, 1
+        self._waiting: deque[T] = deque()
+        self._ahead = Ahead(dataset)
+        self.left = 0
+
+    def __next__(self) -> T:
+        if not self._waiting:
+            self._read()
+        return self._waiting.popleft()
+
+    def _read(self) -> None:
+        began = time.perf_counter()
+        many = min(self._at_once, self.left)
+        self._ahead(self._at, self._coming)
+        turns = np.arange(self._at, self._at + many, dtype=np.int64)
+        at = self._span.read_at(self._positions(turns))
+        self._waiting.extend(Trace(self._dataset, at).items(self._reading))
+        self._at, self.left = self._at + many, self.left - many
+        if time.perf_counter() - began < _AT_ONCE_SECONDS:
+            self._at_once = min(2 * self._at_once, self._dataset._read_ahead)
+
+    def _positions(self, turns: Int64Array) -> Int64Array:
+        return self._span.start + self._lane.index + turns * self._lane.count
+
+    def _coming(self, turns: Int64Array) -> Int64Array:
+        """Return the positions of these turns that are no copies."""
+        at = self._positions(turns)
+        return at[at < self._span.end]
+
+    @property
+    def waiting(self) -> int:
+        """How many items were read and not given."""
+        return len(self._waiting)
+
+    def close(self) -> None:
+        """Let go of what was read ahead."""
+        self._waiting.clear()
+
+
+class CountingCursor(Cursor[T], PositionLane[T]):
     """The cursor of every indexed dataset: it counts.
 
     Its state is the number of items that all lanes together have delivered, in step; so one lane's
@@ -181,50 +245,34 @@ class CountingCursor(Cursor[T]):
     ) -> None:
         if dataset.size == 0:
             raise EmptyDatasetError(f"{type(dataset).__name__} has no items to read")
-        self._dataset, self._reading, self._lane = dataset, reading, lane
-        self._at_once = 1
-        self._start = start
-        self._end = epoch_end(start, dataset.size)
-        self._positions = range(start + lane.index, self._end, lane.count)
-        self._taken = self._fetched = 0
-        self._waiting: deque[T] = deque()
-        self._ahead = Ahead(dataset)
+        self._start, self._end, self._taken = start, epoch_end(start, dataset.size), 0
+        super().__init__(dataset, Span(start, 0, self._end), lane, 0, reading)
+        self.left = len(range(start + lane.index, self._end, lane.count))
         self._watch = dataset._watcher(lane)
 
     def __next__(self) -> T:
         if not self._waiting:
-            self._fetch()
+            if not self.left:
+                # In an uneven last round some lanes have no item; the epoch has ended for them all.
+                self._taken = -(-(self._end - self._start) // self._lane.count)
+                raise StopIteration
+            self._read()
         item = self._waiting.popleft()
         if self._watch is not None:
-            self._watch(self._positions[self._taken])
+            self._watch(self._position(self._taken))
         self._taken += 1
         return item
 
-    def _fetch(self) -> None:
-        chunk = self._positions[self._fetched : self._fetched + self._at_once]
-        if not chunk:
-            # In an uneven last round some lanes have no item; the epoch has ended for them all.
-            self._taken = -(-(self._end - self._start) // self._lane.count)
-            raise StopIteration
-        began = time.perf_counter()
-        self._ahead(self._fetched, self._coming)
-        at = np.arange(chunk.start, chunk.stop, chunk.step, dtype=np.int64)
-        self._waiting.extend(Trace(self._dataset, at).items(self._reading))
-        self._fetched += len(chunk)
-        if time.perf_counter() - began < _AT_ONCE_SECONDS:
-            self._at_once = min(2 * self._at_once, self._dataset._read_ahead)
-
-    def _coming(self, turns: Int64Array) -> Int64Array:
-        at = self._positions.start + turns * self._lane.count
-        return at[at < self._end]
+    def _position(self, taken: int) -> int:
+        return self._start + self._lane.index + taken * self._lane.count
 
     @property
     def origin(self) -> tuple[Origin, ...]:
-        return (Origin(0, self._positions[self._taken - 1]),) if self._taken else ()
+        return (Origin(0, self._position(self._taken - 1)),) if self._taken else ()
 
     @property
     def ended(self) -> bool:
-        return self._start + self._lane.index + self._taken * self._lane.count >= self._end
+        return self._position(self._taken) >= self._end
 
     def state(self) -> State:
         position = min(self._start + self._taken * self._lane.count, self._end)
@@ -548,11 +596,7 @@ class ContentStream(Stream[T]):
 def sample_keys_of(taken: Any) -> str:
     """Return the sample keys of an item or a few, for messages about streams."""
     items = taken[:3] if isinstance(taken, list) else [taken]
-    keys = [
-        item.get("__key__") if isinstance(item, dict) else getattr(item, "__key__", None)
-        for item in items
-    ]
-    known = [str(key) for key in keys if key is not None]
+    known = [str(key) for item in items if (key := field_of(item, "__key__")) is not None]
     return ", ".join(known) if known else "a sample without a __key__"
 
 

@@ -157,6 +157,10 @@ class Reading:
         return self if attempt == self.attempt else replace(self, attempt=attempt)
 
 
+SILENT = Reading(report=lambda _: None)
+"""For what was reported when it was read first, or is not read for what it is."""
+
+
 # Where items lie.
 
 
@@ -315,8 +319,11 @@ class Trace:
             items = [members[a - first : b - first] for a, b in pairwise(bounds)]
         if not node._makes:
             return items
-        where = partial(self._where, reading.attempt, start)
-        return node.make(items, Request(positions, reading, where))
+
+        def of_row(row: int) -> str:
+            return where(node, int(positions[row]), reading.attempt)
+
+        return node.make(items, Request(positions, reading, of_row))
 
     def items(self, reading: Reading, start: int = 0, stop: int | None = None) -> list[Any]:
         """Return the items in rows `start` to before `stop`, each failed one replaced by the first
@@ -360,9 +367,6 @@ class Trace:
         finally:
             gathering.reset(token)
         return items
-
-    def _where(self, attempt: int, start: int, row: int) -> str:
-        return where(self.node, int(self.positions[start + row]), attempt)
 
 
 def read_items(dataset: IndexedDataset[T], positions: Int64Array, reading: Reading) -> list[T]:

@@ -36,7 +36,7 @@ from energize.core.stream import (
 )
 from energize.core.trace import MAX_ATTEMPTS, Failed, Origin, Reading, Request, Routes, making
 from energize.datasets.blend import BlendDataset, PairOf
-from energize.datasets.level import LevelBufferDataset, LevelDataset, with_level
+from energize.datasets.level import LevelBufferDataset, LevelDataset
 from energize.datasets.order import cut_epochs
 from energize.datasets.rounds import Origins, RoundsDataset, Step, Taken, keyed_by, origins_of
 from energize.errors import ConfigError
@@ -98,8 +98,18 @@ class BatchDataset(IndexedDataset[T_batch_co]):
         worker_config: WorkerConfig | None = None,
         **ignored: Any,
     ) -> None:
-        if level is not None or global_batch_size is not None:
-            dataset = with_level(dataset, batch_size, level, global_batch_size, "BatchDataset")
+        if level is not None and global_batch_size is not None:
+            whole = global_batch_size
+            with raised_as("BatchDataset", "LevelDataset"):
+                dataset = LevelDataset(dataset, batch_size, global_batch_size=whole, cost=level)
+        elif level is not None or global_batch_size is not None:
+            names = ("level", "global_batch_size")
+            given, missing = names if level is not None else names[::-1]
+            raise ConfigError(
+                f"BatchDataset: {given} is given, and {missing} is not: level says what samples "
+                "cost, and global_batch_size among how many of them those of a batch are chosen. "
+                "(For gradient accumulation alone, give global_batch_size to get_loader)"
+            )
         self._set_up(
             dataset,
             batch_size,
@@ -137,8 +147,16 @@ class BatchDataset(IndexedDataset[T_batch_co]):
             drop_last=checked_flag(drop_last, "drop_last", owner),
             **parameters,
         )
-        flat = isinstance(self, FlatBatchDataset)
-        check_batches(dataset, self.batch_size, owner, several=flat)
+        below = _below_maps(dataset)
+        several = isinstance(self, FlatBatchDataset)
+        if isinstance(below, LevelDataset | LevelBufferDataset) and (
+            several or self.batch_size != below.batch_size
+        ):
+            raise ConfigError(
+                f"{owner}: {type(below).__name__} below levels batches of {below.batch_size}, and "
+                f"what is made here are others, of {batch_size}; give both one batch_size, and no "
+                "batcher that yields"
+            )
         if self.sized and self.size == 0 and dataset.size:
             raise ConfigError(
                 f"{owner}: the {dataset.size} items of an epoch cannot fill one batch of "
@@ -149,8 +167,8 @@ class BatchDataset(IndexedDataset[T_batch_co]):
     @property
     def global_batch_size(self) -> int | None:
         """Samples of a global batch, where its micro batches are level; else None."""
-        level = level_below(self.inputs[0])
-        return None if level is None else level.global_batch_size
+        below = _below_maps(self.inputs[0])
+        return below.global_batch_size if isinstance(below, LevelDataset) else None
 
     @cached_property
     def _call(self) -> Call:
@@ -266,7 +284,8 @@ class _BatchStream(ContentStream[Any]):
             bounds = self._node._bounds(np.array([position], dtype=np.int64))
             first, end = (int(each[0]) for each in bounds)
         else:
-            first = self._share.next(_unannounced) * length
+            # What comes next is not worth telling an input that is read one by one.
+            first = self._share.next(lambda _: None) * length
             end, attempt = first + length, 0
         token = making.set(self._lane.index + self._lane.count * self._called)
         try:
@@ -293,10 +312,6 @@ class _BatchStream(ContentStream[Any]):
         if self._share is not None:
             state |= {"over": int(self._over), "share": self._share.state()}
         return state
-
-
-def _unannounced(_: Int64Array) -> None:
-    """What comes next is not worth telling an input that is read one by one."""
 
 
 class FlatBatchDataset(RoundsDataset[T_batch_co], BatchDataset[T_batch_co]):
@@ -380,28 +395,8 @@ class FlatMixBatchDataset(FlatBatchDataset[T_batch_co], MixBatchDataset[T_batch_
     """What a generator function yields of every `batch_size` items of a mix."""
 
 
-def level_below(dataset: Dataset[Any]) -> LevelDataset[Any] | None:
-    """Return what levels global batches of a dataset, whose items pass through unmoved above it."""
-    below = _below_maps(dataset)
-    return below if isinstance(below, LevelDataset) else None
-
-
-def check_batches(dataset: Dataset[Any], batch_size: int, owner: str, *, several: bool) -> None:
-    """Raise `ConfigError` for batches of a levelled dataset that are not those that it levels;
-    `several` is for a batcher that makes several of one.
-    """
-    below = _below_maps(dataset)
-    if isinstance(below, LevelDataset | LevelBufferDataset) and (
-        several or batch_size != below.batch_size
-    ):
-        raise ConfigError(
-            f"{owner}: {type(below).__name__} below levels batches of {below.batch_size}, and what "
-            f"is made here are others, of {batch_size}; give both one batch_size, and no batcher "
-            "that yields"
-        )
-
-
 def _below_maps(dataset: Dataset[Any]) -> Dataset[Any]:
+    """Return the first dataset whose items do not pass through, each at its place."""
     while dataset._passes_on:
         dataset = dataset.inputs[0]
     return dataset

@@ -10,7 +10,7 @@ import numpy as np
 
 from energize.core.arrays import Int64Array, rows_by_value
 from energize.core.call import Call
-from energize.core.checks import checked_batch_size, checked_whole, raised_as
+from energize.core.checks import checked_batch_size, checked_whole
 from energize.core.costs import ColumnCost, Cost, ItemCost
 from energize.core.dataset import Dataset, IndexedDataset
 from energize.core.description import described
@@ -225,26 +225,3 @@ class LevelDataset(IndexedDataset[T_co]):
         """Another cost changes nothing after whole global batches."""
         whole = self._begun(n) == n
         return ({**saved, "cost": now["cost"]} if whole else saved), now
-
-
-def with_level(
-    dataset: Dataset[T_co],
-    batch_size: int,
-    level: Cost | ColumnCost | None,
-    global_batch_size: int | None,
-    owner: str,
-) -> LevelDataset[T_co]:
-    """Return a dataset for batches that are level; `ConfigError` where one of the two is not
-    given.
-    """
-    if level is None or global_batch_size is None:
-        given, missing = "level", "global_batch_size"
-        if level is None:
-            given, missing = missing, given
-        raise ConfigError(
-            f"{owner}: {given} is given, and {missing} is not: level says what samples cost, and "
-            "global_batch_size among how many of them those of a batch are chosen. (For gradient "
-            "accumulation alone, give global_batch_size to get_loader)"
-        )
-    with raised_as(owner, "LevelDataset"):
-        return LevelDataset(dataset, batch_size, global_batch_size=global_batch_size, cost=level)

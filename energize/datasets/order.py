@@ -331,7 +331,7 @@ class EpochizeDataset(IndexedDataset[T_co]):
     (['a', 'b'], ['c', 'a'])
     """
 
-    _ends_loops = True
+    _ends_loops = sized = True
 
     length: int
     num_epochs: int | None
@@ -364,10 +364,6 @@ class EpochizeDataset(IndexedDataset[T_co]):
     def key(self) -> int:
         """That of the input: where epochs end changes no order."""
         return self.inputs[0].key
-
-    @cached_property
-    def sized(self) -> bool:
-        return True
 
     @cached_property
     def size(self) -> int:

@@ -21,7 +21,7 @@ from energize.core.description import functions_of
 from energize.core.rng import derive
 from energize.core.stream import INFINITE, LaneReader, Opening, State, Stream, most_in_vain
 from energize.core.trace import Origin, Reading
-from energize.errors import EmptyDatasetError, EncoderError
+from energize.errors import EmptyDatasetError
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
@@ -45,9 +45,7 @@ class FoundDataset(Dataset[T_co]):
     It has no length and no random access, but that of an input which never ends.
     """
 
-    @cached_property
-    def indexed(self) -> bool:
-        return False
+    indexed = False
 
     @cached_property
     def sized(self) -> bool:
@@ -173,11 +171,6 @@ class RoundStream(Stream[T]):
         self._before += self._read
         if self._over:
             raise StopIteration
-        if not self._read:
-            raise EncoderError(
-                f"{type(self._dataset).__name__}: its function came to an end without taking an "
-                "item, so it would never end; take at least one item of the iterator in each call"
-            )
         self._in_vain += self._read
         if self._in_vain >= most_in_vain(self._dataset.inputs[0], self._lane):
             raise nothing_made(self._dataset, self._in_vain)

@@ -200,6 +200,8 @@ class StagedDataset(IndexedDataset[T_co]):
     'abc1dab'
     """
 
+    sized = True
+
     plan: StagePlan[None]
     carry_over: bool
 
@@ -236,10 +238,6 @@ class StagedDataset(IndexedDataset[T_co]):
                 )
 
     @cached_property
-    def sized(self) -> bool:
-        return True
-
-    @cached_property
     def size(self) -> int:
         return INFINITE if self.plan.total_items is None else self.plan.total_items
 
@@ -256,15 +254,6 @@ class StagedDataset(IndexedDataset[T_co]):
     def phase_of(self, positions: Int64Array) -> Int64Array:
         """Return the number of the stage of each position: int64."""
         return np.searchsorted(self._firsts, positions, side="right") - 1
-
-    @property
-    def phase_starts(self) -> Sequence[int]:
-        """The item that each stage begins with."""
-        return self.plan.first_items
-
-    def numbers_of(self, stage: int) -> Int64Array:
-        """Return the numbers in `sources` of those that a stage reads."""
-        return self._numbers[stage]
 
     def route(self, positions: Int64Array) -> Routes:
         stage = self.phase_of(positions)

@@ -1,14 +1,19 @@
-"""What a rank delivers, step by step: the lanes that it reads, taken in turn, to an epoch's end."""
+"""What a rank delivers, step by step: the lanes that it reads, taken in turn, to an epoch's end.
+
+A rank reads lanes. Those of a stream are parts that are fixed for the run. Of an indexed dataset
+a rank's items are dealt out to one lane for each worker, so both are read alike: each lane by one
+reader, this process or a worker, from front to back, and the items of all lanes are taken in turn.
+"""
 
 from __future__ import annotations
 
 import logging
 import math
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 import numpy as np
 
@@ -16,20 +21,82 @@ from energize.core.dataset import Dataset
 from energize.core.description import packed, unpacked
 from energize.core.lanes import Lane, Ranks
 from energize.core.loss_weights import marked
-from energize.core.restoring import lane_key, position_key
-from energize.core.stream import INFINITE, State, counter_field, epoch_end, state_field
-from energize.core.trace import padding
+from energize.core.restoring import ITEM, lane_key
+from energize.core.stream import INFINITE, Span, State, counter_field, epoch_end, state_field
+from energize.core.trace import Reading, padding
 from energize.errors import ConfigError, EmptyDatasetError, LoaderError, StateError
 from energize.loader.agreement import Agreement
 from energize.loader.failures import FailureLog
-from energize.loader.lanes import HereLanes, LaneSet, Span
+from energize.loader.shipping import LaneSet
 from energize.loader.workers import ReadAhead, WorkerLanes, WorkerPool
-from energize.report.levels import NOTHING, Made
+from energize.report.levels import NOTHING, Made, flat
 
 if TYPE_CHECKING:
     from energize.loader.run import Run
 
 T = TypeVar("T")
+
+
+class HereLanes(Generic[T]):
+    """Lanes that are read in this process; of an indexed dataset, `left` items of each.
+
+    `made` is what the last item that was taken is made of, of a stream. `tells_states` says whether
+    states are known without asking.
+    """
+
+    tells_states = False
+
+    def __init__(
+        self,
+        dataset: Any,
+        lanes: LaneSet,
+        states: Mapping[int, State | None],
+        reading: Reading,
+        left: int = INFINITE,
+    ) -> None:
+        self._cursors = {
+            lane: lanes.open(dataset, lane, 0, state, reading) for lane, state in states.items()
+        }
+        self._streams = lanes.span is None
+        if not self._streams:
+            for cursor in self._cursors.values():
+                cursor.left = left
+        self._peeked: defaultdict[int, deque[tuple[T, Made, State]]] = defaultdict(deque)
+        self.made: Made = NOTHING
+
+    def has(self, lane: int, after: int = 0) -> bool:
+        """Return whether the lane has another item after so many; read on if that is not known."""
+        peeked, cursor = self._peeked[lane], self._cursors[lane]
+        while len(peeked) <= after:
+            before = cursor.state()
+            try:
+                peeked.append((next(cursor), flat(cursor.origin), before))
+            except StopIteration:
+                return False
+        return True
+
+    def take(self, lane: int) -> T:
+        """Return the lane's next item; raise `StopIteration` at the end of its epoch."""
+        if self._peeked and self._peeked[lane]:
+            item, self.made, _ = self._peeked[lane].popleft()
+            return item
+        cursor = self._cursors[lane]
+        item = next(cursor)
+        if self._streams:
+            self.made = flat(cursor.origin)
+        return item
+
+    def state(self, lane: int) -> State | None:
+        """Return the lane's state after what was taken; None before its first item."""
+        if self._peeked[lane]:
+            return self._peeked[lane][0][2]
+        return cast("State", self._cursors[lane].state())
+
+    def close(self) -> None:
+        """Let go of what the lanes hold."""
+        for cursor in self._cursors.values():
+            cursor.close()
+
 
 Lanes = HereLanes[T] | WorkerLanes[T]
 """The lanes of a rank, each read from its front to the end of the epoch."""
@@ -199,7 +266,7 @@ class IndexedFeed(Generic[T]):
     @property
     def restore_key(self) -> tuple[Any, ...]:
         """What the last item can be restored by."""
-        return position_key(self.made)  # type: ignore[arg-type]  # a position here
+        return ITEM, self.made
 
     def state(self) -> State:
         """Return the state after the last item, that of all ranks."""

@@ -6,7 +6,7 @@ import logging
 import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import yaml
 from pydantic import TypeAdapter
@@ -20,6 +20,7 @@ from energize.errors import ConfigError, EnergizeError, StateError, WeightError,
 
 if TYPE_CHECKING:
     from energize.loader.loader import Loader
+    from energize.mixing import MixingPolicy
 
 _log = logging.getLogger("energize")
 
@@ -41,18 +42,6 @@ class _Weights(Model):
 _SCHEMA = TypeAdapter(_Weights)
 
 
-class Policy(Protocol):
-    """See `energize.mixing.MixingPolicy`."""
-
-    def observe(
-        self, step: int, losses: Mapping[str, float], counts: Mapping[str, int]
-    ) -> Mapping[str, float] | None: ...
-
-    def state_dict(self) -> dict[str, Any]: ...
-
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None: ...
-
-
 class Follower:
     """Hands a policy the mean loss of each source, and the loader the weights that it answers; made
     by `Loader.follow`.
@@ -66,7 +55,9 @@ class Follower:
     from it.
     """
 
-    def __init__(self, loader: Loader[Any], policy: Policy, every: int, blend: str | None) -> None:
+    def __init__(
+        self, loader: Loader[Any], policy: MixingPolicy, every: int, blend: str | None
+    ) -> None:
         self.policy = policy
         self.weights: dict[str, float] | None = None
         self._loader, self._every = loader, checked_whole(every, "follow: every", 1)
@@ -235,7 +226,7 @@ class WeightsFile:
             each for each in loader._run.edits.changes if told["blend"] in (None, each.blend)
         ]
         said = changes if told["at_step"] is not None else changes[-1:]
-        if any(same_shares(each.by_name, told["weights"]) for each in said):
+        if any(same_shares(each.weights, told["weights"]) for each in said):
             return  # the last change that acts has set them, or one of a step
         try:
             loader.set_weights(**told)

@@ -13,12 +13,20 @@ from contextlib import nullcontext
 from dataclasses import astuple, fields, replace
 from functools import cached_property
 from threading import RLock
-from typing import Any, Generic, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
 from rich.console import Console
 
-from energize.core.blends import Edits
-from energize.core.checks import explained
+from energize.core.blends import (
+    Change,
+    Edits,
+    FoundBlend,
+    chosen_blend,
+    numbers_by_name,
+    slot_after,
+    ungrouped,
+)
+from energize.core.checks import explained, whole_number
 from energize.core.dataset import Dataset
 from energize.core.ignored import accepted
 from energize.core.lanes import Ranks, WorkerConfig
@@ -26,11 +34,10 @@ from energize.core.lazy import torch
 from energize.core.quarantine import path_for_rank
 from energize.core.restoring import has_place, restore_sample, with_key
 from energize.core.stores import activate
-from energize.core.stream import State
+from energize.core.stream import MOST_COUNTED, State
 from energize.core.trace import log_failure
 from energize.core.trainers import LOADERS, NO_DATASET, Caller, caller, kept, standing
 from energize.errors import ConfigError, EmptyDatasetError, LoaderError, StateError
-from energize.loader import live
 from energize.loader.agreement import Agreement
 from energize.loader.failures import (
     Decisions,
@@ -42,26 +49,19 @@ from energize.loader.failures import (
     listed_samples,
 )
 from energize.loader.feeds import Before, StreamState, ThisRank, items_of
-from energize.loader.following import Follower, Policy, WeightsFile
-from energize.loader.remapping import RemapReport
-from energize.loader.run import Feed, Place, Run
-from energize.loader.settings import (
-    DEFAULT_BYTES,
-    DEFAULT_TIMEOUT,
-    WATCH_SECONDS,
-    ListPath,
-    LoaderSettings,
-    checked_settings,
-    configured,
-)
-from energize.loader.state import packed_state, resumed
+from energize.loader.following import Follower, WeightsFile
+from energize.loader.run import Feed, Place, Run, check_goes_on, check_same_change
+from energize.loader.settings import ListPath, LoaderSettings, checked_settings, configured
+from energize.loader.state import RemapReport, packed_state, resumed
 from energize.loader.waiting import Waiting
 from energize.loader.watchdog import LateError, Watchdog, ctrl_c_later
-from energize.loader.worker import Task
-from energize.loader.workers import ReadAhead, WorkerPool
+from energize.loader.workers import ReadAhead, Task, WorkerPool
 from energize.report import Book, Ledger, Losses, Outlier, Report, Stand
 from energize.report.levels import Made
 from energize.report.losses import Delivered
+
+if TYPE_CHECKING:
+    from energize.mixing import MixingPolicy
 
 T = TypeVar("T")
 
@@ -117,6 +117,8 @@ class Loader(Generic[T]):
         self.dataset = dataset
         self.worker_config = worker_config
         self.remapped: RemapReport | None = None
+        self.padding = False
+        """Whether the last delivered item is padding: a copy that counts for nothing."""
         self._settings = settings
         self._failures = FailureLog(settings.failure_budget)
         self._decisions = Decisions.of(
@@ -206,11 +208,6 @@ class Loader(Generic[T]):
         return self._run.accumulation_steps(self.worker_config.ranks())
 
     @property
-    def padding(self) -> bool:
-        """Whether the last delivered item is padding: a copy that counts for nothing."""
-        return self._feed is not None and self._feed.padding
-
-    @property
     def restore_key(self) -> tuple[Any, ...] | None:
         """What `restore_sample` finds the last delivered item by; None before the first.
 
@@ -285,7 +282,7 @@ class Loader(Generic[T]):
         ranks there are now, rounded up. So it counts this run's steps where ranks stay as many, and
         padding does not count. Of a stream whose length only reading tells, the steps of the epoch.
         """
-        return live.step_of(self, self._next_place())
+        return self._step_after(self._next_place())
 
     def set_weights(
         self, weights: Mapping[str, float], at_step: int | None = None, *, blend: str | None = None
@@ -323,9 +320,34 @@ class Loader(Generic[T]):
         >>> items[:100].count("w"), items[100:].count("w")
         (50, 75)
         """
-        live.set_weights(self, weights, at_step, blend)
+        ranks, place = self._ranks_now(), self._next_place()
+        now = self._step_after(place)
+        if (agreement := self._agreement()) is not None:
+            check_same_change(agreement, now, weights, at_step, blend)
+        numbers = numbers_by_name(weights)
+        found = chosen_blend(self._run.dataset, numbers, blend)
+        check_goes_on(self._run.dataset, found)
+        step = now if at_step is None else whole_number(at_step, 0)
+        if step is None:
+            raise ConfigError(f"at_step is a whole number, 0 or more, or None; got {at_step!r}")
+        if step < now:
+            raise ConfigError(
+                f"step {step} has been delivered: {now} steps have been made, so a change can act "
+                f"from step {now} on, which is the next one (at_step=None)"
+            )
+        self._settle()
+        items = self._run.items_at(place) + (step - now) * ranks.world_size
+        change = Change(found.name, items, numbers, waits=step > now)
+        if step == now:
+            self._act(change, self._run.edits)
+            return
+        found.blend.with_weights_from(MOST_COUNTED, ungrouped(found.blend, numbers, 0))  # may it?
+        self._edit(self._run.edits.with_change(change))
+        self._tell(found, numbers, step, slot_after(self._run.dataset, found.way, items))
 
-    def follow(self, policy: Policy, *, every: int = 100, blend: str | None = None) -> Follower:
+    def follow(
+        self, policy: MixingPolicy, *, every: int = 100, blend: str | None = None
+    ) -> Follower:
         """Have the weights of a blend follow the loss: `Follower.observe` is told the losses of
         every step, and every `every` steps the `policy` is asked for weights, which act from the
         next step on. See `energize.mixing` for policies.
@@ -400,7 +422,7 @@ class Loader(Generic[T]):
             return
         if step is None:
             place = self._before if ahead or self._feed is None else self._feed.reached
-            step = live.step_of(self, self._place() if place is None else place) - 1
+            step = self._step_after(self._place() if place is None else place) - 1
         self._losses = self._losses or Losses()
         item = Delivered(made, step, ranks.rank, ranks.world_size)
         told = self._losses.record(book, item, losses)
@@ -521,6 +543,7 @@ class Loader(Generic[T]):
             "_resume": self._resume if self._feed is None else self._place(),
             "_key": self.restore_key,
             "_last": deque(maxlen=1),
+            "padding": False,
             "_failures": self._failures if self._list is None else FailureLog(budget),
         }
         state.pop("_book", None)
@@ -622,7 +645,7 @@ class Loader(Generic[T]):
                 raise
             else:
                 self._loaded = self._loaded and ahead and not given  # its first is not trained on
-                given, self._keyed = True, feed
+                given, self._keyed, self.padding = True, feed, feed.padding
                 self._made.append((feed.made, feed.padding))
                 self._count(feed, item, asked_at)
                 if has_place(item):
@@ -634,8 +657,10 @@ class Loader(Generic[T]):
     def _current(self, token: object) -> Feed[T]:
         """Return what the next item of an iterator comes from, after what is due before it."""
         if token is self._iterator:
-            if self._watched or self._run.edits.waiting:
-                live.before_step(self)
+            if self._watched is not None:
+                self._watched.look(self)
+            if self._run.edits.waiting:
+                self._settle()
             if self._stale and self._feed and not self._feed.loop_ended:
                 self._read_anew()
         feed = self._feed
@@ -686,7 +711,50 @@ class Loader(Generic[T]):
                     self._book.counter.take_back()
                 self._feed.close()
             self._before = self._feed = self._iterator = None
-            self._stale = False
+            self._stale = self.padding = False
+
+    def _step_after(self, place: Place) -> int:
+        """Return the number of the step after a place."""
+        return -(-self._run.items_at(place) // self._ranks_now().world_size)
+
+    # Other weights while a run goes on: a change is a slot of a blend and weights. One of a step to
+    # come waits for it, as changes before it may lead that step to another slot; below what finds
+    # its items by reading, nothing else tells.
+
+    def _settle(self) -> None:
+        """Have each change act whose step has come."""
+        for change in self._run.edits.waiting:
+            if change.at <= self._run.items_at(self._next_place()):
+                self._act(change, self._run.edits.without(change))
+
+    def _act(self, change: Change, edits: Edits) -> None:
+        """Have a blend change where an item of the run leads it, by what `edits` are to be kept,
+        and say so. Where only reading tells, at the first slot that no lane of any rank has come
+        to.
+        """
+        place, run = self._next_place(), self._run.edited(edits)
+        found = chosen_blend(run.dataset, change.weights, change.blend)
+        slot = slot_after(run.dataset, found.way, change.at)
+        if slot is None:
+            slot = run.first_unread_slot(place, found)
+            if (agreement := self._agreement()) is not None:
+                slot = max(n for (n,) in agreement.numbers([slot], "a change of weights"))
+        asked = ungrouped(found.blend, change.weights, slot)
+        self._edit(edits.with_change(Change(found.name, slot, asked)))
+        self._tell(found, asked, self._step_after(place), slot)
+
+    def _tell(
+        self, found: FoundBlend, asked: Mapping[str, float], step: int, slot: int | None
+    ) -> None:
+        """Log a change."""
+        if self._ranks_now().rank or not _log.isEnabledFor(logging.INFO):
+            return
+        total, shares = sum(asked.values()), found.blend.by_name(found.blend.shares(slot or 0))
+        was = {name: f"{share:.4g} -> " for name, share in shares.items()}
+        told = ", ".join(f"{name} {was.get(name, '')}{w / total:.4g}" for name, w in asked.items())
+        where = "the slot is found then" if slot is None else f"slot {slot} of {found.label}"
+        text = "the weights of %s change from step %d on (%s): shares %s; weights %s"
+        _log.info(text, found.label, step, where, told, json.dumps(dict(asked)))
 
     def _edit(self, edits: Edits) -> None:
         """Have a dataset with these edits from the next item on; what was read ahead of another one
@@ -848,19 +916,19 @@ def get_loader(
     global_batch_size: int | None = None,
     micro_batch_size: int | None = None,
     prefetch_factor: int | None = None,
-    prefetch_bytes: int = DEFAULT_BYTES,
+    prefetch_bytes: int = LoaderSettings.prefetch_bytes,
     pin_memory: bool | None = None,
     failure_budget: int | None = 100,
     on_error: str | OnError = "raise",
     encoder_threads: int = 1,
     multiprocessing_context: str | None = None,
-    timeout: float | None = DEFAULT_TIMEOUT,
+    timeout: float | None = LoaderSettings.timeout,
     rewind: bool | None = None,
     cache_pool: Any = None,
     quarantine: ListPath | None = None,
     losses: ListPath | None = None,
     skip_listed: ListPath | Sequence[ListPath] = (),
-    watchdog_timeout_seconds: float | None = WATCH_SECONDS,
+    watchdog_timeout_seconds: float | None = LoaderSettings.watchdog_timeout_seconds,
     watchdog_initial_timeout_seconds: float | None = None,
     fail_on_timeout: bool = False,
     ledger: Ledger | bool = True,

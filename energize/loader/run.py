@@ -10,15 +10,23 @@ from dataclasses import replace
 from itertools import islice
 from typing import Any, Generic, TypeVar, cast
 
-from energize.core.blends import NOT_EDITED, Edits, places_kept
-from energize.core.dataset import Dataset, IndexedDataset
+from energize.core.arrays import Int64Array
+from energize.core.blends import NOT_EDITED, Edits, FoundBlend, places_kept, replaced, slot_after
+from energize.core.dataset import Dataset, IndexedDataset, PassingDataset
 from energize.core.description import config_of, differences, digest, unpacked
 from energize.core.lanes import Lane, Ranks
 from energize.core.restoring import without_loops
-from energize.core.stream import INFINITE, State, counter_field, lanes_of
-from energize.core.trace import Reading, log_failure
+from energize.core.stream import INFINITE, Opening, Span, State, Stream, counter_field, lanes_of
+from energize.core.trace import SILENT, Reading, log_failure
 from energize.datasets.order import ConcatDataset, LimitDataset
-from energize.errors import ConfigError, EmptyDatasetError, EnergizeError, StateError, WeightError
+from energize.errors import (
+    ConfigError,
+    EmptyDatasetError,
+    EnergizeError,
+    LoaderError,
+    StateError,
+    WeightError,
+)
 from energize.loader.agreement import Agreement, alike
 from energize.loader.failures import Decisions
 from energize.loader.feeds import (
@@ -31,11 +39,11 @@ from energize.loader.feeds import (
     items_of,
     plan_epoch,
 )
-from energize.loader.lanes import Span
 from energize.loader.settings import LoaderSettings
 from energize.loader.state import check_place
 
 T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
 
 Place = State | StreamState
 """Where a loader stands: in an indexed dataset, or in the lanes of a stream."""
@@ -45,9 +53,6 @@ Feed = IndexedFeed[T] | StreamFeed[T]
 
 _MOST = 8
 """Differences between ranks that are shown."""
-
-SILENT = Reading(report=lambda _: None)
-"""For what was reported when it was read first."""
 
 
 class Run(Generic[T]):
@@ -245,8 +250,97 @@ class Run(Generic[T]):
                 next(cursor)
             return cast("State", cursor.state())
 
+    def first_unread_slot(self, place: Any, found: FoundBlend) -> int:
+        """Return the first slot of a blend that none of the lanes known here has come to.
+
+        Each lane is opened where it stands and reads one item more, so it reads again whatever of a
+        round it had read, and perhaps a little more. So no slot that was read lies after it. It is
+        the first of a round of as many as there are lanes, of the largest indexed dataset around
+        the blend, which is what lanes read, or of the blend.
+        """
+        node: Any = self.dataset
+        above, lanes = 0, place.lanes
+        while not node.indexed and above < len(found.way):
+            node, above = node.inputs[found.way[above]], above + 1
+        probe: _Probed[Any] = _Probed(node)
+        probed = copy.copy(self)
+        probed.stream = without_loops(replaced(self.dataset, found.way[:above], probe))
+        reading = self.decisions.reading(SILENT.report)
+        for lane, state in place.cursors.items():
+            if state is not None:
+                cursor = probed._open(lane, lanes, state, reading)
+                with closing(cursor), suppress(StopIteration, EmptyDatasetError):
+                    next(cursor)
+        read = -(-probe.read[0] // lanes) * lanes
+        return cast("int", slot_after(node, found.way[above:], read))
+
     def _open(self, lane: int, lanes: int, state: State | None, reading: Reading) -> Any:
         return self.stream._open_lane(Lane(lane, lanes), state, reading, endless=self.endless)
+
+
+class _Probed(PassingDataset[T_co]):
+    """A dataset that notes, as its only number, up to which position it was `read`."""
+
+    read: list[int]
+
+    def __init__(self, dataset: Dataset[T_co]) -> None:
+        self._freeze(inputs=[dataset], read=[0])
+
+    @property
+    def _divisible(self) -> bool:
+        return self.inputs[0]._divisible
+
+    def _addressed(self, opening: Opening) -> Stream[T_co]:
+        return _ProbedStream(self.inputs[0]._addressed(opening), self.read)
+
+
+class _ProbedStream(Stream[T]):
+    def __init__(self, stream: Stream[T], read: list[int]) -> None:
+        self._input, self._read = stream, read
+
+    def at(self, position: int, attempt: int = 0) -> T:
+        self._read[0] = max(self._read[0], position + 1)  # also where nothing comes
+        item: T = self._input.at(position, attempt)
+        self.origin = self._input.origin
+        return item
+
+    def ahead(self, positions: Int64Array) -> None:
+        self._input.ahead(positions)
+
+    def state(self) -> State:
+        return cast("State", self._input.state())
+
+
+def check_goes_on(dataset: Any, found: FoundBlend) -> None:
+    """Raise `ConfigError` for a blend that ends, or whose first slots come again."""
+    if not getattr(found.blend, "_endless", True):
+        raise ConfigError(
+            f"{found.label} ends (stop={found.blend.stop!r}, or max_epochs), and where its "
+            "epochs end goes by its weights: they can change only in one that never ends. Use "
+            "stop='restart', and cut epochs with EpochizeDataset or virtual_epoch_length"
+        )
+    for number in found.way:
+        if isinstance(dataset, LimitDataset) or (dataset.indexed and dataset._reached(0) is None):
+            raise ConfigError(
+                f"the weights of {found.label} cannot change in this run: epochs above it read its "
+                "first slots again (LimitDataset, RepeatDataset, ConcatDataset), so none is the "
+                "next one; blend what is limited, repeated or concatenated instead"
+            )
+        dataset = dataset.inputs[number]
+
+
+def check_same_change(agreement: Agreement, step: int, *said: Any) -> None:
+    """Raise `LoaderError` on all ranks unless all say the same of weights at the same step."""
+    weights, at_step, blend = (str(each)[:200] for each in said)
+    text = f"{weights}, at_step={at_step}, blend={blend}, before step {step}"
+    told = agreement.trees([text, digest(repr(said))], "set_weights")
+    groups = alike([tuple(each) for each in told])
+    if len(groups) > 1:
+        shown = "\n".join(f"  ranks {who}: {each}" for (each, _), who in groups.items())
+        raise LoaderError(
+            f"set_weights: all ranks call it after the same number of steps and say the same; "
+            f"nothing was changed. They said\n{shown}"
+        )
 
 
 def _apart(told: Sequence[Any], *, loaded: bool) -> EnergizeError:

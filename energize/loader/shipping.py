@@ -29,12 +29,14 @@ from typing import Any, BinaryIO, NamedTuple, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from energize.core.blends import NOT_EDITED, Edits
+from energize.core.lanes import Lane
 from energize.core.lazy import torch
-from energize.core.stream import State
+from energize.core.stream import PositionLane, Span, State
+from energize.core.trace import Reading
 from energize.data.source import Source
 from energize.errors import LoaderError
 from energize.loader.failures import Failure
-from energize.loader.lanes import LaneSet
 from energize.report.counting import LeftOut
 from energize.report.levels import Made
 
@@ -172,6 +174,25 @@ class Channel:
             message = Message(self._body, self._descriptor)
             self._body, self._head, self._descriptor = None, b"", None
             yield message
+
+
+@dataclass(frozen=True, slots=True)
+class LaneSet:
+    """What lanes there are: `count` of them, of an epoch of the dataset with `edits`, which never
+    ends if it is `endless`; of an indexed dataset those of a `span`.
+    """
+
+    count: int
+    edits: Edits = NOT_EDITED
+    endless: bool = False
+    span: Span | None = None
+
+    def open(self, dataset: Any, lane: int, at: int, state: State | None, reading: Reading) -> Any:
+        """Return what reads a lane of `dataset`, to which the edits were applied."""
+        if self.span is None:
+            part = Lane(lane, self.count)
+            return dataset._open_lane(part, state, reading, endless=self.endless)
+        return PositionLane(dataset, self.span, Lane(lane, self.count), at, reading)
 
 
 @dataclass(frozen=True, slots=True)

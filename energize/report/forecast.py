@@ -620,7 +620,7 @@ def _pass_by_pass(dataset: IndexedDataset[Any]) -> list[bool]:
     if isinstance(dataset, StagedDataset):
         passes = [dataset.carry_over] * len(dataset.sources)
         for stage, each in enumerate(dataset._children):
-            rows = dataset.numbers_of(stage).tolist()
+            rows = dataset._source_numbers(stage).tolist()
             for row, known in zip(rows, _pass_by_pass(each), strict=True):
                 passes[row] &= known
         return passes

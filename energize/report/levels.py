@@ -369,7 +369,7 @@ class _Part:
     def numbers(self) -> list[Int64Array]:
         """The numbers among the sources of those of each phase."""
         phased = cast("StagedDataset[Any]", self.phased)
-        return [phased.numbers_of(number) for number in range(len(phased.inputs))]
+        return [phased._source_numbers(number) for number in range(len(phased.inputs))]
 
     @cached_property
     def _row_of(self) -> Int64Array:
@@ -399,7 +399,7 @@ class _Part:
         dataset = cast("IndexedDataset[Any]", self._dataset)
         if self.phased is None:
             return consumed(dataset, count, items=items)
-        starts = [min(each, count) for each in self.phased.phase_starts] + [count]
+        starts = [min(each, count) for each in self.phased.plan.first_items] + [count]
         counts = [consumed(dataset, each, items=items) for each in starts]
         rows = np.zeros(self.rows, dtype=counts[0].dtype)
         for phase, numbers in enumerate(self.numbers):

@@ -21,13 +21,13 @@ from energize import (
     write_shards,
 )
 from energize.core.lanes import Lane
+from energize.core.stream import PositionLane, Span
 from energize.core.trace import Reading
 from energize.data.files import FAR_BLOCK, merged
 from energize.data.jsonl import JsonlSource
 from energize.data.source import Source
 from energize.data.tar import END_BYTES
 from energize.data.webdataset import WebdatasetSource
-from energize.loader.lanes import PositionLane, Span
 from energize.preparation.index import prepare_jsonl
 from energize.report import network
 from energize.report.network import forecast_network, parsed_network

@@ -27,7 +27,7 @@ from energize import (
     generic_batch,
 )
 from energize.data.selection import PropertySource, Selection
-from energize.datasets.multiplexed import End, MultiplexedDataset
+from energize.datasets.blend import End, MultiplexedDataset
 from energize.order import make_scheme
 from tests.golden.mixes import KINDS, MIXES, boxed, heavy, is_even, noisy, skipping
 
