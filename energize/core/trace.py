@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from energize.core.dataset import Dataset, IndexedDataset
     from energize.core.quarantine import Listed
     from energize.data.source import Source
-    from energize.report.counting import LeftOut
+    from energize.report.ledger import LeftOut
 
 T = TypeVar("T")
 

@@ -60,6 +60,7 @@ from energize.loader.watchdog import LateError, Watchdog, ctrl_c_later
 from energize.loader.worker import Task
 from energize.loader.workers import ReadAhead, WorkerPool
 from energize.report import Book, Ledger, Losses, Outlier, Report, Stand
+from energize.report.ledger import Telling
 from energize.report.levels import Made
 from energize.report.losses import Delivered
 
@@ -450,7 +451,8 @@ class Loader(Generic[T]):
         items = items_of(self.dataset, place)
         book.begin(self.dataset, items)
         lanes = place.lanes if isinstance(place, StreamState) else 1
-        stand, summed = Stand(items, ranks.rank, ranks.world_size, lanes), None
+        stand, left_out = Stand(items, ranks.rank, ranks.world_size, lanes), failures.left_out
+        numbers = book.numbers(ranks.rank, ranks.world_size, left_out)
         outliers = [] if self._losses is None else self._losses.outliers(book, ranks.rank)
         if all_ranks and ranks.world_size > 1:
             agreement = self._agreement(ranks)
@@ -459,14 +461,13 @@ class Loader(Generic[T]):
                     f"report(all_ranks=True): the {ranks.world_size} ranks have no process group "
                     "to sum over. Initialise torch.distributed, or ask each rank for its report"
                 )
-            numbers = book.numbers(stand, failures.left_out)
-            summed = agreement.summed(numbers, "the report of a ledger")
+            numbers = agreement.summed(numbers, "the report of a ledger")
             each = agreement.trees([astuple(one) for one in outliers], "the report of a ledger")
             outliers = [Outlier(*one) for rank in each for one in rank]
-        left_out = failures.left_out
         skipped = {f"skipped: {reason}": n for reason, n in left_out.reasons.items()}
         reasons = {**failures.summary().kinds, **skipped}
-        report = book.report(stand, summed=summed, left_out=left_out, reasons=reasons)
+        whole = all_ranks or ranks.world_size == 1
+        report = Telling(book, stand, numbers, all_ranks=whole).report(reasons)
         report = replace(report, outliers=tuple(sorted(outliers, key=lambda one: -one.far)))
         for warning in report.warnings:
             cause = warning.partition("): ")[2]
@@ -655,9 +656,8 @@ class Loader(Generic[T]):
             if text is not None:
                 _log.warning("rank %d %s", self._ranks_now().rank, text)
         if self._book is not None:
-            counter = self._book.counter
-            counter.wait(waited, now - (given_at or asked_at))
-            worth_a_look = counter.note(feed.made, item, padding=feed.padding)
+            self._book.wait(waited, now - (given_at or asked_at))
+            worth_a_look = self._book.note(feed.made, item, padding=feed.padding)
             if worth_a_look and not self._ranks_now().rank:
                 self.report(show=False)
 
@@ -683,7 +683,7 @@ class Loader(Generic[T]):
             if self._feed is not None:
                 self._resume = self._place()
                 if self._before is not None and self._book is not None:
-                    self._book.counter.take_back()
+                    self._book.take_back()
                 self._feed.close()
             self._before = self._feed = self._iterator = None
             self._stale = False

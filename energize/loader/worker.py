@@ -33,7 +33,7 @@ from energize.errors import LoaderError
 from energize.loader.failures import Decisions, Failure
 from energize.loader.lanes import PositionLane
 from energize.loader.shipping import Channel, Read, Regions, Reply, ShippedError, dumps, rebuilt
-from energize.report.counting import LeftOut
+from energize.report.ledger import LeftOut
 from energize.report.levels import flat
 
 STACKS = signal.SIGRTMIN + 5 if hasattr(signal, "SIGRTMIN") else signal.SIGUSR2

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from array import array
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import chain, takewhile
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, cast
 
 import numpy as np
 
-from energize.core.arrays import FloatArray, Int64Array, rows_by_value
+from energize.core.arrays import BoolArray, FloatArray, Int64Array, rows_by_value
 from energize.core.dataset import Dataset, IndexedDataset
 from energize.core.trace import Origin, Trace, consumed, one_each
 from energize.datasets.blend import BlendDataset
@@ -228,6 +228,26 @@ def spent_by(level: Level, items: int | None) -> FloatArray:
     if items is None or not hasattr(mix, "spent") or not mix.indexed:
         return np.zeros(len(level.parts))
     return _by_part(level, np.array(mix.spent(items)))
+
+
+def spend(
+    level: Level, spent: FloatArray, begun: Spans, ended: Spans, counts: Callable[[Any], bool]
+) -> BoolArray:
+    """Have the rows of a level sum up to what mixes whose unit `counts` spent on each part from
+    `begun` to `ended`; return which rows are such.
+
+    Several rows in one part share what it cost by their values: of nothing more than that is known.
+    """
+    known = np.zeros(len(spent), dtype=np.bool_)
+    for each in level.walk()[::-1]:  # parts before what they are parts of
+        if counts(each.mix) and each.path in ended:
+            costs = spent_by(each, ended[each.path]) - spent_by(each, begun[each.path])
+            for part, cost in zip(each.parts, costs.tolist(), strict=True):
+                rows = np.array(part.rows)
+                rest, told = rows[~known[rows]], rows[known[rows]]
+                spent[rest] *= (cost - spent[told].sum()) / max(spent[rest].sum(), 1e-300)
+                known[rest] = True
+    return known
 
 
 def samples_per_item(level: Level) -> FloatArray:

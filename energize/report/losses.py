@@ -72,7 +72,7 @@ class Losses:
         at = [number for number, loss in enumerate(told) if loss is not None]
         rows, samples = found.row[at], found.sample[at]
         values = np.array([told[number] for number in at], dtype=np.float64)
-        book.counter.count_losses(rows, values)
+        book.count_losses(rows, values)
         steps = np.full(len(at), item.step, dtype=np.float64)
         self._last.append(np.stack([steps, rows, samples, values]))
         for number in np.flatnonzero(~np.isfinite(values)).tolist():
