@@ -10,7 +10,6 @@ from urllib.parse import quote
 
 import numpy as np
 import typer
-from rich.text import Text
 from typer import Option
 
 from energize.cli.console import Console, counted, print_json, table
@@ -125,13 +124,14 @@ def _dataset(
 def _show(console: Console, found: list[BlamedSample], step: int) -> None:
     title = f"Step {step:,}: {counted(len(found), 'sample')}"
     columns = ("key", ">epoch", ">weight", ">loss")
-    made = table(">rank", "source", "stored in", *columns, title=title)
+    rows = []
     for each in found:
         stored = each.dataset if each.shard is None else f"{each.dataset}/{each.shard}"
-        cells = [str(each.rank), each.source, stored, each.key or f"sample {each.index:,}"]
-        cells += [f"{each.epoch:,}", "function" if each.weight is None else f"{each.weight:g}"]
-        made.add_row(*map(Text, [*cells, "-" if each.loss is None else f"{each.loss:.4g}"]))
-    console.print(made)
+        key, loss = each.key or f"sample {each.index:,}", each.loss
+        weight = "function" if each.weight is None else f"{each.weight:g}"
+        told = "-" if loss is None else f"{loss:.4g}"
+        rows.append((each.rank, each.source, stored, key, f"{each.epoch:,}", weight, told))
+    console.print(table(">rank", "source", "stored in", *columns, rows=rows, title=title))
 
 
 def _notes(dataset: Any, position: int, step: int, ranks: int) -> Iterator[str]:

@@ -123,19 +123,19 @@ class Tasks:
             run = ray.remote(**needs)(_ran).remote
             given = ([*command, "--task", str(task)] for task in range(tasks))
             waiting = {run(each, os.getcwd()): task for task, each in enumerate(given)}
-            with progress_bar(console, "Running tasks", shown=progress) as advance:
-                while waiting:
-                    advance(tasks - len(waiting), tasks)
-                    [done], _ = ray.wait([*waiting])
-                    task = waiting.pop(done)
-                    try:
-                        code, printed = ray.get(done)
-                    except ray.exceptions.RayError as reason:
-                        code, printed = 1, str(reason)
-                    if code and printed not in told:
-                        told.add(printed)
-                        console.note(printed.strip(), f"Task {task} of {tasks}", "bold red")
-                advance(tasks, tasks)
+            advance = progress_bar("Running tasks", shown=progress)
+            while waiting:
+                advance(tasks - len(waiting), tasks)
+                [done], _ = ray.wait([*waiting])
+                task = waiting.pop(done)
+                try:
+                    code, printed = ray.get(done)
+                except ray.exceptions.RayError as reason:
+                    code, printed = 1, str(reason)
+                if code and printed not in told:
+                    told.add(printed)
+                    console.note(printed.strip(), f"Task {task} of {tasks}", "bold red")
+            advance(tasks, tasks)
         except (ConnectionError, TimeoutError, RuntimeError, ValueError) as reason:
             raise PrepareError(f"--on {self.on}: {reason}") from reason
         finally:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from typing import Any
 
 import rich.console
@@ -45,8 +44,8 @@ class Console(rich.console.Console):
         self.print(Text.assemble((f"{kind}:", style), f" {text}"), soft_wrap=True)
 
 
-def table(*columns: str, title: str | None = None) -> Table:
-    """Return a table without rows; columns whose names begin with ">" hold numbers."""
+def table(*columns: str, rows: Iterable[Iterable[object]] = (), title: str | None = None) -> Table:
+    """Return a table of these rows; columns whose names begin with ">" hold numbers."""
     told = None if title is None else Text(title)
     made = Table(title=told, title_justify="left", box=SIMPLE_HEAD)
     for name in columns:
@@ -54,6 +53,8 @@ def table(*columns: str, title: str | None = None) -> Table:
         justify: Any = "right" if number else "left"
         text = Text(name.removeprefix(">"))
         made.add_column(text, justify=justify, no_wrap=number, overflow="fold")
+    for cells in rows:
+        made.add_row(*(Text(str(cell)) for cell in cells))
     return made
 
 
@@ -63,10 +64,9 @@ def print_json(tree: Any, indent: int | None = 2) -> None:
     typer.echo(text if visible(text) == text else json.dumps(tree, indent=indent))
 
 
-@contextmanager
-def progress_bar(_: Console, what: str, *, shown: bool = True) -> Iterator[Progress]:
-    """Say how far what `what` names has come while the block runs, on a terminal or in the log."""
-    yield progress(what) if shown else lambda done, total: None
+def progress_bar(what: str, *, shown: bool = True) -> Progress:
+    """Return what says how far something has come, on a terminal or in the log; or does not."""
+    return progress(what) if shown else lambda done, total: None
 
 
 def counted(number: int, what: str) -> str:

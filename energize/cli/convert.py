@@ -42,17 +42,16 @@ def convert(
     """
     console = Console()
     by = by.run(console, num_workers, progress=progress)
-    with progress_bar(console, "Writing shards", shown=progress) as on_progress:
-        report = converted(
-            source,
-            out,
-            samples_per_shard=samples_per_shard,
-            sample_type=sample_type,
-            field_map=None if field_map is None else parse_field_map(field_map),
-            image_folder=image_folder,
-            strict=strict,
-            workers=num_workers,
-            **by.given,
-            on_progress=on_progress,
-        )
+    report = converted(
+        source,
+        out,
+        samples_per_shard=samples_per_shard,
+        sample_type=sample_type,
+        field_map=None if field_map is None else parse_field_map(field_map),
+        image_folder=image_folder,
+        strict=strict,
+        workers=num_workers,
+        **by.given,
+        on_progress=progress_bar("Writing shards", shown=progress),
+    )
     show_report(console, report, by, "Converted {} to {}")

@@ -152,8 +152,9 @@ def manifest(
     if mixes.is_folder(mix):
         raise ConfigError(f"{mix} is no file of a mix; a single folder is opened as quickly")
     with Documents().used() as documents:
-        for split in mixes.split_names(mix, None, ""):
-            for leaf in mixes.leaves_at(mix, split, "dataset.yaml", "split.yaml"):
+        stored = mixes.Stored()
+        for split in stored.splits(mix):
+            for leaf in stored.leaves(mix, split):
                 source, name = leaf.source(), mixes.leaf_name(leaf)
                 columns = len(source.column_names)
                 typer.echo(f"Read {name}: {source.count:,} samples, {columns} columns")

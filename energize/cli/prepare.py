@@ -11,12 +11,10 @@ from typing import Annotated, Any
 
 import typer
 from pydantic import TypeAdapter, ValidationError
-from rich.table import Table
-from rich.text import Text
 from typer import Option
 
 from energize.cli.clusters import Tasks
-from energize.cli.console import Console, counted, progress_bar
+from energize.cli.console import Console, counted, progress_bar, table
 from energize.cli.look import show_columns, show_config, show_item, show_splits
 from energize.cli.mixes import is_folder, is_jsonl, object_named, takes
 from energize.data.files import path_of
@@ -167,20 +165,19 @@ def prepare(
         typed, may_ask = not skip_dataset_yaml, not (non_interactive or by.on == "slurm")
         _complete(console, path, choices, typed=typed, may_ask=may_ask)
     by = run()
-    with progress_bar(console, "Indexing shards", shown=work.progress) as on_progress:
-        report = index.prepare(
-            path,
-            **choices,
-            **measured,
-            dataset_yaml=dataset_yaml_name,
-            shuffle_shards=shuffle_tars,
-            workers=work.num_workers,
-            sqlite=sqlite or filtered is not None,
-            tar_index_only=tar_index_only,
-            fix_duplicates=fix_duplicates,
-            **by.given,
-            on_progress=on_progress,
-        )
+    report = index.prepare(
+        path,
+        **choices,
+        **measured,
+        dataset_yaml=dataset_yaml_name,
+        shuffle_shards=shuffle_tars,
+        workers=work.num_workers,
+        sqlite=sqlite or filtered is not None,
+        tar_index_only=tar_index_only,
+        fix_duplicates=fix_duplicates,
+        **by.given,
+        on_progress=progress_bar("Indexing shards", shown=work.progress),
+    )
     show_report(console, report, by, "Indexed {} in {}")
     if filtered is None:
         console.say("Done")
@@ -211,23 +208,22 @@ def _show_measured(console: Console, report: Any) -> None:
 def _add(console: Console, path: Path, work: Work, by: Tasks, measured: dict[str, Any]) -> None:
     """Write checksums and columns of a folder that is prepared."""
     columns, defaults, checksums = measured.values()
-    with progress_bar(console, "Reading shards", shown=work.progress) as on_progress:
-        options: dict[str, Any] = {"workers": work.num_workers, "on_progress": on_progress}
-        options |= by.given
-        if checksums:
-            report = prepare_checksums(path, **options)
-            console.say(f"Wrote checksums of {report.samples:,} samples, {report.bytes:,} bytes")
-        if columns:
-            made = measures.prepare_columns(path, columns, defaults=defaults, **options)
-            _show_measured(console, made)
+    on_progress = progress_bar("Reading shards", shown=work.progress)
+    options = {"workers": work.num_workers, "on_progress": on_progress, **by.given}
+    if checksums:
+        report = prepare_checksums(path, **options)
+        console.say(f"Wrote checksums of {report.samples:,} samples, {report.bytes:,} bytes")
+    if columns:
+        made = measures.prepare_columns(path, columns, defaults=defaults, **options)
+        _show_measured(console, made)
     console.say("Done")
 
 
 def _prepare_file(console: Console, path: Path, *, checksums: bool, progress: bool) -> None:
     """Index a file of JSON lines; or write down the joins of a metadataset, if it has any."""
     if is_jsonl(path):
-        with progress_bar(console, "Indexing lines", shown=progress) as on_progress:
-            count = index.prepare_jsonl(path, checksums=checksums, on_progress=on_progress)
+        on_progress = progress_bar("Indexing lines", shown=progress)
+        count = index.prepare_jsonl(path, checksums=checksums, on_progress=on_progress)
         console.say(f"Done. Found {count} samples.")
         return
     if checksums or path.suffix not in (".yaml", ".yml"):
@@ -340,11 +336,11 @@ def _ask(console: Console, path: Path, choices: dict[str, Any], *, typed: bool) 
     if not typer.confirm("Say in a dataset.yaml what its samples are?", default=True):
         return
     numbers = numbered_types()
-    shown = Table("", "sample type", "fields (optional ones in brackets)", box=None)
+    rows = []
     for number, name in numbers.items():
         told = [f if needed else f"[{f}]" for f, needed in fields.sample_fields(name).items()]
-        shown.add_row(str(number), name, Text(", ".join(told) or "all parts as they are"))
-    console.print(shown)
+        rows.append((number, name, ", ".join(told) or "all parts as they are"))
+    console.print(table("", "sample type", "fields (optional ones in brackets)", rows=rows))
     proposed = fields.propose_sample_type(look)
     kind = choices["sample_type"] = _answer("Sample type", proposed, _sample_type)
     if kind != CRUDE and choices["field_map"] is None:
@@ -428,9 +424,9 @@ def prepare_media(
 
 def _collect(console: Console, path: Path, by: MediaFilterConfig, work: Work) -> None:
     """Collect the metadata, and tell which media are damaged; exit with 1 if any is."""
-    with progress_bar(console, "Looking at media", shown=work.progress) as on_progress:
-        options: dict[str, Any] = {"workers": work.num_workers, "on_progress": on_progress}
-        report = media.prepare_media(path, by, tmp_path=work.tmp_path, **options)
+    on_progress = progress_bar("Looking at media", shown=work.progress)
+    options: dict[str, Any] = {"workers": work.num_workers, "on_progress": on_progress}
+    report = media.prepare_media(path, by, tmp_path=work.tmp_path, **options)
     if report.damaged:
         told = counted(len(report.damaged), "damaged file")
         console.note(f"{told}, without metadata:{listed(report.damaged)}")

@@ -81,12 +81,12 @@ def profile(
     dataset, state = run.read(mix, samples=True), None
     rows: list[dict[str, Any]] = []
     busy: dict[tuple[str, str], float] = defaultdict(float)
-    with progress_bar(Console(stderr=True), "Measuring") as tell:
-        for many in sorted(numbers):
-            tell(len(rows), len(numbers))
-            into = None if many else busy
-            row, state = _measured(dataset, many, seconds / len(numbers), state, into)
-            rows.append(row)
+    tell = progress_bar("Measuring")
+    for many in sorted(numbers):
+        tell(len(rows), len(numbers))
+        into = None if many else busy
+        row, state = _measured(dataset, many, seconds / len(numbers), state, into)
+        rows.append(row)
     each, total = rows[0]["samples_per_item"], sum(busy.values())
     stages: dict[str, float] = defaultdict(float)
     for (stage, _), part in busy.items():
@@ -205,18 +205,17 @@ def _verdict(told: dict[str, Any]) -> dict[str, Any]:
 
 
 def _show(console: Console, told: dict[str, Any]) -> None:
-    made, cost = table("stage", ">ms per sample", ">%"), told["workers"][0]["samples_per_second"]
-    for name, share in told["stages"].items():
-        made.add_row(name, f"{1000 * share / cost:.3f}", f"{100 * share:.1f}")
-    console.print(made)
+    cost, stages = told["workers"][0]["samples_per_second"], told["stages"].items()
+    rows = [(name, f"{1000 * part / cost:.3f}", f"{100 * part:.1f}") for name, part in stages]
+    console.print(table("stage", ">ms per sample", ">%", rows=rows))
     for line, share in told["lines"].items():
         console.say(f"  {100 * share:.1f} % in {line}")
     columns = (">samples/s", ">% of what is consumed", ">hand over, ms", ">first item, s")
-    made = table(">workers", *columns)
+    rows = []
     for row in told["workers"]:
         rate, first = row["samples_per_second"], f"{row['first_item_seconds']:.2f}"
         of = f"{100 * rate / told['consumes']:.0f}" if told["consumes"] else "-"
         hands = f"{1000 * row['hand_over_seconds']:.3f}" if row["workers"] else "-"
-        made.add_row(str(row["workers"]), f"{rate:,.1f}", of, hands, first)
-    console.print(made)
+        rows.append((str(row["workers"]), f"{rate:,.1f}", of, hands, first))
+    console.print(table(">workers", *columns, rows=rows))
     console.say("\n".join(f"{each}." for each in told["verdict"]))
