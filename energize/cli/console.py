@@ -14,7 +14,6 @@ from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
-from energize.core.progress import Progress, progress
 from energize.errors import visible
 
 
@@ -62,11 +61,6 @@ def print_json(tree: Any, indent: int | None = 2) -> None:
     """Print a tree for programs, in letters that steer no terminal either."""
     text = json.dumps(tree, indent=indent, ensure_ascii=False)
     typer.echo(text if visible(text) == text else json.dumps(tree, indent=indent))
-
-
-def progress_bar(what: str, *, shown: bool = True) -> Progress:
-    """Return what says how far something has come, on a terminal or in the log; or does not."""
-    return progress(what) if shown else lambda done, total: None
 
 
 def counted(number: int, what: str) -> str:

@@ -10,14 +10,14 @@ from contextlib import closing
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import numpy as np
 import typer
 
 from energize.cli import mixes
-from energize.cli.clusters import Tasks
-from energize.cli.console import Console, counted, progress_bar
+from energize.cli.clusters import Readers, Tasks
+from energize.cli.console import Console, counted
 from energize.core.dataset import IndexedDataset
 from energize.core.lazy import torch
 from energize.core.trace import Failed, Reading, Trace, where
@@ -57,8 +57,6 @@ class Findings:
 
     console: Console
     by: Tasks
-    workers: int | None
-    progress: bool
     count: int = 0
     samples: int = 0
     told: set[str] = field(default_factory=set)
@@ -101,28 +99,17 @@ class Findings:
 
 
 @mixes.takes("stored", mixes.Stored)
-@mixes.takes("by", Tasks)
-def lint(
-    path: mixes.DataPath,
-    stored: mixes.Stored,
-    by: Tasks,
-    *,
-    parallel: Annotated[
-        int | None,
-        typer.Option("--parallel", "--num-workers", min=1, help="How many processes read."),
-    ] = None,
-    progress: Annotated[bool, typer.Option("--progress/--no-progress")] = True,
-) -> None:
+@mixes.takes("by", Readers)
+def lint(path: mixes.DataPath, stored: mixes.Stored, by: Readers) -> None:
     """Read, decode and type every sample of every split; exit with 1 if anything is wrong.
 
     Cookers and task encoders are not needed: samples are checked as they are stored. Many machines
     may do it together: see --tasks.
     """
     console = Console()
-    by = by.run(console, parallel, progress=progress)
-    found = Findings(console, by, parallel, progress)
+    found = Findings(console, by.run(console))
     markers = _markers(path, by.tasks or 0)
-    if by.merge:
+    if found.by.merge:
         check_ended(path, [marker.exists() for marker in markers])
         for marker in markers:
             kept = json.loads(read_file(marker))
@@ -190,8 +177,8 @@ def _lint_part(found: Findings, name: str, part: IndexedDataset[Any]) -> None:
     starts = range(0, part.size, _AT_ONCE)
     starts = starts[share(len(starts), found.by.tasks, found.by.task)]
     count = size = 0
-    advance = progress_bar("Reading samples", shown=found.progress)
-    with closing(map_in_order(partial(_faults, part), starts, found.workers)) as results:
+    advance = found.by.telling("Reading samples")
+    with closing(map_in_order(partial(_faults, part), starts, found.by.num_workers)) as results:
         for start in starts:
             stop = min(start + _AT_ONCE, part.size)
             try:
@@ -233,8 +220,9 @@ def _lint_shards(found: Findings, path: Path) -> None:
     """Shards that are not those that were prepared, samples that changed since, keys that stand
     twice, and columns that do not say what samples are.
     """
-    advance = progress_bar("Checking shards", shown=found.progress)
-    checked = check_folder(path, found.workers, advance, found.by.tasks, found.by.task)
+    by = found.by
+    advance = by.telling("Checking shards")
+    checked = check_folder(path, by.num_workers, advance, by.tasks, by.task)
     for fault in checked.faults:
         found.tell(fault)
     if checked.unrecorded:

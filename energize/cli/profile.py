@@ -15,8 +15,9 @@ from typing import Annotated, Any
 from typer import Option
 
 import energize
-from energize.cli.console import Console, print_json, progress_bar, table
+from energize.cli.console import Console, print_json, table
 from energize.cli.mixes import AsJson, MixPath, Run, takes_run
+from energize.core.progress import progress
 from energize.errors import ConfigError
 from energize.loader import get_loader
 
@@ -81,7 +82,7 @@ def profile(
     dataset, state = run.read(mix, samples=True), None
     rows: list[dict[str, Any]] = []
     busy: dict[tuple[str, str], float] = defaultdict(float)
-    tell = progress_bar("Measuring")
+    tell = progress("Measuring")
     for many in sorted(numbers):
         tell(len(rows), len(numbers))
         into = None if many else busy
