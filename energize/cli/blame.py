@@ -24,10 +24,9 @@ from energize.data.files import os_errors_as, path_of
 from energize.data.writing import write_new
 from energize.errors import ConfigError, StateError
 from energize.loader.state import check_place, cursor_of, resumed, saved_details, tree_of
-from energize.report.blame import BlamedSample
+from energize.report.blame import BlamedSample, short_loss
 from energize.report.blame import blame as blamed
 from energize.report.levels import levels_of
-from energize.report.losses import short_loss
 
 _PICTURES = {b"\xff\xd8\xff": "jpg", b"\x89PNG": "png", b"GIF8": "gif", b"RIFF": "webp"}
 """How files with images begin, and what they are called."""

@@ -76,8 +76,7 @@ class Look:
         node = mixes.node_at(self.mix, self.run.split)
         composed = getattr(node, "composition", None) or getattr(node, "plan", None)
         self.dataset = self.run.read(self.mix, None if composed else _BATCH, samples=True)
-        self.loads = list(loads_of(self.dataset))
-        self.weights = list(_weights(self.dataset))
+        self.loads, self.weights = loads_of(self.dataset), _weights(self.dataset)
         self.labels = source_labels(self.dataset.sources)
         self.words = None
         if self.run.encoder is not None:
@@ -259,14 +258,13 @@ class Look:
         )
 
 
-def _weights(dataset: Dataset[Any], above: float = 1.0) -> Iterator[float]:
-    """Yield how much the samples of each source count in the loss, as far as numbers say it."""
+def _weights(dataset: Dataset[Any], above: float = 1.0) -> list[float]:
+    """Return how much the samples of each source count in the loss, as far as numbers say it."""
     if isinstance(dataset, SampleWeightDataset) and not callable(dataset.weight):
         above *= dataset.weight
     if not dataset.inputs:
-        yield from (above for _ in dataset.sources)
-    for each in dataset.inputs:
-        yield from _weights(each, above)
+        return [above for _ in dataset.sources]
+    return dataset._of_sources([_weights(each, above) for each in dataset.inputs])
 
 
 _QUIETLY = Reading(report=lambda failed: None)

@@ -127,17 +127,21 @@ def _measured(
         items = chain.from_iterable(repeat(loader))
         next(items)
         first = start = time.perf_counter()
-        counted, used, sampler = 0, 0.0, None
+        counted, used, over = 0, 0.0, threading.Event()
+        told = into, threading.get_ident(), over
+        watch = threading.Thread(target=_watch, args=told, daemon=True)
         for _ in items:
             counted, now = counted + 1, time.perf_counter()
             if not used and now - first >= _WARM * seconds:
                 counted, start, used = 0, now, time.thread_time()
-                sampler = None if into is None else _Sampler(into)
+                if into is not None:
+                    watch.start()
             elif used and now - first >= seconds:
                 break
         passed, used = time.perf_counter() - start, time.thread_time() - used
-        if sampler is not None:
-            sampler.stop()
+        over.set()
+        if watch.ident is not None:
+            watch.join()
         report = loader.report(show=False)
         each = report.total.samples / max(sum(rank.items for rank in report.ranks), 1)
         samples = counted * each
@@ -151,35 +155,22 @@ def _measured(
         return row, loader.state_dict()
 
 
-class _Sampler(threading.Thread):
-    """Looks what the thread that made it is busy with, until it is told to stop."""
-
-    def __init__(self, busy: dict[tuple[str, str], float]) -> None:
-        super().__init__(daemon=True)
-        self._busy, self._over, self._of = busy, threading.Event(), threading.get_ident()
-        self.start()
-
-    def stop(self) -> None:
-        """End it."""
-        self._over.set()
-        self.join()
-
-    def run(self) -> None:
-        """Count what each stage takes."""
-        last = time.perf_counter()
-        while not self._over.wait(_EVERY):
-            frame, line, stage = sys._current_frames().get(self._of), "", "order"
-            now = time.perf_counter()
-            while frame is not None and stage == "order" and frame.f_code.co_name != "route":
-                file = frame.f_code.co_filename
-                if file.startswith(_PACKAGE):
-                    inner = file.removeprefix(_PACKAGE)
-                    stage = next((n for at, n in _STAGES.items() if inner.startswith(at)), stage)
-                elif not line and "/site-packages/" not in file and "/lib/python" not in file:
-                    line = f"{file}:{frame.f_lineno} ({frame.f_code.co_name})"
-                frame = frame.f_back
-            self._busy[stage, line if stage in ("encode", "batch") else ""] += now - last
-            last = now
+def _watch(busy: dict[tuple[str, str], float], thread: int, over: threading.Event) -> None:
+    """Count what each stage takes of the time of a thread, by looking what it is busy with."""
+    last = time.perf_counter()
+    while not over.wait(_EVERY):
+        frame, line, stage = sys._current_frames().get(thread), "", "order"
+        now = time.perf_counter()
+        while frame is not None and stage == "order" and frame.f_code.co_name != "route":
+            file = frame.f_code.co_filename
+            if file.startswith(_PACKAGE):
+                inner = file.removeprefix(_PACKAGE)
+                stage = next((n for at, n in _STAGES.items() if inner.startswith(at)), stage)
+            elif not line and "/site-packages/" not in file and "/lib/python" not in file:
+                line = f"{file}:{frame.f_lineno} ({frame.f_code.co_name})"
+            frame = frame.f_back
+        busy[stage, line if stage in ("encode", "batch") else ""] += now - last
+        last = now
 
 
 def _verdict(told: dict[str, Any]) -> dict[str, Any]:

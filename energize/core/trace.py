@@ -463,8 +463,7 @@ def refs_of(dataset: Dataset[Any], origins: Sequence[Origin]) -> Refs:
         else:
             none = np.zeros_like(at)
             refs = Refs(none, none, at, np.array([epoch]))
-        before = sum(len(each.sources) for each in dataset._parts[:part])
-        found.append(replace(refs, source=refs.source + before))
+        found.append(replace(refs, source=dataset._numbers_of_parts[part][refs.source]))
     return Refs.merged(found)
 
 

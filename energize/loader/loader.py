@@ -60,9 +60,9 @@ from energize.loader.watchdog import LateError, Watchdog, ctrl_c_later
 from energize.loader.worker import Task
 from energize.loader.workers import ReadAhead, WorkerPool
 from energize.report import Book, Ledger, Losses, Outlier, Report, Stand
+from energize.report.blame import Delivered
 from energize.report.ledger import Telling
 from energize.report.levels import Made
-from energize.report.losses import Delivered
 
 T = TypeVar("T")
 

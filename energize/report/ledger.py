@@ -389,8 +389,8 @@ class LeftOut:
             if self._count >= _TOGETHER:
                 self._look_up()
         else:
-            parts = [source for part in dataset._parts for source in part.sources]
-            self._found([parts[row] for row in refs_of(dataset, made).source.tolist()], skipped)
+            refs = refs_of(dataset, made)
+            self._found([dataset.sources[row] for row in refs.source.tolist()], skipped)
 
     def _look_up(self) -> None:
         for (_, attempt, skipped), (dataset, positions) in self._waiting.items():
