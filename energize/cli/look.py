@@ -7,7 +7,7 @@ import sys
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
-from itertools import groupby, islice, pairwise
+from itertools import groupby, islice
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -42,6 +42,7 @@ from energize.errors import (
 )
 from energize.extras.plots import check_plot, draw, intervals_for
 from energize.metadataset.nodes import Leaf, leaves_with_weights
+from energize.preparation.tasks import ranges
 from energize.report import PlannedBatch, PlannedSample, Simulation
 from energize.report.forecast import indexed, weighed_in
 from energize.report.forecast import plan as planned
@@ -90,8 +91,10 @@ def _show_folder(console: Console, path: Path, stored: mixes.Stored) -> None:
         console.say(f"Samples: of no type yet. {reason}")
     try:
         index = read_columns(path)
-        total, stored = sum(index.shard_counts.values()), index.columns.items()
-        columns = {name: read_values(path, name, column, total) for name, column in stored}
+        total = sum(index.shard_counts.values())
+        columns = {
+            name: read_values(path, name, column, total) for name, column in index.columns.items()
+        }
         if columns:
             show_columns(console, columns, index.measured)
     except DatasetError as reason:
@@ -426,10 +429,7 @@ def _numbers(samples: Sequence[PlannedSample]) -> str:
     """Keys where they are known, else numbers with runs as "3-5"."""
     if any(sample.key is not None for sample in samples):
         return ",".join(f"#{s.index}" if s.key is None else s.key for s in samples)
-    numbers = [sample.index for sample in samples]
-    cuts = [i for i, (a, b) in enumerate(pairwise(numbers), 1) if b != a + 1]
-    runs = [(numbers[a], numbers[b - 1]) for a, b in pairwise([0, *cuts, len(numbers)])]
-    return ",".join(str(a) if a == b else f"{a}-{b}" for a, b in runs)
+    return ranges([sample.index for sample in samples]).replace(" ", "")
 
 
 @mixes.takes_run

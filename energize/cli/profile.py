@@ -203,11 +203,11 @@ def _show(console: Console, told: dict[str, Any]) -> None:
     for line, share in told["lines"].items():
         console.say(f"  {100 * share:.1f} % in {line}")
     columns = (">samples/s", ">% of what is consumed", ">hand over, ms", ">first item, s")
-    rows = []
+    measured = []
     for row in told["workers"]:
         rate, first = row["samples_per_second"], f"{row['first_item_seconds']:.2f}"
         of = f"{100 * rate / told['consumes']:.0f}" if told["consumes"] else "-"
         hands = f"{1000 * row['hand_over_seconds']:.3f}" if row["workers"] else "-"
-        rows.append((str(row["workers"]), f"{rate:,.1f}", of, hands, first))
-    console.print(table(">workers", *columns, rows=rows))
+        measured.append((str(row["workers"]), f"{rate:,.1f}", of, hands, first))
+    console.print(table(">workers", *columns, rows=measured))
     console.say("\n".join(f"{each}." for each in told["verdict"]))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import time
@@ -59,7 +58,7 @@ from energize.loader.waiting import Waiting
 from energize.loader.watchdog import LateError, Watchdog, ctrl_c_later
 from energize.loader.worker import Task
 from energize.loader.workers import ReadAhead, WorkerPool
-from energize.report import Book, Ledger, Losses, Outlier, Report, Stand
+from energize.report import Book, Ledger, Outlier, Report, Stand
 from energize.report.blame import Delivered
 from energize.report.ledger import Telling
 from energize.report.levels import Made
@@ -72,7 +71,7 @@ _OF_DATALOADERS = ("sampler", "batch_sampler", "collate_fn")
 
 _NOT_COPIED = (
     *("_feed", "_iterator", "_ranks", "_before", "_keyed", "_pool", "_list", "_watch"),
-    *("_loss_file", "_losses"),
+    "_loss_file",
 )
 """What a copy of a loader in another process begins without."""
 
@@ -148,7 +147,6 @@ class Loader(Generic[T]):
         self._given_at: float | None = None
         self._waiting = Waiting()
         self._made: deque[tuple[Made, bool]] = deque(maxlen=2)
-        self._losses: Losses | None = None
         self._loss_file: LineWriter | None = None
         self._warned: set[str] = set()
 
@@ -402,15 +400,14 @@ class Loader(Generic[T]):
         if step is None:
             place = self._before if ahead or self._feed is None else self._feed.reached
             step = live.step_of(self, self._place() if place is None else place) - 1
-        self._losses = self._losses or Losses()
-        item = Delivered(made, step, ranks.rank, ranks.world_size)
-        told = self._losses.record(book, item, losses)
+        told = book.record(made, step, ranks.rank, losses)
         path = self._settings.losses
         if path is not None:
             if self._loss_file is None:
                 file = path_for_rank(os.fspath(path), ranks.rank, ranks.world_size)
                 self._loss_file = LineWriter(file, "losses")
-            self._loss_file.append(f"{json.dumps(item.line(told))}\n".encode())
+            item = Delivered(step, ranks.rank, ranks.world_size, made, told)
+            self._loss_file.append(item.line)
 
     def __repr__(self) -> str:
         ranks, workers = self._ranks, self.worker_config.num_workers
@@ -453,7 +450,7 @@ class Loader(Generic[T]):
         lanes = place.lanes if isinstance(place, StreamState) else 1
         stand, left_out = Stand(items, ranks.rank, ranks.world_size, lanes), failures.left_out
         numbers = book.numbers(ranks.rank, ranks.world_size, left_out)
-        outliers = [] if self._losses is None else self._losses.outliers(book, ranks.rank)
+        outliers = book.outliers(ranks.rank)
         if all_ranks and ranks.world_size > 1:
             agreement = self._agreement(ranks)
             if agreement is None:
@@ -706,7 +703,7 @@ class Loader(Generic[T]):
     def _move_to(self, place: Place | None) -> None:
         """Go on at another place, the first if it is None, where the ledger begins anew."""
         self._let_go()
-        self._resume, self._losses = place, None
+        self._resume = place
         self._made.clear()
         self.__dict__.pop("_book", None)
 

@@ -1,6 +1,5 @@
 """What a run reads: asked for, planned and delivered, by source and level of its mix."""
 
-from energize.report.blame import Losses as Losses
 from energize.report.forecast import PlannedBatch as PlannedBatch
 from energize.report.forecast import PlannedSample as PlannedSample
 from energize.report.forecast import Simulation as Simulation

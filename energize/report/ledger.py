@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import math
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
@@ -24,10 +25,10 @@ from energize.core.loss_weights import WEIGHT as OF_SOURCES
 from energize.core.stream import INFINITE
 from energize.core.trace import Failed, Origin, refs_of
 from energize.datasets.quota import QuotaDataset
-from energize.errors import ConfigError
+from energize.errors import ConfigError, nearest, some
 from energize.report import levels
 from energize.report.levels import Found, Level, Made, Places
-from energize.report.table import LedgerRow, RankTotals, Report
+from energize.report.table import LedgerRow, Outlier, RankTotals, Report
 
 _TOGETHER = 256
 """Items that wait until they are looked up together: many for numpy, few enough that where their
@@ -90,6 +91,19 @@ class Ledger:
             )
 
 
+_KEPT = 256
+"""Steps in which outliers are looked for."""
+
+_FAR, _ENOUGH, _SHOWN = 4.0, 20, 8
+"""Standard deviations from which on a loss is an outlier, the losses of its source that it takes to
+tell, and how many are told."""
+
+_NAMED = 3
+"""Losses that are no number and are told in the log."""
+
+_log = logging.getLogger("energize")
+
+
 class _Note(NamedTuple):
     """An item that was delivered: what it is made of, and its loss weights and cost if it says
     them, one for each sample or one for all.
@@ -112,6 +126,8 @@ class Book:
         self.since: int | None = None
         self._settings, self._begun = settings, False
         self._lock = Lock()  # a report may be asked for by another thread
+        self._losses: deque[FloatArray] = deque(maxlen=_KEPT)
+        self._named = 0
         self._open(dataset)
 
     def _open(self, dataset: Dataset[Any]) -> None:
@@ -161,6 +177,7 @@ class Book:
                 self._rows, self._totals = rows, totals
             else:
                 self._begun = False
+                self._losses.clear()
         if not self._begun:
             self.since, self._begun = items, True
 
@@ -200,17 +217,57 @@ class Book:
         self._passed += passed
         self._longest = max(self._longest, waited)
 
-    def count_losses(self, row: Int64Array, losses: FloatArray) -> None:
-        """A trainer says the losses of samples of these rows."""
+    def record(self, made: Made, step: int, rank: int, losses: Any) -> list[float | None]:
+        """Count the losses of an item, and return those of its samples, None for those of which
+        nothing is said; `ConfigError` for others than it has samples or sources.
+        """
+        found = self.found(made)
+        given = f"record_losses (rank {rank}, step {step})"
+        if isinstance(losses, Mapping):
+            of = _by_row(losses, self.names, given)
+            told: list[float | None] = [of.get(row) for row in found.row.tolist()]
+        else:
+            told = _of_samples(losses, len(found.row), given)
+        at = [number for number, loss in enumerate(told) if loss is not None]
+        rows, samples = found.row[at], found.sample[at]
+        values = np.array([told[number] for number in at], dtype=np.float64)
+        finite, size = np.isfinite(values), len(self._rows)
         with self._lock:
-            finite, size = np.isfinite(losses), len(self._rows)
-            at = row[finite]
             self._rows[:, [LATE_LOSSES, LATE_LOSS]] *= _LATE
-            for column, amounts in ((LOSSES, None), (LOSS, losses[finite])):
-                sums = np.bincount(at, amounts, size)
+            for column, amounts in ((LOSSES, None), (LOSS, values[finite])):
+                sums = np.bincount(rows[finite], amounts, size)
                 self._rows[:, column] += sums
                 self._rows[:, column + LATE_LOSSES - LOSSES] += sums
-            self._rows[:, NO_NUMBERS] += np.bincount(row[~finite], minlength=size)
+            self._rows[:, NO_NUMBERS] += np.bincount(rows[~finite], minlength=size)
+        steps = np.full(len(at), step, dtype=np.float64)
+        self._losses.append(np.stack([steps, rows, samples, values]))
+        for number in np.flatnonzero(~finite).tolist():
+            self._named += 1
+            if self._named <= _NAMED:
+                more = "; more are counted in loader.report()" if self._named == _NAMED else ""
+                where = self.where(int(rows[number]), int(samples[number]))
+                text = "rank %d, step %d: the loss of %s is %s%s"
+                _log.warning(text, rank, step, where, values[number], more)
+        return told
+
+    def outliers(self, rank: int) -> list[Outlier]:
+        """Return the samples of the last steps whose losses stand out of those of their source."""
+        if not self._losses:
+            return []
+        *numbers, values = np.concatenate(self._losses, axis=1)
+        steps, rows, samples = (each.astype(np.int64) for each in numbers)
+        far = np.where(np.isfinite(values), 0.0, np.inf)
+        for _, at in rows_by_value(rows):
+            known = at[np.isfinite(values[at])]
+            mean, spread = values[known].mean(), values[known].std()
+            if len(known) >= _ENOUGH and spread > 0:
+                far[known] = np.abs(values[known] - mean) / spread
+        worst = np.argsort(-far, kind="stable")[:_SHOWN].tolist()
+        worst = [each for each in worst if far[each] >= _FAR]
+        where = [self.where(int(rows[each]), int(samples[each])) for each in worst]
+        columns = (steps, rows, values, far)
+        of = zip(*(each[worst].tolist() for each in columns), where, strict=True)
+        return [Outlier(step, rank, self.names[row], *rest) for step, row, *rest in of]
 
     def last(self) -> list[str]:
         """Return the names of the sources of the samples of the last item; none of padding."""
@@ -342,6 +399,41 @@ def _costs(value: Any) -> Sequence[float]:
             f"its samples; the function returned {str(value)[:80]!r}"
         )
     return costs
+
+
+def _of_samples(losses: Any, samples: int, given: str) -> list[float | None]:
+    told = losses.detach().tolist() if hasattr(losses, "detach") else losses
+    try:
+        values: Any = np.asarray(told, dtype=np.float64)
+    except (TypeError, ValueError):
+        raise ConfigError(
+            f"{given}: losses are a tensor or a list of numbers, one for each sample, or a dict by "
+            f"source; got {str(losses)[:80]!r}"
+        ) from None
+    if values.size != samples or not values.ndim:
+        one = "; one number is a mean over samples: compute losses with reduction='none'"
+        raise ConfigError(
+            f"{given}: got {values.size} losses for an item that is made of "
+            f"{samples} samples; give one for each, in the order of the item"
+            f"{'' if values.ndim else one}"
+        )
+    numbers: list[float | None] = values.reshape(-1).tolist()
+    return numbers
+
+
+def _by_row(losses: Mapping[str, Any], names: Sequence[str], given: str) -> dict[int, float]:
+    found = {}
+    for name, loss in losses.items():
+        value = real_number(loss)
+        if name not in names:
+            raise ConfigError(
+                f"{given}: no source is called {str(name)[:80]!r}{nearest(str(name), names)}; "
+                f"sources are {some(names)}"
+            )
+        if value is None:
+            raise ConfigError(f"{given}: the loss of {name!r} is no number: {str(loss)[:80]!r}")
+        found[names.index(name)] = float(value)
+    return found
 
 
 _REASONS = 1000
