@@ -14,10 +14,10 @@ from typer import Option
 
 from energize.cli.console import Console, counted, print_json, table
 from energize.cli.mixes import AsJson, Run, takes_run
-from energize.cli.state import SavedState, StatePath, fitting, one_of, read_states
+from energize.cli.state import SavedState, StatePath, fitting, mix_of, one_of, read_states
 from energize.core.blends import Edits
 from energize.core.dataset import Dataset
-from energize.core.description import batch_size_of, leaves
+from energize.core.description import leaves
 from energize.core.quarantine import files_of
 from energize.core.trace import Failed
 from energize.data.files import os_errors_as, path_of
@@ -90,7 +90,6 @@ def _dataset(
     saved: SavedState, details: dict[str, Any], mix: Path | None, run: Run
 ) -> Dataset[Any]:
     """The dataset as the run read it, with what was changed on the way."""
-    tree = tree_of(saved.state)
     place = details.get("mix")
     if isinstance(place, list) and len(place) == 2 and all(isinstance(p, str) for p in place):
         run = replace(run, split=place[1]) if run.split == "train" else run
@@ -101,12 +100,10 @@ def _dataset(
             f"{saved.place} does not say which mix it is of, as its dataset was put together in "
             "Python; give a file of it as --mix, or use energize.report.blame in Python"
         )
-    seeds = {leaf.get("seed") for leaf in leaves(tree)}
+    seeds = {leaf.get("seed") for leaf in leaves(tree_of(saved.state))}
     if not run.seed and len(seeds) == 1 and isinstance(seed := seeds.pop(), int):
         run = replace(run, seed=seed)
-    size = batch_size_of(tree)
-    run = replace(run, unbatched=run.unbatched or size is None)
-    dataset: Dataset[Any] = run.read(mix, size)
+    dataset: Dataset[Any] = mix_of(saved, mix, run, samples=False)
     with fitting(saved, mix) as bare:
         cursor, _ = resumed(dataset, bare)
     edits = Edits.loaded(cursor)

@@ -269,11 +269,8 @@ def replay(
         for each in get_source_info(item) or ()
     ]
     if not lines and dataset.indexed and len(parsed) == 2:
-        batch = next(planned(dataset, parsed[1], 1, keys=True))
-        lines = [
-            f"{each.source}: {each.shard or ''} sample {each.index} {each.key or ''}"
-            for each in batch.samples
-        ]
+        console.print(_plan_table([*planned(dataset, parsed[1], 1, keys=True)]))
+        return
     console.say("Made from" if lines else "", "bold")
     for line in lines[:_MOST_SOURCES]:
         console.say(f"  {line}")

@@ -56,11 +56,12 @@ _COLOURS = 8
 
 @dataclass(frozen=True)
 class Batch:
-    """A batch as it was read: what it is, or why there is none, and the samples it was made of."""
+    """A batch as it was read: what it is, or the error why there is none, and the samples that it
+    was made of.
+    """
 
     step: int
     item: Any
-    failed: Exception | None
     samples: Sequence[PlannedSample]
     refs: Refs
 
@@ -96,7 +97,7 @@ class Look:
         none = np.zeros(0, dtype=np.int64)
         found = batches_read(self.dataset, _QUIETLY) if not self.dataset.indexed else None
         for step in range(at, min(at + steps, self.end)):
-            item, failed, refs = None, None, Refs(none, none, none, none)
+            item, refs = None, Refs(none, none, none, none)
             try:
                 if found is not None:
                     item, refs = next(islice(found, at if step == at else 0, None))
@@ -107,10 +108,10 @@ class Look:
             except StopIteration:
                 return
             except Exception as reason:  # whatever the encoder of the user raises
-                failed = reason
+                item = reason
             samples = planned_samples(self.dataset.sources, self.labels, refs, keys=False)
-            yield Batch(step, item, failed, samples, refs)
-            if found is not None and failed is not None:
+            yield Batch(step, item, samples, refs)
+            if found is not None and isinstance(item, Exception):
                 return
 
     def stored(self, source: int, index: int) -> Any:
@@ -209,12 +210,12 @@ class Look:
 
     def _encoded(self, batch: Batch) -> str:
         named = self.run.encoder or "the default encoder, as --encoder names none"
-        if batch.failed is None:
+        if not isinstance(batch.item, Exception):
             inner = f'<div class="wide">{item_html(batch.item, self.words)}</div>'
-        elif self.run.encoder is None and not isinstance(batch.failed, OSError):
-            inner = f'<p class="note">No batch: {text(batch.failed)}</p>'
+        elif self.run.encoder is None and not isinstance(batch.item, OSError):
+            inner = f'<p class="note">No batch: {text(batch.item)}</p>'
         else:
-            inner = error(_told(batch.failed))
+            inner = error(_told(batch.item))
         return (
             f"<h3>After the encoder <small>{text(named)}</small></h3>"
             f'<div class="encoded">{inner}</div>'

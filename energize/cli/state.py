@@ -122,9 +122,11 @@ def _draw(saved: SavedState, dataset: Dataset[Any], plot: Path, title: str) -> N
 
 def mix_of(saved: SavedState, mix: Path, run: Run, *, samples: bool = True) -> IndexedDataset[Any]:
     """Return the dataset that a run reads, by the options of a command and the batch size of a
-    state.
+    state, or none where that has none.
     """
-    return run.read(mix, batch_size_of(tree_of(saved.state)), samples=samples)
+    size = batch_size_of(tree_of(saved.state))
+    run = replace(run, unbatched=run.unbatched or size is None)
+    return run.read(mix, size, samples=samples)
 
 
 @app.command("diff")

@@ -439,9 +439,6 @@ def _by_row(losses: Mapping[str, Any], names: Sequence[str], given: str) -> dict
 _REASONS = 1000
 """How many reasons for skipping are told apart."""
 
-UNKNOWN = -1
-"""The key of a source that is not known."""
-
 Key = tuple[int, bool]
 """The key of a source, and whether its samples were skipped or failed."""
 
@@ -472,15 +469,13 @@ class LeftOut:
             reason = str(failed.reason) or "SkipSample"
             known = reason in self.reasons or len(self.reasons) < _REASONS
             self.reasons[reason if known else "others"] += 1
-        if made is None:
-            self.of_sources[UNKNOWN, skipped] += 1
-        elif isinstance(made, int):
+        if isinstance(made, int):
             key = (id(dataset), attempt, skipped)
             self._waiting.setdefault(key, (dataset, []))[1].append(made)
             self._count += 1
             if self._count >= _TOGETHER:
                 self._look_up()
-        else:
+        elif made is not None:
             refs = refs_of(dataset, made)
             self._found([dataset.sources[row] for row in refs.source.tolist()], skipped)
 
@@ -499,7 +494,7 @@ class LeftOut:
     def drained(self) -> LeftOut | None:
         """Return what was added since the last time, and nothing stays here; None for nothing."""
         self._look_up()
-        if not self.of_sources:
+        if not (self.of_sources or self.reasons):
             return None
         gone = LeftOut(self.of_sources, self.reasons)
         self.of_sources, self.reasons = Counter(), Counter()

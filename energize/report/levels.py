@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from array import array
-from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -16,7 +15,7 @@ import numpy as np
 from energize.core.arrays import BoolArray, FloatArray, Int64Array, rows_by_value
 from energize.core.dataset import Dataset, IndexedDataset
 from energize.core.trace import Origin, Trace, consumed, one_each
-from energize.datasets.blend import BlendDataset
+from energize.datasets.blend import BlendDataset, numbered
 from energize.datasets.quota import QuotaDataset
 from energize.datasets.stages import StagedDataset
 
@@ -97,7 +96,7 @@ def _level(
 
 def _add_sources(level: Level, node: Dataset[Any], first: int) -> None:
     """The sources of stages that cannot be told apart, each once."""
-    names = _distinct([source.name for source in node.sources])
+    names = numbered([source.name for source in node.sources])
     level.mix = None
     for number, (name, source) in enumerate(zip(names, node.sources, strict=True)):
         row = range(first + number, first + number + 1)
@@ -107,7 +106,7 @@ def _add_sources(level: Level, node: Dataset[Any], first: int) -> None:
 def _add_inputs(level: Level, node: Dataset[Any], first: int, *, whole: bool) -> None:
     phased = isinstance(node, StagedDataset)
     opened: list[tuple[str, Level]] = []  # blends that were opened up, by the names of their parts
-    for number, name in enumerate(_distinct(_names(node))):
+    for number, name in enumerate(numbered(_names(node))):
         *outer, called = name.split("/") if _named(node, number) and not phased else [name]
         if not all((*outer, called)):
             outer, called = [], name
@@ -150,15 +149,6 @@ def _names(node: Dataset[Any]) -> list[str]:
             more = len(read) - _NAMED
             names[number] = ", ".join(read[:_NAMED]) + (f" and {more} more" if more > 0 else "")
     return names
-
-
-def _distinct(names: Sequence[str]) -> list[str]:
-    seen: Counter[str] = Counter()
-    found = []
-    for name in names:
-        seen[name] += 1
-        found.append(f"{name} ({seen[name]})" if seen[name] > 1 else name)
-    return found
 
 
 Spans: TypeAlias = dict[tuple[str, ...], int]
