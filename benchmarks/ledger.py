@@ -160,11 +160,11 @@ def _noted(dataset: Dataset[Any], items: int, workers: int) -> float:
                 told.append((feed.made if feed is not None else 0, item))
             began = time.process_time()
             for made, item in told:
-                book.counter.wait(0.0, time.perf_counter())
-                book.counter.note(made, item, padding=False)
+                book.wait(0.0, time.perf_counter())
+                book.note(made, item, padding=False)
             seconds += time.process_time() - began
         began = time.process_time()
-        _ = book.counter.counted
+        _ = book.counted()
         return (seconds + time.process_time() - began) / items
 
 

@@ -10,25 +10,23 @@ from urllib.parse import quote
 
 import numpy as np
 import typer
-from rich.text import Text
 from typer import Option
 
 from energize.cli.console import Console, counted, print_json, table
 from energize.cli.mixes import AsJson, Run, takes_run
-from energize.cli.state import SavedState, StatePath, fitting, one_of, read_states
+from energize.cli.state import SavedState, StatePath, fitting, mix_of, one_of, read_states
 from energize.core.blends import Edits
 from energize.core.dataset import Dataset
-from energize.core.description import batch_size_of, leaves
+from energize.core.description import leaves
 from energize.core.quarantine import files_of
 from energize.core.trace import Failed
 from energize.data.files import os_errors_as, path_of
 from energize.data.writing import write_new
 from energize.errors import ConfigError, StateError
 from energize.loader.state import check_place, cursor_of, resumed, saved_details, tree_of
-from energize.report.blame import BlamedSample
+from energize.report.blame import BlamedSample, short_loss
 from energize.report.blame import blame as blamed
 from energize.report.levels import levels_of
-from energize.report.losses import short_loss
 
 _PICTURES = {b"\xff\xd8\xff": "jpg", b"\x89PNG": "png", b"GIF8": "gif", b"RIFF": "webp"}
 """How files with images begin, and what they are called."""
@@ -92,7 +90,6 @@ def _dataset(
     saved: SavedState, details: dict[str, Any], mix: Path | None, run: Run
 ) -> Dataset[Any]:
     """The dataset as the run read it, with what was changed on the way."""
-    tree = tree_of(saved.state)
     place = details.get("mix")
     if isinstance(place, list) and len(place) == 2 and all(isinstance(p, str) for p in place):
         run = replace(run, split=place[1]) if run.split == "train" else run
@@ -103,12 +100,10 @@ def _dataset(
             f"{saved.place} does not say which mix it is of, as its dataset was put together in "
             "Python; give a file of it as --mix, or use energize.report.blame in Python"
         )
-    seeds = {leaf.get("seed") for leaf in leaves(tree)}
+    seeds = {leaf.get("seed") for leaf in leaves(tree_of(saved.state))}
     if not run.seed and len(seeds) == 1 and isinstance(seed := seeds.pop(), int):
         run = replace(run, seed=seed)
-    size = batch_size_of(tree)
-    run = replace(run, unbatched=run.unbatched or size is None)
-    dataset: Dataset[Any] = run.read(mix, size)
+    dataset: Dataset[Any] = mix_of(saved, mix, run, samples=False)
     with fitting(saved, mix) as bare:
         cursor, _ = resumed(dataset, bare)
     edits = Edits.loaded(cursor)
@@ -125,13 +120,14 @@ def _dataset(
 def _show(console: Console, found: list[BlamedSample], step: int) -> None:
     title = f"Step {step:,}: {counted(len(found), 'sample')}"
     columns = ("key", ">epoch", ">weight", ">loss")
-    made = table(">rank", "source", "stored in", *columns, title=title)
+    rows = []
     for each in found:
         stored = each.dataset if each.shard is None else f"{each.dataset}/{each.shard}"
-        cells = [str(each.rank), each.source, stored, each.key or f"sample {each.index:,}"]
-        cells += [f"{each.epoch:,}", "function" if each.weight is None else f"{each.weight:g}"]
-        made.add_row(*map(Text, [*cells, "-" if each.loss is None else f"{each.loss:.4g}"]))
-    console.print(made)
+        key, loss = each.key or f"sample {each.index:,}", each.loss
+        weight = "function" if each.weight is None else f"{each.weight:g}"
+        told = "-" if loss is None else f"{loss:.4g}"
+        rows.append((each.rank, each.source, stored, key, f"{each.epoch:,}", weight, told))
+    console.print(table(">rank", "source", "stored in", *columns, rows=rows, title=title))
 
 
 def _notes(dataset: Any, position: int, step: int, ranks: int) -> Iterator[str]:

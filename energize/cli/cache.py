@@ -9,8 +9,9 @@ import typer
 from rich.filesize import decimal
 
 from energize.cli import mixes
-from energize.cli.console import Console, counted, progress_bar
+from energize.cli.console import Console, counted
 from energize.core.arrays import rows_by_value
+from energize.core.progress import progress
 from energize.core.trace import AHEAD, Ahead
 from energize.data.nodecache import NodeCache
 from energize.errors import ConfigError
@@ -40,18 +41,18 @@ def warm(
     ],
 ) -> None:
     """Fetch what the first steps of a run read, before it begins; nothing is decoded."""
-    dataset, console = run.read(mix), Console()
+    dataset = run.read(mix)
     indexed(dataset, "cache warm")
     if not any(source.remote for source in dataset.sources):
         raise ConfigError(f"{mix} lies on this machine: there is nothing to fetch")
     ahead, size = Ahead(dataset, samples=8 * AHEAD), max(1, AHEAD // int(dataset.consumed(1).sum()))
-    with progress_bar(console, "fetching") as advance:
-        for start in range(0, steps, size):
-            ahead(start, lambda turns: turns[turns < steps])
-            refs = dataset.refs(np.arange(start, min(start + size, steps)))
-            for number, rows in rows_by_value(refs.source):
-                dataset.sources[number].read(np.unique(refs.index[rows]))
-            advance(min(start + size, steps), steps)
+    advance = progress("Fetching")
+    for start in range(0, steps, size):
+        ahead(start, lambda turns: turns[turns < steps])
+        refs = dataset.refs(np.arange(start, min(start + size, steps)))
+        for number, rows in rows_by_value(refs.source):
+            dataset.sources[number].read(np.unique(refs.index[rows]))
+        advance(min(start + size, steps), steps)
     status()
 
 

@@ -8,14 +8,15 @@ import shutil
 import subprocess
 import sys
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
 import typer
 from typer import Option
 
-from energize.cli.console import Console, progress_bar
+from energize.cli.console import Console
 from energize.core.lazy import optional_module
+from energize.core.progress import Progress, progress
 from energize.errors import ConfigError, PrepareError
 from energize.preparation.tasks import check_tasks
 
@@ -48,7 +49,24 @@ Number = int | None
 
 
 @dataclass(frozen=True)
-class Tasks:
+class Work:
+    """How much is done at once, and whether it is said how far it is."""
+
+    num_workers: Annotated[
+        Number,
+        Option(
+            "--num-workers", "--workers", min=1, help="How many processes; by default the cores."
+        ),
+    ] = None
+    progress: Annotated[bool, Option("--progress/--no-progress")] = True
+
+    def telling(self, what: str) -> Progress:
+        """Return what says how far something is; or does not."""
+        return progress(what) if self.progress else lambda done, total: None
+
+
+@dataclass(frozen=True)
+class Tasks(Work):
     """Which tasks there are, which of them this is, and where they run."""
 
     tasks: Annotated[Number, Option(min=1, help="Share the shards out to so many tasks.")] = None
@@ -77,7 +95,7 @@ class Tasks:
         """What functions are given that share their shards out."""
         return {"tasks": self.tasks, "task": self.task, "merge": self.merge}
 
-    def run(self, console: Console, workers: int | None, *, progress: bool) -> Tasks:
+    def run(self, console: Console) -> Tasks:
         """Run this command by tasks where they are to run, and return what is left to do here.
 
         Exits when Slurm does all of it.
@@ -86,12 +104,13 @@ class Tasks:
             return self
         given = [each for each in sys.argv[1:] if each != "--submit"]
         here = ("--on", "local", "--gpus-per-task", "0", "--no-progress")  # what is said last holds
-        command = [*given, *here, "--num-workers", str(workers or 1)]
+        workers = self.num_workers or 1
+        command = [*given, *here, "--num-workers", str(workers)]
         if self.on == "slurm":
-            self._by_slurm(console, command, workers or 1)
+            self._by_slurm(console, command, workers)
             raise typer.Exit
-        self._by_ray(command, workers or 1, progress=progress)
-        return Tasks(self.tasks, merge=True)
+        self._by_ray(command, workers)
+        return replace(self, merge=True, on="local", gpus_per_task=0)
 
     def _by_slurm(self, console: Console, command: list[str], workers: int) -> None:
         script = _SCRIPT.format(
@@ -112,7 +131,7 @@ class Tasks:
             raise PrepareError(f"sbatch: {done.stderr or done.stdout}")
         console.say(done.stdout.strip())
 
-    def _by_ray(self, command: list[str], workers: int, *, progress: bool) -> None:
+    def _by_ray(self, command: list[str], workers: int) -> None:
         """Run the tasks, and tell what those print that fail; the merge names them all."""
         ray = optional_module("ray", "energize[ray]", "--on ray")
         tasks, told, console = self.tasks or 1, set[str](), Console(stderr=True)
@@ -123,23 +142,32 @@ class Tasks:
             run = ray.remote(**needs)(_ran).remote
             given = ([*command, "--task", str(task)] for task in range(tasks))
             waiting = {run(each, os.getcwd()): task for task, each in enumerate(given)}
-            with progress_bar(console, "Running tasks", shown=progress) as advance:
-                while waiting:
-                    advance(tasks - len(waiting), tasks)
-                    [done], _ = ray.wait([*waiting])
-                    task = waiting.pop(done)
-                    try:
-                        code, printed = ray.get(done)
-                    except ray.exceptions.RayError as reason:
-                        code, printed = 1, str(reason)
-                    if code and printed not in told:
-                        told.add(printed)
-                        console.note(printed.strip(), f"Task {task} of {tasks}", "bold red")
-                advance(tasks, tasks)
+            advance = self.telling("Running tasks")
+            while waiting:
+                advance(tasks - len(waiting), tasks)
+                [done], _ = ray.wait([*waiting])
+                task = waiting.pop(done)
+                try:
+                    code, printed = ray.get(done)
+                except ray.exceptions.RayError as reason:
+                    code, printed = 1, str(reason)
+                if code and printed not in told:
+                    told.add(printed)
+                    console.note(printed.strip(), f"Task {task} of {tasks}", "bold red")
+            advance(tasks, tasks)
         except (ConnectionError, TimeoutError, RuntimeError, ValueError) as reason:
             raise PrepareError(f"--on {self.on}: {reason}") from reason
         finally:
             ray.shutdown()
+
+
+@dataclass(frozen=True)
+class Readers(Tasks):
+    """Tasks whose processes are called by another option."""
+
+    num_workers: Annotated[
+        Number, Option("--parallel", "--num-workers", min=1, help="How many processes read.")
+    ] = None
 
 
 def _ran(arguments: list[str], folder: str) -> tuple[int, str]:

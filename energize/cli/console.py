@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from typing import Any
 
 import rich.console
@@ -15,7 +14,6 @@ from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
-from energize.core.progress import Progress, progress
 from energize.errors import visible
 
 
@@ -45,8 +43,8 @@ class Console(rich.console.Console):
         self.print(Text.assemble((f"{kind}:", style), f" {text}"), soft_wrap=True)
 
 
-def table(*columns: str, title: str | None = None) -> Table:
-    """Return a table without rows; columns whose names begin with ">" hold numbers."""
+def table(*columns: str, rows: Iterable[Iterable[object]] = (), title: str | None = None) -> Table:
+    """Return a table of these rows; columns whose names begin with ">" hold numbers."""
     told = None if title is None else Text(title)
     made = Table(title=told, title_justify="left", box=SIMPLE_HEAD)
     for name in columns:
@@ -54,6 +52,8 @@ def table(*columns: str, title: str | None = None) -> Table:
         justify: Any = "right" if number else "left"
         text = Text(name.removeprefix(">"))
         made.add_column(text, justify=justify, no_wrap=number, overflow="fold")
+    for cells in rows:
+        made.add_row(*(Text(str(cell)) for cell in cells))
     return made
 
 
@@ -61,12 +61,6 @@ def print_json(tree: Any, indent: int | None = 2) -> None:
     """Print a tree for programs, in letters that steer no terminal either."""
     text = json.dumps(tree, indent=indent, ensure_ascii=False)
     typer.echo(text if visible(text) == text else json.dumps(tree, indent=indent))
-
-
-@contextmanager
-def progress_bar(_: Console, what: str, *, shown: bool = True) -> Iterator[Progress]:
-    """Say how far what `what` names has come while the block runs, on a terminal or in the log."""
-    yield progress(what) if shown else lambda done, total: None
 
 
 def counted(number: int, what: str) -> str:

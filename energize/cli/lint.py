@@ -5,19 +5,19 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import numpy as np
 import typer
 
 from energize.cli import mixes
-from energize.cli.clusters import Tasks
-from energize.cli.console import Console, counted, progress_bar
+from energize.cli.clusters import Readers, Tasks
+from energize.cli.console import Console, counted
 from energize.core.dataset import IndexedDataset
 from energize.core.lazy import torch
 from energize.core.trace import Failed, Reading, Trace, where
@@ -57,8 +57,6 @@ class Findings:
 
     console: Console
     by: Tasks
-    workers: int | None
-    progress: bool
     count: int = 0
     samples: int = 0
     told: set[str] = field(default_factory=set)
@@ -100,31 +98,18 @@ class Findings:
         raise typer.Exit(1)
 
 
-@mixes.takes("by", Tasks)
-def lint(
-    path: mixes.DataPath,
-    by: Tasks,
-    *,
-    split_parts: mixes.SplitParts = None,
-    dataset_config: mixes.DatasetConfig = "dataset.yaml",
-    split_config: mixes.SplitConfig = "split.yaml",
-    trust_code: mixes.TrustCode = None,
-    parallel: Annotated[
-        int | None,
-        typer.Option("--parallel", "--num-workers", min=1, help="How many processes read."),
-    ] = None,
-    progress: Annotated[bool, typer.Option("--progress/--no-progress")] = True,
-) -> None:
+@mixes.takes("stored", mixes.Stored)
+@mixes.takes("by", Readers)
+def lint(path: mixes.DataPath, stored: mixes.Stored, by: Readers) -> None:
     """Read, decode and type every sample of every split; exit with 1 if anything is wrong.
 
     Cookers and task encoders are not needed: samples are checked as they are stored. Many machines
     may do it together: see --tasks.
     """
     console = Console()
-    by = by.run(console, parallel, progress=progress)
-    found = Findings(console, by, parallel, progress)
+    found = Findings(console, by.run(console))
     markers = _markers(path, by.tasks or 0)
-    if by.merge:
+    if found.by.merge:
         check_ended(path, [marker.exists() for marker in markers])
         for marker in markers:
             kept = json.loads(read_file(marker))
@@ -134,15 +119,13 @@ def lint(
         return
     if by.task is not None:
         markers[by.task].unlink(missing_ok=True)
-    leaves = _leaves(found, path, split_parts, dataset_config, split_config)
     read: dict[Path, None] = {}
-    for leaf in leaves.values():
+    for leaf in _leaves(found, path, stored):
         paths = [e.leaf.path for e in leaf.parts] if isinstance(leaf, JoinedLeaf) else [leaf.path]
         try:
             for folder in filter(_is_prepared, paths):
                 check_counts(folder)
-            decoder = SampleDecoder(image_decode="torchrgb8")
-            part = mixes.stored_samples(leaf, decoder, trust_code)
+            part = stored.samples(leaf, SampleDecoder(image_decode="torchrgb8"))
         except EmptyDatasetError as reason:
             console.note(str(reason))
         except EnergizeError as reason:
@@ -164,19 +147,17 @@ def lint(
     found.conclude()
 
 
-def _leaves(
-    found: Findings, path: Path, split_parts: Any, dataset_config: str, split_config: str
-) -> dict[Leaf, Leaf]:
+def _leaves(found: Findings, path: Path, stored: mixes.Stored) -> Iterable[Leaf]:
     """Return what is read, once."""
     leaves: dict[Leaf, Leaf] = {}
-    for split in mixes.split_names(path, split_parts, split_config):
+    for split in stored.splits(path):
         try:
-            for leaf in mixes.leaves_at(path, split, dataset_config, split_config):
+            for leaf in stored.leaves(path, split):
                 plain = replace(leaf, subflavors={}, shuffle_over_epochs_multiplier=1)
                 leaves.setdefault(plain.identity, leaf)
         except (DatasetNotFoundError, SplitError) as reason:
             found.tell(str(reason))
-    return leaves
+    return leaves.values()
 
 
 def _is_prepared(path: Path) -> bool:
@@ -196,10 +177,8 @@ def _lint_part(found: Findings, name: str, part: IndexedDataset[Any]) -> None:
     starts = range(0, part.size, _AT_ONCE)
     starts = starts[share(len(starts), found.by.tasks, found.by.task)]
     count = size = 0
-    with (
-        progress_bar(found.console, "Reading samples", shown=found.progress) as advance,
-        closing(map_in_order(partial(_faults, part), starts, found.workers)) as results,
-    ):
+    advance = found.by.telling("Reading samples")
+    with closing(map_in_order(partial(_faults, part), starts, found.by.num_workers)) as results:
         for start in starts:
             stop = min(start + _AT_ONCE, part.size)
             try:
@@ -241,8 +220,9 @@ def _lint_shards(found: Findings, path: Path) -> None:
     """Shards that are not those that were prepared, samples that changed since, keys that stand
     twice, and columns that do not say what samples are.
     """
-    with progress_bar(found.console, "Checking shards", shown=found.progress) as advance:
-        checked = check_folder(path, found.workers, advance, found.by.tasks, found.by.task)
+    by = found.by
+    advance = by.telling("Checking shards")
+    checked = check_folder(path, by.num_workers, advance, by.tasks, by.task)
     for fault in checked.faults:
         found.tell(fault)
     if checked.unrecorded:

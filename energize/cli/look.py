@@ -7,7 +7,7 @@ import sys
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
-from itertools import groupby, islice, pairwise
+from itertools import groupby, islice
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -23,15 +23,9 @@ from energize.cli import mixes
 from energize.cli.console import Console, counted, print_json, short, table
 from energize.cli.pages import Look
 from energize.core.columns import Column
-from energize.core.html import pictures_of
-from energize.core.loss_weights import WEIGHTS
+from energize.core.html import fields_shown, pictures_of
 from energize.core.restoring import restore_sample
-from energize.core.samples import (
-    fields_of,
-    format_sample_compact,
-    format_sample_detailed,
-    is_record,
-)
+from energize.core.samples import format_sample_compact, format_sample_detailed
 from energize.core.stream import INFINITE
 from energize.core.trace import Failed, Reading, Trace
 from energize.data import nv_meta
@@ -48,6 +42,7 @@ from energize.errors import (
 )
 from energize.extras.plots import check_plot, draw, intervals_for
 from energize.metadataset.nodes import Leaf, leaves_with_weights
+from energize.preparation.tasks import ranges
 from energize.report import PlannedBatch, PlannedSample, Simulation
 from energize.report.forecast import indexed, weighed_in
 from energize.report.forecast import plan as planned
@@ -67,21 +62,21 @@ def info(
     dataset_config: mixes.DatasetConfig = "dataset.yaml",
 ) -> None:
     """Show the samples, shards, splits and fields of a folder, or the parts of a metadataset."""
-    console = Console()
+    console, stored = Console(), mixes.Stored(None, dataset_config, split_config)
     if mixes.is_jsonl(path):
         count, size = JsonlSource(path).count, decimal(path.stat().st_size)
         console.say(f"{path}: {counted(count, 'sample')}, {size}")
         console.say("Samples: crude: plain dicts with the line as `json`; no splits")
     elif mixes.is_folder(path):
-        _show_folder(console, path, split_config, dataset_config)
+        _show_folder(console, path, stored)
     else:
-        _show_mix(console, path, split_config, dataset_config)
+        _show_mix(console, path, stored)
 
 
-def _show_folder(console: Console, path: Path, split_config: str, dataset_config: str) -> None:
+def _show_folder(console: Console, path: Path, stored: mixes.Stored) -> None:
     found = nv_meta.read_info(path)
     counts = found.shard_counts
-    splits = nv_meta.read_splits(path, split_config)
+    splits = nv_meta.read_splits(path, stored.split_config)
     size = decimal(sum((path / shard).stat().st_size for shard in counts))
     samples = counted(sum(counts.values()), "sample")
     console.say(f"{path}: {samples} in {counted(len(counts), 'shard')}, {size}")
@@ -91,13 +86,15 @@ def _show_folder(console: Console, path: Path, split_config: str, dataset_config
     if splits.exclude:
         console.say(f"Excluded: {len(splits.exclude)} shards or samples")
     try:
-        show_config(console, nv_meta.read_dataset_yaml(path, dataset_config, code=True))
+        show_config(console, nv_meta.read_dataset_yaml(path, stored.dataset_config, code=True))
     except NotPreparedError as reason:
         console.say(f"Samples: of no type yet. {reason}")
     try:
         index = read_columns(path)
-        total, stored = sum(index.shard_counts.values()), index.columns.items()
-        columns = {name: read_values(path, name, column, total) for name, column in stored}
+        total = sum(index.shard_counts.values())
+        columns = {
+            name: read_values(path, name, column, total) for name, column in index.columns.items()
+        }
         if columns:
             show_columns(console, columns, index.measured)
     except DatasetError as reason:
@@ -112,16 +109,14 @@ def show_splits(
 ) -> None:
     """Print shards, samples and share of the samples of each split."""
     total = sum(shard_counts.values())
-    shown = Table("split")
-    for column in ("shards", "samples", "share"):
-        shown.add_column(column, justify="right")
+    rows = []
     for part, shards in splits.items():
         whole = 0, sum(shard_counts.get(shard, 0) for shard in shards)
         start, stop = windows.get(part, whole)
         samples = stop - start
         share = f"{100 * samples / total:.1f} %" if total else "-"
-        shown.add_row(Text(part), f"{len(shards):,}", f"{samples:,}", share)
-    console.print(shown)
+        rows.append((part, f"{len(shards):,}", f"{samples:,}", share))
+    console.print(table("split", ">shards", ">samples", ">share", rows=rows))
 
 
 def show_config(console: Console, config: nv_meta.DatasetConfig) -> None:
@@ -140,11 +135,10 @@ def show_columns(
     console: Console, columns: Mapping[str, Column], measured: Mapping[str, str]
 ) -> None:
     """Print columns: their range and mean, or their words, and how they were measured."""
-    shown = Table("column", "values", *(["measured as"] if measured else []))
-    for name, column in columns.items():
-        how = [Text(measured[name])] if measured else []
-        shown.add_row(Text(name), Text(values_text(column)), *how)
-    console.print(shown)
+    head = ("column", "values", *(["measured as"] if measured else []))
+    how = {name: [told] for name, told in measured.items()}
+    rows = ([name, values_text(each), *how.get(name, ())] for name, each in columns.items())
+    console.print(table(*head, rows=rows))
 
 
 def values_text(column: Column) -> str:
@@ -169,19 +163,17 @@ def values_text(column: Column) -> str:
     return ", ".join(shown)
 
 
-def _show_mix(console: Console, path: Path, split_config: str, dataset_config: str) -> None:
+def _show_mix(console: Console, path: Path, stored: mixes.Stored) -> None:
     """The parts of each split, with the shares that are asked for them."""
-    for split in mixes.split_names(path, None, split_config):
-        columns = ("folder", "split", ">samples", ">asked %", "sample type")
-        shown = table(*columns, title=f"{path} [{split}]")
-        shares = _shares(path, split)
-        for leaf in mixes.leaves_at(path, split, dataset_config, split_config):
+    columns = ("folder", "split", ">samples", ">asked %", "sample type")
+    for split in stored.splits(path):
+        shares, rows = _shares(path, split), []
+        for leaf in stored.leaves(path, split):
             share = shares.get(leaf.identity)
-            name = mixes.leaf_name(leaf, path.absolute().parent)
-            cells: list[Any] = [Text(name), Text(leaf.split_part)]
-            cells += [f"{leaf.source().size:,}", "-" if share is None else f"{100 * share:.3f}"]
-            shown.add_row(*cells, leaf.sample_type.__name__)
-        console.print(shown)
+            asked = "-" if share is None else f"{100 * share:.3f}"
+            name, count = mixes.leaf_name(leaf, path.absolute().parent), leaf.source().size
+            rows.append((name, leaf.split_part, f"{count:,}", asked, leaf.sample_type.__name__))
+        console.print(table(*columns, rows=rows, title=f"{path} [{split}]"))
 
 
 def _shares(path: Path, split: str) -> dict[Leaf, float]:
@@ -198,17 +190,14 @@ def _shares(path: Path, split: str) -> dict[Leaf, float]:
 # Samples field by field.
 
 _WITHOUT_QUESTIONS = 3
-_UNSEEN = ("__restore_key__", "__sources__")
 _MOST_PICTURES, _MOST_BYTES, _MOST_ROWS, _MOST_SOURCES = 4, 64, 24, 32
 
 
+@mixes.takes("stored", mixes.Stored)
 def preview(
     path: mixes.DataPath,
+    stored: mixes.Stored,
     *,
-    split_parts: mixes.SplitParts = None,
-    dataset_config: mixes.DatasetConfig = "dataset.yaml",
-    split_config: mixes.SplitConfig = "split.yaml",
-    trust_code: mixes.TrustCode = None,
     count: Annotated[
         int | None,
         typer.Option("--count", "-n", min=1, help="Samples of each split, without questions."),
@@ -231,23 +220,22 @@ def preview(
     """
     console = Console()
     if html is not None:
-        if count or (dataset_config, split_config) != ("dataset.yaml", "split.yaml"):
+        if count or (stored.dataset_config, stored.split_config) != mixes.CONFIGS:
             raise ConfigError(
                 "--count, --dataset-config and --split-config are for samples as they are stored; "
                 "--html shows batches of a run, see --batches, --batch-size and --split-parts"
             )
-        run = mixes.Run(
-            batch_size, split=split_parts or "train", encoder=encoder, trust_code=trust_code
-        )
+        split, trusted = stored.split_parts or "train", stored.trust_code
+        run = mixes.Run(batch_size, split=split, encoder=encoder, trust_code=trusted)
         write_new(html, Look(path, run).page(at, batches), ConfigError)
         console.say(f"Wrote {html}: {decimal(html.stat().st_size)}")
         return
     if encoder or batch_size or at:
         raise ConfigError("--encoder, --batch-size and --at are for --html, or energize serve")
     asks = count is None and sys.stdin.isatty()
-    for split in mixes.split_names(path, split_parts, split_config):
-        for leaf in mixes.leaves_at(path, split, dataset_config, split_config):
-            part = mixes.stored_samples(leaf, SampleDecoder(), trust_code)
+    for split in stored.splits(path):
+        for leaf in stored.leaves(path, split):
+            part = stored.samples(leaf, SampleDecoder())
             for number in range(part.size if asks else min(part.size, count or _WITHOUT_QUESTIONS)):
                 sample = Trace(part, np.array([number], dtype=np.int64)).read(Reading())[0]
                 console.say(f"{mixes.leaf_name(leaf)}, sample {number:,} of {part.size:,}", "bold")
@@ -281,11 +269,8 @@ def replay(
         for each in get_source_info(item) or ()
     ]
     if not lines and dataset.indexed and len(parsed) == 2:
-        batch = next(planned(dataset, parsed[1], 1, keys=True))
-        lines = [
-            f"{each.source}: {each.shard or ''} sample {each.index} {each.key or ''}"
-            for each in batch.samples
-        ]
+        console.print(_plan_table([*planned(dataset, parsed[1], 1, keys=True)]))
+        return
     console.say("Made from" if lines else "", "bold")
     for line in lines[:_MOST_SOURCES]:
         console.say(f"  {line}")
@@ -318,11 +303,8 @@ def show_item(console: Console, item: Any) -> None:
     if isinstance(item, Failed):
         console.say(f"  cannot be used: {item}", "red")
         return
-    fields = fields_of(item) if is_record(item) else {type(item).__name__: item}
-    for name, value in fields.items():
-        unset = name in _UNSEEN or (name == WEIGHTS and value is None)
-        if not (unset or (str(name).startswith("__") and value in (None, {}, ()))):
-            _show(console, str(name), value)
+    for name, value in fields_shown(item).items():
+        _show(console, name, value)
 
 
 def _show(console: Console, name: str, value: Any) -> None:
@@ -444,10 +426,7 @@ def _numbers(samples: Sequence[PlannedSample]) -> str:
     """Keys where they are known, else numbers with runs as "3-5"."""
     if any(sample.key is not None for sample in samples):
         return ",".join(f"#{s.index}" if s.key is None else s.key for s in samples)
-    numbers = [sample.index for sample in samples]
-    cuts = [i for i, (a, b) in enumerate(pairwise(numbers), 1) if b != a + 1]
-    runs = [(numbers[a], numbers[b - 1]) for a, b in pairwise([0, *cuts, len(numbers)])]
-    return ",".join(str(a) if a == b else f"{a}-{b}" for a, b in runs)
+    return ranges([sample.index for sample in samples]).replace(" ", "")
 
 
 @mixes.takes_run
@@ -504,15 +483,16 @@ def _show_network(console: Console, asked: dict[str, Any] | None) -> None:
     if asked is None:
         console.note("which samples a stream reads is known by reading it only", "Network")
         return
-    made = table(f"each of {asked['nodes']:,} nodes" if asked["nodes"] > 1 else "the node", ">")
+    node = f"each of {asked['nodes']:,} nodes" if asked["nodes"] > 1 else "the node"
     ways: Any = {"bytes": decimal, "seconds": seconds, "part": "{:.1%}".format}
+    rows = []
     for name, value in asked.items():
         what, _, unit = name.rpartition("_")
         if unit in ways:
-            made.add_row(what.replace("_", " "), ways[unit](value))
+            rows.append((what.replace("_", " "), ways[unit](value)))
         elif name in ("requests", "looks", "in_flight"):
-            made.add_row(name.replace("_", " "), f"{round(value, 1):,}")
-    console.print(made)
+            rows.append((name.replace("_", " "), f"{round(value, 1):,}"))
+    console.print(table(node, ">", rows=rows))
     console.say(f"{asked['verdict']}.")
     if not asked["whole"]:
         console.note(f"scaled from {counted(asked['played'], 'sample')} of a node", "Network")

@@ -15,12 +15,11 @@ from typer.core import TyperGroup
 from energize.cli import cache, mixes, state
 from energize.cli.blame import blame
 from energize.cli.console import Console
-from energize.cli.convert import convert
 from energize.cli.lint import lint
 from energize.cli.look import info, plan, preview, replay, simulate
 from energize.cli.mixes import imported
 from energize.cli.pages import serve
-from energize.cli.prepare import prepare, prepare_media
+from energize.cli.prepare import convert, prepare, prepare_media
 from energize.cli.profile import profile
 from energize.data import trust as trusting
 from energize.data.files import Documents, manifest_path, os_errors_as, path_of
@@ -81,9 +80,8 @@ app = typer.Typer(
     help="Prepare data sets for energize, look into them, and see what a run will read.",
 )
 _looking = (preview, serve, plan, simulate, state.report, replay, blame, profile)
-for command in (prepare, prepare_media, info, lint, *_looking):
+for command in (prepare, prepare_media, convert, info, lint, *_looking):
     app.command()(command)
-app.command()(convert)
 app.add_typer(state.app, name="state")
 app.add_typer(cache.app, name="cache")
 
@@ -152,8 +150,9 @@ def manifest(
     if mixes.is_folder(mix):
         raise ConfigError(f"{mix} is no file of a mix; a single folder is opened as quickly")
     with Documents().used() as documents:
-        for split in mixes.split_names(mix, None, ""):
-            for leaf in mixes.leaves_at(mix, split, "dataset.yaml", "split.yaml"):
+        stored = mixes.Stored()
+        for split in stored.splits(mix):
+            for leaf in stored.leaves(mix, split):
                 source, name = leaf.source(), mixes.leaf_name(leaf)
                 columns = len(source.column_names)
                 typer.echo(f"Read {name}: {source.count:,} samples, {columns} columns")

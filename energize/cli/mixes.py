@@ -179,13 +179,65 @@ DataPath = Annotated[
         metavar="PATH", parser=path_of, help="A prepared folder, a .jsonl file, or a metadataset."
     ),
 ]
-SplitParts = Annotated[
-    str | None, Option(help="Which splits, with commas between them; by default all.")
-]
 DatasetConfig = Annotated[str, Option(help="The file of .nv-meta that says what samples are.")]
 SplitConfig = Annotated[str, Option(help="The file of .nv-meta that says what splits are.")]
 
-_CONFIGS = ("dataset.yaml", "split.yaml")
+CONFIGS = ("dataset.yaml", "split.yaml")
+
+
+@dataclass(frozen=True)
+class Stored:
+    """Which samples are looked at as they are stored, by options that commands have in common."""
+
+    split_parts: Annotated[
+        str | None, Option(help="Which splits, with commas between them; by default all.")
+    ] = None
+    dataset_config: DatasetConfig = CONFIGS[0]
+    split_config: SplitConfig = CONFIGS[1]
+    trust_code: TrustCode = None
+
+    def splits(self, path: Path) -> Sequence[str]:
+        """Return the splits that were asked for, or else all; a file of JSON lines has one.
+
+        Raise what reading the split file or the metadataset raises.
+        """
+        if not path.exists():
+            raise DatasetNotFoundError(f"{path} does not exist")
+        if is_jsonl(path):
+            return ("train",)
+        if self.split_parts is not None:
+            names = [name.strip() for name in self.split_parts.split(",") if name.strip()]
+            if not names:
+                told = f"expected names of splits, got {self.split_parts!r}"
+                raise ConfigError(f"--split-parts: {told}")
+            return list(dict.fromkeys(names))
+        if is_loose(path):
+            return split_parts(path)
+        if is_folder(path):
+            splits = read_splits(path, self.split_config).split_parts
+            return [name for name, shards in splits.items() if shards]
+        return ("train",) if is_stage_file(path) else list(read_metadataset(path).splits)
+
+    def leaves(self, path: Path, split: str) -> Iterator[Leaf]:
+        """Yield the parts that a split is read from, each once. Raise what `node_at` raises."""
+        node = node_at(path, split)
+        if isinstance(node, Leaf):
+            named = None if self.dataset_config == CONFIGS[0] else self.dataset_config
+            splits = None if self.split_config == CONFIGS[1] else self.split_config
+            node = replace(node, dataset_config=named, split_config=splits)
+        elif (self.dataset_config, self.split_config) != CONFIGS:
+            raise ConfigError(
+                f"--dataset-config and --split-config are for folders; the entries of {path} name "
+                "their own, as dataset_config and split_config"
+            )
+        yield from {leaf.identity: leaf for leaf in every_leaf(node)}.values()
+
+    def samples(self, leaf: Leaf, decoder: SampleDecoder) -> IndexedDataset[Any]:
+        """Return the typed samples of a part in stored order; code of folders that are trusted may
+        be run.
+        """
+        code = LoadingCode(trust_code=self.trust_code or ())
+        return cast("IndexedDataset[Any]", factory_of(leaf, decoder=decoder, code=code).build())
 
 
 def is_folder(path: Path) -> bool:
@@ -198,48 +250,11 @@ def is_jsonl(path: Path) -> bool:
     return path.suffix == ".jsonl"
 
 
-def split_names(path: Path, given: str | None, split_config: str) -> Sequence[str]:
-    """Return the splits that were asked for, or else all; a file of JSON lines has one.
-
-    Raise what reading the split file or the metadataset raises.
-    """
-    if not path.exists():
-        raise DatasetNotFoundError(f"{path} does not exist")
-    if is_jsonl(path):
-        return ("train",)
-    if given is not None:
-        names = [name.strip() for name in given.split(",") if name.strip()]
-        if not names:
-            raise ConfigError(f"--split-parts: expected names of splits, got {given!r}")
-        return list(dict.fromkeys(names))
-    if is_loose(path):
-        return split_parts(path)
-    if is_folder(path):
-        splits = read_splits(path, split_config).split_parts
-        return [name for name, shards in splits.items() if shards]
-    return ("train",) if is_stage_file(path) else list(read_metadataset(path).splits)
-
-
 def node_at(path: Path, split: str) -> Node | Staged:
     """Return what a split is made of. Raise `MetadatasetError`, `DatasetNotFoundError`."""
     if is_stage_file(path):
         return Staged(read_stages(path, split).with_datasets(stage_node), str(path))
     return resolve(path, split)
-
-
-def leaves_at(path: Path, split: str, dataset_config: str, split_config: str) -> Iterator[Leaf]:
-    """Yield the parts that a split is read from, each once. Raise what `node_at` raises."""
-    node = node_at(path, split)
-    if isinstance(node, Leaf):
-        named = None if dataset_config == _CONFIGS[0] else dataset_config
-        splits = None if split_config == _CONFIGS[1] else split_config
-        node = replace(node, dataset_config=named, split_config=splits)
-    elif (dataset_config, split_config) != _CONFIGS:
-        raise ConfigError(
-            f"--dataset-config and --split-config are for folders; the entries of {path} name "
-            "their own, as dataset_config and split_config"
-        )
-    yield from {leaf.identity: leaf for leaf in every_leaf(node)}.values()
 
 
 def leaf_name(leaf: Leaf, above: Path | None = None) -> str:
@@ -250,14 +265,6 @@ def leaf_name(leaf: Leaf, above: Path | None = None) -> str:
     if above is not None:
         return str(path.relative_to(above) if path.is_relative_to(above) else path)
     return str(path) if is_jsonl(leaf.path) else f"{path} [{leaf.split_part}]"
-
-
-def stored_samples(
-    leaf: Leaf, decoder: SampleDecoder, trusted: Sequence[Path] | None
-) -> IndexedDataset[Any]:
-    """Return the typed samples of a part in stored order; code of `trusted` folders may be run."""
-    code = LoadingCode(trust_code=trusted or ())
-    return cast("IndexedDataset[Any]", factory_of(leaf, decoder=decoder, code=code).build())
 
 
 # Code of the user, which is imported because the command line names it.

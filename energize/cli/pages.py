@@ -56,11 +56,12 @@ _COLOURS = 8
 
 @dataclass(frozen=True)
 class Batch:
-    """A batch as it was read: what it is, or why there is none, and the samples it was made of."""
+    """A batch as it was read: what it is, or the error why there is none, and the samples that it
+    was made of.
+    """
 
     step: int
     item: Any
-    failed: Exception | None
     samples: Sequence[PlannedSample]
     refs: Refs
 
@@ -76,8 +77,7 @@ class Look:
         node = mixes.node_at(self.mix, self.run.split)
         composed = getattr(node, "composition", None) or getattr(node, "plan", None)
         self.dataset = self.run.read(self.mix, None if composed else _BATCH, samples=True)
-        self.loads = list(loads_of(self.dataset))
-        self.weights = list(_weights(self.dataset))
+        self.loads, self.weights = loads_of(self.dataset), _weights(self.dataset)
         self.labels = source_labels(self.dataset.sources)
         self.words = None
         if self.run.encoder is not None:
@@ -97,7 +97,7 @@ class Look:
         none = np.zeros(0, dtype=np.int64)
         found = batches_read(self.dataset, SILENT) if not self.dataset.indexed else None
         for step in range(at, min(at + steps, self.end)):
-            item, failed, refs = None, None, Refs(none, none, none, none)
+            item, refs = None, Refs(none, none, none, none)
             try:
                 if found is not None:
                     item, refs = next(islice(found, at if step == at else 0, None))
@@ -108,10 +108,10 @@ class Look:
             except StopIteration:
                 return
             except Exception as reason:  # whatever the encoder of the user raises
-                failed = reason
+                item = reason
             samples = planned_samples(self.dataset.sources, self.labels, refs, keys=False)
-            yield Batch(step, item, failed, samples, refs)
-            if found is not None and failed is not None:
+            yield Batch(step, item, samples, refs)
+            if found is not None and isinstance(item, Exception):
                 return
 
     def stored(self, source: int, index: int) -> Any:
@@ -210,12 +210,12 @@ class Look:
 
     def _encoded(self, batch: Batch) -> str:
         named = self.run.encoder or "the default encoder, as --encoder names none"
-        if batch.failed is None:
+        if not isinstance(batch.item, Exception):
             inner = f'<div class="wide">{item_html(batch.item, self.words)}</div>'
-        elif self.run.encoder is None and not isinstance(batch.failed, OSError):
-            inner = f'<p class="note">No batch: {text(batch.failed)}</p>'
+        elif self.run.encoder is None and not isinstance(batch.item, OSError):
+            inner = f'<p class="note">No batch: {text(batch.item)}</p>'
         else:
-            inner = error(_told(batch.failed))
+            inner = error(_told(batch.item))
         return (
             f"<h3>After the encoder <small>{text(named)}</small></h3>"
             f'<div class="encoded">{inner}</div>'
@@ -259,14 +259,13 @@ class Look:
         )
 
 
-def _weights(dataset: Dataset[Any], above: float = 1.0) -> Iterator[float]:
-    """Yield how much the samples of each source count in the loss, as far as numbers say it."""
+def _weights(dataset: Dataset[Any], above: float = 1.0) -> list[float]:
+    """Return how much the samples of each source count in the loss, as far as numbers say it."""
     if isinstance(dataset, SampleWeightDataset) and not callable(dataset.weight):
         above *= dataset.weight
     if not dataset.inputs:
-        yield from (above for _ in dataset.sources)
-    for each in dataset.inputs:
-        yield from _weights(each, above)
+        return [above for _ in dataset.sources]
+    return dataset._of_sources([_weights(each, above) for each in dataset.inputs])
 
 
 def _told(reason: object) -> str:

@@ -1,22 +1,19 @@
-"""`energize prepare`: index a folder of tar shards, asking for what was not given."""
+"""`energize prepare`, `prepare-media` and `convert`: folders of shards, ready to be read."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from pydantic import TypeAdapter, ValidationError
-from rich.table import Table
-from rich.text import Text
 from typer import Option
 
-from energize.cli.clusters import Tasks
-from energize.cli.console import Console, counted, progress_bar
+from energize.cli.clusters import Tasks, Work
+from energize.cli.console import Console, counted, table
 from energize.cli.look import show_columns, show_config, show_item, show_splits
 from energize.cli.mixes import is_folder, is_jsonl, object_named, takes
 from energize.data.files import path_of
@@ -25,18 +22,21 @@ from energize.data.nv_meta import CRUDE, is_prepared
 from energize.energon.loading import prepare_metadataset
 from energize.errors import ConfigError, EnergizeError, nearest
 from energize.preparation import columns as measures
-from energize.preparation import fields, index, media
+from energize.preparation import convert as converted
+from energize.preparation import fields, index
+from energize.preparation.media import prepare_media as collected
 from energize.preparation.scan import find_shards, listed
 from energize.preparation.verify import prepare_checksums
 
-_PARTS = ("train", "val", "test")
+_TYPES = f"One of {', '.join(fields.SAMPLE_TYPE_NAMES)}."
+_SOURCE = "Images, conversations, a saved dataset, Parquet, MDS, tars."
 
 Names = list[str] | None
 
 
 @dataclass(frozen=True)
-class Work:
-    """Which files are media, and how they are read, by options that commands have in common."""
+class Media:
+    """Which files are media, by options that commands have in common."""
 
     media_metadata_by_glob: Annotated[
         str | None, Option(help="Store metadata of media, by name: '*.jpg,*.png'.")
@@ -47,24 +47,17 @@ class Work:
     media_by_extension: Annotated[
         bool, Option("--media-metadata-by-extension", help="The same, by usual extensions.")
     ] = False
-    num_workers: Annotated[
-        int | None,
-        Option(
-            "--num-workers", "--workers", min=1, help="How many processes; by default the cores."
-        ),
-    ] = None
     tmp_path: Annotated[
         Path | None, Option(help="Where the index with media metadata is built.")
     ] = None
-    progress: Annotated[bool, Option("--progress/--no-progress")] = True
 
     @property
-    def media(self) -> tuple[str | None, bool, bool]:
+    def given(self) -> tuple[str | None, bool, bool]:
         """What was said of media."""
         return self.media_metadata_by_glob, self.media_by_header, self.media_by_extension
 
 
-@takes("work", Work)
+@takes("media", Media)
 @takes("by", Tasks)
 def prepare(
     path: Annotated[
@@ -74,7 +67,7 @@ def prepare(
             help="A folder of tar shards, a .jsonl file, or a metadataset with joins.",
         ),
     ],
-    work: Work,
+    media: Media,
     by: Tasks,
     *,
     split_ratio: Annotated[str | None, Option(help="Shares of train, val, test: 8,1,1.")] = None,
@@ -83,9 +76,7 @@ def prepare(
     shuffle_tars: Annotated[
         bool, Option("--shuffle-tars", help="Shuffle shards before they are split.")
     ] = False,
-    sample_type: Annotated[
-        str | None, Option(help=f"One of {', '.join(fields.SAMPLE_TYPE_NAMES)}.")
-    ] = None,
+    sample_type: Annotated[str | None, Option(help=_TYPES)] = None,
     field_map: Annotated[
         str | None, Option(help='Parts by fields, as JSON: {"image": "jpg,png", "caption": "txt"}.')
     ] = None,
@@ -129,7 +120,7 @@ def prepare(
     may do it together: see --tasks.
     """
     console = Console()
-    filtered = MediaFilterConfig.parse(*work.media) if any(work.media) else None
+    filtered = MediaFilterConfig.parse(*media.given) if any(media.given) else None
     if filtered is not None and (by.tasks or tar_index_only or not is_folder(path)):
         raise ConfigError("only folders have metadata of media; for it alone use prepare-media")
     columns = parse_columns(column or ())
@@ -138,7 +129,7 @@ def prepare(
             raise ConfigError(f"{path} is one file: --tasks share out the shards of folders")
         if columns:
             raise ConfigError(f"{path} is a file: --column measures samples of folders")
-        _prepare_file(console, path, checksums=checksums, progress=work.progress)
+        _prepare_file(console, path, by, checksums=checksums)
         return
     choices: dict[str, Any] = {
         "split_ratios": None if split_ratio is None else index.ratios_of(split_ratio),
@@ -153,39 +144,37 @@ def prepare(
         "checksums": checksums,
     }
     anew = force_overwrite or tar_index_only or (by.tasks and any(choices.values()))
-    run = partial(by.run, console, work.num_workers, progress=work.progress)
     if (columns or checksums) and is_prepared(path) and not anew:
         if any((*choices.values(), filtered)):
             raise ConfigError(
                 f"{path} is prepared already, so --column and --checksums are all that is written: "
                 "leave the other options out, or give --force-overwrite to prepare it again"
             )
-        _add(console, path, work, run(), measured)
+        _add(console, path, by.run(console), measured)
         return
     choices["overwrite"] = force_overwrite
     if not tar_index_only and by.task is None:
         typed, may_ask = not skip_dataset_yaml, not (non_interactive or by.on == "slurm")
         _complete(console, path, choices, typed=typed, may_ask=may_ask)
-    by = run()
-    with progress_bar(console, "Indexing shards", shown=work.progress) as on_progress:
-        report = index.prepare(
-            path,
-            **choices,
-            **measured,
-            dataset_yaml=dataset_yaml_name,
-            shuffle_shards=shuffle_tars,
-            workers=work.num_workers,
-            sqlite=sqlite or filtered is not None,
-            tar_index_only=tar_index_only,
-            fix_duplicates=fix_duplicates,
-            **by.given,
-            on_progress=on_progress,
-        )
+    by = by.run(console)
+    report = index.prepare(
+        path,
+        **choices,
+        **measured,
+        dataset_yaml=dataset_yaml_name,
+        shuffle_shards=shuffle_tars,
+        workers=by.num_workers,
+        sqlite=sqlite or filtered is not None,
+        tar_index_only=tar_index_only,
+        fix_duplicates=fix_duplicates,
+        **by.given,
+        on_progress=by.telling("Indexing shards"),
+    )
     show_report(console, report, by, "Indexed {} in {}")
     if filtered is None:
         console.say("Done")
     else:
-        _collect(console, path, filtered, work)
+        _collect(console, path, filtered, media, by)
 
 
 def show_report(console: Console, report: index.PrepareReport, by: Tasks, done: str) -> None:
@@ -208,26 +197,25 @@ def _show_measured(console: Console, report: Any) -> None:
         console.note(note)
 
 
-def _add(console: Console, path: Path, work: Work, by: Tasks, measured: dict[str, Any]) -> None:
+def _add(console: Console, path: Path, by: Tasks, measured: dict[str, Any]) -> None:
     """Write checksums and columns of a folder that is prepared."""
     columns, defaults, checksums = measured.values()
-    with progress_bar(console, "Reading shards", shown=work.progress) as on_progress:
-        options: dict[str, Any] = {"workers": work.num_workers, "on_progress": on_progress}
-        options |= by.given
-        if checksums:
-            report = prepare_checksums(path, **options)
-            console.say(f"Wrote checksums of {report.samples:,} samples, {report.bytes:,} bytes")
-        if columns:
-            made = measures.prepare_columns(path, columns, defaults=defaults, **options)
-            _show_measured(console, made)
+    on_progress = by.telling("Reading shards")
+    options = {"workers": by.num_workers, "on_progress": on_progress, **by.given}
+    if checksums:
+        report = prepare_checksums(path, **options)
+        console.say(f"Wrote checksums of {report.samples:,} samples, {report.bytes:,} bytes")
+    if columns:
+        made = measures.prepare_columns(path, columns, defaults=defaults, **options)
+        _show_measured(console, made)
     console.say("Done")
 
 
-def _prepare_file(console: Console, path: Path, *, checksums: bool, progress: bool) -> None:
+def _prepare_file(console: Console, path: Path, work: Work, *, checksums: bool) -> None:
     """Index a file of JSON lines; or write down the joins of a metadataset, if it has any."""
     if is_jsonl(path):
-        with progress_bar(console, "Indexing lines", shown=progress) as on_progress:
-            count = index.prepare_jsonl(path, checksums=checksums, on_progress=on_progress)
+        on_progress = work.telling("Indexing lines")
+        count = index.prepare_jsonl(path, checksums=checksums, on_progress=on_progress)
         console.say(f"Done. Found {count} samples.")
         return
     if checksums or path.suffix not in (".yaml", ".yml"):
@@ -340,11 +328,11 @@ def _ask(console: Console, path: Path, choices: dict[str, Any], *, typed: bool) 
     if not typer.confirm("Say in a dataset.yaml what its samples are?", default=True):
         return
     numbers = numbered_types()
-    shown = Table("", "sample type", "fields (optional ones in brackets)", box=None)
+    rows = []
     for number, name in numbers.items():
         told = [f if needed else f"[{f}]" for f, needed in fields.sample_fields(name).items()]
-        shown.add_row(str(number), name, Text(", ".join(told) or "all parts as they are"))
-    console.print(shown)
+        rows.append((number, name, ", ".join(told) or "all parts as they are"))
+    console.print(table("", "sample type", "fields (optional ones in brackets)", rows=rows))
     proposed = fields.propose_sample_type(look)
     kind = choices["sample_type"] = _answer("Sample type", proposed, _sample_type)
     if kind != CRUDE and choices["field_map"] is None:
@@ -408,32 +396,77 @@ def _ask_field_map(
 # Metadata of media.
 
 
+@takes("media", Media)
 @takes("work", Work)
 def prepare_media(
     path: Annotated[
         Path,
         typer.Argument(parser=path_of, help="A prepared folder, or a plain one of files."),
     ],
+    media: Media,
     work: Work,
 ) -> None:
     """Store width, height, duration and the like of all media, for stores to look up.
 
     Exits with 1 when some are damaged; what is known of the others is stored all the same.
     """
-    by = MediaFilterConfig.parse(*work.media)
+    by = MediaFilterConfig.parse(*media.given)
     if not is_folder(path):
         raise ConfigError(f"{path} is a file; media metadata are those of the files of a folder")
-    _collect(Console(), path, by, work)
+    _collect(Console(), path, by, media, work)
 
 
-def _collect(console: Console, path: Path, by: MediaFilterConfig, work: Work) -> None:
+def _collect(console: Console, path: Path, by: MediaFilterConfig, media: Media, work: Work) -> None:
     """Collect the metadata, and tell which media are damaged; exit with 1 if any is."""
-    with progress_bar(console, "Looking at media", shown=work.progress) as on_progress:
-        options: dict[str, Any] = {"workers": work.num_workers, "on_progress": on_progress}
-        report = media.prepare_media(path, by, tmp_path=work.tmp_path, **options)
+    report = collected(
+        path,
+        by,
+        tmp_path=media.tmp_path,
+        workers=work.num_workers,
+        on_progress=work.telling("Looking at media"),
+    )
     if report.damaged:
         told = counted(len(report.damaged), "damaged file")
         console.note(f"{told}, without metadata:{listed(report.damaged)}")
     console.say(f"Done. Stored metadata for {report.count} files.")
     if report.damaged:
         raise typer.Exit(1)
+
+
+# Loose files.
+
+
+@takes("by", Tasks)
+def convert(
+    source: Annotated[Path, typer.Argument(parser=path_of, help=_SOURCE)],
+    out: Annotated[Path, typer.Argument(parser=path_of, help="A new folder, or one half done.")],
+    by: Tasks,
+    *,
+    samples_per_shard: Annotated[int, Option(min=1, help="Samples of each shard.")] = 1000,
+    sample_type: Annotated[str | None, Option(help=_TYPES)] = None,
+    field_map: Annotated[
+        str | None, Option(help='Columns by fields, as JSON: {"text": "a"}.')
+    ] = None,
+    image_folder: Annotated[str | None, Option(help="Where the paths in rows begin.")] = None,
+    strict: Annotated[bool, Option("--strict", help="What is left out is an error.")] = False,
+) -> None:
+    """Make loose files a prepared folder of tar shards, of the same samples in the same order.
+
+    What was stopped goes on where it was. A training may go on with either: states fit both. Many
+    machines may do it together: see --tasks.
+    """
+    console = Console()
+    by = by.run(console)
+    report = converted(
+        source,
+        out,
+        samples_per_shard=samples_per_shard,
+        sample_type=sample_type,
+        field_map=None if field_map is None else parse_field_map(field_map),
+        image_folder=image_folder,
+        strict=strict,
+        workers=by.num_workers,
+        **by.given,
+        on_progress=by.telling("Writing shards"),
+    )
+    show_report(console, report, by, "Converted {} to {}")

@@ -15,8 +15,9 @@ from typing import Annotated, Any
 from typer import Option
 
 import energize
-from energize.cli.console import Console, print_json, progress_bar, table
+from energize.cli.console import Console, print_json, table
 from energize.cli.mixes import AsJson, MixPath, Run, takes_run
+from energize.core.progress import progress
 from energize.errors import ConfigError
 from energize.loader import get_loader
 
@@ -81,12 +82,12 @@ def profile(
     dataset, state = run.read(mix, samples=True), None
     rows: list[dict[str, Any]] = []
     busy: dict[tuple[str, str], float] = defaultdict(float)
-    with progress_bar(Console(stderr=True), "Measuring") as tell:
-        for many in sorted(numbers):
-            tell(len(rows), len(numbers))
-            into = None if many else busy
-            row, state = _measured(dataset, many, seconds / len(numbers), state, into)
-            rows.append(row)
+    tell = progress("Measuring")
+    for many in sorted(numbers):
+        tell(len(rows), len(numbers))
+        into = None if many else busy
+        row, state = _measured(dataset, many, seconds / len(numbers), state, into)
+        rows.append(row)
     each, total = rows[0]["samples_per_item"], sum(busy.values())
     stages: dict[str, float] = defaultdict(float)
     for (stage, _), part in busy.items():
@@ -126,17 +127,21 @@ def _measured(
         items = chain.from_iterable(repeat(loader))
         next(items)
         first = start = time.perf_counter()
-        counted, used, sampler = 0, 0.0, None
+        counted, used, over = 0, 0.0, threading.Event()
+        told = into, threading.get_ident(), over
+        watch = threading.Thread(target=_watch, args=told, daemon=True)
         for _ in items:
             counted, now = counted + 1, time.perf_counter()
             if not used and now - first >= _WARM * seconds:
                 counted, start, used = 0, now, time.thread_time()
-                sampler = None if into is None else _Sampler(into)
+                if into is not None:
+                    watch.start()
             elif used and now - first >= seconds:
                 break
         passed, used = time.perf_counter() - start, time.thread_time() - used
-        if sampler is not None:
-            sampler.stop()
+        over.set()
+        if watch.ident is not None:
+            watch.join()
         report = loader.report(show=False)
         each = report.total.samples / max(sum(rank.items for rank in report.ranks), 1)
         samples = counted * each
@@ -150,35 +155,22 @@ def _measured(
         return row, loader.state_dict()
 
 
-class _Sampler(threading.Thread):
-    """Looks what the thread that made it is busy with, until it is told to stop."""
-
-    def __init__(self, busy: dict[tuple[str, str], float]) -> None:
-        super().__init__(daemon=True)
-        self._busy, self._over, self._of = busy, threading.Event(), threading.get_ident()
-        self.start()
-
-    def stop(self) -> None:
-        """End it."""
-        self._over.set()
-        self.join()
-
-    def run(self) -> None:
-        """Count what each stage takes."""
-        last = time.perf_counter()
-        while not self._over.wait(_EVERY):
-            frame, line, stage = sys._current_frames().get(self._of), "", "order"
-            now = time.perf_counter()
-            while frame is not None and stage == "order" and frame.f_code.co_name != "route":
-                file = frame.f_code.co_filename
-                if file.startswith(_PACKAGE):
-                    inner = file.removeprefix(_PACKAGE)
-                    stage = next((n for at, n in _STAGES.items() if inner.startswith(at)), stage)
-                elif not line and "/site-packages/" not in file and "/lib/python" not in file:
-                    line = f"{file}:{frame.f_lineno} ({frame.f_code.co_name})"
-                frame = frame.f_back
-            self._busy[stage, line if stage in ("encode", "batch") else ""] += now - last
-            last = now
+def _watch(busy: dict[tuple[str, str], float], thread: int, over: threading.Event) -> None:
+    """Count what each stage takes of the time of a thread, by looking what it is busy with."""
+    last = time.perf_counter()
+    while not over.wait(_EVERY):
+        frame, line, stage = sys._current_frames().get(thread), "", "order"
+        now = time.perf_counter()
+        while frame is not None and stage == "order" and frame.f_code.co_name != "route":
+            file = frame.f_code.co_filename
+            if file.startswith(_PACKAGE):
+                inner = file.removeprefix(_PACKAGE)
+                stage = next((n for at, n in _STAGES.items() if inner.startswith(at)), stage)
+            elif not line and "/site-packages/" not in file and "/lib/python" not in file:
+                line = f"{file}:{frame.f_lineno} ({frame.f_code.co_name})"
+            frame = frame.f_back
+        busy[stage, line if stage in ("encode", "batch") else ""] += now - last
+        last = now
 
 
 def _verdict(told: dict[str, Any]) -> dict[str, Any]:
@@ -205,18 +197,17 @@ def _verdict(told: dict[str, Any]) -> dict[str, Any]:
 
 
 def _show(console: Console, told: dict[str, Any]) -> None:
-    made, cost = table("stage", ">ms per sample", ">%"), told["workers"][0]["samples_per_second"]
-    for name, share in told["stages"].items():
-        made.add_row(name, f"{1000 * share / cost:.3f}", f"{100 * share:.1f}")
-    console.print(made)
+    cost, stages = told["workers"][0]["samples_per_second"], told["stages"].items()
+    rows = [(name, f"{1000 * part / cost:.3f}", f"{100 * part:.1f}") for name, part in stages]
+    console.print(table("stage", ">ms per sample", ">%", rows=rows))
     for line, share in told["lines"].items():
         console.say(f"  {100 * share:.1f} % in {line}")
     columns = (">samples/s", ">% of what is consumed", ">hand over, ms", ">first item, s")
-    made = table(">workers", *columns)
+    measured = []
     for row in told["workers"]:
         rate, first = row["samples_per_second"], f"{row['first_item_seconds']:.2f}"
         of = f"{100 * rate / told['consumes']:.0f}" if told["consumes"] else "-"
         hands = f"{1000 * row['hand_over_seconds']:.3f}" if row["workers"] else "-"
-        made.add_row(str(row["workers"]), f"{rate:,.1f}", of, hands, first)
-    console.print(made)
+        measured.append((str(row["workers"]), f"{rate:,.1f}", of, hands, first))
+    console.print(table(">workers", *columns, rows=measured))
     console.say("\n".join(f"{each}." for each in told["verdict"]))

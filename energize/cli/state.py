@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.text import Text
 
 from energize.cli.console import Console, print_json, table
 from energize.cli.look import Plot
@@ -123,9 +122,11 @@ def _draw(saved: SavedState, dataset: Dataset[Any], plot: Path, title: str) -> N
 
 def mix_of(saved: SavedState, mix: Path, run: Run, *, samples: bool = True) -> IndexedDataset[Any]:
     """Return the dataset that a run reads, by the options of a command and the batch size of a
-    state.
+    state, or none where that has none.
     """
-    return run.read(mix, batch_size_of(tree_of(saved.state)), samples=samples)
+    size = batch_size_of(tree_of(saved.state))
+    run = replace(run, unbatched=run.unbatched or size is None)
+    return run.read(mix, size, samples=samples)
 
 
 @app.command("diff")
@@ -210,14 +211,15 @@ def _show(console: Console, state: State) -> None:
     places = cursor.get("places")
     taken = list(places.values()) if isinstance(places, dict) else []
     kept = len(taken) == len(list(leaf_names(tree)))
-    shown = table("name", "split", ">samples", ">seed", *([">taken"] if kept else []))
+    rows = []
     for number, leaf in enumerate(leaves(tree)):
         count = leaf.get("count")
         cells = [leaf.get("name", leaf.get("kind")), leaf.get("split_part", "-")]
         cells += [f"{count:,}" if isinstance(count, int) else "-", leaf.get("seed", "-")]
         cells += [f"{taken[number]:,}"] if kept else []
-        shown.add_row(*(Text(str(each)) for each in cells))
-    console.print(shown)
+        rows.append(cells)
+    columns = ("name", "split", ">samples", ">seed", *([">taken"] if kept else []))
+    console.print(table(*columns, rows=rows))
     for change in Edits.loaded(cursor).changes:
         of = f"of the blend {change.blend!r} " if change.blend else ""
         place = f"{'item' if change.waits else 'slot'} {change.at:,}"

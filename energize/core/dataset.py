@@ -249,6 +249,38 @@ class Dataset(Description, ABC, Generic[T_co]):
             return (self,)
         return tuple(part for each in self.inputs for part in each._parts)
 
+    @cached_property
+    def _sources_before(self) -> list[int]:
+        """How many sources stand before those of each input."""
+        return list(accumulate((len(each.sources) for each in self.inputs), initial=0))
+
+    def _source_numbers(self, child: int) -> int | Int64Array:
+        """Return the numbers in `sources` of those of an input: the first of neighbours, or
+        each.
+        """
+        return self._sources_before[child]
+
+    def _of_sources(self, values: Sequence[Sequence[Any]]) -> list[Any]:
+        """Return values of the sources of each input as those of the sources here."""
+        found: list[Any] = [None] * len(self.sources)
+        for child, of_input in enumerate(values):
+            first = self._source_numbers(child)
+            for place, value in enumerate(of_input):
+                found[first + place if isinstance(first, int) else first[place]] = value
+        return found
+
+    @cached_property
+    def _numbers_of_parts(self) -> list[Int64Array]:
+        """The numbers in `sources` of those of each of `_parts`."""
+        if self.indexed or not self.inputs:
+            return [np.arange(len(self.sources))]
+        found = []
+        for number, each in enumerate(self.inputs):
+            own = self._source_numbers(number)
+            parts = each._numbers_of_parts
+            found += [own + inner if isinstance(own, int) else own[inner] for inner in parts]
+        return found
+
     def _length_unknown(self) -> NotIndexedError:
         return NotIndexedError(
             f"how many items {type(self).__name__} gives is only known when they have been read; "
@@ -339,17 +371,6 @@ class IndexedDataset(Dataset[T_co]):
 
     def _reached(self, n: int) -> Sequence[int] | None:
         return self.taken(n) if self.indexed or self.sized else None
-
-    @cached_property
-    def _sources_before(self) -> list[int]:
-        """How many sources stand before those of each input."""
-        return list(accumulate((len(each.sources) for each in self.inputs), initial=0))
-
-    def _source_numbers(self, child: int) -> int | Int64Array:
-        """Return the numbers in `sources` of those of an input: the first of neighbours, or
-        each.
-        """
-        return self._sources_before[child]
 
     @cached_property
     def _read_ahead(self) -> int:

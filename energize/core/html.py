@@ -10,6 +10,7 @@ import html
 import io
 import sys
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain, islice
 from typing import Any
 
 import numpy as np
@@ -60,22 +61,29 @@ def rows(head: Sequence[str], body: Iterable[Sequence[str]], caption: str = "") 
 # Pictures
 
 
-def pictures_of(value: Any) -> list[PIL.Image.Image]:
-    """Return the images that a value is: PIL's; and tensors and arrays of shape (3, H, W) or (H, W,
-    3), after the batch if there is one, of uint8 or of numbers from 0 to 1.
+def pictures_of(value: Any, depth: int = 0, *, stretched: bool = False) -> list[PIL.Image.Image]:
+    """Return the images that a value is, of many the first `PICTURES`: PIL's; and tensors and
+    arrays of shape (3, H, W) or (H, W, 3), after the batch if there is one, of uint8 or of numbers
+    from 0 to 1. If `stretched`, others with their range made 0 to 1, and one channel in grey, too.
     """
-    if isinstance(value, list):
-        return [picture for each in value for picture in pictures_of(each)]
     if isinstance(value, PIL.Image.Image):
         return [value]
-    value = _array(value)
-    if value is None or not value.size or value.ndim not in (3, 4):
+    inner = _array(value)
+    if isinstance(value, list | tuple) or (inner is not None and inner.ndim == 4):
+        few = (value if inner is None else inner)[: PICTURES if depth < DEPTH else 0]
+        found = (pictures_of(each, depth + 1, stretched=stretched) for each in few)
+        return list(islice(chain.from_iterable(found), PICTURES))
+    if inner is None or not inner.size or inner.ndim != 3:
         return []
-    if value.ndim == 4:
-        return [picture for each in value for picture in pictures_of(each)]
-    if value.dtype.kind == "f" and value.min() >= 0 and value.max() <= 1:
-        value = np.rint(value * 255).astype(np.uint8)
-    pixels = np.moveaxis(value, 0, -1) if value.shape[0] == 3 else value
+    if stretched:
+        inner = np.repeat(inner, 3, axis=0) if inner.shape[0] == 1 else inner
+        drawn = 3 in (inner.shape[0], inner.shape[-1]) and min(sorted(inner.shape)[1:]) > 3
+        if drawn and inner.dtype.kind == "f":
+            inner = np.nan_to_num(inner.astype(np.float32), posinf=0, neginf=0)
+            inner = _stretched(inner) if inner.min() < 0 or inner.max() > 1 else inner
+    if inner.dtype.kind == "f" and inner.min() >= 0 and inner.max() <= 1:
+        inner = np.rint(inner * 255).astype(np.uint8)
+    pixels = np.moveaxis(inner, 0, -1) if inner.shape[0] == 3 else inner
     if pixels.dtype != np.uint8 or pixels.shape[-1] != 3:
         return []
     return [PIL.Image.fromarray(np.ascontiguousarray(pixels))]
@@ -89,42 +97,18 @@ def _array(value: Any) -> np.ndarray[Any, Any] | None:
     return value if isinstance(value, np.ndarray) and value.dtype.kind in "fiub" else None
 
 
-def _shown_images(value: Any, depth: int = 0) -> list[PIL.Image.Image]:
-    """As `pictures_of`, of at most `PICTURES`; normalised ones with their range made 0 to 1, those
-    of one channel in grey.
-    """
-    if isinstance(value, list | tuple):
-        few = value[:PICTURES] if depth < DEPTH else ()
-        return [found for each in few for found in _shown_images(each, depth + 1)][:PICTURES]
-    array = _array(value)
-    if array is None:
-        return pictures_of(value)
-    if array.ndim == 4:
-        return [each for one in array[:PICTURES] for each in _shown_images(one)]
-    if array.ndim == 3 and array.shape[0] == 1:
-        array = np.repeat(array, 3, axis=0)
-    if (array.ndim == 3 and array.dtype.kind == "f" and 3 in (array.shape[0], array.shape[-1])
-            and min(sorted(array.shape)[1:]) > 3):  # fmt: skip
-        array = np.nan_to_num(array.astype(np.float32), posinf=0, neginf=0)
-        array = _stretched(array) if array.min() < 0 or array.max() > 1 else array
-    return pictures_of(array)
-
-
 def _stretched(values: Any) -> Any:
     return (values - values.min()) / max(float(np.ptp(values)), 1e-12)
 
 
 def thumbnail(picture: PIL.Image.Image, alt: str) -> str:
     """Return an image as HTML that holds it, small, in at most `THUMBNAIL_BYTES`."""
-    clear = picture.mode.endswith("A") or "transparency" in picture.info
-    small = picture.convert("RGBA") if clear else picture.copy()
-    small = small.convert("RGB") if small.mode in ("P", "1", "CMYK") else small
+    if picture.mode.startswith("I") or picture.mode == "F":
+        picture = PIL.Image.fromarray(np.uint8(255 * _stretched(np.asarray(picture, np.float32))))
+    small = picture.convert("RGBA")
     small.thumbnail((_SIDE, _SIDE))
-    if small.mode == "RGBA":
-        small = PIL.Image.alpha_composite(PIL.Image.new("RGBA", small.size, "white"), small)
-    elif small.mode.startswith("I") or small.mode == "F":
-        small = PIL.Image.fromarray(np.uint8(255 * _stretched(np.asarray(small, np.float32))))
-    small = small.convert("RGB")
+    white = PIL.Image.new("RGBA", small.size, "white")
+    small = PIL.Image.alpha_composite(white, small).convert("RGB")
     for quality in _QUALITIES:
         buffer = io.BytesIO()
         small.save(buffer, "JPEG", quality=quality)
@@ -155,7 +139,7 @@ def error(reason: object) -> str:
 
 def gallery(value: Any, name: str) -> str:
     """Return the images that a value is, as figures; of many the first; else nothing."""
-    images = _shown_images(value)
+    images = pictures_of(value, stretched=True)
     whole = isinstance(value, list | tuple) or getattr(value, "ndim", 3) == 4
     more = len(value) - len(images) if whole else 0
     told = f"<p>and {more:,} more</p>" if images and more > 0 else ""

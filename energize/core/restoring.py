@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import copy
 import json
-from collections.abc import Iterator
 from contextlib import closing
 from typing import Any, TypeVar, cast
 
@@ -175,14 +174,13 @@ def _stored(dataset: Dataset[Any], shard: str, number: int) -> Any:
     return raw if load is None else load(raw)
 
 
-def loads_of(dataset: Dataset[Any], load: Any = None) -> Iterator[tuple[Any, Any]]:
-    """Yield the sources, each with what makes typed samples of it, where there is one."""
+def loads_of(dataset: Dataset[Any], load: Any = None) -> list[tuple[Any, Any]]:
+    """Return the sources, each with what makes typed samples of it, where there is one."""
     own = getattr(dataset, "map_fn", None)
     load = own if getattr(own, "loads_stored", False) else load
     if not dataset.inputs:
-        yield from ((source, load) for source in dataset.sources)
-    for each in dataset.inputs:
-        yield from loads_of(each, load)
+        return [(source, load) for source in dataset.sources]
+    return dataset._of_sources([loads_of(each, load) for each in dataset.inputs])
 
 
 def _is_number(value: Any, stop: Any) -> bool:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from energize.core.dataset import Dataset, IndexedDataset
     from energize.core.quarantine import Listed
     from energize.data.source import Source
-    from energize.report.counting import LeftOut
+    from energize.report.ledger import LeftOut
 
 T = TypeVar("T")
 
@@ -467,8 +467,7 @@ def refs_of(dataset: Dataset[Any], origins: Sequence[Origin]) -> Refs:
         else:
             none = np.zeros_like(at)
             refs = Refs(none, none, at, np.array([epoch]))
-        before = sum(len(each.sources) for each in dataset._parts[:part])
-        found.append(replace(refs, source=refs.source + before))
+        found.append(replace(refs, source=dataset._numbers_of_parts[part][refs.source]))
     return Refs.merged(found)
 
 

@@ -213,13 +213,10 @@ class BlendDataset(IndexedDataset[T_co]):
         """What each of `inputs` is called: as it was given, or by the sources that it reads; the
         second of a name has a number, "web (2)".
         """
-        named: list[str] = []
-        seen: Counter[str] = Counter()
-        for given, each in zip(self.given_names, self.inputs, strict=True):
-            name = given or ", ".join(source.name for source in each.sources)
-            seen[name] += 1
-            named.append(f"{name} ({seen[name]})" if seen[name] > 1 else name)
-        return tuple(named)
+        pairs = zip(self.given_names, self.inputs, strict=True)
+        return tuple(
+            numbered(given or ", ".join(s.name for s in each.sources) for given, each in pairs)
+        )
 
     def by_name(self, values: Sequence[T]) -> dict[str, T]:
         """Shares, or what was `taken`, by the `names` of the datasets: for a log.
@@ -772,6 +769,20 @@ def _sum(one: Weight, other: Weight) -> Weight:
     if isinstance(one, float | Fraction) and isinstance(other, float | Fraction):
         return lean(as_fraction(one) + as_fraction(other))
     return Compound("sum", (one, other))
+
+
+def numbered(names: Iterable[str]) -> list[str]:
+    """Return names of which the second of one name has a number.
+
+    >>> numbered(["web", "web", "code"])
+    ['web', 'web (2)', 'code']
+    """
+    seen: Counter[str] = Counter()
+    found = []
+    for name in names:
+        seen[name] += 1
+        found.append(f"{name} ({seen[name]})" if seen[name] > 1 else name)
+    return found
 
 
 def told_apart(datasets: Iterable[Dataset[Any]]) -> list[Dataset[Any]]:

@@ -30,7 +30,7 @@ from energize.errors import (
     LoaderError,
     ReturnError,
 )
-from energize.report.counting import LeftOut
+from energize.report.ledger import LeftOut
 
 _log = logging.getLogger("energize")
 

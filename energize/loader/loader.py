@@ -56,9 +56,10 @@ from energize.loader.state import RemapReport, packed_state, resumed
 from energize.loader.waiting import Waiting
 from energize.loader.watchdog import LateError, Watchdog, ctrl_c_later
 from energize.loader.workers import ReadAhead, Task, WorkerPool
-from energize.report import Book, Ledger, Losses, Outlier, Report, Stand
+from energize.report import Book, Ledger, Outlier, Report, Stand
+from energize.report.blame import Delivered
+from energize.report.ledger import Telling
 from energize.report.levels import Made
-from energize.report.losses import Delivered
 
 if TYPE_CHECKING:
     from energize.mixing import MixingPolicy
@@ -71,7 +72,7 @@ _OF_DATALOADERS = ("sampler", "batch_sampler", "collate_fn")
 
 _NOT_COPIED = (
     *("_feed", "_iterator", "_ranks", "_before", "_keyed", "_pool", "_list", "_watch"),
-    *("_loss_file", "_losses"),
+    "_loss_file",
 )
 """What a copy of a loader in another process begins without."""
 
@@ -149,7 +150,6 @@ class Loader(Generic[T]):
         self._given_at: float | None = None
         self._waiting = Waiting()
         self._made: deque[tuple[Made, bool]] = deque(maxlen=2)
-        self._losses: Losses | None = None
         self._loss_file: LineWriter | None = None
         self._warned: set[str] = set()
 
@@ -423,15 +423,14 @@ class Loader(Generic[T]):
         if step is None:
             place = self._before if ahead or self._feed is None else self._feed.reached
             step = self._step_after(self._place() if place is None else place) - 1
-        self._losses = self._losses or Losses()
-        item = Delivered(made, step, ranks.rank, ranks.world_size)
-        told = self._losses.record(book, item, losses)
+        told = book.record(made, step, ranks.rank, losses)
         path = self._settings.losses
         if path is not None:
             if self._loss_file is None:
                 file = path_for_rank(os.fspath(path), ranks.rank, ranks.world_size)
                 self._loss_file = LineWriter(file, "losses")
-            self._loss_file.append(f"{json.dumps(item.line(told))}\n".encode())
+            item = Delivered(step, ranks.rank, ranks.world_size, made, told)
+            self._loss_file.append(item.line)
 
     def __repr__(self) -> str:
         ranks, workers = self._ranks, self.worker_config.num_workers
@@ -472,8 +471,9 @@ class Loader(Generic[T]):
         items = items_of(self.dataset, place)
         book.begin(self.dataset, items)
         lanes = place.lanes if isinstance(place, StreamState) else 1
-        stand, summed = Stand(items, ranks.rank, ranks.world_size, lanes), None
-        outliers = [] if self._losses is None else self._losses.outliers(book, ranks.rank)
+        stand, left_out = Stand(items, ranks.rank, ranks.world_size, lanes), failures.left_out
+        numbers = book.numbers(ranks.rank, ranks.world_size, left_out)
+        outliers = book.outliers(ranks.rank)
         if all_ranks and ranks.world_size > 1:
             agreement = self._agreement(ranks)
             if agreement is None:
@@ -481,14 +481,13 @@ class Loader(Generic[T]):
                     f"report(all_ranks=True): the {ranks.world_size} ranks have no process group "
                     "to sum over. Initialise torch.distributed, or ask each rank for its report"
                 )
-            numbers = book.numbers(stand, failures.left_out)
-            summed = agreement.summed(numbers, "the report of a ledger")
+            numbers = agreement.summed(numbers, "the report of a ledger")
             each = agreement.trees([astuple(one) for one in outliers], "the report of a ledger")
             outliers = [Outlier(*one) for rank in each for one in rank]
-        left_out = failures.left_out
         skipped = {f"skipped: {reason}": n for reason, n in left_out.reasons.items()}
         reasons = {**failures.summary().kinds, **skipped}
-        report = book.report(stand, summed=summed, left_out=left_out, reasons=reasons)
+        whole = all_ranks or ranks.world_size == 1
+        report = Telling(book, stand, numbers, all_ranks=whole).report(reasons)
         report = replace(report, outliers=tuple(sorted(outliers, key=lambda one: -one.far)))
         for warning in report.warnings:
             cause = warning.partition("): ")[2]
@@ -680,9 +679,8 @@ class Loader(Generic[T]):
             if text is not None:
                 _log.warning("rank %d %s", self._ranks_now().rank, text)
         if self._book is not None:
-            counter = self._book.counter
-            counter.wait(waited, now - (given_at or asked_at))
-            worth_a_look = counter.note(feed.made, item, padding=feed.padding)
+            self._book.wait(waited, now - (given_at or asked_at))
+            worth_a_look = self._book.note(feed.made, item, padding=feed.padding)
             if worth_a_look and not self._ranks_now().rank:
                 self.report(show=False)
 
@@ -708,7 +706,7 @@ class Loader(Generic[T]):
             if self._feed is not None:
                 self._resume = self._place()
                 if self._before is not None and self._book is not None:
-                    self._book.counter.take_back()
+                    self._book.take_back()
                 self._feed.close()
             self._before = self._feed = self._iterator = None
             self._stale = self.padding = False
@@ -774,7 +772,7 @@ class Loader(Generic[T]):
     def _move_to(self, place: Place | None) -> None:
         """Go on at another place, the first if it is None, where the ledger begins anew."""
         self._let_go()
-        self._resume, self._losses = place, None
+        self._resume = place
         self._made.clear()
         self.__dict__.pop("_book", None)
 

@@ -37,7 +37,7 @@ from energize.core.trace import Reading
 from energize.data.source import Source
 from energize.errors import LoaderError
 from energize.loader.failures import Failure
-from energize.report.counting import LeftOut
+from energize.report.ledger import LeftOut
 from energize.report.levels import Made
 
 SMALL = 512 * 1024

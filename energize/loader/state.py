@@ -51,8 +51,7 @@ from energize.core.stream import INFINITE, MOST_COUNTED, State, counter_field, s
 from energize.core.trace import SILENT
 from energize.errors import ConfigError, StateError, StateMismatchError, WeightError, nearest
 from energize.loader.feeds import StreamState, items_of
-from energize.report.counting import Ledger
-from energize.report.ledger import Book, Stand
+from energize.report.ledger import Book, Ledger, Stand, Telling
 from energize.report.table import LedgerRow, Report
 
 VERSION = 5
@@ -430,7 +429,7 @@ def report_of_state(dataset: Dataset[Any] | None, state: State, *, strict: bool 
     items = items_of(edited, StreamState.loaded(cursor) if "lanes" in cursor else cursor)
     book = Book(edited, Ledger())
     book.begin(edited, items)
-    return book.report(Stand(items, 0, 1), title=_title(cursor))
+    return Telling(book, Stand(items, 0, 1), book.numbers(0, 1), title=_title(cursor)).report()
 
 
 def _title(cursor: State) -> str:

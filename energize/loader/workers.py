@@ -60,7 +60,7 @@ from energize.loader.shipping import (
     stored,
 )
 from energize.loader.watchdog import Patience, ctrl_c_later
-from energize.report.counting import LeftOut
+from energize.report.ledger import LeftOut
 from energize.report.levels import NOTHING, Made, flat
 
 T = TypeVar("T")

@@ -1,6 +1,5 @@
 """What a run reads: asked for, planned and delivered, by source and level of its mix."""
 
-from energize.report.counting import Ledger as Ledger
 from energize.report.forecast import PlannedBatch as PlannedBatch
 from energize.report.forecast import PlannedSample as PlannedSample
 from energize.report.forecast import Simulation as Simulation
@@ -9,8 +8,8 @@ from energize.report.forecast import StageSpan as StageSpan
 from energize.report.forecast import plan as plan
 from energize.report.forecast import simulate as simulate
 from energize.report.ledger import Book as Book
+from energize.report.ledger import Ledger as Ledger
 from energize.report.ledger import Stand as Stand
-from energize.report.losses import Losses as Losses
 from energize.report.table import LedgerRow as LedgerRow
 from energize.report.table import Outlier as Outlier
 from energize.report.table import RankTotals as RankTotals

@@ -3,19 +3,46 @@
 from __future__ import annotations
 
 import json
+import time
 from array import array
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from math import isfinite
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 from energize.core.dataset import Dataset, IndexedDataset
 from energize.core.stream import INFINITE
 from energize.data.files import os_errors_as
 from energize.datasets.transform import SampleWeightDataset
 from energize.errors import ConfigError, NotIndexedError
-from energize.report.levels import Level, Places, levels_of
-from energize.report.losses import Delivered
+from energize.report.levels import Level, Made, Places, levels_of
+
+
+class Delivered(NamedTuple):
+    """An item that was given to a rank at a step, and the losses that were recorded of its samples,
+    in their order: a line of a file of losses.
+    """
+
+    step: int
+    rank: int
+    world_size: int
+    made: Made
+    losses: Sequence[Any] = ()
+    time: float = 0.0
+
+    @property
+    def line(self) -> bytes:
+        """As a file has it, now."""
+        made = self.made if isinstance(self.made, int) else list(self.made)
+        losses = [short_loss(each) for each in self.losses]
+        told = self._replace(made=made, losses=losses, time=round(time.time(), 3))
+        return f"{json.dumps(told._asdict())}\n".encode()
+
+
+def short_loss(loss: float | None) -> float | str | None:
+    """Return a loss as JSON has it: NaN and infinity as texts."""
+    return loss if loss is None else float(f"{loss:.6g}") if isfinite(loss) else str(loss)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +99,7 @@ def blame(
     ranks = lines[0].world_size
     if rank is not None and rank >= ranks:
         raise ConfigError(f"there is no rank {rank}: step {step:,} was made by {ranks} ranks")
-    weights = _weights(levels)
+    weights = weights_of(levels)
     places, found = Places(dataset, levels), []
     for line in lines if rank is None else [each for each in lines if each.rank == rank]:
         _, rows, samples, epochs = (each.tolist() for each in places.found([line.made]))
@@ -104,7 +131,7 @@ def _lines(
         losses = {cast("int", each.made): each.losses for each in recorded}
         for rank, at in enumerate(range(first, first + ranks)):
             if size == INFINITE or at // size == first // size:  # others are padding
-                yield Delivered(at, step, rank, ranks, losses.get(at, ()))
+                yield Delivered(step, rank, ranks, at, losses.get(at, ()))
     elif newest:
         yield from (newest[rank] for rank in sorted(newest))
     else:
@@ -137,12 +164,12 @@ def _recorded(file: Path, step: int) -> Iterator[Delivered]:
                 held = json.loads(line)
                 made = held["made"] if isinstance(held["made"], int) else array("q", held["made"])
                 losses = [None if each is None else float(each) for each in held["losses"]]
-                yield Delivered(made, step, held["rank"], held["world_size"], losses, held["time"])
+                yield Delivered(step, held["rank"], held["world_size"], made, losses, held["time"])
             except (ValueError, KeyError, TypeError, OverflowError):
                 continue
 
 
-def _weights(level: Level, so_far: float | None = 1.0) -> list[float | None]:
+def weights_of(level: Level, so_far: float | None = 1.0) -> list[float | None]:
     """Return the weight in the loss that the sources of each row say; None for functions."""
     for node in level.above:
         if isinstance(node, SampleWeightDataset):
@@ -150,4 +177,4 @@ def _weights(level: Level, so_far: float | None = 1.0) -> list[float | None]:
             so_far = cast("float", so_far) * cast("float", node.weight) if known else None
     if not level.parts:
         return [so_far]
-    return [weight for part in level.parts for weight in _weights(part, so_far)]
+    return [weight for part in level.parts for weight in weights_of(part, so_far)]

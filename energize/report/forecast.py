@@ -44,7 +44,7 @@ from energize.report.levels import (
     samples_per_item,
     shares_of,
     spans,
-    spent_by,
+    spend,
 )
 
 
@@ -409,17 +409,14 @@ def spent_until(
     levels = levels_of(dataset)
     places = Places(dataset, levels)
     means = np.array([_mean(measure, dataset.sources[number]) for number in places.numbers])
-    begun = spans(levels, 0)
-    found = []
+    begun, found = spans(levels, 0), []
+
+    def counts(mix: Any) -> bool:
+        return getattr(mix, "unit", None) == measure
+
     for point in points.tolist():
         spent = cast("Int64Array", places.planned(point)) * means
-        ended = spans(levels, point)
-        for level in levels.walk()[::-1]:  # parts before what they are parts of
-            if getattr(level.mix, "unit", None) == measure and level.path in ended:
-                costs = spent_by(level, ended[level.path]) - spent_by(level, begun[level.path])
-                for part, cost in zip(level.parts, costs.tolist(), strict=True):
-                    rows = spent[part.rows.start : part.rows.stop]
-                    rows *= cost / max(float(rows.sum()), 1e-300)
+        spend(levels, spent, begun, spans(levels, point), counts)
         found.append(places.by_source(spent))
     return np.stack(found)
 

@@ -1,69 +1,153 @@
-"""The ledger of a loader: what it counts, since when, and what it reports."""
+"""The ledger of a loader: what it counts, noted for next to nothing, and what it tells of that."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
-from functools import cached_property
+import logging
+import math
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import chain
-from typing import Any, TypeAlias, cast
+from threading import Lock
+from typing import Any, NamedTuple, TypeAlias, cast
 
 import numpy as np
 import numpy.typing as npt
 
-from energize.core.arrays import FloatArray
+from energize.core.arrays import FloatArray, Int64Array, rows_by_value
 from energize.core.blends import ContinuedDataset
-from energize.core.costs import ColumnCost, ItemCost
+from energize.core.checks import real_number
+from energize.core.costs import ColumnCost, Cost, ItemCost
 from energize.core.dataset import Dataset
 from energize.core.lazy import torch
+from energize.core.loss_weights import OWN, WEIGHTS, field_of, weight_of
+from energize.core.loss_weights import WEIGHT as OF_SOURCES
 from energize.core.stream import INFINITE
+from energize.core.trace import Failed, Origin, refs_of
 from energize.datasets.quota import QuotaDataset
-from energize.report import counting, levels
+from energize.errors import ConfigError, nearest, some
+from energize.report import levels
 from energize.report.levels import Found, Level, Made, Places
-from energize.report.table import LedgerRow, RankTotals, Report
+from energize.report.table import LedgerRow, Outlier, RankTotals, Report
+
+_TOGETHER = 256
+"""Items that wait until they are looked up together: many for numpy, few enough that where their
+slots lie is still remembered from reading them."""
+
+_LONG, _MANY = 1.0, 4096
+"""Seconds, or items, in which a look at what came costs next to nothing."""
+
+SAMPLES, ITEMS, REPEATS, COST, WEIGHT, SQUARES, SKIPPED, FAILED = range(8)
+LOSSES, LOSS, LATE_LOSSES, LATE_LOSS, NO_NUMBERS = range(8, 13)
+"""What is counted of each row. Items that are made of samples of several rows count for each by its
+part of them; repeats are samples that were drawn in a second pass or later; squares are those of
+loss weights. Of losses that were reported: how many, their sum, both of late (each step leaves
+`_LATE` of them), and how many were no finite number."""
+
+ROW_COLUMNS = 13
+
+_LATE = 0.99
+
+DELIVERED, PADDING, WAITED, LONGEST, SECONDS = range(5)
+"""What is counted of a rank: items, and padding beside them; seconds that items were waited for,
+the longest of them, and that passed in all."""
+
+TOTALS = 5
+
+
+@dataclass(frozen=True)
+class Ledger:
+    """What a loader's ledger counts beside samples and batches: `get_loader(..., ledger=...)`.
+
+    `cost`: what samples cost, by a column that their sources have, such as "tokens", or a function
+    of columns (see `energize.costs.ColumnCost`); nothing is read for it, and samples that took the
+    place of failed ones count as these. `item_cost`: what an item costs, by a function of it: a
+    number, which its samples share, or one for each of them, 0 or more. One of the two at most.
+    `name`: what the cost is called in reports; by default that of the column, or "cost".
+
+    Raises `ConfigError` for what cannot be used.
+
+    >>> from energize import ListSource, get_loader
+    >>> words = ListSource(["one two", "three"], name="words", columns={"tokens": [2, 1]})
+    >>> loader = get_loader(words, ledger=Ledger("tokens"))
+    >>> _ = list(loader)
+    >>> loader.report(show=False)["words"].cost
+    3.0
+    """
+
+    cost: Cost | None = None
+    item_cost: Callable[[Any], Any] | None = None
+    name: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.cost is not None and self.item_cost is not None:
+            raise ConfigError("Ledger: give a cost by columns or item_cost, not both")
+        if self.cost is not None:
+            ColumnCost(self.cost)
+        if self.item_cost is not None and not callable(self.item_cost):
+            raise ConfigError(
+                f"Ledger: item_cost is a function of an item; got {self.item_cost!r}. The name of "
+                "a column is a cost: Ledger(cost=...)"
+            )
+
+
+_KEPT = 256
+"""Steps in which outliers are looked for."""
+
+_FAR, _ENOUGH, _SHOWN = 4.0, 20, 8
+"""Standard deviations from which on a loss is an outlier, the losses of its source that it takes to
+tell, and how many are told."""
+
+_NAMED = 3
+"""Losses that are no number and are told in the log."""
+
+_log = logging.getLogger("energize")
+
+
+class _Note(NamedTuple):
+    """An item that was delivered: what it is made of, and its loss weights and cost if it says
+    them, one for each sample or one for all.
+    """
+
+    made: Made
+    weights: Sequence[float] | None
+    costs: Sequence[float] | None
 
 
 class Book:
-    """Counts what a loader delivers of a dataset.
+    """Counts what a loader delivers of a dataset, by the rows of its levels.
 
     It begins where reading begins; of an indexed dataset, what was delivered before that is known
-    by the order.
+    by the order. `note` is told of each item, and looks up what it is made of some hundred items
+    later, or when `counted` is asked for.
     """
 
-    def __init__(self, dataset: Dataset[Any], settings: counting.Ledger) -> None:
-        self.settings = settings
-        self._dataset = dataset
+    def __init__(self, dataset: Dataset[Any], settings: Ledger) -> None:
         self.since: int | None = None
-        self._counter: counting.Counter | None = None
+        self._settings, self._begun = settings, False
+        self._lock = Lock()  # a report may be asked for by another thread
+        self._losses: deque[FloatArray] = deque(maxlen=_KEPT)
+        self._named = 0
+        self._open(dataset)
 
-    @cached_property
-    def levels(self) -> Level:
-        """The levels of the mix."""
-        return levels.levels_of(self._dataset)
+    def _open(self, dataset: Dataset[Any]) -> None:
+        """Have counted nothing of a dataset."""
+        self.dataset, self.levels = dataset, levels.levels_of(dataset)
+        self.names = [each.label for each in self.levels.leaves]
+        self._sources = [cast("Any", each.source) for each in self.levels.leaves]
+        self._places = Places(dataset, self.levels)
+        self._column = self._measure()
+        self._rows = np.zeros((len(self.names), ROW_COLUMNS))
+        self._totals = np.zeros(TOTALS)
+        self._waited = self._passed = self._longest = 0.0  # adding to an array's cells costs more
+        self._waiting: list[_Note] = []
+        self._padded, self._looked_at = False, 0.0
 
-    @cached_property
-    def names(self) -> list[str]:
-        """What the source of each row is called."""
-        return [each.label for each in self.levels.leaves]
-
-    @cached_property
-    def _places(self) -> Places:
-        return Places(self._dataset, self.levels)
-
-    @property
-    def counter(self) -> counting.Counter:
-        """What counts."""
-        if self._counter is None:
-            costs = self._column, self.settings.item_cost
-            self._counter = counting.Counter(self._places, self.levels, *costs)
-        return self._counter
-
-    @cached_property
-    def _column(self) -> ColumnCost | None:
+    def _measure(self) -> ColumnCost | None:
         """What samples cost: as it was asked for, else what a blend weighs."""
-        if self.settings.cost is not None:
-            return ColumnCost(self.settings.cost)
-        if self.settings.item_cost is not None:
+        if self._settings.cost is not None:
+            return ColumnCost(self._settings.cost)
+        if self._settings.item_cost is not None:
             return None
         units = (getattr(each.mix, "unit", None) for each in self.levels.walk())
         return next((each for each in units if isinstance(each, ColumnCost)), None)
@@ -71,92 +155,126 @@ class Book:
     def counts(self, mix: Any) -> bool:
         """Whether what a mix weighs is what costs are counted in."""
         unit = getattr(mix, "unit", None)
-        by_item = isinstance(unit, ItemCost) and self.settings.item_cost is not None
+        by_item = isinstance(unit, ItemCost) and self._settings.item_cost is not None
         return unit is not None and (by_item or unit == self._column)
 
     @property
     def cost_name(self) -> str | None:
         """What costs are called; None where nothing is counted."""
-        column = self._column
-        weighed = self.settings if column is None else replace(self.settings, cost=column.cost)
-        return weighed.cost_name
+        cost = self._settings.item_cost if self._column is None else self._column.cost
+        if cost is None:
+            return None
+        return self._settings.name or (cost if isinstance(cost, str) else "cost")
 
     def begin(self, dataset: Dataset[Any], items: int | None) -> None:
         """Reading begins, after so many items of all ranks; of a dataset that may have other
-        weights than before.
+        weights than before. Where it has other parts, counting begins anew.
         """
-        if dataset is not self._dataset:
-            self._change(dataset)
-        if self._counter is None:
-            self.since = items
-        _ = self.counter
+        if dataset is not self.dataset:
+            names, (rows, totals) = self.names, self.counted()
+            self._open(dataset)
+            if self.names == names:
+                self._rows, self._totals = rows, totals
+            else:
+                self._begun = False
+                self._losses.clear()
+        if not self._begun:
+            self.since, self._begun = items, True
 
-    def _change(self, dataset: Dataset[Any]) -> None:
-        """Go on with an edited dataset; where it has other parts, counting begins anew."""
-        before = None if self._counter is None else self._counter.counted
-        names = self.names
-        for known in ("levels", "names", "_places", "edited", "_column"):
-            self.__dict__.pop(known, None)
-        self._dataset, self._counter = dataset, None
-        if before is not None and self.names == names:
-            self.counter.go_on(before)
-
-    def report(
-        self,
-        stand: Stand,
-        *,
-        summed: FloatArray | None = None,
-        left_out: counting.LeftOut | None = None,
-        reasons: Mapping[str, int] | None = None,
-        title: str | None = None,
-    ) -> Report:
-        """Return what there is to say; `summed` are the `numbers` of all ranks together."""
-        counted = self._counted(left_out)
-        of_ranks = counted.totals[None]
-        all_ranks = summed is not None or stand.world_size == 1
-        if summed is not None:
-            of_rows, totals = np.split(summed, [counted.rows.size])
-            of_ranks = totals.reshape(stand.world_size, counting.TOTALS)
-            counted = counting.Counted(of_rows.reshape(counted.rows.shape), of_ranks.sum(axis=0))
-        telling = _Telling(self, stand, counted, whole=all_ranks, title=title)
-        return telling.report(of_ranks, dict(reasons or {}), all_ranks=all_ranks)
-
-    @cached_property
-    def edited(self) -> bool:
-        """Whether its parts go on from places in another mix, in which nobody knows what came."""
-        return _continued(self._dataset)
-
-    def planned(self, items: int | None) -> FloatArray | None:
-        """Return what the first items are made of, as it is counted: samples and items; None where
-        nobody knows.
+    def note(self, made: Made, item: Any, *, padding: bool) -> bool:
+        """One more item was delivered. Return whether it is worth some milliseconds to look what
+        came: when twice as many were delivered as last time, in some hundreds.
         """
-        if items is None or not self._dataset.indexed:
-            return None
-        rows = np.zeros((self._places.rows, counting.ROW_COLUMNS))
-        rows[:, counting.SAMPLES] = self._places.planned(items)
-        rows[:, counting.ITEMS] = self._places.planned(items, items=True)
-        return rows
+        item_cost = self._settings.item_cost
+        costs = None if padding or item_cost is None else _costs(item_cost(item))
+        with self._lock:
+            self._padded = padding
+            if padding:
+                self._totals[PADDING] += 1
+                return False
+            due = len(self._waiting) >= _TOGETHER
+            if due:
+                self._look_up(self._waiting, self._rows, self._totals)
+                self._waiting.clear()
+                items = self._totals[DELIVERED]
+                due = items >= 2 * self._looked_at and (self._passed > _LONG or items >= _MANY)
+                self._looked_at = items if due else self._looked_at
+            self._waiting.append(_Note(made, _weights_of(item), costs))
+            return due
 
-    def _counted(self, left_out: counting.LeftOut | None) -> counting.Counted:
-        """Return what this rank has counted."""
-        rows, totals = self.counter.counted
-        if left_out is not None:
-            keys = [cast("Any", leaf.source).key for leaf in self.levels.leaves]
-            row_of = dict(zip(keys[::-1], range(len(keys))[::-1], strict=True))  # the first of each
-            for (key, skipped), number in left_out.counts.items():
-                totals[counting.ALL_SKIPPED if skipped else counting.ALL_FAILED] += number
-                if key in row_of:
-                    rows[row_of[key], counting.SKIPPED if skipped else counting.FAILED] += number
-        return counting.Counted(rows, totals)
+    def take_back(self) -> None:
+        """The last item does not count: it will be delivered again."""
+        with self._lock:
+            if self._padded:
+                self._totals[PADDING] -= 1
+            elif self._waiting:
+                self._waiting.pop()
+            self._padded = False
 
-    def numbers(self, stand: Stand, left_out: counting.LeftOut | None = None) -> FloatArray:
-        """Return what this rank has counted, so that the sum over ranks says all: float64 in one
-        row.
+    def wait(self, waited: float, passed: float) -> None:
+        """An item was waited for, and so many seconds passed since the last one was given."""
+        self._waited += waited
+        self._passed += passed
+        self._longest = max(self._longest, waited)
+
+    def record(self, made: Made, step: int, rank: int, losses: Any) -> list[float | None]:
+        """Count the losses of an item, and return those of its samples, None for those of which
+        nothing is said; `ConfigError` for others than it has samples or sources.
         """
-        counted = self._counted(left_out)
-        totals = np.zeros((stand.world_size, counting.TOTALS))
-        totals[stand.rank] = counted.totals
-        return np.concatenate([counted.rows.ravel(), totals.ravel()])
+        found = self.found(made)
+        given = f"record_losses (rank {rank}, step {step})"
+        if isinstance(losses, Mapping):
+            of = _by_row(losses, self.names, given)
+            told: list[float | None] = [of.get(row) for row in found.row.tolist()]
+        else:
+            told = _of_samples(losses, len(found.row), given)
+        at = [number for number, loss in enumerate(told) if loss is not None]
+        rows, samples = found.row[at], found.sample[at]
+        values = np.array([told[number] for number in at], dtype=np.float64)
+        finite, size = np.isfinite(values), len(self._rows)
+        with self._lock:
+            self._rows[:, [LATE_LOSSES, LATE_LOSS]] *= _LATE
+            for column, amounts in ((LOSSES, None), (LOSS, values[finite])):
+                sums = np.bincount(rows[finite], amounts, size)
+                self._rows[:, column] += sums
+                self._rows[:, column + LATE_LOSSES - LOSSES] += sums
+            self._rows[:, NO_NUMBERS] += np.bincount(rows[~finite], minlength=size)
+        steps = np.full(len(at), step, dtype=np.float64)
+        self._losses.append(np.stack([steps, rows, samples, values]))
+        for number in np.flatnonzero(~finite).tolist():
+            self._named += 1
+            if self._named <= _NAMED:
+                more = "; more are counted in loader.report()" if self._named == _NAMED else ""
+                where = self.where(int(rows[number]), int(samples[number]))
+                text = "rank %d, step %d: the loss of %s is %s%s"
+                _log.warning(text, rank, step, where, values[number], more)
+        return told
+
+    def outliers(self, rank: int) -> list[Outlier]:
+        """Return the samples of the last steps whose losses stand out of those of their source."""
+        if not self._losses:
+            return []
+        *numbers, values = np.concatenate(self._losses, axis=1)
+        steps, rows, samples = (each.astype(np.int64) for each in numbers)
+        far = np.where(np.isfinite(values), 0.0, np.inf)
+        for _, at in rows_by_value(rows):
+            known = at[np.isfinite(values[at])]
+            mean, spread = values[known].mean(), values[known].std()
+            if len(known) >= _ENOUGH and spread > 0:
+                far[known] = np.abs(values[known] - mean) / spread
+        worst = np.argsort(-far, kind="stable")[:_SHOWN].tolist()
+        worst = [each for each in worst if far[each] >= _FAR]
+        where = [self.where(int(rows[each]), int(samples[each])) for each in worst]
+        columns = (steps, rows, values, far)
+        of = zip(*(each[worst].tolist() for each in columns), where, strict=True)
+        return [Outlier(step, rank, self.names[row], *rest) for step, row, *rest in of]
+
+    def last(self) -> list[str]:
+        """Return the names of the sources of the samples of the last item; none of padding."""
+        with self._lock:
+            if self._padded or not self._waiting:
+                return []
+            return [self.names[row] for row in self.found(self._waiting[-1].made).row.tolist()]
 
     def found(self, made: Made) -> Found:
         """Return which samples an item is made of."""
@@ -164,16 +282,243 @@ class Book:
 
     def where(self, row: int, sample: int) -> str:
         """Return where a sample of a row is stored, for messages."""
-        return cast("Any", self.levels.leaves[row].source).where(sample)  # type: ignore[no-any-return]
+        return self._sources[row].where(sample)  # type: ignore[no-any-return]
 
-    def last(self) -> list[str]:
-        """Return the names of the sources of the samples of the last item."""
-        return [self.names[row] for row in self.counter.rows_of_last()]
+    def planned(self, items: int | None) -> FloatArray | None:
+        """Return what the first items are made of, as it is counted: samples and items; None where
+        nobody knows.
+        """
+        if items is None or not self.dataset.indexed:
+            return None
+        rows = np.zeros_like(self._rows)
+        rows[:, SAMPLES] = self._places.planned(items)
+        rows[:, ITEMS] = self._places.planned(items, items=True)
+        return rows
+
+    def counted(self) -> tuple[FloatArray, FloatArray]:
+        """Return what was counted of each row, and the totals: float64, copies."""
+        with self._lock:
+            if len(self._waiting) > 1:
+                self._look_up(self._waiting[:-1], self._rows, self._totals)
+                del self._waiting[:-1]
+            rows, totals = self._rows.copy(), self._totals.copy()
+            totals[WAITED] += self._waited
+            totals[SECONDS] += self._passed
+            totals[LONGEST] = max(totals[LONGEST], self._longest)
+            self._look_up(self._waiting, rows, totals)
+            return rows, totals
+
+    def numbers(self, rank: int, world_size: int, left_out: LeftOut | None = None) -> FloatArray:
+        """Return what this rank has counted, so that the sum over ranks says all: float64 in one
+        row, the rows of the levels and the totals of each rank.
+        """
+        rows, totals = self.counted()
+        row_of = {source.key: row for row, source in [*enumerate(self._sources)][::-1]}
+        for (key, skipped), number in (left_out.counts if left_out else {}).items():
+            if key in row_of:  # the first of several
+                rows[row_of[key], SKIPPED if skipped else FAILED] += number
+        of_ranks = np.zeros((world_size, TOTALS))
+        of_ranks[rank] = totals
+        return np.concatenate([rows.ravel(), of_ranks.ravel()])
+
+    def _look_up(self, notes: Sequence[_Note], rows: FloatArray, totals: FloatArray) -> None:
+        """Add what was noted to what is known."""
+        if not notes:
+            return
+        found = self._places.found([each.made for each in notes])
+        counts = np.bincount(found.item, minlength=len(notes))
+        size, row = len(rows), found.row
+        samples = np.bincount(row, minlength=size)
+        rows[:, SAMPLES] += samples
+        if (counts == counts[0]).all():
+            rows[:, ITEMS] += samples / counts[0] if counts[0] else 0.0
+        else:
+            rows[:, ITEMS] += np.bincount(row, 1.0 / counts[found.item], size)
+        rows[:, REPEATS] += np.bincount(row[found.epoch > 0], minlength=size)
+        weights = _shared([each.weights for each in notes], counts, found, default=1.0)
+        rows[:, WEIGHT] += np.bincount(row, weights, size)
+        rows[:, SQUARES] += np.bincount(row, weights * weights, size)
+        if self._column is not None:
+            costs = np.zeros(len(row))
+            for number, at in rows_by_value(row):
+                costs[at] = self._column.of_samples(self._sources[number], found.sample[at])
+            rows[:, COST] += np.bincount(row, costs, size)
+        elif self._settings.item_cost is not None:
+            costs = _shared([each.costs for each in notes], counts, found, default=0.0, whole=True)
+            rows[:, COST] += np.bincount(row, costs, size)
+        totals[DELIVERED] += len(notes)
 
 
-def _continued(node: Dataset[Any]) -> bool:
-    return isinstance(node, ContinuedDataset) or any(map(_continued, node.inputs))
+def _shared(
+    given: Sequence[Sequence[float] | None],
+    counts: Int64Array,
+    found: Found,
+    *,
+    default: float,
+    whole: bool = False,
+) -> FloatArray:
+    """Return a number for each sample of items: those that the items say, in order. Where there are
+    others than samples, the samples have equal parts of their sum; one alone is for each sample,
+    unless it is for the `whole` item.
+    """
+    values = np.full(len(found.item), default)
+    starts = np.cumsum(counts) - counts
+    for number, each in enumerate(given):
+        samples = int(counts[number])
+        if each is None or not samples:
+            continue
+        told: Any = np.asarray(each, dtype=np.float64)
+        if len(told) == 1 and not whole:
+            told = np.repeat(told, samples)
+        elif len(told) != samples:
+            filled = told[told != 0]  # packs of fewer pieces are filled with 0
+            told = filled if len(filled) == samples else np.full(samples, told.sum() / samples)
+        values[starts[number] : starts[number] + samples] = told
+    return values
 
+
+def _weights_of(item: Any) -> Sequence[float] | None:
+    """Return the loss weights that a batch or a sample says, if it says any."""
+    weights = field_of(item, WEIGHTS)
+    if weights is not None:
+        numbers: Sequence[float] = weights.flatten().tolist()
+        return numbers
+    silent = field_of(item, OF_SOURCES) is None and field_of(item, OWN) is None
+    own = None if silent else weight_of(item)
+    return None if own is None else (own,)
+
+
+def _costs(value: Any) -> Sequence[float]:
+    """Return what a function says that an item costs, checked."""
+    told = value.flatten().tolist() if hasattr(value, "flatten") else value
+    costs = told if isinstance(told, list | tuple) else [told]
+    numbers = [real_number(each) for each in costs]
+    if not all(number is not None and 0 <= number < math.inf for number in numbers):
+        raise ConfigError(
+            "Ledger(item_cost=...): what an item costs is a number, 0 or more, or one for each of "
+            f"its samples; the function returned {str(value)[:80]!r}"
+        )
+    return costs
+
+
+def _of_samples(losses: Any, samples: int, given: str) -> list[float | None]:
+    told = losses.detach().tolist() if hasattr(losses, "detach") else losses
+    try:
+        values: Any = np.asarray(told, dtype=np.float64)
+    except (TypeError, ValueError):
+        raise ConfigError(
+            f"{given}: losses are a tensor or a list of numbers, one for each sample, or a dict by "
+            f"source; got {str(losses)[:80]!r}"
+        ) from None
+    if values.size != samples or not values.ndim:
+        one = "; one number is a mean over samples: compute losses with reduction='none'"
+        raise ConfigError(
+            f"{given}: got {values.size} losses for an item that is made of "
+            f"{samples} samples; give one for each, in the order of the item"
+            f"{'' if values.ndim else one}"
+        )
+    numbers: list[float | None] = values.reshape(-1).tolist()
+    return numbers
+
+
+def _by_row(losses: Mapping[str, Any], names: Sequence[str], given: str) -> dict[int, float]:
+    found = {}
+    for name, loss in losses.items():
+        value = real_number(loss)
+        if name not in names:
+            raise ConfigError(
+                f"{given}: no source is called {str(name)[:80]!r}{nearest(str(name), names)}; "
+                f"sources are {some(names)}"
+            )
+        if value is None:
+            raise ConfigError(f"{given}: the loss of {name!r} is no number: {str(loss)[:80]!r}")
+        found[names.index(name)] = float(value)
+    return found
+
+
+_REASONS = 1000
+"""How many reasons for skipping are told apart."""
+
+Key = tuple[int, bool]
+"""The key of a source, and whether its samples were skipped or failed."""
+
+
+@dataclass(slots=True)
+class LeftOut:
+    """Counts samples that were skipped or failed, by the keys of their sources.
+
+    `of_sources`: how many of each source, skipped ones and failed ones apart. `reasons`: how many
+    were skipped for each reason that a `SkipSample` gives. They are looked up in bulk, so `drained`
+    has them all, and nothing stays.
+    """
+
+    of_sources: Counter[Key] = field(default_factory=Counter)
+    reasons: Counter[str] = field(default_factory=Counter)
+    _waiting: dict[tuple[int, int, bool], tuple[Any, list[int]]] = field(default_factory=dict)
+    """Datasets with positions, by who these are, the attempt, and whether they were skipped."""
+    _count: int = 0
+
+    def add(
+        self, failed: Failed, dataset: Any, made: int | Sequence[Origin] | None, attempt: int
+    ) -> None:
+        """One more: the item of `dataset` at a position, read with `attempt`, or with some origins;
+        None where that is not known.
+        """
+        skipped = failed.skipped
+        if skipped:
+            reason = str(failed.reason) or "SkipSample"
+            known = reason in self.reasons or len(self.reasons) < _REASONS
+            self.reasons[reason if known else "others"] += 1
+        if isinstance(made, int):
+            key = (id(dataset), attempt, skipped)
+            self._waiting.setdefault(key, (dataset, []))[1].append(made)
+            self._count += 1
+            if self._count >= _TOGETHER:
+                self._look_up()
+        elif made is not None:
+            refs = refs_of(dataset, made)
+            self._found([dataset.sources[row] for row in refs.source.tolist()], skipped)
+
+    def _look_up(self) -> None:
+        for (_, attempt, skipped), (dataset, positions) in self._waiting.items():
+            at = np.array(positions, dtype=np.int64)
+            refs = dataset.refs(at, attempt)
+            self._found([dataset.sources[row] for row in refs.source.tolist()], skipped)
+        self._waiting.clear()
+        self._count = 0
+
+    def _found(self, sources: Iterable[Any], skipped: bool) -> None:
+        for source in sources:
+            self.of_sources[source.key, skipped] += 1
+
+    def drained(self) -> LeftOut | None:
+        """Return what was added since the last time, and nothing stays here; None for nothing."""
+        self._look_up()
+        if not (self.of_sources or self.reasons):
+            return None
+        gone = LeftOut(self.of_sources, self.reasons)
+        self.of_sources, self.reasons = Counter(), Counter()
+        return gone
+
+    def take_over(self, other: LeftOut | None) -> None:
+        """Add what another has drained."""
+        if other is not None:
+            self.of_sources.update(other.of_sources)
+            self.reasons.update(other.reasons)
+
+    @property
+    def counts(self) -> Mapping[Key, int]:
+        """How many of each source."""
+        self._look_up()
+        return self.of_sources
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Return what is copied and pickled: counts, and no dataset."""
+        self._look_up()
+        return LeftOut, (self.of_sources, self.reasons)
+
+
+# What it tells.
 
 ALPHA = 1e-3
 """A difference that chance brings about less often than this is told as one."""
@@ -348,22 +693,32 @@ class Stand:
     lanes: int = 1
 
 
-class _Telling:
-    """Makes a report of what was counted: of the `whole` run, or since counting began.
+class Telling:
+    """Makes a report of the `numbers` of a book, which are those of all ranks together, or of this
+    one alone: of the `whole` run, or since counting began.
 
     What the order gave before that is added where the whole is told; then `planned` is that of all
     of it, and else since counting began.
     """
 
     def __init__(
-        self, book: Book, stand: Stand, counted: counting.Counted, *, whole: bool, title: str | None
+        self,
+        book: Book,
+        stand: Stand,
+        numbers: FloatArray,
+        *,
+        all_ranks: bool = True,
+        title: str | None = None,
     ) -> None:
-        self.book, self.stand, self.counted, self.title = book, stand, counted, title
-        self.rows, self.alone = counted.rows.copy(), not whole
+        self.book, self.stand, self.title, self.all_ranks = book, stand, title, all_ranks
+        of_rows, of_ranks = np.split(numbers, [-stand.world_size * TOTALS])
+        self.of_ranks = of_ranks.reshape(-1, TOTALS).tolist()
+        self.counted = of_rows.reshape(-1, ROW_COLUMNS)
+        self.rows, self.edited = self.counted.copy(), _continued(book.dataset)
         self.run = self.planned = book.planned(stand.items)
         since = book.since or 0
         before = book.planned(since) if since else None
-        self.whole = whole and before is not None and (not book.edited or title is not None)
+        self.whole = all_ranks and before is not None and (not self.edited or title is not None)
         self.start = 0 if self.whole else since
         if before is not None and not self.whole and self.run is not None:
             self.planned = self.run - before
@@ -371,69 +726,61 @@ class _Telling:
         self.stops = levels.spans(book.levels, stand.items)
         if before is not None and self.whole:
             self.rows += before
-            self._add_before(before[:, counting.SAMPLES], since)
+            self._add_before(before[:, SAMPLES], since)
         self.totals = self.rows.sum(axis=0)
         self.differing: list[_Parts] = []
 
     def _add_before(self, samples: FloatArray, since: int) -> None:
         """What the order says beside samples and items of the time before counting began."""
         counts = np.array([_count(each.source) for each in self.book.levels.leaves])
-        self.rows[:, counting.REPEATS] += np.maximum(samples - counts, 0) * (counts > 0)
-        reached = levels.spans(self.book.levels, since)
-        spent = samples.copy()  # of several in one part equally, as nobody looks at each
-        known = np.zeros(len(spent), dtype=np.bool_)
-        for level in self.book.levels.walk()[::-1]:  # parts before what they are parts of
-            if self.book.counts(level.mix) and level.path in reached:
-                costs = levels.spent_by(level, reached[level.path])
-                for part, cost in zip(level.parts, costs.tolist(), strict=True):
-                    rows = np.array(part.rows)
-                    rest, told = rows[~known[rows]], rows[known[rows]]
-                    spent[rest] *= (cost - spent[told].sum()) / max(spent[rest].sum(), 1.0)
-                    known[rest] = True
-        self.rows[known, counting.COST] += spent[known]
+        self.rows[:, REPEATS] += np.maximum(samples - counts, 0) * (counts > 0)
+        reached, spent = levels.spans(self.book.levels, since), samples.copy()
+        known = levels.spend(self.book.levels, spent, self.starts, reached, self.book.counts)
+        self.rows[known, COST] += spent[known]
 
-    def report(self, of_ranks: FloatArray, left_out: dict[str, int], *, all_ranks: bool) -> Report:
+    def report(self, left_out: dict[str, int] | None = None) -> Report:
         """Return the report, with the totals of each rank."""
         rank, world = self.stand.rank, self.stand.world_size
         ranks = [
             RankTotals(
-                number if len(of_ranks) > 1 else rank,
-                round(totals[counting.DELIVERED]),
-                round(totals[counting.PADDING]),
-                *totals[counting.WAITED : counting.SECONDS + 1],
+                number,
+                round(totals[DELIVERED]),
+                round(totals[PADDING]),
+                *totals[WAITED : SECONDS + 1],
             )
-            for number, totals in enumerate(of_ranks.tolist())
+            for number, totals in enumerate(self.of_ranks)
+            if self.all_ranks or number == rank
         ]
-        whose = f"all {world} ranks" if all_ranks else f"rank {rank} of {world} alone"
+        whose = f"all {world} ranks" if self.all_ranks else f"rank {rank} of {world} alone"
         whose = "one rank" if world == 1 else whose
         items = sum(each.items for each in ranks)
-        columns = self.counted.rows
+        columns = self.counted
         report = Report(
             title=self.title or f"What was delivered: {items:,} items to {whose}",
             rows=tuple(self._rows_of(self.book.levels, _Parts(self.book.levels), 0, ())),
             ranks=tuple(ranks) if self.title is None else (),
             world_size=world,
             cost_name=self.book.cost_name,
-            left_out=left_out,
-            weighed=bool((columns[:, counting.WEIGHT] != columns[:, counting.SAMPLES]).any()),
-            notes=tuple(self._notes(all_ranks=all_ranks)),
+            left_out=left_out or {},
+            weighed=bool((columns[:, WEIGHT] != columns[:, SAMPLES]).any()),
+            notes=tuple(self._notes()),
         )
-        mean = float(self.totals[counting.SAMPLES] / max(self.totals[counting.ITEMS], 1.0))
-        lanes = self.stand.lanes
-        told = (_warning(each, lanes, mean, alone=self.alone) for each in self.differing)
+        mean = float(self.totals[SAMPLES] / max(self.totals[ITEMS], 1.0))
+        lanes, alone = self.stand.lanes, not self.all_ranks
+        told = (_warning(each, lanes, mean, alone=alone) for each in self.differing)
         return replace(report, warnings=tuple(chain.from_iterable(told)))
 
-    def _notes(self, *, all_ranks: bool) -> Iterator[str]:
+    def _notes(self) -> Iterator[str]:
         if self.book.since and self.title is None:
             told = "all of it since then"
             if self.whole:
                 told = "costs, loss weights, failures and waiting since then, the rest all along"
             yield f"counting began after {self.book.since:,} items of the run: {told}"
-        if self.book.edited:
+        if self.edited:
             yield "the mix was edited while the run went on: epochs count from there"
         if self.planned is None:
             yield "this is a stream: only reading tells what its order gives"
-        if not all_ranks:
+        if not self.all_ranks:
             yield "report(all_ranks=True), called on all ranks, sums them"
 
     def _rows_of(self, level: Level, among: _Parts, number: int, above: Above) -> list[LedgerRow]:
@@ -454,23 +801,23 @@ class _Telling:
             asked=_at(among.asked, number),
             planned=_at(among.planned, number),
             delivered=_at(among.delivered, number),
-            samples=round(counts[counting.SAMPLES]),
-            samples_share=_part(counts[counting.SAMPLES], self.totals[counting.SAMPLES]),
-            batches=round(counts[counting.ITEMS], 6),
-            batches_share=_part(counts[counting.ITEMS], self.totals[counting.ITEMS]),
-            cost=counts[counting.COST] if costs else None,
-            cost_share=_part(counts[counting.COST], self.totals[counting.COST]) if costs else None,
-            weight=counts[counting.WEIGHT],
-            weight_share=_part(counts[counting.WEIGHT], self.totals[counting.WEIGHT]),
-            effective=kish(counts[counting.WEIGHT], counts[counting.SQUARES]),
+            samples=round(counts[SAMPLES]),
+            samples_share=_part(counts[SAMPLES], self.totals[SAMPLES]),
+            batches=round(counts[ITEMS], 6),
+            batches_share=_part(counts[ITEMS], self.totals[ITEMS]),
+            cost=counts[COST] if costs else None,
+            cost_share=_part(counts[COST], self.totals[COST]) if costs else None,
+            weight=counts[WEIGHT],
+            weight_share=_part(counts[WEIGHT], self.totals[WEIGHT]),
+            effective=kish(counts[WEIGHT], counts[SQUARES]),
             epochs=self._epochs(level),
-            repeats=_part(counts[counting.REPEATS], counts[counting.SAMPLES]),
-            skipped=round(counts[counting.SKIPPED]),
-            failed=round(counts[counting.FAILED]),
-            losses=round(counts[counting.LOSSES]),
-            loss=_mean(counts[counting.LOSS], counts[counting.LOSSES]),
-            late_loss=_mean(counts[counting.LATE_LOSS], counts[counting.LATE_LOSSES]),
-            no_numbers=round(counts[counting.NO_NUMBERS]),
+            repeats=_part(counts[REPEATS], counts[SAMPLES]),
+            skipped=round(counts[SKIPPED]),
+            failed=round(counts[FAILED]),
+            losses=round(counts[LOSSES]),
+            loss=_mean(counts[LOSS], counts[LOSSES]),
+            late_loss=_mean(counts[LATE_LOSS], counts[LATE_LOSSES]),
+            no_numbers=round(counts[NO_NUMBERS]),
             chance=chance,
         )
 
@@ -479,7 +826,7 @@ class _Telling:
 
     def _epochs(self, level: Level) -> float | None:
         count, run = _count(level.source), self.rows if self.run is None else self.run
-        return float(run[level.rows.start, counting.SAMPLES]) / count if count else None
+        return float(run[level.rows.start, SAMPLES]) / count if count else None
 
     def _parts_of(self, level: Level, above: Above) -> _Parts:
         if not level.parts:
@@ -491,16 +838,16 @@ class _Telling:
             planned = levels.shares_of(levels.spent_by(level, stop) - levels.spent_by(level, start))
             delivered = None
             if self.book.counts(level.mix):
-                delivered = levels.shares_of(sums[:, counting.COST])
+                delivered = levels.shares_of(sums[:, COST])
             unit = self.book.cost_name or "cost"
             return _Parts(level, above, unit, asked, planned, delivered)
         units, single, known = self._units(level, above, self.rows)
         of_order = None if self.planned is None else self._units(level, above, self.planned)[0]
         delivered = levels.shares_of(units)
-        if self.alone and of_order is not None:
+        if not self.all_ranks and of_order is not None:
             units = of_order  # which all ranks have together
         unit = "samples" if single else "batches"
-        lost = round(sums[:, [counting.SKIPPED, counting.FAILED]].sum())
+        lost = round(sums[:, [SKIPPED, FAILED]].sum())
         chance = chance_of(units, asked) if known and asked is not None else None
         planned = levels.shares_of(of_order)
         own = _Parts(level, above, unit, asked, planned, delivered, units, lost, chance)
@@ -512,14 +859,19 @@ class _Telling:
         samples, and whether that is known.
         """
         first, own = level.rows.start, rows[level.rows.start : level.rows.stop]
-        values, sizes = own[:, counting.ITEMS], levels.samples_per_item(level)
+        values, sizes = own[:, ITEMS], levels.samples_per_item(level)
         known = not any(node._many for node in above[:-1])  # an item of the mix is one of the whole
         single = bool((sizes == 1).all()) and not (known and (values != own[:, 0]).any())
         if not known:
             known = not np.isnan(sizes).any()
-            values = own[:, counting.SAMPLES] / (sizes if known else 1.0)
+            values = own[:, SAMPLES] / (sizes if known else 1.0)
         parts = (slice(each.rows.start - first, each.rows.stop - first) for each in level.parts)
         return np.array([values[each].sum() for each in parts]), single, known
+
+
+def _continued(node: Dataset[Any]) -> bool:
+    """Whether parts go on from places in another mix, in which nobody knows what came."""
+    return isinstance(node, ContinuedDataset) or any(map(_continued, node.inputs))
 
 
 def _count(source: Any) -> int:

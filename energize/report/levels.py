@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 from array import array
-from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import chain, takewhile
@@ -13,10 +12,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, cast
 
 import numpy as np
 
-from energize.core.arrays import FloatArray, Int64Array, rows_by_value
+from energize.core.arrays import BoolArray, FloatArray, Int64Array, rows_by_value
 from energize.core.dataset import Dataset, IndexedDataset
 from energize.core.trace import Origin, Trace, consumed, one_each
-from energize.datasets.blend import BlendDataset
+from energize.datasets.blend import BlendDataset, numbered
 from energize.datasets.quota import QuotaDataset
 from energize.datasets.stages import StagedDataset
 
@@ -97,7 +96,7 @@ def _level(
 
 def _add_sources(level: Level, node: Dataset[Any], first: int) -> None:
     """The sources of stages that cannot be told apart, each once."""
-    names = _distinct([source.name for source in node.sources])
+    names = numbered([source.name for source in node.sources])
     level.mix = None
     for number, (name, source) in enumerate(zip(names, node.sources, strict=True)):
         row = range(first + number, first + number + 1)
@@ -107,7 +106,7 @@ def _add_sources(level: Level, node: Dataset[Any], first: int) -> None:
 def _add_inputs(level: Level, node: Dataset[Any], first: int, *, whole: bool) -> None:
     phased = isinstance(node, StagedDataset)
     opened: list[tuple[str, Level]] = []  # blends that were opened up, by the names of their parts
-    for number, name in enumerate(_distinct(_names(node))):
+    for number, name in enumerate(numbered(_names(node))):
         *outer, called = name.split("/") if _named(node, number) and not phased else [name]
         if not all((*outer, called)):
             outer, called = [], name
@@ -150,15 +149,6 @@ def _names(node: Dataset[Any]) -> list[str]:
             more = len(read) - _NAMED
             names[number] = ", ".join(read[:_NAMED]) + (f" and {more} more" if more > 0 else "")
     return names
-
-
-def _distinct(names: Sequence[str]) -> list[str]:
-    seen: Counter[str] = Counter()
-    found = []
-    for name in names:
-        seen[name] += 1
-        found.append(f"{name} ({seen[name]})" if seen[name] > 1 else name)
-    return found
 
 
 Spans: TypeAlias = dict[tuple[str, ...], int]
@@ -228,6 +218,26 @@ def spent_by(level: Level, items: int | None) -> FloatArray:
     if items is None or not hasattr(mix, "spent") or not mix.indexed:
         return np.zeros(len(level.parts))
     return _by_part(level, np.array(mix.spent(items)))
+
+
+def spend(
+    level: Level, spent: FloatArray, begun: Spans, ended: Spans, counts: Callable[[Any], bool]
+) -> BoolArray:
+    """Have the rows of a level sum up to what mixes whose unit `counts` spent on each part from
+    `begun` to `ended`; return which rows are such.
+
+    Several rows in one part share what it cost by their values: of nothing more than that is known.
+    """
+    known = np.zeros(len(spent), dtype=np.bool_)
+    for each in level.walk()[::-1]:  # parts before what they are parts of
+        if counts(each.mix) and each.path in ended:
+            costs = spent_by(each, ended[each.path]) - spent_by(each, begun[each.path])
+            for part, cost in zip(each.parts, costs.tolist(), strict=True):
+                rows = np.array(part.rows)
+                rest, told = rows[~known[rows]], rows[known[rows]]
+                spent[rest] *= (cost - spent[told].sum()) / max(spent[rest].sum(), 1e-300)
+                known[rest] = True
+    return known
 
 
 def samples_per_item(level: Level) -> FloatArray:

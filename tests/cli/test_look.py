@@ -43,9 +43,7 @@ def test_info(tmp_path):
     shown = run("info", folder)
     assert "10 samples in 4 shards" in shown
     assert "Format: Megatron-Energon 7.4.1" in shown
-    assert [line.split()[1:8:2] for line in shown.splitlines() if " val " in line] == [
-        ["val", "1", "4", "40.0"]
-    ]
+    assert ["val", "1", "4", "40.0", "%"] in [line.split() for line in shown.splitlines()]
     assert "caption from txt" in shown
     (folder / ".nv-meta/crude.yaml").write_text(
         "__module__: megatron.energon\n__class__: CrudeWebdataset\n"
@@ -62,7 +60,9 @@ def test_splits_inside_a_shard_are_shown_and_empty_ones_passed_over(tmp_path):
     folder = unprepared(tmp_path / "ds", counts=(10,))
     options = ["--sample-type", "CaptioningSample", "--split-ratio", "0.98,0.01,0.01"]
     shown = run("prepare", folder, *options, stdin="") + run("info", folder)
-    assert shown.count("│ train │      1 │       8 │ 80.0 % │") == 2
+    assert [line.split() for line in shown.splitlines()].count(
+        ["train", "1", "8", "80.0", "%"]
+    ) == 2
     assert [line[-2:] for line in run("preview", folder).splitlines() if "sample 0 of" in line] == [
         " 8",
         " 1",

@@ -24,6 +24,7 @@ from energize import (
     StagePlan,
     WebdatasetSource,
 )
+from energize.core.restoring import loads_of
 from energize.data.selection import PropertySource, source_labels
 from energize.errors import ConfigError, EmptyDatasetError, NotIndexedError
 from energize.order.stages import Stage
@@ -240,3 +241,18 @@ def test_an_interval_begins_where_weights_change():
     run = simulate(BatchDataset(blend, 12, list), 400, intervals=75)
     assert 150 in run.points.tolist()
     assert np.unique(run.asked.round(3), axis=0).tolist() == [[0.333, 0.667], [0.75, 0.25]]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_source_that_two_stages_read_is_one_source(stream):
+    firsts = {"a": 0, "b": 100, "c": 200}
+    read = [ListSource(range(at, at + 20), name=name) for name, at in firsts.items()]
+    read = [FilterDataset(each, lambda _: True) if stream else each for each in read]
+    stages = [
+        Stage("one", 0, 5, dataset=batches((read[0], 1), (read[1], 1))),
+        Stage("two", 5, 10, dataset=batches((read[1], 1), (read[2], 1))),
+    ]
+    dataset = StagedDataset(StagePlan(stages), carry_over=not stream)
+    assert [each.name for each, _ in loads_of(dataset)] == list(firsts)
+    found = plan(dataset, 0, 10, read=True)
+    assert [[firsts[s.source] + s.index for s in each.samples] for each in found] == list(dataset)
