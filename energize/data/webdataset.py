@@ -20,7 +20,7 @@ from energize.core.columns import Column
 from energize.core.description import digest
 from energize.core.trace import Failed
 from energize.data import tar
-from energize.data.columns import PreparedColumns, column_command
+from energize.data.columns import ColumnIndex, column_command, column_of, read_columns
 from energize.data.files import Ranges, exists, files_at, own_errors, path_of, read_entries
 from energize.data.nv_meta import Origin, ShardRecord, read_info, read_records, read_splits
 from energize.data.source import ShardedSource, narrowed
@@ -194,20 +194,20 @@ class WebdatasetSource(ShardedSource[dict[str, Any]]):
 
     @property
     def column_names(self) -> tuple[str, ...]:
-        return self._columns.names
+        return tuple(self._columns.columns)
 
     def _column(self, name: str) -> Column:
         """As `energize prepare --column` measured it."""
         counts = dict(zip(self.shards, self.counts, strict=True))
-        whole = self._columns.of(name, counts)
+        whole = column_of(self.path, self._columns, name, counts)
         start, stop = self._bounds
         if self.excluded:
             return whole.part(self._stored(np.arange(self.count, dtype=np.int64)))
         return whole if (start, stop) == (0, len(whole)) else whole.part(slice(start, stop))
 
     @cached_property
-    def _columns(self) -> PreparedColumns:
-        return PreparedColumns(self.path)
+    def _columns(self) -> ColumnIndex:
+        return read_columns(self.path)
 
     def _how_to_index(self, name: str) -> str:
         how = {name: f"json[{name}]"}
