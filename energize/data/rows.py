@@ -162,7 +162,7 @@ class RowFiles(FieldSource[Row], ShardedSource[Row]):
         found = data_files(files, type(self).__name__)
         self._freeze(files=found, given_name=name, seed=seed, occurrence=occurrence)
 
-    @property
+    @cached_property
     def shards(self) -> tuple[str, ...]:  # type: ignore[override]
         return tuple(map(str, self.files))
 
