@@ -466,11 +466,14 @@ class MdsSource(ShardedSource[dict[str, Any]]):
         seed: int = 0,
         occurrence: int = 0,
     ) -> None:
+        entries = read_mds_index(path_of(path) / split)
         self._freeze(
             path=path_of(path),
             split=split,
             validate_hash=validate_hash,
-            entries=read_mds_index(path_of(path) / split),
+            entries=entries,
+            shards=tuple(shard.raw_data.name for shard in entries),
+            counts=tuple(shard.samples for shard in entries),
             seed=seed,
             occurrence=occurrence,
             allow_pickles=allow_pickles,
@@ -480,18 +483,9 @@ class MdsSource(ShardedSource[dict[str, Any]]):
             new_hash(validate_hash)
 
     @cached_property
-    def shards(self) -> tuple[str, ...]:  # type: ignore[override]
-        return tuple(shard.raw_data.name for shard in self.entries)
-
-    @cached_property
-    def counts(self) -> tuple[int, ...]:  # type: ignore[override]
-        return tuple(shard.samples for shard in self.entries)
-
-    @cached_property
     def identity(self) -> str:
         shards = [
-            [name, shard.samples, shard.raw_data.size]
-            for name, shard in zip(self.shards, self.entries, strict=True)
+            [shard.raw_data.name, shard.samples, shard.raw_data.size] for shard in self.entries
         ]
         return digest([self.path.absolute().name, self.split, shards])
 
