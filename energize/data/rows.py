@@ -189,10 +189,6 @@ class RowFiles(FieldSource[Row], ShardedSource[Row]):
     def _where(self, shard: int, number: int) -> str:
         return f"{self.files[shard]}, row {number}"
 
-    @property
-    def remote(self) -> bool:
-        return self._files.remote
-
     @cached_property
     def _files(self) -> Files:
         return files_at(self.files[0])

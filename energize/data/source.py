@@ -19,7 +19,7 @@ from energize.core.columns import Column
 from energize.core.dataset import IndexedDataset
 from energize.core.rng import derive, hash_positions
 from energize.core.trace import Failed, Reading, SamplePlace
-from energize.data.files import Files, Ranges, again, files_at, is_url, os_errors_as, told
+from energize.data.files import Files, Ranges, again, files_at, os_errors_as, told
 from energize.errors import (
     ColumnError,
     ConfigError,
@@ -133,7 +133,7 @@ class Source(IndexedDataset[T_co]):
     @property
     def remote(self) -> bool:
         """Whether it is worth saying which samples will be read soon, by `expect`."""
-        return is_url(self.location)
+        return False
 
     def expect(self, indices: Int64Array) -> int:
         """Have these samples fetched, which will be read soon, and those that were expected when it
@@ -351,6 +351,10 @@ class ShardedSource(Source[T_co]):
     @property
     def run_length(self) -> int:
         return max(1, self.count // max(1, len(self.counts)))
+
+    @property
+    def remote(self) -> bool:
+        return self._files.remote
 
     def where(self, index: int) -> str:
         return self._where(*(int(each[0]) for each in self.locate(np.array([index]))))
