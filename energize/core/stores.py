@@ -9,6 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, runtime_checkable
 
 from energize.core.samples import SourceInfo
@@ -117,6 +118,7 @@ class FileStoreDecoder(Protocol):
         """Return the content of the file `name` that holds `data`."""
 
 
+@dataclass(frozen=True, repr=False)
 class DecodeFileStore(FileStore[Any]):
     """The files of another store, decoded by their names.
 
@@ -129,9 +131,8 @@ class DecodeFileStore(FileStore[Any]):
     {'n': 1}
     """
 
-    def __init__(self, inner: FileStore[bytes], *, decoder: FileStoreDecoder) -> None:
-        self.inner = inner
-        self.decoder = decoder
+    inner: FileStore[bytes]
+    decoder: FileStoreDecoder = field(kw_only=True, hash=False)
 
     def __getitem__(self, key: str) -> tuple[Any, SourceInfo]:
         data, source = self.inner[key]
@@ -156,14 +157,6 @@ class DecodeFileStore(FileStore[Any]):
         store, name = self.inner.resolved(key)
         kept = store is self.inner
         return (self if kept else DecodeFileStore(store, decoder=self.decoder)), name
-
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, DecodeFileStore):
-            return NotImplemented
-        return (self.inner, self.decoder) == (other.inner, other.decoder)
-
-    def __hash__(self) -> int:
-        return hash(self.inner)
 
     def __repr__(self) -> str:
         return f"DecodeFileStore({self.inner})"

@@ -18,7 +18,6 @@ import re
 import shlex
 import tokenize
 from collections.abc import Mapping, Sequence
-from functools import cached_property
 from io import BytesIO
 from itertools import pairwise
 from pathlib import Path
@@ -202,46 +201,22 @@ def values_file(name: str, values: npt.NDArray[Any], words: Sequence[str] | None
     return f"{name}.{found.hexdigest()}.npy"
 
 
-class PreparedColumns:
-    """The columns of the folder `path`; nothing is read before one is asked for.
+def column_of(path: Path, index: ColumnIndex, name: str, counts: Mapping[str, int]) -> Column:
+    """Return a column of the folder `path` for the samples of some shards, in the order of these;
+    `counts` says how many each has for who asks.
 
-    Raise what `read_columns` and `read_values` raise.
+    Raise what `read_values` raises.
     """
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._whole: dict[str, Column] = {}
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """Those that were measured."""
-        return tuple(self._index.columns)
-
-    def of(self, name: str, counts: Mapping[str, int]) -> Column:
-        """Return a column of the samples of some shards, in the order of these; `counts` says how
-        many each has for who asks.
-        """
-        if name not in self._whole:
-            stored, samples = self._index.columns[name], sum(self._index.shard_counts.values())
-            self._whole[name] = read_values(self._path, name, stored, samples)
-        whole = self._whole[name]
-        stretches = [self._stretches.get(shard, (0, 0)) for shard in counts]
-        if [stop - start for start, stop in stretches] != list(counts.values()):
-            raise DatasetError(
-                f"{self._path} was prepared again, with other shards, while it was in use; make "
-                "the dataset anew"
-            )
-        if all(one[1] == other[0] for one, other in pairwise(stretches)):
-            return whole.part(slice(stretches[0][0], stretches[-1][1]))  # nothing is copied
-        return whole.part(np.concatenate([np.arange(*each) for each in stretches]))
-
-    @cached_property
-    def _index(self) -> ColumnIndex:
-        return read_columns(self._path)
-
-    @cached_property
-    def _stretches(self) -> dict[str, tuple[int, int]]:
-        """Of each shard its first sample, and the one after its last, among all of the folder."""
-        counts = self._index.shard_counts
-        ends = np.cumsum([0, *counts.values()]).tolist()
-        return dict(zip(counts, pairwise(ends), strict=True))
+    known = index.shard_counts
+    whole = read_values(path, name, index.columns[name], sum(known.values()))
+    ends = np.cumsum([0, *known.values()]).tolist()
+    stretches_of = dict(zip(known, pairwise(ends), strict=True))
+    stretches = [stretches_of.get(shard, (0, 0)) for shard in counts]
+    if [stop - start for start, stop in stretches] != list(counts.values()):
+        raise DatasetError(
+            f"{path} was prepared again, with other shards, while it was in use; make the dataset "
+            "anew"
+        )
+    if all(one[1] == other[0] for one, other in pairwise(stretches)):
+        return whole.part(slice(stretches[0][0], stretches[-1][1]))  # nothing is copied
+    return whole.part(np.concatenate([np.arange(*each) for each in stretches]))

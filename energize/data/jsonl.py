@@ -127,20 +127,14 @@ class JsonlSource(ShardedSource[dict[str, Any]], FieldSource[dict[str, Any]]):
         self._freeze(
             path=file,
             samples=samples,
+            shards=(file.name,),
+            counts=(samples,),
             stored_bytes=files.size(str(file)),
             checksums=checksums,
             window=None,
             seed=seed,
             occurrence=occurrence,
         )
-
-    @property
-    def shards(self) -> tuple[str, ...]:  # type: ignore[override]
-        return (self.name,)
-
-    @property
-    def counts(self) -> tuple[int, ...]:  # type: ignore[override]
-        return (self.samples,)
 
     @cached_property
     def identity(self) -> str:

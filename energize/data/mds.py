@@ -157,28 +157,26 @@ def _several(decode: Decode, before: int, data: bytes) -> list[Any]:
     return [decode(data[start:end]) for start, end in pairwise(ends.tolist())]
 
 
-_SCALARS: Mapping[str, Decode] = {dtype: partial(_scalar, dtype) for dtype in _DTYPES.values()}
-_DECODERS: Mapping[str, Decode] = {
-    "bytes": bytes,
-    "str": bytes.decode,
-    "int": lambda data: int(_scalar("int64", data)),
-    "json": load_json,
-    "str_int": partial(_text_as, int),
-    "str_float": partial(_text_as, float),
-    "str_decimal": partial(_text_as, Decimal),
-    "pil": _raw_image,
-    "list[pil]": partial(_several, _raw_image, 4),
-    **dict.fromkeys(("jpeg", "png"), _image),
-    **dict.fromkeys(("jpeg_array", "jpegarray"), partial(_several, _image, 0)),
-    **dict.fromkeys(("list[jpeg]", "list[png]"), partial(_several, _image, 4)),
-    **_SCALARS,
-}
-_UNDECODED: Mapping[str, Decode] = {
-    **_DECODERS,
-    **dict.fromkeys(("jpeg", "png"), bytes),
-    **dict.fromkeys(("jpeg_array", "jpegarray"), partial(_several, bytes, 0)),
-    **dict.fromkeys(("list[jpeg]", "list[png]"), partial(_several, bytes, 4)),
-}
+def _decoders(image: Decode) -> Mapping[str, Decode]:
+    """Return what decodes columns by their encodings, those that are files of images by `image`."""
+    return {
+        "bytes": bytes,
+        "str": bytes.decode,
+        "int": lambda data: int(_scalar("int64", data)),
+        "json": load_json,
+        "str_int": partial(_text_as, int),
+        "str_float": partial(_text_as, float),
+        "str_decimal": partial(_text_as, Decimal),
+        "pil": _raw_image,
+        "list[pil]": partial(_several, _raw_image, 4),
+        **dict.fromkeys(("jpeg", "png"), image),
+        **dict.fromkeys(("jpeg_array", "jpegarray"), partial(_several, image, 0)),
+        **dict.fromkeys(("list[jpeg]", "list[png]"), partial(_several, image, 4)),
+        **{dtype: partial(_scalar, dtype) for dtype in _DTYPES.values()},
+    }
+
+
+_DECODERS, _UNDECODED = _decoders(_image), _decoders(bytes)
 _TEXTS: Mapping[str, Decode] = {
     "str": bytes.decode,
     "int": partial(_text_as, int),
@@ -466,11 +464,14 @@ class MdsSource(ShardedSource[dict[str, Any]]):
         seed: int = 0,
         occurrence: int = 0,
     ) -> None:
+        entries = read_mds_index(path_of(path) / split)
         self._freeze(
             path=path_of(path),
             split=split,
             validate_hash=validate_hash,
-            entries=read_mds_index(path_of(path) / split),
+            entries=entries,
+            shards=tuple(shard.raw_data.name for shard in entries),
+            counts=tuple(shard.samples for shard in entries),
             seed=seed,
             occurrence=occurrence,
             allow_pickles=allow_pickles,
@@ -480,18 +481,9 @@ class MdsSource(ShardedSource[dict[str, Any]]):
             new_hash(validate_hash)
 
     @cached_property
-    def shards(self) -> tuple[str, ...]:  # type: ignore[override]
-        return tuple(shard.raw_data.name for shard in self.entries)
-
-    @cached_property
-    def counts(self) -> tuple[int, ...]:  # type: ignore[override]
-        return tuple(shard.samples for shard in self.entries)
-
-    @cached_property
     def identity(self) -> str:
         shards = [
-            [name, shard.samples, shard.raw_data.size]
-            for name, shard in zip(self.shards, self.entries, strict=True)
+            [shard.raw_data.name, shard.samples, shard.raw_data.size] for shard in self.entries
         ]
         return digest([self.path.absolute().name, self.split, shards])
 

@@ -240,7 +240,17 @@ class IterableSource(Dataset[T_co]):
         occurrence: int = 0,
     ) -> None:
         name = name or getattr(samples, "__name__", "") or type(samples).__name__
-        _check_again_and_again(samples, name)
+        if isinstance(samples, Iterator):
+            raise ConfigError(
+                f"{name} is an iterator ({type(samples).__name__}): it yields its samples only "
+                "once, so it can be neither restarted nor resumed. Give the function that makes "
+                "it, or a list"
+            )
+        if not callable(samples) and not isinstance(samples, Iterable):
+            raise ConfigError(
+                f"{name!r} is no dataset, nor can it be iterated over, nor is it a function that "
+                f"makes what can be; got {str(samples)[:80]!r}"
+            )
         self._freeze(samples=samples, name=name, seed=seed, occurrence=occurrence)
 
     @cached_property
@@ -371,19 +381,6 @@ def _has_buffer(dataset: Any) -> bool:
         inner = *(getattr(node, "ex_iterables", None) or ()), getattr(node, "ex_iterable", None)
         waiting += [each for each in inner if each is not None]
     return "BufferShuffledExamplesIterable" in (type(node).__name__ for node in waiting)
-
-
-def _check_again_and_again(samples: object, name: str) -> None:
-    if isinstance(samples, Iterator):
-        raise ConfigError(
-            f"{name} is an iterator ({type(samples).__name__}): it yields its samples only once, "
-            "so it can be neither restarted nor resumed. Give the function that makes it, or a list"
-        )
-    if not callable(samples) and not isinstance(samples, Iterable):
-        raise ConfigError(
-            f"{name!r} is no dataset, nor can it be iterated over, nor is it a function that makes "
-            f"what can be; got {str(samples)[:80]!r}"
-        )
 
 
 # Any collection of samples as a dataset.

@@ -162,7 +162,7 @@ class RowFiles(FieldSource[Row], ShardedSource[Row]):
         found = data_files(files, type(self).__name__)
         self._freeze(files=found, given_name=name, seed=seed, occurrence=occurrence)
 
-    @property
+    @cached_property
     def shards(self) -> tuple[str, ...]:  # type: ignore[override]
         return tuple(map(str, self.files))
 
@@ -188,10 +188,6 @@ class RowFiles(FieldSource[Row], ShardedSource[Row]):
 
     def _where(self, shard: int, number: int) -> str:
         return f"{self.files[shard]}, row {number}"
-
-    @property
-    def remote(self) -> bool:
-        return self._files.remote
 
     @cached_property
     def _files(self) -> Files:

@@ -262,6 +262,10 @@ class PropertySource(Source[T_co]):
     def count(self) -> int:
         return len(self.rows)
 
+    @property
+    def remote(self) -> bool:
+        return self.source.remote
+
     def expect(self, indices: Int64Array) -> int:
         return self.source.expect(self.rows[indices])
 

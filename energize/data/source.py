@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import os
 from abc import abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
@@ -19,7 +19,7 @@ from energize.core.columns import Column
 from energize.core.dataset import IndexedDataset
 from energize.core.rng import derive, hash_positions
 from energize.core.trace import Failed, Reading, SamplePlace
-from energize.data.files import Files, Ranges, again, files_at, is_url, os_errors_as, told
+from energize.data.files import Files, Ranges, again, files_at, os_errors_as, told
 from energize.errors import (
     ColumnError,
     ConfigError,
@@ -28,39 +28,6 @@ from energize.errors import (
     ShardError,
     nearest,
 )
-
-T = TypeVar("T")
-
-
-def read_by_file(
-    stored: Int64Array,
-    located: Callable[[Int64Array], tuple[Int64Array, Int64Array]],
-    read: Callable[[int, list[int]], Sequence[T]],
-) -> list[T]:
-    """Return the samples at `stored`, in that order, though they are read in the order in which
-    they lie.
-
-    `located` gives for ascending positions their files and their numbers in these; `read` the
-    samples of one file, numbers ascending.
-
-    >>> def located(positions):
-    ...     return np.divmod(positions, 10)
-    >>> def read(file, numbers):
-    ...     return [f"{file}/{number}" for number in numbers]
-    >>> read_by_file(np.array([21, 3, 20]), located, read)
-    ['2/1', '0/3', '2/0']
-    """
-    order = np.argsort(stored, kind="stable")
-    files, numbers = located(stored[order])
-    cuts = [0, *(np.flatnonzero(np.diff(files)) + 1).tolist(), len(order)]
-    samples: list[Any] = [None] * len(order)
-    for first, last in pairwise(cuts):
-        if first < last:
-            found = read(int(files[first]), numbers[first:last].tolist())
-            for row, sample in zip(order[first:last].tolist(), found, strict=True):
-                samples[row] = sample
-    return samples
-
 
 # What every source of samples is.
 
@@ -166,7 +133,7 @@ class Source(IndexedDataset[T_co]):
     @property
     def remote(self) -> bool:
         """Whether it is worth saying which samples will be read soon, by `expect`."""
-        return is_url(self.location)
+        return False
 
     def expect(self, indices: Int64Array) -> int:
         """Have these samples fetched, which will be read soon, and those that were expected when it
@@ -385,6 +352,10 @@ class ShardedSource(Source[T_co]):
     def run_length(self) -> int:
         return max(1, self.count // max(1, len(self.counts)))
 
+    @property
+    def remote(self) -> bool:
+        return self._files.remote
+
     def where(self, index: int) -> str:
         return self._where(*(int(each[0]) for each in self.locate(np.array([index]))))
 
@@ -422,7 +393,18 @@ class ShardedSource(Source[T_co]):
         return np.where((stored >= start) & (stored < stop), stored - start, -1)
 
     def read(self, indices: Int64Array) -> list[T_co | Failed]:
-        return read_by_file(self._stored(indices), self._located, self._read_shard)
+        """As `Source` says; shard by shard, each from front to back."""
+        stored = self._stored(indices)
+        order = np.argsort(stored, kind="stable")
+        shards, numbers = self._located(stored[order])
+        cuts = [0, *(np.flatnonzero(np.diff(shards)) + 1).tolist(), len(order)]
+        samples: list[Any] = [None] * len(order)
+        for first, last in pairwise(cuts):
+            if first < last:
+                found = self._read_shard(int(shards[first]), numbers[first:last].tolist())
+                for row, sample in zip(order[first:last].tolist(), found, strict=True):
+                    samples[row] = sample
+        return samples
 
     def expect(self, indices: Int64Array) -> int:
         asked, unknown = self._expected

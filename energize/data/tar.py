@@ -149,18 +149,17 @@ def _sum_of(checksum: bytes) -> int:
     return expected
 
 
-def members(data: bytes, where: str, end: int | None = None) -> list[Member]:
-    """Return the regular files whose headers and payloads are `data`, or `data[:end]`.
+def members(data: bytes, where: str) -> list[Member]:
+    """Return the regular files whose headers and payloads are `data`.
 
     Other kinds of members are left out. Raise `ShardError` for links that would be parts, and for
     anything that is not whole headers, with the right checksums, and payloads; `where` is what it
     calls the bytes.
     """
-    stop = len(data) if end is None else end
-    found, at = walk(lambda at, size: data[at : at + size], stop, where)
-    if at != stop:
+    found, at = walk(lambda at, size: data[at : at + size], len(data), where)
+    if at != len(data):
         raise ShardError(
-            f"{where}: the tar ends {stop - at} bytes before the index says; run `energize "
+            f"{where}: the tar ends {len(data) - at} bytes before the index says; run `energize "
             "prepare` again, or copy the shard again if it was cut off"
         )
     return found

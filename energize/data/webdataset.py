@@ -7,7 +7,6 @@ import zlib
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 from functools import cached_property, partial
 from itertools import islice, repeat
 from pathlib import Path
@@ -21,8 +20,8 @@ from energize.core.columns import Column
 from energize.core.description import digest
 from energize.core.trace import Failed
 from energize.data import tar
-from energize.data.columns import PreparedColumns, column_command
-from energize.data.files import Files, Ranges, exists, files_at, own_errors, path_of, read_entries
+from energize.data.columns import ColumnIndex, column_command, column_of, read_columns
+from energize.data.files import Ranges, exists, files_at, own_errors, path_of, read_entries
 from energize.data.nv_meta import Origin, ShardRecord, read_info, read_records, read_splits
 from energize.data.source import ShardedSource, narrowed
 from energize.data.tar import ENTRY, KEPT, RANGE, disagreement, index_path, scan
@@ -42,153 +41,7 @@ _HEAD = 8192
 
 _MANY = 50  # parts, below any sensible limit: looking one up costs more than reading a part
 _PROBES = 16
-
-
-@dataclass(slots=True)
-class ShardReader:
-    """Reads raw samples of the shard `name` of the dataset `root`, which has `count` of them.
-
-    What can be compared at little cost is compared when it is made. With `checksums` each sample
-    has to have the one that was written for it. Without a `record` of how the shard was prepared,
-    what follows a sample is looked at too, for an index entry that points too early.
-
-    Raise `ShardError` if shard and index cannot be read or do not belong together.
-    """
-
-    files: Files
-    root: str
-    name: str
-    count: int
-    record: ShardRecord | None
-    checksums: bool
-    path: str = field(init=False)
-    index: str = field(init=False)
-    size: int = field(init=False)
-    new: dict[str, Any] = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.path = f"{self.root}/{self.name}"
-        self.size = tar.check_shard(self.files, self.path, self.count, self.record)
-        if self.checksums:
-            crc = None if self.record is None else self.record.checksums_crc32
-            tar.check_checksums(self.files, self.path, self.count, crc)
-        self.index = tar.index_path(self.path)
-        self.new = {"__key__": None, "__dataset__": self.root, "__shard__": self.name}
-
-    def key(self, number: int) -> str | None:
-        """Return the key of a sample; None if its head is damaged."""
-        [start], [stop], _ = self.ranges([number])
-        return tar.first_key(self.files.read(self.path, start, min(stop, start + _HEAD)))
-
-    def read(self, numbers: Sequence[int]) -> list[dict[str, Any] | Failed]:
-        """Return these samples, numbers ascending; each a new dict, or why there is none."""
-        starts, stops, ends = self.ranges(numbers)
-        expected = None
-        if self.checksums:
-            expected = tar.read_checksums(self.files, tar.checksums_path(self.path), numbers)
-        samples: list[dict[str, Any] | Failed] = []
-        for row, data in enumerate(self.files.read_ranges(self.path, starts, ends)):
-            number, end = numbers[row], stops[row] - starts[row]
-            if expected is not None and zlib.crc32(memoryview(data)[:end]) != expected[row]:
-                where = self._where(number, data)
-                samples.append(tar.changed(where, data[:end], expected[row], self.root))
-                continue
-            plain = {**self.new, "__index__": number}
-            sample: dict[str, Any] | Failed = plain
-            if not _is_plain(data, end, plain):
-                sample = self._any_sample(number, data[:end])
-            if len(data) > end or len(plain) > _MANY:
-                sample = self._checked(sample, number, data, end)
-            samples.append(sample)
-        return samples
-
-    def _checked(
-        self, sample: dict[str, Any] | Failed, number: int, data: bytes, end: int
-    ) -> dict[str, Any] | Failed:
-        """Look at what follows a sample, and how many parts it has."""
-        if isinstance(sample, Failed):
-            return sample
-        key, parts = sample["__key__"], len(sample) - len(self.new) - 1
-        if tar.first_key(data[end:]) == key:
-            raise disagreement(
-                self.path,
-                f"by the index sample {number} has {end} bytes, but another file of its key, "
-                f"{key[:80]!r}, follows",
-            )
-        if parts > limits.PARTS:
-            return self._failed(number, data, limits.over("PARTS", parts))
-        return sample
-
-    def ranges(self, numbers: Sequence[int]) -> tuple[list[int], list[int], list[int]]:
-        """Return the first byte of each of these samples, in ascending order, the byte after it,
-        and the one up to which it is read.
-        """
-        if self.count * ENTRY < KEPT:
-            unpack = partial(RANGE.unpack_from, self.files.kept(self.index))
-            bounds = map(unpack, [number * ENTRY for number in numbers])
-        else:
-            entries = read_entries(self.files, self.index, numbers, ENTRY, RANGE.size)
-            bounds = map(RANGE.unpack, entries)
-        starts, stops = [], []
-        for number, (begin, stop) in zip(numbers, bounds, strict=True):
-            start = begin if number else 0  # Energon says where the first header of a shard is
-            if not start < stop <= self.size:
-                raise disagreement(
-                    self.path,
-                    f"by the index sample {number} lies from byte {start} to {stop}, and the shard "
-                    f"has {self.size} bytes",
-                )
-            starts.append(start)
-            stops.append(stop)
-        if self.record is not None:
-            return starts, stops, stops
-        return starts, stops, [min(stop + tar.NAME_BYTES, self.size) for stop in stops]
-
-    def _any_sample(self, number: int, data: bytes) -> dict[str, Any] | Failed:
-        """Return a sample with headers of any kind, or why there is none; raise `ShardError` if the
-        index is of another shard.
-        """
-        try:
-            found = tar.members(data, self._where(number, data))
-        except ShardError as damage:
-            self.files.check(self.path)
-            if not self._agrees():
-                what = f"at most places no sample starts ({damage})"
-                raise disagreement(self.path, what) from damage
-            return Failed(DataError(str(damage)), self._where(number, data))
-        samples = list(tar.samples_of(found))
-        if len(samples) != 1:
-            keys = [each.key for each in samples]
-            raise disagreement(self.path, f"by the index sample {number} has the keys {keys}")
-        sample = {**self.new, "__key__": samples[0].key, "__index__": number}
-        names = [part.name for part in samples[0].parts]
-        for part in samples[0].parts:
-            if part.name in sample:
-                what = f"the sample has one part twice, or one with a reserved name: {names}"
-                return self._failed(number, data, f"{what}; remove it and pack the shard again")
-            sample[part.name] = data[part.offset : part.offset + part.size]
-        # No checksum of a header covers a long name.
-        known = None if self.record is None else self.record.parts_crc32
-        if known is not None and samples[0].parts_crc32 not in known:
-            what = f"it has the parts {names}, and no sample had when the shard was prepared: a "
-            return self._failed(number, data, f"{what}name in the tar is damaged; copy it again")
-        return sample
-
-    def _agrees(self) -> bool:
-        """Return whether most samples start where the index says: not so when it is of another
-        shard.
-        """
-        starts, *_ = self.ranges(range(0, self.count, max(1, self.count // _PROBES)))
-        ends = [min(start + tar.BLOCK, self.size) for start in starts]
-        blocks = self.files.read_ranges(self.path, starts, ends)
-        return sum(map(tar.is_header, blocks)) * 2 > len(ends)
-
-    def _failed(self, number: int, data: bytes, what: str) -> Failed:
-        where = self._where(number, data)
-        return Failed(DataError(f"{where}: {what}"), where)
-
-    def _where(self, number: int, data: bytes) -> str:
-        return place_in(self.path, number, tar.first_key(data))
+_OWN = 4  # entries of a sample that are no parts
 
 
 def _is_plain(data: bytes, end: int, sample: dict[str, Any]) -> bool:
@@ -218,6 +71,10 @@ def _is_plain(data: bytes, end: int, sample: dict[str, Any]) -> bool:
             return False
         sample[part] = data[start : start + size]
     return (at == end or len(sample) > most) and bool(begin)
+
+
+def _failed(where: str, what: str) -> Failed:
+    return Failed(DataError(f"{where}: {what}"), where)
 
 
 def place_in(path: str, number: int, key: str | None) -> str:
@@ -337,20 +194,20 @@ class WebdatasetSource(ShardedSource[dict[str, Any]]):
 
     @property
     def column_names(self) -> tuple[str, ...]:
-        return self._columns.names
+        return tuple(self._columns.columns)
 
     def _column(self, name: str) -> Column:
         """As `energize prepare --column` measured it."""
         counts = dict(zip(self.shards, self.counts, strict=True))
-        whole = self._columns.of(name, counts)
+        whole = column_of(self.path, self._columns, name, counts)
         start, stop = self._bounds
         if self.excluded:
             return whole.part(self._stored(np.arange(self.count, dtype=np.int64)))
         return whole if (start, stop) == (0, len(whole)) else whole.part(slice(start, stop))
 
     @cached_property
-    def _columns(self) -> PreparedColumns:
-        return PreparedColumns(self.path)
+    def _columns(self) -> ColumnIndex:
+        return read_columns(self.path)
 
     def _how_to_index(self, name: str) -> str:
         how = {name: f"json[{name}]"}
@@ -402,7 +259,7 @@ class WebdatasetSource(ShardedSource[dict[str, Any]]):
 
     def _where(self, shard: int, number: int) -> str:
         """Dataset, shard, key (where it can be read) and number of a sample."""
-        return place_in(f"{self._root}/{self.shards[shard]}", number, self._key(shard, number))
+        return place_in(self._path(shard), number, self._key(shard, number))
 
     @property
     def location(self) -> str:
@@ -420,35 +277,154 @@ class WebdatasetSource(ShardedSource[dict[str, Any]]):
         Only the head of each sample is read. Raise `ShardError` as reading does.
         """
         located = zip(*(each.tolist() for each in self.locate(indices)), strict=True)
-        return [self._reader(shard).key(number) for shard, number in located]
+        return [self._read_key(shard, number) for shard, number in located]
 
     def _key(self, shard: int, number: int) -> str | None:
         with suppress(DatasetError, OSError):
-            return self._reader(shard).key(number)
+            return self._read_key(shard, number)
         return None
 
+    def _read_key(self, shard: int, number: int) -> str | None:
+        [start], [stop], _ = self._spans_of(shard, [number])
+        return tar.first_key(self._files.read(self._path(shard), start, min(stop, start + _HEAD)))
+
     def _read_shard(self, shard: int, numbers: list[int]) -> list[dict[str, Any] | Failed]:
-        return self._reader(shard).read(numbers)
+        path, expected = self._path(shard), None
+        starts, stops, ends = self._spans_of(shard, numbers)
+        if self.checksums:
+            expected = tar.read_checksums(self._files, tar.checksums_path(path), numbers)
+        new = {"__key__": None, "__dataset__": self._root, "__shard__": self.shards[shard]}
+        samples: list[dict[str, Any] | Failed] = []
+        for row, data in enumerate(self._files.read_ranges(path, starts, ends)):
+            number, end = numbers[row], stops[row] - starts[row]
+            if expected is not None and zlib.crc32(memoryview(data)[:end]) != expected[row]:
+                where = place_in(path, number, tar.first_key(data))
+                samples.append(tar.changed(where, data[:end], expected[row], self._root))
+                continue
+            plain: dict[str, Any] = {**new, "__index__": number}
+            sample: dict[str, Any] | Failed = plain
+            if not _is_plain(data, end, plain):
+                sample = self._any_sample(shard, data[:end], {**new, "__index__": number})
+            if len(data) > end or len(plain) > _MANY:
+                sample = self._checked(shard, sample, data, end)
+            samples.append(sample)
+        return samples
+
+    def _checked(
+        self, shard: int, sample: dict[str, Any] | Failed, data: bytes, end: int
+    ) -> dict[str, Any] | Failed:
+        """Look at what follows a sample, and how many parts it has."""
+        if isinstance(sample, Failed):
+            return sample
+        key, number, path = sample["__key__"], sample["__index__"], self._path(shard)
+        if tar.first_key(data[end:]) == key:
+            raise disagreement(
+                path,
+                f"by the index sample {number} has {end} bytes, but another file of its key, "
+                f"{key[:80]!r}, follows",
+            )
+        if (parts := len(sample) - _OWN) > limits.PARTS:
+            return _failed(place_in(path, number, key), limits.over("PARTS", parts))
+        return sample
+
+    def _any_sample(
+        self, shard: int, data: bytes, sample: dict[str, Any]
+    ) -> dict[str, Any] | Failed:
+        """Return a sample with headers of any kind, or why there is none; raise `ShardError` if the
+        index is of another shard.
+        """
+        path, number = self._path(shard), sample["__index__"]
+        where = place_in(path, number, tar.first_key(data))
+        try:
+            found = tar.members(data, where)
+        except ShardError as damage:
+            self._files.check(path)
+            if not self._agrees(shard):
+                what = f"at most places no sample starts ({damage})"
+                raise disagreement(path, what) from damage
+            return Failed(DataError(str(damage)), where)
+        samples = list(tar.samples_of(found))
+        if len(samples) != 1:
+            keys = [each.key for each in samples]
+            raise disagreement(path, f"by the index sample {number} has the keys {keys}")
+        sample["__key__"] = samples[0].key
+        names = [part.name for part in samples[0].parts]
+        for part in samples[0].parts:
+            if part.name in sample:
+                what = f"the sample has one part twice, or one with a reserved name: {names}"
+                return _failed(where, f"{what}; remove it and pack the shard again")
+            sample[part.name] = data[part.offset : part.offset + part.size]
+        # No checksum of a header covers a long name.
+        known = None if self.records is None else self.records[shard].parts_crc32
+        if known is not None and samples[0].parts_crc32 not in known:
+            what = f"it has the parts {names}, and no sample had when the shard was prepared: a "
+            return _failed(where, f"{what}name in the tar is damaged; copy it again")
+        return sample
+
+    def _agrees(self, shard: int) -> bool:
+        """Return whether most samples start where the index says: not so when it is of another
+        shard.
+        """
+        count, size = self.counts[shard], self._size(shard)
+        starts, *_ = self._spans_of(shard, range(0, count, max(1, count // _PROBES)))
+        ends = [min(start + tar.BLOCK, size) for start in starts]
+        blocks = self._files.read_ranges(self._path(shard), starts, ends)
+        return sum(map(tar.is_header, blocks)) * 2 > len(ends)
+
+    def _spans_of(
+        self, shard: int, numbers: Sequence[int]
+    ) -> tuple[list[int], list[int], list[int]]:
+        """Return the first byte of each of these samples, in ascending order, the byte after it,
+        and the one up to which it is read: without a record of how the shard was prepared, what
+        follows a sample is looked at too, for an index entry that points too early.
+        """
+        size, path = self._size(shard), self._path(shard)
+        if self.counts[shard] * ENTRY < KEPT:
+            unpack = partial(RANGE.unpack_from, self._files.kept(index_path(path)))
+            bounds = map(unpack, [number * ENTRY for number in numbers])
+        else:
+            entries = read_entries(self._files, index_path(path), numbers, ENTRY, RANGE.size)
+            bounds = map(RANGE.unpack, entries)
+        starts, stops = [], []
+        for number, (begin, stop) in zip(numbers, bounds, strict=True):
+            start = begin if number else 0  # Energon says where the first header of a shard is
+            if not start < stop <= size:
+                raise disagreement(
+                    path,
+                    f"by the index sample {number} lies from byte {start} to {stop}, and the shard "
+                    f"has {size} bytes",
+                )
+            starts.append(start)
+            stops.append(stop)
+        if self.records is not None:
+            return starts, stops, stops
+        return starts, stops, [min(stop + tar.NAME_BYTES, size) for stop in stops]
+
+    def _size(self, shard: int) -> int:
+        """Return the bytes of a shard; when this process first asks for it, what can be compared
+        with its index and its record at little cost is compared.
+        """
+        size = self._sizes.get(shard)
+        if size is None:
+            path, count = self._path(shard), self.counts[shard]
+            record = None if self.records is None else self.records[shard]
+            size = tar.check_shard(self._files, path, count, record)
+            if self.checksums:
+                crc = None if record is None else record.checksums_crc32
+                tar.check_checksums(self._files, path, count, crc)
+            self._sizes[shard] = size
+        return size
+
+    def _path(self, shard: int) -> str:
+        return f"{self._root}/{self.shards[shard]}"
 
     def _ranges_before(self, shard: int) -> list[Ranges]:
-        path = f"{self._root}/{self.shards[shard]}"
+        path = self._path(shard)
         return [(index_path(path), [], []), (path, [0, -tar.END_BYTES], [tar.END_BYTES, 0])]
 
     def _ranges_of(self, shard: int, numbers: Sequence[int]) -> list[Ranges]:
-        starts, _, ends = self._reader(shard).ranges(numbers)
-        return [(f"{self._root}/{self.shards[shard]}", starts, ends)]
-
-    def _reader(self, shard: int) -> ShardReader:
-        """Return what reads a shard; it is compared with its index when this process first asks for
-        it.
-        """
-        reader = self._readers.get(shard)
-        if reader is None:
-            name, count = self.shards[shard], self.counts[shard]
-            record = None if self.records is None else self.records[shard]
-            reader = ShardReader(self._files, self._root, name, count, record, self.checksums)
-            self._readers[shard] = reader
-        return reader
+        starts, _, ends = self._spans_of(shard, numbers)
+        return [(self._path(shard), starts, ends)]
 
     def _stored(self, indices: Int64Array) -> Int64Array:
         """Samples as they are numbered in the shards, with the excluded ones."""
@@ -467,8 +443,8 @@ class WebdatasetSource(ShardedSource[dict[str, Any]]):
         return excluded - np.arange(len(excluded))
 
     @cached_property
-    def _readers(self) -> dict[int, ShardReader]:
-        """Those of the shards that this process has read from."""
+    def _sizes(self) -> dict[int, int]:
+        """Of the shards that this process has read from."""
         return {}
 
 

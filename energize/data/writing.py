@@ -210,7 +210,7 @@ def remove_left(folder: Path, of: Path | None = None) -> None:
                     os.unlink(each)
 
 
-def write_new(path: Path, data: bytes, error: type[EnergizeError], mode: int | None = None) -> None:
+def write_new(path: Path, data: bytes, error: type[EnergizeError]) -> None:
     """Write a file that is there when it is whole; until then the one before stays.
 
     A link with its name is replaced, not followed. What is no file, a device or a pipe, is written
@@ -233,4 +233,4 @@ def write_new(path: Path, data: bytes, error: type[EnergizeError], mode: int | N
             return
     with taken_back_when_stopped(), NewFiles(error) as new:
         new.write(path, data)
-        new.commit(mode)
+        new.commit()

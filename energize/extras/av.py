@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, BinaryIO, Literal, NamedTuple, TypeAlias, TypeVar, get_args
 
@@ -316,7 +317,7 @@ _GAP = 0.1  # seconds by which time stamps may differ from the count before they
 @limits.decoding
 def _read_sounds(
     source: BinaryIO, what: str, spans: Sequence[tuple[int, float]]
-) -> list[tuple[int, Samples | None]]:
+) -> list[tuple[int, Samples] | None]:
     """Return for each span [start, end) of samples its first sample's number, and (channels, n).
 
     Sample n is the one that is heard n / rate seconds after time 0 of the file. None stands for a
@@ -338,7 +339,7 @@ def _read_sounds(
             if position + count > last:
                 break
     return [
-        (start, _joined(parts, what) if parts else None)
+        (start, _joined(parts, what)) if parts else None
         for start, parts in zip(starts, pieces, strict=True)
     ]
 
@@ -486,9 +487,7 @@ class AVDecoder:
             first = math.floor(start * scale + 0.5)
             length = end if end == math.inf else math.floor((end - start) * scale + 0.5)
             spans.append((max(0, first), max(0, first + length)))
-        found = _read_sounds(self._reading(), self._what, spans)
-        there = self._there(ranges, [each if each[1] is not None else None for each in found])
-        sounds = [(start, samples) for start, samples in there if samples is not None]
+        sounds = self._there(ranges, _read_sounds(self._reading(), self._what, spans))
         times = [(start / rate, (start + samples.shape[1]) / rate) for start, samples in sounds]
         return [torch.from_numpy(samples) for _, samples in sounds], times
 
@@ -618,7 +617,8 @@ class AVDecoder:
         return [span for span in found if span is not None]
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _unpickled, (self._reading().read(), self.suppress_warnings, self._name)
+        data = self._reading().read()
+        return partial(AVDecoder, name=self._name), (data, self.suppress_warnings)
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, AVDecoder):
@@ -630,10 +630,6 @@ class AVDecoder:
 
     def __repr__(self) -> str:
         return f"AVDecoder({self._what})"
-
-
-def _unpickled(data: bytes, suppress_warnings: bool, name: str) -> AVDecoder:
-    return AVDecoder(data, suppress_warnings, name=name)
 
 
 class AVProbeEntry(NamedTuple):

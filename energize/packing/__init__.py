@@ -15,7 +15,6 @@ one sample of several. Both go into a `PackingDataset`, or into the hooks of a t
 """
 
 from energize.packing.concat import concat_pack
-from energize.packing.methods import attention_cost, balanced, best_fit, first_fit
-from energize.packing.packer import Packer
+from energize.packing.packer import Packer, attention_cost, balanced, best_fit, first_fit
 
 __all__ = ["Packer", "attention_cost", "balanced", "best_fit", "concat_pack", "first_fit"]

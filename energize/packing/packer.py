@@ -1,28 +1,326 @@
-"""Packing samples by how long they are."""
+"""Packing samples by how long they are: which ones share a pack, by numbers, and of samples."""
 
 from __future__ import annotations
 
 import logging
+import reprlib
+from bisect import bisect_left, insort
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal, TypeAlias, TypeVar
+from typing import Any, Literal, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 
-from energize.core.checks import checked_choice, real_number, whole_number
+from energize.core.arrays import FloatArray, Int64Array
+from energize.core.checks import checked_choice, checked_whole, real_number, whole_number
 from energize.core.costs import named, said_of
 from energize.errors import ConfigError, SampleError
-from energize.packing.methods import MOST, Capacity, balanced, best_fit, checked_capacity, first_fit
 
 T = TypeVar("T")
+
+Lengths: TypeAlias = Sequence[int] | Sequence[Sequence[int]] | Int64Array
+"""A length for each sample; or a row of them, one for each of several capacities."""
+
+Capacity: TypeAlias = int | Sequence[int]
+"""What a pack can hold; or several numbers, of tokens and of image tiles for example."""
+
+MOST = 2**40
+"""Lengths are below this, so that sums of many are exact."""
+
+HIDDEN_SIZE = 4096
+
+_ALIKE = 1.01
+"""Packs that cost so much of their mean, or less, are even enough."""
+
+_log = logging.getLogger("energize")
+
+
+def checked_capacity(capacity: Capacity, owner: str) -> tuple[int, ...]:
+    """Return the capacities, each a whole number of at least 1; raise `ConfigError` otherwise."""
+    several = capacity if isinstance(capacity, list | tuple) else (capacity,)
+    if not several:
+        raise ConfigError(f"{owner}: capacity is empty; give one number, or one for each length")
+    capacities = tuple(checked_whole(each, f"{owner}: capacity", 1) for each in several)
+    if max(capacities) >= MOST:
+        raise ConfigError(f"{owner}: capacity is below 2**40; got {max(capacities)}")
+    return capacities
+
+
+def _checked_lengths(
+    lengths: Lengths, capacity: Capacity, owner: str
+) -> tuple[Int64Array, Int64Array]:
+    """Lengths in rows, one for each sample, and the capacities, one for each column."""
+    capacities = np.array(checked_capacity(capacity, owner), dtype=np.int64)
+    try:
+        given = np.asarray(lengths)
+    except ValueError as error:
+        raise ConfigError(f"{owner}: samples have different numbers of lengths: {error}") from None
+    if given.size == 0:
+        return np.zeros((0, len(capacities)), dtype=np.int64), capacities
+    if given.dtype.kind not in "iu":
+        raise ConfigError(f"{owner}: lengths are whole numbers; got {given.dtype} like {given[:3]}")
+    rows = given.reshape(-1, 1) if given.ndim == 1 else given
+    if rows.ndim != 2 or rows.shape[1] != len(capacities):
+        raise ConfigError(
+            f"{owner}: lengths of shape {given.shape} do not go with {len(capacities)} capacities; "
+            "give as many for each sample"
+        )
+    wrong = np.argwhere((rows < 0) | (rows > capacities))
+    for sample, column in wrong[:1].tolist():
+        raise ConfigError(
+            f"{owner}: sample {sample} has length {rows[sample, column]}; a pack holds 0 to "
+            f"{capacities[column]}. Cut it, leave it out, or raise the capacity"
+        )
+    return rows.astype(np.int64), capacities
+
+
+def _in_order_of_arrival(packs: Sequence[list[int]]) -> list[list[int]]:
+    """Return the same packs, samples ascending in each, packs by their first samples, empty ones
+    last.
+    """
+    return sorted(map(sorted, packs), key=lambda pack: (not pack, pack))
+
+
+def first_fit(lengths: Lengths, capacity: Capacity) -> list[list[int]]:
+    """Return packs of samples by their numbers: each, in turn, is in the first pack with room.
+
+    Every sample is in one pack, no pack holds more than `capacity`, and the numbers in a pack
+    ascend. With several capacities, `lengths` has a row of as many for each sample. There are at
+    most 1.7 times as many packs as the fewest that could hold one length of each sample. n samples
+    take O(n packs) steps.
+
+    Raises `ConfigError` for lengths that are negative, no whole numbers or above the capacity.
+
+    >>> first_fit([7, 5, 3, 4, 1], capacity=10)
+    [[0, 2], [1, 3, 4]]
+    """
+    sizes, capacities = _checked_lengths(lengths, capacity, "first_fit")
+    rooms = np.repeat(capacities[None], len(sizes), axis=0)
+    packs: list[list[int]] = []
+    for sample, needs in enumerate(sizes):
+        pack = int((rooms[: len(packs) + 1] >= needs).all(axis=1).argmax())
+        if pack == len(packs):
+            packs.append([])
+        packs[pack].append(sample)
+        rooms[pack] -= needs
+    return packs
+
+
+def best_fit(lengths: Lengths, capacity: Capacity) -> list[list[int]]:
+    """Return packs of samples by their numbers: the longest sample first, each into the fullest
+    pack that has room for it.
+
+    What packs hold is what `first_fit` says. With one capacity there are at most 11/9 times as many
+    packs as the fewest possible, and one, and n samples take O(n log n) steps; with several, the
+    sample with the largest part of any capacity comes first, and steps are O(n packs). Packs come
+    in the order of their first samples, so the long samples are not all at the beginning.
+
+    Raises `ConfigError` for lengths that are negative, no whole numbers or above the capacity.
+
+    >>> best_fit([7, 5, 3, 4, 1], capacity=10)
+    [[0, 2], [1, 3, 4]]
+    >>> best_fit([[7, 1], [3, 2], [3, 1]], capacity=[10, 2])  # tokens and images
+    [[0, 2], [1]]
+    """
+    sizes, capacities = _checked_lengths(lengths, capacity, "best_fit")
+    if len(capacities) == 1:
+        return _in_order_of_arrival(_best_by_length(sizes[:, 0], int(capacities[0])))
+    return _in_order_of_arrival(_best_by_parts(sizes, capacities))
+
+
+def _best_by_length(sizes: Int64Array, capacity: int) -> list[list[int]]:
+    """`open_packs` are those with room for the shortest sample, as room * n + pack, ascending."""
+    packs: list[list[int]] = []
+    open_packs: list[int] = []
+    count, least = len(sizes), int(sizes.min(initial=capacity))
+    longest_first = np.argsort(-sizes, kind="stable")
+    for sample, need in zip(longest_first.tolist(), sizes[longest_first].tolist(), strict=True):
+        found = bisect_left(open_packs, need * count)
+        if found == len(open_packs):
+            room, pack = capacity, len(packs)
+            packs.append([])
+        else:
+            room, pack = divmod(open_packs.pop(found), count)
+        packs[pack].append(sample)
+        if room - need >= least:
+            insort(open_packs, (room - need) * count + pack)
+    return packs
+
+
+def _best_by_parts(sizes: Int64Array, capacities: Int64Array) -> list[list[int]]:
+    """The fullest pack is the one with the smallest parts of its capacities left, together."""
+    parts = sizes / capacities
+    rooms = np.repeat(capacities[None], len(sizes), axis=0)
+    left = np.full(len(sizes), float(len(capacities)))
+    packs: list[list[int]] = []
+    for sample in np.argsort(-parts.max(axis=1, initial=0), kind="stable").tolist():
+        fitting = np.flatnonzero((rooms[: len(packs)] >= sizes[sample]).all(axis=1))
+        pack = int(fitting[left[fitting].argmin()]) if len(fitting) else len(packs)
+        if pack == len(packs):
+            packs.append([])
+        packs[pack].append(sample)
+        rooms[pack] -= sizes[sample]
+        left[pack] -= parts[sample].sum()
+    return packs
+
+
+# Packs that fit and cost the same.
+
+
+def attention_cost(tokens: int, hidden_size: int = HIDDEN_SIZE) -> int:
+    """Return what a transformer computes for a sequence, in units of 4 * hidden_size operations a
+    layer.
+
+    The matrices of a layer take 24 * hidden_size**2 operations for each token, and attention within
+    the sequence 4 * hidden_size * tokens: together tokens * (tokens + 6 * hidden_size) units. So
+    two packs of the same length cost different amounts when one is of a few long samples and the
+    other of many short ones.
+
+    >>> attention_cost(2048) / (2 * attention_cost(1024))
+    1.04
+    """
+    return tokens * (tokens + 6 * hidden_size)
+
+
+def balanced(
+    lengths: Lengths, capacity: Capacity, *, costs: Sequence[float] | FloatArray | None = None
+) -> list[list[int]]:
+    """Return packs of samples by their numbers, that cost about the same: the dearest samples
+    first, each into the cheapest pack that has room for it.
+
+    What packs hold is what `first_fit` says; several capacities, as of tokens and of image tiles,
+    hold together. `costs` are what samples cost, by default `attention_cost` of their first
+    lengths. There are as few packs as can be found, and never more than `best_fit` makes. Where
+    capacities stand in the way of even costs, dear packs exchange samples with others, one for one
+    or for none, until they cost within a hundredth of the mean or no exchange helps.
+
+    Without a capacity in the way, the dearest pack costs at most 4/3 of what it would in the best
+    of all divisions. Packs come in the order of their first samples. n samples take O(n packs)
+    steps, and exchanges, where there are any, at most O(n * n) times the samples of a pack.
+
+    Raises `ConfigError` for lengths or costs that are negative or above the capacity.
+
+    >>> balanced([7, 5, 3, 4, 1], capacity=12)
+    [[0, 2], [1, 3, 4]]
+    >>> balanced([[900, 1], [500, 6], [400, 6], [100, 1]], capacity=[2048, 7])  # tokens and tiles
+    [[0, 2], [1, 3]]
+    """
+    sizes, capacities = _checked_lengths(lengths, capacity, "balanced")
+    if costs is None:
+        tokens = sizes[:, 0].astype(np.float64)
+        costs = tokens * (tokens + 6 * HIDDEN_SIZE)
+    given = _Given(sizes, capacities, _checked_costs(costs, len(sizes)))
+    fitted = best_fit(sizes, capacities.tolist())
+    if not fitted:
+        return []
+    halves = int((2 * sizes > capacities).sum(axis=0).max())
+    least = max(halves, int((-(-sizes.sum(axis=0) // capacities)).max()), 1)
+    counts = range(least, len(fitted))
+    few = least + bisect_left(counts, 1, key=lambda n: _cheapest_first(given, n) is not None)
+    divided = _cheapest_first(given, few)
+    if divided is None or len(capacities) > 1:  # one alone leaves the cheapest first its choice
+        divided = divided or fitted
+        _even_out(divided, given)
+    return _in_order_of_arrival(divided)
+
+
+class _Given(NamedTuple):
+    """Samples, a row of lengths and a cost for each, and what a pack can hold."""
+
+    sizes: Int64Array
+    capacities: Int64Array
+    costs: FloatArray
+
+
+def _checked_costs(costs: Sequence[float] | FloatArray, samples: int) -> FloatArray:
+    try:
+        given = np.asarray(costs, dtype=np.float64)
+    except (TypeError, ValueError):
+        given = np.full(1, np.nan)
+    if given.shape != (samples,) or not (np.isfinite(given) & (given >= 0)).all():
+        raise ConfigError(
+            f"balanced: costs are a number, 0 or more, for each of {samples} samples; got "
+            f"{reprlib.repr(costs)}"
+        )
+    return given
+
+
+def _cheapest_first(given: _Given, count: int) -> list[list[int]] | None:
+    """Return `count` packs, each sample in the cheapest that has room: the dearest samples first,
+    or, if one then finds no room, those that take the largest part of a capacity; else None.
+    """
+    parts = (given.sizes / given.capacities).max(axis=1, initial=0)
+    orders = (np.argsort(-first, kind="stable") for first in (given.costs, parts))
+    tried = (_in_turn(given, count, order) for order in orders)
+    return next((packs for packs in tried if packs is not None), None)
+
+
+def _in_turn(given: _Given, count: int, order: Int64Array) -> list[list[int]] | None:
+    """Return packs, each sample, in this order, in the cheapest that has room; None without one."""
+    rooms = np.repeat(given.capacities[:, None], count, axis=1)
+    totals = np.zeros(count)
+    packs: list[list[int]] = [[] for _ in range(count)]
+    for sample in order.tolist():
+        needs = given.sizes[sample]
+        without = (rooms < needs[:, None]).any(axis=0)
+        pack = int(np.where(without, np.inf, totals).argmin())
+        if without[pack]:
+            return None
+        packs[pack].append(sample)
+        totals[pack] += given.costs[sample]
+        rooms[:, pack] -= needs
+    return packs
+
+
+def _even_out(packs: list[list[int]], given: _Given) -> None:
+    """Exchange a sample of the dearest pack with one of another pack, or with none, in place, while
+    that makes the dearer of the two cheaper and packs differ by more than `_ALIKE`.
+    """
+    count, none = len(packs), np.zeros(len(packs))
+    costs = np.concatenate([given.costs, none])  # after the samples, for each pack none of its own
+    sizes = np.concatenate([given.sizes, np.outer(none, given.capacities).astype(np.int64)])
+    where = np.concatenate([np.zeros(len(given.costs), dtype=np.int64), np.arange(count)])
+    for number, pack in enumerate(packs):
+        where[pack] = number
+    totals = np.bincount(where, costs)
+    rooms = given.capacities - np.array([sizes[where == pack].sum(axis=0) for pack in range(count)])
+    moved, enough, stuck = False, totals.mean() * _ALIKE, np.zeros(count, dtype=bool)
+    for _ in range(4 * len(given.costs)):  # each of few samples would be moved a few times
+        dear = int(np.where(stuck, 0.0, totals).argmax())
+        if stuck[dear] or totals[dear] <= enough:
+            if not moved:
+                break
+            stuck[:], moved = False, False
+            continue
+        held = np.flatnonzero(where == dear)
+        less = costs[held, None] - costs
+        dearer = np.maximum(totals[dear] - less, totals[where] + less)
+        for size, room in zip(sizes.T, rooms.T, strict=True):
+            shorter = size[held, None] - size
+            dearer[(shorter > room[where]) | (-shorter > room[dear])] = np.inf
+        dearer[:, where == dear] = np.inf
+        given_up, other = divmod(int(dearer.argmin()), len(costs))
+        if dearer[given_up, other] >= totals[dear]:
+            stuck[dear] = True
+            continue
+        mine, pack = held[given_up], where[other]
+        totals[[dear, pack]] += np.array([-1, 1]) * less[given_up, other]
+        rooms[[dear, pack]] += np.outer([1, -1], sizes[mine] - sizes[other])
+        where[mine] = pack
+        if other < len(given.costs):
+            where[other] = dear
+        stuck[[dear, pack]], moved = False, True
+    for number, pack in enumerate(packs):
+        pack[:] = np.flatnonzero(where[: len(given.costs)] == number).tolist()
+
+
+# Packs of samples.
 
 Length: TypeAlias = Callable[[Any], int] | str
 """How long a sample is: a function of it, or the name of its field that says so."""
 
 METHODS = ("first_fit", "best_fit", "balanced")
-
-_log = logging.getLogger("energize")
 
 
 @dataclass(frozen=True)

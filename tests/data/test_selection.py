@@ -3,6 +3,7 @@
 from functools import partial
 
 from energize import (
+    JsonSource,
     ListSource,
     Reading,
     SequenceSource,
@@ -12,6 +13,7 @@ from energize import (
     prepare_columns,
 )
 from energize.core.quarantine import Entry, listed_for
+from energize.data.files import LocalFiles
 from energize.data.selection import PropertySource, Selection, selections, source_labels
 from energize.errors import ColumnError, ConfigError, EmptyDatasetError, WeightError
 from tests.support.refusals import check_refusals
@@ -49,6 +51,14 @@ def test_substitutes_have_the_same_value():
     source = SequenceSource(Some(set(range(0, 60, 6))), name="some", columns={"kind": kinds})
     high = PropertySource(source, Selection("kind", "high"))
     assert all(item % 6 == 3 for item in high.at(range(40)))
+
+
+def test_samples_of_one_value_are_expected_where_those_of_their_source_are(tmp_path, monkeypatch):
+    (tmp_path / "a.jsonl").write_text("".join(f'{{"kind": "{each}"}}\n' for each in KINDS))
+    source = JsonSource(tmp_path / "a.jsonl")
+    assert (source.remote, part("low", source=source).remote) == (False, False)
+    monkeypatch.setattr(LocalFiles, "remote", True)
+    assert (source.remote, part("low", source=source).remote) == (True, True)
 
 
 def test_places_lead_back_and_quarantine_finds_them(tmp_path):

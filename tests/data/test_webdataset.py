@@ -22,10 +22,8 @@ from hypothesis import strategies as st
 
 from energize import JsonlSource, WebdatasetSource, prepare, prepare_checksums
 from energize.core.trace import Failed
-from energize.data.files import LocalFiles
 from energize.data.nv_meta import read_records
 from energize.data.tar import scan
-from energize.data.webdataset import ShardReader
 from energize.data.writing import write_new
 from energize.errors import (
     ConfigError,
@@ -212,13 +210,14 @@ def test_an_index_entry_one_member_off_is_seen(tmp_path, prefix):
     """
     folder = recorded(tmp_path / "web", prefix=prefix, format=tarfile.GNU_FORMAT)
     index, record = folder / "0.tar.idx", read_records(folder)["0.tar"]
+    opened = WebdatasetSource(folder)
     sound = np.fromfile(index, "<u8")
     with tarfile.open(folder / "0.tar") as tar:
         starts = [*(member.offset for member in tar), tar.offset]
 
     def read(number, record=None):
-        reader = ShardReader(LocalFiles(), str(folder), "0.tar", SAMPLES, record, False)
-        return reader.read([number])
+        source = opened._replace(records=None if record is None else (record,))
+        return source.read(np.array([number]))
 
     assert read(7, record) == read(7)
     for members in (-1, 1):

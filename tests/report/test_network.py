@@ -25,7 +25,7 @@ from energize.core.stream import PositionLane, Span
 from energize.core.trace import Reading
 from energize.data.files import FAR_BLOCK, merged
 from energize.data.jsonl import JsonlSource
-from energize.data.source import Source
+from energize.data.source import ShardedSource
 from energize.data.tar import END_BYTES
 from energize.data.webdataset import WebdatasetSource
 from energize.preparation.index import prepare_jsonl
@@ -162,7 +162,7 @@ def test_requests_and_bytes_are_those_that_are_counted(home, data):
 
 @pytest.mark.parametrize(("ranks", "workers"), [(1, 0), (2, 3)])
 def test_what_is_wanted_is_what_readers_plan(home, monkeypatch, ranks, workers):
-    monkeypatch.setattr(Source, "remote", True)
+    monkeypatch.setattr(ShardedSource, "remote", True)
     steps, width, planned = 30, max(1, workers), []
 
     def plan(size, path, starts, stops):
