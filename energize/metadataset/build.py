@@ -25,8 +25,8 @@ from energize.datasets.blend import BlendDataset, Entry
 from energize.datasets.order import ConcatDataset, EpochizeDataset, LimitDataset, RepeatDataset
 from energize.datasets.quota import ComposedDataset, QuotaDataset
 from energize.datasets.stages import StagedDataset
-from energize.errors import ConfigError, EnergizeError
-from energize.metadataset.located import noted, place_noted
+from energize.errors import ConfigError
+from energize.metadataset.located import place_noted
 from energize.metadataset.models import EPOCHIZED, Composition, Folder
 from energize.metadataset.nodes import (
     Blend,
@@ -440,7 +440,7 @@ def factory_of(
     order = replace(order, over_epochs=over_epochs)
     if order.max_samples_per_sequence is None and "max_samples_per_sequence" in told:
         order = replace(order, max_samples_per_sequence=told["max_samples_per_sequence"])
-    try:
+    with place_noted(leaf.place):
         if isinstance(leaf, JoinedLeaf):
             loaders = tuple(_loader_of(each.leaf, decoder, code) for each in leaf.parts)
             names = tuple(each.name for each in leaf.parts if each.name is not None)
@@ -453,8 +453,6 @@ def factory_of(
         source = leaf.source(seed, checksums=checksums)
         options = {"order": order, "sample_weight": leaf.sample_weight, **options}
         return SourceFactory(source, load, kind, paths, leaf.labels, **options)
-    except EnergizeError as error:
-        raise noted(error, leaf.place) from error
 
 
 def _load_of_user(
@@ -720,7 +718,7 @@ class Builder:
         it.
         """
         encoder = self.encoder_of(leaf)
-        try:
+        with place_noted(leaf.place):
             if by_quota:
                 self._check_order(leaf)
             if leaf.aux and (leaf.sample_type is not CrudeSample or not encoder.cookers):
@@ -737,8 +735,6 @@ class Builder:
                 checksums=self.checksums,
             )
             samples = encoder._load_dataset(loaded, 0, self.worker_config)
-        except EnergizeError as error:
-            raise noted(error, leaf.place) from error
         if not self.encoded:
             return samples
         return encoder.build_encode_sample(samples, worker_config=self.worker_config)

@@ -23,13 +23,12 @@ from energize.data.webdataset import WebdatasetSource
 from energize.errors import (
     ConfigError,
     DatasetError,
-    EnergizeError,
     MetadatasetError,
     UntrustedCodeError,
     WeightError,
     nearest,
 )
-from energize.metadataset.located import noted, place_noted
+from energize.metadataset.located import place_noted
 from energize.metadataset.models import Composition, JoinerName, Packing
 from energize.order import Schedule
 from energize.order.quota import Quota, epoch_counts
@@ -83,8 +82,8 @@ class Leaf:
         """What the folder's dataset.yaml says of its samples, read once; or how they look, and what
         was said of them.
         """
-        try:
-            config = DatasetConfig("energize", CRUDE)
+        config = DatasetConfig("energize", CRUDE)
+        with place_noted(self.place):
             try:
                 if not self.is_jsonl:
                     name = self.dataset_config or "dataset.yaml"
@@ -100,8 +99,6 @@ class Leaf:
             if told.sample_type is None and told.field_map is None:
                 return config
             return told.config(config, told.field_map)
-        except EnergizeError as error:
-            raise noted(error, self.place) from error
 
     @cached_property
     def loose(self) -> Found | None:
@@ -135,7 +132,7 @@ class Leaf:
     def sample_type(self) -> type[Any]:
         """The type of samples that it names."""
         config = self.config
-        try:
+        with place_noted(self.place):
             if self.told.sample_type is not None:
                 return cast("type[Any]", self.told.kind)
             if config.sample_class == CRUDE:
@@ -153,18 +150,14 @@ class Leaf:
                 f"the factory {factory.__name__} has no __sample_type__: set it to the type of "
                 "samples that it makes"
             )
-        except EnergizeError as error:
-            raise noted(error, self.place) from error
 
     def source(self, seed: int = 0, *, checksums: bool = False) -> LeafSource:
         """Return the raw samples as they are stored; of a join, tuples of them."""
-        try:
+        with place_noted(self.place):
             source = self._whole(seed, checksums)
             if self.subset is not None:
                 source = source.part(*self.subset.bounds(source.stored_count))
             return source if self.chosen is None else PropertySource(source, self.chosen)
-        except EnergizeError as error:
-            raise noted(error, self.place) from error
 
     def _whole(self, seed: int, checksums: bool) -> LeafSource:
         if self.loose is not None and not checksums:
