@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -88,6 +88,7 @@ _BY_QUOTA = (
     "says in which order a dataset is read, but here a quota does: each pass over it is in a "
     "random order of its own"
 )
+_ONCE = "validation reads every sample once"
 _NOT_TOLD = (
     "get_datasets tells weights, or repetitions, of single datasets, and this mix has {} beside "
     "them; get_train_dataset reads it"
@@ -171,7 +172,8 @@ def get_train_dataset(
     ranks and workers do not. Raises `MetadatasetError`, `DatasetError` and `ConfigError`, all
     before a sample is read.
     """
-    node, code, encoder = _asked("get_train_dataset", path, split_part, task_encoder, older)
+    asked = _asked("get_train_dataset", path, split_part, task_encoder, older)
+    node, where, code, encoder = asked
     own = builds(encoder, "build_train_datasets")
     asked_level = Level.asked(level, global_batch_size, level_buffer_size)
     if own and asked_level is not None:
@@ -192,12 +194,9 @@ def get_train_dataset(
     cuts: dict[str, Any] = {"repeat": repeat, "virtual_epoch_length": virtual_epoch_length}
     if own:
         order = {"shuffle_buffer_size": shuffle_buffer_size}
-        built = builder.built_by(encoder, node, split_part, training=True, **order, **cuts)
-    elif isinstance(node, Leaf | Blend | Staged):
-        where = (node.place or "get_train_dataset") if path is node else path
-        built = builder.trained(node, where, **cuts)
+        built = builder.built_by(encoder, node, where, training=True, **order, **cuts)
     else:
-        built = builder.trained(resolve(node, split_part), path, **cuts)
+        built = builder.trained(node, where, **cuts)
     return _remembered(built, path, split_part)
 
 
@@ -226,17 +225,18 @@ def get_val_dataset(
 
     Raises what `get_train_dataset` raises.
     """
-    node, code, encoder = _asked("get_val_dataset", path, split_part, task_encoder, older)
+    asked = _asked("get_val_dataset", path, split_part, task_encoder, older)
+    node, where, code, encoder = asked
     own = builds(encoder, "build_val_datasets")
     encoder_of = _chooser(None if own else encoder)
     sizes = batch_size, batch_drop_last, packing_buffer_size
     builder = Builder(encoder_of, STORED, code, checksums, worker_config, *sizes)
     with validating():
         if own:
-            built = builder.built_by(encoder, node, split_part, training=False, limit=limit)
+            built = builder.built_by(encoder, node, where, training=False, limit=limit)
             dataset: Dataset[Any] = ConcatDataset(built, worker_config=worker_config)
         else:
-            node = _validated(node, path, split_part)
+            node = not_staged(node, where, _ONCE)
             dataset = builder.validated(leaves_of(node), node, limit)
     return _remembered(dataset, path, split_part)
 
@@ -263,46 +263,38 @@ def get_val_datasets(
     `leaf.path`, `leaf.split_part` and `leaf.subflavors` say which folder it is. `limit` counts for
     each, `checksums` are those of `get_train_dataset`, whose errors it raises.
     """
-    node, code, encoder = _asked("get_val_datasets", path, split_part, task_encoder, older)
+    asked = _asked("get_val_datasets", path, split_part, task_encoder, older)
+    node, where, code, encoder = asked
     sizes = batch_size, batch_drop_last, packing_buffer_size
     builder = Builder(_chooser(encoder), STORED, code, checksums, worker_config, *sizes)
-    node = _validated(node, path, split_part)
+    node = not_staged(node, where, _ONCE)
     with validating():
         return [(builder.validated([leaf], node, limit), leaf) for leaf in leaves_of(node)]
 
 
 def _asked(
-    owner: str, path: GivenMix, split_part: str, task_encoder: Any, older: dict[str, Any]
-) -> tuple[GivenMix, LoadingCode, Any]:
-    """Return what `path` stands for, what may be run, and the encoder, as older arguments say."""
-    node = asked_for(path, split_part, older)
-    code = loading_code(older)
-    return node, code, decoding_as(owner, task_encoder, older)
+    owner: str, path: Any, split_part: str, task_encoder: Any, older: dict[str, Any]
+) -> tuple[Node | Staged, object, LoadingCode, Any]:
+    """Return what is read, where that was asked for, what may be run, and the encoder.
 
-
-def asked_for(path: Any, split_part: str, arguments: dict[str, Any]) -> Any:
-    """Return what `path` stands for, with settings among the `arguments`, which are taken out.
-
-    They are the settings of an entry of a metadataset that names the path, and win over those of
-    files. Without any, and for what was resolved already, the path itself is returned. Raises
-    `ConfigError` for values that a file could not have, and what `resolve` raises.
-
-    >>> asked_for("cats", "train", {"handler": None})
-    'cats'
+    Settings of an entry of a metadataset among the `older` arguments are those of one that names
+    the path: they win over those of files.
     """
     if isinstance(path, Leaf | Blend | Staged):
-        return path
-    path = _mix_of(path, split_part)
-    if not isinstance(path, str | os.PathLike | Mapping):
-        raise ConfigError(
-            f"expected the path of a folder or a metadataset; got a {type(path).__name__}. Of a "
-            "dataset, IterableSource(...) say, BatchDataset(dataset, 32, generic_batch) makes "
-            "batches, or encoder.build_batch(encoder.build_encode_sample(dataset), batch_size=32)"
-        )
-    given = {name: arguments.pop(name) for name in (*_OF_FOLDERS, *OF_SAMPLES) if name in arguments}
-    if all(value is None or value == {} for value in given.values()):
-        return path
-    return resolve(path, split_part, entry_of(**given))
+        node, where = path, path.place or owner
+    else:
+        where, mix = path, _mix_of(path, split_part)
+        if not isinstance(mix, str | os.PathLike | Mapping):
+            raise ConfigError(
+                f"expected the path of a folder or a metadataset; got a {type(mix).__name__}. Of a "
+                "dataset, IterableSource(...) say, BatchDataset(dataset, 32, generic_batch) makes "
+                "batches, or "
+                "encoder.build_batch(encoder.build_encode_sample(dataset), batch_size=32)"
+            )
+        given = {name: older.pop(name) for name in (*_OF_FOLDERS, *OF_SAMPLES) if name in older}
+        node = resolve(mix, split_part, entry_of(**given))
+    code = loading_code(older)
+    return node, where, code, decoding_as(owner, task_encoder, older)
 
 
 def _mix_of(given: Any, split_part: str) -> Any:
@@ -375,14 +367,6 @@ def check_one_epoch(where: object, *, repeat: bool = True, virtual_epoch_length:
         cut = f"virtual_epoch_length={virtual_epoch_length} cuts epochs"
     if cut:
         raise ConfigError(f"{where}: {cut}, and stages are one epoch, the whole run; leave it out")
-
-
-def _validated(node: GivenMix, path: GivenMix, split_part: str) -> Node:
-    place = getattr(path, "place", None)
-    if not isinstance(node, Leaf | Blend | Staged):
-        node = resolve(node, split_part)
-    reason = "validation reads every sample once"
-    return not_staged(node, str(path) if place is None else place, reason)
 
 
 def _chooser(given: Any) -> Callable[[Leaf], TaskEncoder[Any, Any, Any, Any]]:
@@ -501,25 +485,22 @@ def loaded_datasets(node: Node, order: SampleOrder, **options: Any) -> LoadedDat
     Weights are normalised in each blend and multiplied on the way down, repetitions are multiplied;
     `options` are those of `factory_of`. Raises `ConfigError` for what such numbers cannot tell.
     """
-    mode, numbers = DatasetBlendMode.NONE, [(node, Fraction(1))]
+    mode, told = DatasetBlendMode.NONE, list[tuple[Any, dict[str, float]]]()
     with place_noted(node.place):
         _check_told(node)
         if isinstance(node, Blend) and node.kind == EPOCHIZED:
             mode = DatasetBlendMode.SAMPLE_REPETITIONS
-            passes = (1 if quota.repeat is None else quota.repeat for quota in node.quotas or ())
-            pairs = zip(node.children, passes, strict=True)
-            numbers = [(child, Fraction(str(number))) for (child, _), number in pairs]
+            for (child, _), quota in zip(node.children, node.quotas or (), strict=True):
+                passes = 1 if quota.repeat is None else quota.repeat
+                told.append((child, {"repetitions": int(passes) if passes % 1 == 0 else passes}))
         elif isinstance(node, Blend):
             mode = DatasetBlendMode.DATASET_WEIGHT
             parts = shares_below(Share(node), lambda _: True)
-            numbers = [(part.node, part.share) for part in parts]
-    datasets = [(_loaded(cast("Leaf", leaf), order, **options), number) for leaf, number in numbers]
-    for loaded, number in datasets:
-        if mode is DatasetBlendMode.DATASET_WEIGHT:
-            loaded.weight = float(number)
-        elif mode is DatasetBlendMode.SAMPLE_REPETITIONS:
-            loaded.repetitions = int(number) if number.denominator == 1 else float(number)
-    return LoadedDatasetList(datasets=[loaded for loaded, _ in datasets], blend_mode=mode)
+            told = [(part.node, {"weight": float(part.share)}) for part in parts]
+        else:
+            told = [(node, {})]
+    datasets = [replace(_loaded(leaf, order, **options), **number) for leaf, number in told]
+    return LoadedDatasetList(datasets=datasets, blend_mode=mode)
 
 
 def _loaded(leaf: Leaf, order: SampleOrder, **options: Any) -> LoadedDataset:
@@ -570,16 +551,11 @@ class Builder:
             checked_config(self.worker_config)
 
     def built_by(
-        self, encoder: Any, path: Any, split_part: str, *, training: bool, **options: Any
+        self, encoder: Any, node: Node | Staged, where: object, *, training: bool, **options: Any
     ) -> Dataset[Any]:
         """Return what an encoder makes that builds its dataset itself."""
         check_encoder(encoder)
-        if isinstance(path, Leaf | Blend | Staged):
-            raise ConfigError(
-                f"{type(encoder).__name__} builds its dataset itself, of the datasets of a file, "
-                "and this mix has been read already; give the path"
-            )
-        node = not_staged(resolve(path, split_part), split_part, "get_datasets makes datasets")
+        node = not_staged(node, where, "get_datasets makes datasets")
         options["worker_config"] = config = self.worker_config or WorkerConfig()
         decoder, seed = encoder.decoder, config.seed_offset
         order = replace(self.order, shuffle_buffer_size=None)
@@ -708,7 +684,7 @@ class Builder:
                     "another; give it to the outermost one"
                 )
         if node.plain:
-            return _blended([(self.samples(part.node), part) for part in plain_shares(node)], node)
+            node = _flat(plain_shares(node), node)
         quotas = node.kind != "concat" and node.quotas is not None
         parts = [self.samples(child, by_quota=quotas) for child, _ in node.children]
         return self._mixed(parts, node)
@@ -760,8 +736,9 @@ class Builder:
                 encoders = self._encoders(part.node)
                 key = id(encoders[0]) if len(encoders) == 1 else -1 - number
                 groups.setdefault(key, []).append(part)
-            parts = [group[0] if len(group) == 1 else _together(group) for group in groups.values()]
-            return _blended([(self.batches(each.node, repeat=True), each) for each in parts], node)
+            flat = _flat([*map(_together, groups.values())], node)
+            batches = [self.batches(child, repeat=True) for child, _ in flat.children]
+            return self._mixed(batches, flat)
         if node.kind != "concat" and node.quotas is not None:
             with place_noted(node.place):
                 raise ConfigError(
@@ -777,7 +754,9 @@ class Builder:
         return self._mixed(batches, node)
 
     def _mixed(self, datasets: Sequence[Dataset[Any]], node: Blend) -> Dataset[Any]:
-        """Datasets mixed as a node says."""
+        """Datasets mixed as a node says; one alone by weight as it is."""
+        if node.plain and len(datasets) == 1:
+            return datasets[0]
         with place_noted(node.place):
             if node.kind == "concat":
                 return ConcatDataset(*datasets)
@@ -793,7 +772,12 @@ class Builder:
                     )
             weights = [weight for _, weight in node.children]
             rows = zip(datasets, weights, node.child_names, strict=True)
-            return _blend([Entry(*row[:2], name=row[2]) for row in rows], node, node.targets)
+            return BlendDataset(
+                [Entry(dataset, weight, name=name) for dataset, weight, name in rows],
+                target_weights=node.targets,
+                max_correction=node.max_correction,
+                **node.options,
+            )
 
     def _composed(
         self, node: Blend, composed: Composition, encoder: TaskEncoder[Any, Any, Any, Any]
@@ -852,27 +836,21 @@ def _shuffled(node: Blend) -> bool:
     return not stored.pop()
 
 
-def _together(parts: Sequence[Share]) -> Share:
-    """Several parts of a blend as one, which is a blend."""
-    targets = [part.target for part in parts if part.target is not None]
-    children = tuple((part.node, part.share) for part in parts)
-    aims = tuple(map(float, targets)) if any(targets) else None
-    blend = Blend(children, targets=aims, names=tuple(part.name for part in parts))
-    share = sum((part.share for part in parts), Fraction(0))
-    return Share(blend, share, sum(targets, Fraction(0)) if targets else None)
-
-
-def _blended(parts: Sequence[tuple[Dataset[Any], Share]], node: Blend) -> Dataset[Any]:
-    """Datasets by their shares, for ever; one alone as it is."""
-    if len(parts) == 1:
-        return parts[0][0]
-    targets = [part.target for _, part in parts if part.target is not None]
-    with place_noted(node.place):
-        entries = [Entry(dataset, part.share, name=part.name) for dataset, part in parts]
-        return _blend(entries, node, targets or None)
-
-
-def _blend(entries: list[Any], node: Blend, targets: Sequence[Any] | None) -> BlendDataset[Any]:
-    return BlendDataset(
-        entries, target_weights=targets, max_correction=node.max_correction, **node.options
+def _flat(parts: Sequence[Share], around: Blend) -> Blend:
+    """Return parts of a plain blend as a blend of its own."""
+    targets = tuple([part.target for part in parts if part.target is not None])
+    return replace(
+        around,
+        children=tuple([(part.node, part.share) for part in parts]),
+        targets=targets if any(targets) else None,
+        names=tuple([part.name for part in parts]),
     )
+
+
+def _together(parts: Sequence[Share]) -> Share:
+    """Return several parts of a blend as one, which is a blend."""
+    if len(parts) == 1:
+        return parts[0]
+    share = sum((part.share for part in parts), Fraction(0))
+    targets = [part.target for part in parts if part.target is not None]
+    return Share(_flat(parts, Blend(())), share, sum(targets, Fraction(0)) if targets else None)

@@ -312,7 +312,7 @@ class Blend:
     kind: str = "blend"
     packing: Packing | None = None
     level: Level | None = None
-    targets: tuple[float, ...] | None = None
+    targets: tuple[float | Fraction, ...] | None = None
     max_correction: float | None = None
     names: tuple[str | None, ...] = ()
     called: str | None = None

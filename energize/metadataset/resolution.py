@@ -125,7 +125,7 @@ def combined_multiplier(outer: int | None, inner: int | None) -> int | None:
     return -1 if -1 in (outer, inner) else outer * inner
 
 
-def not_staged(node: Node | Staged, place: str, reason: str) -> Node:
+def not_staged(node: Node | Staged, place: object, reason: str) -> Node:
     """Return the node asked for at `place`; raise `MetadatasetError` when it has stages."""
     if isinstance(node, Staged):
         raise MetadatasetError(f"{place}: {_has_stages(node, reason)}")
