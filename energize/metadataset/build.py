@@ -485,7 +485,7 @@ def loaded_datasets(node: Node, order: SampleOrder, **options: Any) -> LoadedDat
     Weights are normalised in each blend and multiplied on the way down, repetitions are multiplied;
     `options` are those of `factory_of`. Raises `ConfigError` for what such numbers cannot tell.
     """
-    mode, told = DatasetBlendMode.NONE, list[tuple[Any, dict[str, float]]]()
+    mode, told = DatasetBlendMode.NONE, list[tuple[Any, dict[str, Any]]]()
     with place_noted(node.place):
         _check_told(node)
         if isinstance(node, Blend) and node.kind == EPOCHIZED:
@@ -772,8 +772,9 @@ class Builder:
                     )
             weights = [weight for _, weight in node.children]
             rows = zip(datasets, weights, node.child_names, strict=True)
+            entries: list[Any] = [Entry(each, weight, name=name) for each, weight, name in rows]
             return BlendDataset(
-                [Entry(dataset, weight, name=name) for dataset, weight, name in rows],
+                entries,
                 target_weights=node.targets,
                 max_correction=node.max_correction,
                 **node.options,
