@@ -50,8 +50,7 @@ from energize.metadataset.located import (
     read_yaml,
 )
 from energize.metadataset.models import Expected, Keys, Name, Table
-from energize.metadataset.nodes import Blend, Node, Staged
-from energize.metadataset.resolution import DEFAULT, not_staged, plan_of, resolve
+from energize.metadataset.tree import DEFAULT, Blend, Node, Staged, not_staged, plan_of, resolve
 from energize.order.stages import Stage, StagePlan, stage_label
 from energize.task.encoder import DefaultTaskEncoder, TaskEncoder
 

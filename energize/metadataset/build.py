@@ -28,20 +28,22 @@ from energize.datasets.stages import StagedDataset
 from energize.errors import ConfigError
 from energize.metadataset.located import place_noted
 from energize.metadataset.models import EPOCHIZED, Composition, Folder
-from energize.metadataset.nodes import (
+from energize.metadataset.tree import (
     Blend,
     JoinedLeaf,
     Leaf,
     Node,
     Share,
     Staged,
+    combined_multiplier,
     every_leaf,
     leaves_of,
+    not_staged,
     plain_shares,
+    resolve,
     shares_below,
     user_factory,
 )
-from energize.metadataset.resolution import combined_multiplier, not_staged, resolve
 from energize.order import Schedule
 from energize.order.stages import Stage, stage_label
 from energize.preparation.loose import OF_SAMPLES
