@@ -358,7 +358,7 @@ class StreamingDataset(IterableDataset[Any]):
     @property
     def size(self) -> int:
         """Samples of all streams: those that `dataset[i]` has."""
-        return int(self.samples_per_stream.sum())
+        return self._stored.size
 
     num_samples = size
 
