@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -371,14 +371,14 @@ def check_one_epoch(where: object, *, repeat: bool = True, virtual_epoch_length:
         raise ConfigError(f"{where}: {cut}, and stages are one epoch, the whole run; leave it out")
 
 
-def _chooser(given: Any) -> Callable[[Leaf], TaskEncoder[Any, Any, Any, Any]]:
+def _chooser(given: Any) -> Callable[[Leaf], Encoder[Any]]:
     """Return the task encoder of a leaf: the only one, or the one for the type of its samples."""
     if not isinstance(given, Mapping):
         only = _checked(DefaultTaskEncoder() if given is None else given)
         return lambda _: only
     by_type = {kind: _checked(encoder) for kind, encoder in given.items()}
 
-    def choose(leaf: Leaf) -> TaskEncoder[Any, Any, Any, Any]:
+    def choose(leaf: Leaf) -> Encoder[Any]:
         kind = leaf.sample_type
         if kind not in by_type:
             raise ConfigError(
@@ -390,7 +390,7 @@ def _chooser(given: Any) -> Callable[[Leaf], TaskEncoder[Any, Any, Any, Any]]:
     return choose
 
 
-def _checked(encoder: object) -> TaskEncoder[Any, Any, Any, Any]:
+def _checked(encoder: object) -> Encoder[Any]:
     if not isinstance(encoder, TaskEncoder):
         hint = "; did you forget to call it?" if isinstance(encoder, type) else ""
         kinds = "a TaskEncoder, or a dict of sample types and task encoders"
@@ -536,7 +536,7 @@ class Builder:
     was asked; `over_epochs=None` is the stored order.
     """
 
-    encoder_of: Callable[[Leaf], TaskEncoder[Any, Any, Any, Any]]
+    encoder_of: Callable[[Leaf], Encoder[Any]]
     order: SampleOrder
     code: LoadingCode
     checksums: bool
@@ -645,9 +645,7 @@ class Builder:
             "packing_buffer_size": self.packing_buffer_size,
         }
 
-    def _batched(
-        self, samples: Dataset[Any], encoder: TaskEncoder[Any, Any, Any, Any]
-    ) -> Dataset[Any]:
+    def _batched(self, samples: Dataset[Any], encoder: Encoder[Any]) -> Dataset[Any]:
         """Samples through the hooks of their encoder, to batches."""
         if not self.encoded:
             samples = encoder.build_encode_sample(samples, worker_config=self.worker_config)
@@ -738,9 +736,7 @@ class Builder:
                 encoders = self._encoders(part.node)
                 key = id(encoders[0]) if len(encoders) == 1 else -1 - number
                 groups.setdefault(key, []).append(part)
-            flat = _flat([*map(_together, groups.values())], node)
-            batches = [self.batches(child, repeat=True) for child, _ in flat.children]
-            return self._mixed(batches, flat)
+            node = _flat([*map(_together, groups.values())], node)
         if node.kind != "concat" and node.quotas is not None:
             with place_noted(node.place):
                 raise ConfigError(
@@ -772,19 +768,15 @@ class Builder:
                         f"max_epochs of entry [{number}] is {most}, and that blend never ends, so "
                         "it has no epochs; give max_epochs to the datasets in it, or give it a stop"
                     )
-            weights = [weight for _, weight in node.children]
-            rows = zip(datasets, weights, node.child_names, strict=True)
-            entries: list[Any] = [Entry(each, weight, name=name) for each, weight, name in rows]
+            rows = zip(datasets, node.children, node.child_names, strict=True)
             return BlendDataset(
-                entries,
+                [cast("Any", Entry(each, share, name=name)) for each, (_, share), name in rows],
                 target_weights=node.targets,
                 max_correction=node.max_correction,
                 **node.options,
             )
 
-    def _composed(
-        self, node: Blend, composed: Composition, encoder: TaskEncoder[Any, Any, Any, Any]
-    ) -> Dataset[Any]:
+    def _composed(self, node: Blend, composed: Composition, encoder: Encoder[Any]) -> Dataset[Any]:
         config = self.worker_config
         samples = [self.samples(child, by_quota=True) for child, _ in node.children]
         streams = [encoder.build_encode_sample(each, worker_config=config) for each in samples]
@@ -806,7 +798,7 @@ class Builder:
             )
         return after_batch(encoder, batches)
 
-    def _encoders(self, node: Node) -> list[TaskEncoder[Any, Any, Any, Any]]:
+    def _encoders(self, node: Node) -> list[Encoder[Any]]:
         """Return the encoders of the leaves, each once."""
         encoders = map(self.encoder_of, every_leaf(node))
         return list({id(encoder): encoder for encoder in encoders}.values())
