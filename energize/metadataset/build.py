@@ -25,8 +25,8 @@ from energize.datasets.blend import BlendDataset, Entry
 from energize.datasets.order import ConcatDataset, EpochizeDataset, LimitDataset, RepeatDataset
 from energize.datasets.quota import ComposedDataset, QuotaDataset
 from energize.datasets.stages import StagedDataset
-from energize.errors import ConfigError
-from energize.metadataset.located import place_noted
+from energize.errors import ConfigError, EnergizeError
+from energize.metadataset.located import noted, place_noted
 from energize.metadataset.models import EPOCHIZED, Composition, Folder
 from energize.metadataset.tree import (
     Blend,
@@ -294,7 +294,7 @@ def _asked(
                 "encoder.build_batch(encoder.build_encode_sample(dataset), batch_size=32)"
             )
         given = {name: older.pop(name) for name in (*_OF_FOLDERS, *OF_SAMPLES) if name in older}
-        node = resolve(mix, split_part, entry_of(**given))
+        node = resolve(mix, split_part, entry_of(**given) if given else None)
     code = loading_code(older)
     return node, where, code, decoding_as(owner, task_encoder, older)
 
@@ -426,7 +426,7 @@ def factory_of(
     order = replace(order, over_epochs=over_epochs)
     if order.max_samples_per_sequence is None and "max_samples_per_sequence" in told:
         order = replace(order, max_samples_per_sequence=told["max_samples_per_sequence"])
-    with place_noted(leaf.place):
+    try:
         if isinstance(leaf, JoinedLeaf):
             loaders = tuple(_loader_of(each.leaf, decoder, code) for each in leaf.parts)
             names = tuple(each.name for each in leaf.parts if each.name is not None)
@@ -439,6 +439,8 @@ def factory_of(
         source = leaf.source(seed, checksums=checksums)
         options = {"order": order, "sample_weight": leaf.sample_weight, **options}
         return SourceFactory(source, load, kind, paths, leaf.labels, **options)
+    except EnergizeError as error:
+        raise noted(error, leaf.place) from error
 
 
 def _load_of_user(
@@ -694,7 +696,7 @@ class Builder:
         it.
         """
         encoder = self.encoder_of(leaf)
-        with place_noted(leaf.place):
+        try:
             if by_quota:
                 self._check_order(leaf)
             if leaf.aux and (leaf.sample_type is not CrudeSample or not encoder.cookers):
@@ -711,6 +713,8 @@ class Builder:
                 checksums=self.checksums,
             )
             samples = encoder._load_dataset(loaded, 0, self.worker_config)
+        except EnergizeError as error:
+            raise noted(error, leaf.place) from error
         if not self.encoded:
             return samples
         return encoder.build_encode_sample(samples, worker_config=self.worker_config)
@@ -753,7 +757,7 @@ class Builder:
 
     def _mixed(self, datasets: Sequence[Dataset[Any]], node: Blend) -> Dataset[Any]:
         """Datasets mixed as a node says; one alone by weight as it is."""
-        if node.plain and len(datasets) == 1:
+        if len(datasets) == 1 and node.plain:
             return datasets[0]
         with place_noted(node.place):
             if node.kind == "concat":

@@ -98,9 +98,14 @@ def place_noted(place: str) -> Iterator[None]:
     try:
         yield
     except EnergizeError as error:
-        if not place or str(error).endswith(f"asked for at {place}"):
-            raise
-        raise type(error)(f"{error}\n  asked for at {place}") from error
+        raise noted(error, place) from error
+
+
+def noted(error: EnergizeError, place: str) -> EnergizeError:
+    """Return an error with the place where what it is about was asked for."""
+    if not place or str(error).endswith(f"asked for at {place}"):
+        return error
+    return type(error)(f"{error}\n  asked for at {place}")
 
 
 @dataclass(frozen=True, slots=True)

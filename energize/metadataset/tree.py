@@ -39,7 +39,7 @@ from energize.errors import (
     nearest,
     some,
 )
-from energize.metadataset.located import Located, Problem, as_error, check_few, place_noted
+from energize.metadataset.located import Located, Problem, as_error, check_few, noted, place_noted
 from energize.metadataset.models import (
     KINDS,
     STAGE_FILE,
@@ -127,8 +127,8 @@ class Leaf:
         """What the folder's dataset.yaml says of its samples, read once; or how they look, and what
         was said of them.
         """
-        config = DatasetConfig("energize", CRUDE)
-        with place_noted(self.place):
+        try:
+            config = DatasetConfig("energize", CRUDE)
             try:
                 if not self.is_jsonl:
                     name = self.dataset_config or "dataset.yaml"
@@ -144,6 +144,8 @@ class Leaf:
             if told.sample_type is None and told.field_map is None:
                 return config
             return told.config(config, told.field_map)
+        except EnergizeError as error:
+            raise noted(error, self.place) from error
 
     @cached_property
     def loose(self) -> Found | None:
@@ -177,7 +179,7 @@ class Leaf:
     def sample_type(self) -> type[Any]:
         """The type of samples that it names."""
         config = self.config
-        with place_noted(self.place):
+        try:
             if self.told.sample_type is not None:
                 return cast("type[Any]", self.told.kind)
             if config.sample_class == CRUDE:
@@ -195,14 +197,18 @@ class Leaf:
                 f"the factory {factory.__name__} has no __sample_type__: set it to the type of "
                 "samples that it makes"
             )
+        except EnergizeError as error:
+            raise noted(error, self.place) from error
 
     def source(self, seed: int = 0, *, checksums: bool = False) -> LeafSource:
         """Return the raw samples as they are stored; of a join, tuples of them."""
-        with place_noted(self.place):
+        try:
             source = self._whole(seed, checksums)
             if self.subset is not None:
                 source = source.part(*self.subset.bounds(source.stored_count))
             return source if self.chosen is None else PropertySource(source, self.chosen)
+        except EnergizeError as error:
+            raise noted(error, self.place) from error
 
     def _whole(self, seed: int, checksums: bool) -> LeafSource:
         if self.loose is not None and not checksums:
