@@ -30,7 +30,7 @@ from energize.errors import (
     PrepareError,
     SplitError,
 )
-from energize.metadataset.nodes import JoinedLeaf, Leaf
+from energize.metadataset.tree import JoinedLeaf, Leaf
 from energize.preparation.loose import is_loose
 from energize.preparation.tasks import TASKS_FOLDER, check_ended, share
 from energize.preparation.verify import check_counts, check_folder, check_lines

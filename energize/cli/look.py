@@ -41,7 +41,7 @@ from energize.errors import (
     NotPreparedError,
 )
 from energize.extras.plots import check_plot, draw, intervals_for
-from energize.metadataset.nodes import Leaf, leaves_with_weights
+from energize.metadataset.tree import Leaf, leaves_with_weights
 from energize.preparation.tasks import ranges
 from energize.report import PlannedBatch, PlannedSample, Simulation
 from energize.report.forecast import indexed, weighed_in

@@ -23,16 +23,16 @@ from energize.data.nv_meta import read_splits
 from energize.errors import ConfigError, DatasetNotFoundError, nearest
 from energize.metadataset.build import factory_of, get_train_dataset, get_val_dataset
 from energize.metadataset.models import read_metadataset
-from energize.metadataset.nodes import (
+from energize.metadataset.tree import (
     Blend,
     JoinedLeaf,
     Leaf,
     Node,
     Staged,
     every_leaf,
+    resolve,
     with_leaves,
 )
-from energize.metadataset.resolution import resolve
 from energize.preparation.loose import is_loose, split_parts
 from energize.task.encoder import DefaultTaskEncoder, TaskEncoder
 from energize.task.load import LoadingCode, SampleDecoder, run_file

@@ -430,17 +430,10 @@ class ShardedDataSource(torch.utils.data.IterableDataset[T]):
     _dataset: Dataset[Any] | None = None
     _shards: Mapping[str, Callable[[], Dataset[Any]]] = MappingProxyType({})
 
-    @classmethod
-    def of(
-        cls, dataset: Dataset[Any], shards: Mapping[str, Callable[[], Dataset[Any]]]
-    ) -> ShardedDataSource[Any]:
-        """Return a source of a dataset, and what makes that of each of its shards."""
-        made = ShardedDataSource[Any]()
-        made._set(dataset, shards)
-        return made
-
-    def _set(self, dataset: Dataset[Any], shards: Mapping[str, Callable[[], Dataset[Any]]]) -> None:
+    def _of(self, dataset: Dataset[Any], shards: Mapping[str, Callable[[], Dataset[Any]]]) -> Self:
+        """Be a source of a dataset, and of what makes that of each of its shards."""
         self._dataset, self._shards = dataset, dict(shards)
+        return self
 
     @property
     def dataset(self) -> Dataset[Any]:
@@ -502,7 +495,7 @@ class ShardedDataSource(torch.utils.data.IterableDataset[T]):
 
     def _with(self, change: Callable[[Dataset[Any]], Dataset[Any]]) -> ShardedDataSource[Any]:
         shards = {name: partial(_changed, change, self, name) for name in self.shard_names}
-        return ShardedDataSource.of(change(self.dataset), shards)
+        return ShardedDataSource[Any]()._of(change(self.dataset), shards)
 
     def map(self, fn: Callable[[T], Any]) -> ShardedDataSource[Any]:
         """Return a source of `fn(example)`."""
@@ -532,7 +525,7 @@ class ShardedDataSource(torch.utils.data.IterableDataset[T]):
         mixed = _shuffled(seeded)
         if mixed is seeded and not seeded.indexed:
             mixed = ShuffleBufferDataset(seeded, buffer_size)
-        return ShardedDataSource.of(mixed, {"shuffled": lambda: mixed})
+        return ShardedDataSource[Any]()._of(mixed, {"shuffled": lambda: mixed})
 
     def __iter__(self) -> Iterator[T]:
         worker = torch.utils.data.get_worker_info()
@@ -583,7 +576,7 @@ class HFDatasetShardedSource(ShardedDataSource[Example]):
     def __init__(self, dataset: Any, name: str | None = None) -> None:
         name = name or "hf_dataset"
         whole = as_dataset(dataset, name)
-        self._set(whole, {f"{name}:0": lambda: whole})
+        self._of(whole, {f"{name}:0": lambda: whole})
 
 
 class ParquetShardedSource(ShardedDataSource[Example]):
@@ -609,7 +602,7 @@ class ParquetShardedSource(ShardedDataSource[Example]):
             )
             for path in whole.files
         }
-        self._set(whole, opened)
+        self._of(whole, opened)
 
 
 class CompositeShardedSource(ShardedDataSource[Example]):
@@ -631,7 +624,7 @@ class CompositeShardedSource(ShardedDataSource[Example]):
             for number, part in enumerate(sources)
             for name in part.shard_names
         }
-        self._set(ConcatDataset(*(each.dataset for each in sources)), shards)
+        self._of(ConcatDataset(*(each.dataset for each in sources)), shards)
 
 
 class MixedShardedSource(ShardedDataSource[Example]):
@@ -686,7 +679,7 @@ class MixedShardedSource(ShardedDataSource[Example]):
             stop=stop_strategy,
             block_size=block_size,
         )
-        self._set(mix, {"mixed_shard_0": lambda: mix})
+        self._of(mix, {"mixed_shard_0": lambda: mix})
 
 
 def block_mixture_interleave(

@@ -49,9 +49,8 @@ from energize.metadataset.located import (
     read_bytes,
     read_yaml,
 )
-from energize.metadataset.models import Expected, Keys, Name, Table
-from energize.metadataset.nodes import Blend, Node, Staged
-from energize.metadataset.resolution import DEFAULT, not_staged, plan_of, resolve
+from energize.metadataset.models import Expected, Name, Portion, Settings
+from energize.metadataset.tree import DEFAULT, Blend, Node, Staged, not_staged, plan_of, resolve
 from energize.order.stages import Stage, StagePlan, stage_label
 from energize.task.encoder import DefaultTaskEncoder, TaskEncoder
 
@@ -112,10 +111,9 @@ _TOLERANCE = 0.001
 
 _NEEDED = {"huggingface": "dataset", "nanoset": "dataset_folders"}
 _FOLDERS = Expected("a list of one or more folders, relative to this file")
-_WEIGHT = Annotated[float, Field(ge=0, le=1)]
 
 
-class StageData(Keys):
+class StageData(Settings):
     """What a stage file says about the data of a stage, as it is written.
 
     `folder` is that of the file: paths are relative to it. `split_part` is what is read of a folder
@@ -126,11 +124,8 @@ class StageData(Keys):
     dataset: Name | None = None
     dataset_path: Name | None = None
     dataset_folders: Annotated[Listed[Name], Field(min_length=1), _FOLDERS] = ()
-    dataset_weights: Annotated[Listed[_WEIGHT], Field(min_length=1)] = ()
+    dataset_weights: Annotated[Listed[Portion], Field(min_length=1)] = ()
     seed: NonNegativeInt | None = Field(None, alias="dataset_random_seed")
-    seq_len: PositiveInt | None = None
-    items_per_step: PositiveInt | None = None
-    batch: Table | None = None
     _place: tuple[Path, str] = (Path(), "train")
 
     @property

@@ -18,7 +18,7 @@ from energize.compat.torch_data import Place, SharedPlace
 from energize.core.checks import checked_choice, checked_whole, raised_as
 from energize.core.dataset import IndexedDataset, PassingDataset
 from energize.core.ignored import said_once
-from energize.core.lanes import Ranks, WorkerConfig
+from energize.core.lanes import Lane, Ranks, WorkerConfig
 from energize.core.stream import State, counter_field
 from energize.core.trace import Failed, Reading, Request
 from energize.data.files import path_of
@@ -26,9 +26,9 @@ from energize.data.mds import INDEX, MdsSource
 from energize.data.nv_meta import META_FOLDER
 from energize.data.webdataset import WebdatasetSource
 from energize.datasets.order import ConcatDataset
-from energize.datasets.quota import SAMPLING_METHODS, ComposedDataset, ComposedSamples
+from energize.datasets.quota import ComposedDataset, ComposedSamples
 from energize.datasets.transform import MapDataset
-from energize.errors import ConfigError, DatasetNotFoundError, StateError, nearest
+from energize.errors import ConfigError, DatasetNotFoundError, StateError
 from energize.loader.failures import FailureLog
 from energize.loader.settings import checked_settings
 from energize.loader.state import packed_state, unpacked_state
@@ -46,9 +46,6 @@ __all__ = [
 T = TypeVar("T")
 
 _DEFAULT_SPLIT = "train"
-
-_READ_AHEAD = 64
-"""Samples that are read at a time, where batches are smaller."""
 
 _ENTRY_POINTS = "streaming_streams_registry"
 
@@ -295,11 +292,6 @@ class StreamingDataset(IterableDataset[Any]):
                 f"StreamingDataset: batching_method={batching_method!r} puts batches together; say "
                 "with batch_size of how many samples on each rank"
             )
-        if sampling_method not in SAMPLING_METHODS:
-            raise ConfigError(
-                f"StreamingDataset: Invalid sampling method: {sampling_method!r}, one of "
-                f"{' and '.join(SAMPLING_METHODS)}{nearest(sampling_method, SAMPLING_METHODS)}"
-            )
         seed = checked_whole(shuffle_seed, "StreamingDataset: shuffle_seed", 0)
         self._ranks = _replicated(WorkerConfig().ranks(), 1 if replication is None else replication)
         self.batch_size, self._device = batch_size, 1 if batch_size is None else batch_size
@@ -333,7 +325,9 @@ class StreamingDataset(IterableDataset[Any]):
         parts = self.samples._children
         firsts = np.cumsum([0, *self.samples_per_stream[:-1]]).tolist()
         self._stored: ConcatDataset[Any] = ConcatDataset(*parts)
-        self._numbered = self.samples.with_inputs(list(map(_Numbered, parts, firsts)))
+        self._numbered = self._batches.with_inputs(
+            [self.samples.with_inputs(list(map(_Numbered, parts, firsts)))]
+        )
         asked = self.samples._asked_counts.tolist()
         repeats = (asked / np.maximum(self.samples_per_stream, 1)).tolist()
         for stream, count, repeat in zip(self.streams, asked, repeats, strict=True):
@@ -364,7 +358,7 @@ class StreamingDataset(IterableDataset[Any]):
     @property
     def size(self) -> int:
         """Samples of all streams: those that `dataset[i]` has."""
-        return int(self.samples_per_stream.sum())
+        return self._stored.size
 
     num_samples = size
 
@@ -424,36 +418,25 @@ class StreamingDataset(IterableDataset[Any]):
         return (place[0] // self.epoch_size + 1) * self.epoch_size, 0
 
     def _read(self, start: int) -> Iterator[Any]:
-        """Yield the samples of this rank from `start` to the end of its epoch; in a worker of a
-        DataLoader, those of every so many-th device batch.
+        """Yield the samples of this rank from `start` to the end of its epoch, as `__getitem__` of
+        a subclass makes them; in a worker of a DataLoader, those of every so many-th device batch.
         """
-        mixed, ranks, info = self.samples.composition, self._ranks, get_worker_info()
+        world, info = self._ranks.world_size, get_worker_info()
         worker, workers = (0, 1) if info is None else (info.id, info.num_workers)
         epoch, taken = divmod(start, self.epoch_size)
-        batch, given = divmod(taken // ranks.world_size, self._device)
-        mine = range(ranks.rank + batch * ranks.world_size, mixed.batches, ranks.world_size)
-        mine, some = mine[worker::workers], max(1, _READ_AHEAD // self._device)
-        before = 0 if self._alike else epoch * self.epoch_size
+        batch, given = divmod(taken // world, self._device)
+        first = batch * world if self._alike else batch * world + epoch * self._numbered.size
+        lane = Lane(self._ranks.rank + world * worker, world * workers)
         reading = Reading(report=self._failures.add)
-        for at in range(0, len(mine), some):
-            first, end = mixed.bounds(np.array(mine[at : at + some]))
-            if at == 0 and worker == 0:
-                first[0] += given
-            numbers = np.concatenate([np.arange(*ends) for ends in zip(first, end, strict=True)])
-            yield from self._delivering(self._numbered.at(before + numbers, reading))
-        if mine and self._batches.padding(mine[-1:])[0]:
-            lent = before + mixed.lent(np.array(mine[-1:]))
-            yield from self._delivering(self._numbered.at(lent, reading))
+        for pairs in self._numbered.open(lane, {"position": first}, reading):
+            for pair in pairs if worker else pairs[given:]:
+                self._delivered += 1
+                self._read_for = pair
+                item = self[pair[0]]
+                self._read_for = None
+                yield item
+            given = 0
         self._failures.conclude()
-
-    def _delivering(self, pairs: Sequence[tuple[int, Any]]) -> Iterator[Any]:
-        """Yield samples, given with their numbers, as `__getitem__` of a subclass makes them."""
-        for pair in pairs:
-            self._delivered += 1
-            self._read_for = pair
-            item = self[pair[0]]
-            self._read_for = None
-            yield item
 
     def state_dict(self, num_samples: int | None = None, from_beginning: bool = True) -> State:
         """Return where the current epoch stands: a small dict, JSON-able, the same on all ranks.

@@ -48,7 +48,7 @@ from energize.data.webdataset import WebdatasetSource, read_split
 from energize.errors import ConfigError, DataError, UntrustedCodeError
 from energize.loader.failures import sources_of
 from energize.metadataset.build import factory_of
-from energize.metadataset.nodes import Leaf
+from energize.metadataset.tree import Leaf
 from energize.preparation.index import prepare, prepare_jsonl
 from energize.preparation.media import prepare_media
 from energize.task.load import (

@@ -129,7 +129,7 @@ class SqliteIndexReader(AbstractContextManager["SqliteIndexReader"]):
 
     def __init__(self, sqlite_path: str | os.PathLike[str]) -> None:
         self.sqlite_path = sqlite_path
-        with self._readable():
+        with unreadable(os.fspath(sqlite_path)):
             self._database = connected(os.fspath(sqlite_path))
 
     def get_sample_pointer_by_key(self, key: str) -> ITarSamplePointer:
@@ -155,30 +155,26 @@ class SqliteIndexReader(AbstractContextManager["SqliteIndexReader"]):
 
     def list_all_samples(self) -> Iterator[tuple[str, int, int]]:
         """Yield the key, size in bytes and shard of each sample."""
-        with self._readable():
-            yield from self._database.execute(
-                "SELECT sample_key, byte_size, tar_file_id FROM samples"
-            )
+        return self._rows("SELECT sample_key, byte_size, tar_file_id FROM samples")
 
     def list_all_sample_parts(self) -> Iterator[tuple[str, int, int]]:
         """Yield the full name, size in bytes and shard of each part, as they lie in the shards."""
-        with self._readable():
-            yield from self._database.execute(
-                "SELECT sample_key || '.' || part_name, content_byte_size, tar_file_id FROM "
-                "sample_parts JOIN samples USING (tar_file_id, sample_index) "
-                "ORDER BY tar_file_id, sample_index, content_byte_offset"
-            )
+        return self._rows(
+            "SELECT sample_key || '.' || part_name, content_byte_size, tar_file_id FROM "
+            "sample_parts JOIN samples USING (tar_file_id, sample_index) "
+            "ORDER BY tar_file_id, sample_index, content_byte_offset"
+        )
 
     def close(self) -> None:
         """Close the database."""
         self._database.close()
 
-    def _readable(self) -> Any:
-        return unreadable(os.fspath(self.sqlite_path))
+    def _rows(self, asked: str, *names: str) -> Iterator[tuple[Any, ...]]:
+        with unreadable(os.fspath(self.sqlite_path)):
+            yield from self._database.execute(asked, names)
 
     def _found(self, asked: str, *names: str) -> tuple[Any, ...]:
-        with self._readable():
-            row: tuple[Any, ...] | None = self._database.execute(asked, names).fetchone()
+        row = next(self._rows(asked, *names), None)
         if row is None:
             raise KeyError(f"{'.'.join(names)} is not in {self.sqlite_path}")
         return row

@@ -27,8 +27,16 @@ from energize.metadataset.models import (
     document,
     read_metadataset,
 )
-from energize.metadataset.nodes import JoinedLeaf, Leaf, Node, Staged, every_leaf
-from energize.metadataset.resolution import FILESYSTEM, not_staged, resolve
+from energize.metadataset.tree import (
+    FILESYSTEM,
+    JoinedLeaf,
+    Leaf,
+    Node,
+    Staged,
+    every_leaf,
+    not_staged,
+    resolve,
+)
 from energize.task.load import SampleDecoder
 from energize.task.pipeline import STORED, BaseCoreDatasetFactory, LoadedDatasetList, SampleOrder
 

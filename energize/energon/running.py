@@ -26,6 +26,7 @@ from energize.core import lanes
 from energize.core.call import index_of_call
 from energize.core.dataset import Dataset
 from energize.core.description import leaves
+from energize.core.ignored import said_once
 from energize.core.lanes import ErrorHandler, Lane
 from energize.core.loss_weights import STORED_KEY
 from energize.core.restoring import restore_sample
@@ -252,16 +253,10 @@ def _length(dataset: Dataset[Any]) -> int:
     try:
         return dataset._pass_length
     except NotIndexedError:
-        kind = type(dataset).__name__
-        if kind not in _estimated:
-            _estimated.add(kind)
-            text = "the length of a %s is an estimate: only reading tells how many items it gives"
-            _log.warning(text, kind)
+        text = "its length is an estimate: only reading tells how many items it gives"
+        said_once(type(dataset).__name__, "length", text, logging.WARNING)
         total = sum(_length(each) for each in dataset.inputs)
         return math.ceil(total / (getattr(dataset, "batch_size", 1) or 1))
-
-
-_estimated: set[str] = set()
 
 
 # What Energon's datasets are asked for: here a cursor moves, and the dataset remembers its last.

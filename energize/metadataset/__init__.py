@@ -4,7 +4,7 @@ from importlib import import_module
 from typing import Any
 
 _MODULES = (
-    *("metadataset.nodes", "metadataset.resolution", "metadataset.models"),
+    *("metadataset.tree", "metadataset.models"),
     *("energon.loading", "task.pipeline"),
 )
 

@@ -28,20 +28,22 @@ from energize.datasets.stages import StagedDataset
 from energize.errors import ConfigError, EnergizeError
 from energize.metadataset.located import noted, place_noted
 from energize.metadataset.models import EPOCHIZED, Composition, Folder
-from energize.metadataset.nodes import (
+from energize.metadataset.tree import (
     Blend,
     JoinedLeaf,
     Leaf,
     Node,
     Share,
     Staged,
+    combined_multiplier,
     every_leaf,
     leaves_of,
+    not_staged,
     plain_shares,
+    resolve,
     shares_below,
     user_factory,
 )
-from energize.metadataset.resolution import combined_multiplier, not_staged, resolve
 from energize.order import Schedule
 from energize.order.stages import Stage, stage_label
 from energize.preparation.loose import OF_SAMPLES
@@ -88,6 +90,7 @@ _BY_QUOTA = (
     "says in which order a dataset is read, but here a quota does: each pass over it is in a "
     "random order of its own"
 )
+_ONCE = "validation reads every sample once"
 _NOT_TOLD = (
     "get_datasets tells weights, or repetitions, of single datasets, and this mix has {} beside "
     "them; get_train_dataset reads it"
@@ -171,7 +174,8 @@ def get_train_dataset(
     ranks and workers do not. Raises `MetadatasetError`, `DatasetError` and `ConfigError`, all
     before a sample is read.
     """
-    node, code, encoder = _asked("get_train_dataset", path, split_part, task_encoder, older)
+    asked = _asked("get_train_dataset", path, split_part, task_encoder, older)
+    node, where, code, encoder = asked
     own = builds(encoder, "build_train_datasets")
     asked_level = Level.asked(level, global_batch_size, level_buffer_size)
     if own and asked_level is not None:
@@ -192,12 +196,9 @@ def get_train_dataset(
     cuts: dict[str, Any] = {"repeat": repeat, "virtual_epoch_length": virtual_epoch_length}
     if own:
         order = {"shuffle_buffer_size": shuffle_buffer_size}
-        built = builder.built_by(encoder, node, split_part, training=True, **order, **cuts)
-    elif isinstance(node, Leaf | Blend | Staged):
-        where = (node.place or "get_train_dataset") if path is node else path
-        built = builder.trained(node, where, **cuts)
+        built = builder.built_by(encoder, node, where, training=True, **order, **cuts)
     else:
-        built = builder.trained(resolve(node, split_part), path, **cuts)
+        built = builder.trained(node, where, **cuts)
     return _remembered(built, path, split_part)
 
 
@@ -226,17 +227,18 @@ def get_val_dataset(
 
     Raises what `get_train_dataset` raises.
     """
-    node, code, encoder = _asked("get_val_dataset", path, split_part, task_encoder, older)
+    asked = _asked("get_val_dataset", path, split_part, task_encoder, older)
+    node, where, code, encoder = asked
     own = builds(encoder, "build_val_datasets")
     encoder_of = _chooser(None if own else encoder)
     sizes = batch_size, batch_drop_last, packing_buffer_size
     builder = Builder(encoder_of, STORED, code, checksums, worker_config, *sizes)
     with validating():
         if own:
-            built = builder.built_by(encoder, node, split_part, training=False, limit=limit)
+            built = builder.built_by(encoder, node, where, training=False, limit=limit)
             dataset: Dataset[Any] = ConcatDataset(built, worker_config=worker_config)
         else:
-            node = _validated(node, path, split_part)
+            node = not_staged(node, where, _ONCE)
             dataset = builder.validated(leaves_of(node), node, limit)
     return _remembered(dataset, path, split_part)
 
@@ -263,46 +265,38 @@ def get_val_datasets(
     `leaf.path`, `leaf.split_part` and `leaf.subflavors` say which folder it is. `limit` counts for
     each, `checksums` are those of `get_train_dataset`, whose errors it raises.
     """
-    node, code, encoder = _asked("get_val_datasets", path, split_part, task_encoder, older)
+    asked = _asked("get_val_datasets", path, split_part, task_encoder, older)
+    node, where, code, encoder = asked
     sizes = batch_size, batch_drop_last, packing_buffer_size
     builder = Builder(_chooser(encoder), STORED, code, checksums, worker_config, *sizes)
-    node = _validated(node, path, split_part)
+    node = not_staged(node, where, _ONCE)
     with validating():
         return [(builder.validated([leaf], node, limit), leaf) for leaf in leaves_of(node)]
 
 
 def _asked(
-    owner: str, path: GivenMix, split_part: str, task_encoder: Any, older: dict[str, Any]
-) -> tuple[GivenMix, LoadingCode, Any]:
-    """Return what `path` stands for, what may be run, and the encoder, as older arguments say."""
-    node = asked_for(path, split_part, older)
-    code = loading_code(older)
-    return node, code, decoding_as(owner, task_encoder, older)
+    owner: str, path: Any, split_part: str, task_encoder: Any, older: dict[str, Any]
+) -> tuple[Node | Staged, object, LoadingCode, Any]:
+    """Return what is read, where that was asked for, what may be run, and the encoder.
 
-
-def asked_for(path: Any, split_part: str, arguments: dict[str, Any]) -> Any:
-    """Return what `path` stands for, with settings among the `arguments`, which are taken out.
-
-    They are the settings of an entry of a metadataset that names the path, and win over those of
-    files. Without any, and for what was resolved already, the path itself is returned. Raises
-    `ConfigError` for values that a file could not have, and what `resolve` raises.
-
-    >>> asked_for("cats", "train", {"handler": None})
-    'cats'
+    Settings of an entry of a metadataset among the `older` arguments are those of one that names
+    the path: they win over those of files.
     """
     if isinstance(path, Leaf | Blend | Staged):
-        return path
-    path = _mix_of(path, split_part)
-    if not isinstance(path, str | os.PathLike | Mapping):
-        raise ConfigError(
-            f"expected the path of a folder or a metadataset; got a {type(path).__name__}. Of a "
-            "dataset, IterableSource(...) say, BatchDataset(dataset, 32, generic_batch) makes "
-            "batches, or encoder.build_batch(encoder.build_encode_sample(dataset), batch_size=32)"
-        )
-    given = {name: arguments.pop(name) for name in (*_OF_FOLDERS, *OF_SAMPLES) if name in arguments}
-    if all(value is None or value == {} for value in given.values()):
-        return path
-    return resolve(path, split_part, entry_of(**given))
+        node, where = path, path.place or owner
+    else:
+        where, mix = path, _mix_of(path, split_part)
+        if not isinstance(mix, str | os.PathLike | Mapping):
+            raise ConfigError(
+                f"expected the path of a folder or a metadataset; got a {type(mix).__name__}. Of a "
+                "dataset, IterableSource(...) say, BatchDataset(dataset, 32, generic_batch) makes "
+                "batches, or "
+                "encoder.build_batch(encoder.build_encode_sample(dataset), batch_size=32)"
+            )
+        given = {name: older.pop(name) for name in (*_OF_FOLDERS, *OF_SAMPLES) if name in older}
+        node = resolve(mix, split_part, entry_of(**given) if given else None)
+    code = loading_code(older)
+    return node, where, code, decoding_as(owner, task_encoder, older)
 
 
 def _mix_of(given: Any, split_part: str) -> Any:
@@ -377,22 +371,14 @@ def check_one_epoch(where: object, *, repeat: bool = True, virtual_epoch_length:
         raise ConfigError(f"{where}: {cut}, and stages are one epoch, the whole run; leave it out")
 
 
-def _validated(node: GivenMix, path: GivenMix, split_part: str) -> Node:
-    place = getattr(path, "place", None)
-    if not isinstance(node, Leaf | Blend | Staged):
-        node = resolve(node, split_part)
-    reason = "validation reads every sample once"
-    return not_staged(node, str(path) if place is None else place, reason)
-
-
-def _chooser(given: Any) -> Callable[[Leaf], TaskEncoder[Any, Any, Any, Any]]:
+def _chooser(given: Any) -> Callable[[Leaf], Encoder[Any]]:
     """Return the task encoder of a leaf: the only one, or the one for the type of its samples."""
     if not isinstance(given, Mapping):
         only = _checked(DefaultTaskEncoder() if given is None else given)
         return lambda _: only
     by_type = {kind: _checked(encoder) for kind, encoder in given.items()}
 
-    def choose(leaf: Leaf) -> TaskEncoder[Any, Any, Any, Any]:
+    def choose(leaf: Leaf) -> Encoder[Any]:
         kind = leaf.sample_type
         if kind not in by_type:
             raise ConfigError(
@@ -404,7 +390,7 @@ def _chooser(given: Any) -> Callable[[Leaf], TaskEncoder[Any, Any, Any, Any]]:
     return choose
 
 
-def _checked(encoder: object) -> TaskEncoder[Any, Any, Any, Any]:
+def _checked(encoder: object) -> Encoder[Any]:
     if not isinstance(encoder, TaskEncoder):
         hint = "; did you forget to call it?" if isinstance(encoder, type) else ""
         kinds = "a TaskEncoder, or a dict of sample types and task encoders"
@@ -503,25 +489,22 @@ def loaded_datasets(node: Node, order: SampleOrder, **options: Any) -> LoadedDat
     Weights are normalised in each blend and multiplied on the way down, repetitions are multiplied;
     `options` are those of `factory_of`. Raises `ConfigError` for what such numbers cannot tell.
     """
-    mode, numbers = DatasetBlendMode.NONE, [(node, Fraction(1))]
+    mode, told = DatasetBlendMode.NONE, list[tuple[Any, dict[str, Any]]]()
     with place_noted(node.place):
         _check_told(node)
         if isinstance(node, Blend) and node.kind == EPOCHIZED:
             mode = DatasetBlendMode.SAMPLE_REPETITIONS
-            passes = (1 if quota.repeat is None else quota.repeat for quota in node.quotas or ())
-            pairs = zip(node.children, passes, strict=True)
-            numbers = [(child, Fraction(str(number))) for (child, _), number in pairs]
+            for (child, _), quota in zip(node.children, node.quotas or (), strict=True):
+                passes = 1 if quota.repeat is None else quota.repeat
+                told.append((child, {"repetitions": int(passes) if passes % 1 == 0 else passes}))
         elif isinstance(node, Blend):
             mode = DatasetBlendMode.DATASET_WEIGHT
             parts = shares_below(Share(node), lambda _: True)
-            numbers = [(part.node, part.share) for part in parts]
-    datasets = [(_loaded(cast("Leaf", leaf), order, **options), number) for leaf, number in numbers]
-    for loaded, number in datasets:
-        if mode is DatasetBlendMode.DATASET_WEIGHT:
-            loaded.weight = float(number)
-        elif mode is DatasetBlendMode.SAMPLE_REPETITIONS:
-            loaded.repetitions = int(number) if number.denominator == 1 else float(number)
-    return LoadedDatasetList(datasets=[loaded for loaded, _ in datasets], blend_mode=mode)
+            told = [(part.node, {"weight": float(part.share)}) for part in parts]
+        else:
+            told = [(node, {})]
+    datasets = [replace(_loaded(leaf, order, **options), **number) for leaf, number in told]
+    return LoadedDatasetList(datasets=datasets, blend_mode=mode)
 
 
 def _loaded(leaf: Leaf, order: SampleOrder, **options: Any) -> LoadedDataset:
@@ -555,7 +538,7 @@ class Builder:
     was asked; `over_epochs=None` is the stored order.
     """
 
-    encoder_of: Callable[[Leaf], TaskEncoder[Any, Any, Any, Any]]
+    encoder_of: Callable[[Leaf], Encoder[Any]]
     order: SampleOrder
     code: LoadingCode
     checksums: bool
@@ -572,16 +555,11 @@ class Builder:
             checked_config(self.worker_config)
 
     def built_by(
-        self, encoder: Any, path: Any, split_part: str, *, training: bool, **options: Any
+        self, encoder: Any, node: Node | Staged, where: object, *, training: bool, **options: Any
     ) -> Dataset[Any]:
         """Return what an encoder makes that builds its dataset itself."""
         check_encoder(encoder)
-        if isinstance(path, Leaf | Blend | Staged):
-            raise ConfigError(
-                f"{type(encoder).__name__} builds its dataset itself, of the datasets of a file, "
-                "and this mix has been read already; give the path"
-            )
-        node = not_staged(resolve(path, split_part), split_part, "get_datasets makes datasets")
+        node = not_staged(node, where, "get_datasets makes datasets")
         options["worker_config"] = config = self.worker_config or WorkerConfig()
         decoder, seed = encoder.decoder, config.seed_offset
         order = replace(self.order, shuffle_buffer_size=None)
@@ -669,9 +647,7 @@ class Builder:
             "packing_buffer_size": self.packing_buffer_size,
         }
 
-    def _batched(
-        self, samples: Dataset[Any], encoder: TaskEncoder[Any, Any, Any, Any]
-    ) -> Dataset[Any]:
+    def _batched(self, samples: Dataset[Any], encoder: Encoder[Any]) -> Dataset[Any]:
         """Samples through the hooks of their encoder, to batches."""
         if not self.encoded:
             samples = encoder.build_encode_sample(samples, worker_config=self.worker_config)
@@ -710,7 +686,7 @@ class Builder:
                     "another; give it to the outermost one"
                 )
         if node.plain:
-            return _blended([(self.samples(part.node), part) for part in plain_shares(node)], node)
+            node = _flat(plain_shares(node), node)
         quotas = node.kind != "concat" and node.quotas is not None
         parts = [self.samples(child, by_quota=quotas) for child, _ in node.children]
         return self._mixed(parts, node)
@@ -764,8 +740,7 @@ class Builder:
                 encoders = self._encoders(part.node)
                 key = id(encoders[0]) if len(encoders) == 1 else -1 - number
                 groups.setdefault(key, []).append(part)
-            parts = [group[0] if len(group) == 1 else _together(group) for group in groups.values()]
-            return _blended([(self.batches(each.node, repeat=True), each) for each in parts], node)
+            node = _flat([*map(_together, groups.values())], node)
         if node.kind != "concat" and node.quotas is not None:
             with place_noted(node.place):
                 raise ConfigError(
@@ -781,7 +756,9 @@ class Builder:
         return self._mixed(batches, node)
 
     def _mixed(self, datasets: Sequence[Dataset[Any]], node: Blend) -> Dataset[Any]:
-        """Datasets mixed as a node says."""
+        """Datasets mixed as a node says; one alone by weight as it is."""
+        if len(datasets) == 1 and node.plain:
+            return datasets[0]
         with place_noted(node.place):
             if node.kind == "concat":
                 return ConcatDataset(*datasets)
@@ -795,13 +772,15 @@ class Builder:
                         f"max_epochs of entry [{number}] is {most}, and that blend never ends, so "
                         "it has no epochs; give max_epochs to the datasets in it, or give it a stop"
                     )
-            weights = [weight for _, weight in node.children]
-            rows = zip(datasets, weights, node.child_names, strict=True)
-            return _blend([Entry(*row[:2], name=row[2]) for row in rows], node, node.targets)
+            rows = zip(datasets, node.children, node.child_names, strict=True)
+            return BlendDataset(
+                [cast("Any", Entry(each, share, name=name)) for each, (_, share), name in rows],
+                target_weights=node.targets,
+                max_correction=node.max_correction,
+                **node.options,
+            )
 
-    def _composed(
-        self, node: Blend, composed: Composition, encoder: TaskEncoder[Any, Any, Any, Any]
-    ) -> Dataset[Any]:
+    def _composed(self, node: Blend, composed: Composition, encoder: Encoder[Any]) -> Dataset[Any]:
         config = self.worker_config
         samples = [self.samples(child, by_quota=True) for child, _ in node.children]
         streams = [encoder.build_encode_sample(each, worker_config=config) for each in samples]
@@ -823,7 +802,7 @@ class Builder:
             )
         return after_batch(encoder, batches)
 
-    def _encoders(self, node: Node) -> list[TaskEncoder[Any, Any, Any, Any]]:
+    def _encoders(self, node: Node) -> list[Encoder[Any]]:
         """Return the encoders of the leaves, each once."""
         encoders = map(self.encoder_of, every_leaf(node))
         return list({id(encoder): encoder for encoder in encoders}.values())
@@ -856,27 +835,21 @@ def _shuffled(node: Blend) -> bool:
     return not stored.pop()
 
 
-def _together(parts: Sequence[Share]) -> Share:
-    """Several parts of a blend as one, which is a blend."""
-    targets = [part.target for part in parts if part.target is not None]
-    children = tuple((part.node, part.share) for part in parts)
-    aims = tuple(map(float, targets)) if any(targets) else None
-    blend = Blend(children, targets=aims, names=tuple(part.name for part in parts))
-    share = sum((part.share for part in parts), Fraction(0))
-    return Share(blend, share, sum(targets, Fraction(0)) if targets else None)
-
-
-def _blended(parts: Sequence[tuple[Dataset[Any], Share]], node: Blend) -> Dataset[Any]:
-    """Datasets by their shares, for ever; one alone as it is."""
-    if len(parts) == 1:
-        return parts[0][0]
-    targets = [part.target for _, part in parts if part.target is not None]
-    with place_noted(node.place):
-        entries = [Entry(dataset, part.share, name=part.name) for dataset, part in parts]
-        return _blend(entries, node, targets or None)
-
-
-def _blend(entries: list[Any], node: Blend, targets: Sequence[Any] | None) -> BlendDataset[Any]:
-    return BlendDataset(
-        entries, target_weights=targets, max_correction=node.max_correction, **node.options
+def _flat(parts: Sequence[Share], around: Blend) -> Blend:
+    """Return parts of a plain blend as a blend of its own."""
+    targets = tuple([part.target for part in parts if part.target is not None])
+    return replace(
+        around,
+        children=tuple([(part.node, part.share) for part in parts]),
+        targets=targets if any(targets) else None,
+        names=tuple([part.name for part in parts]),
     )
+
+
+def _together(parts: Sequence[Share]) -> Share:
+    """Return several parts of a blend as one, which is a blend."""
+    if len(parts) == 1:
+        return parts[0]
+    share = sum((part.share for part in parts), Fraction(0))
+    targets = [part.target for part in parts if part.target is not None]
+    return Share(_flat(parts, Blend(())), share, sum(targets, Fraction(0)) if targets else None)

@@ -706,10 +706,6 @@ class MetadatasetFile:
         """Whether it is written in Energon's older grammar."""
         return bool(self.text.renamed)
 
-    def place(self, path: KeyPath = ()) -> str:
-        """Return where a path in the document is: `file:line (path)`."""
-        return self.text.place(path)
-
 
 def read_metadataset(path: str | os.PathLike[str] | Mapping[str, Any]) -> MetadatasetFile:
     """Read a metadataset file, or a mapping with what one would say; what it names is not touched.

@@ -10,6 +10,7 @@ import pytest
 import yaml
 
 from energize import (
+    BatchDataset,
     ConfigError,
     DatasetNotFoundError,
     EmptyDatasetError,
@@ -160,10 +161,12 @@ def test_settings_that_a_program_gives(mix, tmp_path):
 
     class Own(TaskEncoder):
         def build_train_datasets(self, *, datasets, batch_size, **options):
-            raise AssertionError("not reached")
+            return BatchDataset(datasets[0].dataset.build(), batch_size, list)
 
-    with pytest.raises(ConfigError, match="Own builds its dataset itself"):
-        get_train_dataset(file, batch_size=1, task_encoder=Own(), subflavors={"of": "us"})
+    options = {"batch_size": 1, "task_encoder": Own()}
+    for path, given in ((file, {"subflavors": {"of": "us"}}), (resolve(file, "train"), {})):
+        [sample] = get_train_dataset(path, **options, **given)[0]
+        assert sample.__subflavors__ == {"of": "entry", "more": 1, **given.get("subflavors", {})}
 
 
 def test_folders_need_not_be_there_where_nothing_is_read(tmp_path):
