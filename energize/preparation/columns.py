@@ -112,9 +112,8 @@ def prepare_columns(
     counts = read_info(root).shard_counts
     if not columns or not counts:
         raise ConfigError(f"{root}: there are no {'shards' if columns else 'columns'} to measure")
-    what = root, "columns", list(counts), wanted.options, {"columns": wanted.measured}
-    how = {"workers": workers, "on_progress": on_progress}
-    job = Job(*what, unchanged(root), how, tasks, task, merge)
+    what = root, "columns", list(counts), unchanged(root), {"columns": wanted.measured}
+    job = Job(*what, workers, on_progress, tasks, task, merge, wanted.options)
     if task is not None:
         return ColumnsReport(root, sum(shard.count for shard in job.of_task()), {})
     with staging(root, root / on_disk.COLUMNS_FOLDER, *job.folders) as files:

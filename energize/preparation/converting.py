@@ -121,10 +121,8 @@ def convert(
     if alone:  # keys are those of a part
         functions["rows"] = partial(index.rows_of, dict(zip(shards, count())))
     write = partial(_write, root, kept, shards, stamp)
-    how = {"workers": workers, "on_progress": on_progress, "write": write}
-    keep = partial(index.keep_index, root, {})
-    what = root, kept.name, [*shards]
-    job = Job(*what, {}, functions, keep, how, tasks, task, merge, stamp=stamp)
+    what = root, kept.name, [*shards], partial(index.keep_index, root, {}), functions
+    job = Job(*what, workers, on_progress, tasks, task, merge, write=write, stamp=stamp)
     _check_out(root, kept, done=merge or job.is_done)
     folders = [root, meta, root / TASKS_FOLDER, kept]
     if task is not None:
