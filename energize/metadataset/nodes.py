@@ -15,7 +15,6 @@ from energize.core.samples import CrudeSample, Sample, is_own_module, sample_typ
 from energize.core.validation import short
 from energize.data.join import JoinedSource
 from energize.data.jsonl import JsonlSource
-from energize.data.loose import LooseSource
 from energize.data.nv_meta import CRUDE, DatasetConfig, read_dataset_yaml
 from energize.data.selection import PropertySource, Selection
 from energize.data.source import Subset
@@ -36,7 +35,7 @@ from energize.order.quota import Quota, epoch_counts
 from energize.order.stages import StagePlan
 from energize.order.timeline import WEIGHTLESS
 from energize.order.weights import checked_weight, limited, tempered
-from energize.preparation.loose import Found, Told, is_loose, look_at
+from energize.preparation.loose import Found, LooseSource, Told, is_loose, look_at
 from energize.task.encoder import Level
 
 JSONL = ".jsonl"
