@@ -226,16 +226,15 @@ class Columns:
             given = "are without a word" if default is None else f"were given {default!r}"
             notes.append(f"{told} and {given}, {why}")
         if True in kinds:
-            words = sorted({*values, *([] if default is None else [str(default)])})
-            if len(words) > MOST_WORDS:
+            words = np.full(len(absent), None if default is None else str(default), dtype=object)
+            words[~absent] = values
+            made = Column.of(words, name)
+            if (count := len(made.categories or ())) > MOST_WORDS:
                 raise PrepareError(
-                    f"column {name!r}: it has {len(words)} different words, and a property has at "
+                    f"column {name!r}: it has {count} different words, and a property has at "
                     f"most {MOST_WORDS}; measure something that samples have in common"
                 )
-            places = {word: place for place, word in enumerate(words)}
-            column = np.full(len(absent), places.get(str(default), -1), dtype=np.int32)
-            column[~absent] = [places[word] for word in values]
-            return Column(column, tuple(words))
+            return made
         filled = np.array(0 if default is None else _default_number(name, default))
         column = np.full(len(absent), filled, dtype=np.result_type(values, filled))
         column[~absent] = values
