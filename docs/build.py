@@ -27,7 +27,7 @@ GROUPS = {
     "loading": "metadataset loader report compat core.lanes core.restoring core.trace",
     "sources": "data",
     "datasets": "datasets core.dataset core.stream",
-    "samples": "core.samples core.conversations core.stores",
+    "samples": "core.samples core.stores",
     "encoders": "task packing",
     "mixing": "mixing order core.costs core.loss_weights",
     "preparing": "preparation",

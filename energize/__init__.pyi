@@ -2,7 +2,6 @@
 
 from . import compat, errors, mixing, order, packing, testing
 from .compat.stage_files import StageData, build_stage, get_staged_train_dataset, read_stages
-from .core.conversations import Turn
 from .core.costs import ColumnCost, ItemCost
 from .core.dataset import Dataset, IndexedDataset
 from .core.lanes import Lane, WorkerConfig
@@ -27,6 +26,7 @@ from .core.samples import (
     SimilarityInterleavedSample,
     SourceInfo,
     TextSample,
+    Turn,
     VidQASample,
     VQAOCRSample,
     VQASample,

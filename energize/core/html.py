@@ -16,9 +16,8 @@ from typing import Any
 import numpy as np
 import PIL.Image
 
-from energize.core.conversations import Turn, messages_of
 from energize.core.loss_weights import PADDING, STORED_KEY, WEIGHTS
-from energize.core.samples import fields_of, format_sample_detailed, is_record
+from energize.core.samples import Turn, fields_of, format_sample_detailed, is_record, messages_of
 from energize.errors import EnergizeError, NotIndexedError, visible
 
 LETTERS, PICTURES, TOKENS, ROWS, DEPTH = 4000, 8, 512, 4, 3

@@ -112,9 +112,8 @@ def prepare_columns(
     counts = read_info(root).shard_counts
     if not columns or not counts:
         raise ConfigError(f"{root}: there are no {'shards' if columns else 'columns'} to measure")
-    what = root, "columns", list(counts), wanted.options, {"columns": wanted.measured}
-    how = {"workers": workers, "on_progress": on_progress}
-    job = Job(*what, unchanged(root), how, tasks, task, merge)
+    what = root, "columns", list(counts), unchanged(root), {"columns": wanted.measured}
+    job = Job(*what, workers, on_progress, tasks, task, merge, wanted.options)
     if task is not None:
         return ColumnsReport(root, sum(shard.count for shard in job.of_task()), {})
     with staging(root, root / on_disk.COLUMNS_FOLDER, *job.folders) as files:
@@ -227,16 +226,15 @@ class Columns:
             given = "are without a word" if default is None else f"were given {default!r}"
             notes.append(f"{told} and {given}, {why}")
         if True in kinds:
-            words = sorted({*values, *([] if default is None else [str(default)])})
-            if len(words) > MOST_WORDS:
+            words = np.full(len(absent), None if default is None else str(default), dtype=object)
+            words[~absent] = values
+            made = Column.of(words, name)
+            if (count := len(made.categories or ())) > MOST_WORDS:
                 raise PrepareError(
-                    f"column {name!r}: it has {len(words)} different words, and a property has at "
+                    f"column {name!r}: it has {count} different words, and a property has at "
                     f"most {MOST_WORDS}; measure something that samples have in common"
                 )
-            places = {word: place for place, word in enumerate(words)}
-            column = np.full(len(absent), places.get(str(default), -1), dtype=np.int32)
-            column[~absent] = [places[word] for word in values]
-            return Column(column, tuple(words))
+            return made
         filled = np.array(0 if default is None else _default_number(name, default))
         column = np.full(len(absent), filled, dtype=np.result_type(values, filled))
         column[~absent] = values

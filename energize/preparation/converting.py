@@ -31,16 +31,15 @@ from energize.core.samples import is_own_module
 from energize.core.trace import Failed
 from energize.data.columns import COLUMNS_FOLDER, check_name
 from energize.data.files import absolute, exists, is_url, os_errors_as, path_of, read_file
-from energize.data.loose import MemoryRows, names_in
 from energize.data.nv_meta import META_FOLDER, SQLITE_NAME, UUID_NAME, is_prepared, read_info
 from energize.data.rows import JsonSource
 from energize.data.tar import split_name
 from energize.data.writing import NewFiles, writing
 from energize.errors import ColumnError, ConfigError, PrepareError, ShardError
-from energize.preparation import index
+from energize.preparation import index, loose
 from energize.preparation.columns import Columns
 from energize.preparation.fields import module_of
-from energize.preparation.loose import Found, Told, is_loose, look_at, split_parts
+from energize.preparation.loose import Found
 from energize.preparation.scan import check_unique, listed
 from energize.preparation.tasks import TASKS_FOLDER, Job, all_in_turn
 from energize.preparation.verify import stage_records
@@ -104,7 +103,7 @@ def convert(
     size = checked_whole(samples_per_shard, "convert: samples_per_shard", 1)
     named = ("energize", sample_type) if isinstance(sample_type, str) else sample_type
     folder = None if image_folder is None else os.fspath(image_folder)
-    parts = _parts(path, root, Told(named, field_map, folder, strict))
+    parts = _parts(path, root, loose.Told(named, field_map, folder, strict))
     sources = {part: found.source for part, found in parts.items()}
     origins = {part: each.origin for part, each in sources.items()}
     shards = {
@@ -121,10 +120,8 @@ def convert(
     if alone:  # keys are those of a part
         functions["rows"] = partial(index.rows_of, dict(zip(shards, count())))
     write = partial(_write, root, kept, shards, stamp)
-    how = {"workers": workers, "on_progress": on_progress, "write": write}
-    keep = partial(index.keep_index, root, {})
-    what = root, kept.name, [*shards]
-    job = Job(*what, {}, functions, keep, how, tasks, task, merge, stamp=stamp)
+    what = root, kept.name, [*shards], partial(index.keep_index, root, {}), functions
+    job = Job(*what, workers, on_progress, tasks, task, merge, write=write, stamp=stamp)
     _check_out(root, kept, done=merge or job.is_done)
     folders = [root, meta, root / TASKS_FOLDER, kept]
     if task is not None:
@@ -154,16 +151,16 @@ def convert(
     return report
 
 
-def _parts(path: Path, root: Path, told: Told) -> dict[str, Found]:
+def _parts(path: Path, root: Path, told: loose.Told) -> dict[str, Found]:
     """Return what is found in each split part."""
-    if not is_loose(path):
+    if not loose.is_loose(path):
         read_info(path)
         raise ConfigError(f"{path} is prepared already: what is converted are loose files")
     if root.is_relative_to(path):
         raise ConfigError(f"{root} is in {path}, whose files are read; give a folder beside it")
     parts = dict[str, Found]()
-    for part in split_parts(path):
-        source, config = look_at(path, part, told)
+    for part in loose.split_parts(path):
+        source, config = loose.look_at(path, part, told)
         if is_own_module(config.sample_module):
             config = replace(config, sample_module=module_of(config.sample_class))
         parts[part] = Found(source, config)
@@ -194,10 +191,10 @@ def _stamp(source: Any, start: int, stop: int) -> str:
     """Return what is another text when files of these samples are written anew."""
     rows = getattr(source, "rows", source)
     files, read = [os.path.join(rows.location, each) for each in rows.shards if each], []
-    if isinstance(rows, MemoryRows | JsonSource):  # others hold what images are
+    if isinstance(rows, loose.MemoryRows | JsonSource):  # others hold what images are
         found = rows.read(np.arange(start, stop))
         read = [each for each in found if not isinstance(each, Failed)]
-        named = (each for each in names_in(read, source.media) if isinstance(each, str))
+        named = (each for each in loose.names_in(read, source.media) if isinstance(each, str))
         files += (os.path.join(source.base, each) for each in named)
     return digest([read, *map(_seen, files)])
 

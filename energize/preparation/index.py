@@ -175,9 +175,8 @@ def prepare(
     functions |= {"checksums": Shard.checksums} if checksums else {}
     functions |= {"rows": partial(rows_of, dict(zip(names, count())))} if sqlite else {}
     options = {"checksums": checksums, "sqlite": sqlite, **wanted.options}
-    what = root, "prepare", names, options, functions, partial(keep_index, root, known)
-    how = {"workers": workers, "on_progress": on_progress}
-    job = Job(*what, how, tasks, task, merge, unique=True)
+    what = root, "prepare", names, partial(keep_index, root, known), functions
+    job = Job(*what, workers, on_progress, tasks, task, merge, options, unique=True)
     if tasks is not None and (tar_index_only or fix_duplicates):
         raise ConfigError(
             "tar_index_only and fix_duplicates take all shards at once: leave tasks (--tasks) out"

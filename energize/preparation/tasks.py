@@ -21,7 +21,7 @@ import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial, wraps
 from itertools import chain, groupby, islice
 from pathlib import Path
@@ -31,7 +31,7 @@ import numpy as np
 import numpy.typing as npt
 
 from energize.core.checks import checked_whole
-from energize.core.progress import progress
+from energize.core.progress import Progress, progress
 from energize.data.files import exists, path_of
 from energize.data.nv_meta import META_FOLDER, ShardRecord, read_info, read_records
 from energize.data.tar import checksums_path
@@ -83,9 +83,10 @@ class Job:
     `what` names it; `options`, which are told as JSON, are what decides what is found, among them
     the `columns` by name. With `task` it is one of `tasks`, with `merge` what comes after them.
 
-    Of each shard, `functions` make what is found where it is read, by `how` many processes, and
-    `keep` checks it and writes what lies beside it. Where keys have to be `unique`, they are.
-    `stamp` says what a shard is made of, in place of its size and time.
+    Of each shard, `functions` make what is found where it is read, by `workers`, and `keep` checks
+    it and writes what lies beside it. Where keys have to be `unique`, they are. With `write` shards
+    are written before they are read; `stamp` says what one is made of, in place of its size and
+    time.
 
     Raises `ConfigError` for tasks that there are not.
     """
@@ -93,14 +94,16 @@ class Job:
     root: Path
     what: str
     names: Sequence[str]
-    options: Mapping[str, Any]
-    functions: Mapping[str, Callable[[Shard], Any]]
     keep: Callable[[ScannedShard, NewFiles], None]
-    how: Mapping[str, Any]
+    functions: Mapping[str, Callable[[Shard], Any]]
+    workers: int | None
+    on_progress: Progress | None
     tasks: int | None
     task: int | None
     merge: bool
+    options: Mapping[str, Any] = field(default_factory=dict)
     unique: bool = False
+    write: Callable[[str], None] | None = None
     stamp: Callable[[str], str] | None = None
 
     def __post_init__(self) -> None:
@@ -177,7 +180,8 @@ class Job:
             shard.index = b""
             return shard
 
-        shards = scan_shards(self.root, names, kept, self.functions, **self.how)
+        how: Any = {"workers": self.workers, "on_progress": self.on_progress, "write": self.write}
+        shards = scan_shards(self.root, names, kept, self.functions, **how)
         check_unique(self.root, shards if self.unique else ())
         return shards
 

@@ -72,12 +72,8 @@ def prepare_checksums(
     """
     root, meta = path_of(path), path_of(path) / nv_meta.META_FOLDER
     counts = known_shards(root)
-    functions, how = (
-        {"checksums": Shard.checksums},
-        {"workers": workers, "on_progress": on_progress},
-    )
-    what = root, "checksums", list(counts), dict[str, Any]()
-    job = Job(*what, functions, unchanged(root), how, tasks, task, merge)
+    what = root, "checksums", list(counts), unchanged(root), {"checksums": Shard.checksums}
+    job = Job(*what, workers, on_progress, tasks, task, merge)
     folders = [meta, *shard_folders(root, counts)]
     if task is not None:
         shards = job.of_task(*folders)

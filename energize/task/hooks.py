@@ -122,13 +122,18 @@ def stateless(
     ...     def encode_sample(self, sample):
     ...         return sample
     """
+    told = {} if failure_tolerance is None else {"failure_tolerance": failure_tolerance}
+    return marked(**told) if fn is None else marked(**told)(fn)
 
-    def marked(fn: F) -> F:
-        if failure_tolerance is not None:
-            fn.failure_tolerance = failure_tolerance  # type: ignore[attr-defined]
-        return fn
 
-    return marked if fn is None else marked(fn)
+def marked(**told: Any) -> Callable[[F], F]:
+    """Return what gives functions these attributes."""
+
+    def mark(function: F) -> F:
+        vars(function).update(told)
+        return function
+
+    return mark
 
 
 def get_stateless(fn: Callable[..., Any]) -> bool:
@@ -143,10 +148,8 @@ def get_failure_tolerance(
     return getattr(fn, "failure_tolerance", default_failure_tolerance)
 
 
-def default(method: T) -> T:
-    """Mark the method of a hook as what encoders have that do not override it."""
-    method.is_default = True  # type: ignore[attr-defined]  # a function has attributes
-    return method
+default = marked(is_default=True)
+"""Marks the method of a hook as what encoders have that do not override it."""
 
 
 def overrides(encoder: Any, name: str) -> bool:
@@ -334,13 +337,8 @@ def cooker(
     ... def cook(sample, cache):
     ...     return sample
     """
-
-    def marked(function: F) -> F:
-        needs = ("cache",) * need_cache + ("primary",) * need_primary
-        function.needs = needs  # type: ignore[attr-defined]  # a function has attributes
-        return function
-
-    return marked if fn is None else marked(fn)
+    needs = marked(needs=("cache",) * need_cache + ("primary",) * need_primary)
+    return needs if fn is None else needs(fn)
 
 
 def needs_of(cook: Callable[..., Any]) -> tuple[str, ...]:
@@ -415,15 +413,14 @@ _OF_WEIGHTS = (WEIGHT, WEIGHTS)
 class Joining:
     """How to put tensors together, and lists; records are joined field by field.
 
-    What is none of these is left as a list of the values, and so is the metadata of samples; lists
-    are, too, where `lists` is not given. Metadata that no batch has stay None. With `from_samples`,
-    a record type that has a method of this name joins its records itself. The weights of samples
-    become the `sample_weights` of what is made of them.
+    What is none of these is left as a list of the values, and so is the metadata of samples.
+    Without `lists` it joins samples, not batches: lists are left too, and a record type that has a
+    method `from_samples` joins its records itself. Metadata that no batch has stay None. The
+    weights of samples become the `sample_weights` of what is made of them.
     """
 
     tensors: Callable[[list[torch.Tensor]], torch.Tensor]
     lists: Callable[[list[list[Any]]], list[Any]] | None = None
-    from_samples: bool = False
 
     def join(self, values: list[Any], where: str = "") -> Any:
         """Return the values as one; raise `ConfigError` naming the field where they differ."""
@@ -474,16 +471,12 @@ class Joining:
 
     def _records(self, records: list[Any], where: str) -> Any:
         first = records[0]
-        if self.from_samples and hasattr(first, "from_samples"):
+        if self.lists is None and hasattr(first, "from_samples"):
             return type(first).from_samples(records)
         columns = self.columns(records, where)
         if not where and self.lists is not None:
             _spread(columns, records)
-        as_are = METADATA if self.lists is None else ()
-        joined = {
-            name: values if name in as_are else self.column(name, values, where)
-            for name, values in columns.items()
-        }
+        joined = {name: self.column(name, values, where) for name, values in columns.items()}
         if where:
             return rebuilt(first, joined)
         weights = self.weights(records)
@@ -679,7 +672,7 @@ def padding_mask(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
     return batch_pad_stack([torch.ones_like(each, dtype=torch.bool) for each in flat])
 
 
-_BATCHING = Joining(tensors=batch_pad_stack, from_samples=True)
+_BATCHING = Joining(tensors=batch_pad_stack)
 
 
 @limits.batching

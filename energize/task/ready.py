@@ -18,16 +18,19 @@ import torch
 from PIL import Image
 
 from energize.core.checks import checked_choice
-from energize.core.conversations import IMAGE, Turn, checked_turns, messages_of
 from energize.core.dataset import Dataset
 from energize.core.ignored import said_once
 from energize.core.samples import (
+    IMAGE,
     CaptioningSample,
     ConversationSample,
     ImageClassificationSample,
     Sample,
     TextSample,
+    Turn,
     VQASample,
+    checked_turns,
+    messages_of,
     type_fields,
 )
 from energize.errors import ConfigError, DataError, SampleError, SkipSample, nearest
