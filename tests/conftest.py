@@ -24,6 +24,29 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 # which order is tested in processes of their own.
 os.fsync = lambda descriptor: None
 
+LONG = (
+    *("test_examples", "test_kills", "test_trainers", "test_rank_groups", "test_fuzz"),
+    *(
+        "test_programs",
+        "test_golden",
+        "test_benchmarks",
+        "test_laws",
+        "test_av",
+        "test_live_weights",
+    ),
+)
+"""Files that take long, by what they take."""
+
+
+def pytest_configure(config):
+    config.option.loadscopereorder = False  # by the number of tests
+
+
+def pytest_collection_modifyitems(items):
+    """What takes long begins first, so that no worker ends long after the others."""
+    places = {name: place for place, name in enumerate(LONG)}
+    items.sort(key=lambda item: places.get(item.path.stem, len(LONG)))
+
 
 @pytest.fixture(scope="module")
 def gives_up_soon():

@@ -10,7 +10,6 @@ import json
 import os
 import signal
 import sys
-import time
 import traceback
 from pathlib import Path
 
@@ -32,6 +31,7 @@ from energize import (
     get_loader,
 )
 from energize.errors import EnergizeError
+from tests.support.loading import eventually
 
 STEPS, SAVED, KILLED = 20, 12, 10
 LANES = 12
@@ -190,13 +190,15 @@ def killed(folder):
                 os.kill(os.getpid(), signal.SIGKILL)
 
 
-def rank_that_does_not_call():
+def rank_that_does_not_call(folder):
     """What rank 0 is told. Nothing can be agreed on afterwards, so it comes last."""
     if dist.get_rank():
-        time.sleep(4)
+        assert eventually((folder / "told").exists, 60)
         return None
-    with loader_of("indexed", 0, timeout=2) as loader:
-        return said(lambda: loader.set_weights(FIRST))
+    with loader_of("indexed", 0, timeout=1) as loader:
+        told = said(lambda: loader.set_weights(FIRST))
+    (folder / "told").touch()
+    return told
 
 
 def go_on(folder, kind, steps):
@@ -232,7 +234,7 @@ def main(folder, part):
     else:
         for kind in (*RUNS, "killed"):
             note(kind, go_on, folder, kind, 4)
-        note("missing", rank_that_does_not_call)
+        note("missing", rank_that_does_not_call, folder)
     sys.stdout.flush()
     os._exit(0)
 
