@@ -2,6 +2,7 @@
 
 import os
 import signal
+from collections import Counter
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -26,26 +27,20 @@ os.fsync = lambda descriptor: None
 
 LONG = (
     *("test_examples", "test_kills", "test_trainers", "test_rank_groups", "test_fuzz"),
-    *(
-        "test_programs",
-        "test_golden",
-        "test_benchmarks",
-        "test_laws",
-        "test_av",
-        "test_live_weights",
-    ),
+    *("test_programs", "test_golden", "test_benchmarks", "test_laws", "test_live_weights"),
 )
 """Files that take long, by what they take."""
 
 
 def pytest_configure(config):
-    config.option.loadscopereorder = False  # by the number of tests
+    config.option.loadscopereorder = False  # which is by the number of tests alone
 
 
 def pytest_collection_modifyitems(items):
     """What takes long begins first, so that no worker ends long after the others."""
     places = {name: place for place, name in enumerate(LONG)}
-    items.sort(key=lambda item: places.get(item.path.stem, len(LONG)))
+    tests = Counter(item.path for item in items)
+    items.sort(key=lambda each: (places.get(each.path.stem, len(LONG)), -tests[each.path]))
 
 
 @pytest.fixture(scope="module")

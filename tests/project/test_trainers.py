@@ -14,7 +14,7 @@ from energize import get_loader
 from examples.clients.common import batches, numbers, stream
 from tests.support.launching import TRAINERS, launched
 
-pytestmark = pytest.mark.jobs
+pytestmark = [pytest.mark.jobs, pytest.mark.timeout(300)]
 
 ROOT = Path(__file__).parents[2]
 RANKS = (1, 2, 3)
