@@ -67,33 +67,6 @@ def shares(items, flat=True):
     return Counter(name for name, _ in rows)
 
 
-def test_whole_batches_of_a_blend_and_blends_in_it():
-    """The outer one is over batches of two types, one of which is of two folders."""
-    texts = BlendDataset(
-        {"a": source("a", 30), "b": source("b", 40)}, weights={"a": 1, "b": 1}, scheme="exact"
-    )
-    kinds = {"texts": batches(texts), "images": batches(RepeatDataset(source("c", 25)))}
-    outer = BlendDataset(kinds, weights={"texts": 1, "images": 1}, scheme="exact")
-    with loader_of(outer) as loader:
-        first = take(loader, 20)
-        loader.set_weights({"a": 3, "b": 1})  # the names are those of one blend only
-        second = take(loader, 40)
-        loader.set_weights({"texts": 3, "images": 1}, blend="")
-        third = take(loader, 40)
-        state = saved(loader)
-    assert shares(first) == {"a": 20, "b": 20, "c": 40}
-    assert shares(second) == {"a": 60, "b": 20, "c": 80}
-    assert shares(third) == {"a": 90, "b": 30, "c": 40}
-    with loader_of(outer, 1) as other, loader_of(outer) as loader:
-        other.load_state_dict(state)
-        loader.load_state_dict(state)
-        assert prints(take(other, 30)) == prints(take(loader, 30))
-        with pytest.raises(ConfigError, match=r"'text'; did you mean 'texts'\? There are ''"):
-            other.set_weights({"a": 1, "b": 1}, blend="text")
-        with pytest.raises(ConfigError, match="there are 2 blends, and 'c' are the names of none"):
-            other.set_weights({"c": 1})
-
-
 def kept(item):
     return item[1] % 3 > 0
 
@@ -134,6 +107,10 @@ def test_changes_that_are_none():
                 loader_of(dataset).set_weights({"a": 1, "b": 2}, at_step=at_step)
     with pytest.raises(WeightError, match="0"):  # now, and not when its step has come
         loader_of(found).set_weights({"a": 0, "b": 0}, at_step=8)
+    with pytest.raises(ConfigError, match=r"'text'; did you mean 'texts'\? There are ''"):
+        loader_of(kinds()).set_weights({"a": 1, "b": 1}, blend="text")
+    with pytest.raises(ConfigError, match="there are 2 blends, and 'c' are the names of none"):
+        loader_of(kinds()).set_weights({"c": 1})
 
 
 def encoded(dataset=None):
@@ -259,26 +236,6 @@ def test_a_change_loses_no_sample(name, later, workers, caplog):
     caplog.set_level(logging.INFO, "energize")
     loses_none(name, at=12, later=later, ranks=[2, 1], end=40, workers=workers)
     assert "from step 6 on" in caplog.text
-
-
-def test_a_planned_change_acts_at_its_step_whatever_changes_before():
-    texts = BlendDataset({each: letters(each) for each in "ab"}, weights={"a": 1, "b": 1},
-                         scheme="exact")  # fmt: skip
-    kinds = {"texts": pairs(texts, 2), "images": pairs(letters("c"), 2)}
-    dataset = BlendDataset(kinds, weights={"texts": 1, "images": 1})
-    with loader_of(dataset) as loader:
-        loader.set_weights({"a": 1, "b": 0}, at_step=24)
-        read = take(loader, 4)
-        loader.set_weights({"texts": 5, "images": 1}, blend="")
-        read += take(loader, 6)
-        state = saved(loader)
-        read += take(loader, 30)
-    for number, batch in enumerate(read):
-        if batch[0][0] != "c":
-            assert [name for name, _ in sorted(batch)] == ["a", "b" if number < 24 else "a"]
-    with loader_of(dataset) as other:
-        other.load_state_dict(state)
-        assert prints(take(other, 30)) == prints(read[10:])
 
 
 @pytest.mark.jobs
