@@ -2,6 +2,7 @@
 
 import os
 import signal
+from collections import Counter
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -23,6 +24,23 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 # Tests do not wait for the disk, for no machine stops in the middle of them. What is written in
 # which order is tested in processes of their own.
 os.fsync = lambda descriptor: None
+
+LONG = (
+    *("test_examples", "test_kills", "test_trainers", "test_rank_groups", "test_fuzz"),
+    *("test_programs", "test_golden", "test_benchmarks", "test_laws", "test_live_weights"),
+)
+"""Files that take long, by what they take."""
+
+
+def pytest_configure(config):
+    config.option.loadscopereorder = False  # which is by the number of tests alone
+
+
+def pytest_collection_modifyitems(items):
+    """What takes long begins first, so that no worker ends long after the others."""
+    places = {name: place for place, name in enumerate(LONG)}
+    tests = Counter(item.path for item in items)
+    items.sort(key=lambda each: (places.get(each.path.stem, len(LONG)), -tests[each.path]))
 
 
 @pytest.fixture(scope="module")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
+import signal
 import sys
 from pathlib import Path
 
@@ -14,9 +14,9 @@ from energize import get_train_dataset, get_val_dataset
 from energize.core.description import config_of, digest
 from energize.errors import DatasetError
 from tests.cli.commands import run
+from tests.support.launching import launched
 from tests.support.prepared import captions
 
-ROOT = Path(__file__).parents[2]
 RANKS = 4
 MIX = "__module__: energize\n__class__: MetadatasetV2\nsplits:\n"
 
@@ -120,15 +120,9 @@ def test_an_edited_mix_needs_no_other_manifest_and_a_moved_one_takes_it_along(
 @pytest.mark.jobs
 def test_one_rank_reads_for_all_and_tells_what_goes_wrong(mix, tmp_path):
     write_mix(mix.parent, "other.yaml", "cats")
-    command = [sys.executable, "-m", "tests.support.shared_reading_program", str(mix.parent)]
-    ranks = [
-        subprocess.Popen(
-            [*command, str(tmp_path)], cwd=ROOT, env=os.environ | {"RANK": str(rank)}, stderr=-1
-        )
-        for rank in range(RANKS)
-    ]
-    told = [rank.communicate(timeout=100)[1].decode() for rank in ranks]
-    assert [rank.returncode for rank in ranks] == [-9, 0, 0, 0], told
+    program = "tests.support.shared_reading_program"
+    done = launched(program, mix.parent, tmp_path, ranks=RANKS, fails=True)
+    assert done.codes == [-signal.SIGKILL, 0, 0, 0], done
     found = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(RANKS)]
     assert [each["opened"] for each in found] == [6, 0, 0, 0]
     assert len({each["config"] for each in found}) == 1

@@ -6,37 +6,26 @@ from __future__ import annotations
 
 import json
 import pkgutil
-import subprocess
-import sys
 from importlib import import_module
 from pathlib import Path
 
 import pytest
 
 from tests.jobs import programs
+from tests.support.launching import launched
 
 pytestmark = pytest.mark.jobs
 
-ROOT = Path(__file__).parents[2]
 NAMES = sorted(each.name for each in pkgutil.iter_modules(programs.__path__))
 STEPS, SAVED_AT, RANKS = 20, 8, 2
 
 
-def launched(folder: Path, ranks: int, steps: int, save_at: str, names: list[str]) -> list[dict]:
+def run(folder: Path, ranks: int, steps: int, save_at: object, names: list[str]) -> list[dict]:
     """What each rank wrote down."""
     out = folder / f"{save_at}-{ranks}"
     out.mkdir()
-    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-    program = [f"--nproc-per-node={ranks}", "-m", "tests.jobs.harness", str(folder), str(out)]
-    done = subprocess.run(
-        [*launch, *program, str(steps), save_at, *names],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-4000:]
+    given = (folder, out, steps, save_at, *names)
+    launched("tests.jobs.harness", *given, ranks=ranks, imports=["datasets"], timeout=300)
     return [json.loads((out / f"{rank}.json").read_text()) for rank in range(ranks)]
 
 
@@ -53,9 +42,9 @@ def runs(tmp_path_factory):
         if not getattr(import_module(f"tests.jobs.programs.{name}"), "SAME_RANKS", False)
     ]
     return {
-        "whole": launched(folder, RANKS, STEPS, str(SAVED_AT), NAMES),
-        "again": launched(folder, RANKS, rest, "resume", NAMES),
-        "alone": launched(folder, 1, RANKS * rest, "resume", anywhere),
+        "whole": run(folder, RANKS, STEPS, SAVED_AT, NAMES),
+        "again": run(folder, RANKS, rest, "resume", NAMES),
+        "alone": run(folder, 1, RANKS * rest, "resume", anywhere),
     }
 
 

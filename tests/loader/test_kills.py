@@ -107,7 +107,7 @@ def attacked(loader, how: int, times: int, rng: random.Random) -> list:
     return got
 
 
-@pytest.mark.parametrize("times", [4, pytest.param(300, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("times", [2, pytest.param(300, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
     ("kind", "method", "how"),
     [

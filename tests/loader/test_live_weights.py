@@ -67,33 +67,6 @@ def shares(items, flat=True):
     return Counter(name for name, _ in rows)
 
 
-def test_whole_batches_of_a_blend_and_blends_in_it():
-    """The outer one is over batches of two types, one of which is of two folders."""
-    texts = BlendDataset(
-        {"a": source("a", 30), "b": source("b", 40)}, weights={"a": 1, "b": 1}, scheme="exact"
-    )
-    kinds = {"texts": batches(texts), "images": batches(RepeatDataset(source("c", 25)))}
-    outer = BlendDataset(kinds, weights={"texts": 1, "images": 1}, scheme="exact")
-    with loader_of(outer) as loader:
-        first = take(loader, 20)
-        loader.set_weights({"a": 3, "b": 1})  # the names are those of one blend only
-        second = take(loader, 40)
-        loader.set_weights({"texts": 3, "images": 1}, blend="")
-        third = take(loader, 40)
-        state = saved(loader)
-    assert shares(first) == {"a": 20, "b": 20, "c": 40}
-    assert shares(second) == {"a": 60, "b": 20, "c": 80}
-    assert shares(third) == {"a": 90, "b": 30, "c": 40}
-    with loader_of(outer, 1) as other, loader_of(outer) as loader:
-        other.load_state_dict(state)
-        loader.load_state_dict(state)
-        assert prints(take(other, 30)) == prints(take(loader, 30))
-        with pytest.raises(ConfigError, match=r"'text'; did you mean 'texts'\? There are ''"):
-            other.set_weights({"a": 1, "b": 1}, blend="text")
-        with pytest.raises(ConfigError, match="there are 2 blends, and 'c' are the names of none"):
-            other.set_weights({"c": 1})
-
-
 def kept(item):
     return item[1] % 3 > 0
 
@@ -101,51 +74,6 @@ def kept(item):
 def packing(dataset):
     found = FilterDataset(dataset, kept)
     return PackingDataset(found, 5, lambda group: [group[:2], group[2:]], list)
-
-
-STREAMS = {
-    "batches of streams": lambda mix: batches(
-        BlendDataset(
-            {name: FilterDataset(RepeatDataset(source(name, count)), lambda i: i[1] % 3 > 0)
-             for name, count in ITEMS[:2]},
-            weights={"a": 1, "b": 1},
-        )
-    ),
-    "batches of a filter": lambda mix: batches(FilterDataset(mix, lambda item: item[1] % 3 > 0)),
-    "packs": packing,
-    "packs in loops": lambda mix: EpochizeDataset(packing(mix), 7),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("kind", STREAMS)
-def test_streams(kind, caplog):
-    """On two ranks of two workers each, then resumed on one rank and on four."""
-    caplog.set_level(logging.INFO, "energize")
-    dataset = STREAMS[kind](mix())
-    with loader_of(dataset, 0, lanes=4) as loader:  # the stream of one process
-        whole = take(loader, 40)
-        loader.set_weights({"a": 1, "b": 9})
-        whole += take(loader, 100)
-        state, rest = saved(loader), take(loader, 40)
-    text = caplog.text
-    assert "change from step 40 on" in text
-    before, after = shares(whole[:20]), shares(whole[80:])
-    assert 0.35 < before["a"] / before.total() < 0.65
-    assert after["a"] / after.total() < 0.2
-    for ranks, workers in ((1, 2), (2, 1), (4, 0)):
-        for rank in range(ranks):
-            with loader_of(dataset, workers, rank, ranks, lanes=4) as other:
-                other.load_state_dict(state)
-                expected = prints(rest[rank::ranks])
-                assert prints(take(other, 40 // ranks)) == expected
-    with loader_of(dataset, 2, lanes=4) as planned:
-        planned.set_weights({"a": 1, "b": 9}, at_step=40)
-        read = take(planned, 17)
-        early = saved(planned)
-        assert prints(read + take(planned, 123)) == prints(whole)
-    with loader_of(dataset, 0, lanes=4) as resumed:
-        resumed.load_state_dict(early)
-        assert prints(take(resumed, 123)) == prints(whole[17:])
 
 
 def test_changes_that_are_none():
@@ -179,6 +107,10 @@ def test_changes_that_are_none():
                 loader_of(dataset).set_weights({"a": 1, "b": 2}, at_step=at_step)
     with pytest.raises(WeightError, match="0"):  # now, and not when its step has come
         loader_of(found).set_weights({"a": 0, "b": 0}, at_step=8)
+    with pytest.raises(ConfigError, match=r"'text'; did you mean 'texts'\? There are ''"):
+        loader_of(kinds()).set_weights({"a": 1, "b": 1}, blend="text")
+    with pytest.raises(ConfigError, match="there are 2 blends, and 'c' are the names of none"):
+        loader_of(kinds()).set_weights({"c": 1})
 
 
 def encoded(dataset=None):
@@ -187,6 +119,11 @@ def encoded(dataset=None):
 
 def letters_mix():
     return BlendDataset({name: letters(name, 600) for name in "ab"}, weights={"a": 1, "b": 1})
+
+
+def streams():
+    parts = {name: FilterDataset(RepeatDataset(letters(name, 600)), kept) for name in "ab"}
+    return BlendDataset(parts, weights={"a": 1, "b": 1})
 
 
 def in_stages(dataset):
@@ -207,6 +144,8 @@ LIVE = {
     "packs": (lambda: BatchDataset(packing(encoded()), 2, list), ""),
     "packs of concatenated": (lambda: packing(ConcatDataset(letters("c", 9), encoded())), "1"),
     "packs of repeated": (lambda: encoded(packing(RepeatDataset(encoded()))), ""),
+    "packs in loops": (lambda: EpochizeDataset(packing(encoded()), 7), ""),
+    "batches of streams": (lambda: pairs(encoded(streams())), ""),
     "stages": (lambda: in_stages(pairs(encoded())), "two"),
     "stages of types": (lambda: in_stages(kinds()), "two/texts"),
     "types": (kinds, "texts"),
@@ -225,16 +164,20 @@ def in_turn(loaders, items):
     return [item for step in zip(*read, strict=True) for item in step]
 
 
-def loses_none(name, at, later, ranks, end=64):
+def loses_none(name, at, later, ranks, end=64, workers=0):
     """What is read is the same on any number of ranks, and after a resume before the change or
-    after it; each sample comes once, and from the change on as often as was asked.
+    after it by so many workers; each sample comes once, and from the change on as often as was
+    asked.
     """
     make, blend = LIVE[name]
     whole, states = [], []
 
     def loaders(count, state=None):
         lanes = {} if make().indexed else {"lanes": 4}
-        found = [loader_of(make(), 0, rank, count, rewind=False, **lanes) for rank in range(count)]
+        many = workers if state is not None else 0
+        found = [
+            loader_of(make(), many, each, count, rewind=False, **lanes) for each in range(count)
+        ]
         for loader in found:
             if state is not None:
                 loader.load_state_dict(state)
@@ -266,6 +209,8 @@ def loses_none(name, at, later, ranks, end=64):
         if place < at and not later:
             change(found)
         assert prints(read + in_turn(found, end - at)) == prints(whole[0][place:])
+        for loader in found:
+            loader.close()
     samples = flat(whole[0])
     assert max(Counter(samples).values()) == 1
     if make().indexed:
@@ -276,29 +221,21 @@ def loses_none(name, at, later, ranks, end=64):
     assert told["a"] == pytest.approx((told["a"] + told["b"]) / 10, abs=4)
 
 
-@pytest.mark.parametrize("name", ["a filter of encoded", "stages"])
-def test_a_change_loses_no_sample(name):
-    loses_none(name, at=12, later=False, ranks=[1], end=40)
-
-
-def test_a_planned_change_acts_at_its_step_whatever_changes_before():
-    texts = BlendDataset({each: letters(each) for each in "ab"}, weights={"a": 1, "b": 1},
-                         scheme="exact")  # fmt: skip
-    kinds = {"texts": pairs(texts, 2), "images": pairs(letters("c"), 2)}
-    dataset = BlendDataset(kinds, weights={"texts": 1, "images": 1})
-    with loader_of(dataset) as loader:
-        loader.set_weights({"a": 1, "b": 0}, at_step=24)
-        read = take(loader, 4)
-        loader.set_weights({"texts": 5, "images": 1}, blend="")
-        read += take(loader, 6)
-        state = saved(loader)
-        read += take(loader, 30)
-    for number, batch in enumerate(read):
-        if batch[0][0] != "c":
-            assert [name for name, _ in sorted(batch)] == ["a", "b" if number < 24 else "a"]
-    with loader_of(dataset) as other:
-        other.load_state_dict(state)
-        assert prints(take(other, 30)) == prints(read[10:])
+@pytest.mark.parametrize(
+    ("name", "later", "workers"),
+    [
+        ("a filter of encoded", False, 2),
+        ("stages", False, 0),
+        ("packs", True, 1),
+        ("packs in loops", False, 2),
+        ("batches of streams", False, 1),
+        ("batches of streams", True, 2),
+    ],
+)
+def test_a_change_loses_no_sample(name, later, workers, caplog):
+    caplog.set_level(logging.INFO, "energize")
+    loses_none(name, at=12, later=later, ranks=[2, 1], end=40, workers=workers)
+    assert "from step 6 on" in caplog.text
 
 
 @pytest.mark.jobs

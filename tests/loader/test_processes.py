@@ -190,17 +190,6 @@ def _workers_of(trainer) -> list[int]:
     return pids
 
 
-def test_ctrl_c_is_quiet_in_workers_and_leaves_none(tmp_path):
-    trainer = _run_trainer(tmp_path, "while True: next(iterator)")
-    pids = _workers_of(trainer)
-    os.killpg(trainer.pid, signal.SIGINT)
-    _, errors = trainer.communicate(timeout=20)
-    assert trainer.returncode != 0
-    assert errors.count("Traceback") == 1
-    assert errors.rstrip().endswith("KeyboardInterrupt")
-    assert eventually(lambda: all(gone(pid) for pid in pids))
-
-
 def test_a_trainer_may_save_after_ctrl_c_and_go_on(tmp_path):
     """With the item after the last one; or the one after that, where Ctrl-C came between what was
     delivered and the name that the trainer gives it.

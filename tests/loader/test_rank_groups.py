@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
+import signal
 from collections import Counter
 from itertools import islice
-from pathlib import Path
 
 import pytest
 
@@ -22,9 +20,18 @@ from energize import (
 )
 from tests.support import texts
 from tests.support.datasets import numbers
-from tests.support.global_states_program import DATASETS
-from tests.support.global_states_program import LANES as SAVED_LANES
-from tests.support.live_program import FIRST, LANES, LATER, RUNS, SAVED, STEPS, batches, mix
+from tests.support.launching import launched
+from tests.support.live_program import (
+    FIRST,
+    LANES,
+    LATER,
+    RUNS,
+    SAVED,
+    SAVED_GLOBALLY,
+    STEPS,
+    batches,
+    mix,
+)
 from tests.support.loading import loader_of, take
 from tests.support.ranks_program import (
     by_kind,
@@ -38,7 +45,6 @@ from tests.support.ranks_program import (
 
 pytestmark = pytest.mark.jobs
 
-ROOT = Path(__file__).parent.parent.parent
 RANKS = 4
 EVENS = Counter(range(0, 97, 2))
 
@@ -47,12 +53,7 @@ EVENS = Counter(range(0, 97, 2))
 def found(tmp_path_factory) -> dict:
     """What the ranks found; a check that failed is its traceback."""
     out = tmp_path_factory.mktemp("ranks") / "out.json"
-    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-    program = [f"--nproc-per-node={RANKS}", "-m", "tests.support.ranks_program", str(out)]
-    done = subprocess.run(
-        [*launch, *program], cwd=ROOT, capture_output=True, text=True, timeout=110, check=False
-    )
-    assert done.returncode == 0, done.stderr
+    launched("tests.support.ranks_program", out, ranks=RANKS)
     return json.loads(out.read_text())
 
 
@@ -158,7 +159,7 @@ def test_ranks_that_load_different_states_all_say_so(found):
 
 def test_a_rank_that_saves_or_loads_alone_says_what_it_waits_for_and_does_not_hang(found):
     waits, saved, loaded = found["on_rank_0_only"]
-    assert waits.startswith("rank 0 of 4 has waited 5 s for the other ranks: the state of a stream")
+    assert waits.startswith("rank 0 of 4 has waited 1 s for the other ranks: the state of a stream")
     assert saved.startswith("LoaderError: the state of a stream: not all 4 ranks answered")
     assert loaded.startswith("LoaderError: the beginning of a loop: not all 4 ranks answered")
 
@@ -174,27 +175,14 @@ def test_tensor_parallel_ranks_read_the_same(found):
 INDEXED = ("indexed", "loops")
 
 
-def launched(folder, part, ranks):
-    """What the ranks wrote down, and how torchrun ended."""
-    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-    program = [f"--nproc-per-node={ranks}", "-m", "tests.support.live_program", str(folder), part]
-    done = subprocess.run(
-        [*launch, *program], cwd=ROOT, capture_output=True, text=True, timeout=110, check=False
-    )
-    file = folder / f"{part}.json"
-    assert file.exists(), done.stderr
-    return json.loads(file.read_text()), done
-
-
 @pytest.fixture(scope="module")
 def live(tmp_path_factory):
     folder = tmp_path_factory.mktemp("live")
-    first, killed = launched(folder, "first", 2)
-    again, done = launched(folder, "again", 3)
-    assert killed.returncode != 0
-    assert "SIGKILL" in killed.stderr
-    assert done.returncode == 0, done.stderr
-    return first, again, killed.stderr
+    killed = launched("tests.support.live_program", folder, "first", ranks=2, fails=True)
+    assert killed.codes == [-signal.SIGKILL] * 2, killed
+    launched("tests.support.live_program", folder, "again", ranks=3)
+    told = [json.loads((folder / f"{part}.json").read_text()) for part in ("first", "again")]
+    return *told, killed.stderr
 
 
 def in_turn(of_ranks):
@@ -268,7 +256,7 @@ def test_ranks_that_say_something_else_all_know(live):
 def test_a_rank_that_does_not_call_is_no_hang(live):
     _, again, _ = live
     assert "LoaderError" in again["missing"]
-    assert "not all 3 ranks answered within timeout=2" in again["missing"]
+    assert "not all 3 ranks answered within timeout=1" in again["missing"]
 
 
 def test_a_policy_is_told_what_all_ranks_saw(live):
@@ -295,49 +283,28 @@ def test_a_file_that_the_first_rank_reads(live):
     assert "the weights of" not in log  # as no handler was set, and nothing was a warning
 
 
-def run(what: str, ranks: int, folder: Path) -> list[dict]:
-    """What each of the ranks found."""
-    program = [sys.executable, "-m", "tests.support.global_states_program", what]
-    processes = [
-        subprocess.Popen(
-            [*program, str(rank), str(ranks), str(folder)],
-            cwd=ROOT,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for rank in range(ranks)
-    ]
-    try:
-        said = [each.communicate(timeout=110)[1] for each in processes]
-        assert [each.returncode for each in processes] == [0] * ranks, "\n".join(said)
-    finally:
-        for each in processes:
-            each.kill()
-    return [json.loads((folder / f"{what}.{rank}.out").read_text()) for rank in range(ranks)]
-
-
 @pytest.fixture(scope="module")
-def saved_globally(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("states")
-    return run("save", 2, folder), run("restore", 3, folder)
+def saved_globally(live):
+    first, again, _ = live
+    return first["saved"], again["restored"]
 
 
 def steps_in_turn(of_ranks: list[list]) -> list:
     return [item for step in zip(*of_ranks, strict=True) for item in step]
 
 
-@pytest.mark.parametrize("name", DATASETS)
+@pytest.mark.parametrize("name", SAVED_GLOBALLY)
 def test_three_ranks_go_on_where_two_have_been(saved_globally, name):
     saved, restored = saved_globally
     config = WorkerConfig(0, 1, 0)
-    with get_savable_loader(DATASETS[name](), worker_config=config, lanes=SAVED_LANES) as loader:
+    with get_savable_loader(SAVED_GLOBALLY[name](), worker_config=config, lanes=LANES) as loader:
         whole = list(islice(iter(loader), 22))
     assert steps_in_turn([each[name][0] for each in saved]) == whole[:10]
     assert steps_in_turn([each[name][1] for each in saved]) == whole[10:20]
     assert steps_in_turn([each[name] for each in restored]) == whole[10:22]
 
 
-@pytest.mark.parametrize("name", DATASETS)
+@pytest.mark.parametrize("name", SAVED_GLOBALLY)
 def test_the_state_is_on_the_rank_that_asked_for_it(saved_globally, name):
     assert [each[name][2] for each in saved_globally[0]] == [False, True]
 
@@ -387,16 +354,10 @@ DIFFERENT = {
 }
 
 
-def test_ranks_that_were_given_different_things_all_say_which(tmp_path):
-    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
-    program = ["-m", "tests.support.differing_program", str(tmp_path)]
-    done = subprocess.run(
-        [*launch, *program], cwd=ROOT, capture_output=True, text=True, timeout=110, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    ranks = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(2)]
+def test_ranks_that_were_given_different_things_all_say_which(live):
+    ranks = live[0]["different"]
     for found in ranks:
-        assert found.pop("nothing")[0] == ""
+        assert found.pop("nothing")[0] is None
         assert found.keys() == DIFFERENT.keys()
         for name, (told, seconds) in found.items():
             assert DIFFERENT[name] in told, name

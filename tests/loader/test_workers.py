@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import os
-import threading
 import weakref
 from pathlib import Path
 
@@ -18,7 +17,7 @@ from energize.data.stores import SystemFileStore
 from energize.errors import DataError, FailureBudgetError
 from energize.extras.cache import FileStoreCachePool
 from energize.loader.shipping import Regions, Reply, dumps
-from tests.support.datasets import is_even, numbers
+from tests.support.datasets import numbers
 from tests.support.loading import eventually, loader_of, plain, prints
 
 
@@ -97,15 +96,6 @@ def test_functions_compute_in_as_many_threads_everywhere(kind):
         assert torch.get_num_threads() == 3
     finally:
         torch.set_num_threads(outside)
-
-
-def test_a_loader_iterated_in_another_thread():
-    got = []
-    with loader_of(FilterDataset(numbers(50), is_even), workers=1) as loader:
-        thread = threading.Thread(target=lambda: got.extend(loader))
-        thread.start()
-        thread.join(20)
-    assert got == list(range(0, 50, 2))
 
 
 def test_a_reply_is_let_go_as_soon_as_it_is_packed():

@@ -116,22 +116,24 @@ def test_missing_words_are_noted_and_missing_numbers_refused(tmp_path):
 
     there = [i % 4 != 0 and i > 7 for i in range(20)]
     folder = prepared(tmp_path / "f", [some(i) for i in range(20)])  # none in the first shard
-    report = prepare_columns(folder, {"lang": "json[lang]"})
+    report = prepare_columns(folder, {"lang": "json[lang]"}, workers=1)
     assert words(report.columns["lang"]) == ["en" if each else None for each in there]
     assert "11 of 20 samples have no value" in report.notes[0]
     assert "sample '000': it has no part json, but txt" in report.notes[0]
     with pytest.raises(PrepareError, match=r"11 of 20 samples have no value.*--column-default n=0"):
-        prepare_columns(folder, {"n": "json[n]"})
+        prepare_columns(folder, {"n": "json[n]"}, workers=1)
     for default, kind in (("0.5", np.float64), (7, np.int64), ("7", np.int64)):
-        filled = prepare_columns(folder, {"n": "json[n]"}, defaults={"n": default}).columns["n"]
+        filled = prepare_columns(
+            folder, {"n": "json[n]"}, defaults={"n": default}, workers=1
+        ).columns["n"]
         assert filled.values.tolist() == [3 if each else float(default) for each in there]
         assert filled.values.dtype == kind
-    report = prepare_columns(folder, {"l": "json[lang]"}, defaults={"l": "??"})
+    report = prepare_columns(folder, {"l": "json[lang]"}, defaults={"l": "??"}, workers=1)
     assert words(report.columns["l"]) == ["en" if each else "??" for each in there]
     assert "were given '??'" in report.notes[0]
     assert check_folder(folder).faults == ()
     with pytest.raises(ConfigError, match="has numbers, and its default is 'none'"):
-        prepare_columns(folder, {"n": "json[n]"}, defaults={"n": "none"})
+        prepare_columns(folder, {"n": "json[n]"}, defaults={"n": "none"}, workers=1)
 
 
 def test_what_no_column_can_have_is_told_with_the_sample(small, monkeypatch):

@@ -3,9 +3,11 @@
 import json
 import struct
 import tarfile
+from functools import partial
 
 import pytest
 
+from energize import preparation
 from energize.data.nv_meta import read_splits
 from energize.data.webdataset import WebdatasetSource
 from energize.errors import (
@@ -15,11 +17,11 @@ from energize.errors import (
     PrepareError,
     SplitError,
 )
-from energize.preparation import prepare
 from energize.preparation.index import prepare_jsonl, split
 from tests.support.shards import offsets
 from tests.support.tars import contents, samples, unprepared, write_tar
 
+prepare = partial(preparation.prepare, workers=1)
 RATIOS = {"train": 2, "val": 1}
 ALL = {"train": 1}
 

@@ -19,7 +19,7 @@ from tests.cli.commands import run
 from tests.support.tars import contents, samples, unprepared, write_tar
 
 SHARDS = (3, 2, 4, 5, 1, 2, 7)
-RATIOS = {"split_ratios": {"train": 2, "val": 1}, "sample_type": "TextSample"}
+RATIOS = {"split_ratios": {"train": 2, "val": 1}, "sample_type": "TextSample", "workers": 1}
 
 
 def first_word(raw):
@@ -44,7 +44,7 @@ def new(folder, shards=SHARDS):
 @pytest.mark.parametrize("tasks", [1, 3, 8])
 def test_any_number_of_tasks_in_any_order_write_what_one_process_writes(tmp_path, tasks, options):
     together, alone = new(tmp_path / "together"), new(tmp_path / "alone")
-    options = RATIOS | {"workers": 1} | options
+    options = RATIOS | options
     report = prepare(alone, **options)
     order = [*range(tasks), *random.Random(tasks).choices(range(tasks), k=2)]
     random.Random(tasks).shuffle(order)
@@ -64,7 +64,7 @@ def test_any_number_of_tasks_in_any_order_write_what_one_process_writes(tmp_path
 def test_columns_and_checksums_of_a_prepared_folder(tmp_path):
     folders = [new(tmp_path / name) for name in ("together", "alone")]
     for folder, given in zip(folders, ({"tasks": 3}, {}), strict=True):
-        prepare(folder, **RATIOS, workers=1)
+        prepare(folder, **RATIOS)
         prepare_columns(folder, EVERYTHING["columns"], workers=1, **given)
         assert prepare_checksums(folder, workers=1, **given).samples == sum(SHARDS)
     assert written(folders[0]) == written(folders[1])
@@ -165,7 +165,7 @@ def test_numbers_and_words_of_two_tasks(tmp_path):
 
 
 def begun(folder, task):
-    prepare(folder, **RATIOS, **EVERYTHING, workers=2, tasks=4, task=task)
+    prepare(folder, **(RATIOS | EVERYTHING | {"workers": 2}), tasks=4, task=task)
 
 
 def free(folder):
@@ -228,7 +228,7 @@ def test_the_command(tmp_path):
 
 def test_lint_by_tasks(tmp_path):
     folder = new(tmp_path / "ds", (40, 40, 40))
-    prepare(folder, **RATIOS, columns={"n": "size:txt"}, checksums=True, workers=1)
+    prepare(folder, **RATIOS, columns={"n": "size:txt"}, checksums=True)
     shard = folder / "parts/d1.tar"
     shard.write_bytes(shard.read_bytes().replace(b"txt 1 7", b"t\xff\xff 1 7"))
     command = ("lint", folder, "--num-workers", 1)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import json
-import os
 import re
 import shutil
 import subprocess
@@ -13,43 +12,30 @@ from pathlib import Path
 
 import pytest
 
-from examples import finetune_vlm, photographs, resume
+from examples import photographs, resume
 from tests.jobs import metadatasets
+from tests.support.launching import TRAINERS, launched
 from tests.support.peers import peer_python
 
 pytestmark = pytest.mark.jobs
 
 ROOT = Path(__file__).parents[2]
 NAMES = [recipe.name for recipe in photographs.RECIPES]
-ENVIRONMENT = os.environ | {"COLUMNS": "120", "PYTHONUNBUFFERED": "1", "PYTHONPATH": str(ROOT)}
 
 
-TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+def run(name: str, data: Path, *options: object) -> str:
+    """What an example prints."""
+    wide = {"COLUMNS": "120"}
+    done = launched(f"examples.{name}", "--data", data, *options, environment=wide)
+    assert done.stderr == ""
+    return done.stdout
 
 
-def command(name: str, data: Path, *options: str) -> list[str]:
-    return [sys.executable, "-m", f"examples.{name}", "--data", str(data), *options]
-
-
-def ran(arguments: list, folder: Path = ROOT, code: int | None = 0, timeout: int = 110):
-    done = subprocess.run(
-        arguments,
-        cwd=folder,
-        env=ENVIRONMENT,
-        capture_output=True,
-        text=True,
-        timeout=timeout,
-        check=False,
-    )
-    assert code in (done.returncode, None), done.stdout + done.stderr
-    return done
-
-
-def run(name: str, data: Path, *options: str, code: int = 0) -> str:
-    done = ran(command(name, data, *options), code=code)
-    if code == 0:
-        assert done.stderr == ""
-    return done.stdout + done.stderr
+def ran(*arguments: object, folder: Path) -> str:
+    """What a command prints, which may fail."""
+    return subprocess.run(
+        arguments, cwd=folder, capture_output=True, text=True, timeout=110, check=False
+    ).stdout
 
 
 def rows(output: str, title: str) -> dict[str, list[str]]:
@@ -100,12 +86,11 @@ def test_the_demo(data):
     assert demo.splitlines()[-1].startswith("  Try next: .venv/bin/energize simulate metadatasets/")
 
 
-@pytest.mark.timeout(300)
 def test_every_metadataset_runs_on_two_ranks_of_two_workers(data, tmp_path):
     folder = tmp_path / "metadatasets"
     shutil.copytree(ROOT / "metadatasets", folder)
     (tmp_path / "demo-data").symlink_to(data)
-    ran([*TORCHRUN, "-m", "tests.jobs.metadatasets", str(folder)], timeout=280)
+    launched("tests.jobs.metadatasets", folder, ranks=2)
     ranks = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(2)]
     assert {name.split()[0] for name in ranks[0]} == {file.name for file in folder.iterdir()}
     for name, dataset in metadatasets.datasets(folder).items():
@@ -132,8 +117,10 @@ SHORT = {
 @pytest.mark.parametrize("name", SHORT)
 def test_a_short_program_runs(data, tmp_path, name):
     shutil.copytree(data, tmp_path / "demo-data")
-    launch = TORCHRUN if name == "packing.py" else [sys.executable]
-    printed = ran([*launch, str(ROOT / "examples" / name)], tmp_path).stdout.splitlines()
+    torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    launch = torchrun if name == "packing.py" else []
+    command = [sys.executable, *launch, ROOT / "examples" / name]
+    printed = ran(*command, folder=tmp_path).splitlines()
     assert len(printed) == len(SHORT[name])
     assert all(map(re.search, SHORT[name], printed)), printed
 
@@ -141,10 +128,10 @@ def test_a_short_program_runs(data, tmp_path, name):
 def test_an_example_on_its_own_saves_a_model_that_another_loads(data, tmp_path):
     saved = tmp_path / "model.pt"
     options = ("--batch-size", "8", "--workers", "0")
-    trained = run("train_blend", data, "--steps", "60", "--save", str(saved), *options)
+    trained = run("train_blend", data, "--steps", 60, "--save", saved, *options)
     shares = rows(trained, "Shares of the blend")
     assert sum(int(each[2]) for each in shares.values()) == 480
-    validated = run("validate", data, "--model", str(saved), *options)
+    validated = run("validate", data, "--model", saved, *options)
     assert "DIFFERS" not in validated
     untrained = run("validate", data, *options)
     loss = {name: float(each[1]) for name, each in rows(validated, "Validation  ").items()}
@@ -155,7 +142,9 @@ def test_an_example_on_its_own_saves_a_model_that_another_loads(data, tmp_path):
 def test_a_folder_of_somebody_else_is_left_alone(tmp_path):
     (tmp_path / "classification").mkdir()
     (tmp_path / "classification" / "mine.tar").write_bytes(b"mine")
-    said = run("photographs", tmp_path, code=1)
+    done = launched("examples.photographs", "--data", tmp_path, fails=True)
+    assert done.codes == [1]
+    said = done.stderr.replace("\n", "")
     assert str(tmp_path / "classification") in said
     assert "--data" in said
     assert (tmp_path / "classification" / "mine.tar").read_bytes() == b"mine"
@@ -176,7 +165,7 @@ CLIENTS = {
 
 @pytest.mark.parametrize("name", CLIENTS)
 def test_a_client_runs_and_what_is_resumed_is_equal(name):
-    done = ran([sys.executable, "-m", f"examples.clients.{name}"])
+    done = launched(f"examples.clients.{name}", imports=TRAINERS)
     assert "Traceback" not in done.stderr
     compared = [line for line in done.stdout.splitlines() if line.endswith(", equal")]
     assert len(compared) == CLIENTS[name], done.stdout
@@ -184,15 +173,16 @@ def test_a_client_runs_and_what_is_resumed_is_equal(name):
 
 
 def test_lightnings_own_launcher(tmp_path):
-    ran([sys.executable, ROOT / "tests" / "support" / "lightning_program.py", tmp_path])
+    program = ROOT / "tests" / "support" / "lightning_program.py"
+    launched(str(program), tmp_path, imports=TRAINERS)
     ranks = [ast.literal_eval((tmp_path / f"{rank}.txt").read_text()) for rank in range(2)]
     assert [len(seen) for seen in ranks] == [12, 12]
     assert sorted(ranks[0] + ranks[1]) == list(range(24))
 
 
 def test_the_script_for_energon_trains_saves_restores_and_validates(tmp_path):
-    script = ROOT / "examples" / "energon_training.py"
-    done = ran([sys.executable, script, "--data", tmp_path / "data", "--steps", "12"], tmp_path)
+    script = str(ROOT / "examples" / "energon_training.py")
+    done = launched(script, "--data", tmp_path / "data", "--steps", 12, folder=tmp_path)
     assert "after restoring: 6 of 6 batches are equal" in done.stdout
     assert re.search(r"validation: \d+ batches, loss \d", done.stdout)
 
@@ -203,20 +193,20 @@ def test_it_is_a_script_of_energon_but_for_its_imports(tmp_path):
     theirs, changed = re.subn(r"(?m)^from energize\b", "from megatron.energon", text)
     (tmp_path / "script.py").write_text(theirs)
     assert changed == 2
-    given = [peer_python("energon"), "script.py", "--data", tmp_path / "data", "--steps", "12"]
+    given = ["script.py", "--data", "data", "--steps", "12"]
     # It trains there too; whether it ends is not asked: packs of joined samples cannot be restored.
-    assert re.search(r"step 11: loss \d", ran(given, tmp_path, code=None).stdout)
+    printed = ran(peer_python("energon"), *given, folder=tmp_path)
+    assert re.search(r"step 11: loss \d", printed)
 
 
 def test_a_vision_language_model_is_fine_tuned_and_goes_on_from_the_middle(tmp_path):
     """By the Trainer on 2 ranks x 2 workers, and by Lightning: the same losses as in one run."""
-    ran([*TORCHRUN, "-m", "tests.support.finetuning", str(tmp_path)])
-    losses, again = json.loads((tmp_path / "losses.json").read_text())
+    for ranks in (2, 0):
+        launched("tests.support.finetuning", tmp_path, ranks=ranks, imports=TRAINERS)
+    found = {file.stem: json.loads(file.read_text()) for file in tmp_path.glob("*.json")}
+    (losses, again), (alone, first, rest) = found["Trainer"], found["Lightning"]
     assert again == losses
-    with_lightning = {"train": finetune_vlm.with_lightning}
-    alone = finetune_vlm.trained(tmp_path / "one", **with_lightning)
-    assert finetune_vlm.trained(tmp_path / "two", 7, **with_lightning) == alone[:7]
-    assert finetune_vlm.trained(tmp_path / "two", **with_lightning) == alone
+    assert (first, rest) == (alone[:7], alone)
     for each in (losses, alone):
         assert len(each) == 20
         assert sum(each[-3:]) < sum(each[:3]) / 4

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 from itertools import groupby
 from pathlib import Path
 
@@ -13,26 +12,23 @@ import pytest
 
 from energize import get_loader
 from examples.clients.common import batches, numbers, stream
+from tests.support.launching import TRAINERS, launched
 
-pytestmark = pytest.mark.jobs
+pytestmark = [pytest.mark.jobs, pytest.mark.timeout(300)]
 
 ROOT = Path(__file__).parents[2]
 RANKS = (1, 2, 3)
 
 
-def run_of(module, folder, python=sys.executable):
-    """Run a program that writes down what it found, by the names of files."""
-    done = subprocess.run(
-        [python, "-m", f"tests.support.{module}", folder],
-        cwd=folder,
-        env=os.environ | {"PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-4000:]
+def found_in(folder):
+    """What a program has written down, by the names of files."""
     return {each.stem: json.loads(each.read_text()) for each in folder.glob("*.json")}
+
+
+def run_of(module, folder):
+    program = f"tests.support.{module}"
+    launched(program, folder, folder=folder, imports=TRAINERS, timeout=300)
+    return found_in(folder)
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +40,11 @@ def told(tmp_path_factory):
 def composer(tmp_path_factory):
     if not (python := ROOT / ".venv-streaming" / "bin" / "python").exists():
         pytest.skip("needs MosaicML's libraries: make peers")
-    return run_of("composer_trainer", tmp_path_factory.mktemp("composer"), python)
+    folder = tmp_path_factory.mktemp("composer")
+    command = [python, "-m", "tests.support.composer_trainer", folder]
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    subprocess.run(command, cwd=folder, env=environment, timeout=300, check=True)
+    return found_in(folder)
 
 
 def page_table() -> dict[str, list[str]]:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 import math
 import shutil
-import subprocess
-import sys
+import signal
 from itertools import islice
 from pathlib import Path
 
@@ -20,6 +19,7 @@ from energize.loader.waiting import Waiting
 from energize.report.blame import blame
 from tests.cli.commands import as_json, refused, run
 from tests.support import losses_program
+from tests.support.launching import launched
 from tests.support.prepared import captions
 
 ROOT = Path(__file__).parents[2]
@@ -142,13 +142,8 @@ def test_a_state_and_a_step_are_enough(home, tmp_path):
 @pytest.mark.jobs
 def test_losses_of_two_ranks_that_are_killed_and_go_on_as_one(home):
     for ranks, how in ((2, "begins"), (1, "resumed")):
-        launch = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-        program = ["-m", "tests.support.losses_program", str(home), how]
-        done = subprocess.run(
-            [*launch, f"--nproc-per-node={ranks}", *program],
-            cwd=ROOT, capture_output=True, text=True, timeout=110, check=False,
-        )  # fmt: skip
-        assert "SIGKILL" in done.stderr, done.stderr
+        done = launched("tests.support.losses_program", home, how, ranks=ranks, fails=True)
+        assert done.codes == [-signal.SIGKILL] * ranks, done
     saved, steps = losses_program.SAVED_AT, losses_program.STEPS
     parts = {(0, 0): 0, (0, 1): 0, (1, 0): saved}
     keys = {

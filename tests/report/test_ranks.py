@@ -3,32 +3,23 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from collections import Counter
-from pathlib import Path
 
 import pytest
 
 from energize import ConfigError, WorkerConfig, get_loader
 from tests.support.deliveries import counted
+from tests.support.launching import launched
 from tests.support.ledger_program import epoch_of_eleven, stream
 from tests.support.loading import loader_of, take
 
 pytestmark = pytest.mark.jobs
 
-ROOT = Path(__file__).parent.parent.parent
-
 
 @pytest.fixture(scope="module")
 def found(tmp_path_factory) -> dict:
     out = tmp_path_factory.mktemp("ledger") / "out.json"
-    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
-    done = subprocess.run(
-        [*launch, "-m", "tests.support.ledger_program", str(out)],
-        cwd=ROOT, capture_output=True, text=True, timeout=110, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
+    launched("tests.support.ledger_program", out, ranks=2)
     return json.loads(out.read_text())
 
 

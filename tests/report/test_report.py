@@ -133,16 +133,6 @@ def test_numbers_for_a_log_have_flat_names_and_are_plain():
     assert numbers["mix/longest_wait_seconds"] <= numbers["mix/waiting_seconds"]
 
 
-def test_whole_batches_of_a_blend_are_asked_for_in_batches():
-    pairs = {"a": BatchDataset(told(90, "a"), 2, list), "b": BatchDataset(told(90, "b"), 8, list)}
-    report = report_after(BlendDataset(pairs, weights={"a": 3, "b": 1}), 40)
-    assert report["a"].unit == "batches"
-    assert (report["a"].asked, report["a"].delivered, report["a"].planned) == (0.75, 0.75, 0.75)
-    assert (report["a"].batches, report["a"].samples, report["b"].samples) == (30, 60, 80)
-    assert report["a"].samples_share == pytest.approx(60 / 140)
-    assert not report.warnings
-
-
 def test_asked_is_the_integral_of_weights_that_change():
     glide = BlendDataset(
         {"a": told(40, "a"), "b": told(40, "b")},

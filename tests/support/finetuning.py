@@ -1,4 +1,6 @@
-"""Run by torchrun: the example's fine-tune as a whole, and again from its first checkpoint on."""
+"""The example's fine-tune by the Trainer on ranks, as a whole and again from its first checkpoint
+on; or alone by Lightning, as a whole and in two parts.
+"""
 
 from __future__ import annotations
 
@@ -9,10 +11,11 @@ from pathlib import Path
 
 from torch import distributed
 
-from examples.finetune_vlm import trained
+from energize import WorkerConfig
+from examples.finetune_vlm import trained, with_lightning
 
-if __name__ == "__main__":
-    out = Path(sys.argv[1])
+
+def by_trainer(out: Path) -> None:
     losses = trained(out)
     distributed.barrier()
     if distributed.get_rank() == 0:
@@ -20,4 +23,15 @@ if __name__ == "__main__":
     distributed.barrier()
     again = trained(out)
     if distributed.get_rank() == 0:
-        (out / "losses.json").write_text(json.dumps([losses, again]))
+        (out / "Trainer.json").write_text(json.dumps([losses, again]))
+
+
+def by_lightning(out: Path) -> None:
+    parts = (("one", 20), ("two", 7), ("two", 20))
+    losses = [trained(out / name, steps, train=with_lightning) for name, steps in parts]
+    (out / "Lightning.json").write_text(json.dumps(losses))
+
+
+if __name__ == "__main__":
+    alone = WorkerConfig().world_size == 1
+    (by_lightning if alone else by_trainer)(Path(sys.argv[1]))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,7 @@ from torch.nn.parallel import DistributedDataParallel
 from energize import BatchDataset, BlendDataset, FilterDataset, Ledger, WorkerConfig, get_loader
 from energize.errors import LoaderError
 from tests.support.deliveries import counted, told, weighed_batch
+from tests.support.loading import eventually
 
 
 def is_odd(sample: Any) -> bool:
@@ -78,7 +78,7 @@ def not_called_by_all() -> str:
     loader = get_loader(epoch_of_eleven(), timeout=1)
     next(iter(loader))
     if dist.get_rank():
-        time.sleep(3)
+        assert eventually(Path(sys.argv[1]).exists, 60)
         return ""
     try:
         loader.report(all_ranks=True, show=False)

@@ -1,4 +1,5 @@
-"""Run by torchrun: weights that change on real ranks that train under DDP, written down as JSON.
+"""Run by torchrun: weights that change on real ranks that train under DDP, ranks that differ, and
+global states, written down as JSON.
 
 `live_program FOLDER first` makes runs, saves states in the middle of them, and is killed in the
 middle of the last one; `live_program FOLDER again` goes on from the states on its own ranks.
@@ -12,6 +13,8 @@ import signal
 import sys
 import time
 import traceback
+from functools import partial
+from itertools import islice
 from pathlib import Path
 
 import torch
@@ -24,14 +27,18 @@ from energize import (
     EpochizeDataset,
     ExcessLoss,
     FilterDataset,
+    LimitDataset,
     ListSource,
     MapDataset,
     PackingDataset,
+    RepeatDataset,
     ShuffleDataset,
     WorkerConfig,
     get_loader,
+    get_savable_loader,
 )
 from energize.errors import EnergizeError
+from tests.support.loading import eventually
 
 STEPS, SAVED, KILLED = 20, 12, 10
 LANES = 12
@@ -147,6 +154,94 @@ def ranks_that_differ():
     return gathered([told, after])
 
 
+def limited(weight=1.0, count=40, size=2, limit=9):
+    parts = ((ListSource(range(count), name="a"), weight), (ListSource(range(40), name="b"), 1))
+    return LimitDataset(BatchDataset(BlendDataset(*parts), size, list), limit)
+
+
+def given(rank):
+    """What each rank has; the first is the same everywhere."""
+    numbers = ListSource(range(40), name="numbers")
+    alone = WorkerConfig(rank=0, world_size=2)
+    return {
+        "nothing": lambda: get_loader(limited()),
+        "weights": lambda: get_loader(limited(weight=1.0 + rank)),
+        "samples": lambda: get_loader(limited(count=40 + rank)),
+        "batch size": lambda: get_loader(limited(size=2 + rank)),
+        "limit": lambda: get_loader(limited(limit=9 + rank)),
+        "uneven": lambda: get_loader(limited(), uneven="drop" if rank else "pad"),
+        "lanes": lambda: get_loader(FilterDataset(numbers, bool), lanes=4 + 2 * rank),
+        "loop": lambda: get_loader(EpochizeDataset(RepeatDataset(numbers), 4 + rank)),
+        "global": lambda: get_loader(limited(limit=8), global_batch_size=4 + 4 * rank),
+        "seed": lambda: get_loader(numbers, worker_config=WorkerConfig(seed_offset=rank)),
+        "dataset": lambda: get_loader(limited() if rank else numbers),
+        "rank": lambda: get_loader(limited(), worker_config=alone),
+    }
+
+
+def given_different_things():
+    rank, found = dist.get_rank(), {}
+    for name, make in given(rank).items():
+        began = time.monotonic()
+        found[name] = [said(lambda make=make: next(iter(make()))), time.monotonic() - began]
+        dist.barrier()
+    loader = get_loader(mix())
+    items = iter(loader)
+    next(items)
+    call = (lambda: loader.set_weights(FIRST)) if rank else (lambda: iter(loader))
+    found["call"] = [said(call), 0.0]
+    return gathered(found)
+
+
+def saved_stream():
+    source = ShuffleDataset(ListSource(range(200), name="numbers"))
+    kept = FilterDataset(source, lambda number: number % 3 != 0)
+    return BatchDataset(RepeatDataset(kept), 2, list)
+
+
+def saved_indexed():
+    source = ShuffleDataset(ListSource(range(200), name="numbers"))
+    return RepeatDataset(BatchDataset(source, 3, list))
+
+
+SAVED_GLOBALLY = {"stream": saved_stream, "indexed": saved_indexed}
+
+
+def savable(name, workers):
+    config = WorkerConfig(num_workers=workers)
+    dataset = SAVED_GLOBALLY[name]()
+    return get_savable_loader(dataset, worker_config=config, lanes=LANES, timeout=100)
+
+
+def save_globally(folder):
+    """Some steps, a state on rank 1, and some more steps."""
+    found = {}
+    for name in SAVED_GLOBALLY:
+        with savable(name, workers=1) as loader:
+            before = list(islice(iter(loader), 5))
+            state = loader.save_state_global(global_dst_rank=1)
+            if state is not None:
+                (folder / f"global-{name}.json").write_text(json.dumps(state))
+            found[name] = [before, list(islice(iter(loader), 5)), state is not None]
+    return gathered(found)
+
+
+def restore_globally(folder):
+    """The state is read by rank 2 alone."""
+    found = {}
+    for name in SAVED_GLOBALLY:
+        file = folder / f"global-{name}.json"
+        state = json.loads(file.read_text()) if dist.get_rank() == 2 else None
+        with savable(name, workers=0) as loader:
+            loader.restore_state_global(state, src_rank=2)
+            found[name] = list(islice(iter(loader), 4))
+    found["errors"] = [
+        said(partial(loader.restore_state_global, state, src_rank=source))
+        for state, source in ((None, 0), (None, 7), (None, None), ({"version": 4}, 1))
+    ]
+    return gathered(found)
+
+
 def followed():
     """Ranks see different losses, and go the same way."""
     with loader_of("indexed") as loader:
@@ -190,13 +285,15 @@ def killed(folder):
                 os.kill(os.getpid(), signal.SIGKILL)
 
 
-def rank_that_does_not_call():
+def rank_that_does_not_call(folder):
     """What rank 0 is told. Nothing can be agreed on afterwards, so it comes last."""
     if dist.get_rank():
-        time.sleep(4)
+        assert eventually((folder / "told").exists, 60)
         return None
-    with loader_of("indexed", 0, timeout=2) as loader:
-        return said(lambda: loader.set_weights(FIRST))
+    with loader_of("indexed", 0, timeout=1) as loader:
+        told = said(lambda: loader.set_weights(FIRST))
+    (folder / "told").touch()
+    return told
 
 
 def go_on(folder, kind, steps):
@@ -228,11 +325,14 @@ def main(folder, part):
         note("differ", ranks_that_differ)
         note("followed", followed)
         note("file", from_a_file, folder)
+        note("different", given_different_things)
+        note("saved", save_globally, folder)
         killed(folder)
     else:
         for kind in (*RUNS, "killed"):
             note(kind, go_on, folder, kind, 4)
-        note("missing", rank_that_does_not_call)
+        note("restored", restore_globally, folder)
+        note("missing", rank_that_does_not_call, folder)
     sys.stdout.flush()
     os._exit(0)
 

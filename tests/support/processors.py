@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-import transformers
+import lazy_loader
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
+
+transformers = lazy_loader.load("transformers")  # seconds, which few tests need
 
 SPECIAL = [
     *("<unk>", "<pad>", "<s>", "<|end|>", "<image>", "<|image_pad|>", "<|video_pad|>"),
@@ -42,20 +44,19 @@ def _template(form: str, place: str) -> str:
     return form.replace("BODY", PIECES.replace("PLACE", f" {place} "))
 
 
-class _WithoutVideo(transformers.Qwen2VLProcessor):
-    """Its video processor needs torchvision."""
-
-    def check_argument_for_proper_class(self, name: str, argument: Any) -> Any:
-        if name != "video_processor":
-            return super().check_argument_for_proper_class(name, argument)
-        return None
-
-
 def qwen(form: str = TURNS) -> Any:
+    class WithoutVideo(transformers.Qwen2VLProcessor):
+        """Its video processor needs torchvision."""
+
+        def check_argument_for_proper_class(self, name: str, argument: Any) -> Any:
+            if name != "video_processor":
+                return super().check_argument_for_proper_class(name, argument)
+            return None
+
     images = transformers.Qwen2VLImageProcessorPil(
         patch_size=4, merge_size=2, min_pixels=64, max_pixels=1024
     )
-    return _WithoutVideo(images, tokenizer(None), chat_template=_template(form, "<|image_pad|>"))
+    return WithoutVideo(images, tokenizer(None), chat_template=_template(form, "<|image_pad|>"))
 
 
 def llava(form: str = TURNS) -> Any:

@@ -7,7 +7,6 @@ import logging
 import os
 import pickle
 import sys
-import time
 import traceback
 from itertools import islice
 from pathlib import Path
@@ -33,7 +32,9 @@ from energize import (
     get_loader,
 )
 from energize.errors import EnergizeError
+from energize.loader import agreement
 from tests.support import texts
+from tests.support.loading import eventually
 
 CHECKS = {}
 
@@ -331,16 +332,18 @@ def on_rank_0_only():
     """What rank 0 is told that saves alone, and then loads alone: what it says while it waits, and
     the errors. Nothing can be agreed on afterwards, so it comes last.
     """
-    stream = get_loader(filtered(), lanes=6, timeout=6)
+    agreement._PATIENCE = 0.6
+    stream = get_loader(filtered(), lanes=6, timeout=1)
     next(iter(stream))
     if dist.get_rank() != 0:
-        time.sleep(10)
+        assert eventually(Path(sys.argv[1]).exists, 60)
         return None
     told = []
     handler = logging.Handler(logging.WARNING)
     handler.emit = lambda record: told.append(record.getMessage())
+    handler.addFilter(lambda record: "waited" in record.getMessage() and not told)
     logging.getLogger("energize").addHandler(handler)
-    loader = get_loader(ListSource(range(100)), timeout=2)
+    loader = get_loader(ListSource(range(100)), timeout=1)
     loader.load_state_dict(loader.state_dict())
     for alone in (stream.state_dict, lambda: next(iter(loader))):
         try:

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 import torch
 
+from tests.support.launching import launched
 from tests.support.weighted_training import (
     GLOBAL,
     MICRO,
@@ -25,18 +23,12 @@ from tests.support.weighted_training import (
 
 pytestmark = pytest.mark.jobs
 
-ROOT = Path(__file__).parent.parent.parent
-
 
 @pytest.fixture(scope="module")
 def ranks(tmp_path_factory) -> dict:
     """What four ranks made of the model."""
     out = tmp_path_factory.mktemp("weights") / "out.json"
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.support.weights_program", str(out)],
-        cwd=ROOT, capture_output=True, text=True, timeout=110, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
+    launched("tests.support.weights_program", out, ranks=4)
     return json.loads(out.read_text())
 
 
