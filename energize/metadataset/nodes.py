@@ -20,6 +20,7 @@ from energize.data.nv_meta import CRUDE, DatasetConfig, read_dataset_yaml
 from energize.data.selection import PropertySource, Selection
 from energize.data.source import Subset
 from energize.data.webdataset import WebdatasetSource
+from energize.datasets.stages import StagePlan
 from energize.errors import (
     ConfigError,
     DatasetError,
@@ -33,7 +34,6 @@ from energize.metadataset.located import noted, place_noted
 from energize.metadataset.models import Composition, JoinerName, Packing
 from energize.order import Schedule
 from energize.order.quota import Quota, epoch_counts
-from energize.order.stages import StagePlan
 from energize.order.timeline import WEIGHTLESS
 from energize.order.weights import checked_weight, limited, tempered
 from energize.preparation.loose import Found, Told, is_loose, look_at

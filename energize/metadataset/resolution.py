@@ -18,6 +18,7 @@ from energize.data.files import absent, absolute, exists, found_at, is_url, join
 from energize.data.media import kind_by_name
 from energize.data.selection import OTHERS, Selection, selections
 from energize.data.source import nested
+from energize.datasets.stages import Stage, StagePlan
 from energize.errors import (
     ColumnError,
     ConfigError,
@@ -57,7 +58,6 @@ from energize.metadataset.nodes import (
     with_leaves,
 )
 from energize.order.quota import Quota
-from energize.order.stages import Stage, StagePlan
 from energize.order.timeline import WEIGHTLESS
 from energize.preparation.loose import FILES, OF_SAMPLES, Told, is_loose
 from energize.task.encoder import Level
