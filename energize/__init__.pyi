@@ -66,7 +66,7 @@ from .datasets.order import (
 from .datasets.packing import PackingDataset, ShuffleBufferDataset
 from .datasets.prop import by_property
 from .datasets.quota import ComposedDataset, QuotaDataset
-from .datasets.stages import StagedDataset
+from .datasets.stages import Stage, StagedDataset, StagePlan
 from .datasets.transform import (
     FilterDataset,
     GcDataset,
@@ -147,7 +147,6 @@ from .loader.loader import BasicDataLoader, SavableDataLoader, SavableDataLoader
 from .metadataset.build import get_train_dataset, get_val_dataset, get_val_datasets
 from .mixing import ExcessLoss, MixingPolicy, unimax
 from .order.quota import Quota
-from .order.stages import Stage, StagePlan
 from .order.timeline import Scheme, make_scheme
 from .order.weights import Schedule, WeightSchedulePoint, WeightScheduler
 from .packing import Packer, concat_pack

@@ -32,7 +32,7 @@ from energize.core.validation import KeyPath, Listed, check_depth, faults
 from energize.data.files import files_at, joined, own_errors, path_of
 from energize.data.memory import HuggingFaceSource, SequenceSource
 from energize.datasets.order import RepeatDataset, ShuffleDataset
-from energize.datasets.stages import StagedDataset
+from energize.datasets.stages import Stage, StagedDataset, StagePlan, stage_label
 from energize.errors import (
     ConfigError,
     DatasetError,
@@ -51,7 +51,6 @@ from energize.metadataset.located import (
 )
 from energize.metadataset.models import Expected, Name, Portion, Settings
 from energize.metadataset.tree import DEFAULT, Blend, Node, Staged, not_staged, plan_of, resolve
-from energize.order.stages import Stage, StagePlan, stage_label
 from energize.task.encoder import DefaultTaskEncoder, TaskEncoder
 
 # TOML as plain values that remember the lines they were written on.

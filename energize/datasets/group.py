@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable
 from functools import cached_property
 from typing import Any, NamedTuple, TypeVar, cast
 
@@ -228,21 +228,16 @@ class _GroupStream(Stream[T]):
         return cast("T | Failed", call.one(members, word, number, self._reading, where))
 
     def state(self) -> State:
+        held = [each for members in self._groups.values() for each in members]
+        waiting = [{"before": each.before, "read": each.read} for each in held]
+        waiting += [{"before": reader.state(), "read": read} for reader, read in self._saved]
         return {
             "input": self._input.state(),
-            "waiting": list(self._waiting()),
+            "waiting": waiting,
             "over": int(self._over),
             "made": self._made,
             "read": self._read,
         }
-
-    def _waiting(self) -> Iterator[State]:
-        """Yield where the samples that wait were read, group by group."""
-        for members in self._groups.values():
-            for each in members:
-                yield {"before": each.before, "read": each.read}
-        for reader, read in self._saved:
-            yield {"before": reader.state(), "read": read}
 
     def close(self) -> None:
         self._groups.clear()

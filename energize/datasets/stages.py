@@ -1,21 +1,26 @@
-"""One dataset after another, by the step of training."""
+"""Stages of a training run, one dataset after another by the step: what can be a plan of them, and
+what is read by it.
+"""
 
 from __future__ import annotations
 
 import logging
 import math
+from bisect import bisect_right
 from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, TypeVar, cast
+from itertools import accumulate
+from typing import Any, Generic, TypeVar, cast
 
 import numpy as np
 
 from energize.core.arrays import Int64Array
 from energize.core.blends import ContinuedDataset
+from energize.core.checks import checked_whole, whole_number
 from energize.core.dataset import Dataset, IndexedDataset
-from energize.core.description import digest
+from energize.core.description import described, digest
 from energize.core.lanes import Lane, WorkerConfig
 from energize.core.stream import (
     INFINITE,
@@ -30,12 +35,224 @@ from energize.core.trace import Routes, Span, consumed
 from energize.data.selection import source_labels
 from energize.data.source import Source
 from energize.errors import ConfigError, EmptyDatasetError, NotIndexedError, StateMismatchError
-from energize.order.stages import Stage, StagePlan, stage_label
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
+D = TypeVar("D")
+E = TypeVar("E")
 
 _log = logging.getLogger("energize")
+
+_MOST_ITEMS = 2**62
+"""Positions below it fit in int64 with all that is computed from them."""
+
+_LEAST = {"start_step": 0, "end_step": 1, "seq_len": 1, "seed": 0, "items_per_step": 1}
+"""The whole numbers of a stage, and the least of each."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stage(Generic[D]):
+    """What is trained on in the steps [start_step, end_step), counted from 0.
+
+    `end_step`: None for the start of the next stage, or the end of training.
+    `dataset`: a dataset, or whatever one will be made from.
+    `seq_len`: tokens per sequence, and `batch`: settings of any kind; both for the trainer, and for
+    who builds the dataset. `batch["global_batch_size"]` (sequences per step) is known to reports.
+    `seed`: names the order of this stage's sources; None leaves them as they are.
+    `items_per_step`: items of the dataset that one optimizer step takes, over all ranks: micro
+    batches, when the dataset gives those.
+    `place`: where the stage was written, for messages.
+    """
+
+    name: str
+    start_step: int = 0
+    end_step: int | None = None
+    dataset: D = field(kw_only=True)
+    seq_len: int | None = field(default=None, kw_only=True)
+    seed: int | None = field(default=None, kw_only=True)
+    items_per_step: int = field(default=1, kw_only=True)
+    batch: Mapping[str, Any] = field(default_factory=dict, kw_only=True, hash=False)
+    place: str = field(default="", kw_only=True, compare=False)
+
+    def __post_init__(self) -> None:
+        for name in _LEAST:
+            number = whole_number(getattr(self, name))
+            if number is not None:  # else it stays as it is, and the plan says what is wrong
+                object.__setattr__(self, name, number)
+
+    @property
+    def steps(self) -> int | None:
+        """How many steps are trained; None for a last stage without end."""
+        return None if self.end_step is None else self.end_step - self.start_step
+
+    def describe(self) -> dict[str, Any]:
+        """Return the settings as JSON, without the dataset."""
+        numbers = {name: getattr(self, name) for name in _LEAST}
+        return {"name": self.name, **numbers, "batch": described(self.batch)}
+
+
+def stage_label(stage: Stage[Any]) -> str:
+    """Return what messages call a stage: its place, if it was written somewhere, and its name."""
+    return f"{stage.place}: stage {stage.name!r}" if stage.place else f"stage {stage.name!r}"
+
+
+@dataclass(init=False)
+class StagePlan(Generic[D]):
+    """Stages that follow one another from step 0 to the end of training, checked as a whole.
+
+    They may be given in any order, and are sorted by their start. Each trains exactly `end_step -
+    start_step` steps. Steps before the first one belong to `default`, whatever its start and end
+    are; without stages it is the only one.
+    Training ends after `total_steps`, or at the end of the last stage, or never; a last stage that
+    would go on after `total_steps` is cut there.
+
+    Raises `ConfigError` naming the stages and every fault: names that are missing or taken, numbers
+    out of range, two stages with one start, gaps, overlaps, steps at the end that no stage covers,
+    stages that would never run, and a `default` with nothing to fill.
+
+    >>> plan = StagePlan([Stage("web", 0, dataset="a"), Stage("maths", 100, dataset="b")], 150)
+    >>> plan.at(99).name, plan.at(100).name, [stage.steps for stage in plan.stages]
+    ('web', 'maths', [100, 50])
+    """
+
+    stages: tuple[Stage[D], ...]
+    total_steps: int | None
+
+    def __init__(
+        self,
+        stages: Iterable[Stage[D]] = (),
+        total_steps: int | None = None,
+        default: Stage[D] | None = None,
+    ) -> None:
+        single = isinstance(stages, Stage | Mapping) or not isinstance(stages, Iterable)
+        given: list[Stage[D]] = [cast("Stage[D]", stages)] if single else list(stages)
+        for each in [*given, *([] if default is None else [default])]:
+            if single or not isinstance(each, Stage):
+                raise ConfigError(f"StagePlan: stages are a list of Stage(...); got {each!r}")
+        if total_steps is not None:
+            total_steps = checked_whole(total_steps, "total_steps", 1)
+        faults = list(_faults_of_each(given, default))
+        if not faults:
+            given = sorted(given, key=lambda stage: stage.start_step)
+            if default is not None and not (given and given[0].start_step == 0):
+                first = given[0].start_step if given else None
+                given.insert(0, replace(default, start_step=0, end_step=first))
+                default = None
+            faults = list(_faults_of_order(given, total_steps, default))
+        if faults:
+            raise ConfigError("\n".join(faults))
+        self.total_steps = given[-1].end_step if total_steps is None else total_steps
+        ends = [*(stage.start_step for stage in given[1:]), self.total_steps]
+        self.stages = tuple(map(_ended, given, ends))
+        items = max(self.first_items[-1], self.total_items or 0)
+        if items > _MOST_ITEMS:
+            raise ConfigError(f"the stages take {items:,} items, more than 2**62; give fewer steps")
+
+    def at(self, step: int) -> Stage[D]:
+        """Return the stage that `step` belongs to; after the end of training, the last one."""
+        starts = [stage.start_step for stage in self.stages]
+        return self.stages[bisect_right(starts, checked_whole(step, "a step", 0)) - 1]
+
+    @cached_property
+    def first_items(self) -> list[int]:
+        """The first item of each stage, when items are counted through all stages from 0."""
+        items = [(stage.steps or 0) * stage.items_per_step for stage in self.stages[:-1]]
+        return list(accumulate(items, initial=0))
+
+    @property
+    def total_items(self) -> int | None:
+        """Items up to the end of training; None when there is none."""
+        steps, each = self.stages[-1].steps, self.stages[-1].items_per_step
+        return None if steps is None else self.first_items[-1] + steps * each
+
+    def index_of_item(self, item: int) -> int:
+        """Return the index in `stages` of the stage that an item belongs to."""
+        return bisect_right(self.first_items, item) - 1
+
+    def step_of_item(self, item: int) -> int:
+        """Return the step that takes an item."""
+        index = self.index_of_item(item)
+        stage = self.stages[index]
+        return stage.start_step + (item - self.first_items[index]) // stage.items_per_step
+
+    def with_datasets(self, build: Callable[[Stage[D]], E]) -> StagePlan[E]:
+        """Return the same plan with the dataset that `build` makes of each stage."""
+        built = [replace(cast("Stage[Any]", s), dataset=build(s)) for s in self.stages]
+        return StagePlan(built, self.total_steps)
+
+    def describe(self) -> dict[str, Any]:
+        """Return the plan as JSON, without the datasets."""
+        return {"total_steps": self.total_steps, "stages": [s.describe() for s in self.stages]}
+
+
+def _ended(stage: Stage[D], end: int | None) -> Stage[D]:
+    if stage.end_step is not None and end is not None and stage.end_step > end:
+        _log.warning(
+            "%s ends at step %d, but training ends after %d steps; it is cut there",
+            *(stage_label(stage), stage.end_step, end),
+        )
+    return replace(stage, end_step=end)
+
+
+# What is wrong with stages: one line for each fault, naming the stage and its place.
+
+
+def _faults_of_each(stages: Sequence[Stage[Any]], default: Stage[Any] | None) -> Iterator[str]:
+    """Yield what is wrong with stages one by one, and with their names."""
+    named: dict[str, str] = {}
+    if default is not None:
+        named[str(default.name)] = default.place or "the one that fills the steps before the first"
+    for stage in [*([] if default is None else [default]), *stages]:
+        label = stage_label(stage)
+        if not isinstance(stage.name, str) or not stage.name.strip():
+            yield f"{label}: a stage has a name that is not empty; got {stage.name!r}"
+        start = whole_number(stage.start_step, 0) or 0
+        for name, least in (_LEAST | {"end_step": start + 1}).items():
+            value = getattr(stage, name)
+            optional = value is None and name not in {"start_step", "items_per_step"}
+            if not optional and whole_number(value, least) is None:
+                yield f"{label}: {name} is a whole number, {least} or more; got {value!r}"
+        if not isinstance(stage.batch, Mapping):
+            yield f"{label}: batch is a mapping of settings; got {stage.batch!r}"
+        own = stage.place or f"the stage that starts at step {stage.start_step}"
+        if stage is not default and named.setdefault(str(stage.name), own) != own:
+            yield f"{label}: the name is taken by {named[stage.name]}; rename yours"
+
+
+def _faults_of_order(
+    stages: Sequence[Stage[Any]], total_steps: int | None, unused: Stage[Any] | None
+) -> Iterator[str]:
+    """Yield what is wrong with sorted stages as a whole; `unused` is a default with nothing to
+    fill.
+    """
+    if not stages:
+        yield "there are no stages, and no default to train on instead; give one of them"
+        return
+    labels = [stage_label(stage) for stage in stages]
+    if unused is not None:
+        yield f"{stage_label(unused)} would never run: {labels[0]} starts at step 0; leave it out"
+    starts = [*(stage.start_step for stage in stages), total_steps]
+    ends = [0, *(stage.end_step for stage in stages)]
+    for number, (end, start) in enumerate(zip(ends, starts, strict=True)):
+        before = [f"{labels[number - 1]} ends at {end}"] if number else []
+        after = [f"{label} starts at {start}" for label in labels[number : number + 1]]
+        if after and total_steps is not None and start is not None and start >= total_steps:
+            yield (
+                f"{labels[number]} would never run: it starts at step {start}, and training has "
+                f"{total_steps} steps, 0 to {total_steps - 1}"
+            )
+        if before and after and start == starts[number - 1]:
+            yield f"{labels[number - 1]} and {labels[number]} both start at step {start}"
+        elif start is not None and end is not None and end < start:
+            yield (
+                f"steps {end} to {start} belong to no stage: {', and '.join(before + after)}. "
+                "Leave end_step out, or give a default for the steps before the first stage"
+            )
+        elif start is not None and end is not None and end > start and after:
+            yield f"steps {start} to {end} belong to two stages: {before[0]}, and {after[0]}"
+
+
+# What is read, and said of it.
 
 _SHARES_OVER = 10_000
 """Items over which the shares of a stage without end are counted for reports."""

@@ -24,7 +24,7 @@ from energize.data.stores import open_store
 from energize.datasets.blend import BlendDataset, Entry
 from energize.datasets.order import ConcatDataset, EpochizeDataset, LimitDataset, RepeatDataset
 from energize.datasets.quota import ComposedDataset, QuotaDataset
-from energize.datasets.stages import StagedDataset
+from energize.datasets.stages import Stage, StagedDataset, stage_label
 from energize.errors import ConfigError, EnergizeError
 from energize.metadataset.located import noted, place_noted
 from energize.metadataset.models import EPOCHIZED, Composition, Folder
@@ -45,7 +45,6 @@ from energize.metadataset.tree import (
     user_factory,
 )
 from energize.order import Schedule
-from energize.order.stages import Stage, stage_label
 from energize.preparation.loose import OF_SAMPLES
 from energize.task.encoder import (
     DefaultTaskEncoder,

@@ -25,6 +25,7 @@ from energize.data.nv_meta import CRUDE, DatasetConfig, read_dataset_yaml
 from energize.data.selection import OTHERS, PropertySource, Selection, selections
 from energize.data.source import Subset, nested
 from energize.data.webdataset import WebdatasetSource
+from energize.datasets.stages import Stage, StagePlan
 from energize.errors import (
     ColumnError,
     ConfigError,
@@ -61,7 +62,6 @@ from energize.metadataset.models import (
 from energize.metadataset.models import Blend as BlendKeys
 from energize.order import Schedule
 from energize.order.quota import Quota, epoch_counts
-from energize.order.stages import Stage, StagePlan
 from energize.order.timeline import WEIGHTLESS
 from energize.order.weights import checked_weight, limited, tempered
 from energize.preparation.loose import (

@@ -26,8 +26,8 @@ from energize import (
 )
 from energize.core.restoring import loads_of
 from energize.data.selection import PropertySource, source_labels
+from energize.datasets.stages import Stage
 from energize.errors import ConfigError, EmptyDatasetError, NotIndexedError
-from energize.order.stages import Stage
 from energize.report import plan, simulate
 from tests.support.datasets import INDEXED, is_even
 from tests.support.shards import prepared
