@@ -137,10 +137,7 @@ def schema(
 
 @app.command()
 def manifest(
-    mix: Annotated[
-        Path,
-        typer.Argument(metavar="MIX", parser=path_of, help="A metadataset, a .yaml file."),
-    ],
+    mix: Annotated[Path, mixes.path_argument("A metadataset, a .yaml file.", "MIX")],
 ) -> None:
     """Write the small files of all folders of a mix into one beside it, for runs of many ranks.
 
@@ -167,8 +164,7 @@ def manifest(
 @app.command()
 def trust(
     folder: Annotated[
-        Path | None,
-        typer.Argument(parser=path_of, help="A prepared folder with code in its .nv-meta."),
+        Path | None, mixes.path_argument("A prepared folder with code in its .nv-meta.")
     ] = None,
     forgotten: Annotated[bool, typer.Option("--forget", help="Trust it no longer.")] = False,
 ) -> None:

@@ -37,11 +37,14 @@ from energize.preparation.loose import is_loose, split_parts
 from energize.task.encoder import DefaultTaskEncoder, TaskEncoder
 from energize.task.load import LoadingCode, SampleDecoder, run_file
 
+
+def path_argument(help: str, metavar: str | None = None) -> Any:  # noqa: A002 - its name there
+    """Return what an argument is: a path, on a disk or in object storage."""
+    return typer.Argument(metavar=metavar, parser=path_of, help=help)
+
+
 MixPath = Annotated[
-    Path,
-    typer.Argument(
-        metavar="MIX", parser=path_of, help="A metadataset, a stage file, or a prepared folder."
-    ),
+    Path, path_argument("A metadataset, a stage file, or a prepared folder.", "MIX")
 ]
 TrustCode = Annotated[
     list[Path] | None, Option(help="A folder whose sample_loader and part_filter files may be run.")
@@ -174,10 +177,7 @@ def _stand_ins(leaves: Sequence[Leaf]) -> dict[str, Any]:
 # What lies at a path: the split parts of a folder, or those that a file of a mix is made of.
 
 DataPath = Annotated[
-    Path,
-    typer.Argument(
-        metavar="PATH", parser=path_of, help="A prepared folder, a .jsonl file, or a metadataset."
-    ),
+    Path, path_argument("A prepared folder, a .jsonl file, or a metadataset.", "PATH")
 ]
 DatasetConfig = Annotated[str, Option(help="The file of .nv-meta that says what samples are.")]
 SplitConfig = Annotated[str, Option(help="The file of .nv-meta that says what splits are.")]

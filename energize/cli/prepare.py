@@ -15,8 +15,7 @@ from typer import Option
 from energize.cli.clusters import Tasks, Work
 from energize.cli.console import Console, counted, table
 from energize.cli.look import show_columns, show_config, show_item, show_splits
-from energize.cli.mixes import is_folder, is_jsonl, object_named, takes
-from energize.data.files import path_of
+from energize.cli.mixes import is_folder, is_jsonl, object_named, path_argument, takes
 from energize.data.media import MediaFilterConfig
 from energize.data.nv_meta import CRUDE, is_prepared
 from energize.energon.loading import prepare_metadataset
@@ -61,11 +60,7 @@ class Media:
 @takes("by", Tasks)
 def prepare(
     path: Annotated[
-        Path,
-        typer.Argument(
-            parser=path_of,
-            help="A folder of tar shards, a .jsonl file, or a metadataset with joins.",
-        ),
+        Path, path_argument("A folder of tar shards, a .jsonl file, or a metadataset with joins.")
     ],
     media: Media,
     by: Tasks,
@@ -399,10 +394,7 @@ def _ask_field_map(
 @takes("media", Media)
 @takes("work", Work)
 def prepare_media(
-    path: Annotated[
-        Path,
-        typer.Argument(parser=path_of, help="A prepared folder, or a plain one of files."),
-    ],
+    path: Annotated[Path, path_argument("A prepared folder, or a plain one of files.")],
     media: Media,
     work: Work,
 ) -> None:
@@ -438,8 +430,8 @@ def _collect(console: Console, path: Path, by: MediaFilterConfig, media: Media, 
 
 @takes("by", Tasks)
 def convert(
-    source: Annotated[Path, typer.Argument(parser=path_of, help=_SOURCE)],
-    out: Annotated[Path, typer.Argument(parser=path_of, help="A new folder, or one half done.")],
+    source: Annotated[Path, path_argument(_SOURCE)],
+    out: Annotated[Path, path_argument("A new folder, or one half done.")],
     by: Tasks,
     *,
     samples_per_shard: Annotated[int, Option(min=1, help="Samples of each shard.")] = 1000,

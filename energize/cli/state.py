@@ -19,7 +19,7 @@ import typer
 
 from energize.cli.console import Console, print_json, table
 from energize.cli.look import Plot
-from energize.cli.mixes import AsJson, MixPath, Run, takes_run
+from energize.cli.mixes import AsJson, MixPath, Run, path_argument, takes_run
 from energize.core import limits
 from energize.core.blends import Edits
 from energize.core.dataset import Dataset, IndexedDataset
@@ -49,21 +49,14 @@ app = typer.Typer(
     help="Look into saved states, compare them with a mix, have them go on in an edited one.",
 )
 
-StatePath = Annotated[
-    Path,
-    typer.Argument(
-        metavar="STATE", parser=path_of, help="A file with a state, or a folder of such."
-    ),
-]
+StatePath = Annotated[Path, path_argument("A file with a state, or a folder of such.", "STATE")]
 
 
 @takes_run
 def report(
     state: StatePath,
     run: Run,
-    mix: Annotated[
-        Path | None, typer.Argument(metavar="MIX", parser=path_of, help="What the run reads.")
-    ] = None,
+    mix: Annotated[Path | None, path_argument("What the run reads.", "MIX")] = None,
     *,
     plot: Plot = None,
     as_json: AsJson = False,
@@ -181,10 +174,7 @@ def remap(
 
 @app.command("show")
 def show(
-    files: Annotated[
-        list[Path],
-        typer.Argument(metavar="IN...", parser=path_of, help="Files, or folders of such."),
-    ],
+    files: Annotated[list[Path], path_argument("Files, or folders of such.", "IN...")],
 ) -> None:
     """Show what the saved states of a loader hold: where it stood, and over which dataset."""
     console = Console()

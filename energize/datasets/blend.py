@@ -214,9 +214,8 @@ class BlendDataset(IndexedDataset[T_co]):
         second of a name has a number, "web (2)".
         """
         pairs = zip(self.given_names, self.inputs, strict=True)
-        return tuple(
-            numbered(given or ", ".join(s.name for s in each.sources) for given, each in pairs)
-        )
+        names = [given or ", ".join([s.name for s in each.sources]) for given, each in pairs]
+        return tuple(numbered(names))
 
     def by_name(self, values: Sequence[T]) -> dict[str, T]:
         """Shares, or what was `taken`, by the `names` of the datasets: for a log.

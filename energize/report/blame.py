@@ -36,8 +36,8 @@ class Delivered(NamedTuple):
         """As a file has it, now."""
         made = self.made if isinstance(self.made, int) else list(self.made)
         losses = [short_loss(each) for each in self.losses]
-        told = self._replace(made=made, losses=losses, time=round(time.time(), 3))
-        return f"{json.dumps(told._asdict())}\n".encode()
+        told = {"made": made, "losses": losses, "time": round(time.time(), 3)}
+        return f"{json.dumps(self._asdict() | told)}\n".encode()
 
 
 def short_loss(loss: float | None) -> float | str | None:

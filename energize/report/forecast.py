@@ -416,7 +416,7 @@ def spent_until(
 
     for point in points.tolist():
         spent = cast("Int64Array", places.planned(point)) * means
-        spend(levels, spent, begun, spans(levels, point), counts)
+        spend(levels, spent, begun, spans(levels, point), counts, costs=True)
         found.append(places.by_source(spent))
     return np.stack(found)
 

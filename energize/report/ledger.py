@@ -734,8 +734,9 @@ class Telling:
         """What the order says beside samples and items of the time before counting began."""
         counts = np.array([_count(each.source) for each in self.book.levels.leaves])
         self.rows[:, REPEATS] += np.maximum(samples - counts, 0) * (counts > 0)
-        reached, spent = levels.spans(self.book.levels, since), samples.copy()
-        known = levels.spend(self.book.levels, spent, self.starts, reached, self.book.counts)
+        of, spent = self.book.levels, samples.copy()
+        reached = levels.spans(of, since)
+        known = levels.spend(of, spent, self.starts, reached, self.book.counts, costs=False)
         self.rows[known, COST] += spent[known]
 
     def report(self, left_out: dict[str, int] | None = None) -> Report:

@@ -221,21 +221,29 @@ def spent_by(level: Level, items: int | None) -> FloatArray:
 
 
 def spend(
-    level: Level, spent: FloatArray, begun: Spans, ended: Spans, counts: Callable[[Any], bool]
+    level: Level,
+    spent: FloatArray,
+    begun: Spans,
+    ended: Spans,
+    counts: Callable[[Any], bool],
+    *,
+    costs: bool,
 ) -> BoolArray:
     """Have the rows of a level sum up to what mixes whose unit `counts` spent on each part from
     `begun` to `ended`; return which rows are such.
 
-    Several rows in one part share what it cost by their values: of nothing more than that is known.
+    Several rows in one part share what it cost by their values, which are `costs`, or else numbers
+    of samples, beside which rows that are such already stay as they are.
     """
     known = np.zeros(len(spent), dtype=np.bool_)
     for each in level.walk()[::-1]:  # parts before what they are parts of
         if counts(each.mix) and each.path in ended:
-            costs = spent_by(each, ended[each.path]) - spent_by(each, begun[each.path])
-            for part, cost in zip(each.parts, costs.tolist(), strict=True):
+            told = spent_by(each, ended[each.path]) - spent_by(each, begun[each.path])
+            for part, cost in zip(each.parts, told.tolist(), strict=True):
                 rows = np.array(part.rows)
-                rest, told = rows[~known[rows]], rows[known[rows]]
-                spent[rest] *= (cost - spent[told].sum()) / max(spent[rest].sum(), 1e-300)
+                rest = rows if costs else rows[~known[rows]]
+                total = spent[rest].sum()
+                spent[rest] *= (cost - (spent[rows].sum() - total)) / max(total, 1e-300)
                 known[rest] = True
     return known
 
