@@ -289,7 +289,7 @@ class WebdatasetSource(ShardedSource[dict[str, Any]]):
         return tar.first_key(self._files.read(self._path(shard), start, min(stop, start + _HEAD)))
 
     def _read_shard(self, shard: int, numbers: list[int]) -> list[dict[str, Any] | Failed]:
-        path, expected = self._path(shard), None
+        (path, _), expected = self._opened(shard), None
         starts, stops, ends = self._spans_of(shard, numbers)
         if self.checksums:
             expected = tar.read_checksums(self._files, tar.checksums_path(path), numbers)
