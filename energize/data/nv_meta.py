@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
 import json
-import math
 import re
 import reprlib
 from collections.abc import Iterable, Mapping, Sequence
@@ -56,7 +54,6 @@ _OPTIONS = (
 _CODE_KEYS = ("sample_loader", "part_filter")
 
 _NUMBER = re.compile(r"([0-9]+)")
-_BRACES, _MARK, _NO_BRACES = map(re.compile, (r"{([^{}]*)}", r"\0(\d+)\0", r"\\.|\0"))
 _SPECIAL = re.compile(r"[\\{},]")
 _RANGE = re.compile(r"(-?[0-9]+|[A-Za-z])\.\.(-?[0-9]+|[A-Za-z])(?:\.\.-?([0-9]+))?")
 _MOST_DIGITS = 18
@@ -117,26 +114,29 @@ def expand(patterns: Iterable[str]) -> tuple[str, ...]:
 
 
 def _count(pattern: str) -> int:
-    """Return how many names a pattern stands for, without making them: from the innermost braces
-    outwards, in place of which a mark stands, and its number, as soon as they are counted.
-    """
-    counts: list[int] = []
-
-    def product(text: str) -> int:
-        return math.prod(counts[int(mark)] for mark in _MARK.findall(text))
-
-    def counted(braces: re.Match[str]) -> str:
-        counts.append(_length(braces[1]) or sum(map(product, braces[1].split(","))))
-        return f"\0{len(counts) - 1}\0"
-
-    text = _NO_BRACES.sub("", pattern)
-    for level in itertools.count():
-        text, found = _BRACES.subn(counted, text)
-        if found and level == limits.LEVELS:
-            raise ValueError(f"{reprlib.repr(pattern)}: {limits.over('LEVELS')}")
-        if not found:
-            break
-    return product(text)
+    """Return how many names a pattern stands for, without making them."""
+    around: list[tuple[int, int, int]] = []  # of what is open: its start, and counts before it
+    others, product = 0, 1  # names of the alternatives before this one; and of it, so far
+    position = 0
+    while position < len(pattern):
+        char = pattern[position]
+        if char == "{":
+            around.append((position + 1, others, product))
+            others, product = 0, 1
+            if len(around) > limits.LEVELS:
+                raise ValueError(f"{reprlib.repr(pattern)}: {limits.over('LEVELS')}")
+        elif char == "," and around:
+            others, product = others + product, 1
+        elif char == "}":
+            if not around:
+                raise ValueError(f"{reprlib.repr(pattern)}: Unbalanced braces")
+            start, before, factor = around.pop()
+            inner = _length(pattern[start:position]) or others + product
+            others, product = before, factor * inner
+        position += 2 if char == "\\" else 1
+    for _, before, factor in reversed(around):  # which `braceexpand` refuses
+        others, product = before, factor * (others + product)
+    return others + product
 
 
 def _length(inner: str) -> int:

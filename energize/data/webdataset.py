@@ -289,7 +289,7 @@ class WebdatasetSource(ShardedSource[dict[str, Any]]):
         return tar.first_key(self._files.read(self._path(shard), start, min(stop, start + _HEAD)))
 
     def _read_shard(self, shard: int, numbers: list[int]) -> list[dict[str, Any] | Failed]:
-        path, expected = self._path(shard), None
+        (path, _), expected = self._opened(shard), None
         starts, stops, ends = self._spans_of(shard, numbers)
         if self.checksums:
             expected = tar.read_checksums(self._files, tar.checksums_path(path), numbers)
@@ -365,10 +365,10 @@ class WebdatasetSource(ShardedSource[dict[str, Any]]):
         """Return whether most samples start where the index says: not so when it is of another
         shard.
         """
-        count, size = self.counts[shard], self._size(shard)
+        count, (path, size) = self.counts[shard], self._opened(shard)
         starts, *_ = self._spans_of(shard, range(0, count, max(1, count // _PROBES)))
         ends = [min(start + tar.BLOCK, size) for start in starts]
-        blocks = self._files.read_ranges(self._path(shard), starts, ends)
+        blocks = self._files.read_ranges(path, starts, ends)
         return sum(map(tar.is_header, blocks)) * 2 > len(ends)
 
     def _spans_of(
@@ -378,7 +378,7 @@ class WebdatasetSource(ShardedSource[dict[str, Any]]):
         and the one up to which it is read: without a record of how the shard was prepared, what
         follows a sample is looked at too, for an index entry that points too early.
         """
-        size, path = self._size(shard), self._path(shard)
+        path, size = self._opened(shard)
         if self.counts[shard] * ENTRY < KEPT:
             unpack = partial(RANGE.unpack_from, self._files.kept(index_path(path)))
             bounds = map(unpack, [number * ENTRY for number in numbers])
@@ -400,20 +400,20 @@ class WebdatasetSource(ShardedSource[dict[str, Any]]):
             return starts, stops, stops
         return starts, stops, [min(stop + tar.NAME_BYTES, size) for stop in stops]
 
-    def _size(self, shard: int) -> int:
-        """Return the bytes of a shard; when this process first asks for it, what can be compared
-        with its index and its record at little cost is compared.
+    def _opened(self, shard: int) -> tuple[str, int]:
+        """Return the path of a shard, and its bytes; when this process first asks for it, what can
+        be compared with its index and its record at little cost is compared.
         """
-        size = self._sizes.get(shard)
-        if size is None:
+        opened = self._read_from.get(shard)
+        if opened is None:
             path, count = self._path(shard), self.counts[shard]
             record = None if self.records is None else self.records[shard]
-            size = tar.check_shard(self._files, path, count, record)
+            opened = path, tar.check_shard(self._files, path, count, record)
             if self.checksums:
                 crc = None if record is None else record.checksums_crc32
                 tar.check_checksums(self._files, path, count, crc)
-            self._sizes[shard] = size
-        return size
+            self._read_from[shard] = opened
+        return opened
 
     def _path(self, shard: int) -> str:
         return f"{self._root}/{self.shards[shard]}"
@@ -443,8 +443,8 @@ class WebdatasetSource(ShardedSource[dict[str, Any]]):
         return excluded - np.arange(len(excluded))
 
     @cached_property
-    def _sizes(self) -> dict[int, int]:
-        """Of the shards that this process has read from."""
+    def _read_from(self) -> dict[int, tuple[str, int]]:
+        """The shards that this process has read from: their paths and bytes."""
         return {}
 
 

@@ -90,7 +90,7 @@ WRONG = {
         "split_parts: {train: ['a{0.tar']}": ":1 (split_parts.train): Unbalanced",
         "split_parts: {a: ['{0..10000000000000000000}']}": "braces stand for too many names",
         "split_parts: {a: ['{a,b}{0..99999}{x..z}']}": "braces stand for too many names",
-        "split_parts: {a: ['}{" + "{a,b}," * 60 + "']}": "braces stand for too many names",
+        "split_parts: {a: ['}{" + "{a,b}," * 60 + "']}": "Unbalanced braces",
     },
     (".info.json", read_info): {
         "{}": ":1 (shard_counts): the key 'shard_counts' is missing",
