@@ -836,13 +836,10 @@ def _shuffled(node: Blend) -> bool:
 
 def _flat(parts: Sequence[Share], around: Blend) -> Blend:
     """Return parts of a plain blend as a blend of its own."""
-    targets = tuple([part.target for part in parts if part.target is not None])
-    return replace(
-        around,
-        children=tuple([(part.node, part.share) for part in parts]),
-        targets=targets if any(targets) else None,
-        names=tuple([part.name for part in parts]),
-    )
+    nodes, shares, targets, names = zip(*parts, strict=True)
+    children = tuple(zip(nodes, shares, strict=True))
+    targeted = targets if any(targets) else None  # of all parts, or of none
+    return replace(around, children=children, targets=targeted, names=names)
 
 
 def _together(parts: Sequence[Share]) -> Share:
