@@ -476,7 +476,11 @@ class Joining:
         columns = self.columns(records, where)
         if not where and self.lists is not None:
             _spread(columns, records)
-        joined = {name: self.column(name, values, where) for name, values in columns.items()}
+        as_are = METADATA if self.lists is None else ()
+        joined = {
+            name: values if name in as_are else self.column(name, values, where)
+            for name, values in columns.items()
+        }
         if where:
             return rebuilt(first, joined)
         weights = self.weights(records)
