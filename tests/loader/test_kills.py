@@ -154,6 +154,7 @@ BODIES = {
         dataset = MapDataset(RepeatDataset(ListSource([bytes(10_000)] * 300)), len)
     """,
 }
+COUNTING = "dataset = RepeatDataset(ListSource(range(100)))"
 
 
 class Trainer:
@@ -216,6 +217,29 @@ def test_ctrl_c_ends_a_trainer_and_its_workers(tmp_path, body, stopped):
     assert trainer.running.returncode == -signal.SIGINT
     assert said.endswith("KeyboardInterrupt\n")
     assert said.count("Traceback") == 1, said
+
+
+def test_a_trainer_that_ends_without_closing_leaves_no_worker_and_no_noise(tmp_path):
+    trainer = Trainer(tmp_path, COUNTING, "fork", "iterator = iter(loader)\nnext(iterator)\n")
+    assert (trainer.ended(), trainer.running.returncode) == ("", 0)
+
+
+def test_a_trainer_may_save_after_ctrl_c_and_go_on(tmp_path):
+    """With the item after the last one; or the one after that, where Ctrl-C came between what was
+    delivered and the name that the trainer gives it.
+    """
+    loop = """
+        last = 99
+        try:
+            for last in loader: pass
+        except KeyboardInterrupt:
+            sys.exit(10 + (next(iter(loader)) - last) % 100)
+    """
+    trainer = Trainer(tmp_path, COUNTING, "fork", loop)
+    time.sleep(0.5)
+    os.killpg(trainer.group, signal.SIGINT)
+    assert trainer.ended() == ""
+    assert trainer.running.returncode in (11, 12)
 
 
 def test_a_trainer_that_is_stopped_for_a_while_blames_nobody(tmp_path):
