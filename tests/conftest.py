@@ -36,6 +36,12 @@ def pytest_configure(config):
     config.option.loadscopereorder = False  # which is by the number of tests alone
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers(config):
+    """What takes long waits more than it computes: for other processes, and for deadlines."""
+    return len(os.sched_getaffinity(0)) + (not config.option.markexpr.startswith("not "))
+
+
 def pytest_collection_modifyitems(items):
     """What takes long begins first, so that no worker ends long after the others."""
     places = {name: place for place, name in enumerate(LONG)}

@@ -11,6 +11,7 @@ from tests.support.columns import revalued
 from tests.support.prepared import captions, classes, image_bytes
 from tests.support.shards import packed
 
+LINT = ("lint", "--parallel", 1)
 BAD_IMAGES, BAD_TEXTS = range(3, 40, 10), range(5, 40, 20)
 
 
@@ -53,7 +54,7 @@ def test_faults_with_shard_and_key_those_that_are_alike_once(damaged, parallel):
 
 
 def test_splits_can_be_chosen(damaged):
-    shown = run("lint", damaged, "--split-parts", "val", code=1)
+    shown = run(*LINT, damaged, "--split-parts", "val", code=1)
     assert "s1.tar" in shown
     assert "s0.tar" not in shown
     assert shown.splitlines()[-1] == "6 faults in 40 samples"
@@ -72,7 +73,7 @@ def test_damaged_shards_and_indexes(tmp_path):
     shard = folder / "shard-001.tar"
     shard.write_bytes(shard.read_bytes()[:4000])
     (folder / "shard-002.tar").unlink()
-    shown = run("lint", folder, code=1)
+    shown = run(*LINT, folder, code=1)
     assert f"{folder} [train]: 30 samples, 20 faults" in shown
     assert f"{folder} [val]: 10 samples, no faults" in shown
     assert shown.count("10 samples: ShardError") == 2
@@ -82,16 +83,16 @@ def test_damaged_shards_and_indexes(tmp_path):
     counts = json.loads(info.read_text())
     counts["shard_counts"]["shard-001.tar"] = 2**31
     info.write_text(json.dumps(counts))
-    shown = run("lint", folder, code=1)
+    shown = run(*LINT, folder, code=1)
     assert f"{folder}/shard-001.tar: .info.json counts 2147483648 samples, and neither" in shown
 
 
 def test_repeated_keys_of_a_shard_that_was_copied(tmp_path):
     folder = captions(tmp_path / "web", 40)
     shutil.copy(folder / "shard-000.tar", folder / "shard-001.tar")
-    assert "shard-001.tar is not the shard that was prepared" in run("lint", folder, code=1)
+    assert "shard-001.tar is not the shard that was prepared" in run(*LINT, folder, code=1)
     (folder / ".nv-meta/shards.json").unlink()  # as of a folder that Energon prepared
-    shown = run("lint", folder, code=1)
+    shown = run(*LINT, folder, code=1)
     assert "10 sample keys occur more than once" in shown
     assert "000000: in shard-000.tar, shard-001.tar" in shown
     assert "4 of 4 shards have no record of what was prepared" in shown
@@ -110,24 +111,24 @@ def test_fields(tmp_path):
             "sample_type: {__module__: energize, __class__: CaptioningSample}\n"
             f"field_map: {fields}\n"
         )
-        assert words in run("lint", folder, "--dataset-config", "wrong.yaml", code=1)
+        assert words in run(*LINT, folder, "--dataset-config", "wrong.yaml", code=1)
 
 
 def test_samples_of_other_kinds(tmp_path):
     files = [("a.json", b'{"x": 1}'), ("b.json", b"{"), ("c.json", b"[]")]
-    shown = run("lint", one_shard(tmp_path / "crude", files, "CrudeWebdataset"), code=1)
+    shown = run(*LINT, one_shard(tmp_path / "crude", files, "CrudeWebdataset"), code=1)
     assert "0.tar, sample 'b' (index 1)" in shown
     assert "1 fault in 3 samples" in shown
     file = tmp_path / "texts.jsonl"
     file.write_text("".join(json.dumps({"n": i}) + "\n" for i in range(50)))
     run("prepare", file)
-    assert "No faults in 50 samples" in run("lint", file)
+    assert "No faults in 50 samples" in run(*LINT, file)
     file.write_text(file.read_text().replace('{"n": 17}', '{"n": 17,'))
-    shown = run("lint", file, code=1)
+    shown = run(*LINT, file, code=1)
     assert "1 fault in 50 samples" in shown
     assert "17" in shown
     (tmp_path / "bare.jsonl").write_text("{}\n")
-    assert "No faults in 1 sample" in run("lint", tmp_path / "bare.jsonl")
+    assert "No faults in 1 sample" in run(*LINT, tmp_path / "bare.jsonl")
 
 
 def test_columns_are_compared_with_the_shards(tmp_path):
@@ -152,14 +153,14 @@ def test_metadatasets(damaged, tmp_path):
         "      - {path: damaged, weight: 1}\n      - {path: damaged, weight: 3}\n"
         "  val: {path: damaged, split_part: train}\n"
     )
-    lines = run("lint", mix, code=1).splitlines()
+    lines = run(*LINT, mix, code=1).splitlines()
     assert f"{tmp_path}/web [train]: 30 samples, no faults" in lines
     assert f"{tmp_path}/classes [train]: 15 samples, no faults" in lines
     assert lines.count(f"{damaged} [train]: 40 samples, 6 faults") == 1
     assert lines[-1] == "6 faults in 85 samples"
     refused([(["--split-config", "other.yaml"], 2, "name their own")], "lint", mix)
     mix.write_text(mix.read_text().replace("path: web", "path: wbe"))
-    shown = run("lint", mix, "--split-parts", "train", code=1)
+    shown = run(*LINT, mix, "--split-parts", "train", code=1)
     assert "mix.yaml:6" in shown
     assert "did you mean 'web'" in shown
 
@@ -189,9 +190,9 @@ def test_loose_files_are_looked_at_as_they_are(tmp_path):
         for label in ("cat", "dog"):
             (root / part / label).mkdir(parents=True)
             (root / part / label / "0.jpg").write_bytes(image_bytes(0))
-    assert "No faults in 4 samples" in run("lint", root)
+    assert "No faults in 4 samples" in run(*LINT, root)
     (root / "val" / "dog" / "0.jpg").write_bytes(b"no image")
-    told = run("lint", root, code=1)
+    told = run(*LINT, root, code=1)
     assert "sample 'dog/0'" in told
     assert "1 fault in 4 samples" in told
     run("lint", root, "--tasks", 2, "--task", 0)

@@ -539,37 +539,6 @@ def test_processes_work_for_one_that_gathers():
 
 
 @pytest.mark.parametrize(("world_size", "num_workers"), [(1, 0), (2, 2)])
-def test_batches_are_counted_on_each_rank(tmp_path, world_size, num_workers):
-    class Numbered(energon.DefaultTaskEncoder):
-        @energon.stateless(restore_seeds=True)
-        def encode_sample(self, sample):
-            assert WorkerConfig.active_worker_config.rank == rank
-            number = f"{sample.caption} {self.current_batch_index}"
-            return energize.TextSample.derive_from(sample, text=number)
-
-        def encode_batch(self, batch):
-            return {"text": batch.text, "number": self.current_batch_index}
-
-    folder = captions(tmp_path / "captions", 24)
-    shuffled = {"shuffle_buffer_size": None, "max_samples_per_sequence": None}
-    for rank in range(world_size):
-        config = WorkerConfig(rank=rank, world_size=world_size, num_workers=num_workers)
-        options = {"batch_size": 2, "worker_config": config, **shuffled}
-        dataset = energon.get_train_dataset(folder, task_encoder=Numbered(), **options)
-        loader = get_savable_loader(dataset)
-        batches = list(islice(loader, 8))
-        numbers = [{int(text.split()[-1]) for text in each["text"]} for each in batches]
-        assert numbers == [{number} for number in range(8)]
-        assert [each["number"] for each in batches] == list(range(8))
-        loader.close()
-        dataset = energon.get_train_dataset(folder, **options)
-        plain = next(iter(get_savable_loader(dataset)))
-        assert [each.split()[0] for each in batches[0]["text"]] == [
-            each.split()[0] for each in plain.caption
-        ]
-
-
-@pytest.mark.parametrize(("world_size", "num_workers"), [(1, 0), (2, 2)])
 @pytest.mark.parametrize("packed", [False, True])
 def test_samples_of_a_generator_know_their_batch(tmp_path, world_size, num_workers, packed):
     class Twice(energon.DefaultTaskEncoder):

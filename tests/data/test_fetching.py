@@ -21,22 +21,14 @@ from energize.data import fetching, sidecar
 from energize.data.files import told
 from energize.data.remote import RemoteFiles
 from energize.errors import ConfigError, ShardError
-from tests.support.object_server import counts, object_server, set_faults
+from tests.support.object_server import FAULTS, counts, object_server, set_faults
 from tests.support.s3 import SECRET, s3_server
 from tests.support.trying import tried
 
 pytestmark = pytest.mark.jobs
 
 BODY = np.random.default_rng(3).bytes(3_000_000)
-NO_FAULTS = {
-    "errors": 0,
-    "truncated": 0,
-    "slow": 0,
-    "mute": 0,
-    "seconds": 0.4,
-    "latency": 0,
-    "answer": "",
-}
+NO_FAULTS = FAULTS | {"seconds": 0.4}
 
 
 @pytest.fixture(scope="module")

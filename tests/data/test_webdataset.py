@@ -314,10 +314,10 @@ def test_a_large_index_that_no_record_knows_may_be_written_again(tmp_path):
     lines = tmp_path / "lines.jsonl"
     lines.write_text("{}\n" * 9000)
     prepare_jsonl(lines)
-    prepared(tmp_path / "energon", (9000,))
-    energon = tmp_path / "energon" / "parts" / "d0.tar.idx"
+    count = write_shard(tmp_path / "d0.tar", packed((f"{i:04d}.txt", b"") for i in range(9000)))
+    write_meta(tmp_path, {"d0.tar": count}, {"train": ["d0.tar"]})
     for source, index in (
-        (WebdatasetSource(tmp_path / "energon"), energon),
+        (WebdatasetSource(tmp_path), tmp_path / "d0.tar.idx"),
         (JsonlSource(lines), lines.with_name("lines.jsonl.idx")),
     ):
         read, data = repr(source[8000]), index.read_bytes()

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import resource
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
-from functools import partial
 from itertools import count, islice
 from pathlib import Path
 
@@ -21,7 +22,6 @@ from energize import (
     write_shards,
 )
 from energize.errors import DatasetError, EnergizeError, LoaderError
-from tests.support.apart import apart
 
 
 @contextmanager
@@ -103,6 +103,7 @@ def test_memory_that_is_short_is_no_fault_of_a_sample(tmp_path):
     write_shards([{"__key__": "a", "bin": bytes(200_000_000)}], tmp_path / "large")
     prepare(tmp_path / "large", split_ratios={"train": 1}, workers=1)
     # A process of its own: this one may have as much that it has taken before and not given back.
-    told, cause = apart(partial(read_with_little_memory, tmp_path / "large"), "spawn")
+    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as process:
+        told, cause = process.submit(read_with_little_memory, tmp_path / "large").result()
     assert "memory is short" in told
     assert cause == "MemoryError"

@@ -1,4 +1,4 @@
-"""Run by torchrun: programs that train under DDP, saved in the middle or resumed there, one after
+"""Run on ranks: programs that train under DDP, saved in the middle or resumed there, one after
 the other; what each rank was given is written down as JSON.
 
 `torchrun -m tests.jobs.harness FOLDER OUT STEPS SAVE_AT PROGRAM...`: a state is saved after SAVE_AT

@@ -1,4 +1,4 @@
-"""Run by torchrun: all splits of the files of metadatasets/, with the task encoders of the demo, by
+"""Run on ranks: all splits of the files of metadatasets/, with the task encoders of the demo, by
 two workers for each rank; the keys of the first steps are written down as JSON, rank by rank.
 
 `torchrun -m tests.jobs.metadatasets FOLDER`

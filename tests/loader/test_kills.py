@@ -30,7 +30,8 @@ from energize import (
 from tests.support import killed_training
 from tests.support.datasets import is_even, numbers
 from tests.support.killed_training import KINDS, LANES, dataset_of, saved
-from tests.support.leftovers import in_group, marked, workers_of
+from tests.support.launching import running
+from tests.support.leftovers import in_group, workers_of
 from tests.support.loading import eventually, loader_of, take
 
 pytestmark = [pytest.mark.jobs, pytest.mark.timeout(240)]
@@ -154,6 +155,7 @@ BODIES = {
         dataset = MapDataset(RepeatDataset(ListSource([bytes(10_000)] * 300)), len)
     """,
 }
+COUNTING = "dataset = RepeatDataset(ListSource(range(100)))"
 
 
 class Trainer:
@@ -218,6 +220,29 @@ def test_ctrl_c_ends_a_trainer_and_its_workers(tmp_path, body, stopped):
     assert said.count("Traceback") == 1, said
 
 
+def test_a_trainer_that_ends_without_closing_leaves_no_worker_and_no_noise(tmp_path):
+    trainer = Trainer(tmp_path, COUNTING, "fork", "iterator = iter(loader)\nnext(iterator)\n")
+    assert (trainer.ended(), trainer.running.returncode) == ("", 0)
+
+
+def test_a_trainer_may_save_after_ctrl_c_and_go_on(tmp_path):
+    """With the item after the last one; or the one after that, where Ctrl-C came between what was
+    delivered and the name that the trainer gives it.
+    """
+    loop = """
+        last = 99
+        try:
+            for last in loader: pass
+        except KeyboardInterrupt:
+            sys.exit(10 + (next(iter(loader)) - last) % 100)
+    """
+    trainer = Trainer(tmp_path, COUNTING, "fork", loop)
+    time.sleep(0.5)
+    os.killpg(trainer.group, signal.SIGINT)
+    assert trainer.ended() == ""
+    assert trainer.running.returncode in (11, 12)
+
+
 def test_a_trainer_that_is_stopped_for_a_while_blames_nobody(tmp_path):
     loop = """
         until = time.monotonic() + 5
@@ -235,34 +260,12 @@ def test_a_trainer_that_is_stopped_for_a_while_blames_nobody(tmp_path):
     assert trainer.running.returncode == 10
 
 
-def start(folder: Path, job: int, kind: str, world: int, target: int) -> tuple:
-    """A job of the training program, started by torchrun, and the mark of its processes."""
-    mark = f"{folder}-{job}"
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-    command += [f"--nproc-per-node={world}", "-m", killed_training.__name__]
-    command += [str(folder), str(job), kind, "2", str(target)]
-    environment = {**os.environ, "ENERGIZE_TEST_MARK": mark, "OMP_NUM_THREADS": "1"}
-    with (folder / "log").open("w") as log:
-        streams = {"stdout": log, "stderr": log}
-        return subprocess.Popen(command, env=environment, start_new_session=True, **streams), mark
-
-
 def steps_of(folder: Path, job: int) -> list[tuple]:
     """The steps that all ranks of a job made: a batch of each rank, None for padding."""
     files = sorted(folder.glob(f"trained-{job}-*"))
     lines = [file.read_text().splitlines(keepends=True) for file in files]
     ranks = [[json.loads(line) for line in each if line.endswith("\n")] for each in lines]
     return list(zip(*ranks, strict=False))
-
-
-def kill(running: subprocess.Popen, mark: str) -> None:
-    """A job at once: its agent, its ranks and their workers."""
-    if running.poll() is None:
-        os.kill(running.pid, signal.SIGSTOP)  # so that it starts no rank any more
-    for pid in marked(mark):
-        strike(pid, signal.SIGKILL)
-    running.wait()
-    assert eventually(lambda: not marked(mark), SECONDS)
 
 
 @pytest.mark.parametrize(
@@ -280,15 +283,18 @@ def test_a_killed_job_is_trained_on_what_one_process_is(tmp_path, kind, kills):
     with loader_of(dataset, lanes=None if dataset.indexed else LANES) as plain:
         for job in range(kills + 1):
             target = batches + 40 if job == kills else 0
-            running, mark = start(tmp_path, job, kind, rng.choice((2, 3)), target)
-            try:
+            written, ranks = tmp_path / f"{job}", rng.choice((2, 3))
+            written.mkdir()
+            given = (killed_training.__name__, tmp_path, job, kind, 2, target)
+            with running(written, *given, ranks=ranks) as processes:
                 if target:
-                    assert running.wait(timeout=120) == 0, (tmp_path / "log").read_text()
+                    processes.wait(120)
+                    assert processes.codes == [0] * ranks, processes.stderr
                 else:
                     assert eventually(lambda job=job: len(steps_of(tmp_path, job)) > 20, 120)
                     time.sleep(rng.uniform(0, 0.3))
-            finally:
-                kill(running, mark)
+            gone = eventually(lambda group=processes.group: not in_group(group), SECONDS)
+            assert gone, in_group(processes.group)
             steps = steps_of(tmp_path, job)
             trained = [batch for step in steps for batch in step if batch is not None]
             plain.rewind()

@@ -31,31 +31,20 @@ DATASETS = {
 }
 
 
-@pytest.mark.parametrize("left_after", [1, 4, 6])
+@pytest.mark.parametrize(("left", "workers"), [([1, 1], 0), ([4, 4], 2), ([6], 0)])
 @pytest.mark.parametrize("name", DATASETS)
-def test_a_loop_that_is_left_goes_on_in_the_stream_and_the_next_is_of_full_length(name, left_after):
+def test_a_loop_that_is_left_goes_on_in_the_stream_and_the_next_is_of_full_length(
+    name, left, workers
+):
     dataset, length = DATASETS[name]
     with loader_of(dataset, lanes=2) as plain:
-        stream = take(plain, 5 * length)
-    with loader_of(dataset, lanes=2) as loader:
-        read = list(islice(loader, left_after))
-        for loop in (list(loader), list(loader)):
-            assert len(loop) == length
-            read += loop
-        read += list(islice(loader, left_after))
-    assert read == stream[: len(read)]
-
-
-@pytest.mark.parametrize("workers", [0, 2])
-@pytest.mark.parametrize("name", DATASETS)
-def test_a_limited_loop_is_as_long_each_time(name, workers):
-    dataset, length = DATASETS[name]
-    with loader_of(dataset, lanes=2) as plain:
-        stream = take(plain, 3 * length)
+        stream = take(plain, 6 * length)
     with loader_of(dataset, workers, lanes=2) as loader:
-        loops = [list(islice(loader, 4)) for _ in range(5)]
-    assert [len(loop) for loop in loops] == [4] * 5
-    assert [item for loop in loops for item in loop] == stream[:20]
+        loops = [list(islice(loader, count)) for count in left]
+        loops += [list(loader), list(loader), list(islice(loader, left[0]))]
+    lengths = [*left, length, length, left[0]]
+    assert [len(loop) for loop in loops] == lengths
+    assert [item for loop in loops for item in loop] == stream[: sum(lengths)]
 
 
 def in_step(loaders: list[Loader], steps: int | None = None) -> list:

@@ -160,59 +160,6 @@ def test_workers_are_kept_from_epoch_to_epoch():
     assert len(pids) == 1
 
 
-def _run_trainer(tmp_path, body):
-    """A trainer process in a session of its own; it prints its workers' pids."""
-    script = tmp_path / "trainer.py"
-    script.write_text(
-        textwrap.dedent("""
-        import os, sys, time
-        from energize import MapDataset, ListSource, RepeatDataset, WorkerConfig
-        from energize.loader import get_loader
-        dataset = MapDataset(RepeatDataset(ListSource(range(100))), lambda x: (os.getpid(), x))
-        loader = get_loader(dataset, worker_config=WorkerConfig(num_workers=2))
-        iterator = iter(loader)
-        print(*{next(iterator)[0] for _ in range(1000)}, flush=True)
-        """)
-        + textwrap.dedent(body)
-    )
-    return subprocess.Popen(
-        [sys.executable, script],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
-
-
-def _workers_of(trainer) -> list[int]:
-    pids = [int(word) for word in trainer.stdout.readline().split()]
-    assert len(pids) == 2
-    return pids
-
-
-def test_a_trainer_may_save_after_ctrl_c_and_go_on(tmp_path):
-    """With the item after the last one; or the one after that, where Ctrl-C came between what was
-    delivered and the name that the trainer gives it.
-    """
-    trainer = _run_trainer(
-        tmp_path,
-        """
-        last = 999
-        try:
-            while True:
-                last = next(iterator)[1]
-        except KeyboardInterrupt:
-            pass
-        print((next(iter(loader))[1] - last) % 100 in (1, 2))
-        """,
-    )
-    _workers_of(trainer)
-    time.sleep(0.2)
-    os.killpg(trainer.pid, signal.SIGINT)
-    output, errors = trainer.communicate(timeout=20)
-    assert (output.strip(), trainer.returncode) == ("True", 0), errors
-
-
 def test_ctrl_c_in_the_middle_of_an_import_comes_after_it():
     """Of torch, which a program that has not imported it gets with the first loop."""
     program = """
@@ -234,14 +181,6 @@ def test_ctrl_c_in_the_middle_of_an_import_comes_after_it():
     command = [sys.executable, "-c", textwrap.dedent(program)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
     assert (done.stdout.strip(), done.stderr) == ('0 {"position":1}', "")
-
-
-def test_a_trainer_that_ends_without_closing_leaves_no_worker_and_no_noise(tmp_path):
-    trainer = _run_trainer(tmp_path, "")
-    pids = _workers_of(trainer)
-    _, errors = trainer.communicate(timeout=20)
-    assert (trainer.returncode, errors) == (0, "")
-    assert eventually(lambda: all(gone(pid) for pid in pids))
 
 
 def test_a_handler_of_sigterm_is_not_the_workers():

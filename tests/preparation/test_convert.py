@@ -13,7 +13,6 @@ from itertools import islice
 
 import numpy as np
 import pytest
-import s3fs
 import torch
 
 from energize import (
@@ -39,7 +38,7 @@ from tests.preparation.test_loose import (
 )
 from tests.support.metadatasets import written
 from tests.support.refusals import check_refusals
-from tests.support.s3 import SECRET, s3_server
+from tests.support.s3 import SECRET, s3_server, s3fs
 from tests.support.tars import contents
 
 

@@ -14,8 +14,8 @@ import pytest
 
 from energize.preparation import prepare
 from energize.preparation.workers import map_in_order
-from tests.support.apart import apart
 from tests.support.tars import contents, unprepared
+from tests.support.trying import tried
 
 ALL = {"train": 1}
 
@@ -32,7 +32,7 @@ def test_too_few_open_files_for_so_many_processes(tmp_path):
             os.close(each)
         return prepare(folder, split_ratios=ALL, workers=16, sqlite=True).samples
 
-    told = str(apart(with_few))
+    told = tried(with_few).message
     assert "cannot be started" in told
     assert "Too many open files" in told
     assert "--num-workers" in told
@@ -48,7 +48,7 @@ def test_a_full_disk(tmp_path):
         return prepare(folder, split_ratios=ALL, workers=2, **options)
 
     for writing in (partial(written, 1000), partial(written, 20000, sqlite=True)):
-        assert "cannot be written" in apart(writing)
+        assert "cannot be written" in tried(writing).message
         assert contents(folder) == before
 
 

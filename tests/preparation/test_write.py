@@ -11,9 +11,9 @@ from PIL import Image
 
 from energize import prepare, prepare_columns, write_shards
 from energize.errors import ConfigError, PrepareError
-from tests.support.apart import apart
 from tests.support.refusals import check_refusals
 from tests.support.tars import contents
+from tests.support.trying import tried
 
 
 def texts(count):
@@ -75,7 +75,7 @@ def test_a_full_disk(tmp_path):
         return write_shards(samples, tmp_path / "ds", samples_per_shard=10)
 
     for limit in (0, 20_479):
-        told = apart(partial(written, limit))
+        told = tried(partial(written, limit)).message
         assert "shard-000000.tar: cannot be written (File too large" in told
         assert not list(tmp_path.iterdir())
     write_shards(({"__key__": str(i), "txt": ""} for i in range(3000)), tmp_path / "ds")
@@ -85,7 +85,7 @@ def test_a_full_disk(tmp_path):
         resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
         return prepare_columns(tmp_path / "ds", {"n": "size:txt"}, workers=1)
 
-    assert re.search(r"n\.\w+\.npy: cannot be written \(File too large", apart(measured))
+    assert re.search(r"n\.\w+\.npy: cannot be written \(File too large", tried(measured).message)
 
 
 WAITING = """

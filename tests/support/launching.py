@@ -13,13 +13,13 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 ROOT = Path(__file__).parents[2]
 TRAINERS = ("accelerate", "lightning_fabric", "pytorch_lightning", "transformers.trainer")
@@ -28,55 +28,86 @@ GRACE = 30.0
 
 
 @dataclass
-class Done:
-    """How the processes of a program ended, and what they wrote."""
+class Job:
+    """The processes of a program, which are one group."""
 
-    codes: list[int]
-    stdout: str
-    stderr: str
+    group: int
+    written: Path
+
+    @property
+    def codes(self) -> list[int] | None:
+        """How they ended, once all have."""
+        file = self.written / "codes"
+        return json.loads(file.read_text()) if file.exists() else None
+
+    @property
+    def stdout(self) -> str:
+        return (self.written / "out").read_text()
+
+    @property
+    def stderr(self) -> str:
+        return (self.written / "err").read_text()
+
+    def wait(self, timeout: float) -> None:
+        """For the end of all."""
+        until = time.monotonic() + timeout
+        while self.codes is None:
+            assert time.monotonic() < until, f"{timeout} s\n{self.stderr[-4000:]}"
+            time.sleep(0.01)
 
 
-def launched(
+@contextmanager
+def running(
+    written: Path,
     program: str,
     *arguments: object,
     ranks: int = 0,
     folder: Path = ROOT,
     imports: Sequence[str] = (),
     environment: Mapping[str, str] | None = None,
-    fails: bool = False,
-    timeout: float = 110,
-) -> Done:
-    """Run a module, or a script by its path, once or on so many ranks. It has to succeed, unless it
-    `fails`. What is in `imports` is imported before, once for all programs.
+) -> Iterator[Job]:
+    """Run a module, or a script by its path, once or on so many ranks; what runs in the end is
+    killed. What is in `imports` is imported before, once for all programs.
     """
-    with tempfile.TemporaryDirectory() as written:
-        job = {
-            "program": program,
-            "arguments": [*map(str, arguments)],
-            "ranks": ranks,
-            "folder": str(folder),
-            "imports": [*imports],
-            "environment": {**os.environ, **(environment or {})},
-            "written": written,
-        }
-        server = _server()
-        server.stdin.write(json.dumps(job).encode() + b"\n")
-        server.stdin.flush()
-        group = int(server.stdout.readline())
-        killed = f"{program} took longer than {timeout} s"
-        alarm = time.monotonic() + timeout
-        try:
-            while not (Path(written) / "codes").exists():
-                assert time.monotonic() < alarm, killed + (Path(written) / "err").read_text()
-                time.sleep(0.01)
-        finally:
-            with suppress(ProcessLookupError):
-                os.killpg(group, signal.SIGKILL)
-            server.stdout.readline()
-        out, err = ((Path(written) / name).read_text() for name in ("out", "err"))
-        done = Done(json.loads((Path(written) / "codes").read_text()), out, err)
-    assert fails or not any(done.codes), f"{done.codes}\n{out}\n{err[-4000:]}"
+    told = {
+        "program": program,
+        "arguments": [*map(str, arguments)],
+        "ranks": ranks,
+        "folder": str(folder),
+        "imports": [*imports],
+        "environment": {**os.environ, **(environment or {})},
+        "written": str(written),
+    }
+    server = _server()
+    server.stdin.write(json.dumps(told).encode() + b"\n")
+    server.stdin.flush()
+    job = Job(int(server.stdout.readline()), written)
+    try:
+        yield job
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(job.group, signal.SIGKILL)
+        server.stdout.readline()
+
+
+def launched(
+    program: str, *arguments: object, fails: bool = False, timeout: float = 110, **options: Any
+) -> Done:
+    """What a program does that is `running`. It has to succeed, unless it `fails`."""
+    with tempfile.TemporaryDirectory() as name:
+        with running(Path(name), program, *arguments, **options) as job:
+            job.wait(timeout)
+        done = Done(job.codes or [], job.stdout, job.stderr)
+    assert fails or not any(done.codes), f"{done.codes}\n{done.stdout}\n{done.stderr[-4000:]}"
     return done
+
+
+class Done(NamedTuple):
+    """How the processes of a program ended, and what they wrote."""
+
+    codes: list[int]
+    stdout: str
+    stderr: str
 
 
 @cache

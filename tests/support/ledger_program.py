@@ -1,4 +1,4 @@
-"""Run by torchrun: what ledgers of real ranks say, each alone and all together, as JSON."""
+"""Run on ranks: what ledgers of real ranks say, each alone and all together, as JSON."""
 
 from __future__ import annotations
 

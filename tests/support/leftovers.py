@@ -25,18 +25,6 @@ def in_group(group: int) -> set[int]:
     return {int(path.name) for path, fields in _running() if int(fields[2]) == group}
 
 
-def marked(mark: str) -> set[int]:
-    """The processes that were started with `mark` in their environment."""
-    found = set()
-    for path, _ in _running():
-        try:
-            if mark.encode() in (path / "environ").read_bytes():
-                found.add(int(path.name))
-        except OSError:  # it has ended since, or is somebody else's
-            continue
-    return found
-
-
 def children_of(pid: int) -> set[int]:
     """The child processes of a process that run."""
     return {int(path.name) for path, fields in _running() if int(fields[1]) == pid}

@@ -1,4 +1,4 @@
-"""Run by torchrun: weights that change on real ranks that train under DDP, ranks that differ, and
+"""Run on ranks: weights that change on real ranks that train under DDP, ranks that differ, and
 global states, written down as JSON.
 
 `live_program FOLDER first` makes runs, saves states in the middle of them, and is killed in the

@@ -1,4 +1,4 @@
-"""Run by torchrun: what loaders do on real ranks with a process group, written down as JSON."""
+"""Run on ranks: what loaders do on real ranks with a process group, written down as JSON."""
 
 from __future__ import annotations
 

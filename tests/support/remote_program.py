@@ -1,4 +1,4 @@
-"""Run by torchrun: a training under DDP on a mix on the disk or in a store."""
+"""Run on ranks: a training under DDP on a mix on the disk or in a store."""
 
 from __future__ import annotations
 

@@ -9,8 +9,9 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-import s3fs
+import lazy_loader
 
+s3fs = lazy_loader.load("s3fs")
 SECRET = "a-secret-that-is-in-no-pickle"
 
 
