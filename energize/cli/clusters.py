@@ -119,7 +119,7 @@ class Tasks(Work):
             cpus=workers,
             gpus=f" --gpus-per-task={self.gpus_per_task:g}" if self.gpus_per_task else "",
             folder=shlex.quote(os.getcwd()),
-            command=shlex.join([sys.executable, "-m", "energize.cli", *command]),
+            command=shlex.join([sys.executable, "-m", "energize", *command]),
         )
         if not self.submit:
             typer.echo(script, nl=False)

@@ -33,7 +33,7 @@ _PIECE = 8 * 1024 * 1024
 
 def remote_path(url: str) -> Path:
     """Return what has the methods of a `Path` for a URL; raise `ConfigError` as `path_of`."""
-    if shown(url) != url or "#" in url:
+    if shown(url) != url or ("#" in url and url.startswith("http")):
         raise ConfigError(
             f"{shown(url)} was given with a name, a password or a query, which would be "
             "written into logs and states; give credentials where the library of the store looks "

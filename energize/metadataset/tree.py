@@ -589,7 +589,7 @@ class _Resolver:
             if keys.image_folder is not None:
                 images = {"image_folder": str(joined(base, keys.image_folder))}
                 keys = keys.model_copy(update=images)
-            node = self.follow(base / keys.path, keys, outer, place, aux)
+            node = self.follow(joined(base, keys.path), keys, outer, place, aux)
         elif isinstance(keys, Join):
             node = self._joined(file, keys, path, outer)
         else:
@@ -967,8 +967,6 @@ def _tidied(path: Path) -> Path:
 
 def _not_found(path: Path, given: str) -> str:
     text = f"{short(given)} {absent(path)}, looked for {absolute(path)}"
-    if given.startswith("~"):
-        return f"{text}; ~ is not expanded, write ${{HOME}}{given[1:]}"
     if "$" in given:
         return f"{text}; a variable is written ${{NAME}}"
     if not is_url(path) and not os.access(path.parent, os.R_OK | os.X_OK):

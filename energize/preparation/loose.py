@@ -171,7 +171,7 @@ def split_parts(path: Path) -> list[str]:
     below, found = _names_below(path) if path.is_dir() else [], list[str]()
     for part, *_ in _SPLITS:
         with suppress(SplitError):
-            _of_split(path, below, part)
+            _of_split(path, below, part, [])
             found.append(part)
     return found
 
@@ -187,7 +187,7 @@ def look_at(path: Path, split_part: str, told: Told) -> Found:
     """
     notes, inside, is_folder = list[str](), dict[str, list[Path]](), path.is_dir()
     below = _names_below(path) if is_folder else []
-    own = _of_split(path, below, split_part)
+    own = _of_split(path, below, split_part, notes)
     names = [each.removeprefix(f"{own[0]}/") for each in below if each.startswith(f"{own[0]}/")]
     names = names if own[0] else below
     root = path / own[0] if names and own[0] else path if is_folder else path.parent
@@ -238,7 +238,7 @@ def _names_below(root: Path) -> list[str]:
     return names
 
 
-def _of_split(path: Path, below: list[str], split_part: str) -> list[str]:
+def _of_split(path: Path, below: list[str], split_part: str, notes: list[str]) -> list[str]:
     """Return the folder of a split part, or its files, where names say which are: else all, ""."""
     names = next((names for names in _SPLITS if split_part in names), (split_part,))
     parts: dict[str, list[str]] = {}
@@ -253,6 +253,16 @@ def _of_split(path: Path, below: list[str], split_part: str) -> list[str]:
         if word is not None and (whole or suffix in FILES):
             parts.setdefault(word[0].lower(), []).append(each)
     own = [each for name in names for each in parts.get(name, ())]
+    if own:
+        every = {*chain(*parts.values())}
+        tops = (each.split("/", 2) for each in below)
+        beside = [
+            name
+            for name, top in zip(below, tops, strict=True)
+            if (kind_by_name(name) is not None or posixpath.splitext(name)[1] in FILES)
+            and every.isdisjoint((top[0], "/".join(top[:2])))
+        ]
+        _note(notes, beside, f"left out, beside what is named as a split part, {some(parts)}")
     if own or (not parts and "train" in names):
         return own or [""]
     raise SplitError(
@@ -272,7 +282,8 @@ def _of_media(root: Path, names: list[str], media: list[str], notes: list[str]) 
         if suffix in _BESIDE:
             beside.setdefault(stem, []).append(name)
     parents = [posixpath.dirname(name) for name in media]
-    labels = sorted({posixpath.basename(each) for each in parents})
+    folders = {each for each in parents if each}
+    labels = sorted({posixpath.basename(each) for each in folders})
     columns, what = ["file_name"], "images without captions"
     rows: Iterable[Row] = ({"file_name": name} for name in media)
     if tables:
@@ -281,11 +292,16 @@ def _of_media(root: Path, names: list[str], media: list[str], notes: list[str]) 
     elif any(posixpath.splitext(name)[0] in beside for name in media):
         what, columns = "images with files beside them", ["file_name", "txt", "json"]
         rows = _captioned(root, media, beside, notes)
-    elif len(labels) > 1 and len({each.count("/") for each in parents}) == 1:
-        what = f"images in {len(labels)} folders of classes"
-        named = zip(rows, map(posixpath.basename, parents), strict=True)
-        numbers = {label: number for number, label in enumerate(labels)}
-        rows = ({**row, "label": numbers[each], "label_name": each} for row, each in named)
+    elif len(labels) > 1 and len({each.count("/") for each in folders}) == 1:
+        stray = [name for name, folder in zip(media, parents, strict=True) if not folder]
+        if 2 * len(stray) < len(media):
+            numbers = {label: number for number, label in enumerate(labels)}
+            what = f"images in {len(labels)} folders of classes"
+            named = zip(rows, map(posixpath.basename, parents), strict=True)
+            rows = (
+                {**row, "label": numbers[each], "label_name": each} for row, each in named if each
+            )
+            _note(notes, stray, "left out, images beside the folders of classes")
     used = {*tables, *chain(*(beside if "txt" in columns else {}).values())}
     unread = [n for n in names if posixpath.splitext(n)[1] in (".csv", *FILES) and n not in used]
     text = "left out, for it is read by its path, or as metadata.csv, .jsonl or .parquet"
@@ -373,7 +389,7 @@ def _described(
                 used.update(files)
             else:
                 absent.append(f"{missing or 'no name'} ({at})")
-    _note(notes, absent, "left out, rows whose file is not there")
+    _note(notes, absent, "left out, rows whose file is not in this folder")
     _note(notes, sorted(there - used), "left out, images without a row")
     words = all(table.endswith(".csv") for table in tables)
     return _with_numbers(kept) if words else kept, list(columns)
@@ -406,7 +422,10 @@ def _rows_in(path: Path) -> list[Row]:
 
 def _csv_rows(path: Path) -> list[Row]:
     try:
-        reader = csv.DictReader(io.StringIO(read_file(path).decode("utf-8-sig")), strict=True)
+        text = read_file(path).decode("utf-8-sig")
+        head = text.partition("\n")[0]
+        parted = next((each for each in ",;\t" if each in head), ",")
+        reader = csv.DictReader(io.StringIO(text), strict=True, delimiter=parted)
         rows: list[Row] = [{**row, AT: f"{path}, line {reader.line_num}"} for row in reader]
     except (csv.Error, UnicodeDecodeError) as reason:
         raise DatasetError(f"{path} is no CSV file in UTF-8: {reason}") from reason
@@ -521,7 +540,8 @@ def _media_of(
 def _of_tars(path: Path, root: Path, tars: list[Path], told: Told) -> Found:
     """Return the samples of tars, whose index is kept in a folder of links to them."""
     if is_url(path):
-        raise NotPreparedError(f"{path}: tars in a store are prepared: energize prepare {path}")
+        here = root if path.suffix == _TAR else path
+        raise NotPreparedError(f"{path}: tars in a store are prepared: energize prepare {here}")
     stats = [[str(tar), tar.stat().st_size, tar.stat().st_mtime_ns] for tar in tars]
     cache = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
     folder = Path(cache, "energize", "tars", digest(stats), path.absolute().name)

@@ -39,7 +39,7 @@ def as_json(*arguments):
 def program(*arguments, code=0, stdin="", cwd=None, **environment):
     """What a process of its own prints on a pipe, outputs and errors."""
     done = subprocess.run(
-        [sys.executable, "-m", "energize.cli", *map(str, arguments)],
+        [sys.executable, "-m", "energize", *map(str, arguments)],
         input=stdin,
         capture_output=True,
         text=True,

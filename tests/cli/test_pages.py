@@ -215,7 +215,7 @@ def test_in_a_browser(mix, tmp_path):
 
 @contextmanager
 def served(mix, *options):
-    command = [sys.executable, "-m", "energize.cli", "serve", str(mix), *options]
+    command = [sys.executable, "-m", "energize", "serve", str(mix), *options]
     process = subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT
     )

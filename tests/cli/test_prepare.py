@@ -226,7 +226,7 @@ def test_an_interrupt_writes_nothing(tmp_path):
     for shard in range(8):
         write_tar(folder / f"{shard}.tar", samples(shard, 2500))
     before = contents(folder)
-    command = [sys.executable, "-m", "energize.cli", "prepare", str(folder), *RATIO]
+    command = [sys.executable, "-m", "energize", "prepare", str(folder), *RATIO]
     process = subprocess.Popen(
         [*command, "--skip-dataset-yaml", "--workers", "2"],
         stdin=subprocess.DEVNULL,

@@ -64,7 +64,7 @@ PATHS = {
     "nots": "did you mean 'notes'?",
     "nowhere/at/all": "in a folder that does not exist or cannot be read",
     "$DATA/a": "a variable is written ${NAME}",
-    "~/a": "~ is not expanded, write ${HOME}/a",
+    "~/a": "looked for /home/of/mine/a, in a folder that does not exist",
     "a\0b": "does not exist",
     "notes/s-{000..003}.tar": "energize prepare notes, and then give notes",
     "x" * 5000: "does not exist",
@@ -72,6 +72,7 @@ PATHS = {
 
 
 def test_a_path_that_does_not_exist(mix, tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", "/home/of/mine")
     for path, words in PATHS.items():
         file = mix({"path": path})
         told = fault(file, DatasetNotFoundError)

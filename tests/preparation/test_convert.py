@@ -196,7 +196,7 @@ def test_what_is_refused(tmp_path):
 @pytest.mark.jobs
 def test_the_command_goes_on_after_it_was_killed(tmp_path):
     source = files(tmp_path / "photos", [f"{i:03d}.jpg" for i in range(100)])
-    command = [sys.executable, "-m", "energize.cli", "convert", str(source)]
+    command = [sys.executable, "-m", "energize", "convert", str(source)]
     options = ["--samples-per-shard", "2", "--num-workers", "1"]
     told = run("convert", source, tmp_path / "alone", *options)
     assert "Converted 100 samples to 50 shards" in told

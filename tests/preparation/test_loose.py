@@ -265,7 +265,7 @@ def test_what_is_guessed_and_left_out_is_told_once(tmp_path, caplog):
     files(root, ["alone.jpg", ".hidden.jpg"])
     text = told(root, caplog)
     for words in (
-        "photos: left out, rows whose file is not there (1): gone.jpg (metadata.csv, line 9)",
+        "rows whose file is not in this folder (1): gone.jpg (metadata.csv, line 9)",
         "photos: left out, images without a row (1): alone.jpg",
         "though several are of one name (1): 3.v1.jpg (metadata.csv, line 10)",
         "15 samples, images of 'metadata.csv', 'more/metadata.csv' with 'text', 'n', 'file_",
@@ -276,13 +276,34 @@ def test_what_is_guessed_and_left_out_is_told_once(tmp_path, caplog):
     assert told(root, caplog) == ""
     keys = {each.__key__ for each in get_val_dataset(root, split_part="train", batch_size=None)}
     assert {"3_v1", "3_v1~2", "more/3_v1"} <= keys
-    with pytest.raises(DatasetError, match=r"rows whose file is not there.*\(strict\)"):
+    with pytest.raises(DatasetError, match=r"rows whose file is not in this folder.*\(strict\)"):
         get_train_dataset(root, batch_size=1, strict=True)
     (beside(tmp_path / "texts") / "6.jpg").unlink()
     (tmp_path / "texts" / "5.txt").unlink()
     text = told(tmp_path / "texts", caplog)
     assert "left out, images without .txt beside them (1): 5.jpg" in text
     assert "left out, captions without an image beside them (1): 6.txt" in text
+
+
+def test_what_lies_beside_classes_and_split_parts_is_told(tmp_path, caplog):
+    root = classes(tmp_path / "pets")
+    labels = [each.label for each in get_val_dataset(root, split_part="train", batch_size=None)]
+    files(root, ["stray.jpg"])
+    assert "left out, images beside the folders of classes (1): stray.jpg" in told(root, caplog)
+    found = get_val_dataset(root, split_part="train", batch_size=None)
+    assert [each.label for each in found] == labels
+    files(root, ["train/0.jpg", "test/0.jpg"])
+    assert "left out, beside what is named as a split part" in told(root, caplog)
+    with pytest.raises(DatasetError, match=r"beside what is named as a split part.*\(strict\)"):
+        get_train_dataset(root, batch_size=1, strict=True)
+
+
+@pytest.mark.parametrize("parted", [",", ";", "\t"])
+def test_columns_are_parted_by_what_the_first_line_has(tmp_path, parted):
+    files(tmp_path, ["0.jpg"])
+    (tmp_path / "metadata.csv").write_text(f'file_name{parted}text\n0.jpg{parted}"a, b; c"\n')
+    [sample] = get_val_dataset(tmp_path, split_part="train", batch_size=None)
+    assert sample.caption == "a, b; c"
 
 
 @pytest.mark.parametrize("name", ["title", "caption", "text", "description"])

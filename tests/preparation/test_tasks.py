@@ -283,7 +283,7 @@ def test_ray_whose_worker_is_killed(tmp_path):
     folder, alone = new(tmp_path / "ds", (60,) * 8), new(tmp_path / "alone", (60,) * 8)
     run("prepare", alone, *GIVEN)
     (folder / "parts/d5.tar").write_bytes(b"garbage" * 1000)
-    command = [sys.executable, "-m", "energize.cli", "prepare", "ds", *GIVEN, "--tasks", "4"]
+    command = [sys.executable, "-m", "energize", "prepare", "ds", *GIVEN, "--tasks", "4"]
     options = {"cwd": tmp_path, "env": os.environ | RAY, "text": True, "stderr": subprocess.PIPE}
     running = subprocess.Popen([*command, "--on", "ray"], **options)
     killed = set()

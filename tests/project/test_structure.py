@@ -12,7 +12,7 @@ PACKAGE = Path(__file__).parents[2] / "energize"
 LAYERS = (
     *("errors", "core", "order", "data", "packing", "datasets", "task", "preparation"),
     *("report", "loader", "metadataset", "mixing", "extras", "energon"),
-    *("compat", "testing", "cli"),
+    *("compat", "testing", "cli", "__main__"),
 )
 """Lowest first: a package imports, when it is imported itself, packages before it in this list."""
 

@@ -21,7 +21,7 @@ class Terminal:
 
     def __init__(self, *arguments: str | Path) -> None:
         self._ours, theirs = pty.openpty()
-        command = [sys.executable, "-m", "energize.cli"]
+        command = [sys.executable, "-m", "energize"]
         self._process = subprocess.Popen(
             [*command, *map(str, arguments)],
             stdin=theirs,

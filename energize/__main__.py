@@ -1,4 +1,4 @@
-"""`python -m energize.cli`: the command line without its script."""
+"""`python -m energize`: the command line without its script."""
 
 from energize.cli.main import app
 
