@@ -81,7 +81,7 @@ ASKED = {  # what is typed, and what the error says
     "samples": (lambda: torchs(ListSource([TextSample(__key__="a", text="b")])), "BatchDataset"),
     "ratio": (lambda: prepare("shards", split_ratio="8,1,1"), "did you mean 'split_ratios'?"),
     "ratios": (lambda: prepare("shards", split_ratios=[8, "x"]), "such as 8,1,1"),
-    "home": (lambda: train("~/photos"), "${HOME}/photos"),
+    "home": (lambda: train("~/nowhere"), f"looked for {Path.home()}/nowhere"),
     "near": (lambda: train("photo"), "did you mean 'photos'?"),
     "near, of two": (lambda: train(["photos", "moer"]), "did you mean 'more'?"),
     "negative": (lambda: train({"photos": -1}), "0 or more.*got -1"),
@@ -163,7 +163,7 @@ def test_a_library_that_is_missing_is_named_with_what_installs_it(name, tmp_path
 BAD = {  # what lies there, what is said in the log, or as an error
     "no image": (
         lambda at: photos(at, "0.jpg,a 8.jpg,b"),
-        "not there (1): 8.jpg (metadata.csv",
+        "not in this folder (1): 8.jpg (metadata.csv",
     ),
     "no caption": (lambda at: photos(at, "0.jpg,a"), "without a row (7): 1.jpg, 2.jpg, 3.jpg, ..."),
     "one name": (lambda at: photos(at, "0.jpg,a 0.jpg,b"), "of one name (1): 0.jpg (metadata.csv"),
