@@ -555,7 +555,13 @@ IMAGE, VIDEO = "<image>", "<video>"
 
 _PLACES = re.compile(f"{IMAGE}|{VIDEO}")
 _MEDIA = {"image": IMAGE, "image_url": IMAGE, "video": VIDEO}
-_ROLES = {"human": "user", "gpt": "assistant"}
+_ROLES = {
+    **dict.fromkeys(("human", "user"), "user"),
+    **dict.fromkeys(("gpt", "assistant", "chatgpt", "bing", "bot", "model"), "assistant"),
+    "system": "system",
+}
+"""The usual names of who speaks, in small letters."""
+
 _FORMS = (
     "a turn is {from, value} as in LLaVA and ShareGPT, or {role, content}, whose content is text, "
     "or a list of {type: text | image | video}"
@@ -641,7 +647,7 @@ def _turn(given: Any, number: int) -> Turn:
         if isinstance(content, list):
             content = _joined(content)
         if isinstance(role, str) and isinstance(content, str):
-            return Turn(_ROLES.get(role, role), content)
+            return Turn(_ROLES.get(role.lower(), role), content)
     raise DataError(f"turn {number} is {given!r:.120}; {_FORMS}")
 
 

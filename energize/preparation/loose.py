@@ -28,6 +28,7 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 import PIL.Image
 
+from energize.core import limits
 from energize.core.arrays import Int64Array
 from energize.core.columns import Column
 from energize.core.description import digest
@@ -199,7 +200,7 @@ def look_at(path: Path, split_part: str, told: Told) -> Found:
     base = root if told.image_folder is None else path_of(absolute(told.image_folder))
     suffix = next((each for each in _KINDS if each in inside), "")
     if media:
-        found = _of_media(root, names, media, notes)
+        found = _of_media(root, names, media, notes, _names_of_all_parts(path, below, own))
     elif INDEX in names:
         found = _of_rows(MdsFiles(root), base, told, "MDS")
     elif _TAR in inside:
@@ -274,7 +275,25 @@ def _of_split(path: Path, below: list[str], split_part: str, notes: list[str]) -
 # Folders of images, videos and sounds.
 
 
-def _of_media(root: Path, names: list[str], media: list[str], notes: list[str]) -> _Rows:
+def _names_of_all_parts(path: Path, below: list[str], own: list[str]) -> list[str]:
+    """Return the names of files, each from the folder of its split part on."""
+    if not own[0]:
+        return below
+    parts = [own]
+    for part, *_ in _SPLITS:
+        with suppress(SplitError):
+            parts.append(_of_split(path, below, part, []))
+    tops = tuple({f"{each}/" for each in chain(*parts)})
+    return [
+        each.removeprefix(next(top for top in tops if each.startswith(top)))
+        for each in below
+        if each.startswith(tops)
+    ]
+
+
+def _of_media(
+    root: Path, names: list[str], media: list[str], notes: list[str], everywhere: list[str]
+) -> _Rows:
     tables = _tables_in(names)
     beside: dict[str, list[str]] = {}
     for name in names:
@@ -282,8 +301,9 @@ def _of_media(root: Path, names: list[str], media: list[str], notes: list[str]) 
         if suffix in _BESIDE:
             beside.setdefault(stem, []).append(name)
     parents = [posixpath.dirname(name) for name in media]
-    folders = {each for each in parents if each}
-    labels = sorted({posixpath.basename(each) for each in folders})
+    folders = {posixpath.dirname(each) for each in everywhere if kind_by_name(each) is not None}
+    folders.discard("")
+    labels = sorted({posixpath.basename(each) for each in folders})  # the same in all split parts
     columns, what = ["file_name"], "images without captions"
     rows: Iterable[Row] = ({"file_name": name} for name in media)
     if tables:
@@ -422,6 +442,7 @@ def _rows_in(path: Path) -> list[Row]:
 
 def _csv_rows(path: Path) -> list[Row]:
     try:
+        csv.field_size_limit(limits.JSON_BYTES)
         text = read_file(path).decode("utf-8-sig")
         head = text.partition("\n")[0]
         parted = next((each for each in ",;\t" if each in head), ",")
@@ -834,7 +855,7 @@ class LooseSource(ShardedSource[dict[str, Any]], FieldSource[dict[str, Any]]):
                 given = value if isinstance(value, list) else [value]
                 counted |= isinstance(value, list)
                 names = [each for each in given if isinstance(each, str)]
-                if len(set(names)) < len(names):
+                if len({*map(posixpath.normpath, names)}) < len(names):
                     raise DataError(f"{name!r} has two files under one name: {names}"[:300])
                 for each in given:
                     number = sum(part.startswith(prefix) for part in parts)
@@ -847,6 +868,10 @@ class LooseSource(ShardedSource[dict[str, Any]], FieldSource[dict[str, Any]]):
             elif name not in (KEY, AT):
                 rest[name] = value
         rest |= {f"{name}_name": self._called(name, row.get(name)) for name in self.labels}
+        for name in _TURNS & rest.keys():
+            turns, told = rest[name], rest.get("system")
+            if isinstance(told, str) and told and isinstance(turns, list):
+                rest[name] = [{"from": "system", "value": told}, *turns]
         if rest.keys() - self.media.keys() and "json" not in parts:
             parts["json"] = json.dumps(rest, default=_plain).encode()
         return parts

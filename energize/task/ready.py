@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from PIL import Image
 
-from energize.core.checks import checked_choice
+from energize.core.checks import checked_choice, checked_whole
 from energize.core.dataset import Dataset
 from energize.core.ignored import said_once
 from energize.core.samples import (
@@ -44,6 +44,7 @@ IGNORED = -100
 """The label of tokens that no loss is of, as models of transformers take it."""
 
 _GENERATION = re.compile(r"\{%-?\s*generation\b")
+_TOLD = "\ue000"  # a letter that no template and no text has
 _REPLACED, _REPLACING = "text_replacement_offsets", "get_text_with_replacements"
 _PER_TOKEN = ("attention_mask", "token_type_ids", "mm_token_type_ids")
 _OF_MEDIA = ("pixel_", "image_", "video_")
@@ -91,6 +92,12 @@ class _Encoded(Sample):
 @dataclass(kw_only=True, slots=True)
 class _Pack(Sample):
     samples: list[_Encoded]
+
+
+def _text(value: Any, what: str) -> str:
+    if not isinstance(value, str):
+        raise DataError(f"its {what} is no text: {value!r:.80}")
+    return value
 
 
 def _tokens(sample: _Encoded) -> int:
@@ -152,6 +159,9 @@ transformers, as AutoProcessor.from_pretrained(...) returns it; got 'Qwen/Qwen2-
                 f"{type(self.tokenizer).__name__} has no token for padding; set "
                 "tokenizer.pad_token = tokenizer.eos_token, or give packing=True"
             )
+        checked_whole(pad_to_multiple_of, "ProcessorTaskEncoder: pad_to_multiple_of", 1)
+        if max_length is not None:
+            checked_whole(max_length, "ProcessorTaskEncoder: max_length", 1)
         if packing and pad_to_multiple_of != 1:
             raise ConfigError("pad_to_multiple_of is of padding, and packing=True pads nothing")
         side = padding_side or getattr(self.tokenizer, "padding_side", "right")
@@ -165,7 +175,7 @@ transformers, as AutoProcessor.from_pretrained(...) returns it; got 'Qwen/Qwen2-
         """Return the sample as tokens with labels, and what the processor makes of its images."""
         if isinstance(sample, TextSample):
             end = self.tokenizer.eos_token or ""
-            made = self._processed(sample.text.removesuffix(end) + end, [])
+            made = self._processed(_text(sample.text, "text").removesuffix(end) + end, [])
             learned = torch.ones_like(made["input_ids"][0], dtype=torch.bool)
         else:
             turns, images = self._turns(sample)
@@ -199,19 +209,21 @@ transformers, as AutoProcessor.from_pretrained(...) returns it; got 'Qwen/Qwen2-
                 )
             return sample.turns, sample.images
         if isinstance(sample, CaptioningSample):
-            asked, answer = self.prompt, sample.caption
+            asked, answer = self.prompt, _text(sample.caption, "caption")
         elif isinstance(sample, VQASample):
             if not sample.answers:
                 raise DataError("the question has no answer to learn")
             weights = sample.answer_weights
             best = 0 if weights is None else int(torch.as_tensor(weights).argmax())
-            asked, answer = sample.context, sample.answers[best]
+            asked, answer = _text(sample.context, "context"), _text(sample.answers[best], "answer")
         else:
             raise ConfigError(
                 "ProcessorTaskEncoder encodes ConversationSample, CaptioningSample, VQASample and "
                 f"TextSample; got a {type(sample).__name__}: give sample_type= where data are "
                 "opened, or a cooker"
             )
+        if sample.image is None:
+            raise DataError("it has no image")
         asked = asked if IMAGE in asked else IMAGE + asked
         given = [Turn("user", asked), Turn("assistant", answer)]
         return checked_turns(given, 1, 0), [sample.image]
@@ -255,6 +267,11 @@ transformers, as AutoProcessor.from_pretrained(...) returns it; got 'Qwen/Qwen2-
             list(messages), tokenize=False, add_generation_prompt=begun
         )
 
+    def _head(self) -> str:
+        """Return what stands before the assistant's text where a conversation begins with it."""
+        told: Any = _TOLD if self.processor is self.tokenizer else [{"type": "text", "text": _TOLD}]
+        return self._rendered([{"role": "assistant", "content": told}]).partition(_TOLD)[0]
+
     def _special(self, text: str) -> bool:
         """Return whether the tokenizer adds its tokens to a text, as transformers decides it."""
         start = getattr(self.tokenizer, "bos_token", None)
@@ -273,11 +290,15 @@ transformers, as AutoProcessor.from_pretrained(...) returns it; got 'Qwen/Qwen2-
                 "for torchvision, pip install torchvision, or take the processor with backend='pil'"
             ) from error
         except ValueError as error:
-            raise ConfigError(
+            told = (
                 f"{type(self.processor).__name__} refuses a sample of {len(images)} images, "
-                f"rendered as {text!r:.200}: {error}. Its chat template has to write one "
-                "placeholder for each image, and texts none of their own"
-            ) from error
+                f"rendered as {text!r:.200}: {error}"
+            )
+            if text.count(getattr(self.processor, "image_token", IMAGE)) < len(images):
+                raise ConfigError(
+                    f"{told}. Its chat template has to write one placeholder for each image"
+                ) from error
+            raise DataError(told) from error
         made = {n: v for n, v in made.items() if isinstance(v, torch.Tensor) or n == _REPLACED}
         shape = tuple(made["input_ids"].shape)
         for name in ("input_ids", *_PER_TOKEN):
@@ -311,7 +332,7 @@ transformers, as AutoProcessor.from_pretrained(...) returns it; got 'Qwen/Qwen2-
         spans = []
         for number, message in enumerate(messages):
             if message["role"] == "assistant":
-                begun = self._rendered(messages[:number], begun=True) if number else ""
+                begun = self._rendered(messages[:number], begun=True) if number else self._head()
                 said = self._rendered(messages[: number + 1])
                 if not (text.startswith(begun) and text.startswith(said)):
                     raise ConfigError(

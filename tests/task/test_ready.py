@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from energize import (
+    CaptioningSample,
     ConversationSample,
     ImageClassificationSample,
     ImageClassificationTaskEncoder,
@@ -25,7 +26,7 @@ from energize import (
     get_train_dataset,
     get_val_dataset,
 )
-from energize.errors import EnergizeError, SkipSample
+from energize.errors import ConfigError, DataError, EnergizeError, SkipSample
 from tests.support.images import picture
 from tests.support.prepared import classes
 from tests.support.tables import row
@@ -348,6 +349,41 @@ REFUSED = {
         "packing=True, max_length",
     ),
 }
+
+
+GIVEN = {"max_length": [0, -1, 2.5, "8"], "pad_to_multiple_of": [0, -8, "2"]}
+
+NO_TEXTS = [
+    TextSample(__key__="0", text=None),
+    CaptioningSample(__key__="0", image=picture(), caption=None),
+    CaptioningSample(__key__="0", image=picture(), caption=5),
+    CaptioningSample(__key__="0", image=None, caption="a"),
+    VQASample(__key__="0", image=picture(), context="a", answers=[None]),
+    # The placeholder of the processor itself, in what a user says.
+    talk(0, [("user", "<image> what is <|image_pad|> ?"), ("assistant", "red")]),
+]
+
+
+@pytest.mark.parametrize("number", range(len(NO_TEXTS)))
+def test_a_sample_that_cannot_be_encoded_is_damaged_and_ends_no_run(number):
+    with pytest.raises(DataError):
+        ProcessorTaskEncoder(qwen()).encode_sample(NO_TEXTS[number])
+
+
+@pytest.mark.parametrize(("name", "value"), [(n, each) for n in GIVEN for each in GIVEN[n]])
+def test_numbers_that_are_none_are_refused(name, value):
+    with pytest.raises(ConfigError, match=rf"{name} is a whole number, 1 or more"):
+        ProcessorTaskEncoder(llava(), **{name: value})
+
+
+@pytest.mark.parametrize("make", [tokenizer, llava])
+def test_a_conversation_may_begin_with_the_answer(make):
+    words = make()
+    turns = [("assistant", "red"), ("user", "what ?"), ("assistant", "blue")]
+    made = ProcessorTaskEncoder(words).encode_sample(talk(0, turns)).tokens
+    learned = made["labels"] != -100
+    text = getattr(words, "tokenizer", words).decode(made["input_ids"][learned])
+    assert text == "red <|end|> blue <|end|>"
 
 
 def encoded(make, sample):
