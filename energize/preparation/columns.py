@@ -197,9 +197,14 @@ class Columns:
         stored = dict(kept)
         for name, how in self.how.items():
             column = given.get(name) or self._whole(column_of(shards, name), name, notes)
+            kind, words = str(column.values.dtype), column.categories
+            try:
+                "".join(words or ()).encode()
+            except UnicodeEncodeError:
+                notes.append(f"column {name!r} is left out: it has words that are no UTF-8")
+                continue
             made[name] = column
             file = on_disk.values_file(name, column.values, column.categories)
-            kind, words = str(column.values.dtype), column.categories
             found = {"file": file, "dtype": kind, "measured": how, "categories": words}
             stored[name] = StoredColumn.model_validate(found)
             final = root / on_disk.COLUMNS_FOLDER / file

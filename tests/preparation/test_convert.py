@@ -245,6 +245,19 @@ def test_source_and_shards_may_be_in_a_store(tmp_path, monkeypatch):
             get_train_dataset("s3://bucket/tars", batch_size=1)
 
 
+def test_names_that_are_no_utf_8_make_no_column(tmp_path):
+    source = described(tmp_path / "photos", ".jsonl")
+    for name in (b"\xff.jpg", b"new\nline.jpg"):
+        (source / os.fsdecode(name)).write_bytes(JPEG)
+    for name in ("metadata.jsonl", "more/metadata.jsonl"):
+        (source / name).unlink()
+    convert(source, tmp_path / "out", workers=1)
+    get = partial(get_val_dataset, split_part="train", batch_size=None)
+    assert [each["__key__"] for each in get(source)] == [
+        each["__key__"] for each in get(tmp_path / "out")
+    ]
+
+
 def test_a_folder_is_known_as_its_origin_while_it_has_its_samples(tmp_path):
     source, out = described(tmp_path / "photos", ".csv"), tmp_path / "out"
     convert(source, out, samples_per_shard=5, workers=1)
