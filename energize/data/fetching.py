@@ -236,6 +236,7 @@ def _sidecar() -> _Sidecar:
             _own._process.kill()  # who waits for it asks another one
             _own = None
         if _own is None:
+            _cache()  # what is set wrongly is told by this process
             _own = _Sidecar()
         return _own
 
@@ -261,8 +262,8 @@ def _ask(*question: Any) -> Any:
                 _log.warning("the process that fetches has ended %s: another one is started", ended)
     raise OSError(
         errno.EIO,
-        f"the process that fetches has ended {_STARTS} times, at last {ended}; after signal 9 "
-        "memory is short: use fewer workers",
+        f"the process that fetches has ended {_STARTS} times, at last {ended}"
+        + ("; memory is short: use fewer workers" if ended == "by signal 9" else ""),
         shown(question[1]),
     )
 

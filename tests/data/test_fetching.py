@@ -206,6 +206,15 @@ def test_a_killed_sidecar_is_replaced_and_one_that_is_always_killed_is_told_of(p
     killer.join()
 
 
+@pytest.mark.parametrize(
+    ("name", "value"), [("ENERGIZE_CACHE_BYTES", "1000"), ("ENERGIZE_CACHE", "/proc/nope")]
+)
+def test_a_cache_that_is_set_wrongly_is_told_by_who_reads(name, value, monkeypatch):
+    monkeypatch.setenv(name, value)
+    with pytest.raises(ConfigError, match=name):
+        fetching.stat("memory://a/b")
+
+
 @pytest.mark.parametrize("scheme", ["s3", "http"])
 def test_an_object_that_is_another_one_now_is_told_of(place, scheme):
     url, folder, server = place

@@ -79,6 +79,7 @@ def test_what_is_a_url_and_what_a_path():
         True, False, False, False, False]  # fmt: skip
     assert path_of("file:///data/a") == Path("/data/a")
     assert str(path_of("abfs://c@account.host/a").parent) == "abfs://c@account.host"
+    assert str(path_of("s3://b/a#1") / "b #2.tar") == "s3://b/a#1/b #2.tar"
     assert path_of("s3://b/a") / "/data" == Path("/data")
     assert path_of("s3://b/a") / "gs://c/d" == path_of("gs://c/d")
     told = "was given with a name, a password or a query"
