@@ -398,23 +398,19 @@ def path_of(given: AnyPath) -> Path:
         return remote_path(text)
     if _HALF.match(text):
         raise ConfigError(f"{text}: a Path makes one slash of two; give the text of a URL instead")
-    return Path(at_home(text.removeprefix("file://") if text.startswith("file:///") else text))
-
-
-def at_home(text: str) -> str:
-    """Return a path with the user's folder for the `~/` it starts with."""
-    return os.path.expanduser(text) if text.startswith("~/") else text
+    text = text.removeprefix("file://") if text.startswith("file:///") else text
+    return Path(os.path.expanduser(text))
 
 
 def joined(base: Path, name: str) -> Path:
     """Return the path of a name in the folder `base`, which a URL does not depend on."""
-    return path_of(name) if is_url(name) else base / at_home(name)
+    return path_of(name) if is_url(name) else base / os.path.expanduser(name)
 
 
 def absolute(path: AnyPath) -> str:
     """Return an absolute path without `..`, by which documents are known."""
     text = os.fspath(path)
-    return text if URL.match(text) else os.path.abspath(at_home(text))
+    return text if URL.match(text) else os.path.abspath(os.path.expanduser(text))
 
 
 class Documents:
