@@ -200,7 +200,7 @@ def look_at(path: Path, split_part: str, told: Told) -> Found:
     base = root if told.image_folder is None else path_of(absolute(told.image_folder))
     suffix = next((each for each in _KINDS if each in inside), "")
     if media:
-        found = _of_media(root, names, media, notes, _names_of_all_parts(path, below, own))
+        found = _of_media(root, names, media, notes, _names_in_parts(below))
     elif INDEX in names:
         found = _of_rows(MdsFiles(root), base, told, "MDS")
     elif _TAR in inside:
@@ -239,9 +239,8 @@ def _names_below(root: Path) -> list[str]:
     return names
 
 
-def _of_split(path: Path, below: list[str], split_part: str, notes: list[str]) -> list[str]:
-    """Return the folder of a split part, or its files, where names say which are: else all, ""."""
-    names = next((names for names in _SPLITS if split_part in names), (split_part,))
+def _parts_of(below: list[str]) -> dict[str, list[str]]:
+    """Return the folders and files that names say are of a split part, by its name."""
     parts: dict[str, list[str]] = {}
     near = dict[str, bool]()  # which of them are folders
     for pieces in (name.split("/") for name in below):
@@ -253,6 +252,13 @@ def _of_split(path: Path, below: list[str], split_part: str, notes: list[str]) -
         whole = word is not None and word[0] == called and is_folder
         if word is not None and (whole or suffix in FILES):
             parts.setdefault(word[0].lower(), []).append(each)
+    return parts
+
+
+def _of_split(path: Path, below: list[str], split_part: str, notes: list[str]) -> list[str]:
+    """Return the folder of a split part, or its files, where names say which are: else all, ""."""
+    names = next((names for names in _SPLITS if split_part in names), (split_part,))
+    parts = _parts_of(below)
     own = [each for name in names for each in parts.get(name, ())]
     if own:
         every = {*chain(*parts.values())}
@@ -275,19 +281,13 @@ def _of_split(path: Path, below: list[str], split_part: str, notes: list[str]) -
 # Folders of images, videos and sounds.
 
 
-def _names_of_all_parts(path: Path, below: list[str], own: list[str]) -> list[str]:
+def _names_in_parts(below: list[str]) -> list[str]:
     """Return the names of files, each from the folder of its split part on."""
-    if not own[0]:
-        return below
-    parts = [own]
-    for part, *_ in _SPLITS:
-        with suppress(SplitError):
-            parts.append(_of_split(path, below, part, []))
-    tops = tuple({f"{each}/" for each in chain(*parts)})
+    tops = tuple(f"{each}/" for each in chain(*_parts_of(below).values()))
     return [
-        each.removeprefix(next(top for top in tops if each.startswith(top)))
+        each.removeprefix(next(top for top in tops if each.startswith(top))) if tops else each
         for each in below
-        if each.startswith(tops)
+        if not tops or each.startswith(tops)
     ]
 
 
