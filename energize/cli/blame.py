@@ -4,34 +4,31 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import asdict, replace
+from itertools import groupby
+from math import inf, isnan
 from pathlib import Path
-from typing import Annotated, Any
-from urllib.parse import quote
+from typing import Annotated, Any, cast
 
 import numpy as np
-import typer
+from rich.filesize import decimal
 from typer import Option
 
 from energize.cli.console import Console, counted, print_json, table
 from energize.cli.mixes import AsJson, Run, takes_run
+from energize.cli.pages import Batch, Look
 from energize.cli.state import SavedState, StatePath, fitting, mix_of, one_of, read_states
 from energize.core.blends import Edits
 from energize.core.dataset import Dataset
 from energize.core.description import leaves
 from energize.core.quarantine import files_of
-from energize.core.trace import Failed
-from energize.data.files import os_errors_as, path_of
+from energize.core.trace import Refs
+from energize.data.files import path_of
 from energize.data.writing import write_new
 from energize.errors import ConfigError, StateError
 from energize.loader.state import check_place, cursor_of, resumed, saved_details, tree_of
 from energize.report.blame import BlamedSample, short_loss
 from energize.report.blame import blame as blamed
 from energize.report.levels import levels_of
-
-_PICTURES = {b"\xff\xd8\xff": "jpg", b"\x89PNG": "png", b"GIF8": "gif", b"RIFF": "webp"}
-"""How files with images begin, and what they are called."""
-
-_LONGEST = 100
 
 
 @takes_run
@@ -51,45 +48,45 @@ def blame(
     losses: Annotated[
         str | None, Option(help="The file of get_loader(losses=...); those of all ranks are read.")
     ] = None,
-    images: Annotated[
-        Path | None, Option(parser=path_of, help="Write the images of the samples to this folder.")
+    html: Annotated[
+        Path | None, Option(parser=path_of, help="Write a page of the samples, with their images.")
     ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Show which samples the batches of a step were made of, and the losses they had.
 
     The state is any one of the run; mix, split, seed and batch size are those that it says. Nothing
-    is read but the keys of the samples, with --images the samples, however far the step is.
+    is read but the keys of the samples, with --html the samples, however far the step is.
     """
     saved = one_of(read_states([state]))
     details = saved_details(saved.state)
-    dataset = _dataset(saved, details, mix, run)
+    mix, run = _mix(saved, details, mix, run)
+    dataset = _dataset(saved, mix, run, samples=html is not None)
     known = details.get("world_size")
     ranks = world_size or (known if isinstance(known, int) and known > 0 else 1)
     files = [] if losses is None else files_of(losses)
     if losses is not None and not files:
         raise ConfigError(f"--losses: there is no file {losses}, nor those of ranks beside it")
     found = blamed(dataset, step, world_size=ranks, rank=rank, losses=files)
-    pictures: list[list[str]] = [[] for _ in found]
-    if images is not None:
-        pictures = _written(dataset, found, images)
+    if html is not None:
+        past = list(_batches(dataset, found, step))
+        write_new(html, Look(mix, run, dataset).page(step, 1, past=past), ConfigError)
     if as_json:
-        told = [asdict(each) | {"loss": short_loss(each.loss)} for each in found]
-        print_json([each | {"images": files} for each, files in zip(told, pictures, strict=True)])
+        print_json([asdict(each) | {"loss": short_loss(each.loss)} for each in found])
         return
     _show(Console(), found, step)
     if dataset.indexed and all(each.loss is None for each in found):
         position = cursor_of(saved.state).get("position", 0)
         for line in _notes(dataset, position, step, ranks):
             Console().note(line)
-    if images is not None:
-        typer.echo(f"Wrote {counted(sum(map(len, pictures)), 'image')} to {images}")
+    if html is not None:
+        Console().say(f"Wrote {html}: {decimal(html.stat().st_size)}")
 
 
-def _dataset(
+def _mix(
     saved: SavedState, details: dict[str, Any], mix: Path | None, run: Run
-) -> Dataset[Any]:
-    """The dataset as the run read it, with what was changed on the way."""
+) -> tuple[Path, Run]:
+    """Return what the run read, and with which options, as far as the state says it."""
     place = details.get("mix")
     if isinstance(place, list) and len(place) == 2 and all(isinstance(p, str) for p in place):
         run = replace(run, split=place[1]) if run.split == "train" else run
@@ -103,7 +100,12 @@ def _dataset(
     seeds = {leaf.get("seed") for leaf in leaves(tree_of(saved.state))}
     if not run.seed and len(seeds) == 1 and isinstance(seed := seeds.pop(), int):
         run = replace(run, seed=seed)
-    dataset: Dataset[Any] = mix_of(saved, mix, run, samples=False)
+    return mix, run
+
+
+def _dataset(saved: SavedState, mix: Path, run: Run, *, samples: bool) -> Dataset[Any]:
+    """Return the dataset as the run read it, with what was changed on the way."""
+    dataset: Dataset[Any] = mix_of(saved, mix, run, samples=samples)
     with fitting(saved, mix) as bare:
         cursor, _ = resumed(dataset, bare)
     edits = Edits.loaded(cursor)
@@ -142,32 +144,15 @@ def _notes(dataset: Any, position: int, step: int, ranks: int) -> Iterator[str]:
         yield f"an epoch ends before it: this is step {of:,} of epoch {epoch:,}, counted from 0"
 
 
-def _written(dataset: Any, found: list[BlamedSample], folder: Path) -> list[list[str]]:
-    """Write the images of samples; return their files, sample by sample."""
-    sources: list[Any] = [each.source for each in levels_of(dataset).leaves]
-    written: list[list[str]] = []
-    with os_errors_as(ConfigError, folder, "cannot be made"):
-        folder.mkdir(parents=True, exist_ok=True)
-    for each in found:
-        [raw] = sources[each.row].read(np.array([each.sample], dtype=np.int64))
-        if isinstance(raw, Failed):
-            Console(stderr=True).note(f"{raw}; another sample took its place", "Not readable")
-        begin = f"{each.rank}-{each.number:03d}-{each.key or each.index}"
-        written.append([])
-        for part, data in _images("", raw):
-            file = folder / (quote(begin, safe="")[:_LONGEST] + quote(part, safe="")[-_LONGEST:])
-            write_new(file, data, ConfigError)
-            written[-1].append(file.name)
-    return written
+def _batches(dataset: Dataset[Any], found: list[BlamedSample], step: int) -> Iterator[Batch]:
+    """Yield the batch of each rank, those samples first that had the highest losses."""
+    leaves = levels_of(dataset).leaves
+    for rank, of_rank in groupby(found, lambda each: each.rank):
+        samples = sorted(of_rank, key=lambda each: _height(each.loss), reverse=True)
+        sources = [dataset.sources.index(cast("Any", leaves[each.row].source)) for each in samples]
+        numbers = [(0, n, s.sample, s.epoch) for n, s in zip(sources, samples, strict=True)]
+        yield Batch(step, None, samples, Refs(*np.array(numbers, dtype=np.int64).T), rank)
 
 
-def _images(name: str, value: Any) -> Iterator[tuple[str, bytes]]:
-    """The images in a part of a sample as it is stored: what to call each, and its bytes."""
-    if isinstance(value, bytes):
-        for head, kind in _PICTURES.items():
-            if value.startswith(head):
-                yield name if name.endswith(kind) else f"{name}.{kind}", value
-    if isinstance(value, dict | list | tuple):
-        inside = value.items() if isinstance(value, dict) else enumerate(value)
-        for inner, each in inside:
-            yield from _images(f"{name}.{inner}", each)
+def _height(loss: float | None) -> float:
+    return -inf if loss is None else inf if isnan(loss) else loss

@@ -1,4 +1,4 @@
-"""`energize preview --html` and `energize serve`: what a run reads, as a page."""
+"""`energize preview --html`, `blame --html` and `energize serve`: what a run reads, as a page."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import InitVar, dataclass, replace
 from functools import cached_property
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from itertools import islice
 from pathlib import Path
 from string import Template
 from threading import Lock
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 from urllib.parse import parse_qs, urlsplit
 
 import numpy as np
@@ -24,7 +24,7 @@ from typer import Option
 
 from energize.cli import mixes
 from energize.cli.console import Console, counted, short
-from energize.core.dataset import Dataset
+from energize.core.dataset import Dataset, IndexedDataset
 from energize.core.html import (
     conversation,
     error,
@@ -45,6 +45,7 @@ from energize.data.webdataset import WebdatasetSource
 from energize.datasets.transform import SampleWeightDataset
 from energize.errors import ConfigError, EnergizeError
 from energize.report import PlannedSample
+from energize.report.blame import BlamedSample
 from energize.report.forecast import batches_read, planned_samples, simulate, weighed_in
 
 _BATCH, _MOST_SAMPLES, _HORIZON, _FARTHEST = 8, 48, 1000, 10**12
@@ -57,26 +58,34 @@ _COLOURS = 8
 @dataclass(frozen=True)
 class Batch:
     """A batch as it was read: what it is, or the error why there is none, and the samples that it
-    was made of.
+    was made of; of a past step, also whose it was and the losses of its samples.
     """
 
     step: int
     item: Any
-    samples: Sequence[PlannedSample]
+    samples: Sequence[PlannedSample | BlamedSample]
     refs: Refs
+    rank: int | None = None
+
+    @property
+    def name(self) -> str:
+        return f"Step {self.step:,}" + ("" if self.rank is None else f", rank {self.rank}")
+
+    @property
+    def anchor(self) -> str:
+        return f"step-{self.step}" + ("" if self.rank is None else f"-{self.rank}")
 
 
 @dataclass
 class Look:
-    """A run whose batches are shown."""
+    """A run whose batches are shown; by default of `dataset`, what it reads with its options."""
 
     mix: Path
     run: mixes.Run
+    given: InitVar[Dataset[Any] | None] = None
 
-    def __post_init__(self) -> None:
-        node = mixes.node_at(self.mix, self.run.split)
-        composed = getattr(node, "composition", None) or getattr(node, "plan", None)
-        self.dataset = self.run.read(self.mix, None if composed else _BATCH, samples=True)
+    def __post_init__(self, given: Dataset[Any] | None) -> None:
+        self.dataset = self._read() if given is None else given
         self.loads, self.weights = loads_of(self.dataset), _weights(self.dataset)
         self.labels = source_labels(self.dataset.sources)
         self.words = None
@@ -85,6 +94,11 @@ class Look:
             owner = getattr(made, "processor", made)
             tokenizer = getattr(owner, "tokenizer", owner)
             self.words = getattr(tokenizer, "convert_ids_to_tokens", None)
+
+    def _read(self) -> Dataset[Any]:
+        node = mixes.node_at(self.mix, self.run.split)
+        composed = getattr(node, "composition", None) or getattr(node, "plan", None)
+        return self.run.read(self.mix, None if composed else _BATCH, samples=True)
 
     @cached_property
     def end(self) -> int:
@@ -102,7 +116,8 @@ class Look:
                 if found is not None:
                     item, refs = next(islice(found, at if step == at else 0, None))
                 else:
-                    trace = Trace(self.dataset, np.array([step], dtype=np.int64))
+                    dataset = cast("IndexedDataset[Any]", self.dataset)
+                    trace = Trace(dataset, np.array([step], dtype=np.int64))
                     refs = trace.refs()
                     item = trace.items(SILENT)[0]
             except StopIteration:
@@ -125,10 +140,14 @@ class Look:
 
     # HTML
 
-    def page(self, at: int, steps: int, *, served: bool = False) -> bytes:
-        """Return the page of some steps; `served`, with links to others."""
+    def page(
+        self, at: int, steps: int, *, served: bool = False, past: Sequence[Batch] = ()
+    ) -> bytes:
+        """Return the page of some steps; `served`, with links to others; or of batches that are
+        `past`, without what comes.
+        """
         found, shown = [], ""
-        for batch in self.batches(at, steps):
+        for batch in past or self.batches(at, steps):
             shown += self._batch_html(batch)
             found.append(replace(batch, item=None))  # which may be large
         kinds = ("html", "css", "js")
@@ -143,14 +162,14 @@ class Look:
             script=own[1],
             script_digest=digests[1],
             links=self._links(at, steps, found, served=served),
-            sources=self._sources(found, steps),
+            sources="" if past else self._sources(found, steps),
             batches=shown or error(f"There is no step {at:,}"),
         )
         return page.encode("utf-8", "backslashreplace")
 
     def _links(self, at: int, steps: int, found: Sequence[Batch], *, served: bool) -> str:
         if not served:
-            return "".join(f'<a href="#step-{b.step}">Step {b.step:,}</a>' for b in found[:12])
+            return "".join(f'<a href="#{b.anchor}">{b.name}</a>' for b in found[:12])
         before, after = max(0, at - steps), at + steps
         back = f'<a href="/?step=0">First</a><a rel="prev" href="/?step={before}">Previous</a>'
         ahead = f'<a rel="next" href="/?step={after}">Next</a>' if after < self.end else ""
@@ -203,12 +222,14 @@ class Look:
         if more > 0:
             shown += f'<p class="note">and {counted(more, "sample")} more</p>'
         return (
-            f'<section class="batch" id="step-{batch.step}" aria-label="Step {batch.step:,}">'
-            f"<h2>Step {batch.step:,} <small>{counted(count, 'sample')}</small></h2>"
+            f'<section class="batch" id="{batch.anchor}" aria-label="{batch.name}">'
+            f"<h2>{batch.name} <small>{counted(count, 'sample')}</small></h2>"
             f'<div class="samples">{shown}</div>{self._encoded(batch)}</section>'
         )
 
     def _encoded(self, batch: Batch) -> str:
+        if batch.rank is not None:
+            return ""
         named = self.run.encoder or "the default encoder, as --encoder names none"
         if not isinstance(batch.item, Exception):
             inner = f'<div class="wide">{item_html(batch.item, self.words)}</div>'
@@ -228,6 +249,8 @@ class Look:
         if planned.epoch:
             where += f", pass {planned.epoch + 1:,}"
         told = f'<span class="weight">loss weight {weight:g}</span>' if weight != 1 else ""
+        loss = getattr(planned, "loss", None)
+        told += "" if loss is None else f'<span class="weight">loss {loss:.4g}</span>'
         key, body, more = "", "", {"type": type(sample).__name__}
         if isinstance(sample, Failed | Exception):
             body = error(f"{_told(sample)}\nA substitute takes its place in the batch.")

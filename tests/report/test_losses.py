@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import shutil
 import signal
 from itertools import islice
@@ -110,15 +111,23 @@ def home(tmp_path_factory):
 
 
 def test_a_state_and_a_step_are_enough(home, tmp_path):
-    with get_loader(get_train_dataset(home / "mix.yaml", batch_size=4)) as loader:
-        batches = list(islice(loader, 6))
+    train, losses = get_train_dataset(home / "mix.yaml", batch_size=4), tmp_path / "losses.jsonl"
+    with get_loader(train, losses=losses) as loader:
+        batches = []
+        for batch, _ in zip(loader, range(6), strict=False):
+            batches.append(batch)
+            loader.record_losses([0.5, math.nan, 2.0, 1.0])
         torch.save(loader.state_dict(), home / "own.pt")
     for step in (0, 3, 5):
-        found = as_json("blame", home / "own.pt", "--step", step, "--images", tmp_path)
+        page = tmp_path / "page.html"
+        options = ("--step", step, "--html", page, "--losses", losses)
+        found = as_json("blame", home / "own.pt", *options)
         assert [each["key"] for each in found] == batches[step].__key__
         assert {each["weight"] for each in found} <= {0.5, 1.0}
-        for each in found:
-            assert (tmp_path / each["images"][0]).stat().st_size > 100
+        shown = page.read_text()
+        assert shown.count("<img src=") == shown.count("<article") == len(found)
+        assert all(f"{each['key']} {each['shard']}" in shown for each in found)
+        assert re.findall("loss ([a-z0-9.]+)<", shown) == ["nan", "2", "1", "0.5"]
     assert "is what would come" in run("blame", home / "own.pt", "--step", 10**9)
     moved = tmp_path / "moved"
     shutil.copytree(home, moved)
