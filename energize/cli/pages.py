@@ -89,6 +89,8 @@ class Look:
         self.loads, self.weights = loads_of(self.dataset), _weights(self.dataset)
         self.labels = source_labels(self.dataset.sources)
         self.words = None
+        self._stream: Iterator[tuple[Any, Refs]] | None = None
+        self._reached = 0  # of a stream: the step that comes next
         if self.run.encoder is not None:
             made = mixes.made_encoder(self.run.encoder)
             owner = getattr(made, "processor", made)
@@ -109,24 +111,27 @@ class Look:
     def batches(self, at: int, steps: int) -> Iterator[Batch]:
         """Yield the batches of some steps, those that cannot be made too."""
         none = np.zeros(0, dtype=np.int64)
-        found = batches_read(self.dataset, SILENT) if not self.dataset.indexed else None
         for step in range(at, min(at + steps, self.end)):
             item, refs = None, Refs(none, none, none, none)
             try:
-                if found is not None:
-                    item, refs = next(islice(found, at if step == at else 0, None))
+                if not self.dataset.indexed:
+                    if self._stream is None or step < self._reached:
+                        self._stream, self._reached = batches_read(self.dataset, SILENT), 0
+                    item, refs = next(islice(self._stream, step - self._reached, None))
+                    self._reached = step + 1
                 else:
                     dataset = cast("IndexedDataset[Any]", self.dataset)
                     trace = Trace(dataset, np.array([step], dtype=np.int64))
                     refs = trace.refs()
                     item = trace.items(SILENT)[0]
             except StopIteration:
+                self._stream = None
                 return
             except Exception as reason:  # whatever the encoder of the user raises
-                item = reason
+                self._stream, item = None, reason
             samples = planned_samples(self.dataset.sources, self.labels, refs, keys=False)
             yield Batch(step, item, samples, refs)
-            if found is not None and isinstance(item, Exception):
+            if not self.dataset.indexed and isinstance(item, Exception):
                 return
 
     def stored(self, source: int, index: int) -> Any:

@@ -38,6 +38,12 @@ class Encoder(DefaultTaskEncoder):
         ids = torch.arange(6)
         return {"__key__": sample.__key__, "pixel_values": torch.randn(3, 8, 8),
                 "input_ids": ids, "labels": torch.where(ids < 2, -100, ids)}
+class Twice(DefaultTaskEncoder):
+    def encode_sample(self, sample):
+        with open(__file__ + ".calls", "a") as file:
+            file.write("1")
+        for i in range(2):
+            yield {"__key__": f"{sample.__key__}-{i}"}
 class Fails(DefaultTaskEncoder):
     def encode_sample(self, sample):
         raise ValueError("no <such> token")
@@ -105,6 +111,15 @@ def test_what_an_encoder_raises_is_shown_for_its_batch(mix):
     val = Look(mix, Run(4, split="val"))
     assert "There is no step 9" in val.page(9, 1).decode()
     assert val.page(0, 9).decode().count('class="sample"') == 3
+
+
+def test_pages_of_a_stream_go_on_where_the_one_before_ended(mix):
+    run, calls = Run(4, encoder=f"{mix.parent}/encoder.py:Twice"), mix.parent / "encoder.py.calls"
+    look, asked = Look(mix, run), [(0, 2), (2, 1), (7, 2), (1, 1)]
+    pages = [look.page(*each) for each in asked]
+    read = calls.stat().st_size
+    assert pages == [Look(mix, run).page(*each) for each in asked]
+    assert calls.stat().st_size - read > read
 
 
 @pytest.mark.parametrize(
