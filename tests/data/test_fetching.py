@@ -136,13 +136,10 @@ def test_each_byte_is_fetched_once_whoever_asks(place):
     def read(_):
         return fetching.ranges(f"{url}/a.tar", found, [0], [len(BODY)]) == [BODY]
 
-    children = [threading.Thread(target=lambda: tried(lambda: read(0))) for _ in range(2)]
-    for child in children:
-        child.start()
-    with ThreadPoolExecutor(8) as threads:
+    with ThreadPoolExecutor(10) as threads:
+        children = [threads.submit(tried, lambda: read(0)) for _ in range(2)]
         assert all(threads.map(read, range(8)))
-    for child in children:
-        child.join()
+    assert [child.result().value for child in children] == [True, True]
     assert counts(server)["bytes"] - before == len(BODY)
 
 

@@ -55,6 +55,8 @@ def signature(value: Any) -> str:
         return value if value is ATTRIBUTE else f"a {type(value).__name__}"
     if inspect.isclass(value) and issubclass(value, Enum):
         return f"one of {', '.join(value.__members__)}"
+    if inspect.ismethoddescriptor(value):  # of dict, of which not every Python says more
+        return "callable"
     try:
         given = inspect.signature(value).parameters.values()
     except (TypeError, ValueError):

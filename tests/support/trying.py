@@ -9,6 +9,7 @@ import pickle
 import resource
 import select
 import signal
+import threading
 import time
 import traceback
 from collections.abc import Callable
@@ -43,12 +44,15 @@ class Ending:
 
 
 HANG = "it hangs"
+_FORKING = threading.Lock()
+"""One thread at a time: libraries that look at forks refuse the second."""
 
 
 def tried(action: Callable[[], Any], patience: float = 30.0) -> Ending:
     """Do `action` in a fork of this process; after `patience` seconds it is killed."""
     reading, writing = os.pipe()
-    child = os.fork()
+    with _FORKING:
+        child = os.fork()
     if not child:
         try:
             gc.freeze()  # to look at all that there is would copy it
