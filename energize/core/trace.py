@@ -8,6 +8,8 @@ has more to say of prefixes than that, `_spans`; nobody else walks.
 from __future__ import annotations
 
 import logging
+import os
+import re
 from collections.abc import Callable, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
@@ -18,6 +20,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 import numpy as np
 
 from energize.core.arrays import BoolArray, Int64Array, rows_by_value
+from energize.core.ignored import said_once
 from energize.errors import EncoderError, SampleError, SkipSample, SubstitutionError
 
 if TYPE_CHECKING:
@@ -52,7 +55,9 @@ MAX_ATTEMPTS = 256
 """How many samples in a row may fail at one position before it is an error: enough for encoders
 that leave out nine of ten, where one position in 10**11 needs more."""
 
-_log = logging.getLogger("energize")
+_PLACES = re.compile(r"""'[^']*'|"[^"]*"|\S*/\S*|\w*\d\w*""")
+"""What differs between messages of failures of one kind: names in quotes, paths, numbers of any
+base."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +93,12 @@ class Failed:
         """Whether it was left out on purpose."""
         return isinstance(self.reason, SkipSample)
 
+    @property
+    def kind(self) -> str:
+        """What is common to those that fail alike."""
+        first = str(self.reason).split("\n", 1)[0].removeprefix(self.where)
+        return f"{type(self.reason).__name__}: {_PLACES.sub('*', first)}"
+
     def __str__(self) -> str:
         said = str(self.reason).removeprefix(f"{self.where}: ")
         what = "skipped" if self.skipped else f"{type(self.reason).__name__}: {said}"
@@ -95,8 +106,12 @@ class Failed:
 
 
 def log_failure(failed: Failed) -> None:
-    """What happens to a failed sample where nobody asked for anything else: a warning."""
-    _log.warning("%s; a substitute takes its place", failed)
+    """What happens to a failed sample where nobody asked for anything else: a warning, of those of
+    a folder that fail alike for the first.
+    """
+    folder = os.path.dirname(failed.where.partition(", ")[0])
+    text = f"{str(failed).removeprefix(f'{folder}/')}; a substitute takes its place"
+    said_once(folder, failed.kind, f"{text}, and that of others that fail alike", logging.WARNING)
 
 
 def raise_error(error: EncoderError) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import logging
 import os
-import re
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -136,10 +135,6 @@ _KEPT = 10
 _KINDS = 1000
 """How many kinds of failures are told apart."""
 
-_PLACES = re.compile(r"""'[^']*'|"[^"]*"|\S*/\S*|\w*\d\w*""")
-"""What differs between messages of failures of one kind: names in quotes, paths, numbers of any
-base."""
-
 
 @dataclass(frozen=True, slots=True)
 class Failure:
@@ -155,10 +150,8 @@ class Failure:
     @classmethod
     def of(cls, failed: Failed) -> Failure:
         """Return what there is to say of a failed sample."""
-        name, message = type(failed.reason).__name__, str(failed.reason)
-        first = message.split("\n", 1)[0].removeprefix(failed.where)
-        kind = f"{name}: {_PLACES.sub('*', first)}"
-        return cls(str(failed), f"{name}: {message}", kind, failed.place)
+        reason = f"{type(failed.reason).__name__}: {failed.reason}"
+        return cls(str(failed), reason, failed.kind, failed.place)
 
 
 @dataclass(frozen=True, slots=True)
