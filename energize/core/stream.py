@@ -169,7 +169,7 @@ def epoch_end(position: int, size: int) -> int:
     return min((position // size + 1) * size, INFINITE)
 
 
-class Span(NamedTuple):
+class EpochPlan(NamedTuple):
     """What a rank delivers of an indexed dataset: items from `start` on, in an epoch from `first`
     to before `end`, in so many `steps`, `INFINITE` in an epoch without end.
 
@@ -191,9 +191,9 @@ class PositionLane(Generic[T]):
     """A lane of an indexed dataset, after `at` of its items; `left` of them may still be read."""
 
     def __init__(
-        self, dataset: IndexedDataset[T], span: Span, lane: Lane, at: int, reading: Reading
+        self, dataset: IndexedDataset[T], plan: EpochPlan, lane: Lane, at: int, reading: Reading
     ) -> None:
-        self._dataset, self._span, self._lane, self._reading = dataset, span, lane, reading
+        self._dataset, self._plan, self._lane, self._reading = dataset, plan, lane, reading
         self._at, self._at_once = at, 1
         self._waiting: deque[T] = deque()
         self._ahead = Ahead(dataset)
@@ -209,19 +209,19 @@ class PositionLane(Generic[T]):
         many = min(self._at_once, self.left)
         self._ahead(self._at, self._coming)
         turns = np.arange(self._at, self._at + many, dtype=np.int64)
-        at = self._span.read_at(self._positions(turns))
+        at = self._plan.read_at(self._positions(turns))
         self._waiting.extend(Trace(self._dataset, at).items(self._reading))
         self._at, self.left = self._at + many, self.left - many
         if time.perf_counter() - began < _AT_ONCE_SECONDS:
             self._at_once = min(2 * self._at_once, self._dataset._read_ahead)
 
     def _positions(self, turns: Int64Array) -> Int64Array:
-        return self._span.start + self._lane.index + turns * self._lane.count
+        return self._plan.start + self._lane.index + turns * self._lane.count
 
     def _coming(self, turns: Int64Array) -> Int64Array:
         """Return the positions of these turns that are no copies."""
         at = self._positions(turns)
-        return at[at < self._span.end]
+        return at[at < self._plan.end]
 
     @property
     def waiting(self) -> int:
@@ -246,7 +246,7 @@ class CountingCursor(Cursor[T], PositionLane[T]):
         if dataset.size == 0:
             raise EmptyDatasetError(f"{type(dataset).__name__} has no items to read")
         self._start, self._end, self._taken = start, epoch_end(start, dataset.size), 0
-        super().__init__(dataset, Span(start, 0, self._end), lane, 0, reading)
+        super().__init__(dataset, EpochPlan(start, 0, self._end), lane, 0, reading)
         self.left = len(range(start + lane.index, self._end, lane.count))
         self._watch = dataset._watcher(lane)
 

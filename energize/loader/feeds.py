@@ -22,7 +22,7 @@ from energize.core.description import packed, unpacked
 from energize.core.lanes import Lane, Ranks
 from energize.core.loss_weights import marked
 from energize.core.restoring import ITEM, lane_key
-from energize.core.stream import INFINITE, Span, State, counter_field, epoch_end, state_field
+from energize.core.stream import INFINITE, EpochPlan, State, counter_field, epoch_end, state_field
 from energize.core.trace import Reading, padding
 from energize.errors import ConfigError, EmptyDatasetError, LoaderError, StateError
 from energize.loader.agreement import Agreement
@@ -57,7 +57,7 @@ class HereLanes(Generic[T]):
         self._cursors = {
             lane: lanes.open(dataset, lane, 0, state, reading) for lane, state in states.items()
         }
-        self._streams = lanes.span is None
+        self._streams = lanes.plan is None
         if not self._streams:
             for cursor in self._cursors.values():
                 cursor.left = left
@@ -228,7 +228,7 @@ class IndexedFeed(Generic[T]):
         many = run.workers or 1
         self._order = [ranks.rank + self._world * turn for turn in range(many)]
         left = [len(range(turn, plan.steps, many)) for turn in range(many)]
-        lanes = LaneSet(self._world * many, run.edits, span=plan)
+        lanes = LaneSet(self._world * many, run.edits, plan=plan)
         self._lanes = rank.read(run, lanes, dict.fromkeys(self._order), left)
         self._watch = self._dataset._watcher(Lane(ranks.rank, self._world))
         self._done = 0
@@ -532,7 +532,7 @@ def plan_epoch(
     uneven: str,
     global_items: int | None,
     offset: int = 0,
-) -> Span:
+) -> EpochPlan:
     """Return what comes from `position` to the end of its epoch, of `size` items, or `INFINITE`.
     With an `offset`, epochs begin so many items later.
 
@@ -548,7 +548,7 @@ def plan_epoch(
         raise EmptyDatasetError("the dataset has no items to read")
     world, end = ranks.world_size, epoch_end(position - offset, size) + offset
     if size == INFINITE:
-        return Span(position, 0, INFINITE)
+        return EpochPlan(position, 0, INFINITE)
     first = max(end - size, 0)
     unit = world if global_items is None else global_items
     if uneven == "drop" and size < unit:
@@ -564,7 +564,7 @@ def plan_epoch(
                 "epoch; use fewer ranks, smaller batches, or uneven='pad'"
             )
         steps = len(range(position + ranks.rank, end, world))
-        return Span(position, first, end, steps)
+        return EpochPlan(position, first, end, steps)
     counted_from = position if global_items is None else first
     units, rest = divmod(end - counted_from, unit)
     if rest and uneven != "drop":
@@ -576,7 +576,7 @@ def plan_epoch(
             "cannot share out evenly: the state was saved in the middle of a global batch. Resume "
             "it with a world size that divides them, or from a state after a whole global batch"
         )
-    return Span(position, first, end, left // world)
+    return EpochPlan(position, first, end, left // world)
 
 
 def global_items(

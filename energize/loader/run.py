@@ -16,7 +16,15 @@ from energize.core.dataset import Dataset, IndexedDataset, PassingDataset
 from energize.core.description import config_of, differences, digest, unpacked
 from energize.core.lanes import Lane, Ranks
 from energize.core.restoring import without_loops
-from energize.core.stream import INFINITE, Opening, Span, State, Stream, counter_field, lanes_of
+from energize.core.stream import (
+    INFINITE,
+    EpochPlan,
+    Opening,
+    State,
+    Stream,
+    counter_field,
+    lanes_of,
+)
 from energize.core.trace import SILENT, Reading, log_failure
 from energize.datasets.order import ConcatDataset, LimitDataset
 from energize.errors import (
@@ -188,7 +196,7 @@ class Run(Generic[T]):
             return StreamFeed(self, place, rank)
         return IndexedFeed(self, place, rank)
 
-    def plan(self, ranks: Ranks, position: int, size: int, offset: int = 0) -> Span:
+    def plan(self, ranks: Ranks, position: int, size: int, offset: int = 0) -> EpochPlan:
         """Return what is delivered of an epoch; see `plan_epoch`."""
         uneven, filled = self.settings.uneven, self.filled
         return plan_epoch(ranks, position, size, uneven=uneven, global_items=filled, offset=offset)

@@ -32,7 +32,7 @@ import numpy.typing as npt
 from energize.core.blends import NOT_EDITED, Edits
 from energize.core.lanes import Lane
 from energize.core.lazy import torch
-from energize.core.stream import PositionLane, Span, State
+from energize.core.stream import EpochPlan, PositionLane, State
 from energize.core.trace import Reading
 from energize.data.source import Source
 from energize.errors import LoaderError
@@ -179,20 +179,20 @@ class Channel:
 @dataclass(frozen=True, slots=True)
 class LaneSet:
     """What lanes there are: `count` of them, of an epoch of the dataset with `edits`, which never
-    ends if it is `endless`; of an indexed dataset those of a `span`.
+    ends if it is `endless`; of an indexed dataset those of a `plan`.
     """
 
     count: int
     edits: Edits = NOT_EDITED
     endless: bool = False
-    span: Span | None = None
+    plan: EpochPlan | None = None
 
     def open(self, dataset: Any, lane: int, at: int, state: State | None, reading: Reading) -> Any:
         """Return what reads a lane of `dataset`, to which the edits were applied."""
-        if self.span is None:
+        if self.plan is None:
             part = Lane(lane, self.count)
             return dataset._open_lane(part, state, reading, endless=self.endless)
-        return PositionLane(dataset, self.span, Lane(lane, self.count), at, reading)
+        return PositionLane(dataset, self.plan, Lane(lane, self.count), at, reading)
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,9 +209,9 @@ class Read:
     items: int
 
     def __str__(self) -> str:
-        if self.lanes.span is None:
+        if self.lanes.plan is None:
             return f"lane {self.lane} of a stream, from its item {self.at} on"
-        first = self.lanes.span[0] + self.lane + self.at * self.lanes.count
+        first = self.lanes.plan[0] + self.lane + self.at * self.lanes.count
         many = f" and {self.items - 1} more" if self.items > 1 else ""
         return f"the items at {first}{many}"
 
