@@ -5,13 +5,13 @@ from __future__ import annotations
 import logging
 import os
 import re
+import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 import torch
 from PIL import Image
-from torch.utils.data import IterableDataset
 
 import energize
 from energize import (
@@ -99,11 +99,19 @@ ASKED = {  # what is typed, and what the error says
 @pytest.mark.parametrize("name", ASKED)
 def test_what_cannot_be_done_is_answered_by_what_to_write(name):
     typed, words = ASKED[name]
-    if "torchs" in typed.__code__.co_names and isinstance(ListSource("a"), IterableDataset):
-        pytest.skip("in a process that uses Energon's names torch iterates datasets")
     with pytest.raises((energize.EnergizeError, TypeError, AttributeError)) as told:
         typed()
     assert re.search(".*".join(map(re.escape, words.split(".*"))), str(told.value)), told.value
+
+
+def test_torch_is_told_of_beside_energons_names_too(here):
+    names = "of torch or of_torch or samples"
+    run = f"import sys, pytest, energize.energon.running; sys.exit(pytest.main([{__file__!r}, '-qk{names}']))"
+    if "energize.energon.running" not in sys.modules:
+        done = subprocess.run(
+            [sys.executable, "-c", run], capture_output=True, text=True, timeout=100
+        )
+        assert done.returncode == 0, done.stdout
 
 
 WORKS = {  # what is typed, and a repr

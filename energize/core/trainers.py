@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import is_dataclass
 from itertools import islice
@@ -61,7 +61,10 @@ def _local(frame: FrameType, name: str = "self") -> Any:
 
 def check_iterated(dataset: Any) -> None:
     """Raise `ConfigError` where a trainer iterates a dataset itself."""
-    module, _ = next(islice(_frames(), 1, None), ("", None))
+    module, frame = next(islice(_frames(), 1, None), ("", None))
+    if module == "torch.utils.data._utils.fetch" and dataset.indexed:
+        # Beside Energon's names it is an iterable for torch.
+        _check_collate(frame, dataset, map(dataset.__getitem__, [0]))
     if module.partition(".")[0] in _TRAINERS:
         raise ConfigError(
             f"{module} iterates a {type(dataset).__name__}: each rank would read all of it, and no "
@@ -74,9 +77,14 @@ def check_collated(dataset: Any, items: Sequence[Any]) -> None:
     of a type, of which it makes none.
     """
     _, frame = next(islice(_frames(), 1, None))
+    _check_collate(frame, dataset, items)
+
+
+def _check_collate(frame: Any, dataset: Any, items: Iterable[Any]) -> None:
     collate = getattr(getattr(_local(frame), "collate_fn", None), "__name__", "")
-    if collate == "default_collate" and items and is_dataclass(items[0]):
-        kind, many = type(items[0]).__name__, hasattr(dataset, "batch_size")
+    first = next(iter(items), None) if collate == "default_collate" else None
+    if is_dataclass(first):
+        kind, many = type(first).__name__, hasattr(dataset, "batch_size")
         told = "give it batch_size=None" if many else "make batches with BatchDataset"
         raise ConfigError(
             f"a DataLoader cannot batch what a {type(dataset).__name__} gives, {kind}: {told}, or "
