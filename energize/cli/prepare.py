@@ -186,7 +186,7 @@ def show_report(console: Console, report: index.PrepareReport, by: Tasks, done: 
 
 def _show_measured(console: Console, report: Any) -> None:
     if report.columns:
-        console.say(f"Measured {len(report.columns)} columns of {report.samples:,} samples")
+        console.say(f"Columns of {report.samples:,} samples:")
         show_columns(console, report.columns, {})
     for note in report.notes:
         console.note(note)

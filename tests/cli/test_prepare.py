@@ -266,7 +266,7 @@ def test_columns(tmp_path):
     columns = [f"tokens={tmp_path / 'mine.py'}:count", "quality=json[quality]"]
     options = [part for each in columns for part in ("--column", each)]
     out = run("prepare", folder, *RATIO, *CRUDE, *options)
-    assert "Measured 2 columns of 20 samples" in out
+    assert "Columns of 20 samples:" in out
     assert "1 to 4, mean 2.5" in out
     assert "high: 12, low: 7, no value: 1" in out
     assert "Note: column 'quality': 1 of 20 samples have no value and are without a word" in out
