@@ -554,7 +554,7 @@ IMAGE, VIDEO = "<image>", "<video>"
 """What stands in a text where an image or a video is."""
 
 _PLACES = re.compile(f"{IMAGE}|{VIDEO}")
-_MEDIA = {"image": IMAGE, "image_url": IMAGE, "video": VIDEO}
+_MEDIA = {"image": IMAGE, "image_url": IMAGE, "video": VIDEO, "video_url": VIDEO}
 _ROLES = {
     **dict.fromkeys(("human", "user"), "user"),
     **dict.fromkeys(("gpt", "assistant", "chatgpt", "bing", "bot", "model"), "assistant"),

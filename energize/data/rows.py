@@ -6,6 +6,7 @@ import glob
 import json
 import os
 import re
+from codecs import BOM_UTF8
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property, partial
@@ -53,6 +54,9 @@ DataFiles = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 Row = dict[str, Any]
 
 _ROWS_AT_ONCE = 4096
+
+# What an object is called by whose values the rows are.
+_ROWS_IN = ("data", "samples", "rows")
 
 # Rows of Parquet between two looks at how much they are: of a few bytes each may be a long word.
 _ROWS_DECODED = 256
@@ -195,11 +199,12 @@ class RowFiles(FieldSource[Row], ShardedSource[Row]):
 
 
 class JsonSource(RowFiles):
-    """The rows of JSON files: one object per line, or a file that is one array of objects.
+    """The rows of JSON files: one object per line, or a file that is one array of objects; or of a
+    `.json` one object, which is a row, or has such an array as `data`, `samples` or `rows`.
 
     `files` is a path, a pattern, or a list of them. Opening passes over the files once to find the
     lines, and keeps 24 bytes for each; a row is then read alone. Empty lines are left out. A file
-    that is one array is parsed whole, and kept as lines.
+    that is one value is parsed whole, and kept as lines.
 
     Raise `DatasetNotFoundError` for a path without a file, and `ShardError` for a file that is
     compressed, or an array that is not JSON. A line that is not an object is a `Failed` with a
@@ -228,12 +233,8 @@ class JsonSource(RowFiles):
         files, size = self._files, self._files.size(path)
         head = files.read(path, 0, min(4096, size))
         check_unpacked(head, path)
-        if head.lstrip()[:1] == b"[":
-            try:
-                return [json.dumps(row).encode() for row in parse_json(files.read(path))]
-            except (ValueError, RecursionError) as error:
-                what = "begins as a JSON array and is not one"
-                raise ShardError(f"{path} {what}: {error}") from error
+        if head.removeprefix(BOM_UTF8).lstrip()[:1] == b"[":
+            return self._whole(path)
         ends = [np.array([-1], dtype=np.int64)]
         for start in counting(range(0, size, _AT_ONCE), f"{path}: blocks", -(-size // _AT_ONCE)):
             part = np.frombuffer(files.read(path, start, min(start + _AT_ONCE, size)), np.uint8)
@@ -242,7 +243,23 @@ class JsonSource(RowFiles):
         bounds = np.stack([cuts[:-1] + 1, cuts[1:], np.arange(1, len(cuts))], axis=1)
         # One byte is a carriage return at most.
         lines: Int64Array = bounds[bounds[:, 1] - bounds[:, 0] > 1]
+        if path.endswith(".json") and len(lines):
+            first = files.read(path, *lines[0, :2].tolist())
+            if len(lines) == 1 or isinstance(parsed_row(first, path), Failed):
+                return self._whole(path)
         return lines
+
+    def _whole(self, path: str) -> list[bytes]:
+        """Return the rows of a file that is one value."""
+        try:
+            found = parse_json(self._files.read(path))
+        except (ValueError, RecursionError) as error:
+            raise ShardError(f"{path} is neither JSON nor lines of JSON: {error}") from error
+        if isinstance(found, dict):
+            named = (found.get(name) for name in _ROWS_IN)
+            lists = (each for each in named if isinstance(each, list))
+            found = next((each for each in lists if each and isinstance(each[0], dict)), [found])
+        return [json.dumps(row).encode() for row in found]
 
     def _where(self, shard: int, number: int) -> str:
         lines = self._lines[shard]
@@ -331,11 +348,16 @@ class ParquetSource(RowFiles):
     @cached_property
     def column_names(self) -> tuple[str, ...]:
         """The columns of all files, read or not."""
-        names = []
+        return tuple(n for n in self._names[0] if all(n in each for each in self._names))
+
+    @cached_property
+    def _names(self) -> list[list[str]]:
+        """The columns of each file."""
+        names = list[list[str]]()
         for path in self.files:
             with self._opened(path) as file:
                 names.append(file.schema_arrow.names)
-        return tuple(name for name in names[0] if all(name in each for each in names))
+        return names
 
     def _values(self, name: str) -> list[Any]:
         """The column alone is read."""

@@ -293,6 +293,8 @@ def _asked(
                 "encoder.build_batch(encoder.build_encode_sample(dataset), batch_size=32)"
             )
         given = {name: older.pop(name) for name in (*_OF_FOLDERS, *OF_SAMPLES) if name in older}
+        if isinstance(given.get("image_folder"), os.PathLike):
+            given["image_folder"] = os.fspath(given["image_folder"])
         node = resolve(mix, split_part, entry_of(**given) if given else None)
     code = loading_code(older)
     return node, where, code, decoding_as(owner, task_encoder, older)

@@ -194,7 +194,8 @@ def _stamp(source: Any, start: int, stop: int) -> str:
     if isinstance(rows, loose.MemoryRows | JsonSource):  # others hold what images are
         found = rows.read(np.arange(start, stop))
         read = [each for each in found if not isinstance(each, Failed)]
-        named = (each for each in loose.names_in(read, source.media) if isinstance(each, str))
+        named = loose.names_in(map(loose.unfolded, read), source.media)
+        named = (each for each in named if isinstance(each, str))
         files += (os.path.join(source.base, each) for each in named)
     return digest([read, *map(_seen, files)])
 

@@ -4,6 +4,7 @@ it: of rows that name files, or hold what these would.
 
 from __future__ import annotations
 
+import base64
 import csv
 import hashlib
 import io
@@ -35,7 +36,7 @@ from energize.core.description import digest
 from energize.core.ignored import said_once
 from energize.core.lazy import optional_module
 from energize.core.progress import counting
-from energize.core.samples import SAMPLE_TYPES, CrudeSample, sample_type_named
+from energize.core.samples import SAMPLE_TYPES, CrudeSample, required_fields, sample_type_named
 from energize.core.trace import Failed
 from energize.core.validation import load_json, parse_json
 from energize.data.files import (
@@ -304,7 +305,8 @@ def _of_media(
     folders = {posixpath.dirname(each) for each in everywhere if kind_by_name(each) is not None}
     folders.discard("")
     labels = sorted({posixpath.basename(each) for each in folders})  # the same in all split parts
-    columns, what = ["file_name"], "images without captions"
+    seen = any(kind_by_name(name) == MediaMetadataType.IMAGE for name in media)
+    columns, what = ["file_name"], f"{'images' if seen else 'videos or sounds'} without captions"
     rows: Iterable[Row] = ({"file_name": name} for name in media)
     if tables:
         what = f"images of {some(tables)}"
@@ -520,7 +522,7 @@ def _labels(rows: ShardedSource[Row]) -> dict[str, list[str]]:
 def _first_of(rows: ShardedSource[Row]) -> list[Row]:
     """Return the first rows that are none that failed."""
     first = rows.read(np.arange(min(_LOOKED_AT, rows.count)))
-    return [row for row in first if not isinstance(row, Failed)]
+    return [unfolded(row) for row in first if not isinstance(row, Failed)]
 
 
 def _names_of(rows: Iterable[Row]) -> list[str]:
@@ -617,6 +619,14 @@ def _config(source: LooseSource, found: _Rows, told: Told) -> DatasetConfig:
                 "of them is what, or give another sample_type"
             ) from reason
     shown = {name: _shown(text, columns) for name, text in (field_map or {}).items()}
+    for name in shown.keys() - given.keys():
+        lacking = _files_without(column := shown[name], found.rows)
+        if lacking and name in required_fields(kind):
+            raise DatasetError(
+                f"{source.path}: {name!r} would be read from the column {column!r}, which is not "
+                f"in {_some_of(lacking)}: say all that it is read from, "
+                f"field_map={{{name!r}: '{column},...'}}"
+            )
     what = f"{source.count:,} samples, {found.what} with {some(columns)}"
     _say(source.path, what, told, kind.__name__, shown)
     return Told(kind).config(DatasetConfig("", ""), field_map)
@@ -630,6 +640,16 @@ def _say(path: Path, what: str, told: Told, name: str, field_map: Mapping[str, s
         text += f"; to change it: sample_type={name!r}, field_map={told_of!r}"
         text += f" (in YAML, sample_type: {name}, field_map: {told_of!r})"
     said_once(str(path), text, text, logging.INFO if told.kind else logging.WARNING)
+
+
+def _files_without(column: str, rows: ShardedSource[Row]) -> list[str]:
+    """Return the files of rows that lack a column that others have; of JSON, in the first rows."""
+    names = rows._names if isinstance(rows, ParquetSource) else [[]]
+    if isinstance(rows, JsonSource):
+        firsts = (rows._read_shard(n, [0] if count else []) for n, count in enumerate(rows.counts))
+        names = [[n for row in first for n in _names_of([unfolded(row)])] for first in firsts]
+    lacking = [rows.shards[n] for n, own in enumerate(names) if own and column not in own]
+    return lacking if len(lacking) < len(names) else []
 
 
 def _shown(text: str, columns: Mapping[str, str]) -> str:
@@ -684,7 +704,7 @@ def kind_of(value: Any) -> MediaMetadataType | None:
     if isinstance(value, bytes):
         return kind_by_start(value[:HEAD])
     if isinstance(value, str):
-        return None if "://" in value or "\n" in value else kind_by_name(value)
+        return None if "://" in value else kind_by_name(value)
     return MediaMetadataType.IMAGE if isinstance(value, PIL.Image.Image) else None
 
 
@@ -693,6 +713,32 @@ def names_in(rows: Iterable[Any], columns: Iterable[str]) -> Iterator[Any]:
     for row in rows:
         for value in map(row.get, columns):
             yield from value if isinstance(value, list) else [value]
+
+
+def unfolded(row: Row) -> Row:
+    """Return a row with the files that pieces of its turns name as `images` and `videos`, where it
+    names none itself.
+
+    >>> told = [{"type": "image", "image": "a.jpg"}, {"type": "text", "text": "What?"}]
+    >>> unfolded({"messages": [{"role": "user", "content": told}]})["images"]
+    ['a.jpg']
+    """
+    found: dict[str, list[Any]] = {}
+    lists = (row[name] for name in _TURNS & row.keys() if isinstance(row[name], list))
+    said = (turn.get("content") for turn in chain(*lists) if isinstance(turn, dict))
+    for piece in chain(*(content for content in said if isinstance(content, list))):
+        kind = piece.get("type") if isinstance(piece, dict) else None
+        if kind in ("image", "image_url", "video", "video_url"):
+            named = next((piece[name] for name in (kind, "url", "path") if piece.get(name)), None)
+            named = named["url"] if isinstance(named, dict) and "url" in named else named
+            if isinstance(named, str) and named.startswith("data:"):
+                with suppress(ValueError):
+                    named = base64.b64decode(named.partition(",")[2])
+            if named:
+                named = named.removeprefix("file://") if isinstance(named, str) else named
+                found.setdefault(f"{kind[:5]}s", []).append(named)
+    own = {name for name in found if row.get(name) or row.get(name[:-1])}
+    return row | {name: named for name, named in found.items() if name not in own}
 
 
 class MemoryRows(ShardedSource[Row], FieldSource[Row]):
@@ -849,7 +895,7 @@ class LooseSource(ShardedSource[dict[str, Any]], FieldSource[dict[str, Any]]):
     def _made_of(self, row: Row) -> dict[str, bytes]:
         """Return the parts of a sample by name."""
         parts, rest = dict[str, bytes](), dict[str, Any]()
-        for name, value in row.items():
+        for name, value in unfolded(row).items():
             if name in self.media and value:
                 prefix, counted = self.media[name]
                 given = value if isinstance(value, list) else [value]
@@ -898,7 +944,10 @@ class LooseSource(ShardedSource[dict[str, Any]], FieldSource[dict[str, Any]]):
     def _read(self, name: str) -> bytes:
         path = path_of(absolute(joined(self.base, name)))
         if not path.is_relative_to(self.base):
-            raise DataError(f"{name!r} leads out of {self.base}; image_folder may be one above it")
+            raise DataError(
+                f"{name!r:.200} leads out of {self.base}; image_folder may be one above it, and "
+                "what is on the web is downloaded first"
+            )
         file = str(path)
         try:
             data = read_file(file, "SAMPLE_BYTES")

@@ -17,6 +17,7 @@ import shlex
 import sys
 import zipfile
 import zlib
+from codecs import BOM_UTF8
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -238,7 +239,7 @@ def _weights(data: bytes) -> Any:
 
 
 _DECODERS: Mapping[str, Callable[[bytes], Any]] = {
-    "txt text transcript": bytes.decode,
+    "txt text transcript": lambda data: data.removeprefix(BOM_UTF8).decode(),
     "json jsn": load_json,
     "cls cls2 class index inx id count": int,
     "npy": _array,

@@ -36,7 +36,7 @@ def test_what_cannot_be_read_is_named(parquet, tmp_path):
         "parquet": (lambda: ParquetSource(lines), ShardError, "x.parquet cannot be read as Parq"),
         "gz": (lambda: len(JsonSource(tmp_path / "x.json.gz")), ShardError, "unpack it"),
         "half": (lambda: len(JsonSource(tmp_path / "half.json")), ShardError,
-                 "half.json begins as a JSON array"),
+                 "half.json is neither JSON nor"),
         "empty": (lambda: JsonSource(empty).at([0]), EmptyDatasetError, f"({empty}) has no sam"),
         "bad": (lambda: list(JsonSource(bad)), SubstitutionError, "not JSON"),
     }  # fmt: skip

@@ -253,8 +253,8 @@ def test_names_that_are_no_utf_8_make_no_column(tmp_path):
         (source / name).unlink()
     convert(source, tmp_path / "out", workers=1)
     get = partial(get_val_dataset, split_part="train", batch_size=None)
-    assert [each["__key__"] for each in get(source)] == [
-        each["__key__"] for each in get(tmp_path / "out")
+    assert [each.__key__ for each in get(source)] == [
+        each.__key__ for each in get(tmp_path / "out")
     ]
 
 

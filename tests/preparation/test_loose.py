@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import csv
 import json
 import os
@@ -16,12 +17,14 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet
 import pytest
+import torch
 
 from energize import (
     ConversationSample,
     CrudeSample,
     Sample,
     Turn,
+    convert,
     get_loader,
     get_train_dataset,
     get_val_dataset,
@@ -304,6 +307,73 @@ def test_columns_are_parted_by_what_the_first_line_has(tmp_path, parted):
     (tmp_path / "metadata.csv").write_text(f'file_name{parted}text\n0.jpg{parted}"a, b; c"\n')
     [sample] = get_val_dataset(tmp_path, split_part="train", batch_size=None)
     assert sample.caption == "a, b; c"
+
+
+@pytest.mark.parametrize("suffix", [".jsonl", ".parquet"])
+def test_files_of_other_columns_are_told(suffix, tmp_path):
+    table(tmp_path / f"a{suffix}", [{"text": "a", "n": 1}])
+    table(tmp_path / f"b{suffix}", [{"caption": "b"}])
+    words = rf"'text' would be read from the column 'text', which is not in \S*b\{suffix}: say all"
+    with pytest.raises(DatasetError, match=words):
+        get_train_dataset(tmp_path, batch_size=1)
+    given = {"field_map": {"text": "text,caption"}, "split_part": "train"}
+    found = get_val_dataset(tmp_path, batch_size=None, **given)
+    assert [each.text for each in found] == ["a", "b"]
+
+
+PNG = encoded(picture(8, 6), "PNG")
+PIECES = {
+    "image": {"type": "image", "image": "0.jpg"},
+    "url": {"type": "image_url", "image_url": {"url": "0.jpg"}},
+    "of transformers": {"type": "image", "path": "0.jpg"},
+    "data": {
+        "type": "image_url",
+        "image_url": {"url": f"data:image/png;base64,{base64.b64encode(PNG).decode()}"},
+    },
+}
+
+
+@pytest.mark.parametrize("name", PIECES)
+def test_pieces_of_turns_name_their_images(name, tmp_path):
+    files(tmp_path / "in", ["0.jpg"])
+    content = [PIECES[name], {"type": "text", "text": "What?"}]
+    said = [{"role": "user", "content": content}, {"role": "assistant", "content": "That."}]
+    path = table(tmp_path / "chat.jsonl", [{"messages": said}] * 3)
+    given = {"split_part": "train", "batch_size": None, "image_folder": tmp_path / "in"}
+    samples = list(get_val_dataset(path, **given))
+    assert [len(each.images) for each in samples] == [1, 1, 1]
+    assert samples[0].turns[0] == Turn("user", "<image>What?")
+    if name != "data":
+        with pytest.raises(DatasetNotFoundError, match=r"line 1 names '0.jpg'.*image_folder="):
+            get_train_dataset(path, batch_size=1)
+    convert(path, tmp_path / "tars", image_folder=tmp_path / "in")
+    converted = list(get_val_dataset(tmp_path / "tars", split_part="train", batch_size=None))
+    assert [each.turns for each in converted] == [each.turns for each in samples]
+    assert all(map(torch.equal, converted[2].images, samples[2].images))
+
+
+@pytest.mark.parametrize("indent", [None, 1])
+def test_an_object_with_an_array_of_rows_is_read(indent, tmp_path):
+    mark, path = "\ufeff", tmp_path / "a.json"
+    for made in ({"version": 1, "data": [{"text": "a"}, {"text": "b"}]}, [{"text": "a"}] * 2):
+        path.write_text(f"{mark}{json.dumps(made, indent=indent)}")
+        assert len(get_train_dataset(path, batch_size=1)) == 2
+    path.write_text(json.dumps({"text": "a", "boxes": [{"x": 1}]}, indent=indent))
+    assert get_train_dataset(path, batch_size=None)[0].text == "a"
+
+
+def test_a_name_of_two_lines_and_a_caption_with_a_mark_of_utf_8(tmp_path):
+    files(tmp_path, ["a\nb.jpg"])
+    (tmp_path / "a\nb.txt").write_text("\ufeffa cat")
+    [sample] = get_val_dataset(tmp_path, split_part="train", batch_size=None)
+    assert sample.caption == "a cat"
+
+
+def test_samples_that_fail_alike_are_told_once(tmp_path, caplog):
+    files(tmp_path, ["0.jpg", "1.jpg", "2.jpg"], b"none") and files(tmp_path, ["3.jpg"])
+    for sample in get_train_dataset(tmp_path, batch_size=None).at(range(40)):
+        assert sample.__key__ == "3"
+    assert caplog.text.count("; a substitute takes its place") == 1
 
 
 @pytest.mark.parametrize("name", ["title", "caption", "text", "description"])
