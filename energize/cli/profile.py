@@ -176,12 +176,15 @@ def _watch(busy: dict[tuple[str, str], float], thread: int, over: threading.Even
 def _verdict(told: dict[str, Any]) -> dict[str, Any]:
     """Return what limits, how many workers to use, and what to do, in words."""
     asked, of = told["consumes"], {row["workers"]: row for row in told["workers"]}
-    rate = {many: row["samples_per_second"] for many, row in of.items() if many or len(of) == 1}
+    limit = next(iter(told["stages"]), "read")
+    most = max(of) if limit == "read" else told["cpus"]  # who waits for disks needs no core
+    able = [many for many in of if 0 < many <= most] or [max(of)]
+    rate = {many: of[many]["samples_per_second"] for many in able}
     enough = _ALIKE * max(rate.values()) if asked is None else _HEADROOM * asked
     use = min((n for n in rate if rate[n] >= enough), default=max(rate, key=lambda n: rate[n]))
     if asked and of[0]["samples_per_second"] >= _ALONE * asked:
         use = 0
-    given, limit = of[use]["samples_per_second"], next(iter(told["stages"]), "read")
+    given = of[use]["samples_per_second"]
     if of[use]["hand_over_seconds"] * given > _BUSY:
         limit = "hand over"
     words = [f"Use num_workers={use}: {given:,.0f} samples/s", f"What limits it is {limit}"]

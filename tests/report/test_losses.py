@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import re
 import shutil
 import signal
@@ -188,6 +189,12 @@ def test_what_limits_a_run_is_measured(home):
     assert "slow_encoder.py" in next(iter(found["lines"]))
     assert "make the encoder cheaper" in " ".join(found["verdict"])
     assert as_json(*options, "--consume", "1/s")["num_workers"] == 0
+    cores = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {min(cores)})
+    try:  # an encoder that computes is no faster on more workers than cores
+        assert as_json(*options[:-1], "0,1,2", *encoder)["num_workers"] == 1
+    finally:
+        os.sched_setaffinity(0, cores)
     rows = [
         (["--consume", "fast"], 2, "expected 120/s", "'fast'"),
         (["--step-time", "3"], 2, "250ms"),
