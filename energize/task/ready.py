@@ -46,7 +46,7 @@ IGNORED = -100
 _GENERATION = re.compile(r"\{%-?\s*generation\b")
 _TOLD = "\ue000"  # a letter that no template and no text has
 _REPLACED, _REPLACING = "text_replacement_offsets", "get_text_with_replacements"
-_PER_TOKEN = ("attention_mask", "token_type_ids", "mm_token_type_ids")
+_PER_TOKEN = ("attention_mask", "token_type_ids", "mm_token_type_ids", "cross_attention_mask")
 _OF_MEDIA = ("pixel_", "image_", "video_")
 
 
@@ -70,6 +70,7 @@ class ProcessorBatch(Batch):
     pixel_attention_mask: torch.Tensor | None = None
     image_grid_thw: torch.Tensor | None = None
     image_sizes: torch.Tensor | None = None
+    batch_num_images: torch.Tensor | None = None
     cu_seqlens: torch.Tensor | None = None
     cu_seq_lens_q: torch.Tensor | None = None
     cu_seq_lens_k: torch.Tensor | None = None
@@ -246,7 +247,9 @@ transformers, as AutoProcessor.from_pretrained(...) returns it; got 'Qwen/Qwen2-
             asked = {"return_offsets_mapping": True, f"return_{_REPLACED}": True}
         made = self._processed(text, images, **asked)
         offsets, [places] = made.pop("offset_mapping", None), made.pop(_REPLACED, None) or [[]]
+        length = len(text) + sum(each["new_span"][1] - each["span"][1] for each in places[-1:])
         known = offsets is not None and (offsets[0, 1:-1, 0] < offsets[0, 1:-1, 1]).all()
+        known = known and int(offsets.max()) <= length  # or it wrote more than it says
         if not known or (images and not places):
             return made, self._by_prefixes(text, images, spans, made["input_ids"][0])
         return made, _overlapping(offsets[0], places, spans)
@@ -359,7 +362,8 @@ transformers, as AutoProcessor.from_pretrained(...) returns it; got 'Qwen/Qwen2-
                 raise ConfigError(
                     f"{type(self.processor).__name__} makes other tokens of a text when more "
                     f"follows {part[-40:]!r}, and does not say where they are, so which are the "
-                    "assistant's is not known; take a fast tokenizer and a newer transformers"
+                    "assistant's is not known; take a fast tokenizer and a newer transformers, or "
+                    "where the processor moves images, an encoder of your own"
                 )
             return len(found)
 
