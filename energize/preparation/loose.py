@@ -36,7 +36,13 @@ from energize.core.description import digest
 from energize.core.ignored import said_once
 from energize.core.lazy import optional_module
 from energize.core.progress import counting
-from energize.core.samples import SAMPLE_TYPES, CrudeSample, required_fields, sample_type_named
+from energize.core.samples import (
+    SAMPLE_TYPES,
+    CrudeSample,
+    TextSample,
+    required_fields,
+    sample_type_named,
+)
 from energize.core.trace import Failed
 from energize.core.validation import load_json, parse_json
 from energize.data.files import (
@@ -269,6 +275,7 @@ def _of_split(path: Path, below: list[str], split_part: str, notes: list[str]) -
             for name, top in zip(below, tops, strict=True)
             if (kind_by_name(name) is not None or posixpath.splitext(name)[1] in FILES)
             and every.isdisjoint((top[0], "/".join(top[:2])))
+            and name != "dataset_dict.json"  # which `datasets` writes
         ]
         _note(notes, beside, f"left out, beside what is named as a split part, {some(parts)}")
     if own or (not parts and "train" in names):
@@ -608,6 +615,8 @@ def _config(source: LooseSource, found: _Rows, told: Told) -> DatasetConfig:
     asked = (told.field_map or {}).items()
     given = {name: _translated(source, text, columns, parts) for name, text in asked}
     kind = told.kind or SAMPLE_TYPES[fields.propose_sample_type(look, given)]
+    if kind is TextSample and found.media and not (told.kind or given):
+        kind = CrudeSample  # which keeps lists of images beside a text
     field_map: dict[str, str] | None = None
     if kind is not CrudeSample or given:
         field_map = {**fields.propose_field_map(kind, look), **given}

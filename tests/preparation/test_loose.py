@@ -129,7 +129,7 @@ def structs(root):
 
 def saved(root):
     """What `save_to_disk` writes, in batches of 3 rows."""
-    root.mkdir()
+    root.mkdir(parents=True)
     for i in range(2):
         rows = [{"image": {"bytes": JPEG, "path": "a.jpg"}, "text": f"{i}/{j}"} for j in range(N)]
         batches = pa.Table.from_pylist(rows).to_batches(3)
@@ -319,6 +319,18 @@ def test_files_of_other_columns_are_told(suffix, tmp_path):
     given = {"field_map": {"text": "text,caption"}, "split_part": "train"}
     found = get_val_dataset(tmp_path, batch_size=None, **given)
     assert [each.text for each in found] == ["a", "b"]
+
+
+def test_what_datasets_write_beside_split_parts_is_nothing_left_out(tmp_path):
+    for part in ("train", "test"):
+        saved(tmp_path / "all" / part)
+    (tmp_path / "all" / "dataset_dict.json").write_text('{"splits": ["train", "test"]}')
+    assert get_train_dataset(tmp_path / "all", batch_size=1, strict=True)
+
+
+def test_images_in_lists_beside_a_text_are_kept(tmp_path):
+    path = table(tmp_path / "a.parquet", [{"images": [{"bytes": JPEG, "path": None}], "text": "a"}])
+    assert get_train_dataset(path, batch_size=None)[0]["images.0.jpg"].shape == (3, 6, 8)
 
 
 PNG = encoded(picture(8, 6), "PNG")
