@@ -198,9 +198,9 @@ def raised_as(owner: str, *parts: str) -> Iterator[None]:
         raise
 
 
-def explained(example: str) -> Callable[[Callable[P, T]], Callable[P, T]]:
+def explained(example: str, *more: str) -> Callable[[Callable[P, T]], Callable[P, T]]:
     """Have the `TypeError` for arguments that a function does not take, or lacks, say what to
-    write.
+    write; `more` are those that it takes without their names.
 
     >>> @explained("half(3)")
     ... def half(number: float) -> float:
@@ -214,7 +214,7 @@ example: half(3)
 
     def explain(function: Callable[P, T]) -> Callable[P, T]:
         signature, name = inspect.signature(function), function.__name__
-        known_arguments[name] = list(signature.parameters)
+        known_arguments[name] = [*signature.parameters, *more]
 
         @functools.wraps(function)
         def called(*args: P.args, **kwargs: P.kwargs) -> T:

@@ -56,10 +56,13 @@ _ELSEWHERE = {
     "drop_last": "it is batch_drop_last in get_train_dataset, uneven='drop' in get_loader",
     "force": "it is overwrite",
     "num_workers": "it is said to the loader, get_loader(dataset, num_workers=...)",
+    "pin_memory": "it is said to the loader, get_loader(dataset, pin_memory=True)",
+    "rank": "it is worker_config=WorkerConfig(rank=..., world_size=...)",
     "seed": "it is worker_config=WorkerConfig(seed_offset=...)",
     "shuffle": "get_train_dataset shuffles, get_val_dataset keeps the stored order",
     "split": "it is split_part",
     "transform": "TaskEncoder.encode_sample changes a sample",
+    "world_size": "it is worker_config=WorkerConfig(rank=..., world_size=...)",
     "weights": "they are given with the paths, {'photos/': 0.6, 'texts/': 0.4}",
 }
 """What is in the place of arguments that other libraries, or functions beside, have."""

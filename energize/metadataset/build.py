@@ -104,7 +104,7 @@ def _remembered(dataset: Dataset[Any], path: GivenMix, split_part: str) -> Datas
     return dataset
 
 
-@explained("get_train_dataset('photos/', batch_size=32)")
+@explained("get_train_dataset('photos/', batch_size=32)", *_OF_FOLDERS, *OF_SAMPLES)
 @own_errors
 @by_manifest
 def get_train_dataset(
@@ -164,8 +164,9 @@ def get_train_dataset(
     prepare --checksums` wrote for it; one that differs is a damaged sample. All folders have to
     have them.
 
-    `dataset_config`, `split_config`, `subflavors`, `subset` and `sample_weight` are those of an
-    entry of a metadataset that names `path`. Older arguments of Energon say how samples are decoded
+    `dataset_config`, `split_config`, `subflavors`, `subset` and `sample_weight`, and of loose files
+    `sample_type`, `field_map`, `image_folder` and `strict`, are those of an entry of a metadataset
+    that names `path`. Older arguments of Energon say how samples are decoded
     (`auto_decode`, `image_decode`, `av_decode`, `video_decode_audio`, see `SampleDecoder`), or have
     no use here, of which a word in the log says why.
 
@@ -201,7 +202,7 @@ def get_train_dataset(
     return _remembered(built, path, split_part)
 
 
-@explained("get_val_dataset('photos/', batch_size=32)")
+@explained("get_val_dataset('photos/', batch_size=32)", *_OF_FOLDERS, *OF_SAMPLES)
 @own_errors
 @by_manifest
 def get_val_dataset(
@@ -242,7 +243,7 @@ def get_val_dataset(
     return _remembered(dataset, path, split_part)
 
 
-@explained("get_val_datasets('photos/', batch_size=32)")
+@explained("get_val_datasets('photos/', batch_size=32)", *_OF_FOLDERS, *OF_SAMPLES)
 @own_errors
 @by_manifest
 def get_val_datasets(

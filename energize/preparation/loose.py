@@ -92,7 +92,7 @@ from energize.errors import (
 from energize.preparation import fields
 from energize.preparation.index import prepare
 from energize.preparation.scan import files_below
-from energize.task.load import check_field_map, parse_field
+from energize.task.load import check_field_map, check_sample_type, parse_field
 
 _KINDS: Mapping[str, Callable[[Any], ShardedSource[Row]]] = {
     ".parquet": ParquetSource,
@@ -129,7 +129,10 @@ class Told:
     def kind(self) -> type[Any] | None:
         """The type of samples; raise what `sample_type_named` raises."""
         asked = self.sample_type
-        return sample_type_named(*asked) if isinstance(asked, tuple) else asked
+        kind = sample_type_named(*asked) if isinstance(asked, tuple) else asked
+        if kind is not None:
+            check_sample_type(kind)
+        return kind
 
     def config(self, config: DatasetConfig, field_map: Mapping[str, str] | None) -> DatasetConfig:
         """Return what a dataset.yaml says, with what was told in its place."""
@@ -615,6 +618,12 @@ def _config(source: LooseSource, found: _Rows, told: Told) -> DatasetConfig:
     asked = (told.field_map or {}).items()
     given = {name: _translated(source, text, columns, parts) for name, text in asked}
     kind = told.kind or SAMPLE_TYPES[fields.propose_sample_type(look, given)]
+    if kind is CrudeSample and given and told.kind is None:
+        known = [*chain(*map(fields.sample_fields, fields.SAMPLE_TYPE_NAMES))]
+        raise ConfigError(
+            f"{source.path}: no usual type of samples has the fields {some(given)}"
+            f"{nearest(min(given), known)}: correct them, or give sample_type"
+        )
     if kind is TextSample and found.media and not (told.kind or given):
         kind = CrudeSample  # which keeps lists of images beside a text
     field_map: dict[str, str] | None = None
@@ -656,7 +665,8 @@ def _files_without(column: str, rows: ShardedSource[Row]) -> list[str]:
     names = rows._names if isinstance(rows, ParquetSource) else [[]]
     if isinstance(rows, JsonSource):
         firsts = (rows._read_shard(n, [0] if count else []) for n, count in enumerate(rows.counts))
-        names = [[n for row in first for n in _names_of([unfolded(row)])] for first in firsts]
+        whole = ([row for row in first if not isinstance(row, Failed)] for first in firsts)
+        names = [_names_of(map(unfolded, rows)) for rows in whole]
     lacking = [rows.shards[n] for n, own in enumerate(names) if own and column not in own]
     return lacking if len(lacking) < len(names) else []
 

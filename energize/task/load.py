@@ -499,6 +499,14 @@ def check_fields(sample_type: type, names: Iterable[str], said: str) -> None:
         raise ConfigError(f"{said} no {', '.join(missing)}, which {sample_type.__name__} needs")
 
 
+def check_sample_type(kind: Any) -> None:
+    """Raise `ConfigError` for what is no type of samples."""
+    if not (isinstance(kind, type) and issubclass(kind, Sample | CrudeSample)):
+        raise ConfigError(
+            f"sample_type is a dataclass that extends Sample, or CrudeSample; got {kind!r}"
+        )
+
+
 def check_field_map(sample_type: type, field_map: Mapping[str, str]) -> None:
     """Raise `ConfigError` unless the map is for fields of `sample_type`, all that are needed, and
     its descriptions can be parsed.
@@ -783,10 +791,7 @@ class SampleLoader(Generic[T_sample]):
 
     def __post_init__(self) -> None:
         kind = self.sample_type
-        if not (isinstance(kind, type) and issubclass(kind, Sample | CrudeSample)):
-            raise ConfigError(
-                f"sample_type is a dataclass that extends Sample, or CrudeSample; got {kind!r}"
-            )
+        check_sample_type(kind)
         object.__setattr__(self, "subflavors", dict(self.subflavors))
         if self.field_map is not None:
             object.__setattr__(self, "field_map", dict(self.field_map))
