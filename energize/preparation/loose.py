@@ -309,7 +309,7 @@ def _of_media(
     beside: dict[str, list[str]] = {}
     for name in names:
         stem, suffix = posixpath.splitext(name)
-        if suffix in _BESIDE:
+        if suffix.lower() in _BESIDE:
             beside.setdefault(stem, []).append(name)
     parents = [posixpath.dirname(name) for name in media]
     folders = {posixpath.dirname(each) for each in everywhere if kind_by_name(each) is not None}
@@ -336,7 +336,7 @@ def _of_media(
             _note(notes, stray, "left out, images beside the folders of classes")
     used = {*tables, *chain(*(beside if "txt" in columns else {}).values())}
     unread = [n for n in names if posixpath.splitext(n)[1] in (".csv", *FILES) and n not in used]
-    text = "left out, for it is read by its path, or as metadata.csv, .jsonl or .parquet"
+    text = "left out, for beside images a table is metadata.csv, .jsonl or .parquet"
     _note(notes, unread, text)
     made = MemoryRows(counting(_keyed(rows, columns[0], notes), f"{root}: samples", len(media)))
     if not made.count:
@@ -368,13 +368,13 @@ def _captioned(
     root: Path, media: list[str], beside: dict[str, list[str]], notes: list[str]
 ) -> Iterator[Row]:
     """Yield a row for each image that has a text, or else a `.json`, beside it."""
-    suffixes = {posixpath.splitext(each)[1] for each in chain(*beside.values())}
+    suffixes = {posixpath.splitext(each)[1].lower() for each in chain(*beside.values())}
     wanted = next(suffix for suffix in _BESIDE if suffix in suffixes)
     stems: dict[str, str] = {}
     without = []
     for name in media:
         stem = posixpath.splitext(name)[0]
-        own = {posixpath.splitext(each)[1][1:]: each for each in beside.get(stem, ())}
+        own = {posixpath.splitext(each)[1][1:].lower(): each for each in beside.get(stem, ())}
         if own and stem in stems:
             raise DatasetError(
                 f"{root}: {stems[stem]} and {name} are two images under one name, and "

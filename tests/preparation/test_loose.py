@@ -376,7 +376,7 @@ def test_an_object_with_an_array_of_rows_is_read(indent, tmp_path):
 
 def test_a_name_of_two_lines_and_a_caption_with_a_mark_of_utf_8(tmp_path):
     files(tmp_path, ["a\nb.jpg"])
-    (tmp_path / "a\nb.txt").write_text("\ufeffa cat")
+    (tmp_path / "a\nb.TXT").write_text("\ufeffa cat")
     [sample] = get_val_dataset(tmp_path, split_part="train", batch_size=None)
     assert sample.caption == "a cat"
 
