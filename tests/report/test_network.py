@@ -21,7 +21,7 @@ from energize import (
     write_shards,
 )
 from energize.core.lanes import Lane
-from energize.core.stream import PositionLane, Span
+from energize.core.stream import EpochPlan, PositionLane
 from energize.core.trace import Reading
 from energize.data.files import FAR_BLOCK, merged
 from energize.data.jsonl import JsonlSource
@@ -177,7 +177,7 @@ def test_what_is_wanted_is_what_readers_plan(home, monkeypatch, ranks, workers):
             opened = type(source._files)()
             opened.plan = lambda *told, size=opened.size: plan(size, *told)
             vars(source).update(_files=opened)
-        span, lane = Span(0, 0, steps), Lane(number, ranks * width)
+        span, lane = EpochPlan(0, 0, steps), Lane(number, ranks * width)
         cursor = PositionLane(dataset, span, lane, 0, Reading())
         cursor.left = len(range(number, steps, ranks * width))
         for _ in range(cursor.left):
