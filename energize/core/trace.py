@@ -109,9 +109,10 @@ def log_failure(failed: Failed) -> None:
     """What happens to a failed sample where nobody asked for anything else: a warning, of those of
     a folder that fail alike for the first.
     """
-    folder = os.path.dirname(failed.where.partition(", ")[0])
-    text = f"{str(failed).removeprefix(f'{folder}/')}; a substitute takes its place"
-    said_once(folder, failed.kind, f"{text}, and that of others that fail alike", logging.WARNING)
+    name = failed.where.partition(", ")[0]
+    told = str(failed).removeprefix(folder := os.path.dirname(name) or name).lstrip("/, ")
+    text = f"{told}; a substitute takes its place, and that of others that fail alike"
+    said_once(folder, failed.kind, text, logging.WARNING)
 
 
 def raise_error(error: EncoderError) -> None:
