@@ -505,8 +505,9 @@ def _of_rows(rows: ShardedSource[Row], base: Path, told: Told, what: str) -> _Ro
     named = [each for each in names_in(first, media) if isinstance(each, str) and each]
     if named and not any(exists(joined(base, each)) for each in named):
         raise DatasetNotFoundError(
-            f"{rows.where(0)} names {named[0]!r}, and there is no {joined(base, named[0])}, nor "
-            "any other file of its first rows: say in which folder they are, image_folder=..."
+            f"{rows.shards[0]}: the first rows name {named[0]!r}, and there is no "
+            f"{joined(base, named[0])}, nor any other of their files: say in which folder they "
+            "are, image_folder=..."
         )
     if talk:  # in rows that come later too
         for name in ("image", "images", "video", "videos"):

@@ -356,7 +356,9 @@ def test_pieces_of_turns_name_their_images(name, tmp_path):
     assert [len(each.images) for each in samples] == [1, 1, 1]
     assert samples[0].turns[0] == Turn("user", "<image>What?")
     if name != "data":
-        with pytest.raises(DatasetNotFoundError, match=r"line 1 names '0.jpg'.*image_folder="):
+        with pytest.raises(
+            DatasetNotFoundError, match=r"the first rows name '0.jpg'.*image_folder="
+        ):
             get_train_dataset(path, batch_size=1)
     convert(path, tmp_path / "tars", image_folder=tmp_path / "in")
     converted = list(get_val_dataset(tmp_path / "tars", split_part="train", batch_size=None))
