@@ -61,10 +61,10 @@ def _local(frame: FrameType, name: str = "self") -> Any:
 
 def check_iterated(dataset: Any) -> None:
     """Raise `ConfigError` where a trainer iterates a dataset itself."""
-    module, frame = next(islice(_frames(), 1, None), ("", None))
+    module, _ = next(islice(_frames(), 1, None), ("", None))
     if module == "torch.utils.data._utils.fetch" and dataset.indexed:
         # Beside Energon's names it is an iterable for torch.
-        _check_collate(frame, dataset, map(dataset.__getitem__, [0]))
+        check_collated(dataset, map(dataset.__getitem__, [0]))
     if module.partition(".")[0] in _TRAINERS:
         raise ConfigError(
             f"{module} iterates a {type(dataset).__name__}: each rank would read all of it, and no "
@@ -72,16 +72,12 @@ def check_iterated(dataset: Any) -> None:
         )
 
 
-def check_collated(dataset: Any, items: Sequence[Any]) -> None:
+def check_collated(dataset: Any, items: Iterable[Any]) -> None:
     """Raise `ConfigError` where torch's own function would make a batch of batches, or of samples
     of a type, of which it makes none.
     """
-    _, frame = next(islice(_frames(), 1, None))
-    _check_collate(frame, dataset, items)
-
-
-def _check_collate(frame: Any, dataset: Any, items: Iterable[Any]) -> None:
-    collate = getattr(getattr(_local(frame), "collate_fn", None), "__name__", "")
+    _, frame = next(_frames(("torch",)), ("", None))
+    collate = getattr(getattr(frame and _local(frame), "collate_fn", None), "__name__", "")
     first = next(iter(items), None) if collate == "default_collate" else None
     if is_dataclass(first):
         kind, many = type(first).__name__, hasattr(dataset, "batch_size")
