@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
+from zlib import crc32
 
 import numpy as np
 import typer
@@ -21,7 +22,8 @@ from energize.cli.console import Console, counted
 from energize.core.dataset import IndexedDataset
 from energize.core.lazy import torch
 from energize.core.trace import Failed, Reading, Trace, where
-from energize.data.files import read_file
+from energize.data.files import exists, read_file
+from energize.data.nv_meta import META_FOLDER, RECORDS_NAME
 from energize.data.writing import write_new, writing
 from energize.errors import (
     DatasetNotFoundError,
@@ -109,12 +111,13 @@ def lint(path: mixes.DataPath, stored: mixes.Stored, by: Readers) -> None:
     console = Console()
     found = Findings(console, by.run(console))
     markers = _markers(path, by.tasks or 0)
+    records = path / META_FOLDER / RECORDS_NAME
+    made_of = f"{stored} {crc32(read_file(records)) if exists(records) else ''}"
     if found.by.merge:
-        check_ended(path, [marker.exists() for marker in markers])
-        for marker in markers:
-            kept = json.loads(read_file(marker))
-            found.samples += kept["samples"]
-            found.count += kept["faults"]
+        said = [json.loads(read_file(each)) if exists(each) else {} for each in markers]
+        check_ended(path, [kept.get("made_of") == made_of for kept in said])
+        found.samples = sum(kept["samples"] for kept in said)
+        found.count = sum(kept["faults"] for kept in said)
         found.conclude()
         return
     if by.task is not None:
@@ -140,10 +143,10 @@ def lint(path: mixes.DataPath, stored: mixes.Stored, by: Readers) -> None:
         for fault in () if by.task or not mixes.is_jsonl(each) else check_lines(each):
             found.tell(fault)
     if by.task is not None:
-        marker, kept = markers[by.task], {"samples": found.samples, "faults": found.count}
+        marker, counts = markers[by.task], {"samples": found.samples, "faults": found.count}
         with writing(marker, PrepareError):
             marker.parent.mkdir(parents=True, exist_ok=True)
-        write_new(marker, json.dumps(kept).encode(), PrepareError)
+        write_new(marker, json.dumps(counts | {"made_of": made_of}).encode(), PrepareError)
     found.conclude()
 
 

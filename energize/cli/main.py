@@ -144,7 +144,7 @@ def manifest(
     Each rank opens mix.yaml by mix.manifest.json then, instead of four files of every folder. Write
     it again when folders, or files that the mix includes, were changed: rank 0 refuses a stale one.
     """
-    if mixes.is_folder(mix):
+    if mix.is_dir():
         raise ConfigError(f"{mix} is no file of a mix; a single folder is opened as quickly")
     with Documents().used() as documents:
         stored = mixes.Stored()

@@ -26,7 +26,7 @@ from typing import Any, NamedTuple
 
 from energize.core import limits
 from energize.data.files import changed
-from energize.data.nodecache import NodeCache
+from energize.data.nodecache import FOLDER, NodeCache
 from energize.data.sidecar import key_of, shown
 from energize.errors import legible
 
@@ -144,13 +144,15 @@ class _Sidecar:
         self.settings = _settings()
         ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("@ll", _SILENCE, 0))
         path = os.pathsep.join([str(Path(__file__).parents[2]), *filter(None, sys.path)])
+        # This process may have gone into another folder since it named that of the cache.
+        named = {FOLDER: _cache().folder} if os.environ.get(FOLDER) else {}
         with theirs:
             self._process = subprocess.Popen(
                 [sys.executable, "-P", "-m", "energize.data.sidecar"],
                 stdin=theirs.fileno(),
                 stdout=subprocess.DEVNULL,
                 # obstore has as many threads as there are cores, in each of these processes.
-                env={"TOKIO_WORKER_THREADS": "4", **os.environ, "PYTHONPATH": path},
+                env={"TOKIO_WORKER_THREADS": "4", **os.environ, **named, "PYTHONPATH": path},
                 start_new_session=True,  # Ctrl-C is for the trainer
             )
         self._connection = Connection(ours.detach())

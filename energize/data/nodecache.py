@@ -23,7 +23,6 @@ import time
 from collections.abc import Iterator
 from contextlib import suppress
 from functools import cache
-from glob import escape, glob
 from io import FileIO
 from typing import Any
 
@@ -164,6 +163,8 @@ class NodeCache:
             if time.monotonic() - self._failed < _PAUSE:
                 return False
             try:
+                if again:  # somebody has removed it
+                    self._make()
                 self._write(key, start, memoryview(data))
                 return True
             except OSError as error:
@@ -172,9 +173,6 @@ class NodeCache:
                     _warn(self.folder, error.errno or 0)
                 elif error.errno in _FULL:
                     self._make_room()
-                else:  # somebody has removed it
-                    with suppress(OSError):
-                        self._make()
         return False
 
     def status(self) -> dict[str, int]:
@@ -269,8 +267,9 @@ class NodeCache:
     def _scan(self) -> dict[str, Range]:
         """Return when each section was last used, in ns, and its bytes on the disk."""
         found: dict[str, Range] = {}
-        for folder in glob(f"{escape(self.folder)}/{_NAME}*/"):  # of other versions too
-            for entry in os.scandir(folder):
+        inside = (each for each in os.scandir(self.folder) if each.is_dir())
+        for folder in (each.path for each in inside if each.name.startswith(_NAME)):
+            for entry in os.scandir(folder):  # of other versions too
                 path = entry.path.removesuffix(".log")
                 with suppress(FileNotFoundError):
                     if "." in entry.name:

@@ -589,7 +589,7 @@ class _Resolver:
             if keys.image_folder is not None:
                 images = {"image_folder": str(joined(base, keys.image_folder))}
                 keys = keys.model_copy(update=images)
-            node = self.follow(base / os.path.expanduser(keys.path), keys, outer, place, aux)
+            node = self.follow(joined(base, keys.path), keys, outer, place, aux)
         elif isinstance(keys, Join):
             node = self._joined(file, keys, path, outer)
         else:

@@ -203,6 +203,24 @@ def test_a_killed_sidecar_is_replaced_and_one_that_is_always_killed_is_told_of(p
     killer.join()
 
 
+def test_a_cache_is_where_it_was_named_wherever_the_process_goes(place, monkeypatch, tmp_path):
+    url, _, server = place
+    monkeypatch.setenv("ENERGIZE_CACHE", "cache")
+    for name in ("named", "gone"):
+        (tmp_path / name).mkdir()
+    monkeypatch.chdir(tmp_path / "named")
+    found = fetching.stat(f"{url}/a.tar")
+
+    def read():
+        monkeypatch.chdir(tmp_path / "gone")
+        return fetching.ranges(f"{url}/a.tar", found, [5], [9])
+
+    assert tried(read).value == [BODY[5:9]]  # by a sidecar of its own
+    before = asked(server)
+    assert read() == [BODY[5:9]]
+    assert asked(server) == before
+
+
 @pytest.mark.parametrize(
     ("name", "value"), [("ENERGIZE_CACHE_BYTES", "1000"), ("ENERGIZE_CACHE", "/proc/nope")]
 )

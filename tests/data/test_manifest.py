@@ -98,6 +98,7 @@ def test_a_manifest_of_something_else_is_refused(mix):
         for each, data in before.items():
             each.write_bytes(data)
     assert "single folder" in run("manifest", folder / "cats", code=2)
+    assert "does not exist" in run("manifest", folder / "absent.yaml", code=2)
 
 
 def test_an_edited_mix_needs_no_other_manifest_and_a_moved_one_takes_it_along(

@@ -340,20 +340,26 @@ def test_no_rights_and_a_file_in_its_place(tmp_path, caplog):
     (tmp_path / "nodecache-v1").unlink()
     allowed = NodeCache(str(tmp_path))
     assert allowed.write("a", 0, OBJECTS["a"])
+    other = NodeCache(tempfile.mkdtemp())
+    shutil.rmtree(other._inside)
+    Path(other.folder).chmod(0o711)
     tmp_path.chmod(0)
     user = os.geteuid()
     if user == 0:
         os.seteuid(65534)
     try:
         assert not allowed.write("a", 0, b"x")
+        assert not other.write("a", 0, b"x")  # what had to be made again
+        with pytest.raises(PermissionError):
+            other.status()
         assert allowed.read("a", 0, 1) is None
         check_refusals(ConfigError, no_rights=(partial(NodeCache, str(tmp_path)), "Permission"))
     finally:
         os.seteuid(user)
         tmp_path.chmod(0o700)
+        shutil.rmtree(other.folder)
     assert NodeCache(str(tmp_path)).read("a", 0, 10) == OBJECTS["a"][:10]
-    assert len(caplog.messages) == 2
-    assert "Permission denied" in caplog.text
+    assert ["Permission denied" in each for each in caplog.messages] == [False, True, True]
 
 
 def test_what_is_refused(tmp_path, monkeypatch):

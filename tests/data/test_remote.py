@@ -143,7 +143,9 @@ def keys(batches) -> list[list[str]]:
 
 @pytest.mark.jobs
 def test_all_that_is_read_from_the_disk_is_read_from_a_store(tmp_path, monkeypatch):
-    """The same items, identities and columns; states go from one to the other and back."""
+    """The same items, identities and columns; states go to and fro, and to a mix on the disk that
+    names a folder there and one here.
+    """
     bucket = tmp_path / "store" / "bucket"
     here = mix_in(bucket)
     lines = write_lines(bucket / "lines.jsonl", [{"n": n} for n in range(50)])
@@ -172,7 +174,11 @@ def test_all_that_is_read_from_the_disk_is_read_from_a_store(tmp_path, monkeypat
         with loader_of(near) as plain:
             whole = keys(take(plain, 40))
         state = None
-        for number, dataset in enumerate((far, near, far, near)):
+        named = tmp_path / "mix.yaml"
+        text = MIX.replace("./web", f"{there}/mixes/web").replace("..", f"{bucket}")
+        named.write_text(text)
+        mixed = get_train_dataset(named, batch_size=4)
+        for number, dataset in enumerate((far, near, mixed, near)):
             with loader_of(dataset, workers=number % 3) as loader:
                 if state is not None:
                     loader.load_state_dict(state)

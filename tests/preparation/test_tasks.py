@@ -238,6 +238,10 @@ def test_lint_by_tasks(tmp_path):
         assert ("d1.tar" in told) == (task == 1)
     assert total == run(*command, "--tasks", 3, "--merge", code=1).splitlines()[-1]
     assert "and shards: 0-3" in run(*command, "--tasks", 4, "--merge", code=1)
+    run(*command, "--tasks", 3, "--task", 0, "--split-parts", "train")
+    assert "and shards: 0. Run" in run(*command, "--tasks", 3, "--merge", code=1)
+    prepare(folder, **RATIOS, overwrite=True)
+    assert "and shards: 0-2. Run" in run(*command, "--tasks", 3, "--merge", code=1)
 
 
 @pytest.mark.parametrize("options", [("--on", "ray"), ("--on", "mars"), ("--tasks", 2, "--submit")])
