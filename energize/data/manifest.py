@@ -18,15 +18,7 @@ from pydantic import TypeAdapter, model_validator
 from energize.core.description import digest
 from energize.core.lanes import WorkerConfig
 from energize.core.validation import Model, read_document
-from energize.data.files import (
-    LISTED,
-    Documents,
-    absolute,
-    joined,
-    manifest_path,
-    os_errors_as,
-    read_file,
-)
+from energize.data.files import LISTED, Documents, absolute, joined, manifest_path, read_file
 from energize.errors import DatasetError, some
 
 _THREADS = 16
@@ -63,7 +55,6 @@ def dump_manifest(mix: Path, documents: Documents) -> str:
     return Manifest(digest=digest(texts), documents=texts).model_dump_json(indent=1)
 
 
-@os_errors_as(DatasetError)
 def read_manifest(mix: Path, config: WorkerConfig | None = None) -> dict[str, str | None]:
     """Return the texts that the manifest of a mix holds, by absolute paths and URLs.
 

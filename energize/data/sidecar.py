@@ -269,9 +269,9 @@ class Sidecar:
         if what == "stat" and look is not None:  # for who has planned to read it
             return await look
         store, path = self._at(url)
-        seconds: float = _DEADLINE if what in ("listing", "put") else _ANSWER
-        if what == "put":  # 100 KB/s is slow
-            data = arguments[0]
+        seconds: float = _ANSWER if what in ("stat", "holds", "delete") else _DEADLINE
+        if what == "put":  # at 100 KB/s or faster
+            (data,) = arguments
             seconds += (len(data) if isinstance(data, bytes) else data.stat().st_size) / 100_000
         call = partial(getattr(store, what), path, *arguments)
         found = await self._answer(url, store, call, seconds)
@@ -406,11 +406,11 @@ class Sidecar:
 
     def word(self) -> str:
         """Return what to say of what is waited for longest, nothing if that is not long."""
-        first = min(self._open.values(), key=itemgetter(3), default=None)
-        waited = time.monotonic() - first[3] if first else 0.0
-        if first is None or waited < (1 if first[2] else _WORDS):
+        none = "", "", 0, time.monotonic()
+        url, said, tries, start = min(self._open.values(), key=itemgetter(3), default=none)
+        waited = time.monotonic() - start
+        if waited < (1 if tries else _WORDS):
             return ""
-        url, said, tries, _ = first
         return f"waiting for {shown(url)}: {said}; try {max(1, tries)}, {waited:.0f} s so far"
 
     async def _hedged(self, get: Call) -> Any:
