@@ -18,7 +18,7 @@ from typer import Option
 from energize.compat.stage_files import is_stage_file, read_stages, stage_node
 from energize.core.dataset import IndexedDataset
 from energize.core.lanes import WorkerConfig
-from energize.data.files import path_of
+from energize.data.files import absent, path_of
 from energize.data.nv_meta import read_splits
 from energize.errors import ConfigError, DatasetNotFoundError, nearest
 from energize.metadataset.build import factory_of, get_train_dataset, get_val_dataset
@@ -202,7 +202,7 @@ class Stored:
         Raise what reading the split file or the metadataset raises.
         """
         if not path.exists():
-            raise DatasetNotFoundError(f"{path} does not exist")
+            raise DatasetNotFoundError(f"{path} {absent(path)}")
         if is_jsonl(path):
             return ("train",)
         if self.split_parts is not None:

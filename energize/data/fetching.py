@@ -69,7 +69,7 @@ def listing(url: str, recursive: bool = False) -> list[tuple[str, int | None]]:
     found = _ask("call", url, "listing", recursive, most)
     if len(found) > most:
         raise OSError(errno.EFBIG, limits.over("OBJECTS"), shown(url))
-    return sorted(found)
+    return sorted(dict(found).items())  # a name may be that of an object and of a folder
 
 
 def is_folder(url: str) -> bool:

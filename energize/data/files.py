@@ -589,7 +589,8 @@ def absent(path: AnyPath) -> str:
     """
     with suppress(OSError, ValueError):
         return f"is a link to {os.readlink(path)!r}, where nothing is; correct the link"
-    return "does not exist"
+    lists = not absolute(path).startswith("http")
+    return "does not exist" + ("" if lists else ", or is a folder that its server does not list")
 
 
 def of_machine(error: BaseException | None) -> bool:

@@ -84,5 +84,5 @@ def _is_still(path: str, text: str | None) -> bool:
     """Return whether a document has this text, or is not there."""
     try:
         return read_file(path, "JSON_BYTES") == (text is not None and text.encode())
-    except OSError as error:
-        return text is None and isinstance(error, FileNotFoundError)
+    except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
+        return text is None

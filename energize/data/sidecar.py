@@ -27,6 +27,7 @@ from datetime import timedelta
 from functools import lru_cache, partial
 from hashlib import blake2b
 from multiprocessing.connection import Connection
+from operator import itemgetter
 from statistics import quantiles
 from typing import Any
 from urllib.parse import unquote
@@ -43,8 +44,6 @@ _log = logging.getLogger("energize")
 # answer yet, whose name is perhaps wrong; the longest pause; between words on what is waited for.
 _ANSWER, _DEADLINE, _FIRST, _PAUSE, _WORDS = 30, 120, 10, 8, 5
 
-_SECONDS = {"put": 3600, "listing": _DEADLINE}
-
 _OBSTORE = ("s3", "s3a", "gs", "gcs", "az", "azure", "abfs", "abfss", "http", "https")
 
 # What is found in an error, its number, and what is said. The first that is found counts.
@@ -57,11 +56,12 @@ _FAULTS = (
     ("169.254.|metadata.google|token request|Account must be|Missing \\w+Key", errno.ENOKEY,
      "no credentials were found; set {keys}; or what docs/object-storage.md says of public data"),
     ("without LOCATION|HeaderMalformed|expecting '|code: 400", errno.EINVAL,
-     "it is refused{code}; if that is S3, its bucket is in another region{region}: set AWS_REGION"),
+     "it is refused{code}; if that is S3, the credentials have expired: renew them; or its bucket "
+     "is in another region{region}: set AWS_REGION"),
     ("TooManyRedirects", errno.ELOOP, "it redirects for ever; correct the URL"),
     ("code: 40[13]|Permission|Unauthenticated|Forbidden", errno.EACCES,
      "it is forbidden{code}: these credentials may not do that, or it is not there; correct them"),
-    ("Range request|code: 405|code: 501|NotSupported|NotImplemented", errno.EOPNOTSUPP,
+    ("Range request|non-partial|code: 405|code: 501|NotSupported|NotImplemented", errno.EOPNOTSUPP,
      "its server cannot do that{code}: it has to know ranges, lists for a folder that is not "
      "prepared, and for what is written PUT"),
     ("code: (429|503)|SlowDown", errno.EAGAIN, "the store asks to slow down{code}"),
@@ -255,7 +255,8 @@ class Sidecar:
     """Answers questions: `call` for all but ranges of bytes, `ranges`."""
 
     def __init__(self, cache: Any) -> None:
-        self._cache, self._told, self._young = cache, 0.0, time.monotonic() + 1
+        self._cache, self._young = cache, time.monotonic() + 1
+        self._open = dict[object, tuple[str, str, int, float]]()
         self._slots, self._stores = _Slots(), dict[tuple[str, ...], Any]()
         self._looked = dict[str, asyncio.Future[Any]]()
         self._flying = dict[tuple[str, bool], dict[tuple[int, int], asyncio.Task[Any]]]()
@@ -268,7 +269,11 @@ class Sidecar:
         if what == "stat" and look is not None:  # for who has planned to read it
             return await look
         store, path = self._at(url)
-        call, seconds = partial(getattr(store, what), path, *arguments), _SECONDS.get(what, _ANSWER)
+        seconds: float = _ANSWER if what in ("stat", "holds", "delete") else _DEADLINE
+        if what == "put":  # at 100 KB/s or faster
+            (data,) = arguments
+            seconds += (len(data) if isinstance(data, bytes) else data.stat().st_size) / 100_000
+        call = partial(getattr(store, what), path, *arguments)
         found = await self._answer(url, store, call, seconds)
         if what == "listing":
             cut = ((name[len(path) :].strip("/"), size) for name, size in found)
@@ -370,10 +375,11 @@ class Sidecar:
         self, url: str, store: Any, call: Call, seconds: float, turn: tuple[Any, bool] | None = None
     ) -> Any:
         """Return what a request answers; ask again for what may pass, until the deadline."""
-        start, tries = time.monotonic(), 0
+        start, tries, said, mark = time.monotonic(), 0, "there is no answer yet", object()
         while True:
             await self._slots.take(*(turn or (object(), False)))
             number = 0
+            self._open[mark] = url, said, tries, start
             try:
                 async with asyncio.timeout(seconds):
                     answer = await call()
@@ -383,6 +389,7 @@ class Sidecar:
                 fault = _fault(error, url)
                 number = fault.errno or 0
             finally:
+                del self._open[mark]
                 self._slots.give(number)
             tries, waited = tries + 1, time.monotonic() - start
             store.answered |= number not in _SILENT
@@ -393,11 +400,18 @@ class Sidecar:
             if waited + pause > (_DEADLINE if store.answered else _FIRST):
                 said = f"given up at try {tries}, after {waited:.0f} s: {fault.strerror}"
                 raise OSError(errno.ETIMEDOUT if store.answered else number, said, shown(url))
-            if waited > 1 and time.monotonic() - self._told > _WORDS:
-                self._told = time.monotonic()
-                told = shown(url), fault.strerror, tries, waited
-                _log.warning("waiting for %s: %s; try %d, %.0f s so far", *told)
+            said = fault.strerror or ""
+            self._open[mark] = url, said, tries, start
             await asyncio.sleep(pause)
+
+    def word(self) -> str:
+        """Return what to say of what is waited for longest, nothing if that is not long."""
+        none = "", "", 0, time.monotonic()
+        url, said, tries, start = min(self._open.values(), key=itemgetter(3), default=none)
+        waited = time.monotonic() - start
+        if waited < (1 if tries else _WORDS):
+            return ""
+        return f"waiting for {shown(url)}: {said}; try {max(1, tries)}, {waited:.0f} s so far"
 
     async def _hedged(self, get: Call) -> Any:
         """Return the first answer of a request, or of a second one that is sent where the first
@@ -473,7 +487,7 @@ def _fault(error: Exception, url: str) -> OSError:
     noise = r"Generic \w+ error: |HTTP error: |Error performing \w+ \S+ in \S+ - |\?\S+"
     line = re.sub(noise, "", str(error)).split("\n")[0]
     lasting = isinstance(error, ValueError | TypeError | AttributeError) or re.search(
-        "code: 4(?!08)", text
+        "code: 4(?!08)|invalid path", text
     )
     told = line[:200].strip() or type(error).__name__
     return OSError(errno.EINVAL if lasting else errno.EIO, told, shown(url))
@@ -513,7 +527,7 @@ async def _serve(connection: Connection) -> None:
         with suppress(TimeoutError):
             await asyncio.wait_for(ended.wait(), _WORDS)
         if asked:  # so that who waits knows that this process is well
-            connection.send((None, ""))
+            connection.send((None, sidecar.word()))
 
 
 if __name__ == "__main__":

@@ -971,6 +971,8 @@ def _not_found(path: Path, given: str) -> str:
         return f"{text}; a variable is written ${{NAME}}"
     if not is_url(path) and not os.access(path.parent, os.R_OK | os.X_OK):
         return f"{text}, in a folder that does not exist or cannot be read"
+    if absolute(path).startswith("http"):  # most of these servers list nothing
+        return text
     there = [each.name for each in islice(path.parent.iterdir(), _LISTED)]
     near = nearest(path.name, [name for name in there if name != path.name])
     return text + (in_place_of(path_of(given)) or near)

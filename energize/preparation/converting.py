@@ -155,7 +155,8 @@ def convert(
 def _parts(path: Path, root: Path, told: loose.Told) -> dict[str, Found]:
     """Return what is found in each split part."""
     if not loose.is_loose(path):
-        read_info(path)
+        if not exists(f"{path}.idx"):
+            read_info(path)
         raise ConfigError(f"{path} is prepared already: what is converted are loose files")
     if root.is_relative_to(path):
         raise ConfigError(f"{root} is in {path}, whose files are read; give a folder beside it")

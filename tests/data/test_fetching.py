@@ -11,6 +11,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import fsspec
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -67,7 +68,7 @@ def asked(url):
 
 
 def wait_until(condition):
-    for _ in range(500):
+    for _ in range(600):
         if condition():
             return
         time.sleep(0.02)
@@ -306,7 +307,12 @@ def test_s3_as_another_server_speaks_it(tmp_path, monkeypatch):
         for i in range(30):
             fetching.write(f"s3://bucket/many/{i:04d}", b"x")
         assert len(fetching.listing("s3://bucket/many")) == 30
-        assert fetching.listing("s3://bucket") == [("k", None), ("many", None)]
+        fetching.write("s3://bucket/many", b"an object with the name of a folder")
+        assert fetching.listing("s3://bucket") == [("k", None), ("many", 35)]
+        options = {"key": "key", "secret": SECRET, "endpoint_url": url}
+        fsspec.filesystem("s3", **options).pipe("bucket/odd//b.tar", b"b")
+        with pytest.raises(OSError, match=r"odd//b\.tar.* contained empty path segment"):
+            fetching.listing("s3://bucket/odd", recursive=True)
         fetching.write("s3://bucket/k/large", b"other")
         with pytest.raises(ShardError):
             fetching.ranges("s3://bucket/k/large", found, [10], [20])
@@ -323,6 +329,7 @@ REFUSED = {
     "403 AccessDenied": (errno.EACCES, "it is forbidden (AccessDenied)"),
     "403 SignatureDoesNotMatch": (errno.EACCES, "(SignatureDoesNotMatch)", "correct them"),
     "400 ExpiredToken": (errno.EACCES, "the credentials have expired; renew them"),
+    "400 400": (errno.EINVAL, "credentials have expired", "another region"),  # as for HEAD
     "301 PermanentRedirect": (errno.EINVAL, "another region", "set AWS_REGION"),
     "400 AuthorizationHeaderMalformed": (errno.EINVAL, "another region", "set AWS_REGION"),
     "405 MethodNotAllowed": (errno.EOPNOTSUPP, "it has to know ranges"),
@@ -345,6 +352,11 @@ def test_what_a_store_refuses_is_told_in_words(place, monkeypatch, caplog):
         found, text = refusal(lambda: fetching.listing(url))
         assert (found, [word for word in words if word not in text]) == (number, []), text
         assert text.startswith(f"{url}: cannot be read")
+    set_faults(server, answer="")
+    found = fetching.stat(f"{url}/a.tar")
+    set_faults(server, answer="200 Welcome")
+    read = refusal(lambda: fetching.ranges(f"{url}/a.tar", found, [3], [9]))
+    assert (read[0], "it has to know ranges" in read[1]) == (errno.EOPNOTSUPP, True)
     set_faults(server, answer="")
     signed = f"{server.replace('//', '//me:hidden@')}/bucket/none?sig=hidden"
     rows = {
@@ -403,6 +415,18 @@ def test_what_passes_is_waited_for_and_given_up_at_the_deadline(place, caplog):
 def impatient(url):
     sidecar._DEADLINE = sidecar._FIRST = 1
     return asyncio.run(sidecar.Sidecar(None).call(url, "stat"))
+
+
+def test_a_store_that_says_nothing_is_told_of_while_it_is_waited_for(place, caplog):
+    url, _, server = place
+    set_faults(server, mute=1)
+    with ThreadPoolExecutor(1) as threads:
+        asked = threads.submit(fetching.stat, f"{url}/a.tar")
+        words = f"waiting for {url}/a.tar: there is no answer yet; try 1, "
+        wait_until(lambda: words in caplog.text)
+        set_faults(server, mute=0)
+        fetching._own._process.kill()  # another one asks again
+        assert asked.result().size == len(BODY)
 
 
 def test_a_slow_request_is_sent_twice(place):

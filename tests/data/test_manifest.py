@@ -97,6 +97,10 @@ def test_a_manifest_of_something_else_is_refused(mix):
             os.rename(folder / "lions", folder / "cats")
         for each, data in before.items():
             each.write_bytes(data)
+    split.unlink()
+    split.symlink_to(split.name)  # what cannot be read has not changed
+    with pytest.raises(DatasetError, match=r"split\.yaml: cannot be read .*lead to one another"):
+        read(mix)
     assert "single folder" in run("manifest", folder / "cats", code=2)
     assert "does not exist" in run("manifest", folder / "absent.yaml", code=2)
 

@@ -25,6 +25,7 @@ from hypothesis import strategies as st
 from energize import (
     BatchDataset,
     ConfigError,
+    DatasetNotFoundError,
     JoinedSource,
     JsonlSource,
     JsonSource,
@@ -332,6 +333,9 @@ def test_what_lists_nothing_and_what_another_library_serves(tmp_path, monkeypatc
         if scheme == "http":
             _, url = stack.enter_context(store(tmp_path, monkeypatch))
             there = f"{url}/bucket/mixes/mix.yaml"
+            write_parquet(here.parent / "rows" / "a.parquet", [{"text": "a"}])
+            with pytest.raises(DatasetNotFoundError, match="that its server does not list"):
+                get_train_dataset(f"{url}/bucket/mixes/rows", batch_size=4)
         else:
             provider = {"type": "file", "options": {"base_path": str(tmp_path / "msc")}}
             config = tmp_path / "msc.json"

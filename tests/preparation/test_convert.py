@@ -24,6 +24,7 @@ from energize import (
     prepare_checksums,
 )
 from energize.errors import ConfigError, DatasetNotFoundError, NotPreparedError, PrepareError
+from energize.preparation.index import prepare_jsonl
 from tests.cli.commands import run
 from tests.preparation.test_loose import (
     JPEG,
@@ -38,6 +39,7 @@ from tests.preparation.test_loose import (
 )
 from tests.support.metadatasets import written
 from tests.support.refusals import check_refusals
+from tests.support.rows import write_lines
 from tests.support.s3 import SECRET, s3_server, s3fs
 from tests.support.tars import contents
 
@@ -174,6 +176,8 @@ def test_what_is_refused(tmp_path):
     rows = [{"image": {"bytes": JPEG, "path": None}, "other/one": {"bytes": JPEG, "path": None}}]
     odd = table(tmp_path / "odd.parquet", rows)
     of = partial(convert, source, workers=1)
+    lines = write_lines(tmp_path / "a.jsonl", [{"text": "a"}])
+    prepare_jsonl(lines)
     refused = {
         "not empty": (partial(of, full), PrepareError, "is not empty: there is a.txt"),
         "begun": (partial(of, begun, samples_per_shard=4), PrepareError, "What was begun goes on"),
@@ -182,6 +186,7 @@ def test_what_is_refused(tmp_path):
         "size": (partial(of, tmp_path / "x", samples_per_shard=0), ConfigError, "samples_per_sh"),
         "gone": (partial(convert, tmp_path / "no", tmp_path / "x"), DatasetNotFoundError, "not ex"),
         "prepared": (partial(convert, done, tmp_path / "x"), ConfigError, "prepared already: what"),
+        "index": (partial(convert, lines, tmp_path / "x"), ConfigError, "l is prepared already"),
         "name": (partial(convert, odd, tmp_path / "x", workers=1), PrepareError,
             "sample '000000': no tar can hold its 'other/one.jpg'; ren"),
         "a file": (partial(of, full / "a.txt"), PrepareError, "a.txt"),
