@@ -210,6 +210,11 @@ def look_at(path: Path, split_part: str, told: Told) -> Found:
     base = root if told.image_folder is None else path_of(absolute(told.image_folder))
     suffix = next((each for each in _KINDS if each in inside), "")
     if media:
+        if base != root:
+            raise ConfigError(
+                f"{path}: image_folder={told.image_folder!r} is for rows that name files; here "
+                "images lie in the folder itself, so leave it out"
+            )
         found = _of_media(root, names, media, notes, _names_in_parts(below))
     elif INDEX in names:
         found = _of_rows(MdsFiles(root), base, told, "MDS")

@@ -411,6 +411,8 @@ def test_types_and_field_maps_may_be_told(tmp_path):
     assert get_train_dataset(mix, batch_size=None)[0].text
     chat = llava(tmp_path / "rows" / "chat.jsonl")
     (tmp_path / "rows" / "images").rename(tmp_path / "images")
+    with pytest.raises(ConfigError, match="image_folder='else' is for rows that name files"):
+        get_train_dataset(root, batch_size=1, image_folder="else")
     with pytest.raises(DatasetNotFoundError, match="in which folder they are, image_folder="):
         get_train_dataset(chat, batch_size=1)
     line = {"path": "rows/chat.jsonl", "image_folder": "."}
