@@ -27,7 +27,7 @@ from rich.table import Table
 
 from benchmarks.comparing import failure, run_module
 from benchmarks.loading import _machine
-from benchmarks.object_storage_measuring import ENDPOINT, OPENERS, Asked, Epoch, Measured
+from benchmarks.object_storage_measuring import ENDPOINT, OPENERS, WRITERS, Asked, Epoch, Measured
 from benchmarks.photographs import prepared_folder
 from tests.support.object_server import object_server
 
@@ -94,8 +94,8 @@ def run(arguments: argparse.Namespace, console: Console) -> dict[str, dict[str, 
             cache="",
             server=0,
         )
-        for name in named:
-            _write(name, pythons[name], asked)
+        for name in set(libraries) & set(WRITERS):
+            _write(name, pythons.get(name, sys.executable), asked)
         rounds = found[title] = {name: [] for name in libraries}
         for _ in range(arguments.runs):
             for name in libraries:
@@ -109,17 +109,18 @@ def run(arguments: argparse.Namespace, console: Console) -> dict[str, dict[str, 
 
 
 _PEERS = ("energon", "streaming", "litdata")
-_SUFFIXES = {"streaming": "mds", "litdata": "litdata"}
-"""Those that read formats of their own, and what the names of their folders end with."""
+_SUFFIXES = {"streaming": "mds", "litdata": "litdata", "energize, Parquet": "parquet"}
+"""What is read in another format, and what the names of its folders end with."""
 
 _SECONDS = 180
 """What one measurement may take."""
 
 
 def _write(name: str, python: str, asked: Asked) -> None:
-    """Write the same photographs in the format of another library, once."""
-    written = Path(f"{asked.data}.{_SUFFIXES.get(name)}")
-    if name in _SUFFIXES and not (written / "index.json").exists():
+    """Write the same photographs in another format, once."""
+    written = Path(f"{asked.data}.{_SUFFIXES[name]}")
+    whole = (written / "index.json", written / "00000000.parquet")
+    if not any(each.exists() for each in whole):
         shutil.rmtree(written, ignore_errors=True)
         _module(python, name, asked, "write")
 

@@ -16,14 +16,15 @@ import sys
 import tarfile
 import time
 import types
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
+from functools import partial
 from importlib import import_module
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-__all__ = ["ENDPOINT", "OPENERS", "Asked", "Epoch", "Measured"]
+__all__ = ["ENDPOINT", "OPENERS", "WRITERS", "Asked", "Epoch", "Measured"]
 
 ENDPOINT = "AWS_ENDPOINT_URL"
 """The environment variable that holds the URL of the store."""
@@ -82,12 +83,12 @@ class Measured:
     version: str
 
 
-def _energize(asked: Asked) -> Iterator[Any]:
+def _energize(asked: Asked, suffix: str = "") -> Iterator[Any]:
     energize: Any = import_module("energize")
     encoder = energize.DefaultTaskEncoder()
     encoder.decoder = energize.SampleDecoder(image_decode="torchrgb") if asked.decoded else None
     dataset = energize.get_train_dataset(
-        f"s3://{asked.key}" if asked.remote else asked.data,
+        (f"s3://{asked.key}" if asked.remote else asked.data) + suffix,
         worker_config=energize.WorkerConfig(num_workers=asked.workers),
         batch_size=_BATCH if asked.decoded else None,
         shuffle_buffer_size=None if asked.full else 1000,
@@ -214,6 +215,7 @@ def _batched(samples: list[Any]) -> tuple[Any, Any]:
 OPENERS = {
     "energize": _energize,
     "energize, all shuffled": _energize,
+    "energize, Parquet": partial(_energize, suffix=".parquet"),
     "energon": _energon,
     "streaming": _streaming,
     "litdata": _litdata,
@@ -245,9 +247,27 @@ def write_litdata(data: str) -> None:
     )
 
 
+def write_parquet(data: str) -> None:
+    """Write a folder of tar files as Parquet beside it, in groups of 64 rows."""
+    pyarrow, parquet = import_module("pyarrow"), import_module("pyarrow.parquet")
+    rows = [{"image": jpg, "text": txt} for jpg, txt in _photographs(data)]
+    Path(made := f"{data}.parquet.made").mkdir(exist_ok=True)
+    for first in range(0, len(rows), 512):
+        table = pyarrow.Table.from_pylist(rows[first : first + 512])
+        parquet.write_table(table, f"{made}/{first:08d}.parquet", row_group_size=64)
+    Path(made).rename(f"{data}.parquet")
+
+
 def _whole(data: str) -> Iterator[dict[str, Any]]:
     for jpg, txt in _photographs(data):
         yield {"jpg": jpg, "txt": txt}
+
+
+WRITERS: dict[str, Callable[[str], None]] = {
+    "streaming": write_mds,
+    "litdata": write_litdata,
+    "energize, Parquet": write_parquet,
+}
 
 
 def _photographs(data: str) -> Iterator[tuple[bytes, str]]:
@@ -321,7 +341,7 @@ def _spent(server: int) -> dict[str, float]:
 if __name__ == "__main__":
     name, case, *wanted = sys.argv[1:]
     if wanted:
-        {"streaming": write_mds, "litdata": write_litdata}[name](Asked(**json.loads(case)).data)
+        WRITERS[name](Asked(**json.loads(case)).data)
     else:
         print(json.dumps(asdict(main(name, Asked(**json.loads(case))))), flush=True)
         os._exit(0)  # without waiting for what still downloads
