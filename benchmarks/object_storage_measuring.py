@@ -212,7 +212,7 @@ def _batched(samples: list[Any]) -> tuple[Any, Any]:
     return torch.stack(images), [sample["txt"] for sample in samples]
 
 
-OPENERS = {
+OPENERS: dict[str, Callable[[Asked], Iterator[Any]]] = {
     "energize": _energize,
     "energize, all shuffled": _energize,
     "energize, Parquet": partial(_energize, suffix=".parquet"),
