@@ -79,6 +79,7 @@ def made() -> dict[Path, str]:
         _section("model.md", "Rules"),
         "## A mix\n\n" + _block("tutorial.md", "MetadatasetV2"),
         "## A training loop that resumes\n\n" + _block("tutorial.md", "class Encoder"),
+        _block("tutorial.md", "load_state_dict"),
         _section("debugging.md", "Look at what comes, before you train"),
         _section("messages.md", "Questions"),
         "## Which page\n\n" + "".join(re.findall(r"^\|.*\n", _read("index.md"), re.M)[:11]).strip(),

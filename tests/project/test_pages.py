@@ -19,7 +19,8 @@ from tests.support.prepared import captions, classes
 from tests.support.tables import row
 
 ROOT = Path(__file__).parents[2]
-README = "".join((ROOT / name).read_text() for name in ("README.md", "docs/shards.md"))
+PAGES = ("README.md", "docs/shards.md", "docs/mixing.md", "docs/weights.md")
+README = "".join((ROOT / name).read_text() for name in PAGES)
 
 
 @pytest.mark.jobs
