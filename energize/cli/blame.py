@@ -124,8 +124,8 @@ def _show(console: Console, found: list[BlamedSample], step: int) -> None:
     columns = ("key", ">epoch", ">weight", ">loss")
     rows = []
     for each in found:
-        stored = each.dataset if each.shard is None else f"{each.dataset}/{each.shard}"
-        key, loss = each.key or f"sample {each.index:,}", each.loss
+        file, key, loss = each.shard or "", each.key or f"sample {each.index:,}", each.loss
+        stored = each.dataset if each.dataset.endswith(file) else f"{each.dataset}/{file}"
         weight = "function" if each.weight is None else f"{each.weight:g}"
         told = "-" if loss is None else f"{loss:.4g}"
         rows.append((each.rank, each.source, stored, key, f"{each.epoch:,}", weight, told))

@@ -149,6 +149,18 @@ def test_a_state_and_a_step_are_enough(home, tmp_path):
     refused(rows, "blame", home / "own.pt")
 
 
+def test_a_file_of_rows_is_named_once(tmp_path):
+    rows, state = tmp_path / "rows.jsonl", tmp_path / "state.pt"
+    rows.write_text("".join(json.dumps({"text": f"row {n}"}) + "\n" for n in range(4)))
+    (tmp_path / "mix.yaml").write_text(
+        "__module__: energize\n__class__: MetadatasetV2\nsplits:\n  train: {path: rows.jsonl}\n"
+    )
+    with get_loader(get_train_dataset(tmp_path / "mix.yaml", batch_size=1)) as loader:
+        next(iter(loader))
+        torch.save(loader.state_dict(), state)
+    assert run("blame", state, "--step", 0).count("rows.jsonl") == 2  # as source, and where stored
+
+
 @pytest.mark.jobs
 def test_losses_of_two_ranks_that_are_killed_and_go_on_as_one(home):
     for ranks, how in ((2, "begins"), (1, "resumed")):
