@@ -21,14 +21,14 @@ from energize.core.ignored import said_once
 from energize.core.lanes import Lane, Ranks, WorkerConfig
 from energize.core.stream import State, counter_field
 from energize.core.trace import Failed, Reading, Request
-from energize.data.files import path_of
+from energize.data.files import os_errors_as, path_of
 from energize.data.mds import INDEX, MdsSource
 from energize.data.nv_meta import META_FOLDER
 from energize.data.webdataset import WebdatasetSource
 from energize.datasets.order import ConcatDataset
 from energize.datasets.quota import ComposedDataset, ComposedSamples
 from energize.datasets.transform import MapDataset
-from energize.errors import ConfigError, DatasetNotFoundError, StateError
+from energize.errors import ConfigError, DatasetError, DatasetNotFoundError, StateError
 from energize.loader.failures import FailureLog
 from energize.loader.settings import checked_settings
 from energize.loader.state import packed_state, unpacked_state
@@ -121,21 +121,21 @@ class Stream:
         given = [self.local, unquote(url.path) if url.scheme == "file" else self.remote]
         folders = [path_of(each) for each in given if each]
         for folder in folders:
-            if (folder / split / INDEX).exists():
-                return MdsSource(
-                    folder,
-                    split=split,
-                    validate_hash=self.validate_hash,
-                    allow_pickles=self.allow_unsafe_types,
-                    seed=seed,
-                )
-            if (folder / META_FOLDER).exists():
-                source = WebdatasetSource(folder, split_part=split or _DEFAULT_SPLIT, seed=seed)
-                return MapDataset(source, SampleDecoder(image_decode="pil"), seeded=False)
+            with os_errors_as(DatasetError, folder):
+                if (folder / split / INDEX).exists():
+                    return MdsSource(
+                        folder,
+                        split=split,
+                        validate_hash=self.validate_hash,
+                        allow_pickles=self.allow_unsafe_types,
+                        seed=seed,
+                    )
+                if (folder / META_FOLDER).exists():
+                    source = WebdatasetSource(folder, split_part=split or _DEFAULT_SPLIT, seed=seed)
+                    return MapDataset(source, SampleDecoder(image_decode="pil"), seeded=False)
         raise DatasetNotFoundError(
             f"no data at {' or '.join(map(str, folders)) or 'local'}, split {split!r}: a folder of "
-            f"MDS shards has an {INDEX}, one of tar shards a {META_FOLDER}, which `energize "
-            f"prepare` makes; nothing is downloaded, so copy {self.remote or 'the data'} there"
+            f"MDS shards has an {INDEX}, one of tar shards a {META_FOLDER}, of `energize prepare`"
         )
 
 

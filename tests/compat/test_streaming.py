@@ -102,6 +102,7 @@ def test_what_is_refused(folder, tmp_path):
         ({"local": a, "batch_size": 0}, errors.ConfigError, "batch_size.*got 0"),
         ({"streams": [one, other]}, errors.WeightError, r"stream 1 \(.*\) has choose"),
         (remote, errors.ConfigError, "s4://a/b/index.json: s4:// is no known scheme"),
+        ({"local": "a" * 300}, errors.DatasetError, "cannot be read .File name too long"),
         (
             {"local": there, "split": "train"},
             errors.DatasetNotFoundError,
@@ -110,7 +111,7 @@ def test_what_is_refused(folder, tmp_path):
     ):
         with pytest.raises(error, match=told):
             StreamingDataset(**given)
-    with pytest.raises(RuntimeError, match="nothing is downloaded"):  # the class that it is there
+    with pytest.raises(RuntimeError, match="no data at"):  # the class that it is there
         StreamingDataset(local=str(tmp_path))
     write_mds(tmp_path / "empty", [], {"number": "int"})
     with pytest.raises(RuntimeError, match="hold no sample"):
