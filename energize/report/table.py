@@ -236,8 +236,7 @@ def rendered(report: Report, width: int) -> Iterator[Any]:
         yield Text(f"left out on this rank: {count:,} by {reason}")
     for one in report.outliers:
         far = f", {one.far:.1f} standard deviations from its source" if isfinite(one.far) else ""
-        told = f"step {one.step:,}, rank {one.rank}: loss {one.loss:.4g} of {one.place}"
-        yield Text(told + far)
+        yield Text(f"step {one.step:,}, rank {one.rank}: loss {one.loss:.4g} of {one.place}{far}")
     for note in report.notes:
         yield Text(f"Note: {note}")
     for warning in report.warnings:
@@ -250,8 +249,7 @@ def _tables(report: Report, width: int) -> Iterator[Table]:
     cells = [_cells(row, report) for row in report.rows]
     shown = [name for name in cells[0] if any(each[name] not in _NOTHING for each in cells)]
     rest = {name: max(len(name), *(len(each[name]) for each in cells)) for name in shown}
-    more = [f"and {len(names) - _SHOWN} more"] if len(names) > _SHOWN else []
-    while rest:
+    while True:
         table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
         table.add_column("source", overflow="fold", min_width=10)
         room, fitting = width - max(10, min(max(map(len, names)), 24)) - 2, list[str]()
@@ -261,9 +259,11 @@ def _tables(report: Report, width: int) -> Iterator[Table]:
             table.add_column(fitting[-1], justify="right", no_wrap=True)
         for called, row in list(zip(names, cells, strict=True))[:_SHOWN]:
             table.add_row(Text(called), *(row[name] for name in fitting))
-        for each in more:
-            table.add_row(Text(each))
+        if len(names) > _SHOWN:
+            table.add_row(Text(f"and {len(names) - _SHOWN} more"))
         yield table
+        if not rest:
+            return
 
 
 def _cells(row: LedgerRow, report: Report) -> dict[str, str]:
@@ -280,7 +280,7 @@ def _cells(row: LedgerRow, report: Report) -> dict[str, str]:
         "weight %": _percent(row.weight_share) if report.weighed else "",
         "eff. size": f"{row.effective:,.0f}" if report.weighed else "",
         "epochs": "-" if row.epochs is None else f"{row.epochs:,.2f}",
-        "repeats %": _percent(row.repeats),
+        "repeats %": _percent(row.repeats if row.samples else None),
         "skipped": f"{row.skipped:,}",
         "failed": f"{row.failed:,}",
         "loss": "-" if row.loss is None else f"{row.loss:.4g}",

@@ -86,7 +86,10 @@ def test_a_state_with_its_mix_tells_what_was_delivered(mix, tmp_path, split):
     assert report["title"] == "After 14 items to all ranks"
     assert f"state.pt of {mix}, split {split}" in page.read_text()
     assert "over the steps, delivered" in page.read_text()
-    assert "a state alone says" in run("report", file)
+    alone = run("report", file)
+    assert "a state alone says" in alone
+    assert "%" not in alone  # no number is made up
+    assert all(name in alone for name in samples)
 
 
 def test_reports_of_what_does_not_fit(mix, tmp_path):
