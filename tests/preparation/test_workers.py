@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import weakref
+from concurrent.futures import process
 from functools import partial
 
 import pytest
@@ -59,6 +60,16 @@ def test_no_moment_leaves_a_folder_that_only_looks_prepared(tmp_path, number):
     ran = subprocess.run([*command, "10", "7"], capture_output=True, text=True, check=False)
     assert ran.returncode == 0, ran.stderr  # where Python tells of signals that met a finalizer
     assert ast.literal_eval(ran.stdout)["died"] > 0
+
+
+def test_a_signal_that_meets_the_pool_before_its_thread_has_begun(tmp_path, monkeypatch):
+    folder = unprepared(tmp_path / "ds", (3,) * 3)
+    before = contents(folder)
+    told = partial(signal.raise_signal, signal.SIGTERM)
+    monkeypatch.setattr(process._ExecutorManagerThread, "start", lambda _: told())
+    ended = tried(partial(prepare, folder, split_ratios=ALL, workers=2))
+    assert (ended.error, ended.message) == ("SystemExit", "143")
+    assert contents(folder) == before
 
 
 def name_and_process(name):
