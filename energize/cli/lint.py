@@ -109,11 +109,13 @@ def lint(path: mixes.DataPath, stored: mixes.Stored, by: Readers) -> None:
     may do it together: see --tasks.
     """
     console = Console()
-    found = Findings(console, by.run(console))
+    found = Findings(console, by)
+    leaves = _leaves(found, path, stored)
+    by = found.by = by.run(console)
     markers = _markers(path, by.tasks or 0)
-    records = path / META_FOLDER / RECORDS_NAME
-    made_of = f"{stored} {crc32(read_file(records)) if exists(records) else ''}"
-    if found.by.merge:
+    records = [each / META_FOLDER / RECORDS_NAME for leaf in leaves for each in _paths(leaf)]
+    made_of = f"{stored} {[crc32(read_file(each)) for each in records if exists(each)]}"
+    if by.merge:
         said = [json.loads(read_file(each)) if exists(each) else {} for each in markers]
         check_ended(path, [kept.get("made_of") == made_of for kept in said])
         found.samples = sum(kept["samples"] for kept in said)
@@ -123,10 +125,9 @@ def lint(path: mixes.DataPath, stored: mixes.Stored, by: Readers) -> None:
     if by.task is not None:
         markers[by.task].unlink(missing_ok=True)
     read: dict[Path, None] = {}
-    for leaf in _leaves(found, path, stored):
-        paths = [e.leaf.path for e in leaf.parts] if isinstance(leaf, JoinedLeaf) else [leaf.path]
+    for leaf in leaves:
         try:
-            for folder in filter(_is_prepared, paths):
+            for folder in filter(_is_prepared, _paths(leaf)):
                 check_counts(folder)
             part = stored.samples(leaf, SampleDecoder(image_decode="torchrgb8"))
         except EmptyDatasetError as reason:
@@ -135,7 +136,7 @@ def lint(path: mixes.DataPath, stored: mixes.Stored, by: Readers) -> None:
             found.tell(str(reason))
         else:
             _lint_part(found, mixes.leaf_name(leaf), part)
-            read |= dict.fromkeys(paths)
+            read |= dict.fromkeys(_paths(leaf))
     for each in read:
         if _is_prepared(each):
             _lint_shards(found, each)
@@ -148,6 +149,10 @@ def lint(path: mixes.DataPath, stored: mixes.Stored, by: Readers) -> None:
             marker.parent.mkdir(parents=True, exist_ok=True)
         write_new(marker, json.dumps(counts | {"made_of": made_of}).encode(), PrepareError)
     found.conclude()
+
+
+def _paths(leaf: Leaf) -> list[Path]:
+    return [e.leaf.path for e in leaf.parts] if isinstance(leaf, JoinedLeaf) else [leaf.path]
 
 
 def _leaves(found: Findings, path: Path, stored: mixes.Stored) -> Iterable[Leaf]:

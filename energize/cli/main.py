@@ -155,10 +155,12 @@ def manifest(
                 typer.echo(f"Read {name}: {source.count:,} samples, {columns} columns")
                 for ref in leaf.aux.values():
                     open_store(ref)
-    text = dump_manifest(mix, documents)
+    text, count = dump_manifest(mix, documents)
+    if not count:
+        raise ConfigError(f"{mix} reads no small files but itself: it needs no manifest")
     write_new(manifest_path(mix), text.encode(), ConfigError)
     read_manifest(mix)  # which says if it is too large
-    typer.echo(f"Wrote {manifest_path(mix)}: {len(documents.texts)} files, {len(text):,} bytes")
+    typer.echo(f"Wrote {manifest_path(mix)}: {count} files, {len(text):,} bytes")
 
 
 @app.command()

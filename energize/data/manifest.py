@@ -43,8 +43,8 @@ class Manifest(Model):
 _MANIFEST = TypeAdapter(Manifest)
 
 
-def dump_manifest(mix: Path, documents: Documents) -> str:
-    """Return the text of the manifest of a mix whose documents have been read."""
+def dump_manifest(mix: Path, documents: Documents) -> tuple[str, int]:
+    """Return the text of the manifest of a mix whose documents have been read, and how many."""
     own = absolute(mix)
     folder = f"{os.path.dirname(own)}/"
     texts = {
@@ -52,7 +52,7 @@ def dump_manifest(mix: Path, documents: Documents) -> str:
         for path, text in documents.texts.items()
         if path != own and not path.endswith(LISTED)
     }
-    return Manifest(digest=digest(texts), documents=texts).model_dump_json(indent=1)
+    return Manifest(digest=digest(texts), documents=texts).model_dump_json(indent=1), len(texts)
 
 
 def read_manifest(mix: Path, config: WorkerConfig | None = None) -> dict[str, str | None]:

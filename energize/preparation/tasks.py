@@ -18,7 +18,7 @@ import os
 import sqlite3
 import sys
 import zlib
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
@@ -160,12 +160,13 @@ class Job:
     def _check_ended(self) -> None:
         tasks = range(self.tasks or 1)
         said, now = [*map(self._said, tasks)], [*map(self._made_of, tasks)]
-        others = ""
+        others = defaultdict[str, list[int]](list)
         for task in (task for task in tasks if said[task] not in (None, now[task])):
             was, wanted = json.loads(said[task] or ""), json.loads(now[task])
             changed = [name for name in wanted | was if wanted.get(name) != was.get(name)]
-            others = f"; task {task} was run with others than now: {some(changed)}"
-        check_ended(self.root, [said[task] == now[task] for task in tasks], others)
+            others[some(changed)].append(task)
+        told = [f"; task {ranges(of)} ran with others than now: {what}" for what, of in others.items()]
+        check_ended(self.root, [said[task] == now[task] for task in tasks], "".join(told))
 
     def _scan(
         self, files: NewFiles, names: Sequence[str], keep: Callable[[ScannedShard], None]

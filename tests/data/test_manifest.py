@@ -103,6 +103,10 @@ def test_a_manifest_of_something_else_is_refused(mix):
         read(mix)
     assert "single folder" in run("manifest", folder / "cats", code=2)
     assert "does not exist" in run("manifest", folder / "absent.yaml", code=2)
+    lines = folder / "a.jsonl"
+    lines.write_text('{"text": "a"}')
+    assert "needs no manifest" in run("manifest", lines, code=2)
+    assert not lines.with_name("a.manifest.json").exists()
 
 
 def test_an_edited_mix_needs_no_other_manifest_and_a_moved_one_takes_it_along(

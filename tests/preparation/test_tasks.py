@@ -80,16 +80,19 @@ def test_what_was_ended_goes_on_and_what_changed_is_done_again(tmp_path):
     assert contents(folder) == before
     for each in (folder, alone):
         write_tar(each / "parts/d3.tar", samples(3, 6, ("txt",)))
-    with pytest.raises(PrepareError, match=r"shards: 0-2; task 1 was .*: 'parts/d3.tar'"):
+    with pytest.raises(PrepareError, match=r"shards: 0-2; task 1 ran .*: 'parts/d3.tar'"):
         prepare(folder, **RATIOS, tasks=3, merge=True)
-    for task in (0, 2):
-        prepare(folder, **RATIOS, tasks=3, task=task)
+    prepare(folder, **RATIOS, tasks=3, task=0)
+    prepare(folder, **RATIOS, tasks=3, task=2, sqlite=False)
+    with pytest.raises(PrepareError, match=r"1-2; task 1 .*: 'parts/d3.tar'; task 2 .*: 'sqlite'"):
+        prepare(folder, **RATIOS, tasks=3, merge=True)
+    prepare(folder, **RATIOS, tasks=3, task=2)
     with pytest.raises(PrepareError, match=r"and shards: 1; task 1"):
         prepare(folder, **RATIOS, tasks=3, merge=True)
     prepare(folder, **RATIOS, tasks=3)
     prepare(alone, **RATIOS)
     assert written(folder) == written(alone)
-    with pytest.raises(PrepareError, match=r"shards: 0-2; task . .*: 'checksums'"):
+    with pytest.raises(PrepareError, match=r"0-2; task 0-2 ran .*: 'checksums'"):
         prepare(folder, **RATIOS, tasks=3, merge=True, checksums=True)
 
 
@@ -240,8 +243,19 @@ def test_lint_by_tasks(tmp_path):
     assert "and shards: 0-3" in run(*command, "--tasks", 4, "--merge", code=1)
     run(*command, "--tasks", 3, "--task", 0, "--split-parts", "train")
     assert "and shards: 0. Run" in run(*command, "--tasks", 3, "--merge", code=1)
+    run(*command, "--tasks", 3, "--task", 0)
+    mix = tmp_path / "mix.yaml"
+    split = "{train: {path: ds}, val: {path: ds}}"
+    mix.write_text(f"{{__module__: energize, __class__: MetadatasetV2, splits: {split}}}")
+    for task in range(3):
+        run("lint", mix, "--tasks", 3, "--task", task, code=int(task == 1))
+    assert total == run("lint", mix, "--tasks", 3, "--merge", code=1).splitlines()[-1]
     prepare(folder, **RATIOS, overwrite=True)
-    assert "and shards: 0-2. Run" in run(*command, "--tasks", 3, "--merge", code=1)
+    for path in (folder, mix):
+        told = run("lint", path, "--tasks", 3, "--merge", code=1)
+        assert "and shards: 0-2. Run" in told
+    told = run("lint", tmp_path / "nope", "--tasks", 2, "--on", "slurm", code=2)
+    assert "nope does not exist" in told
 
 
 @pytest.mark.parametrize("options", [("--on", "ray"), ("--on", "mars"), ("--tasks", 2, "--submit")])
