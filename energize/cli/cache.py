@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
+from itertools import chain
 from typing import Annotated
 
 import numpy as np
@@ -13,21 +15,25 @@ from energize.cli.console import Console, counted
 from energize.core.arrays import rows_by_value
 from energize.core.progress import progress
 from energize.core.trace import AHEAD, Ahead
-from energize.data.nodecache import NodeCache
+from energize.data.files import is_url
+from energize.data.nodecache import NodeCache, Range
+from energize.data.remote import files
 from energize.errors import ConfigError
 from energize.report.forecast import indexed
+from energize.report.network import Known
 
 app = typer.Typer(no_args_is_help=True, help="Look at the node cache of this machine, empty it.")
 
 
 @app.command()
-def status() -> None:
+def status() -> int:
     """Show where the node cache is, how much it has and may have."""
     cache = NodeCache()
     found = cache.status()
     used, limit, free = (decimal(found[each]) for each in ("used", "limit", "free"))
     what = f"{counted(found['sections'], 'section')} of {counted(found['objects'], 'object')}"
     Console().say(f"{cache.folder}: {used} of at most {limit}, {what}; {free} free on its disk")
+    return found["sections"]
 
 
 @app.command()
@@ -40,24 +46,42 @@ def warm(
         int, typer.Option(min=1, help="For the first so many batches of all ranks together.")
     ],
 ) -> None:
-    """Fetch what the first steps of a run read, before it begins; nothing is decoded."""
+    """Fetch what the first steps of a run read, before it begins; nothing is decoded.
+
+    Exits with 1 if not all of it is held then: it is larger than the limit, or cannot be written.
+    """
     dataset = run.read(mix)
     indexed(dataset, "cache warm")
     if not any(source.remote for source in dataset.sources):
         raise ConfigError(f"{mix} lies on this machine: there is nothing to fetch")
     ahead, size = Ahead(dataset, samples=8 * AHEAD), max(1, AHEAD // int(dataset.consumed(1).sum()))
-    advance = progress("Fetching")
+    advance, known = progress("Fetching"), Known(dataset)
+    spans = defaultdict[str, set[Range]](set)
     for start in range(0, steps, size):
         ahead(start, lambda turns: turns[turns < steps])
         refs = dataset.refs(np.arange(start, min(start + size, steps)))
         for number, rows in rows_by_value(refs.source):
-            dataset.sources[number].read(np.unique(refs.index[rows]))
+            indices = np.unique(refs.index[rows])
+            dataset.sources[number].read(indices)
+            for path, span in chain.from_iterable(known.ranges(number, each) for each in indices):
+                if is_url(path):
+                    spans[path].add(span)
         advance(min(start + size, steps), steps)
     status()
+    asked = sum(stop - start for wanted in spans.values() for start, stop in wanted)
+    if missing := sum(files().missing(path, wanted) for path, wanted in spans.items()):
+        Console().note(
+            f"of {decimal(asked)} that these steps read, {decimal(missing)} are not kept"
+        )
+        raise typer.Exit(1)
 
 
 @app.command()
 def clear() -> None:
     """Remove what the node cache has; programs that use it meanwhile fetch again."""
-    NodeCache().clear()
-    status()
+    cache = NodeCache()
+    before = cache.status()["sections"]
+    cache.clear()
+    if 0 < before <= status():
+        Console().note("nothing could be removed: this user may not, or the disk is read-only")
+        raise typer.Exit(1)

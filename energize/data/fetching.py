@@ -16,7 +16,7 @@ import struct
 import subprocess
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from functools import lru_cache, partial
 from itertools import count
@@ -117,6 +117,12 @@ def plan(url: str, found: Stat | None, starts: Sequence[int], stops: Sequence[in
         if not spans:
             return
     (_own or _sidecar()).send(None, "plan", url, found and tuple(found), spans)
+
+
+def missing(url: str, found: Stat, spans: Iterable[tuple[int, int]]) -> int:
+    """Return how many bytes of ranges the cache does not have, by what it says of itself."""
+    gaps = partial(_cache().missing, key_of(url, *found), look=False)
+    return sum(stop - start for span in spans for start, stop in gaps(*span))
 
 
 def write(url: str, data: bytes | Path) -> None:

@@ -332,11 +332,13 @@ class FileStream(io.RawIOBase):
         return len(data)
 
 
-def merged(spans: Iterable[tuple[int, int]], size: int) -> Iterator[tuple[int, int]]:
+def merged(
+    spans: Iterable[tuple[int, int]], size: int, block: int = FAR_BLOCK
+) -> Iterator[tuple[int, int]]:
     """Yield what is fetched of a file of `size` bytes in object storage, a request each, for ranges
-    in ascending order, no byte twice: of each block of `FAR_BLOCK` bytes all from the first to the
-    last one that is wanted, or the whole block, if several ranges take up more than half of it with
-    what is between them: what is not wanted yet will be.
+    in ascending order, no byte twice: of each `block` of bytes all from the first to the last one
+    that is wanted, or the whole block, if several ranges take up more than half of it with what is
+    between them: what is not wanted yet will be.
 
     >>> list(merged([(0, 10), (20, 30), (1_500_000, 1_500_010)], 2_000_000))
     [(0, 30), (1500000, 1500010)]
@@ -345,15 +347,15 @@ def merged(spans: Iterable[tuple[int, int]], size: int) -> Iterator[tuple[int, i
     """
     found = dict[int, tuple[int, int, int]]()
     for start, stop in spans:
-        for number in range(start // FAR_BLOCK, -(-stop // FAR_BLOCK)):
-            low, high = number * FAR_BLOCK, (number + 1) * FAR_BLOCK
+        for number in range(start // block, -(-stop // block)):
+            low, high = number * block, (number + 1) * block
             first, last, count = found.get(number, (high, low, 0))
             found[number] = min(first, max(start, low)), max(last, min(stop, high)), count + 1
     begin = end = -1
     for number, (low, high, count) in found.items():
-        whole = count > 1 and high - low > FAR_BLOCK // 2
-        first = number * FAR_BLOCK if whole else low
-        last = min(size, (number + 1) * FAR_BLOCK) if whole else high
+        whole = count > 1 and high - low > block // 2
+        first = number * block if whole else low
+        last = min(size, (number + 1) * block) if whole else high
         if first == end and last - begin <= FAR_BLOCK:
             end = last
             continue

@@ -154,13 +154,18 @@ class NodeCache:
         """
         return self._locked(2 * int(_hashed(key)[:15], 16) + start, max(1, stop - start))
 
+    @property
+    def failing(self) -> bool:
+        """Whether nothing is written for a while, since the disk refused it."""
+        return time.monotonic() - self._failed < _PAUSE
+
     def write(self, key: str, start: int, data: bytes) -> bool:
         """Keep the bytes of an object from `start` on; return whether they were written.
 
         Where the disk refuses it, a warning says so, once, and nothing is written for a while.
         """
         for again in (False, True):
-            if time.monotonic() - self._failed < _PAUSE:
+            if self.failing:
                 return False
             try:
                 if again:  # somebody has removed it

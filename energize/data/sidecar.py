@@ -32,7 +32,7 @@ from statistics import quantiles
 from typing import Any
 from urllib.parse import unquote
 
-from energize.data.files import IN_FLIGHT, merged
+from energize.data.files import FAR_BLOCK, IN_FLIGHT, merged
 from energize.data.nodecache import NodeCache
 from energize.errors import ConfigError, nearest
 
@@ -321,6 +321,8 @@ class Sidecar:
                 nonlocal look
                 if carried:
                     return await self._hedged(get)
+                if planned and self._cache.failing:
+                    return None
                 with self._cache.claim(key, begin, end) or nullcontext() as claim:
                     gaps = [(begin, end)]
                     if look:
@@ -338,8 +340,10 @@ class Sidecar:
 
             return await self._answer(url, store, keep, _DEADLINE, (name, planned))
 
-        flying, runs = self._flying.setdefault((key, carried), {}), list(merged(spans, found[0]))
-        firsts = sorted(flying)
+        flying = self._flying.setdefault((key, carried), {})
+        # What is read with what is wanted, and not kept, is read again.
+        block = FAR_BLOCK // 64 if self._cache.failing else FAR_BLOCK
+        runs, firsts = list(merged(spans, found[0], block)), sorted(flying)
 
         def sent(begin: int, end: int) -> tuple[int, asyncio.Task[Any]]:
             """Return what brings these bytes, perhaps on its way already, and its first one."""

@@ -165,8 +165,10 @@ class Job:
             was, wanted = json.loads(said[task] or ""), json.loads(now[task])
             changed = [name for name in wanted | was if wanted.get(name) != was.get(name)]
             others[some(changed)].append(task)
-        told = [f"; task {ranges(of)} ran with others than now: {what}" for what, of in others.items()]
-        check_ended(self.root, [said[task] == now[task] for task in tasks], "".join(told))
+        ran = (
+            f"; task {ranges(of)} ran with others than now: {what}" for what, of in others.items()
+        )
+        check_ended(self.root, [said[task] == now[task] for task in tasks], "".join(ran))
 
     def _scan(
         self, files: NewFiles, names: Sequence[str], keep: Callable[[ScannedShard], None]

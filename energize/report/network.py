@@ -149,7 +149,7 @@ def forecast_network(dataset: IndexedDataset[Any], steps: int, network: Network)
     start = (steps - many) // 2 // stride * stride
     until = (max(0, start), start + many, steps)
     before, after, end = (dataset.consumed(n) * share for n in until)
-    known, given = _Known(dataset), {**network, "ahead": AHEAD, "most": IN_FLIGHT, "filled": 0.0}
+    known, given = Known(dataset), {**network, "ahead": AHEAD, "most": IN_FLIGHT, "filled": 0.0}
     play = partial(_Node, known, range(min(many, steps)))
     run = first = play(given)
     if not whole:
@@ -206,7 +206,7 @@ def seconds(number: float) -> str:
     return f"{number:.3g} s" if number >= 1 else f"{1000 * number:.3g} ms"
 
 
-class _Known:
+class Known:
     """Which ranges samples are, as readers expect them.
 
     `before`: of files, what is read there and elsewhere until it is known where samples lie.
@@ -251,7 +251,7 @@ class _Node:
     they are first seen here.
     """
 
-    def __init__(self, known: _Known, span: range, network: Network, fresh: Any = ()) -> None:
+    def __init__(self, known: Known, span: range, network: Network, fresh: Any = ()) -> None:
         self._known, self._network, self._fresh = known, network, fresh
         self._filled, self._drawn = network["filled"], random.Random(0)  # noqa: S311
         self._seen, self._held = set[tuple[int, str]](), defaultdict[str, list[int]](list)

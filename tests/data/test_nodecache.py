@@ -326,6 +326,8 @@ def test_disks_that_are_full_or_may_not_be_written(disk, monkeypatch, caplog):
         assert not each.write("b", 0, OBJECTS["b"])
         assert check_read(each, "a", 0, SIZE)
         assert each.claim("a", 0, 10) is not None
+    monkeypatch.setenv("ENERGIZE_CACHE", str(disk / "cache"))
+    assert "nothing could be removed" in run("cache", "clear", code=1)
     assert "Read-only" in caplog.messages[-1]
     assert len(caplog.messages) == 2
 

@@ -6,6 +6,7 @@ import io
 import json
 import pickle
 import posixpath
+import re
 import shutil
 import threading
 import time
@@ -42,13 +43,14 @@ from energize.compat import easydel as easydel_words
 from energize.compat.squirrel import Multiplexer, MultiplexingStrategy
 from energize.compat.stage_files import get_staged_train_dataset
 from energize.compat.streaming import Stream
-from energize.data.files import is_url, path_of
+from energize.data.files import files_at, is_url, path_of
 from energize.data.join import write_matches
 from energize.data.stores import open_store
 from energize.data.trust import trust
 from energize.energon.running import WorkerConfig
 from energize.errors import UntrustedCodeError
 from energize.preparation.index import prepare_jsonl
+from tests.cli import commands
 from tests.support import remote_program
 from tests.support.launching import launched
 from tests.support.loading import eventually, loader_of, prints, take
@@ -211,6 +213,30 @@ def test_each_byte_is_fetched_once(tmp_path, monkeypatch, capsys):
         assert counts(url)["bytes"] == fetched["bytes"]
         with loader_of(get_train_dataset(here, batch_size=4)) as plain:
             assert keys(take(plain, 60)) == whole
+        (tmp_path / "none").mkdir()
+        (tmp_path / "none" / "nodecache-v1").write_text("a file")
+        monkeypatch.setenv("ENERGIZE_CACHE", str(tmp_path / "none"))
+        told = commands.run(*warm, code=1)
+        assert re.search(r"of ([\d.]+ .?B) that these steps read, \1 are not kept", told), told
+
+
+@pytest.mark.jobs
+def test_a_cache_that_cannot_be_written_costs_little(tmp_path, monkeypatch):
+    body = bytes(range(256)) * 32 * 1024
+    (tmp_path / "store" / "bucket").mkdir(parents=True)
+    (tmp_path / "store" / "bucket" / "a.tar").write_bytes(body)
+    (tmp_path / "cache").mkdir()
+    (tmp_path / "cache" / "nodecache-v1").write_text("a file")
+    with store(tmp_path, monkeypatch) as (there, url):
+        far, path = files_at(there), f"{there}/a.tar"
+        starts = [*range(0, len(body), 400_000)]
+        stops = [start + 20_000 for start in starts]
+        for _ in range(10):
+            far.plan(path, starts, stops)
+            found = [*far.read_ranges(path, starts, stops)]
+        assert found == [body[start:stop] for start, stop in zip(starts, stops, strict=True)]
+        wanted = 20_000 * len(starts)
+        assert counts(url)["bytes"] < 2 * len(body) + 10 * 1.2 * wanted
 
 
 def column_bytes(file: Path) -> int:

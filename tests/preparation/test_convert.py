@@ -110,9 +110,7 @@ def test_every_number_of_tasks_writes_the_same_bytes(tmp_path):
         convert(source, out, **by, merge=True)
     (source / "more/5.v1.jpg").write_bytes(JPEG + b"more")
     convert(source, out, **by, task=1)
-    with pytest.raises(
-        PrepareError, match=r"shards: 2; task 2 ran with others .*'train-000003"
-    ):
+    with pytest.raises(PrepareError, match=r"shards: 2; task 2 ran with others .*'train-000003"):
         convert(source, out, **by, merge=True)
     convert(source, out, **by, task=2)
     convert(source, out, **by, merge=True)
