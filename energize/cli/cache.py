@@ -15,6 +15,7 @@ from energize.cli.console import Console, counted
 from energize.core.arrays import rows_by_value
 from energize.core.progress import progress
 from energize.core.trace import AHEAD, Ahead
+from energize.data.fetching import missing
 from energize.data.files import is_url
 from energize.data.nodecache import NodeCache, Range
 from energize.data.remote import files
@@ -69,19 +70,16 @@ def warm(
         advance(min(start + size, steps), steps)
     status()
     asked = sum(stop - start for wanted in spans.values() for start, stop in wanted)
-    if missing := sum(files().missing(path, wanted) for path, wanted in spans.items()):
-        Console().note(
-            f"of {decimal(asked)} that these steps read, {decimal(missing)} are not kept"
-        )
+    if lost := sum(missing(path, files()._stat(path), spans[path]) for path in spans):
+        Console().note(f"of {decimal(asked)} that these steps read, {decimal(lost)} are not kept")
         raise typer.Exit(1)
 
 
 @app.command()
 def clear() -> None:
     """Remove what the node cache has; programs that use it meanwhile fetch again."""
-    cache = NodeCache()
-    before = cache.status()["sections"]
-    cache.clear()
+    before = status()
+    NodeCache().clear()
     if 0 < before <= status():
         Console().note("nothing could be removed: this user may not, or the disk is read-only")
         raise typer.Exit(1)

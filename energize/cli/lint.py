@@ -111,11 +111,11 @@ def lint(path: mixes.DataPath, stored: mixes.Stored, by: Readers) -> None:
     console = Console()
     found = Findings(console, by)
     leaves = _leaves(found, path, stored)
-    by = found.by = by.run(console)
+    found.by = by.run(console)
     markers = _markers(path, by.tasks or 0)
     records = [each / META_FOLDER / RECORDS_NAME for leaf in leaves for each in _paths(leaf)]
     made_of = f"{stored} {[crc32(read_file(each)) for each in records if exists(each)]}"
-    if by.merge:
+    if found.by.merge:
         said = [json.loads(read_file(each)) if exists(each) else {} for each in markers]
         check_ended(path, [kept.get("made_of") == made_of for kept in said])
         found.samples = sum(kept["samples"] for kept in said)

@@ -11,7 +11,7 @@ import posixpath
 import re
 import stat
 import tempfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -196,9 +196,6 @@ class RemoteFiles(Files):
 
     def local(self, path: str) -> str:
         return _copy(path, self._stat(path).tag)
-
-    def missing(self, path: str, spans: Iterable[tuple[int, int]]) -> int:
-        return fetching.missing(path, self._stat(path), spans)
 
     def plan(self, path: str, starts: Sequence[int], stops: Sequence[int]) -> None:
         with suppress(OSError):  # told when it is read
