@@ -406,7 +406,7 @@ def path_of(given: AnyPath) -> Path:
 
 def joined(base: Path, name: str) -> Path:
     """Return the path of a name in the folder `base`, which a URL does not depend on."""
-    return path_of(name) if is_url(name) else base / os.path.expanduser(name)
+    return path_of(name) if URL.match(name) else base / os.path.expanduser(name)
 
 
 def absolute(path: AnyPath) -> str:
