@@ -93,7 +93,8 @@ def _results(
                 process.kill()  # `kill_workers` of Python 3.14
             results: Any = pool._result_queue
             results._writer.close()  # or the pool would wait for the rest of what one was sending
-            pool.shutdown(cancel_futures=True)
+            with suppress(RuntimeError):  # it was ended while its thread was starting
+                pool.shutdown(cancel_futures=True)
 
 
 def _begin(function: Callable[[Any], Any], parent: int) -> None:
