@@ -335,8 +335,8 @@ class ParquetSource(RowFiles):
     def _footers(self) -> list[tuple[Any, list[int]]]:
         """Of each file the schema, and the rows in each of its row groups."""
         footers = list[tuple[Any, list[int]]]()
-        for path in self.shards[1:]:
-            self._files.plan(path, [-_FOOTER], [0])
+        for shard in self.shards[1:]:
+            self._files.plan(shard, [-_FOOTER], [0])
         for path in self.files:
             with self._opened(path) as file:
                 schema, metadata = file.schema_arrow, file.metadata
@@ -354,11 +354,11 @@ class ParquetSource(RowFiles):
     @cached_property
     def column_names(self) -> tuple[str, ...]:
         """The columns of all files, read or not."""
-        first, *others = (schema.names for schema in self.schemas)
+        first, *others = (schema.names for schema in self._schemas)
         return tuple(name for name in first if all(name in each for each in others))
 
     @property
-    def schemas(self) -> list[Any]:
+    def _schemas(self) -> list[Any]:
         """What Arrow knows of the columns of each file."""
         return [schema for schema, _ in self._footers]
 
@@ -466,7 +466,7 @@ class ArrowSource(RowFiles):
         return tuple(table.num_rows for table in self._tables)
 
     @property
-    def schemas(self) -> list[Any]:
+    def _schemas(self) -> list[Any]:
         """What Arrow knows of the columns of each file."""
         return [table.schema for table in self._tables]
 

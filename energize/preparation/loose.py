@@ -523,7 +523,7 @@ def _of_rows(rows: ShardedSource[Row], base: Path, told: Told, what: str) -> _Ro
 def _labels(rows: Any) -> dict[str, list[str]]:
     """Return the names of classes that Hugging Face's datasets wrote into their files."""
     with suppress(ValueError, LookupError, TypeError, AttributeError):  # rows without a schema too
-        features = load_json(rows.schemas[0].metadata[b"huggingface"])["info"]["features"]
+        features = load_json(rows._schemas[0].metadata[b"huggingface"])["info"]["features"]
         known = {name: each for name, each in features.items() if each.get("_type") == "ClassLabel"}
         return {name: [*map(str, each["names"])] for name, each in known.items()}
     return {}
@@ -662,7 +662,7 @@ def _say(path: Path, what: str, told: Told, name: str, field_map: Mapping[str, s
 
 def _files_without(column: str, rows: ShardedSource[Row]) -> list[str]:
     """Return the files of rows that lack a column that others have; of JSON, in the first rows."""
-    names = [each.names for each in rows.schemas] if isinstance(rows, ParquetSource) else [[]]
+    names = [each.names for each in rows._schemas] if isinstance(rows, ParquetSource) else [[]]
     if isinstance(rows, JsonSource):
         firsts = (rows._read_shard(n, [0] if count else []) for n, count in enumerate(rows.counts))
         whole = ([row for row in first if not isinstance(row, Failed)] for first in firsts)

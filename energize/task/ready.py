@@ -166,7 +166,7 @@ transformers, as AutoProcessor.from_pretrained(...) returns it; got 'Qwen/Qwen2-
             checked_whole(max_length, "ProcessorTaskEncoder: max_length", 1)
         if packing and pad_to_multiple_of != 1:
             raise ConfigError("pad_to_multiple_of is of padding, and packing=True pads nothing")
-        side = padding_side or getattr(self.tokenizer, "padding_side", "right")
+        side: Any = padding_side or getattr(self.tokenizer, "padding_side", "right")
         checked_choice(too_long, "too_long", ("error", "skip"), "ProcessorTaskEncoder")
         checked_choice(side, "padding_side", ("left", "right"), "ProcessorTaskEncoder")
         self.max_length, self.too_long, self.packing = max_length, too_long, packing
@@ -428,8 +428,8 @@ transformers, as AutoProcessor.from_pretrained(...) returns it; got 'Qwen/Qwen2-
         joined, side = dict[str, torch.Tensor](), self.padding_side
         for name in samples[0].tokens:
             rows, value = [each.tokens[name][None] for each in samples], fill.get(name, 0)
-            row = concat_pad(rows, pad_value=value, side=side)
-            joined[name] = pad(row, (more, 0) if side == "left" else (0, more), value=value)
+            whole = concat_pad(rows, pad_value=value, side=side)
+            joined[name] = pad(whole, (more, 0) if side == "left" else (0, more), value=value)
         return joined
 
     def _in_a_row(self, samples: list[_Encoded]) -> dict[str, Any]:
