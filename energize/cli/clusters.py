@@ -90,10 +90,10 @@ class Tasks(Work):
                 "--submit goes with --on slurm, --gpus-per-task with that or --on ray"
             )
 
-    @property
-    def given(self) -> dict[str, Any]:
-        """What functions are given that share their shards out."""
-        return {"tasks": self.tasks, "task": self.task, "merge": self.merge}
+    def given(self, what: str) -> dict[str, Any]:
+        """What functions are given that share their shards out, and say how far `what` is."""
+        how = {"workers": self.num_workers, "on_progress": self.telling(what)}
+        return {"tasks": self.tasks, "task": self.task, "merge": self.merge, **how}
 
     def run(self, console: Console) -> Tasks:
         """Run this command by tasks where they are to run, and return what is left to do here.

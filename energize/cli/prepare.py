@@ -158,12 +158,10 @@ def prepare(
         **measured,
         dataset_yaml=dataset_yaml_name,
         shuffle_shards=shuffle_tars,
-        workers=by.num_workers,
         sqlite=sqlite or filtered is not None,
         tar_index_only=tar_index_only,
         fix_duplicates=fix_duplicates,
-        **by.given,
-        on_progress=by.telling("Indexing shards"),
+        **by.given("Indexing shards"),
     )
     show_report(console, report, by, "Indexed {} in {}")
     if filtered is None:
@@ -195,8 +193,7 @@ def _show_measured(console: Console, report: Any) -> None:
 def _add(console: Console, path: Path, by: Tasks, measured: dict[str, Any]) -> None:
     """Write checksums and columns of a folder that is prepared."""
     columns, defaults, checksums = measured.values()
-    on_progress = by.telling("Reading shards")
-    options = {"workers": by.num_workers, "on_progress": on_progress, **by.given}
+    options = by.given("Reading shards")
     if checksums:
         report = prepare_checksums(path, **options)
         console.say(f"Wrote checksums of {report.samples:,} samples, {report.bytes:,} bytes")
@@ -457,8 +454,6 @@ def convert(
         field_map=None if field_map is None else parse_field_map(field_map),
         image_folder=image_folder,
         strict=strict,
-        workers=by.num_workers,
-        **by.given,
-        on_progress=by.telling("Writing shards"),
+        **by.given("Writing shards"),
     )
     show_report(console, report, by, "Converted {} to {}")

@@ -328,36 +328,39 @@ class ParquetSource(RowFiles):
 
     @cached_property
     def _groups(self) -> list[list[int]]:
-        """Of each file the rows in each of its row groups that has any."""
-        for path in self.shards[1:]:
-            self._files.plan(path, [-_FOOTER], [0])
-        return [self._rows_of(path) for path in self.files]
+        """Of each file the rows in each of its row groups."""
+        return [rows for _, rows in self._footers]
 
-    def _rows_of(self, path: Path) -> list[int]:
-        with self._opened(path) as file:
-            found = file.schema_arrow.names
+    @cached_property
+    def _footers(self) -> list[tuple[Any, list[int]]]:
+        """Of each file the schema, and the rows in each of its row groups."""
+        footers = list[tuple[Any, list[int]]]()
+        for shard in self.shards[1:]:
+            self._files.plan(shard, [-_FOOTER], [0])
+        for path in self.files:
+            with self._opened(path) as file:
+                schema, metadata = file.schema_arrow, file.metadata
             for column in self.columns or ():
-                if column not in found:
+                if column not in schema.names:
+                    near = nearest(column, schema.names)
                     raise ConfigError(
-                        f"ParquetSource: {path} has no column {column!r}{nearest(column, found)} "
-                        f"It has {', '.join(found)}"
+                        f"ParquetSource: {path} has no column {column!r}{near} "
+                        f"It has {', '.join(schema.names)}"
                     )
-            metadata = file.metadata
-            return [int(metadata.row_group(i).num_rows) for i in range(metadata.num_row_groups)]
+            groups = map(metadata.row_group, range(metadata.num_row_groups))
+            footers.append((schema, [int(group.num_rows) for group in groups]))
+        return footers
 
     @cached_property
     def column_names(self) -> tuple[str, ...]:
         """The columns of all files, read or not."""
-        return tuple(n for n in self._names[0] if all(n in each for each in self._names))
+        first, *others = (schema.names for schema in self._schemas)
+        return tuple(name for name in first if all(name in each for each in others))
 
-    @cached_property
-    def _names(self) -> list[list[str]]:
-        """The columns of each file."""
-        names = list[list[str]]()
-        for path in self.files:
-            with self._opened(path) as file:
-                names.append(file.schema_arrow.names)
-        return names
+    @property
+    def _schemas(self) -> list[Any]:
+        """What Arrow knows of the columns of each file."""
+        return [schema for schema, _ in self._footers]
 
     def _values(self, name: str) -> list[Any]:
         """The column alone is read."""
@@ -461,6 +464,11 @@ class ArrowSource(RowFiles):
     @cached_property
     def counts(self) -> tuple[int, ...]:  # type: ignore[override]
         return tuple(table.num_rows for table in self._tables)
+
+    @property
+    def _schemas(self) -> list[Any]:
+        """What Arrow knows of the columns of each file."""
+        return [table.schema for table in self._tables]
 
     def _values(self, name: str) -> list[Any]:
         return [each for table in self._tables for each in table.column(name).to_pylist()]

@@ -520,16 +520,10 @@ def _of_rows(rows: ShardedSource[Row], base: Path, told: Told, what: str) -> _Ro
     return _Rows(rows, media, parts, what)
 
 
-def _labels(rows: ShardedSource[Row]) -> dict[str, list[str]]:
+def _labels(rows: Any) -> dict[str, list[str]]:
     """Return the names of classes that Hugging Face's datasets wrote into their files."""
-    written: Any = {}
-    if isinstance(rows, ArrowSource):
-        written = rows._tables[0].schema.metadata
-    elif isinstance(rows, ParquetSource):
-        with rows._opened(rows.files[0]) as file:
-            written = file.schema_arrow.metadata
-    with suppress(ValueError, LookupError, TypeError, AttributeError):
-        features = load_json(written[b"huggingface"])["info"]["features"]
+    with suppress(ValueError, LookupError, TypeError, AttributeError):  # rows without a schema too
+        features = load_json(rows._schemas[0].metadata[b"huggingface"])["info"]["features"]
         known = {name: each for name, each in features.items() if each.get("_type") == "ClassLabel"}
         return {name: [*map(str, each["names"])] for name, each in known.items()}
     return {}
@@ -668,7 +662,7 @@ def _say(path: Path, what: str, told: Told, name: str, field_map: Mapping[str, s
 
 def _files_without(column: str, rows: ShardedSource[Row]) -> list[str]:
     """Return the files of rows that lack a column that others have; of JSON, in the first rows."""
-    names = rows._names if isinstance(rows, ParquetSource) else [[]]
+    names = [each.names for each in rows._schemas] if isinstance(rows, ParquetSource) else [[]]
     if isinstance(rows, JsonSource):
         firsts = (rows._read_shard(n, [0] if count else []) for n, count in enumerate(rows.counts))
         whole = ([row for row in first if not isinstance(row, Failed)] for first in firsts)

@@ -16,6 +16,7 @@ from typing import Any, Literal
 import numpy as np
 import torch
 from PIL import Image
+from torch.nn.functional import pad
 
 from energize.core.checks import checked_choice, checked_whole
 from energize.core.dataset import Dataset
@@ -165,7 +166,7 @@ transformers, as AutoProcessor.from_pretrained(...) returns it; got 'Qwen/Qwen2-
             checked_whole(max_length, "ProcessorTaskEncoder: max_length", 1)
         if packing and pad_to_multiple_of != 1:
             raise ConfigError("pad_to_multiple_of is of padding, and packing=True pads nothing")
-        side = padding_side or getattr(self.tokenizer, "padding_side", "right")
+        side: Any = padding_side or getattr(self.tokenizer, "padding_side", "right")
         checked_choice(too_long, "too_long", ("error", "skip"), "ProcessorTaskEncoder")
         checked_choice(side, "padding_side", ("left", "right"), "ProcessorTaskEncoder")
         self.max_length, self.too_long, self.packing = max_length, too_long, packing
@@ -422,18 +423,13 @@ transformers, as AutoProcessor.from_pretrained(...) returns it; got 'Qwen/Qwen2-
         return self.batch_type.from_samples(flat, **values)
 
     def _padded(self, samples: list[_Encoded]) -> dict[str, Any]:
-        unit = self.pad_to_multiple_of
-        longest = -(-max(map(_tokens, samples)) // unit) * unit
+        more = -max(map(_tokens, samples)) % self.pad_to_multiple_of
         fill = {"input_ids": self.tokenizer.pad_token_id, "labels": IGNORED}
-        joined = {}
+        joined, side = dict[str, torch.Tensor](), self.padding_side
         for name in samples[0].tokens:
-            first = samples[0].tokens[name]
-            rows = first.new_full((len(samples), longest), fill.get(name, 0))
-            for row, sample in zip(rows, samples, strict=True):
-                own = sample.tokens[name]
-                start = longest - len(own) if self.padding_side == "left" else 0
-                row[start : start + len(own)] = own
-            joined[name] = rows
+            rows, value = [each.tokens[name][None] for each in samples], fill.get(name, 0)
+            whole = concat_pad(rows, pad_value=value, side=side)
+            joined[name] = pad(whole, (more, 0) if side == "left" else (0, more), value=value)
         return joined
 
     def _in_a_row(self, samples: list[_Encoded]) -> dict[str, Any]:
