@@ -546,7 +546,9 @@ def found_at(path: AnyPath, *, follow: bool = True) -> Literal["folder", "file",
             return "" if documents.texts[key] is None else "file"
     if URL.match(place):
         far = path_of(place)
-        return "file" if far.is_file() else "folder" if far.is_dir() else ""
+        if not far.suffix and far.is_dir():  # beside it there may be an object of its name
+            return "folder"
+        return "file" if far.is_file() else "folder" if far.suffix and far.is_dir() else ""
     try:
         found = again(partial(os.stat, place, follow_symlinks=follow), place)
     except (OSError, ValueError) as error:

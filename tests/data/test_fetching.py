@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from energize.core import limits
 from energize.data import fetching, sidecar
-from energize.data.files import told
+from energize.data.files import found_at, told
 from energize.data.remote import RemoteFiles
 from energize.errors import ConfigError, ShardError
 from tests.support.object_server import FAULTS, counts, object_server, set_faults
@@ -309,6 +309,10 @@ def test_s3_as_another_server_speaks_it(tmp_path, monkeypatch):
         assert len(fetching.listing("s3://bucket/many")) == 30
         fetching.write("s3://bucket/many", b"an object with the name of a folder")
         assert fetching.listing("s3://bucket") == [("k", None), ("many", 35)]
+        assert [found_at(f"s3://bucket/{each}") for each in ("many", "k/large")] == [
+            "folder",
+            "file",
+        ]
         options = {"key": "key", "secret": SECRET, "endpoint_url": url}
         fsspec.filesystem("s3", **options).pipe("bucket/odd//b.tar", b"b")
         with pytest.raises(OSError, match=r"odd//b\.tar.* contained empty path segment"):

@@ -88,10 +88,12 @@ def test_what_is_a_url_and_what_a_path():
     assert str(path_of("s3://b/a#1") / "b #2.tar") == "s3://b/a#1/b #2.tar"
     assert path_of("s3://b/a") / "/data" == Path("/data")
     assert path_of("s3://b/a") / "gs://c/d" == path_of("gs://c/d")
-    told = "was given with a name, a password or a query"
+    told = " is not read: a name, a password or what comes after a '?'"
     check_refusals({
-        url: (partial(path_of, url), ConfigError, told)
-        for url in ("s3://me:secret@b/a", "https://h/a?sig=secret", "https://h/a#b")
+        url: (partial(path_of, url), ConfigError, shown + told)
+        for url, shown in {
+            "s3://me:secret@b/a": "s3://b/a", "https://h/a?sig=secret": "https://h/a?...",
+            "s3://b/a/x?.png": "s3://b/a/x?...", "https://h/a#b": "https://h/a#b"}.items()
     } | {
         url: (partial(call, given), ConfigError, "is no URL: give s3://BUCKET/... or file:///")
         for call, given, url in (
