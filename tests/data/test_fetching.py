@@ -329,14 +329,14 @@ def test_s3_as_another_server_speaks_it(tmp_path, monkeypatch):
 # What a store answers, the number of the error, and what the user reads.
 REFUSED = {
     "404 NoSuchKey": (errno.ENOENT, "No such file or directory", "restore it, or correct the path"),
-    "404 NoSuchBucket": (errno.ENXIO, "there is no such bucket"),
+    "404 NoSuchBucket": (errno.ENODEV, "there is no such bucket"),
     "403 AccessDenied": (errno.EACCES, "it is forbidden (AccessDenied)"),
     "403 SignatureDoesNotMatch": (errno.EACCES, "(SignatureDoesNotMatch)", "correct them"),
     "400 ExpiredToken": (errno.EACCES, "the credentials have expired; renew them"),
-    "400 400": (errno.EINVAL, "credentials have expired", "another region"),  # as for HEAD
-    "301 PermanentRedirect": (errno.EINVAL, "another region", "set AWS_REGION"),
-    "400 AuthorizationHeaderMalformed": (errno.EINVAL, "another region", "set AWS_REGION"),
-    "409 409": (errno.EINVAL, "it is refused (409)"),
+    "400 400": (errno.EACCES, "credentials have expired", "another region"),  # as for HEAD
+    "301 PermanentRedirect": (errno.EACCES, "another region", "set AWS_REGION"),
+    "400 AuthorizationHeaderMalformed": (errno.EACCES, "another region", "set AWS_REGION"),
+    "409 409": (errno.EACCES, "it is refused (409)"),
     "405 MethodNotAllowed": (errno.EOPNOTSUPP, "it has to know ranges"),
 }
 

@@ -32,6 +32,7 @@ from energize import (
     JsonSource,
     ParquetSource,
     PrepareError,
+    ShardError,
     ShuffleDataset,
     WebdatasetSource,
     convert,
@@ -359,6 +360,24 @@ def test_what_is_written_to_a_store_is_what_is_written_to_the_disk(tmp_path, mon
             assert (far / name).read_bytes() == (near / name).read_bytes(), name
         source = WebdatasetSource(f"{there}/web", checksums=True)
         assert source.column("n").values.tolist() == list(range(len(source)))
+
+
+@pytest.mark.jobs
+def test_what_a_store_refuses_is_no_damaged_sample(tmp_path, monkeypatch):
+    """Credentials expire in the middle of a run on loose images: none is left out for that."""
+    folder = tmp_path / "store" / "bucket" / "photos"
+    folder.mkdir(parents=True)
+    for i in range(40):
+        (folder / f"{i:02d}.png").write_bytes(png(i, 8))
+    with store(tmp_path, monkeypatch) as (there, url):
+        dataset = get_train_dataset(f"{there}/photos", batch_size=2)
+        (folder / "07.png").unlink()
+        with loader_of(dataset) as loader:
+            take(loader, 2)
+            set_faults(url, answer="400 ExpiredToken", to="bucket/photos/1")
+            with pytest.raises(ShardError, match="credentials have expired|in another region"):
+                take(loader, 40)
+            assert loader.failures.count < 2
 
 
 @pytest.mark.jobs
