@@ -375,23 +375,23 @@ def test_what_a_store_refuses_is_no_damaged_sample(tmp_path, monkeypatch):
         with loader_of(dataset) as loader:
             take(loader, 2)
             set_faults(url, answer="400 ExpiredToken", to="bucket/photos/1")
-            with pytest.raises(ShardError, match="credentials have expired|in another region"):
+            with pytest.raises(ShardError, match=r"credentials have expired"):
                 take(loader, 40)
             assert loader.failures.count < 2
 
 
 @pytest.mark.jobs
 def test_what_is_refused_at_its_very_end_goes_on(tmp_path, monkeypatch):
-    write_parquet(tmp_path / "store" / "bucket" / "rows" / "a.parquet", texts("a", 20))
+    write_parquet(tmp_path / "store" / "bucket" / "last" / "a.parquet", texts("a", 20))
     out = tmp_path / "store" / "bucket" / "out"
     with store(tmp_path, monkeypatch) as (there, url):
         options = {"samples_per_shard": 5, "workers": 1}
         set_faults(url, answer="403 AccessDenied", to="PUT bucket/out/.nv-meta/.info.json")
         with pytest.raises(PrepareError, match=r"info.json: cannot be written: it is forbidden"):
-            convert(f"{there}/rows", f"{there}/out", **options)
+            convert(f"{there}/last", f"{there}/out", **options)
         written = {each: each.stat().st_ino for each in out.glob("*.tar")}
         set_faults(url, answer="", to="")
-        assert convert(f"{there}/rows", f"{there}/out", **options).samples == 20
+        assert convert(f"{there}/last", f"{there}/out", **options).samples == 20
         assert {each: each.stat().st_ino for each in out.glob("*.tar")} == written
         assert not [each for each in out.rglob("tasks/*/*") if each.is_file()]
 
