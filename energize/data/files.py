@@ -36,7 +36,7 @@ K = TypeVar("K")
 T = TypeVar("T")
 
 AnyPath = str | os.PathLike[str]
-_HALF = re.compile(r"(s3|gs|az|abfss?|https?|hf|msc):/(?!/)")
+_HALF = re.compile(r"(s3|gs|az|abfss?|https?|hf|msc|file):/(?!/)|file://")
 # A file, and where ranges of it start and stop; the whole file without any.
 Ranges = tuple[str, Sequence[int], Sequence[int]]
 
@@ -398,21 +398,31 @@ def path_of(given: AnyPath) -> Path:
         from energize.data.remote import remote_path
 
         return remote_path(text)
-    if _HALF.match(text):
-        raise ConfigError(f"{text}: a Path makes one slash of two; give the text of a URL instead")
-    text = text.removeprefix("file://") if text.startswith("file:///") else text
-    return Path(os.path.expanduser(text))
+    return Path(_here(text) if ":/" in text else os.path.expanduser(text))
 
 
 def joined(base: Path, name: str) -> Path:
     """Return the path of a name in the folder `base`, which a URL does not depend on."""
-    return path_of(name) if URL.match(name) else base / os.path.expanduser(name)
+    return path_of(name) if URL.match(name) else base / _here(name)
 
 
 def absolute(path: AnyPath) -> str:
     """Return an absolute path without `..`, by which documents are known."""
     text = os.fspath(path)
-    return text if URL.match(text) else os.path.abspath(os.path.expanduser(text))
+    if URL.match(text):
+        return text
+    return os.path.abspath(_here(text) if ":/" in text else os.path.expanduser(text))
+
+
+def _here(text: str) -> str:
+    """Return the path of this machine that a text stands for."""
+    text = re.sub(r"\Afile://(localhost)?(?=/)", "", text)
+    if _HALF.match(text):
+        raise ConfigError(
+            f"{text} is no URL: give s3://BUCKET/... or file:///FOLDER/..., as text, for a Path "
+            "makes one slash of two"
+        )
+    return os.path.expanduser(text)
 
 
 class Documents:
@@ -538,7 +548,9 @@ def found_at(path: AnyPath, *, follow: bool = True) -> Literal["folder", "file",
             return "" if documents.texts[key] is None else "file"
     if URL.match(place):
         far = path_of(place)
-        return "file" if far.is_file() else "folder" if far.is_dir() else ""
+        if not far.suffix and far.is_dir():  # beside it there may be an object of its name
+            return "folder"
+        return "file" if far.is_file() else "folder" if far.suffix and far.is_dir() else ""
     try:
         found = again(partial(os.stat, place, follow_symlinks=follow), place)
     except (OSError, ValueError) as error:

@@ -129,7 +129,7 @@ def _matching(pattern: str, owner: str) -> list[Path]:
         folder = re.split(r"/[^/]*[*?\[]", pattern, maxsplit=1)[0]
         files = sorted(path_of(folder).glob(pattern[len(folder) + 1 :]))
     else:
-        files = sorted(filter(Path.is_file, map(Path, glob.glob(pattern, recursive=True))))
+        files = sorted(filter(Path.is_file, map(Path, glob.glob(str(path), recursive=True))))
     if not files:
         raise DatasetNotFoundError(
             f"{owner}: no file matches {pattern!r} (looked in {Path.cwd()}); files of a folder are "

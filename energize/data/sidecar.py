@@ -50,14 +50,15 @@ _OBSTORE = ("s3", "s3a", "gs", "gcs", "az", "azure", "abfs", "abfss", "http", "h
 _FAULTS = (
     ("_Elsewhere", errno.EALREADY, "another process of this machine fetches it"),
     ("code: 416|_Changed", errno.ESTALE, "it has changed"),
-    ("NoSuchBucket|ContainerNotFound", errno.ENOENT, "there is no such bucket; correct its name"),
+    ("NoSuchBucket|ContainerNotFound", errno.ENODEV, "there is no such bucket; correct its name"),
     ("FileNotFound|code: 404", errno.ENOENT, os.strerror(errno.ENOENT)),
     ("ExpiredToken|RequestExpired", errno.EACCES, "the credentials have expired; renew them"),
     ("169.254.|metadata.google|token request|Account must be|Missing \\w+Key", errno.ENOKEY,
      "no credentials were found; set {keys}; or what docs/object-storage.md says of public data"),
-    ("without LOCATION|HeaderMalformed|expecting '|code: 400", errno.EINVAL,
+    ("without LOCATION|HeaderMalformed|expecting '|code: 400", errno.EACCES,
      "it is refused{code}; if that is S3, the credentials have expired: renew them; or its bucket "
      "is in another region{region}: set AWS_REGION"),
+    ("code: 409", errno.EACCES, "it is refused{code}"),
     ("TooManyRedirects", errno.ELOOP, "it redirects for ever; correct the URL"),
     ("code: 40[13]|Permission|Unauthenticated|Forbidden", errno.EACCES,
      "it is forbidden{code}: these credentials may not do that, or it is not there; correct them"),
@@ -449,12 +450,14 @@ class Sidecar:
 
     def _at(self, url: str) -> tuple[Any, str]:
         """Return the store of a URL, and the path in it."""
-        scheme, _, rest = url.rstrip("/").partition("://")
-        query, known = "", scheme in _OBSTORE
+        scheme, _, rest = url.partition("://")
+        rest, query, known = rest.rstrip("/"), "", scheme in _OBSTORE
         if scheme.startswith("http"):
             rest, mark, query = rest.partition("#")[0].partition("?")
             query, rest = mark + query, unquote(rest)
         place, _, path = rest.partition("/")
+        if known and not place:
+            raise ConfigError(f"{url}: after {scheme}:// comes the name of a bucket or a host")
         key = (scheme, place, query) if known else (scheme,)
         if key not in self._stores:
             where = f"{shown(url)}: {scheme}://"
@@ -491,10 +494,10 @@ def _fault(error: Exception, url: str) -> OSError:
     noise = r"Generic \w+ error: |HTTP error: |Error performing \w+ \S+ in \S+ - |\?\S+"
     line = re.sub(noise, "", str(error)).split("\n")[0]
     lasting = isinstance(error, ValueError | TypeError | AttributeError) or re.search(
-        "code: 4(?!08)|invalid path", text
+        "code: 4(?!08)|invalid path|offline mode", text
     )
-    told = line[:200].strip() or type(error).__name__
-    return OSError(errno.EINVAL if lasting else errno.EIO, told, shown(url))
+    told = line[:400].strip() or type(error).__name__
+    return OSError(errno.EACCES if lasting else errno.EIO, told, shown(url))
 
 
 async def _serve(connection: Connection) -> None:

@@ -49,8 +49,8 @@ StorePath = str | os.PathLike[str]
 _FOLDER = "filesystem"
 _SHORT = 100
 """Bytes of a name that the header right before a payload always holds."""
-_NO_SUCH_FILE = (errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG, errno.ENOENT, errno.ENOTDIR)
-_NO_REGULAR_FILE = (errno.EINVAL, errno.ENXIO)
+NO_SUCH_FILE = (errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG, errno.ENOENT, errno.ENOTDIR)
+NO_REGULAR_FILE = (errno.EINVAL, errno.ENXIO)
 
 _FIND = """
 SELECT part_name, tar_file_id, byte_offset, content_byte_offset, content_byte_size
@@ -250,9 +250,9 @@ class SystemFileStore(_FolderStore):
         try:
             return BufferedReader(FileStream(files_at(path, follow=False), path))
         except OSError as error:
-            if error.errno in _NO_REGULAR_FILE:
+            if error.errno in NO_REGULAR_FILE:
                 raise DataError(f"{self}: {key!r} is no regular file") from error
-            if error.errno in _NO_SUCH_FILE:
+            if error.errno in NO_SUCH_FILE:
                 raise DataError(f"{self}: there is no such file {key!r}: {error}") from error
             raise DatasetError(told(error, path)) from error
 

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, TypeVar, cast
 from energize.core import limits
 from energize.core.samples import CrudeSample, Sample, is_own_module, sample_type_named
 from energize.core.validation import MOST_FAULTS, KeyPath, short
-from energize.data.files import URL, absent, absolute, exists, found_at, is_url, joined, path_of
+from energize.data.files import absent, absolute, exists, found_at, is_url, joined, path_of
 from energize.data.join import JoinedSource
 from energize.data.jsonl import JsonlSource
 from energize.data.media import kind_by_name
@@ -589,9 +589,9 @@ class _Resolver:
             if keys.image_folder is not None:
                 images = {"image_folder": str(joined(base, keys.image_folder))}
                 keys = keys.model_copy(update=images)
-            far = URL.match(keys.path)
-            path_there = path_of(keys.path) if far else base / os.path.expanduser(keys.path)
-            node = self.follow(path_there, keys, outer, place, aux)
+            far = ":/" in keys.path
+            there = joined(base, keys.path) if far else base / os.path.expanduser(keys.path)
+            node = self.follow(there, keys, outer, place, aux)
         elif isinstance(keys, Join):
             node = self._joined(file, keys, path, outer)
         else:

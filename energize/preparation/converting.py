@@ -148,7 +148,7 @@ def convert(
         texts = "split.yaml", "dataset.yaml"
         report = index.stage_texts(files, report, {}, texts, merge)
         markers = kept.glob("*") if merge else (root / TASKS_FOLDER).glob("*/*")
-        commit(files, root / next(iter(shards)), [*markers])
+        commit(files, root / next(iter(shards)), markers=markers)
     return report
 
 

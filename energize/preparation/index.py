@@ -211,7 +211,7 @@ def prepare(
         replaced = [] if known else [meta / name for name in _REPLACED]
         replaced += [] if same else [root / COLUMNS_FOLDER / COLUMNS_NAME]
         markers = () if merge or known else (root / TASKS_FOLDER).glob("*/*")
-        commit(files, root / names[0], [*replaced, *markers])
+        commit(files, root / names[0], replaced, markers)
     remove_unused(root)
     return report
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import base64
 import csv
+import errno
 import hashlib
 import io
 import json
@@ -47,7 +48,6 @@ from energize.core.trace import Failed
 from energize.core.validation import load_json, parse_json
 from energize.data.files import (
     LISTED,
-    PASSING,
     Files,
     Ranges,
     absolute,
@@ -56,7 +56,6 @@ from energize.data.files import (
     files_at,
     is_url,
     joined,
-    of_machine,
     own_errors,
     path_of,
     read_file,
@@ -76,6 +75,7 @@ from energize.data.media import (
 from energize.data.nv_meta import CRUDE, META_FOLDER, DatasetConfig, Origin, is_prepared
 from energize.data.rows import ArrowSource, FieldSource, JsonSource, ParquetSource, Row
 from energize.data.source import ShardedSource
+from energize.data.stores import NO_REGULAR_FILE, NO_SUCH_FILE
 from energize.data.tar import split_name
 from energize.data.webdataset import WebdatasetSource
 from energize.errors import (
@@ -975,7 +975,7 @@ class LooseSource(ShardedSource[dict[str, Any]], FieldSource[dict[str, Any]]):
                 said_once(self.location, "written", told_of, logging.WARNING)
             return data
         except OSError as error:
-            if error.errno in PASSING or of_machine(error):
+            if error.errno not in (*NO_SUCH_FILE, *NO_REGULAR_FILE, errno.EFBIG):
                 raise
             raise DataError(refusal(error, file)) from error
 

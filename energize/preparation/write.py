@@ -111,13 +111,19 @@ def shard_folders(root: Path, names: Iterable[str]) -> list[Path]:
     return list(dict.fromkeys((root / name).parent for name in names))
 
 
-def commit(files: NewFiles, like: Path, remove: Sequence[Path] = ()) -> None:
+def commit(
+    files: NewFiles, like: Path, remove: Sequence[Path] = (), markers: Iterable[Path] = ()
+) -> None:
     """Give staged files their names; who may read the file `like` may read them too.
 
     The files `remove` go first: without the one that makes a folder a prepared one nobody reads a
-    mixture of old and new files, whenever the process may die.
+    mixture of old and new files, whenever the process may die. The files `markers` go last:
+    from these the next call goes on where this one fails.
     """
     files.commit(stat.S_IMODE(like.stat().st_mode) & 0o666 | 0o600, remove)
+    with suppress(OSError):  # one that stays does no harm
+        for each in [*markers]:
+            each.unlink(missing_ok=True)
 
 
 @contextmanager

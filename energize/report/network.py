@@ -95,22 +95,24 @@ def parsed_network(text: str) -> dict[str, float]:
     >>> parsed_network("latency=20ms, bandwidth=10Gbit/s, ranks=16")["bandwidth"]
     1250000000.0
     """
-    network = {name: default for name, (_, default, _, _) in _KEYS.items()}
+    network, left = {name: each[1] for name, each in _KEYS.items()}, list(_KEYS)
     for part in text.replace(" ", "").split(","):
         name, _, value = part.partition("=")
-        if name not in _KEYS:
-            raise ConfigError(f"{name!r} is none of {', '.join(_KEYS)}{nearest(name, list(_KEYS))}")
+        if name not in left:
+            told = "given twice" if name in _KEYS else f"none of {', '.join(_KEYS)}"
+            raise ConfigError(f"{name!r} is {told}{nearest(name, left)}")
+        left.remove(name)
         units, _, least, most = _KEYS[name]
-        found = re.fullmatch(r"([0-9]{1,18}(?:\.[0-9]{1,18})?)([a-zA-Z/%]*)", value)
+        [one] = (unit for unit, size in units.items() if size == 1)
+        told = value + one * (value == "0")
+        found = re.fullmatch(r"([0-9]{1,18}(?:\.[0-9]{1,18})?)([a-zA-Z/%]*)", told)
         network[name] = float(found[1]) * units.get(found[2], math.nan) if found else math.nan
         if not least <= network[name] <= most or (units is _WHOLE and network[name] % 1):
             kind = "a whole number" if units is _WHOLE else f"a number of {', '.join(units)}"
-            [one] = (unit for unit, size in units.items() if size == 1)
             raise ConfigError(f"{name} is {kind}, from {least:g} to {most:g}{one}; got {value!r}")
     network["node"] = min(network["node"], network["ranks"])
     if (many := network["node"] * max(1, network["workers"])) > _PROCESSES:
-        told = f"{many:g} processes on a node are more than {_PROCESSES}: fewer ranks or workers"
-        raise ConfigError(told)
+        raise ConfigError(f"{many:g} processes on a node are more than {_PROCESSES}: use fewer")
     return network
 
 
@@ -191,6 +193,8 @@ def _verdict(step: float, fetching: float, run: _Node, first: _Node, limit: str 
     if limit is None:
         return f"The trainer does not wait, but {seconds(first.begin)} a step at first: {told}"
     remedy = f"what limits is {limit}: {_LIMITS[limit][1]}"
+    if not step and not fetching:
+        return "A rank takes too few steps for a forecast: give more, or fewer ranks"
     if not step:
         return f"A trainer waits if a step takes less than {seconds(fetching)}; {remedy}"
     waits = f"{seconds(run.wait)} a step, {seconds(run.p99)} at the 99th percentile"

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from energize.core import limits
 from energize.data import fetching, sidecar
-from energize.data.files import told
+from energize.data.files import found_at, told
 from energize.data.remote import RemoteFiles
 from energize.errors import ConfigError, ShardError
 from tests.support.object_server import FAULTS, counts, object_server, set_faults
@@ -309,6 +309,10 @@ def test_s3_as_another_server_speaks_it(tmp_path, monkeypatch):
         assert len(fetching.listing("s3://bucket/many")) == 30
         fetching.write("s3://bucket/many", b"an object with the name of a folder")
         assert fetching.listing("s3://bucket") == [("k", None), ("many", 35)]
+        assert [found_at(f"s3://bucket/{each}") for each in ("many", "k/large")] == [
+            "folder",
+            "file",
+        ]
         options = {"key": "key", "secret": SECRET, "endpoint_url": url}
         fsspec.filesystem("s3", **options).pipe("bucket/odd//b.tar", b"b")
         with pytest.raises(OSError, match=r"odd//b\.tar.* contained empty path segment"):
@@ -325,13 +329,14 @@ def test_s3_as_another_server_speaks_it(tmp_path, monkeypatch):
 # What a store answers, the number of the error, and what the user reads.
 REFUSED = {
     "404 NoSuchKey": (errno.ENOENT, "No such file or directory", "restore it, or correct the path"),
-    "404 NoSuchBucket": (errno.ENOENT, "there is no such bucket"),
+    "404 NoSuchBucket": (errno.ENODEV, "there is no such bucket"),
     "403 AccessDenied": (errno.EACCES, "it is forbidden (AccessDenied)"),
     "403 SignatureDoesNotMatch": (errno.EACCES, "(SignatureDoesNotMatch)", "correct them"),
     "400 ExpiredToken": (errno.EACCES, "the credentials have expired; renew them"),
-    "400 400": (errno.EINVAL, "credentials have expired", "another region"),  # as for HEAD
-    "301 PermanentRedirect": (errno.EINVAL, "another region", "set AWS_REGION"),
-    "400 AuthorizationHeaderMalformed": (errno.EINVAL, "another region", "set AWS_REGION"),
+    "400 400": (errno.EACCES, "credentials have expired", "another region"),  # as for HEAD
+    "301 PermanentRedirect": (errno.EACCES, "another region", "set AWS_REGION"),
+    "400 AuthorizationHeaderMalformed": (errno.EACCES, "another region", "set AWS_REGION"),
+    "409 409": (errno.EACCES, "it is refused (409)"),
     "405 MethodNotAllowed": (errno.EOPNOTSUPP, "it has to know ranges"),
 }
 
@@ -362,7 +367,7 @@ def test_what_a_store_refuses_is_told_in_words(place, monkeypatch, caplog):
     rows = {
         f"{signed}": (errno.ENOENT, "bucket/none"),
         f"{server}/__loop__/a": (errno.ELOOP, "redirects for ever"),
-        f"{url}//a": (errno.EINVAL, "empty path segment"),
+        f"{url}//a": (errno.EACCES, "empty path segment"),
     }
     for name, (number, *words) in rows.items():
         found, text = refusal(lambda name=name: RemoteFiles().read(name))

@@ -31,8 +31,11 @@ from energize import (
     JsonlSource,
     JsonSource,
     ParquetSource,
+    PrepareError,
+    ShardError,
     ShuffleDataset,
     WebdatasetSource,
+    convert,
     get_loader,
     get_train_dataset,
     prepare,
@@ -43,7 +46,7 @@ from energize.compat import easydel as easydel_words
 from energize.compat.squirrel import Multiplexer, MultiplexingStrategy
 from energize.compat.stage_files import get_staged_train_dataset
 from energize.compat.streaming import Stream
-from energize.data.files import files_at, is_url, path_of
+from energize.data.files import absolute, files_at, is_url, joined, path_of
 from energize.data.join import write_matches
 from energize.data.stores import open_store
 from energize.data.trust import trust
@@ -80,17 +83,26 @@ def test_a_url_is_joined_as_paths_are(first, second):
 def test_what_is_a_url_and_what_a_path():
     assert [is_url(each) for each in ("s3://b", "file:///a", "/a://b", "a", Path("s3://b"))] == [
         True, False, False, False, False]  # fmt: skip
-    assert path_of("file:///data/a") == Path("/data/a")
+    for url in ("file:///data/a", "file://localhost/data/a"):
+        assert path_of(url) == path_of(absolute(url)) == joined(Path("b"), url) == Path("/data/a")
     assert str(path_of("abfs://c@account.host/a").parent) == "abfs://c@account.host"
     assert str(path_of("s3://b/a#1") / "b #2.tar") == "s3://b/a#1/b #2.tar"
     assert path_of("s3://b/a") / "/data" == Path("/data")
     assert path_of("s3://b/a") / "gs://c/d" == path_of("gs://c/d")
-    told = "was given with a name, a password or a query"
+    told = " is not read: a name, a password or what comes after a '?'"
     check_refusals({
-        url: (partial(path_of, url), ConfigError, told)
-        for url in ("s3://me:secret@b/a", "https://h/a?sig=secret", "https://h/a#b")
+        url: (partial(path_of, url), ConfigError, shown + told)
+        for url, shown in {
+            "s3://me:secret@b/a": "s3://b/a", "https://h/a?sig=secret": "https://h/a?...",
+            "s3://b/a/x?.png": "s3://b/a/x?...", "https://h/a#b": "https://h/a#b"}.items()
     } | {
-        "one slash": (partial(path_of, Path("s3://b/a")), ConfigError, "give the text of a URL"),
+        url: (partial(call, given), ConfigError, "is no URL: give s3://BUCKET/... or file:///")
+        for call, given, url in (
+            (path_of, Path("s3://b/a"), "s3:/b/a"), (absolute, "file:/a", "file:/a"),
+            (ParquetSource, "file://b/*.parquet", "file://b"))
+    } | {
+        url: (partial(WebdatasetSource, url), ConfigError, "comes the name of a bucket or a host")
+        for url in ("s3://", "gs:///a", "https://")
     })  # fmt: skip
 
 
@@ -351,6 +363,40 @@ def test_what_is_written_to_a_store_is_what_is_written_to_the_disk(tmp_path, mon
 
 
 @pytest.mark.jobs
+def test_what_a_store_refuses_is_no_damaged_sample(tmp_path, monkeypatch):
+    """Credentials expire in the middle of a run on loose images: none is left out for that."""
+    folder = tmp_path / "store" / "bucket" / "photos"
+    folder.mkdir(parents=True)
+    for i in range(40):
+        (folder / f"{i:02d}.png").write_bytes(png(i, 8))
+    with store(tmp_path, monkeypatch) as (there, url):
+        dataset = get_train_dataset(f"{there}/photos", batch_size=2)
+        (folder / "07.png").unlink()
+        with loader_of(dataset) as loader:
+            take(loader, 2)
+            set_faults(url, answer="400 ExpiredToken", to="bucket/photos/1")
+            with pytest.raises(ShardError, match=r"credentials have expired"):
+                take(loader, 40)
+            assert loader.failures.count < 2
+
+
+@pytest.mark.jobs
+def test_what_is_refused_at_its_very_end_goes_on(tmp_path, monkeypatch):
+    write_parquet(tmp_path / "store" / "bucket" / "last" / "a.parquet", texts("a", 20))
+    out = tmp_path / "store" / "bucket" / "out"
+    with store(tmp_path, monkeypatch) as (there, url):
+        options = {"samples_per_shard": 5, "workers": 1}
+        set_faults(url, answer="403 AccessDenied", to="PUT bucket/out/.nv-meta/.info.json")
+        with pytest.raises(PrepareError, match=r"info.json: cannot be written: it is forbidden"):
+            convert(f"{there}/last", f"{there}/out", **options)
+        written = {each: each.stat().st_ino for each in out.glob("*.tar")}
+        set_faults(url, answer="", to="")
+        assert convert(f"{there}/last", f"{there}/out", **options).samples == 20
+        assert {each: each.stat().st_ino for each in out.glob("*.tar")} == written
+        assert not [each for each in out.rglob("tasks/*/*") if each.is_file()]
+
+
+@pytest.mark.jobs
 @pytest.mark.parametrize("scheme", ["http", "msc"])
 def test_what_lists_nothing_and_what_another_library_serves(tmp_path, monkeypatch, scheme):
     """A plain web server; a folder of another library, written there by it."""
@@ -383,7 +429,7 @@ def test_what_lists_nothing_and_what_another_library_serves(tmp_path, monkeypatc
 
 
 @pytest.mark.jobs
-def test_what_commands_write_is_written_to_a_store(tmp_path, monkeypatch):
+def test_what_commands_write_is_written_to_a_store(tmp_path, monkeypatch, capsys):
     here = mix_in(tmp_path / "store" / "bucket")
     shutil.copytree(here.parent / "web", here.parents[1] / "coded")
     with store(tmp_path, monkeypatch) as (there, _):
@@ -392,6 +438,10 @@ def test_what_commands_write_is_written_to_a_store(tmp_path, monkeypatch):
             take(loader, 5)
             path_of(f"{there}/s.json").write_bytes(json.dumps(loader.state_dict()).encode())
         of = ["--batch-size", "4"]
+        for command in ("info", "lint", "prepare"):
+            with pytest.raises(SystemExit):
+                app([command, "s3://nowhere/x"], standalone_mode=False)
+            assert "s3://nowhere/x: cannot be used: there is no such" in capsys.readouterr().err
         for command in (
             ["state", "remap", f"{there}/s.json", mix, "-o", f"{there}/out/r.json", *of],
             ["report", f"{there}/out/r.json", mix, "--plot", f"{there}/out/a.svg", *of],

@@ -279,11 +279,14 @@ def test_the_command(home):
         get_train_dataset(home / "web", batch_size=4), 200, parsed_network(given)
     )
     assert as_json(*options)["network"] is None
+    assert "takes too few steps" in run(*options, "--network", "ranks=100")
+    assert parsed_network("latency=0, cache=0, errors=0, step=0")["cache"] == 0
     refused(
         [
             (["--network", "latncy=3s"], 2, "'latncy' is none of", "did you mean 'latency'?"),
             (["--network", ""], 2, "'' is none of latency, bandwidth"),
             (["--network", "latency"], 2, "latency is a number of us, ms, s, min,", "got ''"),
+            (["--network", "cache=1TB,cache=2TB"], 2, "'cache' is given twice"),
             (["--network", "latency=30"], 2, "from 0 to 600s; got '30'"),
             (["--network", "step=-1s"], 2, "step is a number", "got '-1s'"),
             (["--network", "errors=101%"], 2, "errors is a number of %, from 0 to 99%; got '101%'"),

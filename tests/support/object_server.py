@@ -32,7 +32,8 @@ from xml.sax.saxutils import escape
 
 PAGE = 1000
 
-# Each may be set while it runs. `answer` is given to everything, "403 AccessDenied" say;
+# Each may be set while it runs. `answer` is given, "403 AccessDenied" say, to each request that has
+# the text `to` in its method and path, "PUT bucket/a.tar";
 # `mute` is whether a connection is taken and nothing said, `seconds` how long a slow answer takes;
 # `bandwidth` are the bytes of files in a second, of all answers together, where it is not 0.
 FAULTS: dict[str, Any] = {
@@ -44,6 +45,7 @@ FAULTS: dict[str, Any] = {
     "seconds": 2.0,
     "mute": 0,
     "answer": "",
+    "to": "",
 }
 
 
@@ -86,7 +88,8 @@ class Store:
             return 302, {"Location": place}, b""
         self.counts["requests"] += 1
         self.counts[method] += 1
-        for fault in self.faults["answer"], "503 SlowDown" * self.happens("errors"):
+        meant = self.faults["to"] in f"{method} {name}"
+        for fault in self.faults["answer"] * meant, "503 SlowDown" * self.happens("errors"):
             if fault:
                 return _refused(*fault.split(" ", 1))
         path = self.root / name
