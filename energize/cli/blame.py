@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, replace
 from itertools import groupby
 from math import inf, isnan
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Annotated, Any, cast
 
 import numpy as np
@@ -125,7 +125,8 @@ def _show(console: Console, found: list[BlamedSample], step: int) -> None:
     rows = []
     for each in found:
         file, key, loss = each.shard or "", each.key or f"sample {each.index:,}", each.loss
-        stored = each.dataset if each.dataset.endswith(file) else f"{each.dataset}/{file}"
+        alone = file in ("", PurePosixPath(each.dataset).name)
+        stored = each.dataset if alone else f"{each.dataset}/{file}"
         weight = "function" if each.weight is None else f"{each.weight:g}"
         told = "-" if loss is None else f"{loss:.4g}"
         rows.append((each.rank, each.source, stored, key, f"{each.epoch:,}", weight, told))

@@ -348,6 +348,8 @@ class ParquetSource(RowFiles):
                         f"It has {', '.join(schema.names)}"
                     )
             groups = map(metadata.row_group, range(metadata.num_row_groups))
+            if footers and schema.equals(footers[-1][0], check_metadata=True):
+                schema = footers[-1][0]  # of thousands of files alike one is kept
             footers.append((schema, [int(group.num_rows) for group in groups]))
         return footers
 

@@ -497,6 +497,7 @@ def _fault(error: Exception, url: str) -> OSError:
         "code: 4(?!08)|invalid path|offline mode", text
     )
     told = line[:400].strip() or type(error).__name__
+    # Not EINVAL or ENOENT, by which readers know that a file is none: that is the sample's fault.
     return OSError(errno.EACCES if lasting else errno.EIO, told, shown(url))
 
 

@@ -210,7 +210,7 @@ def look_at(path: Path, split_part: str, told: Told) -> Found:
     base = root if told.image_folder is None else path_of(absolute(told.image_folder))
     suffix = next((each for each in _KINDS if each in inside), "")
     if media:
-        if base != root:
+        if absolute(base) != absolute(root):
             raise ConfigError(
                 f"{path}: image_folder={told.image_folder!r} is for rows that name files; here "
                 "images lie in the folder itself, so leave it out"

@@ -413,6 +413,7 @@ def test_types_and_field_maps_may_be_told(tmp_path):
     (tmp_path / "rows" / "images").rename(tmp_path / "images")
     with pytest.raises(ConfigError, match="image_folder='else' is for rows that name files"):
         get_train_dataset(root, batch_size=1, image_folder="else")
+    get_train_dataset(os.path.relpath(root), batch_size=1, image_folder=root)
     with pytest.raises(DatasetNotFoundError, match="in which folder they are, image_folder="):
         get_train_dataset(chat, batch_size=1)
     line = {"path": "rows/chat.jsonl", "image_folder": "."}

@@ -70,11 +70,16 @@ def qwen(form: str = TURNS, name: str = "Qwen2VLProcessor") -> Any:
     return _without_video(name)(images, tokenizer(None), chat_template=template)
 
 
-def llava(form: str = TURNS) -> Any:
-    size = {"height": 16, "width": 16}
-    images = transformers.CLIPImageProcessorPil(size={"shortest_edge": 16}, crop_size=size)
-    return transformers.LlavaProcessor(
-        images,
+SIZE = {"height": 16, "width": 16}
+PINPOINTS = [[16, 32], [32, 16], [32, 32]]
+
+
+def llava(form: str = TURNS, name: str = "LlavaProcessor") -> Any:
+    kind, more = transformers.CLIPImageProcessorPil, {}
+    if name == "LlavaNextProcessor":
+        kind, more = transformers.LlavaNextImageProcessorPil, {"image_grid_pinpoints": PINPOINTS}
+    return getattr(transformers, name)(
+        kind(size={"shortest_edge": 16}, crop_size=SIZE, **more),
         tokenizer(None),
         patch_size=8,
         vision_feature_select_strategy="full",
@@ -89,23 +94,6 @@ def idefics(form: str = TURNS) -> Any:
     place = _template(form, "<image>")
     return transformers.Idefics3Processor(
         images, tokenizer(None), image_seq_len=4, chat_template=place
-    )
-
-
-SIZE = {"height": 16, "width": 16}
-PINPOINTS = [[16, 32], [32, 16], [32, 32]]
-
-
-def llava_next(form: str = TURNS) -> Any:
-    images = transformers.LlavaNextImageProcessorPil(
-        size={"shortest_edge": 16}, crop_size=SIZE, image_grid_pinpoints=PINPOINTS
-    )
-    return transformers.LlavaNextProcessor(
-        images,
-        tokenizer(None),
-        patch_size=8,
-        vision_feature_select_strategy="full",
-        chat_template=_template(form, "<image>"),
     )
 
 
@@ -179,7 +167,7 @@ PROCESSORS = {
     "qwen2.5": partial(qwen, name="Qwen2_5_VLProcessor"),
     "qwen3": partial(qwen, name="Qwen3VLProcessor"),
     "llava": llava,
-    "llava_next": llava_next,
+    "llava_next": partial(llava, name="LlavaNextProcessor"),
     "onevision": onevision,
     "idefics2": idefics2,
     "idefics": idefics,
