@@ -79,27 +79,27 @@ bench-resuming: $(READY) .venv-energon/.ready .venv-streaming/.ready .venv-mixin
 
 $(LIGHT): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install -c constraints.txt -e ".[demo]"
+	$(BIN)/python -m pip install --no-compile -c constraints.txt -e ".[demo]"
 	touch $@
 
 $(READY): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install -c constraints.txt -e ".[clients,demo,hf,test,dev]"
+	$(BIN)/python -m pip install --no-compile -c constraints.txt -e ".[clients,demo,hf,test,dev]"
 	touch $@
 
 $(VENV)/.docs: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install -c constraints.txt -e ".[docs]"
+	$(BIN)/python -m pip install --no-compile -c constraints.txt -e ".[docs]"
 	touch $@
 
 .venv-energon/.ready: constraints-energon.txt
 	test -x .venv-energon/bin/python || $(PYTHON) -m venv .venv-energon
-	.venv-energon/bin/python -m pip install -q -c constraints-energon.txt megatron-energon
+	.venv-energon/bin/python -m pip install -q --no-compile -c constraints-energon.txt megatron-energon
 	touch $@
 
 .venv-mixing/.ready: constraints-mixing.txt
 	test -x .venv-mixing/bin/python || $(PYTHON) -m venv .venv-mixing
-	.venv-mixing/bin/python -m pip install -q -c constraints-mixing.txt \
+	.venv-mixing/bin/python -m pip install -q --no-compile -c constraints-mixing.txt \
 		grain torchdata webdataset datasets torch
 	touch $@
 
@@ -107,7 +107,7 @@ $(VENV)/.docs: pyproject.toml constraints.txt
 # torch would take ten times the disk.
 .venv-streaming/.ready: constraints-streaming.txt | $(READY)
 	test -x .venv-streaming/bin/python || $(BIN)/python -m venv --without-pip .venv-streaming
-	$(BIN)/python -m pip --python .venv-streaming/bin/python install -q --no-deps -r $<
+	$(BIN)/python -m pip --python .venv-streaming/bin/python install -q --no-compile --no-deps -r $<
 	$(BIN)/python $(PACKAGES) > "$$(.venv-streaming/bin/python $(PACKAGES))/venv.pth"
 	touch $@
 
