@@ -13,13 +13,14 @@ import numpy as np
 from rich.filesize import decimal
 from typer import Option
 
-from energize.cli.console import Console, counted, print_json, table
+from energize.cli.console import Console, print_json, table
 from energize.cli.mixes import AsJson, Run, takes_run
 from energize.cli.pages import Batch, Look
 from energize.cli.state import SavedState, StatePath, fitting, mix_of, one_of, read_states
 from energize.core.blends import Edits
 from energize.core.dataset import Dataset
 from energize.core.description import leaves
+from energize.core.progress import counted
 from energize.core.quarantine import files_of
 from energize.core.trace import Refs
 from energize.data.files import path_of

@@ -11,9 +11,9 @@ import typer
 from rich.filesize import decimal
 
 from energize.cli import mixes
-from energize.cli.console import Console, counted
+from energize.cli.console import Console
 from energize.core.arrays import rows_by_value
-from energize.core.progress import progress
+from energize.core.progress import counted, progress
 from energize.core.trace import AHEAD, Ahead
 from energize.data.fetching import missing
 from energize.data.files import is_url

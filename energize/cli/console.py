@@ -63,15 +63,6 @@ def print_json(tree: Any, indent: int | None = 2) -> None:
     typer.echo(text if visible(text) == text else json.dumps(tree, indent=indent))
 
 
-def counted(number: int, what: str) -> str:
-    """Return a number of things, for people.
-
-    >>> counted(1, "step"), counted(2000, "step")
-    ('1 step', '2,000 steps')
-    """
-    return f"{number:,} {what}" if number == 1 else f"{number:,} {what}s"
-
-
 def short(number: float, digits: int = 0) -> str:
     """Return a number for people, short also when it is large.
 

@@ -18,9 +18,10 @@ import typer
 
 from energize.cli import mixes
 from energize.cli.clusters import Readers, Tasks
-from energize.cli.console import Console, counted
+from energize.cli.console import Console
 from energize.core.dataset import IndexedDataset
 from energize.core.lazy import torch
+from energize.core.progress import counted
 from energize.core.trace import Failed, Reading, Trace, where
 from energize.data.files import exists, read_file
 from energize.data.nv_meta import META_FOLDER, RECORDS_NAME

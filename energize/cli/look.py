@@ -20,10 +20,11 @@ from rich.text import Text
 from typer import Option
 
 from energize.cli import mixes
-from energize.cli.console import Console, counted, print_json, short, table
+from energize.cli.console import Console, print_json, short, table
 from energize.cli.pages import Look
 from energize.core.columns import Column
 from energize.core.html import fields_shown, pictures_of
+from energize.core.progress import counted
 from energize.core.restoring import restore_sample
 from energize.core.samples import format_sample_compact, format_sample_detailed
 from energize.core.stream import INFINITE

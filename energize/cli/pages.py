@@ -23,7 +23,7 @@ from rich.filesize import decimal
 from typer import Option
 
 from energize.cli import mixes
-from energize.cli.console import Console, counted, short
+from energize.cli.console import Console, short
 from energize.core.dataset import Dataset, IndexedDataset
 from energize.core.html import (
     conversation,
@@ -37,6 +37,7 @@ from energize.core.html import (
     value_html,
 )
 from energize.core.loss_weights import WEIGHTS, field_of
+from energize.core.progress import counted
 from energize.core.restoring import loads_of
 from energize.core.samples import ConversationSample, is_record
 from energize.core.trace import SILENT, Failed, Refs, Trace

@@ -64,3 +64,12 @@ def counting(items: Iterable[T], what: str, total: int = 0) -> Iterator[T]:
         tell(done, total)
         yield item
     tell(done, done)
+
+
+def counted(number: int, what: str) -> str:
+    """Return a number of things, for people.
+
+    >>> counted(1, "step"), counted(2000, "step")
+    ('1 step', '2,000 steps')
+    """
+    return f"{number:,} {what}" if number == 1 else f"{number:,} {what}s"

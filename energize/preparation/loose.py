@@ -646,7 +646,8 @@ def _config(source: LooseSource, found: _Rows, told: Told) -> DatasetConfig:
                 f"field_map={{{name!r}: '{column},...'}}"
             )
     what = f"{source.count:,} samples, {found.what} with {some(columns)}"
-    _say(source.path, what, told, kind.__name__, shown)
+    there = {name: each for name, each in shown.items() if not each.endswith(".*")}
+    _say(source.path, what, told, kind.__name__, there)
     return Told(kind).config(DatasetConfig("", ""), field_map)
 
 

@@ -22,6 +22,7 @@ from energize.core.dataset import Dataset
 from energize.core.lazy import torch
 from energize.core.loss_weights import OWN, WEIGHTS, field_of, weight_of
 from energize.core.loss_weights import WEIGHT as OF_SOURCES
+from energize.core.progress import counted
 from energize.core.stream import INFINITE
 from energize.core.trace import Failed, Origin, refs_of
 from energize.datasets.quota import QuotaDataset
@@ -754,10 +755,9 @@ class Telling:
         ]
         whose = f"all {world} ranks" if self.all_ranks else f"rank {rank} of {world} alone"
         whose = "one rank" if world == 1 else whose
-        items = sum(each.items for each in ranks)
-        columns = self.counted
+        columns, given = self.counted, counted(sum(each.items for each in ranks), "item")
         report = Report(
-            title=self.title or f"What was delivered: {items:,} items to {whose}",
+            title=self.title or f"What was delivered: {given} to {whose}",
             rows=tuple(self._rows_of(self.book.levels, _Parts(self.book.levels), 0, ())),
             ranks=tuple(ranks) if self.title is None else (),
             world_size=world,

@@ -12,6 +12,8 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Table
 from rich.text import Text
 
+from energize.core.progress import counted
+
 
 @dataclass(frozen=True, slots=True)
 class LedgerRow:
@@ -225,7 +227,7 @@ def rendered(report: Report, width: int) -> Iterator[Any]:
     yield from _tables(report, width)
     for each in report.ranks[:16]:
         yield Text(
-            f"rank {each.rank}: {each.items:,} items"
+            f"rank {each.rank}: {counted(each.items, 'item')}"
             + (f", {each.padding:,} of padding" if each.padding else "")
             + f"; waited {each.waited:.2f} s of {each.seconds:.2f} s "
             f"({100 * each.waiting_share:.1f} %), at most {1000 * each.longest:.1f} ms"
