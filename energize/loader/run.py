@@ -212,6 +212,18 @@ class Run(Generic[T]):
         position = counter_field(place, "position")
         return place | {"offset": position % self.dataset.size if position else 0}
 
+    def is_in_loop(self, place: Place | None) -> bool:
+        """Return whether a place, as far as is known without reading, lies inside of a loop."""
+        told: Any = place.place if isinstance(place, StreamState) else place or {}
+        step, at, offset = (
+            counter_field(told, name) if name in told else 0
+            for name in ("step", "position", "offset")
+        )
+        if self.loop is not None:
+            return step > 0
+        size = self.dataset.size if self.dataset.sized else INFINITE
+        return (at - offset) % max(size, 1) > 0
+
     def steps(self, ranks: Ranks) -> int:
         """Return the steps of a whole loop on this rank, or of one pass if that never ends."""
         if self.loop is not None:

@@ -81,22 +81,25 @@ def test_after_a_resume_the_loop_ends_where_it_would_have(name, ranks):
     assert rest + again == stream[7 : 7 + len(rest) + len(again)]
 
 
-@pytest.mark.parametrize("name", ["concatenated", "limited", "mapped", "asked for"])
+@pytest.mark.parametrize("name", ["concatenated", "limited", "mapped", "stream", "asked for"])
 def test_what_validates_begins_at_its_beginning(name):
     plain = ConcatDataset(numbers(6), numbers(5))
     dataset = {
         "concatenated": plain,
         "limited": LimitDataset(plain, 9),
         "mapped": MapDataset(plain, lambda n: n),
+        "stream": ConcatDataset(STREAM),
         "asked for": shuffled(11),
     }[name]
-    with loader_of(dataset, rewind=True if name == "asked for" else None) as loader:
-        whole = list(loader)
-        assert list(islice(loader, 4)) == whole[:4]
-        assert list(loader) == whole
-        assert list(islice(loader, 4)) == whole[:4]
-        state = loader.state_dict()
-    with loader_of(dataset, rewind=True if name == "asked for" else None) as other:
-        other.load_state_dict(state)
-        assert list(other) == whole[4:]
-        assert list(other) == whole
+    options = {"rewind": True if name == "asked for" else None, "lanes": 2}
+    with loader_of(dataset, **options) as loader:
+        whole, states = list(loader), [loader.state_dict()]
+        for left in (4, len(whole)):
+            assert list(islice(loader, left)) == whole[:left]
+            states.append(loader.state_dict())
+            assert list(loader) == whole
+    for state, rest in zip(states, (whole, whole[4:], whole), strict=True):
+        with loader_of(dataset, **options) as other:
+            other.load_state_dict(state)
+            assert list(other) == rest
+            assert list(other) == whole
