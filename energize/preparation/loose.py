@@ -594,10 +594,13 @@ def _of_tars(path: Path, root: Path, tars: list[Path], told: Told) -> Found:
                 Path(new, "tars").rename(folder.parent)
     whole = WebdatasetSource(folder)
     source = whole._replace(origin=Origin.of(whole))
-    look, kind = fields.FirstLook(folder / source.shards[0]), told.kind
-    name = fields.propose_sample_type(look, told.field_map or ()) if kind is None else kind.__name__
-    config = cast("DatasetConfig", fields.choose_config(name, told.field_map, look, look.parts))
-    _say(path, f"{source.count:,} samples, tars", told, name, config.field_map or {})
+    look = fields.FirstLook(folder / source.shards[0])
+    kind = told.kind or fields.propose_sample_type(look, told.field_map or ())
+    if told.kind and told.field_map:
+        check_field_map(told.kind, told.field_map)
+    chosen = cast("DatasetConfig", fields.choose_config(kind, told.field_map, look, look.parts))
+    config = told.config(chosen, chosen.field_map)
+    _say(path, f"{source.count:,} samples, tars", told, config.sample_class, config.field_map or {})
     return Found(source, config)
 
 
