@@ -25,7 +25,7 @@ from functools import cached_property
 from itertools import chain
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple, Self, cast
 
 import numpy as np
 import PIL.Image
@@ -852,9 +852,12 @@ class LooseSource(ShardedSource[dict[str, Any]], FieldSource[dict[str, Any]]):
         """As what its samples are known, wherever they will lie."""
         return Origin.of(self)
 
+    def called(self, name: str) -> Self:
+        return super().called(name)._replace(rows=self.rows.called(name))
+
     @cached_property
     def name(self) -> str:
-        return self.path.absolute().name
+        return self.earlier_name or self.path.absolute().name
 
     @property
     def location(self) -> str:
