@@ -33,6 +33,7 @@ from energize.core.dataset import Dataset
 from energize.core.ignored import said_once
 from energize.core.lanes import SINGLE_LANE, Lane, WorkerConfig
 from energize.core.lazy import optional_module
+from energize.core.samples import fields_of
 from energize.core.stream import INFINITE, Cursor, State
 from energize.core.validation import Listed, Model, faults, told
 from energize.data.memory import IterableSource, as_dataset
@@ -120,9 +121,10 @@ class Options(Model):
 # Named sources of examples mixed into one dataset.
 
 
-def _named(source: str, field: str | None, example: Mapping[str, Any]) -> Example:
-    """Copy an example, and write into the copy which source it is from."""
-    return {**example} if field is None else {**example, field: source}
+def _named(source: str, field: str | None, example: Any) -> Example:
+    """Copy an example, or fields of a sample, and write into the copy which source it is from."""
+    copy = {**example} if isinstance(example, Mapping) else fields_of(example)
+    return copy if field is None else {**copy, field: source}
 
 
 def mixed(

@@ -455,10 +455,9 @@ class StreamingDataset(IterableDataset[Any]):
                 "how many samples were taken from DataLoader's workers is only known outside: "
                 "state_dict(num_samples=batches * batch_size * ranks), or a StreamingDataLoader"
             )
-        elif taken // ranks + self._delivered >= len(self):
-            taken = size
         else:
             taken += self._delivered * ranks
+        taken = size if taken // ranks >= len(self) else taken  # of a last batch, ranks differ
         return packed_state(self.samples, {"position": epoch * size + min(taken, size)})
 
     def load_state_dict(self, state: State) -> None:

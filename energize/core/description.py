@@ -75,7 +75,7 @@ def _named(thing: Any) -> str:
 
 def function_name(fn: Callable[..., Any]) -> str:
     """Return what to call a user's function in messages."""
-    called: Any = inspect.unwrap(fn)
+    called: Any = inspect.unwrap(fn.func if isinstance(fn, functools.partial) else fn)
     return str(getattr(called, "__qualname__", None) or type(called).__qualname__)
 
 

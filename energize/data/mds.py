@@ -485,7 +485,7 @@ class MdsSource(ShardedSource[dict[str, Any]]):
         shards = [
             [shard.raw_data.name, shard.samples, shard.raw_data.size] for shard in self.entries
         ]
-        return digest([self.path.absolute().name, self.split, shards])
+        return digest([self.earlier_name or self.path.absolute().name, self.split, shards])
 
     @cached_property
     def name(self) -> str:

@@ -59,6 +59,8 @@ _FAULTS = (
      "it is refused{code}; if that is S3, the credentials have expired: renew them; or its bucket "
      "is in another region{region}: set AWS_REGION"),
     ("code: 409", errno.EACCES, "it is refused{code}"),
+    ("panicked", errno.EACCES, "its endpoint is no URL; AWS_ENDPOINT_URL and the like begin with "
+     "http:// or https://"),
     ("TooManyRedirects", errno.ELOOP, "it redirects for ever; correct the URL"),
     ("code: 40[13]|Permission|Unauthenticated|Forbidden", errno.EACCES,
      "it is forbidden{code}: these credentials may not do that, or it is not there; correct them"),

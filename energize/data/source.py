@@ -322,6 +322,13 @@ class ShardedSource(Source[T_co]):
     counts: Sequence[int]
     window: Window | None = None
     excluded: tuple[int, ...] = ()
+    earlier_name: str | None = None
+    """What the folder was called when a run began, which its order is keyed by, if not as now."""
+
+    def called(self, name: str) -> Self:
+        """Return the same source under an earlier name of its folder."""
+        parameters = dict.fromkeys([*self._parameters, "earlier_name"])
+        return self._replace(earlier_name=name, _parameters=tuple(parameters))
 
     @abstractmethod
     def _read_shard(self, shard: int, numbers: list[int]) -> Sequence[T_co | Failed]:

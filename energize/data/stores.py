@@ -354,7 +354,12 @@ def open_store(ref: StorePath, base: StorePath = ".") -> FileStore[Any]:
         return JsonlFileStore(path)
     if not is_prepared(path) and (path / META_FOLDER / SQLITE_NAME).is_file():
         return SystemFileStore(path)  # a plain folder whose media metadata was collected
-    return WebdatasetFileStore(path)
+    try:
+        return WebdatasetFileStore(path)
+    except NotPreparedError as error:
+        raise NotPreparedError(
+            f"{error}\nThe files of a plain folder are a store as {_FOLDER}://{text}"
+        ) from None
 
 
 _REFUSED = (sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN)

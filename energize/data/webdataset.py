@@ -237,13 +237,12 @@ class WebdatasetSource(ShardedSource[dict[str, Any]]):
             return super().run_length
         return max(1, self.count // self.origin.files)
 
-    earlier_name: str | None = None
-    """What the folder was called when a run began, which its order is keyed by, if not as now."""
-
     def called(self, name: str) -> Self:
-        """Return the same source under an earlier name of its folder."""
-        parameters = dict.fromkeys([*self._parameters, "earlier_name"])
-        return self._replace(earlier_name=name, _parameters=tuple(parameters))
+        other = super().called(name)
+        if self.origin is None:
+            return other
+        # Tars that nobody prepared are their own; what was converted is found by none.
+        return other._replace(origin=Origin.of(other._replace(origin=None, window=None)))
 
     @cached_property
     def record(self) -> str | None:

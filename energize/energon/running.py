@@ -32,7 +32,7 @@ from energize.core.loss_weights import STORED_KEY
 from energize.core.restoring import restore_sample
 from energize.core.stream import State
 from energize.data.files import is_url, path_of
-from energize.data.webdataset import WebdatasetSource
+from energize.data.source import ShardedSource
 from energize.errors import (
     ConfigError,
     NotIndexedError,
@@ -352,7 +352,8 @@ class SavableDataLoader(loaders.SavableDataLoader[T], DataLoader[T]):  # type: i
                 super().load_state_dict(state_dict, strict, on_mismatch="remap")
             except StateError:
                 raise mismatch from None
-            _log.warning("the state goes on in a mix that was changed: %s", mismatch)
+            told = str(mismatch).partition("\nBuild ")[0]  # what to do instead is done here
+            _log.warning("the state goes on in a mix that was changed: %s", told)
 
     restore_state_rank = load_state_dict
 
@@ -376,11 +377,12 @@ def _under_names(node: Any, named: Mapping[Any, Any]) -> Any:
     """Return a dataset whose folders are called as in a state, found there by what they hold."""
     if node.inputs:
         return node.with_inputs([_under_names(each, named) for each in node.inputs])
-    if isinstance(node, WebdatasetSource) and node.name not in named:
+    if isinstance(node, ShardedSource) and node.name not in named:
         for name, identity in named.items():
             other = node.called(str(name))
             if identity and other.identity.startswith(identity):
-                _log.warning("the folder %s goes on as %r, which it was called", node.path, name)
+                text = "the folder %s goes on as %r, which it was called"
+                _log.warning(text, node.location, name)
                 return other
     return node
 

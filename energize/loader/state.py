@@ -194,7 +194,7 @@ def cursor_of(state: State) -> State:
 
 def unpacked_state(dataset: Dataset[Any], saved: object) -> State:
     """Return the cursor's state in a saved one, for what has no weights that change."""
-    cursor, _ = resumed(dataset, saved)
+    cursor, _ = resumed(dataset, saved, strict=None)
     if Edits.loaded(cursor) != NOT_EDITED:
         raise StateError(
             "the saved state is of a run whose weights were changed while it went on, or whose mix "
@@ -205,14 +205,15 @@ def unpacked_state(dataset: Dataset[Any], saved: object) -> State:
 
 
 def resumed(
-    dataset: Dataset[Any], saved: object, *, strict: bool = True, on_mismatch: str = "error"
+    dataset: Dataset[Any], saved: object, *, strict: bool | None = True, on_mismatch: str = "error"
 ) -> tuple[State, RemapReport | None]:
     """Return the cursor's state in a saved one, and what it became in an edited mix.
 
     Raise `StateMismatchError` if it was saved over another dataset, `StateError` if it is no state
-    of this version. Without `strict` differences are warnings, as is what changes no sample in any
-    case: other functions, folders mounted elsewhere, loops of another length. With
-    `on_mismatch="remap"` sources that are still there keep their places, see `remapped`.
+    of this version. With `strict=False` differences are warnings, as is what changes no sample in
+    any case: other functions, folders mounted elsewhere, loops of another length; with None, users
+    have no such choice. With `on_mismatch="remap"` sources that are still there keep their places,
+    see `remapped`.
     """
     if on_mismatch not in ON_MISMATCH:
         raise ConfigError(
@@ -271,18 +272,22 @@ def differences(dataset: Dataset[Any], saved: object) -> list[str]:
     return _mismatches(dataset, state, cursor_of(state), before, gone)
 
 
-def _refuse(found: list[str], *, strict: bool) -> None:
+def _refuse(found: list[str], *, strict: bool | None) -> None:
     shown = "\n".join(f"  {each}" for each in found[:_SHOWN])
     more = len(found) - _SHOWN
     text = (
         "the saved state belongs to another dataset, and positions in that one mean nothing in "
         f"this one:\n{shown}{f'{chr(10)}  and {more} more' if more > 0 else ''}"
     )
-    if strict:
+    if strict is not False:
+        more_ways = (
+            "; or have every source that is still there go on where it stands with "
+            'load_state_dict(state, on_mismatch="remap"), or go on all the same with '
+            "load_state_dict(state, strict=False)"
+        )
         raise StateMismatchError(
-            f"{text}\nBuild the dataset as it was, start without the state, have every source that "
-            "is still there go on where it stands with load_state_dict(state, "
-            'on_mismatch="remap"), or go on all the same with load_state_dict(state, strict=False)'
+            f"{text}\nBuild the dataset as it was, or start without the state"
+            f"{more_ways if strict else ''}"
         )
     _log.warning("%s\n  (it goes on all the same: strict=False)", text)
 

@@ -96,13 +96,11 @@ class FirstLook:
                     )
 
 
-def sample_fields(sample_type: str) -> dict[str, bool]:
+def sample_fields(sample_type: str | type[Any]) -> dict[str, bool]:
     """Return the fields of a sample type, and whether each is needed; none of crude samples."""
-    if sample_type == CRUDE:
-        return {}
-    required = required_fields(SAMPLE_TYPES[sample_type])
-    names = type_fields(SAMPLE_TYPES[sample_type])
-    return {name: name in required for name in names if name not in METADATA}
+    kind = SAMPLE_TYPES[sample_type] if isinstance(sample_type, str) else sample_type
+    names = () if kind is CrudeSample else type_fields(kind)
+    return {name: name in required_fields(kind) for name in names if name not in METADATA}
 
 
 def check_choice(sample_type: str | None, field_map: Mapping[str, str] | None) -> None:
@@ -121,7 +119,7 @@ def check_choice(sample_type: str | None, field_map: Mapping[str, str] | None) -
 
 
 def choose_config(
-    sample_type: str | None,
+    sample_type: str | type[Any] | None,
     field_map: Mapping[str, str] | None,
     look: FirstLook,
     parts: Collection[str],
@@ -133,8 +131,9 @@ def choose_config(
     """
     if sample_type is None:
         return None
-    if sample_type == CRUDE:
+    if sample_type in (CRUDE, CrudeSample):
         return DatasetConfig(_MODULE, CRUDE)
+    called = sample_type if isinstance(sample_type, str) else sample_type.__name__
     chosen = dict(field_map or {})
     if field_map is None:
         chosen = propose_field_map(sample_type, look)
@@ -149,10 +148,10 @@ def choose_config(
         if needed and name not in chosen:
             keys = f", keys of the json part: {some(look.json_keys)}" if look.json_keys else ""
             raise PrepareError(
-                f"nothing says which part holds the {name!r} of a {sample_type}; give a field map "
+                f"nothing says which part holds the {name!r} of a {called}; give a field map "
                 f"(--field-map). {found}{keys}"
             )
-    return DatasetConfig(module_of(sample_type), sample_type, chosen)
+    return DatasetConfig(module_of(called), called, chosen)
 
 
 def module_of(sample_type: str) -> str:

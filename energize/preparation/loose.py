@@ -25,7 +25,7 @@ from functools import cached_property
 from itertools import chain
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple, Self, cast
 
 import numpy as np
 import PIL.Image
@@ -594,10 +594,13 @@ def _of_tars(path: Path, root: Path, tars: list[Path], told: Told) -> Found:
                 Path(new, "tars").rename(folder.parent)
     whole = WebdatasetSource(folder)
     source = whole._replace(origin=Origin.of(whole))
-    look, kind = fields.FirstLook(folder / source.shards[0]), told.kind
-    name = fields.propose_sample_type(look, told.field_map or ()) if kind is None else kind.__name__
-    config = cast("DatasetConfig", fields.choose_config(name, told.field_map, look, look.parts))
-    _say(path, f"{source.count:,} samples, tars", told, name, config.field_map or {})
+    look = fields.FirstLook(folder / source.shards[0])
+    kind = told.kind or fields.propose_sample_type(look, told.field_map or ())
+    if told.kind and told.field_map:
+        check_field_map(told.kind, told.field_map)
+    chosen = cast("DatasetConfig", fields.choose_config(kind, told.field_map, look, look.parts))
+    config = told.config(chosen, chosen.field_map)
+    _say(path, f"{source.count:,} samples, tars", told, config.sample_class, config.field_map or {})
     return Found(source, config)
 
 
@@ -849,9 +852,12 @@ class LooseSource(ShardedSource[dict[str, Any]], FieldSource[dict[str, Any]]):
         """As what its samples are known, wherever they will lie."""
         return Origin.of(self)
 
+    def called(self, name: str) -> Self:
+        return super().called(name)._replace(rows=self.rows.called(name))
+
     @cached_property
     def name(self) -> str:
-        return self.path.absolute().name
+        return self.earlier_name or self.path.absolute().name
 
     @property
     def location(self) -> str:

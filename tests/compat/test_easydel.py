@@ -406,6 +406,15 @@ def test_a_source_of_ones_own(lines):
         list(Nothing(lines.files))
 
 
+def test_samples_are_examples_of_their_fields():
+    texts = [ez.TextSample(__key__=f"{k}", __restore_key__=(), text=f"t{k}") for k in range(3)]
+    mixed = Mixed({"typed": texts, "plain": [{"text": "p"}]}, block_size=4, seed=1)
+    assert {each["text"] for each in taken(mixed, 16)} == {"t0", "t1", "t2", "p"}
+    assert tags(mixed, 4).count("typed") == 2
+    with pytest.raises(EncoderError, match="_named raised TypeError"):
+        taken(Mixed({"words": ["a", "b"]}), 1)
+
+
 def test_options_in_their_order():
     config = ed.DatasetConfig("a.parquet", "letters")
     assert (config.name, config.data_files) == ("letters", "a.parquet")

@@ -9,6 +9,7 @@ import multiprocessing
 import pickle
 import weakref
 from dataclasses import asdict, dataclass, fields, replace
+from functools import partial
 from itertools import chain, islice
 from typing import Literal
 
@@ -19,7 +20,7 @@ from click.testing import CliRunner
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
 import energize
-from energize import ListSource, energon
+from energize import ListSource, energon, write_shards
 from energize.energon import (
     BatchDataset,
     FilterDataset,
@@ -31,7 +32,9 @@ from energize.energon import (
     get_savable_loader,
 )
 from energize.errors import FatalSampleError, StateMismatchError
-from tests.support.prepared import captions
+from tests.support.mds import numbered_mds
+from tests.support.prepared import captions, image_bytes
+from tests.support.rows import texts, write_parquet
 
 LETTERS = "abcdefghijk"
 
@@ -150,6 +153,7 @@ def test_a_state_goes_on_where_it_can(caplog):
     other.restore_state_rank(state)
     assert list(chain(*islice(other, 8))) == stream[12:60]
     assert "the state goes on in a mix that was changed" in caplog.text
+    assert "start without the state" not in caplog.text
     with pytest.raises(StateMismatchError):
         energize.get_loader(batches(6)).load_state_dict(state)
     fresh = get_savable_loader(batches(4))
@@ -269,14 +273,33 @@ def test_a_batch_is_extended():
     assert (longer.__key__, longer.words, longer.lengths) == (["a"], ["ab"], [2])
 
 
-def test_a_run_goes_on_in_folders_that_were_moved_or_renamed(tmp_path, caplog):
+def loose_images(folder):
+    folder.mkdir(parents=True)
+    for number in range(30):
+        (folder / f"{number}.jpg").write_bytes(image_bytes(number))
+        (folder / f"{number}.txt").write_text(f"caption {number}")
+
+
+FOLDERS = {
+    "prepared": partial(captions, count=30),
+    "images": loose_images,
+    "parquet": lambda folder: write_parquet(folder / "0.parquet", texts("words", 30)),
+    "MDS": partial(numbered_mds, count=30),
+    "tars": partial(write_shards, [{"__key__": str(n), "txt": f"{n}"} for n in range(30)]),
+}
+
+
+@pytest.mark.parametrize("kind", FOLDERS)
+def test_a_run_goes_on_in_folders_that_were_moved_or_renamed(kind, tmp_path, caplog, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / ".cache"))
     for name in ("cats", "dogs"):
-        captions(tmp_path / "a" / name, 30)
+        FOLDERS[kind](tmp_path / "a" / name)
 
     def loader(root, cats="cats"):
+        subset = "weight: 2, subset: {range: ['10%', '100%']}"
         text = (
             "{__module__: megatron.energon, __class__: MetadatasetV2, splits: {train: {blend: "
-            f"[{{path: {cats}, weight: 2}}, {{path: dogs, weight: 1}}]}}}}}}"
+            f"[{{path: {cats}, {subset}}}, {{path: dogs, weight: 1}}]}}}}}}"
         )
         (root / "mix.yaml").write_text(text)
         dataset = energon.get_train_dataset(

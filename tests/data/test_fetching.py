@@ -391,6 +391,10 @@ def test_what_a_store_refuses_is_told_in_words(place, monkeypatch, caplog):
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "key")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET)
     assert fetching.stat(f"{url}/a.tar").size == len(BODY)
+    stop()
+    monkeypatch.setenv("AWS_ENDPOINT_URL", server.partition("://")[2])
+    found, text = refusal(lambda: fetching.stat(f"{url}/a.tar"))
+    assert (found, "begin with http:// or https://" in text) == (errno.EACCES, True), text
 
 
 def test_what_passes_is_waited_for_and_given_up_at_the_deadline(place, caplog):

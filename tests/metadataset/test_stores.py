@@ -10,6 +10,7 @@ from energize import (
     DatasetNotFoundError,
     DefaultTaskEncoder,
     MetadatasetError,
+    NotPreparedError,
     TextSample,
     basic_sample_keys,
 )
@@ -35,6 +36,8 @@ def test_cookers_read_from_them(mix):
     assert sorted(sample.text for sample in samples) == wanted
     with pytest.raises(ConfigError, match=r"(?s)aux.*asked for at .*mix\.yaml:5"):
         train(mix("{path: a, aux: {x: notes}}"))
+    with pytest.raises(NotPreparedError, match=r"are a store as filesystem://.*/files"):
+        train(mix("{path: crude, aux: {notes: notes, files: files}}"), task_encoder=Encoder())
 
 
 REFUSED = {

@@ -38,6 +38,7 @@ from energize.errors import (
     DatasetNotFoundError,
     MetadatasetError,
     NotPreparedError,
+    PrepareError,
     ShardError,
     SplitError,
 )
@@ -418,6 +419,19 @@ def test_types_and_field_maps_may_be_told(tmp_path):
         get_train_dataset(chat, batch_size=1)
     line = {"path": "rows/chat.jsonl", "image_folder": "."}
     assert get_train_dataset(written(mix, line), batch_size=None)[0].turns
+
+
+def test_types_of_tars_may_be_told(tmp_path):
+    write_shards([{"__key__": str(n), "txt": f"{n}", "cls": f"{n}"} for n in range(4)], tmp_path)
+    get = partial(get_val_dataset, tmp_path, split_part="train", batch_size=None)
+    assert get(sample_type=CrudeSample)[3]["txt"] == "3"
+    told = {"sample_type": Scored, "field_map": {"image": "txt", "score": "cls"}}
+    assert get(**told)[2] == Scored.derive_from(get(**told)[2], image="2", score=2)
+    with pytest.raises(ConfigError, match="CrudeSample has no fields"):
+        get(sample_type=CrudeSample, field_map={"text": "txt"})
+    with pytest.raises(PrepareError, match="the 'image' of a Scored"):
+        get(sample_type=Scored)
+    convert(tmp_path, tmp_path.with_name("out"), sample_type="CrudeWebdataset")
 
 
 @dataclass(kw_only=True)
