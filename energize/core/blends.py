@@ -443,13 +443,17 @@ class Edits:
         """The changes that are still to come."""
         return tuple(each for each in self.changes if each.waits)
 
-    def applied(self, dataset: Dataset[Any]) -> Any:
-        """Return the dataset with all of them but those whose slots only reading will tell.
+    def applied(self, dataset: Dataset[Any], known: Edits | None = None, edited: Any = None) -> Any:
+        """Return the dataset with all of them but those whose slots only reading will tell;
+        `edited` is the dataset with those that are `known`, from which it goes on where it can.
 
         Raises `ConfigError` for a blend that it does not have, and for what no change can be.
         """
-        edited = moved(dataset, {each.part: each for each in self.moves}) if self.moves else dataset
-        for change in self.changes:
+        begun = 0 if known is None else len(known.changes)
+        if known != replace(self, changes=self.changes[:begun]):
+            begun, moves = 0, {each.part: each for each in self.moves}
+            edited = moved(dataset, moves) if moves else dataset
+        for change in self.changes[begun:]:
             edited = with_change(edited, change)
         return edited
 
