@@ -18,7 +18,6 @@ from pydantic import Field, TypeAdapter, ValidationError
 from energize.core.arrays import Int64Array
 from energize.core.checks import real_number
 from energize.core.dataset import Dataset, IndexedDataset
-from energize.core.description import config_of
 from energize.core.rng import derive
 from energize.core.stream import MOST_COUNTED, MixStream, Opening, State, Stream, counter_field
 from energize.core.trace import Failed, Request, Routes, Span
@@ -393,7 +392,7 @@ def _parts(node: Any, items: int, way: Way = ()) -> list[tuple[Way, Any, int]]:
 
 def _told_apart(part: Any, seen: Counter[str]) -> str:
     """Return a digest of what decides the order of a part; the second of one order has a number."""
-    digest = config_of(part).fingerprint[:_DIGITS]
+    digest: str = part._fingerprint[:_DIGITS]
     seen[digest] += 1
     return digest if seen[digest] == 1 else f"{digest}.{seen[digest]}"
 
