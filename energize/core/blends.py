@@ -18,7 +18,6 @@ from pydantic import Field, TypeAdapter, ValidationError
 from energize.core.arrays import Int64Array
 from energize.core.checks import real_number
 from energize.core.dataset import Dataset, IndexedDataset
-from energize.core.description import config_of
 from energize.core.rng import derive
 from energize.core.stream import MOST_COUNTED, MixStream, Opening, State, Stream, counter_field
 from energize.core.trace import Failed, Request, Routes, Span
@@ -393,7 +392,7 @@ def _parts(node: Any, items: int, way: Way = ()) -> list[tuple[Way, Any, int]]:
 
 def _told_apart(part: Any, seen: Counter[str]) -> str:
     """Return a digest of what decides the order of a part; the second of one order has a number."""
-    digest = config_of(part).fingerprint[:_DIGITS]
+    digest: str = part._fingerprint[:_DIGITS]
     seen[digest] += 1
     return digest if seen[digest] == 1 else f"{digest}.{seen[digest]}"
 
@@ -443,13 +442,17 @@ class Edits:
         """The changes that are still to come."""
         return tuple(each for each in self.changes if each.waits)
 
-    def applied(self, dataset: Dataset[Any]) -> Any:
-        """Return the dataset with all of them but those whose slots only reading will tell.
+    def applied(self, dataset: Dataset[Any], known: Edits | None = None, edited: Any = None) -> Any:
+        """Return the dataset with all of them but those whose slots only reading will tell;
+        `edited` is the dataset with those that are `known`, from which it goes on where it can.
 
         Raises `ConfigError` for a blend that it does not have, and for what no change can be.
         """
-        edited = moved(dataset, {each.part: each for each in self.moves}) if self.moves else dataset
-        for change in self.changes:
+        begun = 0 if known is None else len(known.changes)
+        if known != replace(self, changes=self.changes[:begun]):
+            begun, moves = 0, {each.part: each for each in self.moves}
+            edited = moved(dataset, moves) if moves else dataset
+        for change in self.changes[begun:]:
             edited = with_change(edited, change)
         return edited
 

@@ -191,6 +191,10 @@ class Description:
         """Return the same description carrying a worker config for the loader to take."""
         return self._replace(worker_config=worker_config)
 
+    @functools.cached_property
+    def _fingerprint(self) -> str:
+        return digest(_tree(deciding(self)))
+
     def _settings(self) -> dict[str, Any]:
         """Return the parameters as JSON."""
         return {name: described(getattr(self, name)) for name in self._parameters}
@@ -297,7 +301,7 @@ def config_of(dataset: Description) -> Config:
         tree, (functions, places) = config_tree(dataset), _beside(dataset)
         text = packed(tree)
         text = text if len(text) <= _LONGEST else packed(_cut(tree))
-        known = Config(digest(_tree(deciding(dataset))), text, functions, places)
+        known = Config(dataset._fingerprint, text, functions, places)
         object.__setattr__(dataset, "_config", known)
     return cast("Config", known)
 

@@ -96,7 +96,7 @@ class Run(Generic[T]):
         if edits == self.edits:
             return self
         other = copy.copy(self)
-        other.edits, other.dataset = edits, edits.applied(self.given)
+        other.edits, other.dataset = edits, edits.applied(self.given, self.edits, self.dataset)
         other.stream = other.dataset if self.given.indexed else without_loops(other.dataset)
         return other
 

@@ -817,8 +817,8 @@ class _Worker:
             if held.cursor is None:
                 lanes, at = request.lanes, request.at
                 if lanes.edits != self._edits:
-                    self._dataset = lanes.edits.applied(self._task.dataset)
-                    self._edits = lanes.edits
+                    given = self._task.dataset, self._edits, self._dataset
+                    self._dataset, self._edits = lanes.edits.applied(*given), lanes.edits
                 held.cursor = lanes.open(
                     self._dataset, request.lane, at, request.state, self._reading
                 )

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import reprlib
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import pairwise
 from typing import Any, Protocol, Self, TypeAlias, TypeVar
 
@@ -311,8 +311,11 @@ def _rounded(due: FloatArray, size: int, drawn: BoolArray) -> Int64Array:
 
 # Runs in other orders: sources in turn, and slots shuffled in windows.
 
-_AHEAD = 8192
-"""Slots that are laid out at once: enough that calls of numpy cost little beside their work."""
+_AHEAD, _LAYOUTS = 8192, 8
+"""Slots that are laid out at once: enough that calls of numpy cost little beside their work; and of
+how many such windows of a scheme the layout is kept."""
+
+_Layout: TypeAlias = tuple[Int32Array, Int64Array]
 
 _DENSE = 8
 """Where one slot of so many is asked for, laying out all costs less than finding it alone."""
@@ -338,6 +341,7 @@ class Windows:
 
     With a `key`, the slots of each window are shuffled: at its end sources have what the run gives
     them. Without, slots are where the run has them, and laid out only where they are read on.
+    `layouts` is `laid_out`, some of whose answers are kept.
     """
 
     def __init__(
@@ -345,12 +349,14 @@ class Windows:
         run: Scheme,
         length: int | None,
         sources: int,
+        layouts: Callable[[Windows, int], _Layout],
+        *,
         size: int = _AHEAD,
         key: int | None = None,
     ) -> None:
         self._run, self._length, self._size = run, length, size
         self._sources, self._key = sources, key
-        self._layout = lru_cache(4)(self._laid_out)
+        self._layout = partial(layouts, self)
         self._last = 0
         """The first slot of the last call."""
 
@@ -376,7 +382,8 @@ class Windows:
 
         return pairs_by_value(windows, in_window)
 
-    def _laid_out(self, window: int) -> tuple[Int32Array, Int64Array]:
+    def laid_out(self, window: int) -> _Layout:
+        """Return the sources of the slots of a window, and which of its source each is."""
         start, end = window * self._size, (window + 1) * self._size
         if self._length is not None:
             end = min(end, self._length)
@@ -547,10 +554,9 @@ class WeightedScheme(ABC):
             if difference := names_apart(self.names, names):
                 raise WeightError(f"the weights do not name the sources: {difference}")
             listed = tuple(map(dict(zip(names, listed, strict=True)).__getitem__, self.names))
-        first = self.eras[0].given
-        if len(listed) != len(first):
-            raise WeightError(f"{len(listed)} weights are given for {len(first)} sources")
-        return self._with_changes([(0, first), *self.changes, (at, listed)])
+        if len(listed) != (count := len(self.eras[0].given)):
+            raise WeightError(f"{len(listed)} weights are given for {count} sources")
+        return self._with(self._until(at), eras=[*self.eras, self._era(at, listed)])
 
     def as_described(self, weights: Sequence[Any], changes: Sequence[Sequence[Any]]) -> Self:
         """Return the same scheme with weights as `described` tells them, and (slot, weights) of
@@ -559,10 +565,18 @@ class WeightedScheme(ABC):
         Raises `KeyError`, `TypeError` or `ValueError` for what was not told so.
         """
         told = [(0, weights), *changes]
-        return self._with_changes([(at, tuple(map(weight_as_described, w))) for at, w in told])
+        given = tuple((at, tuple(map(weight_as_described, w))) for at, w in told)
+        return type(self)(self.names, given, self._settings)
 
-    def _with_changes(self, changes: Iterable[tuple[int, tuple[Weight, ...]]]) -> Self:
-        return type(self)(self.names, tuple(changes), self._settings)
+    def _until(self, slot: int) -> tuple[Any, ...]:
+        """Return segments that are known, up to a slot, which nothing from there on decides."""
+        return ()
+
+    def _with(self, segments: tuple[Segment, ...], **changed: Any) -> Self:
+        other = object.__new__(type(self))
+        other.__dict__.update(self.__dict__ | changed)
+        other._begin_with(segments)
+        return other
 
     def first_difference(self, other: Self, end: int) -> int | None:
         """Return the first slot before `end` from which on `other`, which differs in its weights
@@ -689,6 +703,7 @@ class MixingScheme(WeightedScheme):
         self._limits = np.full(len(changes[0][1]), INFINITE, dtype=np.int64)
         self._gone: tuple[tuple[int, int], ...] = ()
         """Slots from which on a source is left out."""
+        self._layouts = lru_cache(_LAYOUTS)(Windows.laid_out)  # of all segments: there may be many
         super().__init__(names, changes, settings)
 
     def limited(self, limits: Int64Array) -> MixingScheme:
@@ -700,16 +715,13 @@ class MixingScheme(WeightedScheme):
         it stay as they are.
         """
         self._reach(slot)
+        return self._with(self._until(slot), _gone=(*self._gone, (slot, source)))
+
+    def _until(self, slot: int) -> tuple[Segment, ...]:
         kept = [each for each in self._segments if each.start < slot]
         if kept:
             kept[-1] = replace(kept[-1], end=min(kept[-1].end, slot))
-        return self._with(tuple(kept), _gone=(*self._gone, (slot, source)))
-
-    def _with(self, segments: tuple[Segment, ...], **changed: Any) -> MixingScheme:
-        other = object.__new__(MixingScheme)
-        other.__dict__.update(self.__dict__ | changed)
-        other._begin_with(segments)
-        return other
+        return tuple(kept)
 
     def _era(self, slot: int, weights: Sequence[Weight]) -> Era:
         if self._name in WEIGHTLESS:
@@ -762,8 +774,9 @@ class MixingScheme(WeightedScheme):
     def _arranged(self, run: Scheme, start: int, sources: int, length: int | None) -> Scheme:
         """Return a run in the windows of the scheme."""
         if self._name in {"even", "exact"}:
-            return Windows(run, length, sources)
-        return Windows(run, length, sources, self._window, derive(self._key, start))
+            return Windows(run, length, sources, self._layouts)
+        key = derive(self._key, start)
+        return Windows(run, length, sources, self._layouts, size=self._window, key=key)
 
     def _closed(self, segment: MixingSegment, left: Int64Array) -> MixingSegment:
         """Return a segment up to where sources begin to reach their limits; or one in which they

@@ -196,16 +196,16 @@ def look_at(path: Path, split_part: str, told: Told) -> Found:
     if `told.strict`, for what is left out too, and `ConfigError` for a type or a field map that
     does not fit.
     """
-    notes, inside, is_folder = list[str](), dict[str, list[Path]](), path.is_dir()
+    notes, inside, is_folder = list[str](), dict[str, list[str]](), path.is_dir()
     below = _names_below(path) if is_folder else []
     own = _of_split(path, below, split_part, notes)
     names = [each.removeprefix(f"{own[0]}/") for each in below if each.startswith(f"{own[0]}/")]
     names = names if own[0] else below
     root = path / own[0] if names and own[0] else path if is_folder else path.parent
-    files = [root / name for name in (names or filter(None, own))] if is_folder else [path]
+    files = names or [*filter(None, own)] if is_folder else [path.name]
     for file in files:
-        if not file.name.startswith("cache-"):  # which `datasets` leaves beside its files
-            inside.setdefault(file.suffix, []).append(file)
+        if not posixpath.basename(file).startswith("cache-"):  # `datasets` leaves them there
+            inside.setdefault(posixpath.splitext(file)[1], []).append(file)
     media = [name for name in names if kind_by_name(name) is not None]
     base = root if told.image_folder is None else path_of(absolute(told.image_folder))
     suffix = next((each for each in _KINDS if each in inside), "")
@@ -219,9 +219,10 @@ def look_at(path: Path, split_part: str, told: Told) -> Found:
     elif INDEX in names:
         found = _of_rows(MdsFiles(root), base, told, "MDS")
     elif _TAR in inside:
-        return _of_tars(path, root, inside[_TAR], told)
+        return _of_tars(path, root, [root / each for each in inside[_TAR]], told)
     elif suffix:
-        found = _of_rows(_KINDS[suffix](inside[suffix]), base, told, suffix[1:])
+        rows = _KINDS[suffix]([root / each for each in inside[suffix]])
+        found = _of_rows(rows, base, told, suffix[1:])
     else:
         there = ", ".join(f"{len(files)} {each or 'others'}" for each, files in inside.items())
         there = there if names else ""
@@ -778,10 +779,10 @@ class MemoryRows(ShardedSource[Row], FieldSource[Row]):
 
     def __init__(self, rows: Iterable[Row]) -> None:
         text, ends, keys = bytearray(), array("q", [0]), hashlib.blake2b(digest_size=16)
+        dumped = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), default=_plain).encode
         for row in rows:
             keys.update(f"{row[KEY]}\0".encode())
-            dumped = json.dumps(row, ensure_ascii=False, separators=(",", ":"), default=_plain)
-            text += dumped.encode("utf-8", "surrogatepass")
+            text += dumped(row).encode("utf-8", "surrogatepass")
             ends.append(len(text))
         own = {"text": bytes(text), "ends": np.array(ends), "counts": (len(ends) - 1,)}
         named = {"identity": keys.hexdigest(), "seed": 0, "occurrence": 0}

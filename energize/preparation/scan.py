@@ -372,9 +372,8 @@ def files_below(root: Path, notes: list[str], wrong: dict[str, str]) -> Iterator
                 continue
             paths = [os.path.join(folder, each) for each in inner]
             starts += [each for each in paths if os.path.islink(each)]
-            for file in files:
-                if not file.startswith("."):
-                    yield os.path.normpath(os.path.join(name, file))
+            below = "" if name == "." else f"{name}/"
+            yield from (f"{below}{file}" for file in files if not file.startswith("."))
 
 
 def _why_unreadable(path: Path) -> str:

@@ -6,6 +6,8 @@ import json
 import logging
 import os
 import signal
+import statistics
+import time
 from collections import Counter
 
 import pytest
@@ -265,6 +267,26 @@ def test_states_of_changes_do_not_fit_another_blend():
         bad = resealed(state, cursor=json.dumps(cursor | {"changes": broken}))
         with pytest.raises(StateError, match="changes"):
             loader_of(batches(mix())).load_state_dict(bad)
+
+
+def test_a_change_at_each_step_costs_what_the_first_ones_cost():
+    """And the state goes on in the same order, here and in workers."""
+    spent, items = [], []
+    with loader_of(batches(mix())) as loader:
+        for step, item in zip(range(240), loader, strict=False):
+            items.append(item)
+            begun = time.thread_time()
+            loader.set_weights({"a": 1 + step % 5, "b": 2})
+            spent.append(time.thread_time() - begun)
+            if step == 200:
+                state = saved(loader)
+    assert statistics.median(spent[-40:]) < 10 * statistics.median(spent[20:60])
+    for workers in (0, 2):
+        with loader_of(batches(mix()), workers) as again:
+            again.load_state_dict(state)
+            for step in range(201, 240):
+                assert prints(take(again, 1)) == prints(items[step : step + 1])
+                again.set_weights({"a": 1 + step % 5, "b": 2})
 
 
 def test_a_worker_that_dies_after_a_change(caplog):

@@ -4,6 +4,8 @@ changes what came before.
 
 from __future__ import annotations
 
+import pickle
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -73,7 +75,9 @@ def test_a_change_of_weights_leaves_every_slot_before_it(name, weights, data, sl
     changed = before.with_weights_from(slot, data.draw(others))
     assert same_before(before, changed, slot)
     later = slot + data.draw(st.integers(1, 900))
-    assert same_before(changed, changed.with_weights_from(later, data.draw(others)), later)
+    again = changed.with_weights_from(later, data.draw(others))
+    assert same_before(changed, again, later)
+    assert same_before(again, pickle.loads(pickle.dumps(again)), later + 1000)  # as if made so
     cut = before.without(1, slot)
     assert same_before(before, cut, slot)
     assert 1 not in cut.locate(np.arange(slot, slot + 500))[0]
