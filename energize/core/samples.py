@@ -555,6 +555,7 @@ IMAGE, VIDEO = "<image>", "<video>"
 
 _PLACES = re.compile(f"{IMAGE}|{VIDEO}")
 _MEDIA = {"image": IMAGE, "image_url": IMAGE, "video": VIDEO, "video_url": VIDEO}
+_UNREAD = ("tool_calls", "function_call", "reasoning_content", "weight", "loss")
 _ROLES = {
     **dict.fromkeys(("human", "user"), "user"),
     **dict.fromkeys(("gpt", "assistant", "chatgpt", "bing", "bot", "model"), "assistant"),
@@ -646,6 +647,11 @@ def _turn(given: Any, number: int) -> Turn:
         )
         if isinstance(content, list):
             content = _joined(content)
+        if more := [n for n in _UNREAD if given.get(n) not in (None, "", [], {}, True)]:
+            raise DataError(
+                f"turn {number} has {more[0]}={given[more[0]]!r:.80}, and nothing reads it: write "
+                "calls and thoughts into the text, and leave out what is not to be learned"
+            )
         if isinstance(role, str) and isinstance(content, str):
             return Turn(_ROLES.get(role.lower(), role), content)
     raise DataError(f"turn {number} is {given!r:.120}; {_FORMS}")

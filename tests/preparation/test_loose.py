@@ -478,6 +478,14 @@ WRONG = {
     "gone": ({"images": ["9.jpg"], "conversations": TURNS}, "9.jpg: cannot be read"),
     "no turns": ({"conversations": "Hi"}, "a conversation is a list of turns, got 'Hi'"),
     "no role": ({"conversations": [{"text": "Hi"}]}, "turn 0 is {'text': 'Hi'}; a turn is {from"),
+    "calls": (
+        {"conversations": [{"from": "gpt", "value": "", "tool_calls": [{"id": "f"}]}]},
+        "turn 0 has tool_calls=[{'id': 'f'}], and nothing reads it",
+    ),
+    "not to be learned": (
+        {"conversations": [TURNS[1] | {"weight": 1}, TURNS[1] | {"weight": 0}]},
+        "turn 1 has weight=0",
+    ),
     "no JSON": (None, "not JSON"),
 }
 
