@@ -565,7 +565,8 @@ _ROLES = {
 
 _FORMS = (
     "a turn is {from, value} as in LLaVA and ShareGPT, or {role, content}, whose content is text, "
-    "or a list of {type: text | image | video}"
+    "or a list of {type: text | image | video}; nothing reads tool_calls, function_call, "
+    "reasoning_content (write them into the text), nor a weight or loss of a turn but 1"
 )
 
 
@@ -647,12 +648,8 @@ def _turn(given: Any, number: int) -> Turn:
         )
         if isinstance(content, list):
             content = _joined(content)
-        if more := [n for n in _UNREAD if given.get(n) not in (None, "", [], {}, True)]:
-            raise DataError(
-                f"turn {number} has {more[0]}={given[more[0]]!r:.80}, and nothing reads it: write "
-                "calls and thoughts into the text, and leave out what is not to be learned"
-            )
-        if isinstance(role, str) and isinstance(content, str):
+        lost = any(given.get(name) not in (None, "", [], {}, True) for name in _UNREAD)
+        if isinstance(role, str) and isinstance(content, str) and not lost:
             return Turn(_ROLES.get(role.lower(), role), content)
     raise DataError(f"turn {number} is {given!r:.120}; {_FORMS}")
 

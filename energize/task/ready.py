@@ -256,8 +256,8 @@ transformers, as AutoProcessor.from_pretrained(...) returns it; got 'Qwen/Qwen2-
         self._check_written(turns, messages, text)
         spans, asked = self._spans(template, messages, text), dict[str, Any]()
         if images:  # those of the assistant are not learned
-            place = re.escape(getattr(self.processor, "image_token", IMAGE))
-            for cut in re.finditer(place, text):
+            place = str(getattr(self.processor, "image_token", None) or IMAGE)
+            for cut in re.finditer(re.escape(place), text):
                 parts = [((a, min(b, cut.start())), (max(a, cut.end()), b)) for a, b in spans]
                 spans = [(a, b) for a, b in chain.from_iterable(parts) if a < b]
         if getattr(self.tokenizer, "is_fast", False) and not images:
@@ -473,8 +473,9 @@ transformers, as AutoProcessor.from_pretrained(...) returns it; got 'Qwen/Qwen2-
         rows = [{"__key__": each.__key__} | each.tokens for each in samples]
         pack = concat_pack(rows, names)
         values = {name: pack[name][None] for name in [*names, "position_ids"]}
-        bounds = ("cu_seqlens", "cu_seq_lens_q", "cu_seq_lens_k")
-        values |= dict.fromkeys(bounds, pack["cu_seqlens"])
+        values |= dict.fromkeys(
+            ("cu_seqlens", "cu_seq_lens_q", "cu_seq_lens_k"), pack["cu_seqlens"]
+        )
         values["use_cache"] = False  # with one, attention is not kept within the samples
         return values | dict.fromkeys(("max_length_q", "max_length_k"), pack["max_seqlen"])
 
@@ -531,7 +532,8 @@ class ImageClassificationTaskEncoder(TaskEncoder[Any, Any, Any, Any]):
     >>> ImageClassificationTaskEncoder(size=0)
     Traceback (most recent call last):
         ...
-    energize.errors.ConfigError: ImageClassificationTaskEncoder: size is 1 pixel or more; got 0
+    energize.errors.ConfigError: ImageClassificationTaskEncoder: size is a whole number, 1 or \
+more; got 0
     """
 
     decoder = SampleDecoder(image_decode="pilrgb", orient=True)
@@ -545,10 +547,7 @@ class ImageClassificationTaskEncoder(TaskEncoder[Any, Any, Any, Any]):
         augment: bool = True,
         classes: Sequence[str] = (),
     ) -> None:
-        if size < 1:
-            raise ConfigError(
-                f"ImageClassificationTaskEncoder: size is 1 pixel or more; got {size}"
-            )
+        checked_whole(size, "ImageClassificationTaskEncoder: size", 1)
         self.size, self.augment, self.classes = size, augment, list(classes)
         self.mean, self.std = (torch.tensor(each).view(3, 1, 1) for each in (mean, std))
 
