@@ -462,8 +462,9 @@ transformers, as AutoProcessor.from_pretrained(...) returns it; got 'Qwen/Qwen2-
         return joined
 
     def _in_a_row(self, samples: list[_Encoded]) -> dict[str, Any]:
-        given = {name for each in samples for name in (*each.tokens, *each.media)}
-        if self.processor is not self.tokenizer and (more := sorted(given & _NOT_PACKED)):
+        given = chain.from_iterable((each.tokens | each.media).items() for each in samples)
+        told = {name for name, value in given if value.any() or name != "token_type_ids"}
+        if self.processor is not self.tokenizer and (more := sorted(told & _NOT_PACKED)):
             raise ConfigError(
                 "packing=True tells samples apart by position_ids of one axis, and a model of "
                 f"{type(self.processor).__name__} goes by {more[0]} besides, to rotate by three or "

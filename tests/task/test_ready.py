@@ -185,6 +185,8 @@ def test_a_packed_row_has_the_loss_of_its_samples():
     assert row_.cu_seqlens.diff().tolist() == whole.attention_mask.sum(1).tolist()
     assert row_.max_length_q == max(row_.cu_seqlens.diff())
     assert row_.__key__ == ["0", "1", "2", "3", "4"]
+    texts = encoded(lambda: ProcessorTaskEncoder(gemma(), packing=True), talk(3))
+    assert not texts.token_type_ids.any()
 
 
 def test_a_packed_row_of_images_has_the_loss_of_its_samples():
