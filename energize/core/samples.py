@@ -555,6 +555,7 @@ IMAGE, VIDEO = "<image>", "<video>"
 
 _PLACES = re.compile(f"{IMAGE}|{VIDEO}")
 _MEDIA = {"image": IMAGE, "image_url": IMAGE, "video": VIDEO, "video_url": VIDEO}
+_UNREAD = ("tool_calls", "function_call", "reasoning_content", "weight", "loss")
 _ROLES = {
     **dict.fromkeys(("human", "user"), "user"),
     **dict.fromkeys(("gpt", "assistant", "chatgpt", "bing", "bot", "model"), "assistant"),
@@ -564,7 +565,8 @@ _ROLES = {
 
 _FORMS = (
     "a turn is {from, value} as in LLaVA and ShareGPT, or {role, content}, whose content is text, "
-    "or a list of {type: text | image | video}"
+    "or a list of {type: text | image | video}; nothing reads tool_calls, function_call, "
+    "reasoning_content (write them into the text), nor a weight or loss of a turn but 1"
 )
 
 
@@ -646,7 +648,8 @@ def _turn(given: Any, number: int) -> Turn:
         )
         if isinstance(content, list):
             content = _joined(content)
-        if isinstance(role, str) and isinstance(content, str):
+        lost = any(given.get(name) not in (None, "", [], {}, True) for name in _UNREAD)
+        if isinstance(role, str) and isinstance(content, str) and not lost:
             return Turn(_ROLES.get(role.lower(), role), content)
     raise DataError(f"turn {number} is {given!r:.120}; {_FORMS}")
 

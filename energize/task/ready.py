@@ -48,6 +48,7 @@ _GENERATION = re.compile(r"\{%-?\s*generation\b")
 _TOLD = "\ue000"  # a letter that no template and no text has
 _REPLACED, _REPLACING = "text_replacement_offsets", "get_text_with_replacements"
 _PER_TOKEN = ("attention_mask", "token_type_ids", "mm_token_type_ids", "cross_attention_mask")
+_NOT_PACKED = {"image_grid_thw", "mm_token_type_ids", "token_type_ids"}
 _OF_MEDIA = ("pixel_", "image_", "video_")
 
 
@@ -112,11 +113,12 @@ class ProcessorTaskEncoder(TaskEncoder[Any, Any, Any, Any]):
     `processor` is one of transformers, or a tokenizer where there are no images. Conversations go
     through its chat template, images through its own placeholders. A `CaptioningSample` is a turn
     of the user, its image and `prompt`, and the caption as the answer; a `VQASample` its question
-    and the answer of the largest weight; a `TextSample` is a text without turns, ended by the
-    end-of-sequence token.
+    and the answer of the largest weight; a `TextSample` is a text without turns, begun as the
+    tokenizer begins a text, and ended by the end-of-sequence token. Images are turned upright.
 
     `labels` are the tokens of the assistant's turns, and -100 elsewhere: those that the template
     marks by `{% generation %}`, or else those by which the conversation grows with such a turn.
+    Placeholders of images are never learned.
 
     Samples are padded to the longest of a batch, at `padding_side` (by default the tokenizer's), to
     a multiple of `pad_to_multiple_of`. With `packing` those of a batch are one row, end to end,
@@ -125,9 +127,11 @@ class ProcessorTaskEncoder(TaskEncoder[Any, Any, Any, Any]):
     than `max_length` tokens is an error, or left out with `too_long="skip"`, which the log says
     once. Batches are of `batch_type`, a subclass of `ProcessorBatch`.
 
-    Raises `ConfigError` for a processor without a tokenizer, a tokenizer without a token for
-    padding, and in use, for one without a chat template or whose template is not known to mark
-    what the assistant says.
+    Raises `ConfigError` for a processor without a tokenizer, or whose model looks ahead in answers
+    (PaliGemma), a tokenizer without a token for padding, and in use, for one without a chat
+    template or whose template is not known to mark what the assistant says, and packed rows of a
+    processor whose model tells samples apart by more than positions; `DataError` for a turn that
+    the template leaves out.
 
     >>> ProcessorTaskEncoder("Qwen/Qwen2-VL-2B-Instruct")
     Traceback (most recent call last):
@@ -136,7 +140,7 @@ class ProcessorTaskEncoder(TaskEncoder[Any, Any, Any, Any]):
 transformers, as AutoProcessor.from_pretrained(...) returns it; got 'Qwen/Qwen2-VL-2B-Instruct'
     """
 
-    decoder = SampleDecoder(image_decode="pilrgb")
+    decoder = SampleDecoder(image_decode="pilrgb", orient=True)
 
     def __init__(
         self,
@@ -161,6 +165,11 @@ transformers, as AutoProcessor.from_pretrained(...) returns it; got 'Qwen/Qwen2-
                 f"{type(self.tokenizer).__name__} has no token for padding; set "
                 "tokenizer.pad_token = tokenizer.eos_token, or give packing=True"
             )
+        if "labels" in getattr(processor, "model_input_names", ()):
+            raise ConfigError(
+                f"{type(processor).__name__} makes labels by itself, of suffix=, and its model "
+                "looks ahead in all else, so in answers too; write an encoder of your own for it"
+            )
         checked_whole(pad_to_multiple_of, "ProcessorTaskEncoder: pad_to_multiple_of", 1)
         if max_length is not None:
             checked_whole(max_length, "ProcessorTaskEncoder: max_length", 1)
@@ -176,8 +185,11 @@ transformers, as AutoProcessor.from_pretrained(...) returns it; got 'Qwen/Qwen2-
     def encode_sample(self, sample: Any) -> _Encoded:
         """Return the sample as tokens with labels, and what the processor makes of its images."""
         if isinstance(sample, TextSample):
-            end = self.tokenizer.eos_token or ""
-            made = self._processed(_text(sample.text, "text").removesuffix(end) + end, [])
+            end, text = self.tokenizer.eos_token or "", _text(sample.text, "text")
+            text, special = text.removesuffix(end), {"add_special_tokens": self._special(text)}
+            made = self._processed(text + end, [], **special)
+            if made["input_ids"][0, -2:].tolist() == 2 * [self.tokenizer.eos_token_id]:
+                made = self._processed(text, [], **special)  # ended by the tokenizer itself
             learned = torch.ones_like(made["input_ids"][0], dtype=torch.bool)
         else:
             turns, images = self._turns(sample)
@@ -241,7 +253,13 @@ transformers, as AutoProcessor.from_pretrained(...) returns it; got 'Qwen/Qwen2-
         if self.processor is self.tokenizer:
             messages = [{"role": turn.role, "content": turn.text} for turn in turns]
         text = self._rendered(messages)
+        self._check_written(turns, messages, text)
         spans, asked = self._spans(template, messages, text), dict[str, Any]()
+        if images:  # those of the assistant are not learned
+            place = str(getattr(self.processor, "image_token", None) or IMAGE)
+            for cut in re.finditer(re.escape(place), text):
+                parts = [((a, min(b, cut.start())), (max(a, cut.end()), b)) for a, b in spans]
+                spans = [(a, b) for a, b in chain.from_iterable(parts) if a < b]
         if getattr(self.tokenizer, "is_fast", False) and not images:
             asked = {"return_offsets_mapping": True}
         elif getattr(self.tokenizer, "is_fast", False) and hasattr(self.processor, _REPLACING):
@@ -255,10 +273,22 @@ transformers, as AutoProcessor.from_pretrained(...) returns it; got 'Qwen/Qwen2-
             return made, self._by_prefixes(text, images, spans, made["input_ids"][0])
         return made, _overlapping(offsets[0], places, spans)
 
+    def _check_written(self, turns: Sequence[Turn], messages: list[Any], text: str) -> None:
+        """Raise `DataError` where the template leaves out what is said, or writes it as a list."""
+        for number, (turn, message) in enumerate(zip(turns, messages, strict=True)):
+            words = re.findall(r"\w+", re.sub("<(image|video)>", " ", turn.text))
+            lost = turn.role != "assistant" and words and words[-1] not in text
+            told, in_parts = message["content"], self.processor is not self.tokenizer
+            if lost or (in_parts and told and str(told) in text):
+                raise DataError(
+                    f"the chat template of {type(self.processor).__name__} does not write the text "
+                    f"of turn {number}, {turn.role!r}, given as {told!r:.80}: it knows no such "
+                    f"role, or takes no {'list of parts' if in_parts else 'text, but parts'}"
+                )
+
     def _template(self) -> str:
-        for each in (self.processor, self.tokenizer):
-            if template := getattr(each, "chat_template", None):
-                return str(template)
+        if template := getattr(self.processor, "chat_template", None):
+            return str(template)
         raise ConfigError(
             f"{type(self.processor).__name__} has no chat template, which makes a text of a "
             "conversation; take the processor of an instruction-tuned model, or set "
@@ -279,15 +309,14 @@ transformers, as AutoProcessor.from_pretrained(...) returns it; got 'Qwen/Qwen2-
     def _special(self, text: str) -> bool:
         """Return whether the tokenizer adds its tokens to a text, as transformers decides it."""
         start = getattr(self.tokenizer, "bos_token", None)
-        return self.processor is not self.tokenizer and not (start and text.startswith(start))
+        return not (start and text.startswith(start))
 
     def _processed(self, text: str, images: list[Any], **asked: Any) -> dict[str, Any]:
-        named: dict[str, Any] = ({"images": [images]} if images else {}) | asked
-        special = self._special(text)
+        special = self.processor is not self.tokenizer and self._special(text)
+        named: dict[str, Any] = {"images": [images]} if images else {}
+        named |= {"return_tensors": "pt", "add_special_tokens": special} | asked
         try:
-            made = self.processor(
-                text=[text], return_tensors="pt", add_special_tokens=special, **named
-            )
+            made = self.processor(text=[text], **named)
         except ImportError as error:
             raise ConfigError(
                 f"{type(self.processor).__name__} needs a library that is not installed ({error}); "
@@ -433,17 +462,21 @@ transformers, as AutoProcessor.from_pretrained(...) returns it; got 'Qwen/Qwen2-
         return joined
 
     def _in_a_row(self, samples: list[_Encoded]) -> dict[str, Any]:
-        if any("image_grid_thw" in each.media for each in samples):
+        given = chain.from_iterable((each.tokens | each.media).items() for each in samples)
+        told = {name for name, value in given if value.any() or name != "token_type_ids"}
+        if self.processor is not self.tokenizer and (more := sorted(told & _NOT_PACKED)):
             raise ConfigError(
-                "packing=True gives positions of one axis, and a model with image_grid_thw rotates "
-                "by three: it would train on wrong ones; pad its samples instead"
+                "packing=True tells samples apart by position_ids of one axis, and a model of "
+                f"{type(self.processor).__name__} goes by {more[0]} besides, to rotate by three or "
+                "to look ahead: it would mix samples; pad them instead"
             )
         names = [name for name in samples[0].tokens if name != "attention_mask"]
         rows = [{"__key__": each.__key__} | each.tokens for each in samples]
         pack = concat_pack(rows, names)
         values = {name: pack[name][None] for name in [*names, "position_ids"]}
-        bounds = ("cu_seqlens", "cu_seq_lens_q", "cu_seq_lens_k")
-        values |= dict.fromkeys(bounds, pack["cu_seqlens"])
+        values |= dict.fromkeys(
+            ("cu_seqlens", "cu_seq_lens_q", "cu_seq_lens_k"), pack["cu_seqlens"]
+        )
         values["use_cache"] = False  # with one, attention is not kept within the samples
         return values | dict.fromkeys(("max_length_q", "max_length_k"), pack["max_seqlen"])
 
@@ -500,10 +533,11 @@ class ImageClassificationTaskEncoder(TaskEncoder[Any, Any, Any, Any]):
     >>> ImageClassificationTaskEncoder(size=0)
     Traceback (most recent call last):
         ...
-    energize.errors.ConfigError: ImageClassificationTaskEncoder: size is 1 pixel or more; got 0
+    energize.errors.ConfigError: ImageClassificationTaskEncoder: size is a whole number, 1 or \
+more; got 0
     """
 
-    decoder = SampleDecoder(image_decode="pilrgb")
+    decoder = SampleDecoder(image_decode="pilrgb", orient=True)
 
     def __init__(
         self,
@@ -514,10 +548,7 @@ class ImageClassificationTaskEncoder(TaskEncoder[Any, Any, Any, Any]):
         augment: bool = True,
         classes: Sequence[str] = (),
     ) -> None:
-        if size < 1:
-            raise ConfigError(
-                f"ImageClassificationTaskEncoder: size is 1 pixel or more; got {size}"
-            )
+        checked_whole(size, "ImageClassificationTaskEncoder: size", 1)
         self.size, self.augment, self.classes = size, augment, list(classes)
         self.mean, self.std = (torch.tensor(each).view(3, 1, 1) for each in (mean, std))
 
@@ -542,6 +573,8 @@ class ImageClassificationTaskEncoder(TaskEncoder[Any, Any, Any, Any]):
                     "ImageClassificationTaskEncoder(classes=[...]) the names of all, by number"
                 )
             label = self.classes.index(label)
+        if label != int(label) or not 0 <= label < (len(self.classes) or math.inf):
+            raise DataError(f"the label {label!r} is not the number of a class, from 0 on")
         augmented = self.augment and self.training
         image: Image.Image = sample.image  # type: ignore[assignment]  # as the decoder gives it
         box = _random_box(*image.size, rng) if augmented else _central_box(*image.size)

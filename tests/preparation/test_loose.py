@@ -492,6 +492,14 @@ WRONG = {
     "gone": ({"images": ["9.jpg"], "conversations": TURNS}, "9.jpg: cannot be read"),
     "no turns": ({"conversations": "Hi"}, "a conversation is a list of turns, got 'Hi'"),
     "no role": ({"conversations": [{"text": "Hi"}]}, "turn 0 is {'text': 'Hi'}; a turn is {from"),
+    "calls": (
+        {"conversations": [{"from": "gpt", "value": "", "tool_calls": [{"id": "f"}]}]},
+        "turn 0 is {'from': 'gpt', 'value': '', 'tool_calls': [{'id': 'f'}]}; a turn is",
+    ),
+    "not to be learned": (
+        {"conversations": [TURNS[1] | {"weight": 1}, TURNS[1] | {"weight": 0}]},
+        "nor a weight or loss of a turn but 1",
+    ),
     "no JSON": (None, "not JSON"),
 }
 

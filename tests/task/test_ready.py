@@ -32,10 +32,14 @@ from tests.support.prepared import classes
 from tests.support.tables import row
 
 pytest.importorskip("transformers")
+from tokenizers.processors import TemplateProcessing
+
 from tests.support.processors import (
     MARKED,
+    PIECES,
     PROCESSORS,
     TURNS,
+    gemma,
     idefics,
     llava,
     mllama,
@@ -148,13 +152,17 @@ def test_samples_without_images_and_of_other_types_share_a_batch():
         encoder = ProcessorTaskEncoder(processor, pad_to_multiple_of=16)
         asked = VQASample(__key__="q", image=picture(), context="what ?", answers=["red"])
         samples = [talk(3), talk(1), asked, TextSample(__key__="t", text="a red square")]
+        turns = [("user", "what is <image> ?"), ("assistant", "a <image> square")]
+        samples.append(talk(0, turns))  # no placeholder of an image is learned
         batch = encoder.batch([encoder.encode_sample(each) for each in samples])
         with row(name):
             assert batch.input_ids.shape[1] % 16 == 0
             decode = processor.tokenizer.decode
             pairs = zip(batch.input_ids, batch.labels, strict=True)
             learned = [decode(ids[labels != -100]) for ids, labels in pairs]
-            assert learned == ["blue <|end|>", "green <|end|>", "red <|end|>", "red square <|end|>"]
+            assert learned == [
+                f"{said} <|end|>" for said in ("blue", "green", "red", "red square", "a square")
+            ]
 
 
 def test_a_packed_row_has_the_loss_of_its_samples():
@@ -177,6 +185,52 @@ def test_a_packed_row_has_the_loss_of_its_samples():
     assert row_.cu_seqlens.diff().tolist() == whole.attention_mask.sum(1).tolist()
     assert row_.max_length_q == max(row_.cu_seqlens.diff())
     assert row_.__key__ == ["0", "1", "2", "3", "4"]
+    texts = encoded(lambda: ProcessorTaskEncoder(gemma(), packing=True), talk(3))
+    assert not texts.token_type_ids.any()
+
+
+def test_a_packed_row_of_images_has_the_loss_of_its_samples():
+    from examples.finetune_vlm import small_model, small_processor
+
+    processor = small_processor()
+    packed, padded = (ProcessorTaskEncoder(processor, packing=each) for each in (True, False))
+    samples = [packed.encode_sample(talk(i)) for i in (0, 1, 2, 0)]
+    model = small_model(processor).eval()
+    losses = [model(**each.batch(samples)).loss for each in (packed, padded)]
+    torch.testing.assert_close(*losses)
+
+
+@pytest.mark.parametrize("ends", ["", " <|end|>"])
+def test_a_text_alone_begins_and_ends_as_the_tokenizer_has_it(ends):
+    words = tokenizer()
+    tokens = [(each, words.convert_tokens_to_ids(each)) for each in ("<s>", "<|end|>")]
+    words.backend_tokenizer.post_processor = TemplateProcessing(
+        single=f"<s> $A{ends}", special_tokens=tokens
+    )
+    for text in ("red", "<s> red", "red<|end|>"):
+        ids = ProcessorTaskEncoder(words).encode_sample(TextSample(__key__="0", text=text)).tokens
+        assert words.decode(ids["input_ids"]) == "<s> red <|end|>"
+
+
+def test_images_stand_upright(tmp_path):
+    exif, seen = PIL.Image.Exif(), []
+    exif[0x0112] = 6  # stored with its right side on top
+    for name, image, options in (
+        ("stored", picture(40, 20), {"exif": exif}),
+        ("upright", picture(40, 20).transpose(PIL.Image.Transpose.ROTATE_270), {}),
+    ):
+        for colour in ("red", "blue"):
+            (tmp_path / name / colour).mkdir(parents=True)
+            image.save(tmp_path / name / colour / "0.png", **options)
+        turns = [{"from": "human", "value": "<image>"}, {"from": "gpt", "value": "red"}]
+        said = json.dumps({"image": "red/0.png", "conversations": turns})
+        (tmp_path / name / "chat.jsonl").write_text(said)
+        both = {"": ImageClassificationTaskEncoder(8), "chat.jsonl": ProcessorTaskEncoder(llava())}
+        for file, encoder in both.items():
+            told = {"split_part": "train", "batch_size": 1, "task_encoder": encoder}
+            seen.append(get_val_dataset(tmp_path / name / file, **told)[0].pixel_values)
+    assert torch.equal(seen[0], seen[2])
+    assert torch.equal(seen[1], seen[3])
 
 
 def chats(folder, count=24):
@@ -292,6 +346,8 @@ class Unable(Shorter):
         raise ImportError("requires the Torchvision library")
 
 
+TURNS_OF_TEXT = TURNS.replace("BODY", "{{ m['content'] }}")
+WITHOUT_IMAGES = TURNS.replace("BODY", PIECES.replace("PLACE", ""))
 LATER = TURNS.replace("<|end|>", "{% if loop.last %}<|end|>{% endif %}")
 FIRST = TURNS.replace("{{ m['role'] }}", "{{ messages | length }} {{ m['role'] }}")
 TEXT = TextSample(__key__="0", text="red")
@@ -318,22 +374,42 @@ REFUSED = {
         "generation %}",
     ),
     "a template without images": (
-        lambda: ProcessorTaskEncoder(llava(TURNS.replace("BODY", "a"))),
+        lambda: ProcessorTaskEncoder(llava(WITHOUT_IMAGES)),
         talk(1),
         "one placeholder",
     ),
+    "a template of texts, given parts": (
+        lambda: ProcessorTaskEncoder(llava(TURNS_OF_TEXT)),
+        talk(3),
+        "turn 0, 'user', given as [{'type': 'text', 'text': 'what ?'}]: it knows no such role, or "
+        "takes no list of parts",
+    ),
+    "a template of parts, given texts": (
+        lambda: ProcessorTaskEncoder(tokenizer(TURNS.replace("BODY", PIECES))),
+        talk(3),
+        "turn 0, 'user', given as 'what ?': it knows no such role, or takes no text, but parts",
+    ),
+    "a role that the template leaves out": (
+        lambda: ProcessorTaskEncoder(
+            tokenizer(TURNS_OF_TEXT.replace("in messages", "in messages if m['role'] != 'tool'"))
+        ),
+        talk(0, [("user", "what ?"), ("tool", "red"), ("assistant", "blue")]),
+        "turn 1, 'tool'",
+    ),
     "marks around nothing": (
         lambda: ProcessorTaskEncoder(
-            tokenizer("a {% if false %}{% generation %}a{% endgeneration %}{% endif %}")
+            tokenizer(
+                TURNS_OF_TEXT + "{% if false %}{% generation %}a{% endgeneration %}{% endif %}"
+            )
         ),
         talk(3),
         "nothing was found",
     ),
     "masks of images": (lambda: ProcessorTaskEncoder(mllama()), talk(1), "'cross_attention_mask'"),
-    "images moved to the front": (
+    "a model that looks ahead in answers": (
         lambda: ProcessorTaskEncoder(paligemma()),
-        talk(2),
-        "where the processor moves images, an encoder of your own",
+        None,
+        "makes labels by itself",
     ),
     "other lengths": (lambda: ProcessorTaskEncoder(Shorter()), TEXT, "an entry for each token"),
     "torchvision": (lambda: ProcessorTaskEncoder(Unable()), TEXT, "pip install torchvision"),
@@ -352,7 +428,17 @@ REFUSED = {
     "packs of images of three axes": (
         lambda: ProcessorTaskEncoder(qwen(), packing=True),
         talk(1),
-        "rotates by three",
+        "image_grid_thw besides, to rotate by three",
+    ),
+    "packs of texts of three axes": (
+        lambda: ProcessorTaskEncoder(qwen(), packing=True),
+        talk(3),
+        "goes by mm_token_type_ids",
+    ),
+    "packs of images that look ahead": (
+        lambda: ProcessorTaskEncoder(gemma(), packing=True),
+        talk(1),
+        "Gemma3Processor goes by token_type_ids",
     ),
     "no label": (ImageClassificationTaskEncoder, TEXT, "the number of its class"),
     "an unknown class": (
@@ -360,6 +446,14 @@ REFUSED = {
         ImageClassificationSample(__key__="0", image=picture(), label="dg"),
         "not one of classes=cat, dog; did you mean 'dog'?",
     ),
+    **{
+        f"the class {label}": (
+            lambda: ImageClassificationTaskEncoder(8, classes=["cat", "dog"]),
+            ImageClassificationSample(__key__="0", image=picture(), label=label),
+            f"the label {label} is not the number of a class",
+        )
+        for label in (2, -1, 0.5)
+    },
     "packing buffer": (
         lambda: ProcessorTaskEncoder(llava()).build_batch(
             ListSource([0]), batch_size=1, packing_buffer_size=3
