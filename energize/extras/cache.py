@@ -473,5 +473,6 @@ def _lock(folder: Path) -> int:
 
 def _remove(path: Path, lock: int, owner: int) -> None:
     if os.getpid() == owner:
-        shutil.rmtree(path, ignore_errors=True)
+        with contextlib.suppress(OSError):  # what it looks at raises even so
+            shutil.rmtree(path, ignore_errors=True)
     os.close(lock)
