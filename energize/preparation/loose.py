@@ -35,7 +35,7 @@ from energize.core.arrays import Int64Array
 from energize.core.columns import Column
 from energize.core.description import digest
 from energize.core.ignored import said_once
-from energize.core.lanes import current_ranks
+from energize.core.lanes import speaks
 from energize.core.lazy import optional_module
 from energize.core.progress import counting
 from energize.core.samples import (
@@ -668,9 +668,8 @@ def _say(path: Path, what: str, told: Told, name: str, field_map: Mapping[str, s
 
 def _said(path: Path, text: str, level: int) -> None:
     """Log it once, on the first rank."""
-    with suppress(ConfigError):  # ranks that do not fit are told when a loop begins
-        if not current_ranks().rank:
-            said_once(str(path), text, text, level)
+    if speaks():
+        said_once(str(path), text, text, level)
 
 
 def _files_without(column: str, rows: ShardedSource[Row]) -> list[str]:
