@@ -400,7 +400,12 @@ def _told_apart(part: Any, seen: Counter[str]) -> str:
 _Count = Annotated[int, Field(ge=0, lt=MOST_COUNTED)]
 _Weight = Annotated[int | float, Field(ge=0, le=1e300)]
 
-_CHANGES = TypeAdapter(list[tuple[str, _Count, dict[str, _Weight], bool]])
+_CHANGES = TypeAdapter(
+    list[
+        tuple[str, _Count, dict[str, _Weight], bool]
+        | tuple[str, _Count, dict[str, _Weight], bool, bool]
+    ]
+)
 _MOVES = TypeAdapter(list[tuple[str, _Count, _Count]])
 
 
@@ -410,13 +415,15 @@ class Change:
 
     While it `waits`, `at` is an item of the run that is still to come. Which slot that leads to may
     change until then, by what changes before it; and where only reading tells, it is the first one
-    that no lane has come to by the first step that begins with that item or after it.
+    that no lane has come to by the first step that begins with that item or after it. `of_file`
+    says that an operator's file asked for it.
     """
 
     blend: str
     at: int
     weights: Mapping[str, float]
     waits: bool = False
+    of_file: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -458,7 +465,10 @@ class Edits:
 
     def saved(self) -> State:
         """As plain data; nothing where there are none."""
-        changes = [[each.blend, each.at, dict(each.weights), each.waits] for each in self.changes]
+        changes = [
+            [each.blend, each.at, dict(each.weights), each.waits, *[True] * each.of_file]
+            for each in self.changes
+        ]
         told = {"changes": changes, "moves": [list(each) for each in self.moves]}
         return {name: edits for name, edits in told.items() if edits}
 

@@ -103,6 +103,14 @@ def current_ranks(group: Any = None, environment: Mapping[str, str] | None = Non
     return ranks
 
 
+def speaks() -> bool:
+    """Whether this process is the first rank, which alone says what all of them know."""
+    try:
+        return not current_ranks().rank
+    except ConfigError:  # told when a loop begins, unless its ranks are given
+        return True
+
+
 def _world() -> Any:
     return sys.modules["torch.distributed"].group.WORLD
 

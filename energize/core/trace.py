@@ -425,7 +425,7 @@ class Ahead:
 
     def _learn(self, asked: int) -> None:
         self._asked += asked
-        if self._asked:
+        if self._items:  # what is asked for by now may be what was expected before a change
             self._each = max(self._least, self._asked / self._items / self._bytes)
 
 

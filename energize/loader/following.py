@@ -198,8 +198,9 @@ class WeightsFile:
 
     The first rank looks at it before the first step and then every `every` steps, and tells the
     others. What is new in it since it was looked at last is given to `Loader.set_weights`, unless
-    the blend has these weights already, as in a resumed run. What cannot be read or set is a
-    warning, and changes nothing. Write it elsewhere and rename it, so that nobody sees half of it.
+    the blend has these weights already, or a resumed run took them from the file before. What
+    cannot be read or set is a warning, and changes nothing. Write it elsewhere and rename it, so
+    that nobody sees half of it.
     """
 
     def __init__(self, path: str | os.PathLike[str], every: int = 50) -> None:
@@ -226,10 +227,12 @@ class WeightsFile:
             each for each in loader._run.edits.changes if told["blend"] in (None, each.blend)
         ]
         said = changes if told["at_step"] is not None else changes[-1:]
+        if self._steps == 1:  # others may have changed what a resumed run had read in it
+            said += [each for each in changes if each.of_file][-1:]
         if any(same_shares(each.weights, told["weights"]) for each in said):
             return  # the last change that acts has set them, or one of a step
         try:
-            loader.set_weights(**told)
+            loader._set_weights(**told, of_file=True)
         except (ConfigError, WeightError) as reason:
             if first:
                 self._warn(reason)

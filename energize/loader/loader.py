@@ -320,6 +320,11 @@ class Loader(Generic[T]):
         >>> items[:100].count("w"), items[100:].count("w")
         (50, 75)
         """
+        self._set_weights(weights, at_step, blend)
+
+    def _set_weights(
+        self, weights: Mapping[str, float], at_step: Any, blend: str | None, of_file: bool = False
+    ) -> None:
         ranks, place = self._ranks_now(), self._next_place()
         now = self._step_after(place)
         if (agreement := self._agreement()) is not None:
@@ -337,7 +342,7 @@ class Loader(Generic[T]):
             )
         self._settle()
         items = self._run.items_at(place) + (step - now) * ranks.world_size
-        change = Change(found.name, items, numbers, waits=step > now)
+        change = Change(found.name, items, numbers, step > now, of_file)
         if step == now:
             self._act(change, self._run.edits)
             return
@@ -738,7 +743,7 @@ class Loader(Generic[T]):
             if (agreement := self._agreement()) is not None:
                 slot = max(n for (n,) in agreement.numbers([slot], "a change of weights"))
         asked = ungrouped(found.blend, change.weights, slot)
-        self._edit(edits.with_change(Change(found.name, slot, asked)))
+        self._edit(edits.with_change(Change(found.name, slot, asked, of_file=change.of_file)))
         self._tell(found, asked, self._step_after(place), slot)
 
     def _tell(

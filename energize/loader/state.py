@@ -45,7 +45,7 @@ from energize.core.description import (
     unpacked,
     weights_of,
 )
-from energize.core.lanes import Lane
+from energize.core.lanes import Lane, speaks
 from energize.core.restoring import without_loops
 from energize.core.stream import INFINITE, MOST_COUNTED, State, counter_field, state_field
 from energize.core.trace import SILENT
@@ -289,7 +289,12 @@ def _refuse(found: list[str], *, strict: bool | None) -> None:
             f"{text}\nBuild the dataset as it was, or start without the state"
             f"{more_ways if strict else ''}"
         )
-    _log.warning("%s\n  (it goes on all the same: strict=False)", text)
+    _warn("%s\n  (it goes on all the same: strict=False)", text)
+
+
+def _warn(text: str, *told: object) -> None:
+    if speaks():
+        _log.warning(text, *told)
 
 
 def _mismatches(
@@ -318,7 +323,7 @@ def _mismatches(
         later = islice(changed_until(dataset, before, now, None), _FOUND)
         if not apart and not found:
             lines = "\n  ".join(dict.fromkeys(later))
-            _log.warning("after the place of the saved state other samples come:\n  %s", lines)
+            _warn("after the place of the saved state other samples come:\n  %s", lines)
     except (RecursionError, TypeError, ValueError, KeyError, AttributeError) as error:
         raise StateError(f"the saved state's 'config' is damaged: {str(error)[:200]}") from error
     return found + apart
@@ -387,7 +392,7 @@ def _warn_of_details(before: State, now: State) -> None:
         lines += [f"functions that are {word}: {', '.join(names)}"] if names else []
     if lines:
         text = "the saved state fits, though not all is as it was; no sample depends on it:\n%s"
-        _log.warning(text, "\n".join(f"  {line}" for line in lines))
+        _warn(text, "\n".join(f"  {line}" for line in lines))
 
 
 def saved_details(saved: State) -> State:
@@ -553,7 +558,7 @@ def remapped(
         order = [list(old).index(e.digest) if e.digest in old else None for e in new]
         found["cursors"] = _led_lanes(after, lanes, order, begin if mix else None)
     report = replace(_report(dataset, saved, cursor, old, new), left_out=left_out)
-    _log.warning("a saved state goes on in an edited mix:\n  %s", "\n  ".join(report.lines()))
+    _warn("a saved state goes on in an edited mix:\n  %s", "\n  ".join(report.lines()))
     return found, report
 
 

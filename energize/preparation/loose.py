@@ -35,6 +35,7 @@ from energize.core.arrays import Int64Array
 from energize.core.columns import Column
 from energize.core.description import digest
 from energize.core.ignored import said_once
+from energize.core.lanes import speaks
 from energize.core.lazy import optional_module
 from energize.core.progress import counting
 from energize.core.samples import (
@@ -238,7 +239,7 @@ def look_at(path: Path, split_part: str, told: Told) -> Found:
     if notes and told.strict:
         raise DatasetError(f"{path}: {'; '.join(notes)} (strict)")
     for note in notes:
-        said_once(str(path), note, note, logging.WARNING)
+        _said(path, note, logging.WARNING)
     return Found(source, _config(source, found, told))
 
 
@@ -662,7 +663,13 @@ def _say(path: Path, what: str, told: Told, name: str, field_map: Mapping[str, s
         told_of = dict(field_map)
         text += f"; to change it: sample_type={name!r}, field_map={told_of!r}"
         text += f" (in YAML, sample_type: {name}, field_map: {told_of!r})"
-    said_once(str(path), text, text, logging.INFO if told.kind else logging.WARNING)
+    _said(path, text, logging.INFO if told.kind else logging.WARNING)
+
+
+def _said(path: Path, text: str, level: int) -> None:
+    """Log it once, on the first rank."""
+    if speaks():
+        said_once(str(path), text, text, level)
 
 
 def _files_without(column: str, rows: ShardedSource[Row]) -> list[str]:

@@ -233,6 +233,20 @@ def test_each_byte_is_fetched_once(tmp_path, monkeypatch, capsys):
 
 
 @pytest.mark.jobs
+def test_weights_change_while_samples_are_on_their_way(tmp_path, monkeypatch):
+    """What was expected before is asked for by who reads anew, before that expects anything."""
+    here = mix_in(tmp_path / "store" / "bucket")
+    with store(tmp_path, monkeypatch) as (there, _):
+        read = []
+        for mix in (f"{there}/mixes/mix.yaml", here):
+            with loader_of(get_train_dataset(mix, batch_size=4)) as loader:
+                found = keys(take(loader, 1))
+                loader.set_weights({"web": 1, "photographs": 1})
+                read.append(found + keys(take(loader, 30)))
+    assert read[0] == read[1]
+
+
+@pytest.mark.jobs
 def test_a_cache_that_cannot_be_written_costs_little(tmp_path, monkeypatch):
     body = bytes(range(256)) * 32 * 1024
     (tmp_path / "store" / "bucket").mkdir(parents=True)

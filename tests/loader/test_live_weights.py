@@ -477,6 +477,24 @@ def test_a_file_that_an_operator_writes(tmp_path, caplog):
     assert not caplog.text  # it is the file that the state has already
 
 
+def test_a_file_that_was_read_before_is_not_read_again_after_a_resume(tmp_path):
+    file = tmp_path / "weights.yaml"
+    file.write_text("a: 9\nb: 1\n")
+    with loader_of(pairs()) as loader:
+        loader.watch_weights(file, every=2)
+        take(loader, 6)
+        loader.set_weights({"a": 1, "b": 2})
+        take(loader, 4)
+        state = loader.state_dict()
+        rest = take(loader, 10)
+    for text, same in (("a: 9\nb: 1\n", True), ("a: 4\nb: 1\n", False)):
+        file.write_text(text)
+        with loader_of(pairs()) as other:
+            other.watch_weights(file, every=2)
+            other.load_state_dict(state)
+            assert (prints(take(other, 10)) == prints(rest)) is same
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [

@@ -135,6 +135,17 @@ def test_what_has_no_place_to_keep():
     assert {*found} == {*in_order("a", len(found), len(of("a", old)))}
 
 
+@pytest.mark.parametrize("rank", [0, 1])
+def test_the_first_rank_says_how_it_goes_on(rank, caplog, monkeypatch):
+    loader = loader_of(batches(mix({"a": 1, "b": 1})))
+    take(loader, 3)
+    monkeypatch.setenv("RANK", str(rank))
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    other = loader_of(batches(mix({"a": 3, "b": 1})))
+    other.load_state_dict(saved(loader), on_mismatch="remap")
+    assert ("goes on in an edited mix" in caplog.text) is (rank == 0)
+
+
 def test_a_source_in_another_order_begins_anew():
     loader = loader_of(mix({"a": 1, "b": 1}))
     take(loader, 20)

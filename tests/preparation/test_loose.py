@@ -262,11 +262,15 @@ def told(path, caplog, **settings):
     return caplog.text
 
 
-def test_what_is_guessed_and_left_out_is_told_once(tmp_path, caplog):
+def test_what_is_guessed_and_left_out_is_told_once(tmp_path, caplog, monkeypatch):
     root = described(tmp_path / "photos", ".csv")
     with (root / "metadata.csv").open("a") as file:
         file.write("gone.jpg,x,1\n3.v1.jpg,again,1\n")
     files(root, ["alone.jpg", ".hidden.jpg"])
+    with monkeypatch.context() as later:
+        later.setenv("RANK", "1")
+        later.setenv("WORLD_SIZE", "2")
+        assert told(root, caplog) == ""  # the first rank says it
     text = told(root, caplog)
     for words in (
         "rows whose file is not in this folder (1): gone.jpg (metadata.csv, line 9)",
