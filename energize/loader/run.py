@@ -212,6 +212,12 @@ class Run(Generic[T]):
         position = counter_field(place, "position")
         return place | {"offset": position % self.dataset.size if position else 0}
 
+    def within_loop(self, place: Place) -> bool:
+        """Return whether a loop that began at the first item is on its way at a place."""
+        if isinstance(place, StreamState):
+            return bool(place.position if self.loop is None else place.step)
+        return bool(place["position"] % self.dataset.size if self.loop is None else place["step"])
+
     def steps(self, ranks: Ranks) -> int:
         """Return the steps of a whole loop on this rank, or of one pass if that never ends."""
         if self.loop is not None:

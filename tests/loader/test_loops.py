@@ -17,7 +17,7 @@ from energize import (
     RepeatDataset,
 )
 from energize.loader import Loader
-from tests.support.datasets import is_even, numbers, shuffled
+from tests.support.datasets import evens, is_even, numbers, shuffled
 from tests.support.loading import loader_of, take
 
 STREAM = FilterDataset(shuffled(30), is_even)  # 15 items
@@ -100,3 +100,17 @@ def test_what_validates_begins_at_its_beginning(name):
         other.load_state_dict(state)
         assert list(other) == whole[4:]
         assert list(other) == whole
+
+
+@pytest.mark.parametrize("seen", [True, False])
+@pytest.mark.parametrize("name", ["indexed", "stream", "asked for"])
+def test_what_validates_begins_at_its_beginning_after_a_state_of_its_end(name, seen):
+    parts = ConcatDataset(shuffled(6), evens(12) if name == "stream" else shuffled(5, 100))
+    dataset = LimitDataset(shuffled(9), 4) if name == "asked for" else parts
+    asked = {"rewind": True} if name == "asked for" else {}
+    with loader_of(dataset, **asked) as loader, loader_of(dataset, **asked) as other:
+        whole = list(loader)
+        if not seen:  # as many as there are, and not that there are no more
+            list(islice(loader, len(whole)))
+        other.load_state_dict(loader.state_dict())
+        assert list(other) == list(other) == whole
