@@ -106,7 +106,7 @@ def test_padding_is_what_came_or_its_substitute_and_counts_nothing():
 
 def test_padding_below_other_datasets_says_so():
     few = ComposedDataset(numbers(4), batch_size=1, global_batch_size=3)
-    stage = Stage("one", 0, 3, dataset=few), Stage("two", 3, 9, dataset=numbers(9))
+    stage = Stage("one", 0, 6, dataset=few), Stage("two", 6, 12, dataset=numbers(9))
     for dataset in (
         ConcatDataset(few, few),
         BlendDataset({"few": few, "more": numbers(9)}, weights={"few": 3, "more": 1}),
@@ -115,7 +115,7 @@ def test_padding_below_other_datasets_says_so():
         BlendDataset((FilterDataset(few, bool), 1), (numbers(9, 50), 1)),
     ):
         loader = get_loader(dataset, rewind=False)
-        steps = [(loader.padding, batch) for batch, _ in zip(loader, range(12), strict=False)]
+        steps = [(loader.padding, batch) for _, batch in zip(range(12), loader, strict=False)]
         lent, kept = (sum(pads == each for pads, _ in steps) for each in (True, False))
         report = loader.report(show=False)
         assert (report.ranks[0].padding, report.total.samples) == (lent, kept)
