@@ -329,9 +329,9 @@ def check_goes_on(dataset: Any, found: FoundBlend) -> None:
     """Raise `ConfigError` for a blend that ends, or whose first slots come again."""
     if not getattr(found.blend, "_endless", True):
         raise ConfigError(
-            f"{found.label} ends (stop={found.blend.stop!r}, or max_epochs), and where its "
+            f"{found.label} ends (by stop={found.blend.stop!r} or max_epochs), and where its "
             "epochs end goes by its weights: they can change only in one that never ends. Use "
-            "stop='restart', and cut epochs with EpochizeDataset or virtual_epoch_length"
+            "stop='restart' without max_epochs, and cut loops with virtual_epoch_length"
         )
     for number in found.way:
         if isinstance(dataset, LimitDataset) or (dataset.indexed and dataset._reached(0) is None):
