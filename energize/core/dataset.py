@@ -342,10 +342,10 @@ class IndexedDataset(Dataset[T_co]):
         """Return how many of the first `n` items are no padding of its own."""
         return n
 
-    @property
+    @cached_property
     def _lends(self) -> bool:
         """Whether it has padding, made of samples that are only lent to it."""
-        return len(self.inputs) == 1 and not self._many and self._children[0]._lends
+        return not self._many and any(each._lends for each in self._children)
 
     _makes: ClassVar[bool] = False
     """Whether `make` is its own."""

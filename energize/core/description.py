@@ -241,7 +241,7 @@ class Description:
 
     def __repr__(self) -> str:
         """Return what it is made of, in short, without reading anything: sources, weights, and
-        numbers of its own that are above 1; `config()` says all.
+        numbers of its own that are above 1; `describe()` says all.
         """
         known, shown = vars(self), [repr(each) for each in self.inputs[:4]]
         if len(weights := known.get("weights") or ()) == len(self.inputs):

@@ -529,9 +529,10 @@ def padding(node: IndexedDataset[Any], positions: Int64Array) -> BoolArray:
     """Return for each position whether its item is padding, made of samples that are only lent."""
     lent = np.zeros(len(positions), dtype=np.bool_)
     if node._lends:
-        while not node._many:
-            node, positions = node._children[0], node.route(positions).position
         routes = node.route(positions)
+        for child, each in enumerate(() if node._many else node._children):
+            here = slice(None) if routes.child is None else routes.child == child
+            lent[here] = padding(each, routes.position[here])
         if routes.owner is not None and routes.lent is not None:
             lent[routes.owner[routes.lent]] = True
     return lent

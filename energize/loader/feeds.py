@@ -347,8 +347,10 @@ class StreamFeed(Generic[T]):
         self._before = Before(0, None)
         self._marks: dict[int, Before] = {}
         self._mark_every = 1 if self._lanes.tells_states else _MARK_EVERY
-        self.made: Made = NOTHING
+        self.made: Any = NOTHING
         self.padding = False
+        self._parts: Any = run.stream._parts
+        self._lenders = {n for n, each in enumerate(self._parts) if getattr(each, "_lends", False)}
 
     def _end_of(self, place: StreamState) -> int | None:
         run, uneven = self._run, self._uneven
@@ -424,6 +426,9 @@ class StreamFeed(Generic[T]):
         elif not self._last:
             self._last.append(self._run.first_item(self._ranks, self._count))
         given, self._before = self._last[-1]
+        if item is not _MISSING and self._lenders.issuperset(parts := self.made[::4]):
+            of = zip(map(self._parts.__getitem__, parts), self.made[1::4], strict=True)
+            self.padding = bool(parts) and all(padding(part, np.array([at]))[0] for part, at in of)
         return marked(given) if self.padding else given
 
     @property

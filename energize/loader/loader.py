@@ -164,8 +164,8 @@ class Loader(Generic[T]):
             self._let_go()
         anew, rewinds = not (self._loaded or self._goes_on), self._settings.rewind
         if rewinds is None:
-            rewinds = asking.begins_anew or (self._run.validates and not self._goes_on)
-        if rewinds and not (self._loaded and self._run.is_in_loop(self._resume)):
+            rewinds = asking.begins_anew or (not self._goes_on and self._run.validates)
+        if rewinds and not (self._loaded and self._run.within_loop(self._place())):
             self.rewind()
         feed = None if self._stale or ranks != self._ranks else self._feed
         if feed is None or not feed.begin_loop(anew=anew):
@@ -181,7 +181,7 @@ class Loader(Generic[T]):
             self._feed = self._open(ranks)
         self._iterator = token = RLock()
         self._given_at = None  # what the program did between two loops is no time of theirs
-        return _Delivery(self._deliver(token, asking, rewinds=rewinds), token)
+        return _Delivery(self._deliver(token, asking, rewinds), token)
 
     def __next__(self) -> T:
         raise LoaderError(
@@ -255,7 +255,8 @@ class Loader(Generic[T]):
     def load_state_dict(
         self, state_dict: State, strict: bool = True, *, on_mismatch: str = "error"
     ) -> None:
-        """Go on from a state at the next `iter()`; a state of an epoch's end starts the next one.
+        """Go on from a state at the next `iter()`; a state of an epoch's end starts the next one,
+        or, where loops begin at the first item, that.
 
         Raises `StateMismatchError` naming what differs when it was saved over another dataset, and
         `StateError` when it cannot be used; the loader then stays where it is. What changes no
@@ -614,7 +615,7 @@ class Loader(Generic[T]):
             self._pool.close()
             self._pool = None
 
-    def _deliver(self, token: object, asking: Caller, *, rewinds: bool) -> Iterator[T]:
+    def _deliver(self, token: object, asking: Caller, rewinds: bool) -> Iterator[T]:
         pinned: Any = torch.utils.data._utils.pin_memory.pin_memory
         pin = self._settings.pin_memory is not False and torch.cuda.is_available()
         watch, pool = self._watch, self._settings.cache_pool
@@ -768,9 +769,7 @@ class Loader(Generic[T]):
         self._stale = self._stale or (self.dataset is not before and self._feed is not None)
 
     def _read_anew(self, *, first: bool = False) -> None:
-        """Go on in the dataset that was edited, where the last item was given, or from the first
-        one.
-        """
+        """Go on where the last item was given, in the dataset as it was edited, or at the first."""
         token, before, self._before = self._iterator, self._before, None
         self._let_go()
         if first:

@@ -212,17 +212,11 @@ class Run(Generic[T]):
         position = counter_field(place, "position")
         return place | {"offset": position % self.dataset.size if position else 0}
 
-    def is_in_loop(self, place: Place | None) -> bool:
-        """Return whether a place, as far as is known without reading, lies inside of a loop."""
-        told: Any = place.place if isinstance(place, StreamState) else place or {}
-        step, at, offset = (
-            counter_field(told, name) if name in told else 0
-            for name in ("step", "position", "offset")
-        )
-        if self.loop is not None:
-            return step > 0
-        size = self.dataset.size if self.dataset.sized else INFINITE
-        return (at - offset) % max(size, 1) > 0
+    def within_loop(self, place: Place) -> bool:
+        """Return whether a loop that began at the first item is on its way at a place."""
+        if isinstance(place, StreamState):
+            return bool(place.position if self.loop is None else place.step)
+        return bool(place["position"] % self.dataset.size if self.loop is None else place["step"])
 
     def steps(self, ranks: Ranks) -> int:
         """Return the steps of a whole loop on this rank, or of one pass if that never ends."""
@@ -335,9 +329,9 @@ def check_goes_on(dataset: Any, found: FoundBlend) -> None:
     """Raise `ConfigError` for a blend that ends, or whose first slots come again."""
     if not getattr(found.blend, "_endless", True):
         raise ConfigError(
-            f"{found.label} ends (stop={found.blend.stop!r}, or max_epochs), and where its "
+            f"{found.label} ends (by stop={found.blend.stop!r} or max_epochs), and where its "
             "epochs end goes by its weights: they can change only in one that never ends. Use "
-            "stop='restart', and cut epochs with EpochizeDataset or virtual_epoch_length"
+            "stop='restart' without max_epochs, and cut loops with virtual_epoch_length"
         )
     for number in found.way:
         if isinstance(dataset, LimitDataset) or (dataset.indexed and dataset._reached(0) is None):

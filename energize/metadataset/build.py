@@ -626,8 +626,8 @@ class Builder:
         if builder.level is not None and (composed is not None or len(encoders) > 1):
             with place_noted(node.place):
                 raise ConfigError(
-                    "level chooses among all samples of a global batch, and so does composition; "
-                    f"and it needs one task encoder for all samples, not {len(encoders)}"
+                    "level chooses among all samples of a global batch, and so does composition: "
+                    "have one of them, and one task encoder for all samples"
                 )
         if isinstance(node, Blend) and len(encoders) > 1:
             return builder._mixed_batches(node)

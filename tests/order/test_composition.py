@@ -7,7 +7,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from energize import EpochizeDataset, ListSource, MapDataset, get_loader
+from energize import (
+    BlendDataset,
+    ConcatDataset,
+    EpochizeDataset,
+    FilterDataset,
+    ListSource,
+    MapDataset,
+    Stage,
+    StagedDataset,
+    StagePlan,
+    get_loader,
+)
 from energize.datasets.quota import ComposedDataset
 from energize.errors import ConfigError
 from energize.order.composition import BATCHING_METHODS, Composition
@@ -91,6 +102,24 @@ def test_padding_is_what_came_or_its_substitute_and_counts_nothing():
     weights = [(loader.padding, batch.get("sample_weights")) for batch in loader]
     assert [w is not None and w.tolist() == [0.0] for pads, w in weights if pads] == [True] * 2
     assert [w for pads, w in weights if not pads] == [None] * 10
+
+
+def test_padding_below_other_datasets_says_so():
+    few = ComposedDataset(numbers(4), batch_size=1, global_batch_size=3)
+    stage = Stage("one", 0, 6, dataset=few), Stage("two", 6, 12, dataset=numbers(9))
+    for dataset in (
+        ConcatDataset(few, few),
+        BlendDataset({"few": few, "more": numbers(9)}, weights={"few": 3, "more": 1}),
+        StagedDataset(StagePlan(stage)),
+        FilterDataset(few, bool),
+        BlendDataset((FilterDataset(few, bool), 1), (numbers(9, 50), 1)),
+    ):
+        loader = get_loader(dataset, rewind=False)
+        steps = [(loader.padding, batch) for _, batch in zip(range(12), loader, strict=False)]
+        lent, kept = (sum(pads == each for pads, _ in steps) for each in (True, False))
+        report = loader.report(show=False)
+        assert (report.ranks[0].padding, report.total.samples) == (lent, kept)
+        assert lent > 0
 
 
 def test_sizes_of_batches():
