@@ -22,6 +22,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from energize.core.checks import failed_allocation
 from energize.core.description import function_name
 from energize.core.lazy import torch
 from energize.core.loss_weights import Keep, LostWeightError
@@ -217,6 +218,13 @@ class Call:
             if isinstance(error, ReturnError):
                 lost = f"{name} " if isinstance(error, LostWeightError) else ""
                 text = f"{lost}{error}\n  at {place}"
+            elif (asked := failed_allocation(error)) is not None:
+                batch = f" for a batch of {len(argument)}" if isinstance(argument, list) else ""
+                text = (
+                    f"{name} could not allocate {asked}{batch}: {type(error).__name__}: {error}\n"
+                    f"  at {place}\n"
+                    "  (use a smaller batch_size, smaller samples or fewer workers)"
+                )
             else:
                 text = (
                     f"{name} raised {type(error).__name__}: {error}\n"

@@ -14,6 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from energize.core.checks import failed_allocation
 from energize.core.dataset import Dataset
 from energize.core.lanes import ErrorHandler
 from energize.core.quarantine import Entry, Listed, files_of, listed_for, read_entries
@@ -37,7 +38,6 @@ OnError = Callable[[EncoderError], None]
 
 _PROGRAM_ERRORS = (
     ImportError,
-    MemoryError,
     NameError,
     RecursionError,
     ReferenceError,
@@ -94,12 +94,15 @@ class Decisions:
             raise cause
         if isinstance(cause, ReturnError | DatasetError) or of_machine(cause):
             raise error
+        no_memory = failed_allocation(cause) is not None
         if handler is None:
+            if no_memory:
+                raise error
             self.on_error(error)
             return
         if not isinstance(cause, Exception):
             raise error
-        if isinstance(cause, _PROGRAM_ERRORS):
+        if isinstance(cause, _PROGRAM_ERRORS) or no_memory:
             raise FatalSampleError(
                 f"{error}\n  (a {type(cause).__name__} is no fault of a sample, so no handler was "
                 "asked)"
