@@ -107,6 +107,7 @@ class Call:
         if tolerance is None:
             self._tolerance = getattr(getattr(fn, "method", fn), "failure_tolerance", None)
         self._in_a_row = 0
+        self._is_pure = getattr(fn, "is_pure", False)
         self.seeding = seeding_of(fn, seeded=seeded)
 
     def each(
@@ -167,9 +168,17 @@ class Call:
         return made if self._keep is None else self._keep(argument, made)
 
     def items(
-        self, argument: Any, word: int, index: int, reading: Reading, where: Where
+        self,
+        argument: Any,
+        word: int,
+        index: int,
+        reading: Reading,
+        where: Where,
+        *,
+        made: tuple[Any, Sequence[Any]],
     ) -> Iterator[Any]:
-        """Return what a generator function yields of an argument, one item after another.
+        """Return what a generator function yields of an argument, one item after another. If it
+        fails, what is `made` is left out: a dataset, and the origins of the argument.
 
         Its draws go on from item to item, whatever is drawn in between. Where it skips, or fails
         and that is no error, it ends there; what it has given stays.
@@ -193,7 +202,7 @@ class Call:
             if item is _END:
                 return
             if type(item) is Failed:
-                reading.leave_out(item, None, None)
+                reading.leave_out(item, *made)
                 return
             yield item
 
@@ -247,7 +256,8 @@ class Call:
                     f"(failure_tolerance), the last time: {text}"
                 ) from error
         _forget_frames(reason)
-        return Failed(reason, place, place_of(argument, name) if reading.locate else None)
+        stored = place_of(argument, name) if reading.locate else None
+        return Failed(reason, place, stored, lasting=self._is_pure)
 
 
 class _Drawing:

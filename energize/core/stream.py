@@ -37,11 +37,14 @@ from energize.core.trace import (
     Ahead,
     Failed,
     Origin,
+    Padded,
     Reading,
     Request,
     Routes,
     Trace,
     expect,
+    made_of_padded,
+    unpadded,
 )
 from energize.core.validation import short
 from energize.errors import EmptyDatasetError, StateError, SubstitutionError
@@ -565,10 +568,10 @@ class ContentStream(Stream[T]):
                 number = self._lane.index + self._lane.count * self._called
                 self._called += 1
             at = np.array([number], dtype=np.int64)
-            made: T | Failed
-            [made] = self._node.make([item], Request(at, self._reading, by_keys(item)))
+            request = Request(at, self._reading, by_keys(unpadded(item)))
+            [made] = made_of_padded(self._node, [item], request)
             if type(made) is not Failed:
-                return made  # type: ignore[return-value]  # mypy does not follow `type(made) is not`
+                return cast("T", made)
             self._reading.leave_out(made, self._node, self.origin)
         raise SubstitutionError(
             f"{type(self._node).__name__}: {functions_of(self._node)} left out what was made of "
@@ -785,7 +788,10 @@ class LaneReader(Stream[T]):
         return self.read()
 
     def read(self) -> T:
-        """Return the next item of the share; raise `StopIteration` at the end of the pass."""
+        """Return the next item of the share; raise `StopIteration` at the end of the pass.
+
+        No slot waits for it, so an item that is padding as a whole is left out.
+        """
         while True:
             try:
                 item: T = self._input.at(self._share.next(self._input.ahead))
@@ -796,7 +802,8 @@ class LaneReader(Stream[T]):
             else:
                 self._empty_passes = 0
                 self.origin = self._input.origin
-                return item
+                if not isinstance(item, Padded) or not item.is_whole:
+                    return item
 
     def _end_pass(self) -> None:
         self._share.end_pass()

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import os
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from functools import partial
@@ -21,7 +21,9 @@ import numpy as np
 
 from energize.core.arrays import BoolArray, Int64Array, rows_by_value
 from energize.core.ignored import said_once
-from energize.errors import EncoderError, SampleError, SkipSample, SubstitutionError
+from energize.core.loss_weights import marked, moved_rows, with_padding
+from energize.core.rng import derive
+from energize.errors import DataError, EncoderError, SampleError, SkipSample, SubstitutionError
 
 if TYPE_CHECKING:
     from energize.core.dataset import Dataset, IndexedDataset
@@ -79,14 +81,26 @@ class SamplePlace:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """What stands in a list of items where a sample failed or was skipped.
+    """Stands in a list of items for a sample that failed or was skipped.
 
-    `place` is known where it was asked for (`Reading.locate`) and it is one stored sample.
+    Attributes:
+        reason: The exception.
+        where: The location of the sample, for messages.
+        place: The stored sample, if `Reading.locate` is set and it is a single one.
+        lasting: Whether the sample fails at every position and in every epoch: True if its stored
+            bytes are damaged, False if a function of the user failed, which may draw.
+        remembered: Whether it comes from a `FailureMemory`: it was reported before.
+        sample: The number that the failure is counted by, see `Reading.leave_out`.
+        sources: The keys of the sources of its samples.
     """
 
     reason: SampleError | SkipSample
     where: str
     place: SamplePlace | None = None
+    lasting: bool = True
+    remembered: bool = False
+    sample: int | None = None
+    sources: tuple[int, ...] = ()
 
     @property
     def skipped(self) -> bool:
@@ -120,6 +134,144 @@ def raise_error(error: EncoderError) -> None:
     raise error
 
 
+MOST_REMEMBERED = 2**15
+"""Failed samples that a process remembers, some 500 bytes each; others are read again."""
+
+
+class FailureMemory:
+    """Remembers the stored samples that a process could not read, so that it reads each once.
+
+    A sample that comes again is `Failed` without being read, at the node where it failed, so the
+    same substitute takes its place as when it was read. Samples are remembered by that node, their
+    source and their number, and only if their failure is `lasting`.
+    """
+
+    def __init__(self) -> None:
+        self.nodes: dict[int, tuple[IndexedDataset[Any], dict[tuple[int, int], Failed]]] = {}
+        """By `id`: each node, which is kept so that its id stays its own, and what failed there."""
+        self._count = 0
+
+    def add(self, trace: Trace, attempt: int, failed: Failed) -> None:
+        """Remember that the only item of a trace failed when it was read with `attempt`."""
+        part = trace.reading_part() if isinstance(failed.reason, DataError) else None
+        if part is None or self._count >= MOST_REMEMBERED:
+            return
+        refs = part.refs(attempt)
+        if len(refs) != 1:
+            return
+        # An error that was raised refers to frames, and with them to other samples.
+        told = DataError(f"{str(failed.reason)[:200]} (not read again)")
+        _, samples = self.nodes.setdefault(id(part.node), (part.node, {}))
+        key = int(refs.source[0]), int(refs.index[0])
+        self._count += key not in samples
+        samples[key] = Failed(told, failed.where, remembered=True)
+
+    def rows(self, trace: Trace, attempt: int, start: int, stop: int) -> dict[int, Failed]:
+        """Return the remembered failures among rows `start` to before `stop`, by row."""
+        _, samples = self.nodes[id(trace.node)]
+        refs = trace.refs(attempt)
+        keys = zip(refs.source.tolist(), refs.index.tolist(), strict=True)
+        found = zip(refs.item.tolist(), map(samples.get, keys), strict=True)
+        return {row - start: each for row, each in found if each and start <= row < stop}
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Return what is copied and pickled: a memory of nothing."""
+        return FailureMemory, ()
+
+
+@dataclass(frozen=True, slots=True)
+class Padded:
+    """An item in which padding takes the place of samples that failed or were skipped.
+
+    It travels up a tree in place of the item where failed samples have no substitutes
+    (`Reading.substitute`). No function of a user sees it.
+
+    Attributes:
+        item: What was made with a substitute in the slot of each such sample.
+        slots: The numbers of these samples among those that the item is made of.
+        rows: The numbers of the rows of the item that are made of them.
+        count: How many samples the item is made of.
+    """
+
+    item: Any
+    slots: tuple[int, ...]
+    rows: tuple[int, ...]
+    count: int
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether all samples of the item failed."""
+        return len(self.slots) == self.count
+
+    @classmethod
+    def of_members(cls, members: Sequence[Any], sizes: Iterable[int]) -> Padded:
+        """Return a list of members, each made of so many samples, without `Padded` among them."""
+        plain: list[Any] = []
+        slots: list[int] = []
+        rows: list[int] = []
+        first = 0
+        for member, size in zip(members, sizes, strict=True):
+            if type(member) is Padded and size:
+                slots.extend(first + slot for slot in member.slots)
+                rows.extend(first + row for row in member.rows)
+            plain.append(unpadded(member))
+            first += size
+        return cls(plain, tuple(slots), tuple(rows), first)
+
+
+def unpadded(item: Any) -> Any:
+    """Return the item itself of one that may be `Padded`."""
+    return item.item if type(item) is Padded else item
+
+
+def has_padding(members: Iterable[Any]) -> bool:
+    """Return whether one of the members is `Padded`."""
+    return Padded in map(type, members)
+
+
+class Marks(NamedTuple):
+    """What a loader says of an item that it delivers.
+
+    Attributes:
+        is_padding: Whether the item is padding as a whole.
+        slots: The numbers of its samples that failed, see `Padded`.
+        rows: The numbers of its rows that are made of them.
+    """
+
+    is_padding: bool = False
+    slots: tuple[int, ...] = ()
+    rows: tuple[int, ...] = ()
+
+
+UNMARKED = Marks()
+
+
+def with_marks(item: Any, is_copy: bool = False) -> tuple[Any, Marks]:
+    """Return an item, which may be `Padded`, as a loader delivers it: marked where its type has a
+    place for that. `is_copy`: it fills the last step of an epoch.
+    """
+    if type(item) is not Padded:
+        return (marked(item), Marks(True)) if is_copy else (item, UNMARKED)
+    marks = Marks(is_copy or item.is_whole, item.slots, item.rows)
+    if marks.is_padding:
+        return marked(item.item), marks
+    return with_padding(item.item, item.rows, item.count), marks
+
+
+def made_of_padded(
+    node: IndexedDataset[Any], items: list[Any], request: Request
+) -> list[Any | Failed]:
+    """Return what a node makes of items of which some are `Padded`: so is what is made of them."""
+    if not has_padding(items):
+        return node.make(items, request)
+    made = list(node.make([*map(unpadded, items)], request))
+    for row, item in enumerate(items):
+        if type(item) is Padded and type(made[row]) is not Failed:
+            rows = moved_rows(item.item, made[row], item.rows)
+            made[row] = replace(item, item=made[row], rows=rows)
+    return made
+
+
 class Request(NamedTuple):
     """What a node is asked to make: the items at `positions` (int64), read as `reading` says.
 
@@ -142,8 +294,10 @@ class Reading:
     out for whatever reason. `tolerance`: how many failures in a row of one function end the run,
     None for any number. `config`: the worker config that functions may ask for, if any. `threads`:
     those of torch while functions are called. `taken` is told of each item that a stream takes of
-    an indexed dataset, which it is given. What else reading needs one day is another field, and no
-    signature changes.
+    an indexed dataset, which it is given. `substitute`: whether a substitute takes the place of a
+    sample that failed or was skipped; without it the slot is padding (`Padded`), as in validation.
+    `failure_memory`: the samples that this process does not read again; None to read each whenever
+    it comes. What else reading needs one day is another field, and no signature changes.
     """
 
     attempt: int = 0
@@ -156,21 +310,49 @@ class Reading:
     config: Any = None
     threads: int = 1
     taken: Callable[[Dataset[Any]], None] | None = None
+    substitute: bool = True
+    failure_memory: FailureMemory | None = None
 
     def leave_out(
         self, failed: Failed, dataset: Any, made: int | Sequence[Any] | None, attempt: int = 0
     ) -> None:
-        """Count a sample that is left out, and report it if it failed: an item of `dataset`, by its
+        """Count a sample that is left out, or report it if it failed: an item of `dataset`, by its
         position and attempt, or its origins; None where these are not known.
+
+        A failure is counted by the identity of its source and the number of its sample there, so a
+        sample that fails in every epoch counts once. What is made of several samples is counted by
+        the first one, apart from that sample itself.
         """
-        if self.left_out is not None:
-            self.left_out.add(failed, dataset, made, attempt)
-        if not failed.skipped:
-            self.report(failed)
+        if failed.skipped:
+            if self.left_out is not None:
+                self.left_out.add(failed, dataset, made, attempt)
+            return
+        if isinstance(made, int):
+            at = np.array([made], dtype=np.int64)
+            if self.failure_memory is not None and failed.lasting:
+                self.failure_memory.add(Trace(dataset, at), attempt, failed)
+            failed = _identified(failed, dataset, dataset.refs(at, attempt), self.locate)
+        elif made is not None:
+            failed = _identified(failed, dataset, refs_of(dataset, made), locate=False)
+        self.report(failed)
 
     def again(self, attempt: int) -> Reading:
         """Return the same, for another attempt."""
         return self if attempt == self.attempt else replace(self, attempt=attempt)
+
+
+def _identified(failed: Failed, dataset: Dataset[Any], refs: Refs, locate: bool) -> Failed:
+    """Return a failure with what it is counted by; `locate`: and which stored sample it is."""
+    sources: list[Any] = [dataset.sources[number] for number in refs.source.tolist()]
+    if not sources:
+        return failed
+    source, index, several = sources[0], int(refs.index[0]), len(sources) > 1
+    stored = getattr(source, "location", ""), getattr(source, "identity", source.name)
+    sample = derive("failed", *stored, index, int(several)) % 2**64
+    place = failed.place
+    if locate:
+        place = None if several else source.place(index)
+    return replace(failed, place=place, sample=sample, sources=tuple(each.key for each in sources))
 
 
 SILENT = Reading(report=lambda _: None)
@@ -314,16 +496,14 @@ class Trace:
             stop = len(positions)
         elif stop - start < len(positions):
             positions = positions[start:stop]
+        memory = reading.failure_memory
+        if memory is not None and id(node) in memory.nodes:
+            failed = memory.rows(self, reading.attempt, start, stop)
+            if failed:
+                return self._read_others(failed, positions, reading)
         routes = self.routes
         if routes is None:
-            source = cast("Source[Any]", node)
-            if reading.attempt or reading.listed is not None or not source.size:
-                return source._fetch(positions, reading)
-            index = positions % source.size
-            try:
-                return source.read(index)
-            except (OSError, MemoryError) as refused:
-                return source._read_again(index, refused)
+            return self._read_source(positions, reading)
         if routes.owner is None:
             below = self._below
             single = len(below) == 1 and below[0][1] is None
@@ -333,20 +513,53 @@ class Trace:
             first = bounds[0]
             members = self._members(routes, reading, first, bounds[-1])
             items = [members[a - first : b - first] for a, b in pairwise(bounds)]
+            if not reading.substitute and has_padding(members):
+                items = [
+                    Padded.of_members(each, self._sizes(routes, *rows))
+                    if has_padding(each)
+                    else each
+                    for each, rows in zip(items, pairwise(bounds), strict=True)
+                ]
         if not node._makes:
             return items
 
         def of_row(row: int) -> str:
             return where(node, int(positions[row]), reading.attempt)
 
-        return node.make(items, Request(positions, reading, of_row))
+        request = Request(positions, reading, of_row)
+        if reading.substitute:
+            return node.make(items, request)
+        return made_of_padded(node, items, request)
+
+    def _read_source(self, positions: Int64Array, reading: Reading) -> list[Any]:
+        """Return samples of a source, failed ones as `Failed`."""
+        source = cast("Source[Any]", self.node)
+        if reading.attempt or reading.listed is not None or not source.size:
+            return source._fetch(positions, reading)
+        index = positions % source.size
+        try:
+            return source.read(index)
+        except (OSError, MemoryError) as refused:
+            return source._read_again(index, refused)
+
+    def _read_others(
+        self, failed: Mapping[int, Failed], positions: Int64Array, reading: Reading
+    ) -> list[Any]:
+        """Return the items at positions, of which those in rows that are remembered as `failed` are
+        not read.
+        """
+        rows = range(len(positions))
+        others = [row for row in rows if row not in failed]
+        read = iter(Trace(self.node, positions[others]).read(reading) if others else ())
+        return [failed[row] if row in failed else next(read) for row in rows]
 
     def items(self, reading: Reading, start: int = 0, stop: int | None = None) -> list[Any]:
         """Return the items in rows `start` to before `stop`, each failed one replaced by the first
         substitute that does not fail.
 
         Substitutes are a function of position and attempt, so an item is a function of its
-        position. Raise `SubstitutionError` if `MAX_ATTEMPTS` in a row fail.
+        position. Raise `SubstitutionError` if `MAX_ATTEMPTS` in a row fail. Without
+        `reading.substitute` such an item is `Padded`.
         """
         items = self.read(reading, start, stop)
         for row, item in enumerate(items):
@@ -383,6 +596,28 @@ class Trace:
         finally:
             gathering.reset(token)
         return items
+
+    def _sizes(self, routes: Routes, start: int, stop: int) -> Iterator[int]:
+        """Yield of how many samples each member in some rows of the routes is made."""
+        for at in range(start, stop):
+            child = self.node._children[0 if routes.child is None else routes.child[at]]
+            lent = routes.lent is not None and routes.lent[at]
+            yield 0 if lent else len(child.refs(routes.position[at : at + 1]))
+
+    def reading_part(self) -> Trace | None:
+        """Return the part that reads one stored sample, and makes a typed one of it; None if a
+        function of the user takes part in that.
+        """
+        trace, part = self, None
+        while trace.routes is not None:
+            node = trace.node
+            is_pure = getattr(getattr(node, "map_fn", None), "is_pure", False)
+            if trace.routes.owner is not None or (part is not None and node._makes and not is_pure):
+                return None
+            if is_pure and part is None:
+                part = trace
+            trace = trace._below[0][2]
+        return trace if part is None else part
 
 
 def read_items(dataset: IndexedDataset[T], positions: Int64Array, reading: Reading) -> list[T]:
@@ -443,15 +678,15 @@ def expect(dataset: IndexedDataset[Any], positions: Int64Array) -> int:
 def _substituted(
     dataset: IndexedDataset[Any], position: Int64Array, reading: Reading, item: Any
 ) -> Any:
-    """Return the first substitute for a failed item that does not fail."""
+    """Return the first substitute for a failed item that does not fail; `Padded` if
+    `reading.substitute` is not set.
+    """
     tries = 1
     while type(item) is Failed:
         attempt = reading.attempt + tries - 1
-        if reading.locate and not item.skipped:
-            refs = dataset.refs(position, attempt)
-            place = dataset.sources[refs.source[0]].place(int(refs.index[0]))
-            item = replace(item, place=place if len(refs) == 1 else None)
-        reading.leave_out(item, dataset, int(position[0]), attempt)
+        # Where each sample has its own slot, one that would only fill another slot does not count.
+        if not item.remembered and (reading.substitute or not attempt):
+            reading.leave_out(item, dataset, int(position[0]), attempt)
         if tries >= MAX_ATTEMPTS:
             raise SubstitutionError(
                 f"item {int(position[0])}: the sample and its {tries - 1} substitutes were all "
@@ -461,7 +696,11 @@ def _substituted(
             )
         [item] = Trace(dataset, position).read(reading.again(reading.attempt + tries))
         tries += 1
-    return item
+    if reading.substitute:
+        return item
+    count = len(dataset.refs(position))
+    slots = tuple(range(count))
+    return Padded(unpadded(item), slots, slots, count)
 
 
 def where(dataset: IndexedDataset[Any], position: int, attempt: int = 0) -> str:

@@ -122,7 +122,8 @@ class SequenceSource(FieldSource[T_co]):
             try:
                 read.append(samples[index])
             except (SkipSample, DataError) as reason:
-                read.append(Failed(reason, f"{self.name}, sample {index}"))
+                where = f"{self.name}, sample {index}"
+                read.append(Failed(reason, where, lasting=False))  # the object may draw
         return read
 
     def _compared(self) -> tuple[Any, ...]:

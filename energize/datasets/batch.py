@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cached_property, partial
-from itertools import islice
+from itertools import chain, islice
 from types import MappingProxyType
 from typing import Any, ClassVar, Self, TypeVar, cast
 
@@ -34,7 +34,17 @@ from energize.core.stream import (
     by_keys,
     state_field,
 )
-from energize.core.trace import MAX_ATTEMPTS, Failed, Origin, Reading, Request, Routes, making
+from energize.core.trace import (
+    MAX_ATTEMPTS,
+    Failed,
+    Origin,
+    Padded,
+    Reading,
+    Request,
+    Routes,
+    has_padding,
+    making,
+)
 from energize.datasets.blend import BlendDataset, PairOf
 from energize.datasets.level import LevelBufferDataset, LevelDataset
 from energize.datasets.order import cut_epochs
@@ -272,13 +282,13 @@ class _BatchStream(ContentStream[Any]):
     def _weight(self) -> int:
         return 1
 
-    def _taken(self, position: int, attempt: int) -> list[Any]:
+    def _taken(self, position: int, attempt: int) -> list[Any] | Padded:
         """Return the samples of the batch at a position; fewer at the end of a pass."""
         if self._over:
             self._end_pass()
             raise StopIteration
         samples: list[Any] = []
-        origin: list[Origin] = []
+        origins: list[tuple[Origin, ...]] = []
         length = self._node.batch_size
         if self._share is None:
             bounds = self._node._bounds(np.array([position], dtype=np.int64))
@@ -291,7 +301,7 @@ class _BatchStream(ContentStream[Any]):
         try:
             for member in range(first, end):
                 samples.append(self._input.at(member, attempt))
-                origin += self._input.origin
+                origins.append(self._input.origin)
         except StopIteration:
             self._over = True
             if not samples or self._node.drop_last:
@@ -299,8 +309,10 @@ class _BatchStream(ContentStream[Any]):
                 raise
         finally:
             making.reset(token)
-        self.origin = tuple(origin)
-        return samples
+        self.origin = tuple(chain.from_iterable(origins))
+        if not has_padding(samples):
+            return samples
+        return Padded.of_members(samples, map(len, map(self._node.inputs[0].refs_of, origins)))
 
     def _end_pass(self) -> None:
         self._over = False
@@ -335,7 +347,8 @@ class FlatBatchDataset(RoundsDataset[T_batch_co], BatchDataset[T_batch_co]):
     ) -> Iterator[tuple[T_batch_co, Origins]]:
         samples, origins = [each.item for each in members], origins_of(members)
         word, index = keyed_by(self, "batch", *origins), members[0].number
-        for made in self._call.items(samples, word, index, reading, by_keys(samples)):
+        where, of = by_keys(samples), (self, origins)
+        for made in self._call.items(samples, word, index, reading, where, made=of):
             yield made, origins
 
 

@@ -37,7 +37,7 @@ from energize.core.stream import (
     shifted,
     state_field,
 )
-from energize.core.trace import MAX_ATTEMPTS, Failed, Request, Routes, refs_of
+from energize.core.trace import MAX_ATTEMPTS, Failed, Request, Routes, refs_of, with_marks
 from energize.data.source import Source
 from energize.datasets.transform import gives_batches, without_weights
 from energize.errors import (
@@ -1232,6 +1232,7 @@ class OwedSlots:
     def _cost(self, item: Any, where: Callable[[], str]) -> float:
         """Return what an item costs; `SkipSample` for one that is left out."""
         reading = self._reading
+        item, _ = with_marks(item)
         cost = self._call.one(item, 0, self._items, reading, lambda _: named(item, where()))
         if isinstance(cost, Failed):
             if not cost.skipped:

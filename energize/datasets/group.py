@@ -24,7 +24,7 @@ from energize.core.stream import (
     sample_keys_of,
     state_field,
 )
-from energize.core.trace import Failed, Origin, Reading
+from energize.core.trace import Failed, Origin, Reading, with_marks
 from energize.datasets.rounds import FoundDataset, keyed_by, nothing_made, origins_of
 from energize.errors import ConfigError, EncoderError
 
@@ -159,7 +159,7 @@ class _GroupStream(Stream[T]):
         while self._saved:
             reader, read = self._saved[0]
             before = reader.state()
-            sample = reader.read()
+            sample, _ = with_marks(reader.read())
             self._saved.popleft()
             reader.close()
             self._take_up(_Waiting(sample, reader.origin, before, read))
@@ -182,7 +182,7 @@ class _GroupStream(Stream[T]):
         while True:
             before = self._input.state()
             try:
-                sample = self._input.read()
+                sample, _ = with_marks(self._input.read())
             except StopIteration:
                 self._over = True
                 return None

@@ -93,8 +93,8 @@ class LevelBufferDataset(RoundsDataset[T_co]):
                 costs.append(cost)
                 if len(buffer) == self.buffer_size:
                     break
-            elif not cost.skipped:
-                reading.report(cost)
+            else:
+                reading.leave_out(cost, self, taken.origin)
         for place in levelled(np.array(costs), self.batch_size).tolist():
             yield partial(alone, buffer[place])
 

@@ -20,7 +20,7 @@ from energize.core.dataset import Dataset
 from energize.core.description import functions_of
 from energize.core.rng import derive
 from energize.core.stream import INFINITE, LaneReader, Opening, State, Stream, most_in_vain
-from energize.core.trace import Origin, Reading
+from energize.core.trace import Origin, Reading, with_marks
 from energize.errors import EmptyDatasetError
 
 T = TypeVar("T")
@@ -32,11 +32,15 @@ Step = Callable[[], Iterator[tuple[T, Origins]]]
 
 
 class Taken(NamedTuple):
-    """An item of the input, what it is made of, and a number that no other item of a run has."""
+    """An item of the input, what it is made of, and a number that no other item of a run has.
+
+    `passed` is what comes of the item if it is passed on: the same, or `Padded`.
+    """
 
     item: Any
     origin: Origins
     number: int
+    passed: Any
 
 
 class FoundDataset(Dataset[T_co]):
@@ -94,7 +98,7 @@ def origins_of(members: Iterable[Any]) -> Origins:
 
 def alone(taken: Taken) -> Iterator[tuple[Any, Origins]]:
     """Yield one item as it is, the only one of its step."""
-    yield taken.item, taken.origin
+    yield taken.passed, taken.origin
 
 
 def keyed_by(dataset: Dataset[Any], kind: str, *origins: Origin) -> int:
@@ -157,13 +161,14 @@ class RoundStream(Stream[T]):
         """Yield the rest of the lane's pass."""
         while True:
             try:
-                item = self._input.read()
+                passed = self._input.read()
             except StopIteration:
                 self._over = True
                 return
-            taken = self._before + self._read
+            number = self._lane.index + self._lane.count * (self._before + self._read)
             self._read += 1
-            yield Taken(item, self._input.origin, self._lane.index + self._lane.count * taken)
+            item, _ = with_marks(passed)
+            yield Taken(item, self._input.origin, number, passed)
 
     def _end_round(self) -> None:
         self._steps, self._done, self._given = None, 0, 0

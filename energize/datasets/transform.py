@@ -122,8 +122,9 @@ class FlatMapDataset(RoundsDataset[T_out_co], MapDataset[T_out_co]):
             yield partial(self._yielded, taken, reading)
 
     def _yielded(self, taken: Taken, reading: Reading) -> Iterator[tuple[T_out_co, Origins]]:
-        word = keyed_by(self, "map", *taken.origin)
-        for item in self._call.items(taken.item, word, taken.number, reading, by_keys(taken.item)):
+        word, where = keyed_by(self, "map", *taken.origin), by_keys(taken.item)
+        of = self, taken.origin
+        for item in self._call.items(taken.item, word, taken.number, reading, where, made=of):
             yield item, taken.origin
 
 
@@ -266,7 +267,8 @@ class IterMapDataset(RoundsDataset[T_out_co]):
 
             word = keyed_by(self, "segment", *first.origin)
             call = Call(self.iter_map_fn, 0, passed.give, tolerance=self._tolerance())
-            for made in call.items(items(), word, first.number, reading, self._segment):
+            of = self, first.origin
+            for made in call.items(items(), word, first.number, reading, self._segment, made=of):
                 yield made, tuple(read)
                 read.clear()
 

@@ -20,10 +20,9 @@ import numpy as np
 from energize.core.dataset import Dataset
 from energize.core.description import packed, unpacked
 from energize.core.lanes import Lane, Ranks
-from energize.core.loss_weights import marked
 from energize.core.restoring import ITEM, lane_key
 from energize.core.stream import INFINITE, EpochPlan, State, counter_field, epoch_end, state_field
-from energize.core.trace import Reading, padding
+from energize.core.trace import UNMARKED, Padded, Reading, padding, with_marks
 from energize.errors import ConfigError, EmptyDatasetError, LoaderError, StateError
 from energize.loader.agreement import Agreement
 from energize.loader.failures import FailureLog
@@ -203,12 +202,31 @@ class ThisRank(Generic[T]):
         """Begin to read lanes, by workers or here; of an indexed dataset `left` items in each."""
         if self.workers is None:
             most = left[0] if left else INFINITE
-            reading = run.decisions.reading(self.failures.add, self.failures.left_out)
+            failures = self.failures
+            reading = run.decisions.reading(failures.add, failures.left_out, failures.memory)
             return HereLanes(run.stream, lanes, states, reading, most)
         return WorkerLanes(*self.workers(), lanes, states, self.failures, left=left)
 
 
-class IndexedFeed(Generic[T]):
+class _Marking(Generic[T]):
+    """Marks what is padding.
+
+    Attributes:
+        is_copy: Whether the last item fills a step, and was delivered before.
+        marks: What is padding of the last item.
+    """
+
+    is_copy = False
+    marks = UNMARKED
+
+    def _marked(self, item: Any) -> T:
+        self.marks = UNMARKED
+        if self.is_copy or type(item) is Padded:
+            item, self.marks = with_marks(item, self.is_copy)
+        return cast("T", item)
+
+
+class IndexedFeed(_Marking[T]):
     """The steps of a loop over an indexed dataset: those of an epoch, from the loop's offset in one
     to the same in the next, or without end.
     """
@@ -233,7 +251,6 @@ class IndexedFeed(Generic[T]):
         self._watch = self._dataset._watcher(Lane(ranks.rank, self._world))
         self._done = 0
         self.made: Made = 0
-        self.padding = False
 
     @property
     def loop_ended(self) -> bool:
@@ -257,11 +274,11 @@ class IndexedFeed(Generic[T]):
         copies = position >= plan.end
         position = plan.read_at(position)
         lent = self._lends and bool(padding(self._dataset, np.array([position]))[0])
-        self.made, self.padding = position, lent or (copies and self._pads)
+        self.made, self.is_copy = position, lent or (copies and self._pads)
         if self._watch is not None:
             self._watch(position)
         self._done, self._step = done + 1, self._step + 1
-        return marked(item) if self.padding else item
+        return self._marked(item)
 
     @property
     def restore_key(self) -> tuple[Any, ...]:
@@ -286,7 +303,7 @@ class IndexedFeed(Generic[T]):
         self._lanes.close()
 
 
-class StreamFeed(Generic[T]):
+class StreamFeed(_Marking[T]):
     """One epoch of a stream, or the part of one that is in a loop.
 
     `_stop` is where its steps end: beyond its `_size` items, where the last steps are filled; None
@@ -348,7 +365,6 @@ class StreamFeed(Generic[T]):
         self._marks: dict[int, Before] = {}
         self._mark_every = 1 if self._lanes.tells_states else _MARK_EVERY
         self.made: Any = NOTHING
-        self.padding = False
         self._parts: Any = run.stream._parts
         self._lenders = {n for n, each in enumerate(self._parts) if getattr(each, "_lends", False)}
 
@@ -420,7 +436,7 @@ class StreamFeed(Generic[T]):
         """Make a step with an item, or a copy where it is missing."""
         self._made += 1
         self._step += self._loop is not None
-        self.padding = item is _MISSING and self._uneven == "pad"
+        self.is_copy = item is _MISSING and self._uneven == "pad"
         if item is not _MISSING:
             self._last.append((item, self._before))
         elif not self._last:
@@ -428,8 +444,8 @@ class StreamFeed(Generic[T]):
         given, self._before = self._last[-1]
         if item is not _MISSING and self._lenders.issuperset(parts := self.made[::4]):
             of = zip(map(self._parts.__getitem__, parts), self.made[1::4], strict=True)
-            self.padding = bool(parts) and all(padding(part, np.array([at]))[0] for part, at in of)
-        return marked(given) if self.padding else given
+            self.is_copy = bool(parts) and all(padding(part, np.array([at]))[0] for part, at in of)
+        return self._marked(given)
 
     @property
     def restore_key(self) -> tuple[Any, ...]:

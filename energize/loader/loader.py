@@ -35,7 +35,7 @@ from energize.core.quarantine import path_for_rank
 from energize.core.restoring import has_place, restore_sample, with_key
 from energize.core.stores import activate
 from energize.core.stream import MOST_COUNTED, State
-from energize.core.trace import log_failure
+from energize.core.trace import UNMARKED, Marks, log_failure
 from energize.core.trainers import LOADERS, NO_DATASET, Caller, caller, kept, standing
 from energize.errors import ConfigError, EmptyDatasetError, LoaderError, StateError
 from energize.loader.agreement import Agreement
@@ -50,7 +50,7 @@ from energize.loader.failures import (
 )
 from energize.loader.feeds import Before, StreamState, ThisRank, items_of
 from energize.loader.following import Follower, WeightsFile
-from energize.loader.run import Feed, Place, Run, check_goes_on, check_same_change
+from energize.loader.run import Feed, Place, Run, check_goes_on, check_same_change, validates
 from energize.loader.settings import ListPath, LoaderSettings, checked_settings, configured
 from energize.loader.state import RemapReport, packed_state, resumed
 from energize.loader.waiting import Waiting
@@ -100,7 +100,9 @@ class Loader(Generic[T]):
       right after `load_state_dict` it ends where the saved one would have.
     - A loop that validates begins at the very first item: over what `get_val_dataset` returns, a
       `ConcatDataset`, in the evaluation loops of Lightning, transformers and Composer, or with
-      `get_loader(rewind=True)`. `rewind()` goes back there once.
+      `get_loader(rewind=True)`. `rewind()` goes back there once. Over a `ConcatDataset`, and with
+      `rewind=True`, no sample counts in place of one that failed: its row is padding
+      (`padding_rows`).
     - There is one iterator at a time. A new one, `load_state_dict`, `rewind` and `close` end the
       old one, which then raises `LoaderError` instead of giving its next item.
 
@@ -118,13 +120,15 @@ class Loader(Generic[T]):
         self.dataset = dataset
         self.worker_config = worker_config
         self.remapped: RemapReport | None = None
-        self.padding = False
-        """Whether the last delivered item is padding: a copy that counts for nothing."""
+        self._marks = UNMARKED
         self._settings = settings
         self._failures = FailureLog(settings.failure_budget)
+        self._validates = validates(dataset, settings.rewind)
         self._decisions = Decisions.of(
             settings.on_error,
             worker_config.global_error_handler,
+            retry_failed=settings.retry_failed,
+            substitute=not self._validates,
             tolerance=worker_config.failure_tolerance,
             locate=settings.quarantine is not None,
             listed=listed_samples(dataset, settings.lists, settings.quarantine),
@@ -149,7 +153,7 @@ class Loader(Generic[T]):
         self._replaced = 0
         self._given_at: float | None = None
         self._waiting = Waiting()
-        self._made: deque[tuple[Made, bool]] = deque(maxlen=2)
+        self._made: deque[tuple[Made, Marks]] = deque(maxlen=2)
         self._loss_file: LineWriter | None = None
         self._warned: set[str] = set()
 
@@ -164,7 +168,7 @@ class Loader(Generic[T]):
             self._let_go()
         anew, rewinds = not (self._loaded or self._goes_on), self._settings.rewind
         if rewinds is None:
-            rewinds = asking.begins_anew or (not self._goes_on and self._run.validates)
+            rewinds = asking.begins_anew or (not self._goes_on and self._validates)
         if rewinds and not (self._loaded and self._run.within_loop(self._place())):
             self.rewind()
         feed = None if self._stale or ranks != self._ranks else self._feed
@@ -230,8 +234,22 @@ class Loader(Generic[T]):
             return restore_sample(self.dataset, restore_key, reading=reading)
 
     @property
+    def padding(self) -> bool:
+        """Whether the last delivered item is padding as a whole, and counts for nothing: a copy, or
+        an item of a validation all of whose samples failed. `is_padding` says the same of an item.
+        """
+        return self._marks.is_padding
+
+    @property
+    def padding_rows(self) -> list[int]:
+        """The rows of the last delivered item that are padding in place of failed samples, of a
+        validation. `padding_rows` says the same of a batch. Empty for a copy, which is `padding`.
+        """
+        return list(self._marks.rows)
+
+    @property
     def failures(self) -> FailureSummary:
-        """How many samples of this rank failed since the loader was made, and the last of them."""
+        """The samples of this rank that failed since the loader was made, each once."""
         return self._failures.summary()
 
     @property
@@ -423,13 +441,13 @@ class Loader(Generic[T]):
         ahead = self._before is not None  # the last one is not trained on yet
         if len(self._made) <= ahead:
             raise LoaderError("record_losses: no item has been delivered yet")
-        made, padding = self._made[-1 - ahead]
-        if padding:
+        made, marks = self._made[-1 - ahead]
+        if marks.is_padding:
             return
         if step is None:
             place = self._before if ahead or self._feed is None else self._feed.reached
             step = self._step_after(self._place() if place is None else place) - 1
-        told = book.record(made, step, ranks.rank, losses)
+        told = book.record(made, step, ranks.rank, losses, marks.slots)
         path = self._settings.losses
         if path is not None:
             if self._loss_file is None:
@@ -548,7 +566,7 @@ class Loader(Generic[T]):
             "_resume": self._resume if self._feed is None else self._place(),
             "_key": self.restore_key,
             "_last": deque(maxlen=1),
-            "padding": False,
+            "_marks": UNMARKED,
             "_failures": self._failures if self._list is None else FailureLog(budget),
         }
         state.pop("_book", None)
@@ -650,8 +668,8 @@ class Loader(Generic[T]):
                 raise
             else:
                 self._loaded = self._loaded and ahead and not given  # its first is not trained on
-                given, self._keyed, self.padding = True, feed, feed.padding
-                self._made.append((feed.made, feed.padding))
+                given, self._keyed, self._marks = True, feed, feed.marks
+                self._made.append((feed.made, feed.marks))
                 self._count(feed, item, asked_at)
                 if has_place(item):
                     item = with_key(item, feed.restore_key)
@@ -686,7 +704,7 @@ class Loader(Generic[T]):
                 _log.warning("rank %d %s", self._ranks_now().rank, text)
         if self._book is not None:
             self._book.wait(waited, now - (given_at or asked_at))
-            worth_a_look = self._book.note(feed.made, item, padding=feed.padding)
+            worth_a_look = self._book.note(feed.made, item, feed.marks)
             if worth_a_look and not self._ranks_now().rank:
                 self.report(show=False)
 
@@ -715,7 +733,7 @@ class Loader(Generic[T]):
                     self._book.take_back()
                 self._feed.close()
             self._before = self._feed = self._iterator = None
-            self._stale = self.padding = False
+            self._stale, self._marks = False, UNMARKED
 
     def _step_after(self, place: Place) -> int:
         """Return the number of the step after a place."""
@@ -925,6 +943,7 @@ def get_loader(
     prefetch_bytes: int = LoaderSettings.prefetch_bytes,
     pin_memory: bool | None = None,
     failure_budget: int | None = 100,
+    retry_failed: bool = False,
     on_error: str | OnError = "raise",
     encoder_threads: int = 1,
     multiprocessing_context: str | None = None,
@@ -950,8 +969,9 @@ def get_loader(
     `num_workers`: worker processes of this rank, in place of those of the config.
     `uneven`: "pad", "drop", "repeat" or "allow", for epochs that the ranks do not divide, see
     `Loader`.
-    `rewind`: whether each loop begins at the first item, as validation does; by default where the
-    dataset or the framework says that it validates, see `Loader`.
+    `rewind`: whether this loader validates: each loop begins at the first item, and no other sample
+    counts in place of one that failed (`padding_rows`). By default as the dataset or the framework
+    says, see `Loader`; a framework only makes loops begin at the first item.
     `lanes`: in how many parts a stream (a dataset with a `FilterDataset`, say) is read; by default
     one for each 1,000 samples of its sources, or for ten of its largest buffers or batches, a power
     of two up to 64, and to as many as hold 16,384 samples in buffers, of which each lane has its
@@ -970,7 +990,11 @@ def get_loader(
     as those before tell; by default 512 MiB. Each worker has one item to do in any case.
     `pin_memory`: whether tensors come in page-locked memory; by default, and at most, where there
     is a CUDA device.
-    `failure_budget`: how many samples of this rank may fail and be left out; None for any number.
+    `failure_budget`: how many different samples of this rank may fail and be left out; None for any
+    number. A sample counts once, however often it comes.
+    `retry_failed`: read a damaged sample again each time it comes. By default a process reads it
+    once, and then takes its substitute at once; the items are the same. Samples for which a
+    function of yours raises are always tried again.
     `on_error`: what becomes of exceptions that functions of yours raise: "raise", "skip" to count
     the sample as failed and go on, or a function that is given the `EncoderError`, and raises it or
     returns. A `global_error_handler` of the worker config decides in place of "raise".

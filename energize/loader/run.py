@@ -63,6 +63,18 @@ _MOST = 8
 """Differences between ranks that are shown."""
 
 
+def validates(dataset: Dataset[Any], rewind: bool | None) -> bool:
+    """Return whether a loader validates: each loop begins with the first items, and no sample takes
+    the place of one that failed. By default over a `ConcatDataset`.
+    """
+    if rewind is not None:
+        return rewind
+    node: Any = dataset
+    while node._passes_on or node._ends_loops or isinstance(node, LimitDataset):
+        node = node.inputs[0]
+    return isinstance(node, ConcatDataset)
+
+
 class Run(Generic[T]):
     """The dataset that was `given`, what became of it since (`edits`), and what is the same for all
     loops until it is edited again.
@@ -82,14 +94,6 @@ class Run(Generic[T]):
             given, settings.global_batch_size, settings.micro_batch_size
         )
         self.filled = None if settings.global_batch_size is None else self._global_items
-
-    @property
-    def validates(self) -> bool:
-        """Whether each loop begins with the first items: over a `ConcatDataset`."""
-        node: Any = self.given
-        while node._passes_on or node._ends_loops or isinstance(node, LimitDataset):
-            node = node.inputs[0]
-        return isinstance(node, ConcatDataset)
 
     def edited(self, edits: Edits) -> Run[T]:
         """Return the same over a dataset that became another one; raise as `Edits.applied`."""

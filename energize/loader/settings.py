@@ -69,6 +69,7 @@ class LoaderSettings:
     prefetch_bytes: Count = DEFAULT_BYTES
     pin_memory: bool | None = None
     failure_budget: Annotated[int, BeforeValidator(_whole), Field(strict=True, ge=0)] | None = 100
+    retry_failed: StrictBool = False
     on_error: Literal["raise", "skip"] | OnError = "raise"
     encoder_threads: Count = 1
     multiprocessing_context: Literal["fork", "spawn", "forkserver"] | None = None
