@@ -489,9 +489,9 @@ class _IterableStream(Stream[T]):
 
     def _not_repeatable(self, number: int, fault: str) -> NotRepeatableError:
         return NotRepeatableError(
-            f"{self._source.name}: sample {number} of pass {self._pass} {fault}. Every reading of a "
-            "pass has to give the same samples in the same order, as each rank and each resumed run "
-            "reads it. Leave shuffling to energize (ShuffleBufferDataset), or draw from the "
+            f"{self._source.name}: sample {number} of pass {self._pass} {fault}. Every reading of "
+            "a pass has to give the same samples in the same order, as each rank and each resumed "
+            "run reads it. Leave shuffling to energize (ShuffleBufferDataset), or draw from the "
             "global generators, which are seeded for each pass"
         )
 
