@@ -22,6 +22,7 @@ import numpy as np
 from energize.core.arrays import BoolArray, Int64Array, rows_by_value
 from energize.core.ignored import said_once
 from energize.core.loss_weights import marked, moved_rows, with_padding
+from energize.core.randomness import defer, read_in_window
 from energize.core.rng import derive
 from energize.errors import DataError, EncoderError, SampleError, SkipSample, SubstitutionError
 
@@ -294,10 +295,12 @@ class Reading:
     out for whatever reason. `tolerance`: how many failures in a row of one function end the run,
     None for any number. `config`: the worker config that functions may ask for, if any. `threads`:
     those of torch while functions are called. `taken` is told of each item that a stream takes of
-    an indexed dataset, which it is given. `substitute`: whether a substitute takes the place of a
-    sample that failed or was skipped; without it the slot is padding (`Padded`), as in validation.
-    `failure_memory`: the samples that this process does not read again; None to read each whenever
-    it comes. What else reading needs one day is another field, and no signature changes.
+    an indexed dataset, which it is given. `check_functions`: "error", "warn" or "off", for
+    functions whose result differs when they are called again with the same sample. `substitute`:
+    whether a substitute takes the place of a sample that failed or was skipped; without it the slot
+    is padding (`Padded`), as in validation. `failure_memory`: the samples that this process does
+    not read again; None to read each whenever it comes. What else reading needs one day is another
+    field, and no signature changes.
     """
 
     attempt: int = 0
@@ -310,19 +313,31 @@ class Reading:
     config: Any = None
     threads: int = 1
     taken: Callable[[Dataset[Any]], None] | None = None
+    check_functions: str = "error"
     substitute: bool = True
     failure_memory: FailureMemory | None = None
 
     def leave_out(
         self, failed: Failed, dataset: Any, made: int | Sequence[Any] | None, attempt: int = 0
     ) -> None:
-        """Count a sample that is left out, or report it if it failed: an item of `dataset`, by its
-        position and attempt, or its origins; None where these are not known.
+        """Count a sample that is left out, or report it if it failed, once the read is settled.
 
         A failure is counted by the identity of its source and the number of its sample there, so a
         sample that fails in every epoch counts once. What is made of several samples is counted by
         the first one, apart from that sample itself.
+
+        Args:
+            failed: Why it is left out.
+            dataset: The dataset that it is an item of; None if unknown.
+            made: Its position, or its origins; None if unknown.
+            attempt: Which substitute it was.
+
         """
+        defer(partial(self._count_left_out, failed, dataset, made, attempt))
+
+    def _count_left_out(
+        self, failed: Failed, dataset: Any, made: int | Sequence[Any] | None, attempt: int
+    ) -> None:
         if failed.skipped:
             if self.left_out is not None:
                 self.left_out.add(failed, dataset, made, attempt)
@@ -538,9 +553,9 @@ class Trace:
             return source._fetch(positions, reading)
         index = positions % source.size
         try:
-            return source.read(index)
+            return source.read_at(index, positions, reading)
         except (OSError, MemoryError) as refused:
-            return source._read_again(index, refused)
+            return source._read_again(index, positions, reading, refused)
 
     def _read_others(
         self, failed: Mapping[int, Failed], positions: Int64Array, reading: Reading
@@ -621,8 +636,8 @@ class Trace:
 
 
 def read_items(dataset: IndexedDataset[T], positions: Int64Array, reading: Reading) -> list[T]:
-    """Return the items at `positions`, see `Trace.items`."""
-    return Trace(dataset, positions).items(reading)
+    """Return the items at `positions`, see `Trace.items`, read in a window of their own."""
+    return read_in_window(partial(Trace(dataset, positions).items, reading))
 
 
 class Ahead:

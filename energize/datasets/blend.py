@@ -1202,7 +1202,8 @@ class OwedSlots:
     ) -> None:
         self._scheme, self._lane, self._reading = scheme, opening.lane, opening.reading
         self._offsets = _offsets(scheme, opening.lane, key)
-        self._call = Call(unit.of, 0, seeded=False)
+        self._call = Call(unit.of, 0)
+        self._key = key
         sources = len(self._offsets)
         self._items = counter_field(state, "items")
         numbers = partial(numbers_field, state, count=sources, kind=float)
@@ -1233,10 +1234,11 @@ class OwedSlots:
         """Return what an item costs; `SkipSample` for one that is left out."""
         reading = self._reading
         item, _ = with_marks(item)
-        cost = self._call.one(item, 0, self._items, reading, lambda _: named(item, where()))
+        number = self._lane.index + self._items * self._lane.count
+        word = partial(_word_of_cost, self._key, number)
+        cost = self._call.one(item, word, number, reading, lambda _: named(item, where()))
         if isinstance(cost, Failed):
-            if not cost.skipped:
-                reading.report(cost)
+            reading.leave_out(cost, None, None)
             raise SkipSample(str(cost))
         return float(cost)
 
@@ -1264,6 +1266,10 @@ class OwedSlots:
         if not asked.any():
             asked = self._left.astype(np.float64)
         return np.asarray(asked / max(asked.sum(), 1e-300))
+
+
+def _word_of_cost(key: int, number: int) -> int:
+    return derive("cost", key, number) % 2**64
 
 
 def _offsets(scheme: WeightedScheme, lane: Lane, key: int) -> FloatArray:

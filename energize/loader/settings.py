@@ -71,6 +71,7 @@ class LoaderSettings:
     failure_budget: Annotated[int, BeforeValidator(_whole), Field(strict=True, ge=0)] | None = 100
     retry_failed: StrictBool = False
     on_error: Literal["raise", "skip"] | OnError = "raise"
+    check_functions: Literal["error", "warn", "off"] | None = None
     encoder_threads: Count = 1
     multiprocessing_context: Literal["fork", "spawn", "forkserver"] | None = None
     timeout: Seconds | None = DEFAULT_TIMEOUT
