@@ -68,6 +68,8 @@ def placed(item: T, name: str, value: Any) -> T | None:
     A batch that is a dataclass has to declare the field: an attribute that is no field is lost
     where the tensors of a batch are moved to another device.
     """
+    if type(item) is dict:  # as most samples are
+        return cast("T", {**item, name: value})
     if isinstance(item, tuple) and name in getattr(item, "_fields", ()):
         return cast("T", item._replace(**{name: value}))  # type: ignore[attr-defined]
     if isinstance(item, torch.Tensor | tuple | type) or callable(item):
@@ -225,6 +227,37 @@ def weighed(item: T, factor: float, *, batched: bool = False) -> T:
     if other is None:
         raise WeightError(f"{_named(item)} cannot be weighed: {_no_place(item, name)}")
     return other
+
+
+def counted_once(item: T, *, batched: bool = False) -> T:
+    """Return a shallow copy with a weight of 1, unless the item has a weight or no place for it.
+
+    Args:
+        item: A sample, a pack or a batch; in a list, each entry is treated by itself.
+        batched: Whether the item is a batch, even if it lists no keys.
+
+    Returns:
+        The copy: a sample gets `__sample_weight__`, a pack or a batch gets `sample_weights`.
+
+    Example:
+        >>> counted_once({"text": "a"})
+        {'text': 'a', '__sample_weight__': 1.0}
+
+    """
+    if isinstance(item, list):
+        return cast("T", [counted_once(entry, batched=batched) for entry in item])
+    if field_of(item, WEIGHT) is not None or field_of(item, WEIGHTS) is not None:
+        return item
+    if batched or _listed_keys(item) is not None:
+        try:
+            return weighed(item, 1.0, batched=True)
+        except WeightError:
+            return item
+    weighted = placed(item, WEIGHT, 1.0)
+    if field_of(item, "cu_seqlens") is not None:
+        ones = torch.ones(_pieces(item), dtype=torch.float32, device="cpu")
+        weighted = placed(item, WEIGHTS, ones)
+    return item if weighted is None else weighted
 
 
 def zeroed(item: T) -> T:
@@ -402,8 +435,11 @@ def _with_weight(sample: Any, made: T) -> T:
 
 
 def _gathered(items: Sequence[Any], made: T, weights: torch.Tensor, *, several: bool) -> T:
-    if made is items or field_of(made, WEIGHTS) is not None:
+    if made is items:
         return made
+    own_weights = field_of(made, WEIGHTS)
+    if own_weights is not None and not _is_collected(own_weights, items):
+        return _without_weight(made)
     if type(made) in (list, tuple) and any(map(is_weighed, cast("Any", made))):
         return made  # a list of the samples, which carry their weights
     given, keys = [key for each in items for key in _keys_of(each)], _listed_keys(made)
@@ -417,9 +453,32 @@ def _gathered(items: Sequence[Any], made: T, weights: torch.Tensor, *, several: 
         if field_of(made, OWN) is not None and all(field_of(s, WEIGHT) is None for s in items):
             return made  # it has what the encoder said of each sample
         raise LostWeightError(f"returned {_named(made)}: {_no_place(made, WEIGHTS)}")
-    if field_of(found, WEIGHT) is not None:  # taken over from one of the samples
-        found = _with(found, WEIGHT, None)
-    return found
+    return _without_weight(found)
+
+
+def _is_collected(weights: Any, items: Sequence[Any]) -> bool:
+    """Return whether a function only listed the `sample_weights` of the items."""
+    if not isinstance(weights, list | tuple) or len(weights) != len(items):
+        return False
+    return all(entry is field_of(item, WEIGHTS) for entry, item in zip(weights, items, strict=True))
+
+
+def _without_weight(batch: T) -> T:
+    """Return a batch without the `__sample_weight__` that a function copied from its samples."""
+    if isinstance(batch, _KEYED):
+        if WEIGHT not in batch:
+            return batch
+        other: Any = copy.copy(batch)
+        del other[WEIGHT]
+        return cast("T", other)
+    if field_of(batch, WEIGHT) is None:
+        return batch
+    declared = getattr(type(batch), "__dataclass_fields__", ())
+    if WEIGHT in getattr(batch, "__dict__", ()) and WEIGHT not in declared:
+        other = copy.copy(batch)
+        object.__delattr__(other, WEIGHT)
+        return cast("T", other)
+    return _with(batch, WEIGHT, None)
 
 
 def _itself(made: T) -> T:

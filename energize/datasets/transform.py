@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import json
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from itertools import islice
@@ -17,7 +17,14 @@ from energize.core.dataset import Dataset, PassingDataset
 from energize.core.description import described, generates
 from energize.core.ignored import accepted
 from energize.core.lanes import WorkerConfig
-from energize.core.loss_weights import Passed, carried, carried_one_by_one, checked_factor, weighed
+from energize.core.loss_weights import (
+    Passed,
+    carried,
+    carried_one_by_one,
+    checked_factor,
+    counted_once,
+    weighed,
+)
 from energize.core.rng import derive
 from energize.core.stream import by_keys
 from energize.core.trace import Failed, Origin, Reading, Request
@@ -344,6 +351,7 @@ class SampleWeightDataset(MapDataset[T]):
     """
 
     _draws = False
+    has_loss_weights = True
 
     def __init__(
         self,
@@ -382,14 +390,42 @@ def without_weights(dataset: Dataset[T]) -> tuple[Dataset[T], Callable[[Dataset[
     return dataset, weighed_so
 
 
+def counted_alike(datasets: Iterable[Dataset[T]]) -> list[Dataset[T]]:
+    """Return the inputs of a mix; if one of them has loss weights, the items of the others get 1.
+
+    So all items of the mix have the same keys, whichever input they are from.
+    """
+    inputs = list(datasets)
+    # None: not a dataset, which the mix refuses.
+    weighted = [getattr(each, "has_loss_weights", None) for each in inputs]
+    if not any(weighted):
+        return inputs
+    return [
+        _counted_once(dataset) if has_weights is False else dataset
+        for dataset, has_weights in zip(inputs, weighted, strict=True)
+    ]
+
+
+def _counted_once(dataset: Dataset[T]) -> Dataset[T]:
+    weighing = Weighing(1.0, gives_batches(dataset), optional=True)
+    return SampleWeightDataset(dataset, 1.0)._replace(map_fn=weighing)
+
+
 @dataclass(frozen=True)
 class Weighing:
-    """Gives an item its weight; `batched` says that items are batches."""
+    """Gives an item its weight.
+
+    `batched`: items are batches. `optional`: an item that has a weight, or no place for one, stays
+    as it is.
+    """
 
     weight: float | Callable[[Any], float]
     batched: bool = False
+    optional: bool = False
 
     def __call__(self, item: Any) -> Any:
+        if self.optional:
+            return counted_once(item, batched=self.batched)
         weight = self.weight
         if callable(weight):
             key = getattr(item, "__key__", None) or (isinstance(item, dict) and item.get("__key__"))
