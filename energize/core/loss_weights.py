@@ -69,7 +69,7 @@ def placed(item: T, name: str, value: Any) -> T | None:
     where the tensors of a batch are moved to another device.
     """
     if type(item) is dict:  # as most samples are
-        return cast("T", {**item, name: value})
+        return cast("T", {**cast("dict[str, Any]", item), name: value})
     if isinstance(item, tuple) and name in getattr(item, "_fields", ()):
         return cast("T", item._replace(**{name: value}))  # type: ignore[attr-defined]
     if isinstance(item, torch.Tensor | tuple | type) or callable(item):
@@ -218,8 +218,11 @@ def weighed(item: T, factor: float, *, batched: bool = False) -> T:
     if isinstance(item, list):
         return cast("T", [weighed(each, factor) for each in item])
     weights, before = field_of(item, WEIGHTS), field_of(item, WEIGHT)
-    if weights is None and (batched or _listed_keys(item) is not None):
-        weights = torch.ones(counted(item), dtype=torch.float32, device="cpu")
+    is_batch = batched or _listed_keys(item) is not None
+    is_pack = before is None and field_of(item, "cu_seqlens") is not None
+    if weights is None and (is_batch or is_pack):
+        size = counted(item) if is_batch else _pieces(item)
+        weights = torch.ones(size, dtype=torch.float32, device="cpu")
     name, value = WEIGHT, factor if before is None else before * factor
     if weights is not None:
         name, value = WEIGHTS, as_tensor(weights) * factor
@@ -227,37 +230,6 @@ def weighed(item: T, factor: float, *, batched: bool = False) -> T:
     if other is None:
         raise WeightError(f"{_named(item)} cannot be weighed: {_no_place(item, name)}")
     return other
-
-
-def counted_once(item: T, *, batched: bool = False) -> T:
-    """Return a shallow copy with a weight of 1, unless the item has a weight or no place for it.
-
-    Args:
-        item: A sample, a pack or a batch; in a list, each entry is treated by itself.
-        batched: Whether the item is a batch, even if it lists no keys.
-
-    Returns:
-        The copy: a sample gets `__sample_weight__`, a pack or a batch gets `sample_weights`.
-
-    Example:
-        >>> counted_once({"text": "a"})
-        {'text': 'a', '__sample_weight__': 1.0}
-
-    """
-    if isinstance(item, list):
-        return cast("T", [counted_once(entry, batched=batched) for entry in item])
-    if field_of(item, WEIGHT) is not None or field_of(item, WEIGHTS) is not None:
-        return item
-    if batched or _listed_keys(item) is not None:
-        try:
-            return weighed(item, 1.0, batched=True)
-        except WeightError:
-            return item
-    weighted = placed(item, WEIGHT, 1.0)
-    if field_of(item, "cu_seqlens") is not None:
-        ones = torch.ones(_pieces(item), dtype=torch.float32, device="cpu")
-        weighted = placed(item, WEIGHTS, ones)
-    return item if weighted is None else weighted
 
 
 def zeroed(item: T) -> T:
@@ -438,7 +410,9 @@ def _gathered(items: Sequence[Any], made: T, weights: torch.Tensor, *, several: 
     if made is items:
         return made
     own_weights = field_of(made, WEIGHTS)
-    if own_weights is not None and not _is_collected(own_weights, items):
+    # A function that copies all keys lists the weights of its batches, or packs.
+    listed = isinstance(own_weights, list) and any(getattr(w, "ndim", 0) for w in own_weights)
+    if own_weights is not None and not listed:
         return _without_weight(made)
     if type(made) in (list, tuple) and any(map(is_weighed, cast("Any", made))):
         return made  # a list of the samples, which carry their weights
@@ -456,29 +430,13 @@ def _gathered(items: Sequence[Any], made: T, weights: torch.Tensor, *, several: 
     return _without_weight(found)
 
 
-def _is_collected(weights: Any, items: Sequence[Any]) -> bool:
-    """Return whether a function only listed the `sample_weights` of the items."""
-    if not isinstance(weights, list | tuple) or len(weights) != len(items):
-        return False
-    return all(entry is field_of(item, WEIGHTS) for entry, item in zip(weights, items, strict=True))
-
-
 def _without_weight(batch: T) -> T:
     """Return a batch without the `__sample_weight__` that a function copied from its samples."""
-    if isinstance(batch, _KEYED):
-        if WEIGHT not in batch:
-            return batch
+    if isinstance(batch, _KEYED) and WEIGHT in batch:
         other: Any = copy.copy(batch)
         del other[WEIGHT]
         return cast("T", other)
-    if field_of(batch, WEIGHT) is None:
-        return batch
-    declared = getattr(type(batch), "__dataclass_fields__", ())
-    if WEIGHT in getattr(batch, "__dict__", ()) and WEIGHT not in declared:
-        other = copy.copy(batch)
-        object.__delattr__(other, WEIGHT)
-        return cast("T", other)
-    return _with(batch, WEIGHT, None)
+    return batch if field_of(batch, WEIGHT) is None else _with(batch, WEIGHT, None)
 
 
 def _itself(made: T) -> T:

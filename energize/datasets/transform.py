@@ -22,13 +22,13 @@ from energize.core.loss_weights import (
     carried,
     carried_one_by_one,
     checked_factor,
-    counted_once,
     weighed,
 )
 from energize.core.rng import derive
 from energize.core.stream import by_keys
 from energize.core.trace import Failed, Origin, Reading, Request
 from energize.datasets.rounds import Origins, RoundsDataset, Step, Taken, alone, keyed_by
+from energize.errors import WeightError
 
 T = TypeVar("T")
 T_in = TypeVar("T_in")
@@ -415,8 +415,7 @@ def _counted_once(dataset: Dataset[T]) -> Dataset[T]:
 class Weighing:
     """Gives an item its weight.
 
-    `batched`: items are batches. `optional`: an item that has a weight, or no place for one, stays
-    as it is.
+    `batched`: items are batches. `optional`: an item without a place for a weight stays as it is.
     """
 
     weight: float | Callable[[Any], float]
@@ -424,14 +423,17 @@ class Weighing:
     optional: bool = False
 
     def __call__(self, item: Any) -> Any:
-        if self.optional:
-            return counted_once(item, batched=self.batched)
         weight = self.weight
         if callable(weight):
             key = getattr(item, "__key__", None) or (isinstance(item, dict) and item.get("__key__"))
             of = f" of sample {key!r}" if isinstance(key, str) else ""
             weight = checked_factor(weight(item), f"the weight{of} by SampleWeightDataset")
-        return weighed(item, weight, batched=self.batched)
+        try:
+            return weighed(item, weight, batched=self.batched)
+        except WeightError:
+            if self.optional:
+                return item
+            raise
 
     def describe(self) -> str:
         """Return the weight, as a description has it."""
