@@ -17,13 +17,7 @@ from energize.core.dataset import Dataset, PassingDataset
 from energize.core.description import described, generates
 from energize.core.ignored import accepted
 from energize.core.lanes import WorkerConfig
-from energize.core.loss_weights import (
-    Passed,
-    carried,
-    carried_one_by_one,
-    checked_factor,
-    weighed,
-)
+from energize.core.loss_weights import Passed, carried, carried_one_by_one, checked_factor, weighed
 from energize.core.rng import derive
 from energize.core.stream import by_keys
 from energize.core.trace import Failed, Origin, Reading, Request
@@ -408,7 +402,7 @@ def counted_alike(datasets: Iterable[Dataset[T]]) -> list[Dataset[T]]:
 
 def _counted_once(dataset: Dataset[T]) -> Dataset[T]:
     weighing = Weighing(1.0, gives_batches(dataset), optional=True)
-    return SampleWeightDataset(dataset, 1.0)._replace(map_fn=weighing)
+    return SampleWeightDataset(dataset, 1.0)._replace(map_fn=weighing, seeded=False)
 
 
 @dataclass(frozen=True)
