@@ -15,8 +15,6 @@ from functools import cached_property
 from threading import RLock
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
-from rich.console import Console
-
 from energize.core.blends import (
     Change,
     Edits,
@@ -417,7 +415,7 @@ class Loader(Generic[T]):
         >>> loader = get_loader(BatchDataset(ListSource(range(4), name="web"), 2, list))
         >>> for batch in loader:
         ...     loader.record_losses([0.5 * number for number in batch])
-        >>> loader.report(show=False)["web"].loss
+        >>> loader.report()["web"].loss
         0.75
         """
         book, ranks = self._opened_book(), self._ranks_now()
@@ -449,12 +447,12 @@ class Loader(Generic[T]):
 
         return dataset_html(self.dataset, f"{type(self).__name__} of ")
 
-    def report(self, *, all_ranks: bool = False, show: bool = True) -> Report:
+    def report(self, *, all_ranks: bool = False) -> Report:
         """Return what was asked for, planned and delivered of each part of the mix, by name.
 
-        It is printed, unless `show` is False; `report(show=False).to_dict()` is for a log. Counted
-        is what this rank was given; with `all_ranks`, which all of them have to call at the same
-        step, what all were given together, and the first of them prints it. A resumed run over an
+        `print(loader.report())` prints the table, a notebook shows it, and `report().to_dict()` is
+        for a log. The report counts the items of this rank; with `all_ranks`, which all ranks have
+        to call at the same step, the items of all ranks together. A resumed run over an
         indexed dataset reports all of it: what came before is known by its order; a stream what
         was delivered since. `load_state_dict` and `rewind` begin anew.
 
@@ -468,7 +466,7 @@ class Loader(Generic[T]):
         >>> parts = {"web": ListSource(range(90)), "code": ListSource(range(9))}
         >>> loader = get_loader(BlendDataset(parts, weights={"web": 3, "code": 1}))
         >>> for step, sample in zip(range(40), loader): pass
-        >>> report = loader.report(show=False)
+        >>> report = loader.report()
         >>> report["web"].asked, report["web"].delivered, round(report["code"].epochs, 2)
         (0.75, 0.75, 1.11)
         """
@@ -501,8 +499,6 @@ class Loader(Generic[T]):
             if cause not in self._warned:
                 self._warned.add(cause)
                 _log.warning("ledger: %s", warning)
-        if show and (not all_ranks or not ranks.rank):
-            Console().print(report)
         return report
 
     def rewind(self) -> None:
@@ -689,7 +685,7 @@ class Loader(Generic[T]):
             self._book.wait(waited, now - (given_at or asked_at))
             worth_a_look = self._book.note(feed.made, item, padding=feed.padding)
             if worth_a_look and not self._ranks_now().rank:
-                self.report(show=False)
+                self.report()
 
     def _read(self, feed: Feed[T], watch: Watchdog, pool: Any, now: float) -> T:
         """Return the next item, read in this process, with somebody who says so if it does not

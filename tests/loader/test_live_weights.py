@@ -312,7 +312,7 @@ def changed_at(dataset, weights, at, steps):
         loader.set_weights(weights)
         after = take(loader, steps)
         state, rest = saved(loader), take(loader, 8)
-        report = loader.report(show=False)
+        report = loader.report()
     for rank in range(2):
         with loader_of(dataset, 1, rank, 2) as other:
             other.load_state_dict(state)
