@@ -22,12 +22,16 @@ from energize import (
     EpochizeDataset,
     ExcessLoss,
     FilterDataset,
+    GroupBatchDataset,
+    ItemCost,
+    IterMapDataset,
     LevelDataset,
     LimitDataset,
     ListSource,
     MapDataset,
     PackingDataset,
     RepeatDataset,
+    ShuffleBufferDataset,
     ShuffleDataset,
     Stage,
     StagedDataset,
@@ -35,6 +39,9 @@ from energize import (
     WeightsFile,
     get_loader,
 )
+from energize.core.dataset import IndexedDataset
+from energize.core.description import unpacked
+from energize.core.trace import Routes
 from energize.errors import ConfigError, StateError, StateMismatchError, WeightError
 from tests.support.loading import loader_of, prints, take, with_pid
 from tests.support.states import resealed
@@ -133,9 +140,10 @@ def in_stages(dataset):
     return StagedDataset(StagePlan([Stage(*each, dataset=dataset) for each in ends]))
 
 
-def kinds():
+def kinds(texts=None):
     images = BatchDataset(letters("c", 600), 2, list)
-    return BlendDataset({"texts": pairs(encoded(), 2), "images": images},
+    texts = pairs(encoded() if texts is None else texts, 2)
+    return BlendDataset({"texts": texts, "images": images},
                         weights={"texts": 1, "images": 1}, scheme="exact")  # fmt: skip
 
 
@@ -152,6 +160,7 @@ LIVE = {
     "stages of types": (lambda: in_stages(kinds()), "two/texts"),
     "types": (kinds, "texts"),
     "a filter of types": (lambda: FilterDataset(kinds(), bool), "texts"),
+    "types of filters": (lambda: kinds(FilterDataset(encoded(), kept)), "texts"),
 }
 
 
@@ -249,6 +258,168 @@ def test_a_change_loses_no_sample(name, later, workers, caplog):
 )
 def test_a_change_at_any_step_loses_no_sample_on_any_ranks(name, at, later, ranks, workers):
     loses_none(name, 4 * at, later, ranks, workers=workers)
+
+
+# The same slot on any ranks and workers
+
+
+def by_parity(dataset, size=3):
+    return GroupBatchDataset(dataset, size, lambda item: (item[1] % 2, None), list)
+
+
+def repeated(items):
+    for item in items:
+        if item[1] % 2:
+            yield [item, next(items, None)]
+
+
+def costs(dataset):
+    parts = {"texts": dataset, "images": letters("c", 600)}
+    unit = ItemCost(lambda item: 1 + item[1] % 7)
+    return BlendDataset(parts, weights={"texts": 1, "images": 1}, unit=unit)
+
+
+INDEXED = {"batches", "stages", "stages of types", "types"}
+STREAMS = {name: LIVE[name] for name in LIVE if name not in INDEXED} | {
+    "a filter of filters": (lambda: FilterDataset(streams(), lambda item: item[1] % 5 > 0), ""),
+    "packs of filters": (lambda: packing(streams()), ""),
+    "packs of types": (lambda: PackingDataset(kinds(), 3, lambda g: [g[:1], g[1:]], list), "texts"),
+    "groups": (lambda: by_parity(streams()), ""),
+    "groups of packs": (
+        lambda: by_parity(MapDataset(packing(encoded()), lambda pack: pack[0]), 2),
+        "",
+    ),
+    "segments": (lambda: IterMapDataset(streams(), repeated, segment_length=7), ""),
+    "a buffer": (lambda: ShuffleBufferDataset(FilterDataset(encoded(), kept), 6), ""),
+    "a generator": (lambda: MapDataset(encoded(), lambda item: (yield from [item] * 2)), ""),
+    "below costs": (lambda: costs(encoded()), "texts"),
+    "after a finite filter": (
+        lambda: packing(ConcatDataset(FilterDataset(letters("c", 12), kept), encoded())),
+        "1",
+    ),
+}
+
+
+LOOPS = {"offset": 0, "step": 0}
+"""Of a cursor, what says where loops end, which resumes and ranks may change."""
+
+
+def changed_after(items, name, lanes, workers, *, resumed=False, opened=True, end=20):
+    """What ranks of so many workers deliver of a stream whose weights change after some items, the
+    slot of the change, and the states at the end.
+    """
+    make, blend = STREAMS[name]
+    ranks = len(workers)
+
+    def loaders(state=None):
+        found = []
+        for rank, many in enumerate(workers):
+            found.append(loader_of(make(), many, rank, ranks, lanes=lanes, rewind=False))
+            if state is not None:
+                found[-1].load_state_dict(state)
+        return found
+
+    found = loaders()
+    iterators = [iter(loader) for loader in found if opened]
+    read = in_turn(found, items) if items else []
+    if resumed:
+        state = saved(found[0])
+        for loader in found:
+            loader.close()
+        found = loaders(state)
+    for loader in found:
+        loader.set_weights({"a": 9, "b": 1}, blend=blend)
+    read += in_turn(found, end - items)
+    states = [saved(loader) for loader in found]
+    for loader in found:
+        loader.close()
+    del iterators
+    cursors = [unpacked(state["cursor"], "cursor") for state in states]
+    slots = [cursor["changes"][0][1] for cursor in cursors]
+    return prints(read), slots, [cursor | LOOPS for cursor in cursors]
+
+
+def acts_at_one_slot(name, lanes, items):
+    alone = changed_after(items, name, lanes, [0])
+    delivered, [slot], [state] = alone
+    topologies = [([1], False, True), ([2], False, True), ([0], True, True), ([2], True, False)]
+    if items % 2 == 0:
+        topologies += [([0, 0], False, True), ([0, 1], False, True), ([1, 0], True, True)]
+    if not items:
+        topologies += [([0], False, False), ([1], False, False)]
+    for workers, resumed, opened in topologies:
+        found = changed_after(items, name, lanes, workers, resumed=resumed, opened=opened)
+        assert found == (delivered, [slot] * len(workers), [state] * len(workers)), workers
+    return slot
+
+
+@pytest.mark.parametrize(
+    ("name", "lanes", "items", "slot"),
+    [
+        ("a filter of encoded", 1, 0, 0),
+        ("a filter of encoded", 4, 1, None),
+        ("packs of filters", 4, 2, None),
+        ("types of filters", 1, 3, None),
+        ("groups", 2, 0, 0),
+    ],
+)
+def test_a_change_acts_at_one_slot_on_any_ranks_and_workers(name, lanes, items, slot):
+    found = acts_at_one_slot(name, lanes, items)
+    assert found == slot or slot is None
+
+
+@pytest.mark.jobs
+@pytest.mark.timeout(600)
+@settings(max_examples=30, deadline=None)
+@given(st.sampled_from(sorted(STREAMS)), st.sampled_from([1, 2, 3, 4]), st.integers(0, 13))
+def test_a_change_of_any_stream_acts_at_one_slot_on_any_ranks_and_workers(name, lanes, items):
+    acts_at_one_slot(name, lanes, items)
+
+
+def test_a_change_before_the_first_item_acts_from_the_first_slot_on():
+    for name in STREAMS:
+        with loader_of(STREAMS[name][0](), lanes=4) as loader:
+            _ = iter(loader)
+            loader.set_weights({"a": 9, "b": 1}, blend=STREAMS[name][1])
+            assert unpacked(saved(loader)["cursor"], "cursor")["changes"][0][1] == 0, name
+
+
+@pytest.mark.parametrize("lanes", [1, 4])
+def test_a_change_acts_after_all_that_was_read_for_what_was_delivered(lanes):
+    """Also where the next item of a lane does not lead to the blend."""
+    seen = []
+
+    def noted(item):
+        seen.append(item)
+        return kept(item)
+
+    dataset = kinds(FilterDataset(letters_mix(), noted))
+    order = letters_mix().at(range(200))
+    for items in range(1, 14):
+        seen.clear()
+        with loader_of(dataset, lanes=lanes) as loader:
+            take(loader, items)
+            read = max((order.index(item) for item in seen), default=-1)
+            loader.set_weights({"a": 9, "b": 1}, blend="texts")
+            slot = unpacked(saved(loader)["cursor"], "cursor")["changes"][0][1]
+        assert read < slot <= read + 9 * lanes
+
+
+class EveryThird(IndexedDataset):
+    """A node that does not say how far it leads."""
+
+    def __init__(self, dataset):
+        self._freeze(inputs=[dataset])
+
+    def route(self, positions):
+        return Routes(3 * positions)
+
+
+def test_a_stream_that_does_not_tell_how_far_it_leads_is_refused():
+    loader = loader_of(EveryThird(streams()), lanes=2)
+    for at_step in (None, 5):
+        with pytest.raises(ConfigError, match="below EveryThird, which is a stream and has no"):
+            loader.set_weights({"a": 9, "b": 1}, at_step)
 
 
 def test_states_of_changes_do_not_fit_another_blend():
