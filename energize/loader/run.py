@@ -353,11 +353,9 @@ def check_goes_on(dataset: Any, found: FoundBlend) -> None:
         dataset = dataset.inputs[number]
 
 
-def check_same_change(agreement: Agreement, step: int, *said: Any) -> None:
+def check_same_change(agreement: Agreement, step: int, said: str) -> None:
     """Raise `LoaderError` on all ranks unless all say the same of weights at the same step."""
-    weights, at_step, blend = (str(each)[:200] for each in said)
-    text = f"{weights}, at_step={at_step}, blend={blend}, before step {step}"
-    told = agreement.trees([text, digest(repr(said))], "set_weights")
+    told = agreement.trees([f"{said[:400]}, before step {step}", digest(said)], "set_weights")
     groups = alike([tuple(each) for each in told])
     if len(groups) > 1:
         shown = "\n".join(f"  ranks {who}: {each}" for (each, _), who in groups.items())
