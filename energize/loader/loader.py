@@ -300,9 +300,8 @@ class Loader(Generic[T]):
         kept in the state by names, and made anew where that is loaded, on any ranks and workers. In
         an indexed dataset it acts with the first sample of the step. Below what finds its items by
         reading (packing, a filter), the step does not say which slot of the blend comes next: there
-        it acts from the first slot on that no lane needs for its next item, which the log shows;
-        a lane without items needs none. A second change at the same place takes the place of the
-        first.
+        it acts from the first slot on that no lane needed for what was delivered, which the log
+        shows. A second change at the same place takes the place of the first.
 
         Raises `WeightError` for weights that are none, or do not name what the blend is over;
         `ConfigError` for a blend that is not there or ends, for a step that has been delivered or

@@ -265,12 +265,12 @@ class Run(Generic[T]):
             return cast("State", cursor.state())
 
     def first_unread_slot(self, place: Any, found: FoundBlend) -> int:
-        """Return the first slot of a blend that no lane known here needs for its next item.
+        """Return the first slot of a blend that no lane known here needed for what it delivered.
 
-        A lane that has delivered nothing needs none. So the slot depends on what was delivered
-        alone, whatever has been opened or read ahead. The innermost dataset on the way to the blend
-        that finds its items by reading takes one position of its input in every round of as many
-        positions as there are lanes; the slot is the first one of a round that no lane has begun.
+        So the slot depends on what was delivered alone, whatever has been opened or read ahead. The
+        innermost dataset on the way to the blend that finds its items by reading takes one position
+        of its input in every round of as many positions as there are lanes; the slot is the first
+        one of a round that no lane has begun.
         """
         nodes: list[Any] = [self.dataset]
         for number in found.way:
@@ -285,9 +285,6 @@ class Run(Generic[T]):
         reached = 0
         for lane, state in (place.cursors or {0: None}).items():
             with closing(marked_run._open(lane, place.lanes, state, reading)) as cursor:
-                if state is not None:
-                    with suppress(StopIteration, EmptyDatasetError):
-                        next(cursor)
                 position = cursor.stream.first_unread(iter(branches))
             if position is None:
                 raise ConfigError(
