@@ -175,7 +175,7 @@ def test_one_damaged_photo_counts_once_however_many_epochs_there_are(workers, tm
     dataset = get_train_dataset(folder, worker_config=config, batch_size=3)
     with get_loader(dataset, failure_budget=1, quarantine=path) as loader:
         assert len(list(islice(loader, 60))) == 60
-        report = loader.report(show=False)
+        report = loader.report()
         assert (loader.failures.count, len(loader.failures.last)) == (1, 1)
     assert (report.total.failed, list(report.left_out.values())) == (1, [1])
     assert len(path.read_text().splitlines()) == 1

@@ -119,7 +119,7 @@ def test_every_sample_that_does_not_fail_counts_once_on_any_ranks(name, workers)
                 first_loop = counted(loader)
                 mine = counted(loader)
                 assert mine == first_loop
-                samples += loader.report(show=False).total.samples
+                samples += loader.report().total.samples
                 assert loader.failures.count <= 2
             found += mine
         assert sorted(found) == wanted
@@ -129,14 +129,14 @@ def test_every_sample_that_does_not_fail_counts_once_on_any_ranks(name, workers)
 def test_a_limit_counts_slots_and_what_lies_beyond_it_does_not_fail():
     loader = loader_of(LimitDataset(ConcatDataset(BATCHES), 1))
     assert counted(loader) == [0, 1, 2]
-    assert (loader.failures.count, loader.report(show=False).total.failed) == (1, 1)
+    assert (loader.failures.count, loader.report().total.failed) == (1, 1)
 
 
 def test_a_training_has_substitutes_and_no_padding():
     for loader in (loader_of(BATCHES), loader_of(ConcatDataset(BATCHES), rewind=False)):
         batches = list(loader)
         assert [padding_rows(each) for each in batches] == [[], [], []]
-        assert loader.report(show=False).total.samples == sum(len(each["x"]) for each in batches)
+        assert loader.report().total.samples == sum(len(each["x"]) for each in batches)
 
 
 def test_a_loader_of_get_val_dataset_marks_the_batch_of_a_damaged_line(tmp_path):
@@ -191,7 +191,7 @@ def test_a_batch_that_fails_as_a_whole_is_padding():
     loader = loader_of(ConcatDataset(BatchDataset(numbers(12), 4, batch)))
     found = [(rows_of(each), is_padding(each), padding_rows(each)) for each in loader]
     assert [each for _, *each in found] == [[False, []], [True, [0, 1, 2, 3]], [False, []]]
-    assert loader.report(show=False).total.samples == 8
+    assert loader.report().total.samples == 8
 
 
 def test_a_validation_that_is_resumed_has_the_same_padding():
@@ -220,7 +220,7 @@ def test_no_loss_is_recorded_of_padding():
         losses = batch["x"].double()
         losses[padding_rows(batch)] = float("nan")
         loader.record_losses(losses)
-    row = loader.report(show=False)["numbers0"]
+    row = loader.report()["numbers0"]
     assert (row.losses, row.loss, row.no_numbers) == (8, sum(GOOD) / 8, 0)
 
 
