@@ -121,12 +121,11 @@ class Loader(Generic[T]):
         self._marks = UNMARKED
         self._settings = settings
         self._failures = FailureLog(settings.failure_budget)
-        self._validates = validates(dataset, settings.rewind)
         self._decisions = Decisions.of(
             settings.on_error,
             worker_config.global_error_handler,
             retry_failed=settings.retry_failed,
-            substitute=not self._validates,
+            substitute=not validates(dataset, settings.rewind),
             tolerance=worker_config.failure_tolerance,
             locate=settings.quarantine is not None,
             listed=listed_samples(dataset, settings.lists, settings.quarantine),
@@ -167,7 +166,7 @@ class Loader(Generic[T]):
             self._let_go()
         anew, rewinds = not (self._loaded or self._goes_on), self._settings.rewind
         if rewinds is None:
-            rewinds = asking.begins_anew or (not self._goes_on and self._validates)
+            rewinds = asking.begins_anew or (not self._goes_on and self._run.validates)
         if rewinds and not (self._loaded and self._run.within_loop(self._place())):
             self.rewind()
         feed = None if self._stale or ranks != self._ranks else self._feed

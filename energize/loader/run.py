@@ -85,6 +85,7 @@ class Run(Generic[T]):
     ) -> None:
         self.given, self.edits, self.dataset = given, NOT_EDITED, given
         self.settings, self.decisions, self.workers = settings, decisions, workers
+        self.validates = validates(given, settings.rewind)
         self.loop = given._steps_per_epoch
         self.endless = given._never_ends
         # Positions of an indexed dataset go on after an epoch. A stream is opened without the cut.
