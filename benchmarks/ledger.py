@@ -42,7 +42,7 @@ from energize import (
     WorkerConfig,
     get_loader,
 )
-from energize.core.trace import UNMARKED
+from energize.core.padded import UNMARKED
 from energize.report import Book, Ledger
 
 __all__ = ["CASES", "main"]

@@ -23,9 +23,10 @@ from energize.core import limits
 from energize.core.dataset import Dataset, IndexedDataset
 from energize.core.lanes import Lane
 from energize.core.loss_weights import STORED_KEY
+from energize.core.padded import with_marks
 from energize.core.samples import Markable
 from energize.core.stream import LAST_START, MOST_COUNTED, State
-from energize.core.trace import Failed, Reading, padding, with_marks
+from energize.core.trace import Failed, Reading, padding
 from energize.core.validation import parse_json, short
 from energize.errors import EnergizeError, RestoreKeyError
 

@@ -32,6 +32,7 @@ from energize.core.arrays import Int64Array, rows_by_value
 from energize.core.description import functions_of
 from energize.core.lanes import SINGLE_LANE, Lane
 from energize.core.loss_weights import field_of
+from energize.core.padded import Padded, unpadded
 from energize.core.randomness import defer, read_in_window
 from energize.core.rng import derive, hash_positions
 from energize.core.trace import (
@@ -39,7 +40,6 @@ from energize.core.trace import (
     Ahead,
     Failed,
     Origin,
-    Padded,
     Reading,
     Request,
     Routes,
@@ -47,7 +47,6 @@ from energize.core.trace import (
     expect,
     made_of_padded,
     read_items,
-    unpadded,
 )
 from energize.core.validation import short
 from energize.errors import EmptyDatasetError, NotRepeatableError, StateError, SubstitutionError

@@ -24,6 +24,7 @@ from energize.core.dataset import Dataset, IndexedDataset
 from energize.core.description import function_name, generates
 from energize.core.lanes import WorkerConfig
 from energize.core.loss_weights import Keep, carried, carried_one_by_one, joined
+from energize.core.padded import Padded, has_padding
 from energize.core.stream import (
     INFINITE,
     ContentStream,
@@ -34,17 +35,7 @@ from energize.core.stream import (
     by_keys,
     state_field,
 )
-from energize.core.trace import (
-    MAX_ATTEMPTS,
-    Failed,
-    Origin,
-    Padded,
-    Reading,
-    Request,
-    Routes,
-    has_padding,
-    making,
-)
+from energize.core.trace import MAX_ATTEMPTS, Failed, Origin, Reading, Request, Routes, making
 from energize.datasets.blend import BlendDataset, PairOf
 from energize.datasets.level import LevelBufferDataset, LevelDataset
 from energize.datasets.order import cut_epochs

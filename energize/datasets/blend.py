@@ -23,6 +23,7 @@ from energize.core.dataset import Dataset, IndexedDataset
 from energize.core.description import digest
 from energize.core.lanes import Lane, WorkerConfig
 from energize.core.loss_weights import checked_factor, weighed
+from energize.core.padded import with_marks
 from energize.core.rng import derive, hash_positions
 from energize.core.stream import (
     INFINITE,
@@ -37,7 +38,7 @@ from energize.core.stream import (
     shifted,
     state_field,
 )
-from energize.core.trace import MAX_ATTEMPTS, Failed, Request, Routes, refs_of, with_marks
+from energize.core.trace import MAX_ATTEMPTS, Failed, Request, Routes, refs_of
 from energize.data.source import Source
 from energize.datasets.transform import counted_alike, gives_batches, without_weights
 from energize.errors import (

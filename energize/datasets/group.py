@@ -13,6 +13,7 @@ from energize.core.dataset import Dataset
 from energize.core.description import function_name, generates
 from energize.core.lanes import WorkerConfig
 from energize.core.loss_weights import carried
+from energize.core.padded import with_marks
 from energize.core.stream import (
     LaneReader,
     Opening,
@@ -24,7 +25,7 @@ from energize.core.stream import (
     sample_keys_of,
     state_field,
 )
-from energize.core.trace import Failed, Origin, Reading, with_marks
+from energize.core.trace import Failed, Origin, Reading
 from energize.datasets.rounds import FoundDataset, keyed_by, nothing_made, origins_of
 from energize.errors import ConfigError, EncoderError
 

@@ -18,9 +18,10 @@ from typing import Any, ClassVar, NamedTuple, TypeVar
 
 from energize.core.dataset import Dataset
 from energize.core.description import functions_of
+from energize.core.padded import with_marks
 from energize.core.rng import derive
 from energize.core.stream import INFINITE, LaneReader, Opening, State, Stream, most_in_vain
-from energize.core.trace import Origin, Reading, with_marks
+from energize.core.trace import Origin, Reading
 from energize.errors import EmptyDatasetError
 
 T = TypeVar("T")

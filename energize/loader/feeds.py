@@ -20,9 +20,10 @@ import numpy as np
 from energize.core.dataset import Dataset
 from energize.core.description import packed, unpacked
 from energize.core.lanes import Lane, Ranks
+from energize.core.padded import UNMARKED, Padded, with_marks
 from energize.core.restoring import ITEM, lane_key
 from energize.core.stream import INFINITE, EpochPlan, State, counter_field, epoch_end, state_field
-from energize.core.trace import UNMARKED, Padded, Reading, padding, with_marks
+from energize.core.trace import Reading, padding
 from energize.errors import ConfigError, EmptyDatasetError, LoaderError, StateError
 from energize.loader.agreement import Agreement
 from energize.loader.failures import FailureLog

@@ -29,11 +29,12 @@ from energize.core.dataset import Dataset
 from energize.core.ignored import accepted
 from energize.core.lanes import Ranks, WorkerConfig
 from energize.core.lazy import torch
+from energize.core.padded import UNMARKED, Marks
 from energize.core.quarantine import path_for_rank
 from energize.core.restoring import has_place, restore_sample, with_key
 from energize.core.stores import activate
 from energize.core.stream import MOST_COUNTED, State
-from energize.core.trace import UNMARKED, Marks, log_failure
+from energize.core.trace import log_failure
 from energize.core.trainers import LOADERS, NO_DATASET, Caller, caller, kept, standing
 from energize.errors import ConfigError, EmptyDatasetError, LoaderError, StateError, legible
 from energize.loader.agreement import Agreement

@@ -22,9 +22,10 @@ from energize.core.dataset import Dataset
 from energize.core.lazy import torch
 from energize.core.loss_weights import OWN, WEIGHTS, field_of, weight_of
 from energize.core.loss_weights import WEIGHT as OF_SOURCES
+from energize.core.padded import Marks
 from energize.core.progress import counted
 from energize.core.stream import INFINITE
-from energize.core.trace import Failed, Marks, Origin, refs_of
+from energize.core.trace import Failed, Origin, refs_of
 from energize.datasets.quota import QuotaDataset
 from energize.errors import ConfigError, nearest, some
 from energize.report import levels
