@@ -137,7 +137,7 @@ def raise_error(error: EncoderError) -> None:
 
 
 MOST_REMEMBERED = 2**15
-"""Failed samples that a process remembers, some 500 bytes each; others are read again."""
+"""Failed samples that a process remembers, some 750 bytes each; others are read again."""
 
 
 class FailureMemory:

@@ -219,7 +219,7 @@ class _Kind:
 
 
 _MOST_COUNTED = 2**20
-"""Failed samples that are known apart, some 60 bytes each. If more fail, a sample that is not
+"""Failed samples that are known apart, some 70 bytes each. If more fail, a sample that is not
 among them counts each time."""
 
 
