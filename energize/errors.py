@@ -21,6 +21,7 @@
     │   ├── EncoderError           the user's function raised
     │   ├── FatalSampleError       a failure that no handler may pass over
     │   └── SubstitutionError      no substitute could be found for an item
+    ├── NotRepeatableError         a function or a source is another at a second reading
     ├── FailureBudgetError         more samples failed than were allowed
     ├── StateError                 a saved state cannot be used (ValueError)
     │   ├── StateMismatchError     it belongs to another dataset; the differences are named
@@ -171,6 +172,10 @@ class FatalSampleError(SampleError):
 
 class SubstitutionError(SampleError):
     """An item and all its substitutes were skipped or failed."""
+
+
+class NotRepeatableError(EnergizeError):
+    """A function returned, or a source gave, another value when it was read a second time."""
 
 
 class FailureBudgetError(EnergizeError):

@@ -20,6 +20,7 @@ from energize.core.stream import (
     Stream,
     by_keys,
     counter_field,
+    ended_early,
     most_in_vain,
     sample_keys_of,
     state_field,
@@ -159,7 +160,10 @@ class _GroupStream(Stream[T]):
         while self._saved:
             reader, read = self._saved[0]
             before = reader.state()
-            sample = reader.read()
+            try:
+                sample = reader.read()
+            except StopIteration:
+                raise ended_early(self._dataset) from None
             self._saved.popleft()
             reader.close()
             self._take_up(_Waiting(sample, reader.origin, before, read))
