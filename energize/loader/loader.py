@@ -28,6 +28,7 @@ from energize.core.blends import (
 )
 from energize.core.checks import explained, whole_number
 from energize.core.dataset import Dataset
+from energize.core.description import label_of
 from energize.core.ignored import accepted
 from energize.core.lanes import Ranks, WorkerConfig
 from energize.core.lazy import torch
@@ -48,7 +49,7 @@ from energize.loader.failures import (
     OnError,
     listed_samples,
 )
-from energize.loader.feeds import Before, StreamState, ThisRank, items_of
+from energize.loader.feeds import StreamState, ThisRank, items_of
 from energize.loader.following import Follower, WeightsFile
 from energize.loader.run import Feed, Place, Run, check_goes_on, check_same_change
 from energize.loader.settings import ListPath, LoaderSettings, checked_settings, configured
@@ -139,7 +140,7 @@ class Loader(Generic[T]):
         self._iterator: Any = None  # a lock, which is held while it gives an item
         self._watched: WeightsFile | None = None
         self._owner = os.getpid()
-        self._last: deque[tuple[T, Before]] = deque(maxlen=1)
+        self._copies: dict[tuple[int, int], Any] = {}
         self._before: Place | None = None
         self._key: tuple[Any, ...] | None = None
         self._keyed: Feed[T] | None = None
@@ -276,6 +277,7 @@ class Loader(Generic[T]):
         self._move_to(place)
         self._run, self.dataset = run, run.dataset
         self._loaded, self.remapped = True, report
+        self._copies = {}
 
     @property
     def step(self) -> int:
@@ -547,7 +549,7 @@ class Loader(Generic[T]):
             **dict.fromkeys(_NOT_COPIED),
             "_resume": self._resume if self._feed is None else self._place(),
             "_key": self.restore_key,
-            "_last": deque(maxlen=1),
+            "_copies": {},
             "padding": False,
             "_failures": self._failures if self._list is None else FailureLog(budget),
         }
@@ -596,7 +598,9 @@ class Loader(Generic[T]):
         if self._book is not None:
             self._book.begin(self.dataset, items_of(self.dataset, place))
         pool = self._workers if workers else None
-        return self._run.feed(place, ThisRank(ranks, agreement, pool, self._failures, self._last))
+        failures, warned = self._failures, self._warned
+        rank = ThisRank(ranks, agreement, pool, failures, warned, self._copies)
+        return self._run.feed(place, rank)
 
     def _workers(self) -> tuple[WorkerPool, ReadAhead]:
         """Return the workers, started if there are none, and how much to ask of them."""
@@ -640,8 +644,8 @@ class Loader(Generic[T]):
                 empty_epochs += not feed.goes_on
                 if empty_epochs > 1:
                     raise EmptyDatasetError(
-                        f"{type(self.dataset).__name__} gave no item in a whole epoch, to any "
-                        "rank; check the conditions of its filters, or use drop_last=False"
+                        f"{label_of(self.dataset)} gave no item in a whole epoch, to any rank. "
+                        "Check the conditions of its filters, or use drop_last=False"
                     ) from None
                 self._read_anew(first=rewinds and not feed.goes_on)
             except BaseException:
@@ -707,8 +711,9 @@ class Loader(Generic[T]):
     def _let_go(self) -> None:
         """Keep the position of the running iteration, if there is one, and end it."""
         with self._iterator or nullcontext():
-            if self._keyed is not None:
-                self._key, self._keyed = self._keyed.restore_key, None
+            keyed, self._keyed = self._keyed, None
+            if keyed is not None:
+                self._key = keyed.restore_key
             if self._feed is not None:
                 self._resume = self._place()
                 if self._before is not None and self._book is not None:
