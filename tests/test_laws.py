@@ -27,8 +27,10 @@ from energize import (
     ShuffleDataset,
     SkipSample,
 )
+from energize.core.randomness import COMPARED_CALLS
 from energize.core.stream import INFINITE
 from energize.core.trace import refs_of
+from energize.errors import NotRepeatableError
 from energize.testing import (
     check_exactly_once,
     check_laws,
@@ -276,19 +278,34 @@ def by_chance():
     return lambda _: chance.random() < 0.5
 
 
+def by_chance_later():
+    """As `by_chance`, after more calls than are compared."""
+    chance, seen = random.Random(4), []
+
+    def condition(number):
+        seen.append(number)
+        return len(seen) <= 4 * COMPARED_CALLS or chance.random() < 0.5
+
+    return condition
+
+
 class TestLawsThatAreBroken:
     """A check that cannot fail checks nothing."""
 
     def test_a_state_that_is_not_gone_on_from(self):
-        with pytest.raises(AssertionError, match="resumed after item 0"):
+        with pytest.raises((AssertionError, NotRepeatableError)):
             check_resume(Forgetful(shuffled(20), bool))
 
     def test_a_condition_that_draws_by_chance(self):
+        """It is an error before any law is broken: its first calls are made twice."""
         dataset = FilterDataset(shuffled(40), by_chance())
-        with pytest.raises(AssertionError, match="resumed after item"):
+        with pytest.raises(NotRepeatableError, match=r"by_chance.*another value"):
             check_resume(dataset)
+        unchecked = FilterDataset(shuffled(400), by_chance_later())
+        with pytest.raises(AssertionError, match="resumed after item"):
+            check_resume(unchecked, items=60)
         with pytest.raises(AssertionError, match="lane 0 of 2, epoch 0, read alone"):
-            check_topology(dataset, lanes=(2,))
+            check_topology(unchecked, items=60, lanes=(2,))
 
     def test_samples_that_all_lanes_give(self):
         check_exactly_once(Greedy(range(9)), each(), lanes=(1,))

@@ -150,7 +150,7 @@ def mixed(
     for name in sorted(sources):
         dataset = as_dataset(sources[name], name).reseeded(seed)
         visited = _shuffled(dataset) if shuffle else dataset
-        parts[name] = MapDataset(visited, partial(_named, name, source_field), seeded=False)
+        parts[name] = MapDataset(visited, partial(_named, name, source_field))
     if weights is None:
         weights = dict.fromkeys(parts, 1.0)
     with raised_as(owner, "BlendDataset"):
@@ -744,7 +744,7 @@ def build_dataset(mixture: DatasetMixture) -> datasets.IterableDataset | Dataset
     texts: dict[str, Any] = {}
     for name, each in _by_name(mixture.informs, "DatasetMixture", "ds", 1).items():
         text = partial(_content, each.content_field, _text)
-        texts[name] = MapDataset(each.examples(name), text, seeded=False)
+        texts[name] = MapDataset(each.examples(name), text)
     weights, options = mixture.mixture_weights, dict[str, Any](stop=mixture.stop_strategy)
     if mixture.block_mixture:
         options["block_size"] = mixture.mixture_block_size
@@ -806,7 +806,7 @@ class Pipeline:
             if config.tokenizer is not None:
                 tokens = partial(_tokens, _loaded_tokenizer(config.tokenizer, name))
                 content = partial(_content, config.content_field, tokens)
-                datasets[name] = MapDataset(datasets[name], content, seeded=False)
+                datasets[name] = MapDataset(datasets[name], content)
         return replace(self, datasets=datasets)
 
     def mix(self, config: MixStageConfig | None = None) -> Pipeline:

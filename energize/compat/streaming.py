@@ -132,7 +132,7 @@ class Stream:
                     )
                 if (folder / META_FOLDER).exists():
                     source = WebdatasetSource(folder, split_part=split or _DEFAULT_SPLIT, seed=seed)
-                    return MapDataset(source, SampleDecoder(image_decode="pil"), seeded=False)
+                    return MapDataset(source, SampleDecoder(image_decode="pil"))
         raise DatasetNotFoundError(
             f"no data at {' or '.join(map(str, folders)) or 'local'}, split {split!r}: a folder of "
             f"MDS shards has an {INDEX}, one of tar shards a {META_FOLDER}, of `energize prepare`"

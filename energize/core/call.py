@@ -1,37 +1,45 @@
 """Users' functions as datasets call them: keyed randomness, skipping, and errors that say where.
 
-A function that has a parameter `rng` is given a random generator of its own for each call, keyed by
-the dataset and the position. For others the global generators of random, numpy and torch are seeded
-before each call, and put back afterwards; unless their code calls nothing that could draw. Either
-way an augmentation is the same on any number of workers and after a resume.
+Whatever calls a function of a user goes through `Call`. A function that has a parameter `rng` is
+given a random generator of its own for each call, keyed by the dataset and the position. For others
+the global generators of random, numpy and torch are seeded by the same key if they draw from them,
+see `energize.core.randomness`. Either way an augmentation is the same on any number of workers and
+after a resume.
 """
 
 from __future__ import annotations
 
-import dis
-import functools
 import inspect
-import random
-import sys
+import logging
+import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from contextvars import ContextVar
-from enum import Enum
-from types import CodeType, GeneratorType
+from functools import partial
+from types import GeneratorType
 from typing import Any, TypeVar
 
-import numpy as np
-
+from energize.core.arrays import Int64Array
 from energize.core.description import function_name
-from energize.core.lazy import torch
+from energize.core.digests import content_digest
+from energize.core.ignored import said_once
 from energize.core.loss_weights import Keep, LostWeightError
 from energize.core.quarantine import place_of
+from energize.core.randomness import (
+    DrawingIterator,
+    ReadWindow,
+    current_window,
+    read_in_window,
+    record_of,
+)
 from energize.core.rng import generator, hash_positions
 from energize.core.trace import Failed, Reading, Request
 from energize.errors import (
+    ConfigError,
     DataError,
     EncoderError,
     FatalSampleError,
+    LoaderError,
+    NotRepeatableError,
     ReturnError,
     SampleError,
     SkipSample,
@@ -42,45 +50,46 @@ T = TypeVar("T")
 Where = Callable[[int], str]
 """Says where the n-th argument comes from; asked only if something went wrong with it."""
 
+Word = Callable[[], int]
+"""Returns the 64-bit word that the draws of a call are keyed by; called only if they may matter."""
+
 index_of_call: ContextVar[tuple[int, Any]] = ContextVar("index_of_call")
 """The number of what a function is called for: of an item, in the order in which they come, on all
 ranks together; and the worker config that it may ask for, if any."""
 
-_WORD = 2**32 - 1
-
 _END = object()
 
-_MAY_DRAW = ("CALL", "IMPORT", "GET_ITER", "SEND", "YIELD", "BEFORE_WITH")
-"""Beginnings of the names of instructions that may run other code, which may draw numbers."""
 
-
-class Seeding(Enum):
-    """Where a function draws its random numbers from."""
-
-    OWN = "a generator that it asks for"
-    GLOBAL = "the generators of random, numpy and torch"
-    NONE = "it draws none"
-
-
-def seeding_of(fn: Callable[..., Any], *, seeded: bool = True) -> Seeding:
-    """Return `OWN` if `fn` has a parameter `rng`, else `GLOBAL` if it is `seeded` and may draw."""
+def takes_generator(function: Callable[..., Any]) -> bool:
+    """Return whether a function has a parameter `rng`."""
     try:
-        parameter = inspect.signature(fn).parameters.get("rng")
-    except (TypeError, ValueError):  # builtins that do not say
-        parameter = None
-    if parameter is not None and parameter.kind is not parameter.POSITIONAL_ONLY:
-        return Seeding.OWN
-    return Seeding.GLOBAL if seeded and _may_draw(fn) else Seeding.NONE
+        parameter = inspect.signature(function).parameters.get("rng")
+    except (TypeError, ValueError):  # builtins without a signature
+        return False
+    return parameter is not None and parameter.kind is not parameter.POSITIONAL_ONLY
 
 
-def _may_draw(fn: Any) -> bool:
-    """Return whether a function may draw random numbers: not if its code calls nothing."""
-    while isinstance(fn, functools.partial):
-        fn = fn.func
-    code = getattr(inspect.unwrap(fn), "__code__", None)
-    if not isinstance(code, CodeType):
-        return True
-    return any(each.opname.startswith(_MAY_DRAW) for each in dis.get_instructions(code))
+def call_without_draws(function: Callable[..., T], what: str, /, **arguments: Any) -> T:
+    """Call a function whose result may depend on its arguments alone.
+
+    Raises:
+        ConfigError: If it draws random numbers; `what` names it.
+
+    """
+    window = current_window()
+    if window is None:
+        read: Callable[[], T] = partial(call_without_draws, function, what, **arguments)
+        return read_in_window(read)
+    record = record_of(function)
+    window.enter()
+    window.begin_seeded()
+    result = window.call_seeded(record, 0, partial(function, **arguments))
+    if record.draws:
+        raise ConfigError(
+            f"{what}: {function_name(function)} draws random numbers. Let it depend on its "
+            "arguments alone"
+        )
+    return result
 
 
 class Call:
@@ -88,8 +97,15 @@ class Call:
     then. Another exception becomes an `EncoderError` with the place of the sample, and
     `reading.on_error` decides about it.
 
-    Its random draws are keyed by `key` and the number of the call. `keep` gives what is returned
-    the loss weights of what it was made of.
+    Args:
+        fn: The function. It is called with one argument, and with `rng`, if it has such a
+            parameter.
+        key: What its random draws are keyed by, beside the number of the call.
+        keep: Gives what is returned the loss weights of what it was made of.
+        seeded: Whether its draws are keyed. Otherwise it is called as it is, and nothing is
+            checked.
+        tolerance: After how many failures in a row the run ends; by default what the function says.
+
     """
 
     def __init__(
@@ -101,60 +117,161 @@ class Call:
         seeded: bool = True,
         tolerance: int | None = None,
     ) -> None:
-        self.fn, self._key, self._keep = fn, key, keep
+        self.fn = fn
+        self._key = key
+        self._keep = keep
         self._tolerance: int | None = tolerance
         if tolerance is None:
             self._tolerance = getattr(getattr(fn, "method", fn), "failure_tolerance", None)
         self._in_a_row = 0
-        self.seeding = seeding_of(fn, seeded=seeded)
+        self._seeded = seeded
+        self._record = record_of(fn)
+        self._takes_generator = takes_generator(fn)
 
     def each(
-        self, arguments: Sequence[Any], request: Request, words: Sequence[int] | None = None
+        self,
+        arguments: Sequence[Any],
+        request: Request,
+        keyed: Callable[[], Sequence[int]] | None = None,
     ) -> list[Any]:
         """Return what the function makes of each argument; those that have failed stay.
 
-        Its draws are keyed by the position of each, unless `words` are given.
+        Its draws are keyed by the position of each, unless `keyed` returns other words.
         """
+        window = current_window()
+        if window is None:
+            return read_in_window(partial(self.each, arguments, request, keyed))
         numbers, reading, where = request
-        seeding = self.seeding
-        if words is None and seeding is not Seeding.NONE:
-            words = hash_positions(self._key, numbers, reading.attempt).tolist()
+        seeds = self._begin(window, reading)
+        words: Sequence[int] | None = None
+        if seeds or self._takes_generator:
+            words = keyed() if keyed else self._words(numbers, reading.attempt)
         made: list[Any] = []
-        with _around(reading, draws=seeding is Seeding.GLOBAL):
-            for row, (argument, number) in enumerate(zip(arguments, numbers.tolist(), strict=True)):
-                if type(argument) is Failed:
-                    made.append(argument)
-                    continue
-                index_of_call.set((number, reading.config))
-                word = 0 if words is None else words[row]
-                made.append(self._called(argument, word, reading, row, where))
+        for row, (argument, number) in enumerate(zip(arguments, numbers.tolist(), strict=True)):
+            if type(argument) is Failed:
+                made.append(argument)
+                continue
+            index_of_call.set((number, reading.config))
+            word = 0 if words is None else words[row]
+            made.append(
+                self._called(argument, word, reading, row, where, window if seeds else None)
+            )
         return made
 
-    def one(self, argument: Any, word: int, index: int, reading: Reading, where: Where) -> Any:
-        """Return what the function makes of an argument, for item `index`, keyed by `word`."""
-        index_of_call.set((index, reading.config))
-        with _around(reading, draws=self.seeding is Seeding.GLOBAL):
-            return self._called(argument, word, reading, 0, where)
+    def _words(self, numbers: Int64Array, attempt: int) -> list[int]:
+        words: list[int] = hash_positions(self._key, numbers, attempt).tolist()
+        return words
 
-    def _called(self, argument: Any, word: int, reading: Reading, row: int, where: Where) -> Any:
-        fn, seeding = self.fn, self.seeding
+    def one(self, argument: Any, word: Word, index: int, reading: Reading, where: Where) -> Any:
+        """Return what the function makes of an argument, for item `index`, keyed by `word()`."""
+        window = current_window()
+        if window is None:
+            return read_in_window(partial(self.one, argument, word, index, reading, where))
+        seeds = self._begin(window, reading)
+        index_of_call.set((index, reading.config))
+        keyed = word() if seeds or self._takes_generator else 0
+        return self._called(argument, keyed, reading, 0, where, window if seeds else None)
+
+    def _begin(self, window: ReadWindow, reading: Reading) -> bool:
+        """Get ready for calls in a window; return whether they are seeded."""
+        window.enter(reading.threads)
+        if not self._seeded:
+            window.begin_unchecked()
+            return False
+        seeds = self._record.draws or window.observing or self._compares(window, reading)
+        if seeds:
+            window.begin_seeded()
+        else:
+            window.begin_unseeded()
+        return seeds
+
+    def _compares(self, window: ReadWindow, reading: Reading) -> bool:
+        return reading.check_functions != "off" and window.compares(self._record)
+
+    def _called(  # noqa: PLR0917
+        self,
+        argument: Any,
+        word: int,
+        reading: Reading,
+        row: int,
+        where: Where,
+        window: ReadWindow | None,
+    ) -> Any:
+        fn = self.fn
         if reading.listed is not None and reading.listed.holds(function_name(fn), argument):
             return reading.listed.failed(where(row))
         try:
-            if seeding is Seeding.NONE:
-                made = fn(argument)
-            elif seeding is Seeding.OWN:
+            if window is not None:
+                made = self._called_seeded(argument, word, reading, row, where, window)
+            elif self._takes_generator:
                 made = fn(argument, rng=generator(word))
             else:
-                _seed(word)
                 made = fn(argument)
             if self._in_a_row:
                 self._in_a_row = 0
             if self._keep is None and type(made) is not GeneratorType:  # as for most samples
                 return made
             return self._checked(argument, made)
+        except NotRepeatableError:
+            raise
         except Exception as error:
             return self._failed(error, argument, reading, where(row))
+
+    def _called_seeded(  # noqa: PLR0917
+        self,
+        argument: Any,
+        word: int,
+        reading: Reading,
+        row: int,
+        where: Where,
+        window: ReadWindow,
+    ) -> Any:
+        """Call the function with seeded generators, and compare its first results."""
+        function = partial(self.fn, argument)
+        if self._takes_generator:
+            function = partial(self.fn, argument, rng=generator(word))
+        if not self._compares(window, reading):
+            return window.call_seeded(self._record, word, function)
+        began = time.perf_counter()
+        try:
+            made = window.call_seeded(self._record, word, function)
+        except Exception as error:
+            self._compare(type(error).__name__, began, reading, where(row), window)
+            raise
+        if type(made) is not GeneratorType:  # which is an error, see `_checked`
+            self._compare(made, began, reading, where(row), window)
+        return made
+
+    def _compare(
+        self, made: Any, began: float, reading: Reading, place: str, window: ReadWindow
+    ) -> None:
+        """Compare a result with that of the first reading of the window.
+
+        Raises:
+            NotRepeatableError: If they differ, unless `reading.check_functions` is "warn".
+
+        """
+        seconds = time.perf_counter() - began
+        digest = content_digest(made)
+        first = window.first_result(self._record, digest)
+        if first is None:
+            return
+        self._record.count_comparison(seconds)
+        if first == digest:
+            return
+        name = function_name(self.fn)
+        text = (
+            f"{name} returned another value when it was called a second time with the same sample "
+            f"and the same seeds: {place} (the second value is {made!r:.80}). It keeps state "
+            "between calls, such as a counter or a generator of its own, or it changes samples "
+            "that are kept in memory. Let it depend on its argument alone, and draw from its "
+            "parameter `rng` or from the global generators"
+        )
+        if reading.check_functions == "error":
+            raise NotRepeatableError(
+                f"{text}; or pass get_loader(check_functions='warn'), if it decides nothing"
+            )
+        said_once(name, "not repeatable", text, logging.WARNING)
 
     def _checked(self, argument: Any, made: Any) -> Any:
         if type(made) is GeneratorType:
@@ -166,29 +283,22 @@ class Call:
         return made if self._keep is None else self._keep(argument, made)
 
     def items(
-        self, argument: Any, word: int, index: int, reading: Reading, where: Where
+        self, argument: Any, word: Word, index: int, reading: Reading, where: Where
     ) -> Iterator[Any]:
         """Return what a generator function yields of an argument, one item after another.
 
         Its draws go on from item to item, whatever is drawn in between. Where it skips, or fails
         and that is no error, it ends there; what it has given stays.
         """
-        fn, seeding = self.fn, self.seeding
-        own = {"rng": generator(word)} if seeding is Seeding.OWN else {}
-        drawing = _Drawing.seeded(word) if seeding is Seeding.GLOBAL else None
+        fn = self.fn
+        own = {"rng": generator(word())} if self._takes_generator else {}
 
         def run() -> Iterator[Any]:  # also the part of a function before it gives an iterator
             yield from fn(argument, **own)
 
-        running = run()
+        running = DrawingIterator(self._record, run(), word)
         while True:
-            with _around(reading, draws=drawing is not None):
-                if drawing is not None:
-                    drawing.go_on()
-                index_of_call.set((index, reading.config))
-                item = self._next(running, argument, reading, where)
-                if drawing is not None:
-                    drawing = _Drawing()
+            item = self._next(running, argument, index, reading, where)
             if item is _END:
                 return
             if type(item) is Failed:
@@ -196,20 +306,45 @@ class Call:
                 return
             yield item
 
-    def _next(self, running: Iterator[Any], argument: Any, reading: Reading, where: Where) -> Any:
+    def _next(
+        self,
+        running: DrawingIterator[Any],
+        argument: Any,
+        index: int,
+        reading: Reading,
+        where: Where,
+    ) -> Any:
         listed = reading.listed
         if listed is not None and listed.holds(function_name(self.fn), argument):
             return listed.failed(where(0))
+        window = current_window()
+        if window is None:
+            raise LoaderError(f"{function_name(self.fn)} is read outside of a cursor; open one")
+        seeds = self._begin(window, reading)
+        index_of_call.set((index, reading.config))
+        began = time.perf_counter()
         try:
-            made = next(running, _END)
-            self._in_a_row = 0
-            return made if made is _END else self._checked(argument, made)
+            made = running.next(window, seeded=seeds)
+        except StopIteration:
+            return _END
+        except Exception as error:
+            return self._failed(error, argument, reading, where(0))
+        self._in_a_row = 0
+        if seeds and self._compares(window, reading):
+            self._compare(made, began, reading, where(0), window)
+        try:
+            return self._checked(argument, made)
         except Exception as error:
             return self._failed(error, argument, reading, where(0))
 
     def _failed(self, error: Exception, argument: Any, reading: Reading, place: str) -> Failed:
         """Return what becomes of an argument for which the function raised an exception."""
         name = function_name(self.fn)
+        window = current_window()
+        if window is not None:
+            if window.restarting:
+                return Failed(SkipSample(name), place)  # it was told when it was read first
+            window.compare_nothing()
         reason: SampleError | SkipSample
         if isinstance(error, SkipSample | DataError):
             reason = error
@@ -240,56 +375,6 @@ class Call:
                 ) from error
         _forget_frames(reason)
         return Failed(reason, place, place_of(argument, name) if reading.locate else None)
-
-
-class _Drawing:
-    """Where the global generators of random, numpy and torch stand."""
-
-    __slots__ = ("_numpy", "_python", "_torch")
-
-    def __init__(self) -> None:
-        self._python, self._numpy = random.getstate(), np.random.get_state()
-        self._torch = torch.get_rng_state()
-
-    @classmethod
-    def seeded(cls, word: int) -> _Drawing:
-        """Where they stand when they have been seeded; they themselves stay where they are."""
-        outside = cls()
-        _seed(word)
-        inside = cls()
-        outside.go_on()
-        return inside
-
-    def go_on(self) -> None:
-        """Draw from here on."""
-        random.setstate(self._python)
-        np.random.set_state(self._numpy)
-        torch.set_rng_state(self._torch)
-
-
-@contextmanager
-def _around(reading: Reading, *, draws: bool) -> Iterator[None]:
-    """Have torch compute in as many threads as is asked for, which sums depend on, and the global
-    generators put back if a function `draws` from them.
-    """
-    torch = sys.modules.get("torch")  # nobody computes with what was not imported
-    threads = reading.threads if torch is None else torch.get_num_threads()
-    if torch is not None and threads != reading.threads:
-        torch.set_num_threads(reading.threads)
-    outside = _Drawing() if draws else None
-    try:
-        yield
-    finally:
-        if outside is not None:
-            outside.go_on()
-        if torch is not None and threads != reading.threads:
-            torch.set_num_threads(threads)
-
-
-def _seed(word: int) -> None:
-    random.seed(word)
-    np.random.seed(word & _WORD)
-    torch.default_generator.manual_seed(word >> 1)
 
 
 def _forget_frames(reason: BaseException | None) -> None:

@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from energize.core.arrays import FloatArray, Int64Array, rows_by_value
+from energize.core.call import call_without_draws
 from energize.core.checks import real_number
 from energize.core.dataset import IndexedDataset
 from energize.core.samples import fields_of, is_record
@@ -34,7 +35,8 @@ class ColumnCost:
     `cost` is the name of a column of the sources, such as "tokens", or a function of columns:
     `lambda width, height: width * height / 196`. A parameter with a default is a column that some
     sources lack, so that one function says what images and texts cost:
-    `lambda tokens=0, width=0, height=0: tokens + width * height / 196`. Substitutes of failed
+    `lambda tokens=0, width=0, height=0: tokens + width * height / 196`. It may not draw random
+    numbers. Substitutes of failed
     samples are not looked at.
 
     Raises `ConfigError` for what is no such function; asking raises `ColumnError` for a source
@@ -87,7 +89,10 @@ class ColumnCost:
     def of_samples(self, source: Source[Any], index: Int64Array) -> FloatArray:
         """Return what the samples `index` of a source cost: float64 of the same shape."""
         values = {name: each[index] for name, each in self._values(source).items()}
-        made = values[self.cost] if isinstance(self.cost, str) else self.cost(**values)
+        if isinstance(self.cost, str):
+            made = values[self.cost]
+        else:
+            made = call_without_draws(self.cost, "ColumnCost", **values)
         costs = np.asarray(made, dtype=np.float64)
         if not costs.ndim:
             costs = np.broadcast_to(costs, index.shape)  # of no column that this source has

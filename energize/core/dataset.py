@@ -93,9 +93,12 @@ class Dataset(Description, ABC, Generic[T_co]):
     ) -> LaneCursor[T_co]:
         """Return a cursor over this dataset as a stream; if `endless`, its epoch never ends."""
         size = INFINITE if endless else self.size if self.sized else None
-        inner = None if state is None else state.get("input")
-        stream = self._addressed(Opening(lane, inner, reading, size is not None))
-        return LaneCursor(stream, size, lane, state)
+        goes_on = size is not None
+
+        def open_stream(inner: State | None) -> Stream[T_co]:
+            return self._addressed(Opening(lane, inner, reading, goes_on))
+
+        return LaneCursor(self, open_stream, size, lane, state)
 
     @cached_property
     def indexed(self) -> bool:

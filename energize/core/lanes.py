@@ -204,6 +204,9 @@ class WorkerConfig:
     failure_tolerance: ClassVar[int | None] = None
     """After how many failures in a row a function ends the run, where others are left out."""
 
+    check_functions: ClassVar[str] = "error"
+    """The default of `get_loader(check_functions=...)`."""
+
     num_workers: int
     seed_offset: int
     data_parallel_group: Any

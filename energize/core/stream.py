@@ -23,6 +23,7 @@ import time
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar, cast
 
 import numpy as np
@@ -31,6 +32,7 @@ from energize.core.arrays import Int64Array, rows_by_value
 from energize.core.description import functions_of, label_of
 from energize.core.lanes import SINGLE_LANE, Lane
 from energize.core.loss_weights import field_of
+from energize.core.randomness import defer, read_in_window
 from energize.core.rng import derive, hash_positions
 from energize.core.trace import (
     MAX_ATTEMPTS,
@@ -42,6 +44,7 @@ from energize.core.trace import (
     Routes,
     Trace,
     expect,
+    read_items,
     stop_raised,
 )
 from energize.core.validation import short
@@ -72,12 +75,18 @@ _AT_ONCE_SECONDS = 0.02
 """Items are read together while that takes no longer, so that the first one comes soon and large
 ones do not pile up."""
 
+_WINDOW_READS = 4
+"""How many times what is worth reading together is read in one window, if that is quick."""
+
 _WINDOW = 256
 """Positions that are announced together."""
 
 _PASSES_PER_LANE = 100
 """How many empty passes for each lane are an error: fewer may be chance, where lanes are many and
 items few."""
+
+_MARK_SECONDS = 1.0
+"""Seconds of reading after which the state of a lane is kept anew, see `LaneCursor`."""
 
 _END = object()
 
@@ -213,10 +222,11 @@ class PositionLane(Generic[T]):
         self._ahead(self._at, self._coming)
         turns = np.arange(self._at, self._at + many, dtype=np.int64)
         at = self._plan.read_at(self._positions(turns))
-        self._waiting.extend(Trace(self._dataset, at).items(self._reading))
+        self._waiting.extend(read_items(self._dataset, at, self._reading))
         self._at, self.left = self._at + many, self.left - many
         if time.perf_counter() - began < _AT_ONCE_SECONDS:
-            self._at_once = min(2 * self._at_once, self._dataset._read_ahead)
+            most = _WINDOW_READS * self._dataset._read_ahead
+            self._at_once = min(2 * self._at_once, most)
 
     def _positions(self, turns: Int64Array) -> Int64Array:
         return self._plan.start + self._lane.index + turns * self._lane.count
@@ -354,13 +364,25 @@ class Stream(ABC, Generic[T_co]):
 class LaneCursor(Cursor[T]):
     """One epoch of a stream in a lane: asks for the lane's positions, one after another.
 
-    `size` is the number of items in an epoch, `INFINITE`, or None if only reading tells.
+    Args:
+        dataset: What is read, for messages.
+        open_stream: Opens the stream in a state, None for its beginning.
+        size: Items in an epoch, `INFINITE`, or None if only reading shows how many there are.
+        lane: The lane.
+        state: Where to go on.
+
     """
 
     def __init__(
-        self, stream: Stream[T], size: int | None, lane: Lane, state: State | None
+        self,
+        dataset: Dataset[T],
+        open_stream: Callable[[State | None], Stream[T]],
+        size: int | None,
+        lane: Lane,
+        state: State | None,
     ) -> None:
-        self.stream = stream
+        self._dataset = dataset
+        self._open_stream = open_stream
         self._size = None if size == INFINITE else size
         self._lane = lane
         self._epoch = counter_field(state, "epoch")
@@ -372,8 +394,80 @@ class LaneCursor(Cursor[T]):
             )
         self._announced = self._taken
         self._over = False
+        self._mark: State | None = None if state is None else state.get("input")
+        self._marked = self._taken
+        self._marked_at = time.monotonic()
+        self._failure: Exception | None = None
+        self.stream = open_stream(self._mark)
 
     def __next__(self) -> T:
+        self._note_mark()
+        return read_in_window(self.advance, partial(self._return_to, self._taken))
+
+    def several(self, most: int, seconds: float) -> list[tuple[T, State, tuple[Origin, ...]]]:
+        """Return the next items, each with the state after it and what it is made of.
+
+        Args:
+            most: How many items at most; there are fewer at the end of the epoch.
+            seconds: After how many seconds no further item is read.
+
+        Raises:
+            StopIteration: If no item is left.
+            Exception: What reading the first item raises; what others raise comes in the next call.
+
+        """
+        if self._failure is not None:
+            raise self._failure
+        self._note_mark()
+        read = partial(self._several, most, seconds)
+        return read_in_window(read, partial(self._return_to, self._taken))
+
+    def _several(self, most: int, seconds: float) -> list[tuple[T, State, tuple[Origin, ...]]]:
+        until = time.monotonic() + seconds
+        found: list[tuple[T, State, tuple[Origin, ...]]] = []
+        while len(found) < most and not (found and time.monotonic() > until):
+            try:
+                item = self.advance()
+            except StopIteration:
+                if not found:
+                    raise
+                break
+            except Exception as error:
+                if not found:
+                    raise
+                self._failure = error
+                break
+            found.append((item, self.state(), self.stream.origin))
+        return found
+
+    def _note_mark(self) -> None:
+        """Keep the state now and then, as what was read since may have to be read again."""
+        since = self._taken - self._marked
+        if since and (since >= _WINDOW or time.monotonic() - self._marked_at > _MARK_SECONDS):
+            self._mark = self.stream.state()
+            self._marked = self._taken
+            self._marked_at = time.monotonic()
+
+    def _return_to(self, taken: int) -> None:
+        """Open the stream again, and read on until so many items of the epoch were taken."""
+        if self._over:
+            self._over = False
+            self._epoch -= 1
+        self.stream.close()
+        self.stream = self._open_stream(self._mark)
+        self._failure = None
+        self._taken = self._marked
+        self._announced = self._marked
+        try:
+            while self._taken < taken:
+                self.advance()
+        except StopIteration:
+            raise ended_early(self._dataset) from None
+        self._mark = self.stream.state()
+        self._marked = self._taken
+
+    def advance(self) -> T:
+        """Return the next item, read in the current window."""
         if self._over or self.ended:
             self._end()
             raise StopIteration
@@ -442,7 +536,7 @@ class IndexedStream(Stream[T]):
         attempt *= MAX_ATTEMPTS
         self.origin = (Origin(0, position, attempt=attempt),)
         if self._reading.taken is not None:
-            self._reading.taken(self._dataset)
+            defer(partial(self._reading.taken, self._dataset))
         if not attempt:
             while self._read or self._coming:
                 if not self._read:

@@ -22,6 +22,7 @@ import numpy as np
 from energize.core.arrays import BoolArray, Int64Array, rows_by_value
 from energize.core.description import label_of
 from energize.core.ignored import said_once
+from energize.core.randomness import defer, read_in_window
 from energize.errors import EncoderError, SampleError, SkipSample, SubstitutionError
 
 if TYPE_CHECKING:
@@ -143,8 +144,9 @@ class Reading:
     out for whatever reason. `tolerance`: how many failures in a row of one function end the run,
     None for any number. `config`: the worker config that functions may ask for, if any. `threads`:
     those of torch while functions are called. `taken` is told of each item that a stream takes of
-    an indexed dataset, which it is given. What else reading needs one day is another field, and no
-    signature changes.
+    an indexed dataset, which it is given. `check_functions`: "error", "warn" or "off", for
+    functions whose result differs when they are called again with the same sample. What else
+    reading needs one day is another field, and no signature changes.
     """
 
     attempt: int = 0
@@ -157,13 +159,25 @@ class Reading:
     config: Any = None
     threads: int = 1
     taken: Callable[[Dataset[Any]], None] | None = None
+    check_functions: str = "error"
 
     def leave_out(
         self, failed: Failed, dataset: Any, made: int | Sequence[Any] | None, attempt: int = 0
     ) -> None:
-        """Count a sample that is left out, and report it if it failed: an item of `dataset`, by its
-        position and attempt, or its origins; None where these are not known.
+        """Count a sample that is left out, and report it if it failed, once the read is settled.
+
+        Args:
+            failed: Why it is left out.
+            dataset: The dataset that it is an item of; None if unknown.
+            made: Its position, or its origins; None if unknown.
+            attempt: Which substitute it was.
+
         """
+        defer(partial(self._count_left_out, failed, dataset, made, attempt))
+
+    def _count_left_out(
+        self, failed: Failed, dataset: Any, made: int | Sequence[Any] | None, attempt: int
+    ) -> None:
         if self.left_out is not None:
             self.left_out.add(failed, dataset, made, attempt)
         if not failed.skipped:
@@ -322,9 +336,9 @@ class Trace:
                 return source._fetch(positions, reading)
             index = positions % source.size
             try:
-                return source.read(index)
+                return source.read_at(index, positions, reading)
             except (OSError, MemoryError) as refused:
-                return source._read_again(index, refused)
+                return source._read_again(index, positions, reading, refused)
         if routes.owner is None:
             below = self._below
             single = len(below) == 1 and below[0][1] is None
@@ -400,8 +414,8 @@ def stop_raised(dataset: Dataset[Any]) -> EncoderError:
 
 
 def read_items(dataset: IndexedDataset[T], positions: Int64Array, reading: Reading) -> list[T]:
-    """Return the items at `positions`, see `Trace.items`."""
-    return Trace(dataset, positions).items(reading)
+    """Return the items at `positions`, see `Trace.items`, read in a window of their own."""
+    return read_in_window(partial(Trace(dataset, positions).items, reading))
 
 
 class Ahead:

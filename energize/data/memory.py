@@ -4,31 +4,55 @@ from __future__ import annotations
 
 import copy
 import json
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from functools import cached_property
 from itertools import islice
 from typing import Any, Protocol, Self, TypeVar, cast
 
 from energize.core.arrays import Int64Array
+from energize.core.call import Call
 from energize.core.columns import Column
 from energize.core.dataset import Dataset
+from energize.core.digests import content_digest
 from energize.core.lanes import SINGLE_LANE
 from energize.core.lazy import is_instance_of, torch
+from energize.core.randomness import (
+    COMPARED_CALLS,
+    DrawingIterator,
+    FunctionRecord,
+    ReadWindow,
+    current_window,
+    record_of,
+)
 from energize.core.rng import derive
 from energize.core.samples import fields_of, is_record
 from energize.core.stream import Opening, State, Stream, counter_field, state_field
-from energize.core.trace import Failed, Origin, stop_raised
+from energize.core.trace import Failed, Origin, Reading, Request, stop_raised
 from energize.data.rows import FieldSource, Row
 from energize.errors import (
     ColumnError,
     ConfigError,
-    DataError,
     DatasetError,
+    EncoderError,
     EnergizeError,
+    LoaderError,
+    NotRepeatableError,
     SkipSample,
 )
 
 T_co = TypeVar("T_co", covariant=True)
+
+
+_DIGESTED = 1024
+"""Bytes of each value of a sample that a digest is made of."""
+
+_DIGESTED_SAMPLES = 32
+"""Samples of a list in memory that its digest is made of."""
+
+_DIGEST_CHARACTERS = 8
+"""Characters of a digest that a description keeps."""
 
 
 class SupportsGetItem(Protocol[T_co]):
@@ -59,6 +83,8 @@ class SequenceSource(FieldSource[T_co]):
     samples: SupportsGetItem[T_co]
     given_name: str
     columns: Mapping[str, Column]
+    content: str
+    """A digest of a few samples of a list; of other objects, the name of their class."""
 
     def __init__(
         self,
@@ -84,12 +110,20 @@ class SequenceSource(FieldSource[T_co]):
                     f"{called}: column {key!r} has {values} values for {count} samples"
                 )
         self._freeze(
-            samples=samples, given_name=called, columns=known, seed=seed, occurrence=occurrence
+            samples=samples,
+            given_name=called,
+            columns=known,
+            content=_digest_of(samples),
+            seed=seed,
+            occurrence=occurrence,
         )
 
     @property
     def name(self) -> str:
         return self.given_name
+
+    def settings(self) -> dict[str, Any]:
+        return super().settings() | {"content": self.content}
 
     @property
     def count(self) -> int:
@@ -116,18 +150,44 @@ class SequenceSource(FieldSource[T_co]):
         return f"Give it where the source is made: columns={{{name!r}: [...]}}"
 
     def read(self, indices: Int64Array) -> list[T_co | Failed]:
-        samples: Any = self.samples
-        read: list[T_co | Failed] = []
-        for index in indices.tolist():
-            try:
-                read.append(samples[index])
-            except (SkipSample, DataError) as reason:
-                read.append(Failed(reason, f"{self.name}, sample {index}"))
-        return read
+        return self.read_at(indices, indices, Reading())
+
+    def read_at(
+        self, indices: Int64Array, positions: Int64Array, reading: Reading
+    ) -> list[T_co | Failed]:
+        numbers = indices.tolist()
+        if isinstance(self.samples, list | tuple):
+            return [self.samples[index] for index in numbers]
+
+        def where(row: int) -> str:
+            return self.where(numbers[row])
+
+        return self._call.each(numbers, Request(positions, reading, where))
+
+    @cached_property
+    def _call(self) -> Call:
+        return Call(self.samples.__getitem__, derive(self.key, "sample"))
 
     def _compared(self) -> tuple[Any, ...]:
         """Samples are compared as objects: comparing contents may cost all they cost to read."""
         return id(self.samples), self.given_name, self.seed, self.occurrence
+
+
+def _digest_of(samples: Any) -> str:
+    """Return what tells samples in memory from others of the same name and number.
+
+    Of a container, that is a digest of its size and of a few values, in their order; nothing else
+    is read.
+    """
+    if type(samples) in (list, tuple):
+        count = len(samples)
+        numbers = {number * count // _DIGESTED_SAMPLES for number in range(_DIGESTED_SAMPLES)}
+        values = [samples[number] for number in sorted(numbers) if number < count]
+    elif type(samples) in (set, frozenset, dict):
+        values = list(islice(samples, _DIGESTED_SAMPLES))
+    else:
+        return type(samples).__qualname__
+    return content_digest([len(samples), *values], most=_DIGESTED)[:_DIGEST_CHARACTERS]
 
 
 class ListSource(SequenceSource[T_co]):
@@ -191,7 +251,11 @@ class HuggingFaceSource(SequenceSource[Row]):
         values: Iterable[Any] = self.rows.with_format(None).select_columns([name])[:][name]
         return values
 
-    def read(self, indices: Int64Array) -> list[Row | Failed]:
+    def read_at(
+        self, indices: Int64Array, positions: Int64Array, reading: Reading
+    ) -> list[Row | Failed]:
+        if self.rows.format["type"] == "custom":  # a function of the user makes rows
+            return super().read_at(indices, positions, reading)
         found: list[Row | Failed] = self.rows.__getitems__(indices.tolist())
         return found
 
@@ -228,6 +292,8 @@ class IterableSource(Dataset[T_co]):
 
     samples: Iterable[T_co] | Callable[[], Iterable[T_co]]
     name: str
+    content: str
+    """A digest of a few samples of a container; of other objects, the name of their class."""
     seed: int
     occurrence: int
 
@@ -251,7 +317,13 @@ class IterableSource(Dataset[T_co]):
                 f"{name!r} is no dataset, nor can it be iterated over, nor is it a function that "
                 f"makes what can be; got {str(samples)[:80]!r}"
             )
-        self._freeze(samples=samples, name=name, seed=seed, occurrence=occurrence)
+        self._freeze(
+            samples=samples,
+            name=name,
+            content=_digest_of(samples),
+            seed=seed,
+            occurrence=occurrence,
+        )
 
     @cached_property
     def indexed(self) -> bool:
@@ -268,7 +340,12 @@ class IterableSource(Dataset[T_co]):
         return self._replace(occurrence=derive(self.occurrence, occurrence) % 2**62)
 
     def _settings(self) -> dict[str, Any]:
-        return {"name": self.name, "seed": self.seed, "occurrence": self.occurrence}
+        return {
+            "name": self.name,
+            "content": self.content,
+            "seed": self.seed,
+            "occurrence": self.occurrence,
+        }
 
     _divisible = False
 
@@ -285,11 +362,16 @@ class IterableSource(Dataset[T_co]):
         return super()._open_stream(opening._replace(lane=SINGLE_LANE))
 
     def _open_pass(self, opening: Opening) -> Stream[T_co]:
-        return _IterableStream(self, opening.state)
+        return _IterableStream(self, opening)
 
     def _compared(self) -> tuple[Any, ...]:
         """Samples are compared as objects: reading them to compare may cost a whole pass."""
         return id(self.samples), self.name, self.seed, self.occurrence
+
+    @cached_property
+    def function_record(self) -> FunctionRecord:
+        """What reading it has shown so far in this process."""
+        return record_of(cast("Any", self.samples))
 
     def begun(self, number: int) -> Iterable[T_co]:
         """Pass `number`, not read from yet; of a Hugging Face dataset a copy that keeps a state."""
@@ -309,48 +391,127 @@ class IterableSource(Dataset[T_co]):
 
 
 class _IterableStream(Stream[T]):
-    """Counts the samples read in a pass."""
+    """Counts the samples read in a pass, and checks that they are the same at each reading."""
 
-    def __init__(self, source: IterableSource[T], state: State | None) -> None:
+    def __init__(self, source: IterableSource[T], opening: Opening) -> None:
+        state = opening.state
         self._source = source
+        self._reading = opening.reading
+        self._record = source.function_record
         self._pass = counter_field(state, "pass")
         self._read = counter_field(state, "read")
         self._inner = "" if state is None else state_field(state, "inner", str)
+        self._saved_digest = "" if state is None else state_field(state, "last", str)
+        self._last: Any = None
         self._stateful: Any = None
-        self._iterator: Iterator[T] | None = None
+        self._iterator: DrawingIterator[T] | None = None
 
     def at(self, position: int, attempt: int = 0) -> T:
+        window = current_window()
+        if window is None:
+            raise LoaderError(f"{self._source.name} is read outside of a cursor; open one")
+        window.enter(self._reading.threads)
         if self._iterator is None:
-            self._iterator = self._begin()
+            self._begin(window)
         try:
-            item = next(self._iterator)
+            item = self._next(window)
         except StopIteration:
-            self._pass, self._read = self._pass + 1, 0
-            self._iterator, self._stateful, self._inner = None, None, ""
+            self._pass += 1
+            self._read = 0
+            self._inner = ""
+            self._saved_digest = ""
+            self._iterator = self._stateful = self._last = None
             raise
+        self._saved_digest = ""
+        self._last = item
         self.origin = (Origin(0, self._read, self._pass),)
         self._read += 1
         return item
 
-    def _begin(self) -> Iterator[T]:
+    def _begin(self, window: ReadWindow) -> None:
+        """Open the pass, and read on to where the state was saved."""
         samples = self._source.begun(self._pass)
-        if not is_instance_of(samples, "datasets", "IterableDataset"):
-            return islice(iter(samples), self._read, None)
-        if _has_buffer(samples):
-            return islice(_undivided(samples, self._source.name), self._read, None)
-        self._stateful = samples
-        if self._inner:
-            self._stateful.load_state_dict(json.loads(self._inner))
-        return _undivided(samples, self._source.name)
+        if is_instance_of(samples, "datasets", "IterableDataset"):
+            if not _has_buffer(samples):
+                self._stateful = samples
+                if self._inner:
+                    samples.load_state_dict(json.loads(self._inner))  # type: ignore[attr-defined]
+            samples = _undivided(samples, self._source.name)
+        elif self._record.unproven and not window.restarting:
+            self._compare_readings(window)
+        self._iterator = DrawingIterator(self._record, iter(samples), self._word)
+        if self._stateful is None and self._read:
+            self._read_again(window)
+
+    def _compare_readings(self, window: ReadWindow) -> None:
+        """Read the first samples of the pass twice; raise `NotRepeatableError` if they differ."""
+        digests: list[list[str]] = []
+        for _ in range(2):
+            samples = iter(self._source.begun(self._pass))
+            self._iterator = DrawingIterator(self._record, samples, self._word)
+            found: list[str] = []
+            began = time.perf_counter()
+            with suppress(StopIteration):
+                while len(found) < COMPARED_CALLS and time.perf_counter() - began < 1.0:
+                    found.append(content_digest(self._next(window)))
+            digests.append(found)
+        self._record.unproven = 0
+        for number, (first, second) in enumerate(zip(*digests, strict=False)):
+            if first != second:
+                raise self._not_repeatable(number, "is another one when the pass is read again")
+
+    def _read_again(self, window: ReadWindow) -> None:
+        """Read the samples before the saved position, and compare the last of them."""
+        count = self._read
+        last: Any = None
+        for number in range(count):
+            try:
+                last = self._next(window)
+            except StopIteration:
+                raise self._not_repeatable(number, "was read before and is missing now") from None
+        if self._saved_digest not in ("", content_digest(last, most=_DIGESTED)):
+            raise self._not_repeatable(count - 1, "is not the one that was read before")
+        self._last = last
+
+    def _next(self, window: ReadWindow) -> T:
+        """Return the next sample of the iterator."""
+        iterator = cast("DrawingIterator[T]", self._iterator)
+        record = self._record
+        seeded = record.draws or window.observing or record.unproven > 0
+        try:
+            return iterator.next(window, seeded=seeded)
+        except (StopIteration, EnergizeError, SkipSample):
+            raise
+        except Exception as error:
+            raise EncoderError(
+                f"{self._source.name} raised {type(error).__name__}: {error}\n"
+                f"  in pass {self._pass}, after sample {self._read}. An iterable that raised gives "
+                "no more samples; catch the exception inside of it"
+            ) from error
+
+    def _word(self) -> int:
+        return derive(self._source.key, "pass", self._pass) % 2**64
+
+    def _not_repeatable(self, number: int, fault: str) -> NotRepeatableError:
+        return NotRepeatableError(
+            f"{self._source.name}: sample {number} of pass {self._pass} {fault}. Every reading of "
+            "a pass has to give the same samples in the same order, as each rank and each resumed "
+            "run reads it. Leave shuffling to energize (ShuffleBufferDataset), or draw from the "
+            "global generators, which are seeded for each pass"
+        )
 
     def state(self) -> State:
         if self._stateful is not None:
             self._inner = json.dumps(self._stateful.state_dict())
-        return {"pass": self._pass, "read": self._read, "inner": self._inner}
+        digest = self._saved_digest
+        if self._last is not None and self._stateful is None:
+            digest = content_digest(self._last, most=_DIGESTED)
+        return {"pass": self._pass, "read": self._read, "inner": self._inner, "last": digest}
 
     def close(self) -> None:
         self.state()
-        self._iterator = self._stateful = None
+        self._iterator = None
+        self._stateful = None
 
 
 def _undivided(dataset: Any, name: str) -> Iterator[Any]:

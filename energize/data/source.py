@@ -8,7 +8,7 @@ from abc import abstractmethod
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import pairwise
 from typing import Any, Self, TypeVar
 
@@ -57,6 +57,16 @@ class Source(IndexedDataset[T_co]):
         """Return the samples at `indices`, 0 <= index < count; a sample with bad bytes as
         `Failed`.
         """
+
+    def read_at(
+        self, indices: Int64Array, positions: Int64Array, reading: Reading
+    ) -> list[T_co | Failed]:
+        """Return the samples at `indices`, which are read for `positions`.
+
+        Override it instead of `read` if reading calls a function of the user, which may draw: other
+        positions of one sample then have other draws.
+        """
+        return self.read(indices)
 
     @property
     @abstractmethod
@@ -189,28 +199,32 @@ class Source(IndexedDataset[T_co]):
         indices = self._samples(positions, reading.attempt)
         left_out = {} if reading.listed is None else reading.listed.left_out(self, indices)
         if left_out:
-            indices = np.array(
-                [index for row, index in enumerate(indices.tolist()) if row not in left_out],
-                dtype=np.int64,
-            )
+            kept = np.array([row for row in range(len(indices)) if row not in left_out], np.int64)
+            indices = indices[kept]
+            positions = positions[kept]
         try:
-            found = self.read(indices)
+            found = self.read_at(indices, positions, reading)
         except (OSError, MemoryError) as refused:
-            found = self._read_again(indices, refused)
+            found = self._read_again(indices, positions, reading, refused)
         if left_out:
             read = iter(found)
-            found = [left_out.get(row) or next(read) for row in range(len(positions))]
+            found = [left_out.get(row) or next(read) for row in range(len(found) + len(left_out))]
         return found
 
     def _read_again(
-        self, indices: Int64Array, failed: OSError | MemoryError
+        self,
+        indices: Int64Array,
+        positions: Int64Array,
+        reading: Reading,
+        failed: OSError | MemoryError,
     ) -> list[T_co | Failed]:
         """What the system refuses is no fault of a sample: tried again, then an error."""
         try:
             if isinstance(failed, MemoryError):
                 raise failed
             with os_errors_as(ShardError, self.location):
-                return again(lambda: self.read(indices), self.location, failed)
+                read = partial(self.read_at, indices, positions, reading)
+                return again(read, self.location, failed)
         except MemoryError as short:
             refused = OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
             raise ShardError(told(refused, self.location)) from short

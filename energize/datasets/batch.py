@@ -334,7 +334,8 @@ class FlatBatchDataset(RoundsDataset[T_batch_co], BatchDataset[T_batch_co]):
         self, members: list[Taken], reading: Reading
     ) -> Iterator[tuple[T_batch_co, Origins]]:
         samples, origins = [each.item for each in members], origins_of(members)
-        word, index = keyed_by(self, "batch", *origins), members[0].number
+        word = partial(keyed_by, self, "batch", *origins)
+        index = members[0].number
         for made in self._call.items(samples, word, index, reading, by_keys(samples)):
             yield made, origins
 

@@ -1222,7 +1222,8 @@ class OwedSlots:
     ) -> None:
         self._scheme, self._lane, self._reading = scheme, opening.lane, opening.reading
         self._offsets = _offsets(scheme, opening.lane, key)
-        self._call = Call(unit.of, 0, seeded=False)
+        self._call = Call(unit.of, 0)
+        self._key = key
         sources = len(self._offsets)
         self._items = counter_field(state, "items")
         numbers = partial(numbers_field, state, count=sources, kind=float)
@@ -1252,10 +1253,11 @@ class OwedSlots:
     def _cost(self, item: Any, where: Callable[[], str]) -> float:
         """Return what an item costs; `SkipSample` for one that is left out."""
         reading = self._reading
-        cost = self._call.one(item, 0, self._items, reading, lambda _: named(item, where()))
+        number = self._lane.index + self._items * self._lane.count
+        word = partial(_word_of_cost, self._key, number)
+        cost = self._call.one(item, word, number, reading, lambda _: named(item, where()))
         if isinstance(cost, Failed):
-            if not cost.skipped:
-                reading.report(cost)
+            reading.leave_out(cost, None, None)
             raise SkipSample(str(cost))
         return float(cost)
 
@@ -1278,6 +1280,10 @@ class OwedSlots:
         place = self._lane.index + self._items * self._lane.count
         asked = np.where(self._left, np.array(self._scheme.shares(place)), 0.0)
         return np.asarray(asked / max(asked.sum(), 1e-300))
+
+
+def _word_of_cost(key: int, number: int) -> int:
+    return derive("cost", key, number) % 2**64
 
 
 def _offsets(scheme: WeightedScheme, lane: Lane, key: int) -> FloatArray:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Hashable
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, NamedTuple, TypeVar, cast
 
 from energize.core.call import Call
@@ -98,15 +98,18 @@ class GroupBatchDataset(FoundDataset[T_batch_co]):
 
     @cached_property
     def _key_call(self) -> Call:
-        return Call(self.sample_group_key, 0, seeded=False, tolerance=self._tolerance())
+        return Call(self.sample_group_key, 0, tolerance=self._tolerance())
 
     @cached_property
     def _batch_call(self) -> Call:
         return Call(self.batcher, 0, carried, tolerance=self._tolerance())
 
-    def group_of(self, sample: Any, number: int, reading: Reading) -> tuple[Hashable, int] | Failed:
+    def group_of(
+        self, sample: Any, origin: tuple[Origin, ...], number: int, reading: Reading
+    ) -> tuple[Hashable, int] | Failed:
         """Return the group of a sample, which has this number in the run, and its batch size."""
-        found = self._key_call.one(sample, 0, number, reading, by_keys(sample))
+        word = partial(keyed_by, self, "group", *origin)
+        found = self._key_call.one(sample, word, number, reading, by_keys(sample))
         if isinstance(found, Failed):
             return found
         pair = isinstance(found, tuple) and len(found) == 2 and isinstance(found[0], Hashable)
@@ -198,7 +201,8 @@ class _GroupStream(Stream[T]):
     def _take_up(self, waiting: _Waiting) -> list[_Waiting] | None:
         """Put a sample to its group, which is given when it is full."""
         number = self._lane.index + self._lane.count * waiting.read
-        found = self._dataset.group_of(waiting.sample, number, self._reading)
+        dataset = self._dataset
+        found = dataset.group_of(waiting.sample, waiting.origin, number, self._reading)
         if isinstance(found, Failed):
             self._left_out(found, [waiting])
             return None
@@ -224,7 +228,7 @@ class _GroupStream(Stream[T]):
 
     def _batch(self, samples: list[_Waiting]) -> T | Failed:
         dataset = self._dataset
-        word = keyed_by(dataset, "batch", *origins_of(samples))
+        word = partial(keyed_by, dataset, "batch", *origins_of(samples))
         members = [each.sample for each in samples]
         number = self._lane.index + self._lane.count * self._made
         self._made += 1

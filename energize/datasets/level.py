@@ -17,7 +17,7 @@ from energize.core.description import described
 from energize.core.lanes import WorkerConfig
 from energize.core.stream import INFINITE, sample_keys_of
 from energize.core.trace import Failed, Reading, Routes, Span
-from energize.datasets.rounds import RoundsDataset, Step, Taken, alone
+from energize.datasets.rounds import RoundsDataset, Step, Taken, alone, keyed_by
 from energize.errors import ConfigError, NotIndexedError
 from energize.order.cost import levelled
 
@@ -82,19 +82,24 @@ class LevelBufferDataset(RoundsDataset[T_co]):
             cost=cost if isinstance(cost, ItemCost) else ItemCost(cost),
         )
 
+    @cached_property
+    def _call(self) -> Call:
+        return Call(self.cost.of, 0)
+
     def round(self, items: Iterator[Taken], reading: Reading) -> Iterator[Step[T_co]]:
         buffer: list[Taken] = []
         costs: list[float] = []
-        call = Call(self.cost.of, 0, seeded=False)
+        call = self._call
         for taken in items:
-            cost = call.one(taken.item, 0, taken.number, reading, partial(_key_of, taken.item))
+            word = partial(keyed_by, self, "cost", *taken.origin)
+            cost = call.one(taken.item, word, taken.number, reading, partial(_key_of, taken.item))
             if not isinstance(cost, Failed):
                 buffer.append(taken)
                 costs.append(cost)
                 if len(buffer) == self.buffer_size:
                     break
-            elif not cost.skipped:
-                reading.report(cost)
+            else:
+                reading.leave_out(cost, self, taken.origin)
         for place in levelled(np.array(costs), self.batch_size).tolist():
             yield partial(alone, buffer[place])
 

@@ -126,7 +126,7 @@ class PackingDataset(RoundsDataset[T_pack_co]):
         if not buffer:
             return
         samples = [each.item for each in buffer]
-        word = keyed_by(self, "select", *buffer[0].origin)
+        word = partial(keyed_by, self, "select", *buffer[0].origin)
         selected = self._select.one(samples, word, buffer[0].number, reading, by_keys(samples))
         if isinstance(selected, Failed):
             reading.leave_out(selected, self, origins_of(buffer))
@@ -164,8 +164,11 @@ class PackingDataset(RoundsDataset[T_pack_co]):
         if self._encode is None:
             return items
         numbers = np.array([each.number for each in pack], dtype=np.int64)
-        words = [keyed_by(self, "encode", *each.origin) for each in pack]
         request = Request(numbers, reading, lambda row: sample_keys_of(items[row]))
+
+        def words() -> list[int]:
+            return [keyed_by(self, "encode", *each.origin) for each in pack]
+
         return self._encode.each(items, request, words)
 
     def _packed(self, pack: list[Taken], reading: Reading) -> Iterator[tuple[T_pack_co, Origins]]:
@@ -183,7 +186,8 @@ class PackingDataset(RoundsDataset[T_pack_co]):
         if not samples:
             return
         origins = origins_of(kept)
-        word, index = keyed_by(self, "pack", *origins), pack[0].number
+        word = partial(keyed_by, self, "pack", *origins)
+        index = pack[0].number
         if generates(self.final_packer):
             for made in self._pack.items(samples, word, index, reading, by_keys(samples)):
                 yield made, origins

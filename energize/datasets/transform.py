@@ -11,13 +11,14 @@ from functools import cached_property, partial
 from itertools import islice
 from typing import Any, ClassVar, Self, TypeVar, cast
 
-from energize.core.call import Call, Seeding
+from energize.core.call import Call
 from energize.core.checks import checked_function, checked_whole
 from energize.core.dataset import Dataset, PassingDataset
 from energize.core.description import described, generates
 from energize.core.ignored import accepted
 from energize.core.lanes import WorkerConfig
 from energize.core.loss_weights import Passed, carried, carried_one_by_one, checked_factor, weighed
+from energize.core.randomness import current_window, defer
 from energize.core.rng import derive
 from energize.core.stream import by_keys
 from energize.core.trace import Failed, Origin, Reading, Request
@@ -40,9 +41,11 @@ class MapDataset(PassingDataset[T_out_co]):
     `FlatMapDataset`, a stream, which resumes between any two of them.
 
     A function with a parameter `rng` is given a `numpy.random.Generator` keyed by (seed, position).
-    For others the global generators of random, numpy and torch are seeded so for each call, and put
-    back afterwards; `seeded=False` saves these microseconds for functions that draw nothing. Random
-    augmentations are therefore the same for any number of workers and after a resume.
+    If it draws from the global generators of random, numpy or torch instead, they are seeded in the
+    same way for each call and restored afterwards. Random augmentations are therefore the same for
+    any number of workers and after a resume. With `seeded=False` the function is called as it is,
+    and nothing is checked. Its first calls are made twice and compared: a function that keeps state
+    between calls raises `NotRepeatableError` (see `get_loader`, `check_functions`).
 
     >>> from energize import ListSource
     >>> list(MapDataset(ListSource([1, 2, 3]), lambda x: x * x))
@@ -86,8 +89,13 @@ class MapDataset(PassingDataset[T_out_co]):
     def _call(self) -> Call:
         keep = None if getattr(self.map_fn, "loads_stored", False) else carried
         return Call(
-            self.map_fn, self._seed_key, keep, seeded=self.seeded, tolerance=self._tolerance()
+            self.map_fn, self._call_key, keep, seeded=self.seeded, tolerance=self._tolerance()
         )
+
+    @property
+    def _call_key(self) -> int:
+        """What the draws of this function alone are keyed by."""
+        return self._seed_key
 
     def make(self, items: list[Any], request: Request) -> list[T_out_co | Failed]:
         return self._call.each(items, request)
@@ -122,7 +130,7 @@ class FlatMapDataset(RoundsDataset[T_out_co], MapDataset[T_out_co]):
             yield partial(self._yielded, taken, reading)
 
     def _yielded(self, taken: Taken, reading: Reading) -> Iterator[tuple[T_out_co, Origins]]:
-        word = keyed_by(self, "map", *taken.origin)
+        word = partial(keyed_by, self, "map", *taken.origin)
         for item in self._call.items(taken.item, word, taken.number, reading, by_keys(taken.item)):
             yield item, taken.origin
 
@@ -165,12 +173,11 @@ class FilterDataset(RoundsDataset[T_co]):
 
     @cached_property
     def _call(self) -> Call:
-        return Call(self.filter_fn, 0, seeded=False, tolerance=self._tolerance())
+        return Call(self.filter_fn, 0, tolerance=self._tolerance())
 
     def round(self, items: Iterator[Taken], reading: Reading) -> Iterator[Step[T_co]]:
         for taken in islice(items, 1):
-            own = self._call.seeding is Seeding.OWN
-            word = keyed_by(self, "filter", *taken.origin) if own else 0
+            word = partial(keyed_by, self, "filter", *taken.origin)
             kept = self._call.one(taken.item, word, taken.number, reading, by_keys(taken.item))
             if isinstance(kept, Failed):
                 reading.leave_out(kept, self, taken.origin)
@@ -259,12 +266,12 @@ class IterMapDataset(RoundsDataset[T_out_co]):
             ) -> Iterator[Any]:
                 passed.take(first.item)
                 yield first.item
-                for each in segment:
+                while (each := _next_for_call(segment)) is not None:
                     read.extend(each.origin)
                     passed.take(each.item)
                     yield each.item
 
-            word = keyed_by(self, "segment", *first.origin)
+            word = partial(keyed_by, self, "segment", *first.origin)
             call = Call(self.iter_map_fn, 0, passed.give, tolerance=self._tolerance())
             for made in call.items(items(), word, first.number, reading, self._segment):
                 yield made, tuple(read)
@@ -272,6 +279,15 @@ class IterMapDataset(RoundsDataset[T_out_co]):
 
     def _segment(self, _: int) -> str:
         return f"a segment of {type(self).__name__}"
+
+
+def _next_for_call(items: Iterator[Taken]) -> Taken | None:
+    """Return the next item for the function that is being called; None at the end."""
+    window = current_window()
+    if window is None:
+        return next(items, None)
+    read: Callable[[], Taken | None] = partial(next, items, None)
+    return window.read_for_call(read)
 
 
 _log = logging.getLogger("energize.samples")
@@ -306,12 +322,16 @@ class LogSampleDataset(PassingDataset[T_co]):
         checked_function(keys_fn, "LogSampleDataset: get_keys_fn")
         self._freeze([dataset], worker_config, mode=mode, get_keys_fn=keys_fn)
 
+    @cached_property
+    def _call(self) -> Call:
+        return Call(self.get_keys_fn, derive(self.key, "log"))
+
     def make(self, items: list[Any], request: Request) -> list[T_co | Failed]:
-        for position, item in zip(request.positions.tolist(), items, strict=True):
-            if type(item) is not Failed:
-                keys = self.get_keys_fn(item)
+        keys_of_items = self._call.each(items, request)
+        for position, keys in zip(request.positions.tolist(), keys_of_items, strict=True):
+            if type(keys) is not Failed:
                 line = {"mode": self.mode, "position": position, "keys": keys}
-                _log.info("%s", json.dumps(line, default=str))
+                defer(partial(_log.info, "%s", json.dumps(line, default=str)))
         return items
 
 
@@ -356,7 +376,13 @@ class SampleWeightDataset(MapDataset[T]):
         if not callable(weight):
             given = checked_factor(weight, "SampleWeightDataset: weight")
         weighing = Weighing(given, isinstance(dataset, Dataset) and gives_batches(dataset))
-        super().__init__(dataset, weighing, seeded=False, worker_config=worker_config)
+        super().__init__(dataset, weighing, worker_config=worker_config)
+
+    @cached_property
+    def _call_key(self) -> int:
+        below = self.inputs[0]
+        key = below._call_key if isinstance(below, SampleWeightDataset) else self._seed_key
+        return derive(key, "weight")
 
     @property
     def weight(self) -> float | Callable[[Any], float]:
@@ -434,7 +460,7 @@ class GcDataset(MapDataset[T]):
     ) -> None:
         accepted("GcDataset", freeze=freeze)
         collecting = _Collecting(checked_whole(every_n_iter, "GcDataset: every_n_iter", 1))
-        super().__init__(dataset, collecting, seeded=False, worker_config=worker_config)
+        super().__init__(dataset, collecting, worker_config=worker_config)
 
 
 @dataclass
@@ -474,7 +500,7 @@ class WatchdogDataset(MapDataset[T]):
             initial_timeout_seconds=initial_timeout_seconds,
             fail_on_timeout=fail_on_timeout,
         )
-        super().__init__(dataset, _itself, seeded=False, worker_config=worker_config)
+        super().__init__(dataset, _itself, worker_config=worker_config)
 
 
 def _itself(item: Any) -> Any:

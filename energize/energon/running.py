@@ -73,6 +73,7 @@ class WorkerConfig(lanes.WorkerConfig):
     """
 
     failure_tolerance: ClassVar[int | None] = 100
+    check_functions: ClassVar[str] = "warn"
 
     active_worker_config: ClassVar[Any] = _Active()
     """The config between `worker_activate` and `worker_deactivate`; else that of the loader for

@@ -130,6 +130,7 @@ class Loader(Generic[T]):
             locate=settings.quarantine is not None,
             listed=listed_samples(dataset, settings.lists, settings.quarantine),
             config=worker_config.of_calls(),
+            check_functions=settings.check_functions or worker_config.check_functions,
             threads=settings.encoder_threads,
         )
         self._run = Run(dataset, settings, self._decisions, worker_config.num_workers)
@@ -931,6 +932,7 @@ def get_loader(
     pin_memory: bool | None = None,
     failure_budget: int | None = 100,
     on_error: str | OnError = "raise",
+    check_functions: str | None = None,
     encoder_threads: int = 1,
     multiprocessing_context: str | None = None,
     timeout: float | None = LoaderSettings.timeout,
@@ -979,6 +981,10 @@ def get_loader(
     `on_error`: what becomes of exceptions that functions of yours raise: "raise", "skip" to count
     the sample as failed and go on, or a function that is given the `EncoderError`, and raises it or
     returns. A `global_error_handler` of the worker config decides in place of "raise".
+    `check_functions`: the first calls of each of your functions are made twice, and their results
+    compared. If a function keeps state between calls, "error" (the default) raises
+    `NotRepeatableError`, "warn" logs it once and goes on, "off" makes no second calls. With a
+    `WorkerConfig` of `energize.energon` the default is "warn".
     `quarantine`: a file to which stored samples that fail are appended, a line of JSON for each:
     `dataset`, `shard`, `index`, `key` and `reason`. Each rank has its own: `{rank}` in the path
     stands for its number, which else is set before the suffix where there are several ranks.

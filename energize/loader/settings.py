@@ -70,6 +70,7 @@ class LoaderSettings:
     pin_memory: bool | None = None
     failure_budget: Annotated[int, BeforeValidator(_whole), Field(strict=True, ge=0)] | None = 100
     on_error: Literal["raise", "skip"] | OnError = "raise"
+    check_functions: Literal["error", "warn", "off"] | None = None
     encoder_threads: Count = 1
     multiprocessing_context: Literal["fork", "spawn", "forkserver"] | None = None
     timeout: Seconds | None = DEFAULT_TIMEOUT

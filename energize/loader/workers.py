@@ -40,6 +40,7 @@ from energize.core.blends import NOT_EDITED
 from energize.core.checks import check_processes
 from energize.core.dataset import Dataset
 from energize.core.lazy import torch
+from energize.core.randomness import generators
 from energize.core.stores import activate
 from energize.core.stream import INFINITE, PositionLane, State
 from energize.core.trace import READY, Failed, Reading
@@ -695,6 +696,7 @@ def serve(task: Task | None, end: socket.socket, leash: Connection[Any, Any], tr
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     signal.signal(signal.SIGTERM, signal.SIG_DFL)  # a forked process has the trainer's handler
     torch.set_num_threads(1)
+    generators.owned = True
     gc.freeze()
     # A process that a user's function forks may not read or write here, nor keep this end open when
     # the worker is gone.
@@ -835,20 +837,27 @@ class _Worker:
 
     def _read(self, held: _Held, reply: Reply) -> None:
         cursor = held.cursor
-        positions = type(cursor) is PositionLane
-        if positions:
-            cursor.left = max(held.asked - cursor.waiting, 0)
+        if type(cursor) is PositionLane:
+            self._read_positions(cursor, held, reply)
+            return
+        try:
+            found = cursor.several(held.asked, _REPLY_SECONDS)
+        except StopIteration:
+            reply.end = cursor.state()
+            held.asked = 0
+            return
+        held.asked -= len(found)
+        for item, state, origin in found:
+            reply.items.append(item)
+            reply.states.append(state)
+            reply.made.append(flat(origin))
+
+    def _read_positions(self, cursor: PositionLane[Any], held: _Held, reply: Reply) -> None:
+        cursor.left = max(held.asked - cursor.waiting, 0)
         until = time.monotonic() + _REPLY_SECONDS
         while held.asked and (not reply.items or time.monotonic() < until):
-            try:
-                reply.items.append(next(cursor))
-            except StopIteration:
-                reply.end, held.asked = cursor.state(), 0
-                return
+            reply.items.append(next(cursor))
             held.asked -= 1
-            if not positions:
-                reply.states.append(cursor.state())
-                reply.made.append(flat(cursor.origin))
 
     def _report(self, failed: Failed) -> None:
         self._failures.append(Failure.of(failed))

@@ -117,7 +117,7 @@ class SourceFactory(BaseCoreDatasetFactory[T_co]):
                 max_samples_per_sequence=self.order.max_samples_per_sequence,
                 over_epochs=self.order.over_epochs,
             )
-        samples: Dataset[T_co] = MapDataset(raw, self.load, seeded=False)
+        samples: Dataset[T_co] = MapDataset(raw, self.load)
         if self.sample_weight is not None:
             samples = SampleWeightDataset(samples, self.sample_weight)
         config = self.worker_config

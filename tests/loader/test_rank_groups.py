@@ -350,6 +350,8 @@ DIFFERENT = {
     "seed": "seed was 0, is 1",
     "dataset": "was a ListSource, is a LimitDataset",
     "rank": "call themselves rank 0 of 2, 0 of 2",
+    "order": "'n': content was ",
+    "state": "every_other.<locals>.<lambda> returned another value",
     "call": "rank 0: the beginning of a loop; rank 1: set_weights",
 }
 

@@ -7,6 +7,7 @@ middle of the last one; `live_program FOLDER again` goes on from the states on i
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import signal
@@ -176,7 +177,15 @@ def given(rank):
         "seed": lambda: get_loader(numbers, worker_config=WorkerConfig(seed_offset=rank)),
         "dataset": lambda: get_loader(limited() if rank else numbers),
         "rank": lambda: get_loader(limited(), worker_config=alone),
+        "order": lambda: get_loader(ListSource([*range(1 + rank, 40), *range(1 + rank)], name="n")),
+        "state": lambda: get_loader(FilterDataset(numbers, every_other())),
     }
+
+
+def every_other():
+    """A condition that keeps state between calls."""
+    turns = itertools.cycle([True, False, False])
+    return lambda _: next(turns)
 
 
 def given_different_things():

@@ -1,0 +1,397 @@
+"""Random draws of users' functions: a function of what is called, never of what ran before.
+
+Everything is read in a `ReadWindow`, opened by `read_in_window`. Functions are called without
+seeding while they draw nothing. At the end of a window, the global generators are compared with
+twins that nobody else can reach. If a generator moved, a function drew: the window is read again to
+find that function, and all its calls are seeded from then on.
+
+The first calls of each function are made in two readings of a window and their results compared, so
+a function that keeps state between calls is found before anything is delivered.
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+import weakref
+from collections.abc import Callable, Iterator
+from contextvars import ContextVar
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Generic, TypeVar
+
+import numpy as np
+
+from energize.core.lazy import torch
+
+T = TypeVar("T")
+
+States = tuple[Any, Any, Any]
+"""States of the global generators of random, numpy and torch."""
+
+COMPARED_CALLS = 16
+"""Calls of a function whose results are compared with those of a second call."""
+
+_COMPARED_SECONDS = 1.0
+"""Seconds of second calls of a function after which no more are made."""
+
+_WORD = 2**32 - 1
+"""Bits of a seed that numpy takes."""
+
+_MOST_DISTURBANCES = 3
+"""Disturbances by other threads after which every call is seeded, instead of read again."""
+
+_REFERENCE = 0x5EED
+"""Seed of the generators while unseeded functions run. No result depends on it."""
+
+
+class GlobalGenerators:
+    """The global generators of random, numpy and torch, and twins that show whether they moved.
+
+    Attributes:
+        owned: Whether nothing but reading uses the generators of this process, so that they need
+            not be restored. A worker process sets it.
+
+    """
+
+    def __init__(self) -> None:
+        self.owned = False
+        self.synchronized = False
+        self.disturbances = 0
+        self._python_twin = random.Random()  # noqa: S311 - compared with the global one
+        self._numpy_twin = np.random.RandomState()
+        self._torch_state: bytes | None = None
+
+    def seed(self, word: int) -> None:
+        """Seed the generators for a call, with a word of 64 bits."""
+        random.seed(word)
+        np.random.seed(word & _WORD)
+        torch.default_generator.manual_seed(word >> 1)
+        self.synchronized = False
+
+    def synchronize(self, word: int = _REFERENCE) -> None:
+        """Seed the generators and their twins alike."""
+        self.seed(word)
+        self._python_twin.seed(word)
+        self._numpy_twin.seed(word & _WORD)
+        self._torch_state = _torch_state()
+        self.synchronized = True
+
+    def moved(self) -> bool:
+        """Return whether anything was drawn since `synchronize`, or since the last call of this."""
+        python_moved = random.getrandbits(64) != self._python_twin.getrandbits(64)
+        numpy_moved = np.random.random_sample() != self._numpy_twin.random_sample()
+        torch_moved = _torch_state() != self._torch_state
+        moved = python_moved or numpy_moved or torch_moved
+        if moved:
+            self.synchronized = False
+        return moved
+
+    def states(self) -> States:
+        """Return the states of the generators."""
+        return random.getstate(), np.random.get_state(), torch.default_generator.get_state()
+
+    def restore(self, states: States) -> None:
+        """Set the generators to saved states."""
+        python_state, numpy_state, torch_state = states
+        random.setstate(python_state)
+        np.random.set_state(numpy_state)
+        torch.default_generator.set_state(torch_state)
+        self.synchronized = False
+
+
+def _torch_state() -> bytes:
+    state: bytes = torch.default_generator.get_state().numpy().tobytes()
+    return state
+
+
+generators = GlobalGenerators()
+"""Those of this process: there is one of each, so there is one object for them."""
+
+
+@dataclass(slots=True, eq=False)
+class FunctionRecord:
+    """What the calls of one function have shown so far.
+
+    Attributes:
+        draws: Whether it drew from a global generator. All its calls are then seeded.
+        unproven: How many of its calls are still to be compared with a second call.
+        seconds: Time spent in second calls.
+
+    """
+
+    draws: bool = False
+    unproven: int = COMPARED_CALLS
+    seconds: float = 0.0
+
+    def count_comparison(self, seconds: float) -> None:
+        """Count a call that gave the same result twice."""
+        self.seconds += seconds
+        self.unproven -= 1
+        if self.seconds > _COMPARED_SECONDS:
+            self.unproven = 0
+
+
+_records: dict[tuple[int, int], tuple[weakref.ref[Any], FunctionRecord]] = {}
+"""By the identities of an object and of its method, or of a function; none outlives the object."""
+
+
+def record_of(function: Callable[..., Any]) -> FunctionRecord:
+    """Return the record of a function, which everything that calls it in this process shares."""
+    owner = getattr(function, "__self__", None)
+    owner = function if owner is None else owner
+    key = (id(owner), id(getattr(function, "__func__", function)))
+    known = _records.get(key)
+    if known is not None and known[0]() is owner:
+        return known[1]
+    record = FunctionRecord()
+    try:
+        reference = weakref.ref(owner, partial(_forget, key))
+    except TypeError:  # an object that cannot be referenced weakly, such as a method of a tuple
+        return record
+    _records[key] = (reference, record)
+    return record
+
+
+def _forget(key: tuple[int, int], reference: weakref.ref[Any]) -> None:
+    if _records.get(key, (None,))[0] is reference:
+        del _records[key]
+
+
+class ReadWindow:
+    """One read, repeated until no draw in it was unseeded and every new function was compared.
+
+    Attributes:
+        effects: What is to be done once, when the read is settled: see `defer`.
+        repeated: Whether this is the second reading, in which results are compared.
+        observing: Whether every call is seeded and checked for draws.
+        restarting: Whether a stream is read up to where the window began; nothing is compared.
+
+    """
+
+    def __init__(self, *, nested: bool) -> None:
+        self.effects: list[Callable[[], object]] = []
+        self.repeated = False
+        self.observing = generators.disturbances > _MOST_DISTURBANCES
+        self.restarting = False
+        self._keeps_states = nested or not generators.owned
+        self._states: States | None = None
+        self._threads = 0
+        self._unseeded_calls = False
+        self._drawn_unseeded = False
+        self._found_drawing = False
+        self._first: dict[FunctionRecord, list[str]] = {}
+        self._compared: dict[FunctionRecord, int] = {}
+
+    def enter(self, threads: int | None = None) -> None:
+        """Get ready for calls of users' functions, in which torch computes in `threads` threads."""
+        if self._keeps_states and self._states is None:
+            self._states = generators.states()
+            generators.synchronized = False
+        loaded = sys.modules.get("torch")
+        if threads is None or self._threads or loaded is None:
+            return
+        if loaded.get_num_threads() != threads:
+            self._threads = loaded.get_num_threads()
+            loaded.set_num_threads(threads)
+
+    def leave(self) -> None:
+        """Restore what the program outside of the window sees."""
+        if self._states is not None:
+            generators.restore(self._states)
+        if self._threads:
+            torch.set_num_threads(self._threads)
+
+    def compares(self, record: FunctionRecord) -> bool:
+        """Return whether the next call of a function is compared with a second one."""
+        if self.restarting or not record.unproven:
+            return False
+        return self.repeated or len(self._first.get(record, ())) < record.unproven
+
+    def compare_nothing(self) -> None:
+        """Take this reading as it is: a function failed, which is told once."""
+        self._first.clear()
+        self.repeated = True
+
+    def read_for_call(self, read: Callable[[], T]) -> T:
+        """Read while a function is being called, and leave its own draws as they were."""
+        unseeded = self._unseeded_calls
+        states = None if unseeded else generators.states()
+        try:
+            return read()
+        finally:
+            if states is None:
+                self.begin_seeded()
+                self.begin_unseeded()
+            else:
+                generators.restore(states)
+
+    def begin_seeded(self) -> None:
+        """Get ready for calls that `call_seeded` or a `DrawingIterator` makes."""
+        if self._unseeded_calls:
+            self._unseeded_calls = False
+            self._drawn_unseeded = generators.moved() or self._drawn_unseeded
+
+    def begin_unseeded(self) -> None:
+        """Get ready for calls whose draws are only noticed at the end of the window."""
+        if not generators.synchronized:
+            generators.synchronize()
+        self._unseeded_calls = True
+
+    def begin_unchecked(self) -> None:
+        """Get ready for calls that may draw as they like."""
+        self.begin_seeded()
+        generators.synchronized = False
+
+    def call_seeded(self, record: FunctionRecord, word: int, function: Callable[[], T]) -> T:
+        """Call a function with seeded generators; note whether it draws."""
+        if record.draws:
+            generators.seed(word)
+            return function()
+        generators.synchronize(word)
+        try:
+            return function()
+        finally:
+            if generators.moved():
+                self.note_draws(record)
+
+    def note_draws(self, record: FunctionRecord) -> None:
+        """Have all further calls of a function seeded."""
+        record.draws = True
+        self._found_drawing = True
+
+    def first_result(self, record: FunctionRecord, digest: str) -> str | None:
+        """Return what the call gave in the first reading, noting it there; None if unknown."""
+        first = self._first.setdefault(record, [])
+        if not self.repeated:
+            first.append(digest)
+            return None
+        number = self._compared.get(record, 0)
+        self._compared[record] = number + 1
+        return first[number] if number < len(first) else None
+
+    def must_repeat(self) -> bool:
+        """Return whether it has to be read again, after deciding how."""
+        self.begin_seeded()
+        if self._drawn_unseeded:
+            self.observing = True
+            self.repeated = False
+            self._first.clear()
+            return True
+        if self.observing and not self._found_drawing:
+            generators.disturbances += 1  # another thread of the program draws
+        repeats = bool(self._first) and not self.repeated
+        self.repeated = self.repeated or repeats
+        return repeats
+
+    def begin_again(self) -> None:
+        """Forget what the last reading left."""
+        self.effects.clear()
+        self._compared.clear()
+        self._drawn_unseeded = False
+        self._found_drawing = False
+
+
+_window: ContextVar[ReadWindow | None] = ContextVar("read window", default=None)
+
+
+def current_window() -> ReadWindow | None:
+    """Return the window in which is being read, if there is one."""
+    return _window.get()
+
+
+def defer(effect: Callable[[], object]) -> None:
+    """Call `effect` once the current window is settled; at once outside of a window."""
+    window = _window.get()
+    if window is None:
+        effect()
+    else:
+        window.effects.append(effect)
+
+
+def read_in_window(read: Callable[[], T], restart: Callable[[], object] | None = None) -> T:
+    """Return what `read()` returns when every draw in it was seeded and new functions compared.
+
+    Args:
+        read: Reads something. It may be called several times, and has no effects but those that are
+            given to `defer`.
+        restart: Takes back what a call of `read` did, before it is called again.
+
+    Raises:
+        Exception: What the last call of `read` raises.
+
+    """
+    window = ReadWindow(nested=_window.get() is not None)
+    token = _window.set(window)
+    raised: Exception | None = None
+    try:
+        while True:
+            raised = None
+            try:
+                result = read()
+            except Exception as error:  # it may be the result of an unseeded draw
+                raised = error
+            if not window.must_repeat():
+                break
+            if restart is not None:
+                window.restarting = True
+                restart()
+                window.restarting = False
+            window.begin_again()
+    finally:
+        window.leave()
+        _window.reset(token)
+    for effect in window.effects:
+        defer(effect)
+    if raised is None:
+        return result
+    try:
+        raise raised
+    finally:
+        del raised
+
+
+class DrawingIterator(Generic[T]):
+    """An iterator of a user, whose draws go on from item to item, whatever draws in between.
+
+    Args:
+        record: Record of the function that makes the iterator.
+        iterator: The iterator; nothing was read from it yet.
+        word: Returns the seed of its draws.
+
+    """
+
+    def __init__(
+        self, record: FunctionRecord, iterator: Iterator[T], word: Callable[[], int]
+    ) -> None:
+        self._record = record
+        self._iterator = iterator
+        self._word = word
+        self._states: States | None = None
+
+    def next(self, window: ReadWindow, *, seeded: bool) -> T:
+        """Return the next item; raise `StopIteration` at the end."""
+        if not seeded:
+            window.begin_unseeded()
+            return next(self._iterator)
+        window.begin_seeded()
+        if self._states is None:
+            generators.seed(self._word())
+            self._states = generators.states()
+        else:
+            generators.restore(self._states)
+        before = self._states
+        try:
+            return next(self._iterator)
+        finally:
+            self._states = generators.states()
+            if not (self._record.draws or _equal(before, self._states)):
+                window.note_draws(self._record)
+
+
+def _equal(states: States, others: States) -> bool:
+    python_state, numpy_state, torch_state = states
+    other_python, other_numpy, other_torch = others
+    if python_state != other_python or not torch.equal(torch_state, other_torch):
+        return False
+    return all(np.array_equal(a, b) for a, b in zip(numpy_state, other_numpy, strict=True))
