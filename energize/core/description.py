@@ -95,11 +95,11 @@ def label_of(dataset: Any) -> str:
     >>> label_of(LimitDataset(ListSource("ab", name="letters"), 1))
     "LimitDataset over 'letters'"
     """
-    sources = dataset.sources
-    names = some(source.name for source in sources[:_MOST_NAMES])
-    if len(sources) > _MOST_NAMES:
-        names += f" and {len(sources) - _MOST_NAMES} more"
-    return f"{type(dataset).__name__} over {names}" if dataset.inputs else names
+    names = [source.name for source in dataset.sources]
+    shown = some(names[:_MOST_NAMES])
+    if len(names) > _MOST_NAMES:
+        shown += f" and {len(names) - _MOST_NAMES} more"
+    return f"{type(dataset).__name__} over {shown}" if dataset.inputs else shown
 
 
 def digest(tree: Any) -> str:

@@ -354,12 +354,12 @@ class StreamFeed(Generic[T]):
         self._count, self._uneven, self._loop = lanes, run.settings.uneven, run.loop
         self._size = INFINITE if run.endless else run.stream.size if run.stream.sized else 0
         self._stop = self._end_of(place)
-        self._made, self._accumulated = 0, 1
+        self._made = 0
+        self._accumulated = 1
         if run.filled and self._stop is None and self._uneven in ("pad", "repeat"):
             # The last global batch of an epoch whose end is found may lack steps.
             self._accumulated = run.accumulation_steps(ranks)
-            left = run.plan(ranks, place.begun, run.filled)
-            self._made = self._accumulated - left.steps
+            self._made = self._accumulated - run.plan(ranks, place.begun, run.filled).steps
         self._lanes = rank.read(run, LaneSet(lanes, run.edits, run.endless), states)
         self._epoch, self._position, self._step = place.epoch, place.position, place.step
         self._offset, self._wraps = place.offset, 0 < place.offset <= place.position
@@ -370,7 +370,8 @@ class StreamFeed(Generic[T]):
             if counter_field(cursor, "epoch") > place.epoch
         }
         self._played = range(first, world, every)
-        self._copies, self._dropped = rank.copies, 0
+        self._copies = rank.copies
+        self._dropped = 0
         self._came = self._ended = False
         self._before = Before(0, None)
         self._marks: dict[int, Before] = {}
@@ -393,8 +394,8 @@ class StreamFeed(Generic[T]):
                 )
             return None
         begun = place.position if place.position >= self._size else 0
-        at = min(place.position, self._size)
-        plan = run.plan(self._ranks, at, self._size, begun=begun)
+        first = min(place.position, self._size)
+        plan = run.plan(self._ranks, first, self._size, begun=begun)
         if uneven == "allow":
             return self._size
         return plan.start + plan.steps * self._ranks.world_size
@@ -431,7 +432,8 @@ class StreamFeed(Generic[T]):
         if self._ended or self._at_offset:
             raise StopIteration
         while self._loop is None or self._step < self._loop:
-            turn, has = self._position + self._ranks.rank, self._turns()
+            turn = self._position + self._ranks.rank
+            has = self._turns()
             if has is None:
                 if self._begun:
                     return self._delivered(_MISSING, self._begun + self._ranks.rank)
@@ -442,8 +444,8 @@ class StreamFeed(Generic[T]):
             self._came = self._came or any(has)
             if self._is_step(has):
                 item = self._delivered(items.get(self._ranks.rank, _MISSING), turn)
-                if self._stopped:
-                    self._end_epoch()
+                if self._stopped and self._uneven != "drop":
+                    self._end_epoch()  # nothing is left to be read
                 return item
         raise StopIteration
 
@@ -550,7 +552,7 @@ class StreamFeed(Generic[T]):
         step = 0 if self._loop is None else self._step % self._loop
         cursors = {lane: self._lanes.state(lane) for lane in self._hosted}
         offset = self._position if self._at_offset else self._offset
-        place = self._epoch, self._position, step, cursors, offset, self._begun
+        place = (self._epoch, self._position, step, cursors, offset, self._begun)
         return StreamState(self._count, *place)
 
     @property
@@ -598,7 +600,8 @@ def plan_epoch(
     first = max(end - size, 0)
     unit = world if global_items is None else global_items
     if begun:
-        end, first = position, position - size
+        end = position
+        first = position - size
         position += (begun - size) % unit
     if uneven == "drop" and size < unit:
         what = f"{world} ranks" if unit == world else f"a global batch of {unit}"

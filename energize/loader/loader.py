@@ -599,9 +599,8 @@ class Loader(Generic[T]):
         if self._book is not None:
             self._book.begin(self.dataset, items_of(self.dataset, place))
         pool = self._workers if workers else None
-        failures, warned = self._failures, self._warned
-        rank = ThisRank(ranks, agreement, pool, failures, warned, self._copies)
-        return self._run.feed(place, rank)
+        ledgers = (self._failures, self._warned, self._copies)
+        return self._run.feed(place, ThisRank(ranks, agreement, pool, *ledgers))
 
     def _workers(self) -> tuple[WorkerPool, ReadAhead]:
         """Return the workers, started if there are none, and how much to ask of them."""

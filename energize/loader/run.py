@@ -224,8 +224,8 @@ class Run(Generic[T]):
         if self.endless:
             return place if self.loop is None else place | {"step": 0}
         position = counter_field(place, "position")
-        whole = {name: each for name, each in place.items() if name != "begun"}
-        return whole | {"offset": position % self.dataset.size if position else 0}
+        offset = position % self.dataset.size if position else 0
+        return place | {"offset": offset, "begun": 0}
 
     def within_loop(self, place: Place) -> bool:
         """Return whether a loop that began at the first item is on its way at a place."""
