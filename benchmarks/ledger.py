@@ -131,7 +131,7 @@ def _cpu(dataset: Dataset[Any], items: int, workers: int, *, ledger: bool) -> fl
         for _ in range(items):
             next(read)
         if ledger:
-            loader.report(show=False)
+            loader.report()
         own = time.process_time() - began
     return own + _of_children() - before
 

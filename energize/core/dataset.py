@@ -124,6 +124,11 @@ class Dataset(Description, ABC, Generic[T_co]):
         return tuple(found)
 
     @cached_property
+    def has_loss_weights(self) -> bool:
+        """Whether a dataset in the tree gives its items loss weights."""
+        return any(dataset.has_loss_weights for dataset in self.inputs)
+
+    @cached_property
     def _pass_length(self) -> int:
         """Items in one pass over what is read: those of an epoch; of an epoch that never ends, as
         many as the inputs have together. `NotIndexedError` where only reading tells.

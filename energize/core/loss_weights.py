@@ -68,6 +68,8 @@ def placed(item: T, name: str, value: Any) -> T | None:
     A batch that is a dataclass has to declare the field: an attribute that is no field is lost
     where the tensors of a batch are moved to another device.
     """
+    if type(item) is dict:  # as most samples are
+        return cast("T", {**cast("dict[str, Any]", item), name: value})
     if isinstance(item, tuple) and name in getattr(item, "_fields", ()):
         return cast("T", item._replace(**{name: value}))  # type: ignore[attr-defined]
     if isinstance(item, torch.Tensor | tuple | type) or callable(item):
@@ -216,8 +218,11 @@ def weighed(item: T, factor: float, *, batched: bool = False) -> T:
     if isinstance(item, list):
         return cast("T", [weighed(each, factor) for each in item])
     weights, before = field_of(item, WEIGHTS), field_of(item, WEIGHT)
-    if weights is None and (batched or _listed_keys(item) is not None):
-        weights = torch.ones(counted(item), dtype=torch.float32, device="cpu")
+    is_batch = batched or _listed_keys(item) is not None
+    is_pack = before is None and field_of(item, "cu_seqlens") is not None
+    if weights is None and (is_batch or is_pack):
+        size = counted(item) if is_batch else _pieces(item)
+        weights = torch.ones(size, dtype=torch.float32, device="cpu")
     name, value = WEIGHT, factor if before is None else before * factor
     if weights is not None:
         name, value = WEIGHTS, as_tensor(weights) * factor
@@ -402,8 +407,13 @@ def _with_weight(sample: Any, made: T) -> T:
 
 
 def _gathered(items: Sequence[Any], made: T, weights: torch.Tensor, *, several: bool) -> T:
-    if made is items or field_of(made, WEIGHTS) is not None:
+    if made is items:
         return made
+    own_weights = field_of(made, WEIGHTS)
+    # A function that copies all keys lists the weights of its batches, or packs.
+    listed = isinstance(own_weights, list) and any(getattr(w, "ndim", 0) for w in own_weights)
+    if own_weights is not None and not listed:
+        return _without_weight(made)
     if type(made) in (list, tuple) and any(map(is_weighed, cast("Any", made))):
         return made  # a list of the samples, which carry their weights
     given, keys = [key for each in items for key in _keys_of(each)], _listed_keys(made)
@@ -417,9 +427,16 @@ def _gathered(items: Sequence[Any], made: T, weights: torch.Tensor, *, several: 
         if field_of(made, OWN) is not None and all(field_of(s, WEIGHT) is None for s in items):
             return made  # it has what the encoder said of each sample
         raise LostWeightError(f"returned {_named(made)}: {_no_place(made, WEIGHTS)}")
-    if field_of(found, WEIGHT) is not None:  # taken over from one of the samples
-        found = _with(found, WEIGHT, None)
-    return found
+    return _without_weight(found)
+
+
+def _without_weight(batch: T) -> T:
+    """Return a batch without the `__sample_weight__` that a function copied from its samples."""
+    if isinstance(batch, _KEYED) and WEIGHT in batch:
+        other: Any = copy.copy(batch)
+        del other[WEIGHT]
+        return cast("T", other)
+    return batch if field_of(batch, WEIGHT) is None else _with(batch, WEIGHT, None)
 
 
 def _itself(made: T) -> T:

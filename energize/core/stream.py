@@ -354,6 +354,25 @@ class Stream(ABC, Generic[T_co]):
     def ahead(self, positions: Int64Array) -> None:
         """Expect to be asked for these positions next, so that they can be read together."""
 
+    def first_unread(self, branches: Iterator[int], reached: int | None = None) -> int | None:
+        """Return the first position of a dataset further down that no lane of this round has read.
+
+        The loader marks that dataset by a stream of its own, which returns `reached`. Rounds of a
+        saved state that are not over are read again on the way; nothing else is read.
+
+        Args:
+            branches: The input to descend to, for each stream with several inputs on the way.
+            reached: The position after the last round of the `LaneReader` directly above, if this
+                is read by one.
+
+        Returns:
+            The position; None if no `LaneReader` is directly above the marked dataset.
+        """
+        below = self._input
+        if self._inputs:
+            below = self._inputs[next(branches) if len(self._inputs) > 1 else 0]
+        return None if below is None else cast("int | None", below.first_unread(branches))
+
     def close(self) -> None:
         """Let go of what it holds."""
         for each in (self._input, *self._inputs):
@@ -880,6 +899,14 @@ class LaneShare:
         self._coming.extend(zip((rounds + 1).tolist(), places.tolist(), strict=True))
         return places
 
+    @property
+    def reached(self) -> int:
+        """The end of the last round in which the lane has read a position."""
+        within = self._round * self.lane.count
+        if self._size is None:
+            return within
+        return self._pass * self._size + min(within, self._size)
+
     def end_pass(self) -> None:
         """Go on with the next pass."""
         self._pass, self._round = self._pass + 1, 0
@@ -920,6 +947,9 @@ class LaneReader(Stream[T]):
                 self._empty_passes = 0
                 self.origin = self._input.origin
                 return item
+
+    def first_unread(self, branches: Iterator[int], reached: int | None = None) -> int | None:
+        return cast("int | None", self._input.first_unread(branches, self._share.reached))
 
     def _end_pass(self) -> None:
         self._share.end_pass()

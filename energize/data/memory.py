@@ -19,7 +19,7 @@ from energize.core.digests import content_digest
 from energize.core.lanes import SINGLE_LANE
 from energize.core.lazy import is_instance_of, torch
 from energize.core.randomness import (
-    COMPARED_CALLS,
+    PROVEN,
     DrawingIterator,
     FunctionRecord,
     ReadWindow,
@@ -437,7 +437,7 @@ class _IterableStream(Stream[T]):
                 if self._inner:
                     samples.load_state_dict(json.loads(self._inner))  # type: ignore[attr-defined]
             samples = _undivided(samples, self._source.name)
-        elif self._record.unproven and not window.restarting:
+        elif not self._record.proven and not window.restarting:
             self._compare_readings(window)
         self._iterator = DrawingIterator(self._record, iter(samples), self._word)
         if self._stateful is None and self._read:
@@ -452,10 +452,10 @@ class _IterableStream(Stream[T]):
             found: list[str] = []
             began = time.perf_counter()
             with suppress(StopIteration):
-                while len(found) < COMPARED_CALLS and time.perf_counter() - began < 1.0:
+                while len(found) < PROVEN and time.perf_counter() - began < 1.0:
                     found.append(content_digest(self._next(window)))
             digests.append(found)
-        self._record.unproven = 0
+        self._record.points = PROVEN
         for number, (first, second) in enumerate(zip(*digests, strict=False)):
             if first != second:
                 raise self._not_repeatable(number, "is another one when the pass is read again")
@@ -477,7 +477,7 @@ class _IterableStream(Stream[T]):
         """Return the next sample of the iterator."""
         iterator = cast("DrawingIterator[T]", self._iterator)
         record = self._record
-        seeded = record.draws or window.observing or record.unproven > 0
+        seeded = record.draws or window.observing or not record.proven
         try:
             return iterator.next(window, seeded=seeded)
         except (StopIteration, EnergizeError, SkipSample):

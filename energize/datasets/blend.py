@@ -39,7 +39,7 @@ from energize.core.stream import (
 )
 from energize.core.trace import MAX_ATTEMPTS, Failed, Request, Routes, refs_of
 from energize.data.source import Source
-from energize.datasets.transform import gives_batches, without_weights
+from energize.datasets.transform import counted_alike, gives_batches, without_weights
 from energize.errors import (
     ConfigError,
     EmptyDatasetError,
@@ -195,7 +195,7 @@ class BlendDataset(IndexedDataset[T_co]):
                     entries = _flattened(entries, scheme, options, counted)
                 entries = merged(entries, type(self).__name__)
             self._freeze(
-                told_apart(entry.dataset for entry in entries),
+                told_apart(counted_alike(entry.dataset for entry in entries)),
                 worker_config,
                 weights=tuple(entry.weight for entry in entries),
                 scheme=scheme,
@@ -238,6 +238,10 @@ class BlendDataset(IndexedDataset[T_co]):
     @cached_property
     def indexed(self) -> bool:
         return not isinstance(self.unit, ItemCost) and super().indexed
+
+    @cached_property
+    def has_loss_weights(self) -> bool:
+        return self.targets is not None or super().has_loss_weights
 
     @cached_property
     def sized(self) -> bool:
@@ -852,7 +856,7 @@ class MultiplexedDataset(Dataset[T_co]):
         unit: ItemCost | None = None,
     ) -> None:
         costs: dict[str, Any] = {} if unit is None else {"unit": unit}
-        self._freeze(datasets, names=tuple(names), slots=slots, end=end, **costs)
+        self._freeze(counted_alike(datasets), names=tuple(names), slots=slots, end=end, **costs)
 
     indexed = sized = _divisible = False  # whatever its inputs are
 

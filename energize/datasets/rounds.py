@@ -168,6 +168,13 @@ class RoundStream(Stream[T]):
             return islice(made, count, None)
         return skip_items(made, count, self._dataset)
 
+    def first_unread(self, branches: Iterator[int], reached: int | None = None) -> int | None:
+        if self._given and self._items is None:
+            given, self._given = self._given, 0
+            self._items = self._next_step()
+            self._given = sum(1 for _ in islice(self._items, given))
+        return super().first_unread(branches)
+
     def _taken(self) -> Iterator[Taken]:
         """Yield the rest of the lane's pass."""
         while True:

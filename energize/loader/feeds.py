@@ -57,6 +57,7 @@ class HereLanes(Generic[T]):
         self._cursors = {
             lane: lanes.open(dataset, lane, 0, state, reading) for lane, state in states.items()
         }
+        self._begun = {lane for lane, state in states.items() if state is not None}
         self._streams = lanes.plan is None
         if not self._streams:
             for cursor in self._cursors.values():
@@ -72,11 +73,14 @@ class HereLanes(Generic[T]):
             try:
                 peeked.append((next(cursor), flat(cursor.origin), before))
             except StopIteration:
+                if not peeked:
+                    self._begun.add(lane)  # its state is that of the next epoch
                 return False
         return True
 
     def take(self, lane: int) -> T:
         """Return the lane's next item; raise `StopIteration` at the end of its epoch."""
+        self._begun.add(lane)
         if self._peeked and self._peeked[lane]:
             item, self.made, _ = self._peeked[lane].popleft()
             return item
@@ -88,6 +92,8 @@ class HereLanes(Generic[T]):
 
     def state(self, lane: int) -> State | None:
         """Return the lane's state after what was taken; None before its first item."""
+        if lane not in self._begun:
+            return None
         if self._peeked[lane]:
             return self._peeked[lane][0][2]
         return cast("State", self._cursors[lane].state())

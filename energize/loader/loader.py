@@ -15,18 +15,16 @@ from functools import cached_property
 from threading import RLock
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
-from rich.console import Console
-
 from energize.core.blends import (
     Change,
     Edits,
     FoundBlend,
+    checked_request,
     chosen_blend,
-    numbers_by_name,
     slot_after,
     ungrouped,
 )
-from energize.core.checks import explained, whole_number
+from energize.core.checks import explained
 from energize.core.dataset import Dataset
 from energize.core.description import label_of
 from energize.core.ignored import accepted
@@ -38,7 +36,7 @@ from energize.core.stores import activate
 from energize.core.stream import MOST_COUNTED, State
 from energize.core.trace import log_failure
 from energize.core.trainers import LOADERS, NO_DATASET, Caller, caller, kept, standing
-from energize.errors import ConfigError, EmptyDatasetError, LoaderError, StateError
+from energize.errors import ConfigError, EmptyDatasetError, LoaderError, StateError, legible
 from energize.loader.agreement import Agreement
 from energize.loader.failures import (
     Decisions,
@@ -303,11 +301,12 @@ class Loader(Generic[T]):
         kept in the state by names, and made anew where that is loaded, on any ranks and workers. In
         an indexed dataset it acts with the first sample of the step. Below what finds its items by
         reading (packing, a filter), the step does not say which slot of the blend comes next: there
-        it acts from the first slot on that no lane has come to, which the log tells. A second
-        change at the same place takes the place of the first.
+        it acts from the first slot on that no lane needed for what was delivered, which the log
+        shows. A second change at the same place takes the place of the first.
 
         Raises `WeightError` for weights that are none, or do not name what the blend is over;
-        `ConfigError` for a blend that is not there or ends, and for a step that has been delivered;
+        `ConfigError` for a blend that is not there or ends, for a step that has been delivered or
+        that no state can count, and for more changes than a state can hold;
         `LoaderError` naming the ranks that say something else, and where not all of them call it
         within the loader's `timeout`.
 
@@ -329,30 +328,46 @@ class Loader(Generic[T]):
     def _set_weights(
         self, weights: Mapping[str, float], at_step: Any, blend: str | None, of_file: bool = False
     ) -> None:
-        ranks, place = self._ranks_now(), self._next_place()
+        ranks = self._ranks_now()
+        place = self._next_place()
         now = self._step_after(place)
-        if (agreement := self._agreement()) is not None:
-            check_same_change(agreement, now, weights, at_step, blend)
-        numbers = numbers_by_name(weights)
-        found = chosen_blend(self._run.dataset, numbers, blend)
+        fault: ConfigError | None = None
+        try:
+            numbers, step, name = checked_request(weights, at_step, blend)
+            said = f"{numbers}, at_step={step}, blend={name}"
+        except ConfigError as error:  # raised when all ranks have said what they were given
+            fault = error
+            said = str(error)
+        agreement = self._agreement()
+        if agreement is not None:
+            check_same_change(agreement, now, said)
+        if fault is not None:
+            raise fault
+        found = chosen_blend(self._run.dataset, numbers, name)
         check_goes_on(self._run.dataset, found)
-        step = now if at_step is None else whole_number(at_step, 0)
-        if step is None:
-            raise ConfigError(f"at_step is a whole number, 0 or more, or None; got {at_step!r}")
+        step = now if step is None else step
         if step < now:
             raise ConfigError(
                 f"step {step} has been delivered: {now} steps have been made, so a change can act "
                 f"from step {now} on, which is the next one (at_step=None)"
             )
-        self._settle()
         items = self._run.items_at(place) + (step - now) * ranks.world_size
+        if items >= MOST_COUNTED:
+            raise ConfigError(
+                f"at_step={step} of {ranks.world_size} ranks is item {items} of the run, after the "
+                f"last one that a run can count, {MOST_COUNTED - 1}. Give an earlier one"
+            )
+        self._settle()
         change = Change(found.name, items, numbers, step > now, of_file)
         if step == now:
             self._act(change, self._run.edits)
             return
-        found.blend.with_weights_from(MOST_COUNTED, ungrouped(found.blend, numbers, 0))  # may it?
+        slot = slot_after(self._run.dataset, found.way, items)
+        if slot is None:  # refuse now what would be refused when the step has come
+            acting, _ = self._acting(change, self._run.edits)
+            self._run.edited(self._run.edits.with_change(acting))
         self._edit(self._run.edits.with_change(change))
-        self._tell(found, numbers, step, slot_after(self._run.dataset, found.way, items))
+        self._tell(found, numbers, step, slot)
 
     def follow(
         self, policy: MixingPolicy, *, every: int = 100, blend: str | None = None
@@ -419,7 +434,7 @@ class Loader(Generic[T]):
         >>> loader = get_loader(BatchDataset(ListSource(range(4), name="web"), 2, list))
         >>> for batch in loader:
         ...     loader.record_losses([0.5 * number for number in batch])
-        >>> loader.report(show=False)["web"].loss
+        >>> loader.report()["web"].loss
         0.75
         """
         book, ranks = self._opened_book(), self._ranks_now()
@@ -451,12 +466,12 @@ class Loader(Generic[T]):
 
         return dataset_html(self.dataset, f"{type(self).__name__} of ")
 
-    def report(self, *, all_ranks: bool = False, show: bool = True) -> Report:
+    def report(self, *, all_ranks: bool = False) -> Report:
         """Return what was asked for, planned and delivered of each part of the mix, by name.
 
-        It is printed, unless `show` is False; `report(show=False).to_dict()` is for a log. Counted
-        is what this rank was given; with `all_ranks`, which all of them have to call at the same
-        step, what all were given together, and the first of them prints it. A resumed run over an
+        `print(loader.report())` prints the table, a notebook shows it, and `report().to_dict()` is
+        for a log. The report counts the items of this rank; with `all_ranks`, which all ranks have
+        to call at the same step, the items of all ranks together. A resumed run over an
         indexed dataset reports all of it: what came before is known by its order; a stream what
         was delivered since. `load_state_dict` and `rewind` begin anew.
 
@@ -470,7 +485,7 @@ class Loader(Generic[T]):
         >>> parts = {"web": ListSource(range(90)), "code": ListSource(range(9))}
         >>> loader = get_loader(BlendDataset(parts, weights={"web": 3, "code": 1}))
         >>> for step, sample in zip(range(40), loader): pass
-        >>> report = loader.report(show=False)
+        >>> report = loader.report()
         >>> report["web"].asked, report["web"].delivered, round(report["code"].epochs, 2)
         (0.75, 0.75, 1.11)
         """
@@ -503,8 +518,6 @@ class Loader(Generic[T]):
             if cause not in self._warned:
                 self._warned.add(cause)
                 _log.warning("ledger: %s", warning)
-        if show and (not all_ranks or not ranks.rank):
-            Console().print(report)
         return report
 
     def rewind(self) -> None:
@@ -692,7 +705,7 @@ class Loader(Generic[T]):
             self._book.wait(waited, now - (given_at or asked_at))
             worth_a_look = self._book.note(feed.made, item, padding=feed.padding)
             if worth_a_look and not self._ranks_now().rank:
-                self.report(show=False)
+                self.report()
 
     def _read(self, feed: Feed[T], watch: Watchdog, pool: Any, now: float) -> T:
         """Return the next item, read in this process, with somebody who says so if it does not
@@ -738,19 +751,23 @@ class Loader(Generic[T]):
 
     def _act(self, change: Change, edits: Edits) -> None:
         """Have a blend change where an item of the run leads it, by what `edits` are to be kept,
-        and say so. Where only reading tells, at the first slot that no lane of any rank has come
-        to.
+        and say so.
         """
-        place, run = self._next_place(), self._run.edited(edits)
+        acting, found = self._acting(change, edits)
+        self._edit(edits.with_change(acting))
+        self._tell(found, acting.weights, self._step_after(self._next_place()), acting.at)
+
+    def _acting(self, change: Change, edits: Edits) -> tuple[Change, FoundBlend]:
+        """Return a change as it would act now, at a slot of its blend, and the blend."""
+        run = self._run.edited(edits)
         found = chosen_blend(run.dataset, change.weights, change.blend)
         slot = slot_after(run.dataset, found.way, change.at)
         if slot is None:
-            slot = run.first_unread_slot(place, found)
+            slot = run.first_unread_slot(self._next_place(), found)
             if (agreement := self._agreement()) is not None:
                 slot = max(n for (n,) in agreement.numbers([slot], "a change of weights"))
         asked = ungrouped(found.blend, change.weights, slot)
-        self._edit(edits.with_change(Change(found.name, slot, asked, of_file=change.of_file)))
-        self._tell(found, asked, self._step_after(place), slot)
+        return Change(found.name, slot, asked, of_file=change.of_file), found
 
     def _tell(
         self, found: FoundBlend, asked: Mapping[str, float], step: int, slot: int | None
@@ -763,7 +780,7 @@ class Loader(Generic[T]):
         told = ", ".join(f"{name} {was.get(name, '')}{w / total:.4g}" for name, w in asked.items())
         where = "the slot is found then" if slot is None else f"slot {slot} of {found.label}"
         text = "the weights of %s change from step %d on (%s): shares %s; weights %s"
-        _log.info(text, found.label, step, where, told, json.dumps(dict(asked)))
+        _log.info(text, found.label, step, where, legible(told), json.dumps(dict(asked)))
 
     def _edit(self, edits: Edits) -> None:
         """Have a dataset with these edits from the next item on; what was read ahead of another one

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing, suppress
 from dataclasses import replace
 from itertools import islice
@@ -281,61 +281,68 @@ class Run(Generic[T]):
             return cast("State", cursor.state())
 
     def first_unread_slot(self, place: Any, found: FoundBlend) -> int:
-        """Return the first slot of a blend that none of the lanes known here has come to.
+        """Return the first slot of a blend that no lane known here needed for what it delivered.
 
-        Each lane is opened where it stands and reads one item more, so it reads again whatever of a
-        round it had read, and perhaps a little more. So no slot that was read lies after it. It is
-        the first of a round of as many as there are lanes, of the largest indexed dataset around
-        the blend, which is what lanes read, or of the blend.
+        So the slot depends on what was delivered alone, whatever has been opened or read ahead. The
+        innermost dataset on the way to the blend that finds its items by reading takes one position
+        of its input in every round of as many positions as there are lanes; the slot is the first
+        one of a round that no lane has begun.
         """
-        node: Any = self.dataset
-        above, lanes = 0, place.lanes
-        while not node.indexed and above < len(found.way):
-            node, above = node.inputs[found.way[above]], above + 1
-        probe: _Probed[Any] = _Probed(node)
-        probed = copy.copy(self)
-        probed.stream = without_loops(replaced(self.dataset, found.way[:above], probe))
+        nodes: list[Any] = [self.dataset]
+        for number in found.way:
+            nodes.append(nodes[-1].inputs[number])
+        finders = [depth for depth, node in enumerate(nodes[:-1]) if node._reached(0) is None]
+        depth = finders[-1] + 1
+        above = found.way[:depth]
+        branches = [n for n, node in zip(above, nodes, strict=False) if len(node.inputs) > 1]
+        marked_run = copy.copy(self)
+        marked_run.stream = without_loops(replaced(self.dataset, above, _Marked(nodes[depth])))
         reading = self.decisions.reading(SILENT.report)
-        for lane, state in place.cursors.items():
-            if state is not None:
-                cursor = probed._open(lane, lanes, state, reading)
-                with closing(cursor), suppress(StopIteration, EmptyDatasetError):
-                    next(cursor)
-        read = -(-probe.read[0] // lanes) * lanes
-        return cast("int", slot_after(node, found.way[above:], read))
+        reached = 0
+        for lane, state in (place.cursors or {0: None}).items():
+            with closing(marked_run._open(lane, place.lanes, state, reading)) as cursor:
+                position = cursor.stream.first_unread(iter(branches))
+            if position is None:
+                raise ConfigError(
+                    f"the weights of {found.label} cannot change in this run: which of its slots "
+                    f"come next is not known below {type(nodes[depth - 1]).__name__}, which is a "
+                    "stream and has no `taken`. Give it one (see IndexedDataset.taken)"
+                )
+            reached = max(reached, position)
+        return cast("int", slot_after(nodes[depth], found.way[depth:], reached))
 
     def _open(self, lane: int, lanes: int, state: State | None, reading: Reading) -> Any:
         return self.stream._open_lane(Lane(lane, lanes), state, reading, endless=self.endless)
 
 
-class _Probed(PassingDataset[T_co]):
-    """A dataset that notes, as its only number, up to which position it was `read`."""
-
-    read: list[int]
+class _Marked(PassingDataset[T_co]):
+    """A dataset whose stream answers `Stream.first_unread`."""
 
     def __init__(self, dataset: Dataset[T_co]) -> None:
-        self._freeze(inputs=[dataset], read=[0])
+        self._freeze(inputs=[dataset])
 
     @property
     def _divisible(self) -> bool:
         return self.inputs[0]._divisible
 
     def _addressed(self, opening: Opening) -> Stream[T_co]:
-        return _ProbedStream(self.inputs[0]._addressed(opening), self.read)
+        return _MarkedStream(self.inputs[0]._addressed(opening))
 
 
-class _ProbedStream(Stream[T]):
-    def __init__(self, stream: Stream[T], read: list[int]) -> None:
-        self._input, self._read = stream, read
+class _MarkedStream(Stream[T]):
+    def __init__(self, stream: Stream[T]) -> None:
+        self._input = stream
 
     def at(self, position: int, attempt: int = 0) -> T:
-        self._read[0] = max(self._read[0], position + 1)  # also where nothing comes
         item: T = self._input.at(position, attempt)
         self.origin = self._input.origin
         return item
 
     def ahead(self, positions: Int64Array) -> None:
         self._input.ahead(positions)
+
+    def first_unread(self, branches: Iterator[int], reached: int | None = None) -> int | None:
+        return reached
 
     def state(self) -> State:
         return cast("State", self._input.state())
@@ -359,11 +366,9 @@ def check_goes_on(dataset: Any, found: FoundBlend) -> None:
         dataset = dataset.inputs[number]
 
 
-def check_same_change(agreement: Agreement, step: int, *said: Any) -> None:
+def check_same_change(agreement: Agreement, step: int, said: str) -> None:
     """Raise `LoaderError` on all ranks unless all say the same of weights at the same step."""
-    weights, at_step, blend = (str(each)[:200] for each in said)
-    text = f"{weights}, at_step={at_step}, blend={blend}, before step {step}"
-    told = agreement.trees([text, digest(repr(said))], "set_weights")
+    told = agreement.trees([f"{said[:400]}, before step {step}", digest(said)], "set_weights")
     groups = alike([tuple(each) for each in told])
     if len(groups) > 1:
         shown = "\n".join(f"  ranks {who}: {each}" for (each, _), who in groups.items())

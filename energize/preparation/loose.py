@@ -49,6 +49,7 @@ from energize.core.trace import Failed
 from energize.core.validation import load_json, parse_json
 from energize.data.files import (
     LISTED,
+    PASSING,
     Files,
     Ranges,
     absolute,
@@ -113,6 +114,8 @@ _FILE_COLUMN = re.compile(r"(?:(.*?)_)?file_names?")
 _BESIDE = (".txt", ".json")
 _TURNS = {"conversations", "messages"}
 _LOOKED_AT = 20
+_NOT_WRITTEN = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
+"""What a disk refuses only when it is written to."""
 
 
 @dataclass(frozen=True)
@@ -577,23 +580,22 @@ def _of_tars(path: Path, root: Path, tars: list[Path], told: Told) -> Found:
     if is_url(path):
         here = root if path.suffix == _TAR else path
         raise NotPreparedError(f"{path}: tars in a store are prepared: energize prepare {here}")
-    stats = [[str(tar), tar.stat().st_size, tar.stat().st_mtime_ns] for tar in tars]
+    stats = [[str(tar.absolute()), tar.stat().st_size, tar.stat().st_mtime_ns] for tar in tars]
     cache = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-    folder = Path(cache, "energize", "tars", digest(stats), path.absolute().name)
-    if not is_prepared(folder):
-        _log.warning("%s: %d tars are indexed, in %s", path, len(tars), folder)
-        folder.parent.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=folder.parent.parent) as new:
-            for tar in tars:
-                link = Path(new, "tars", folder.name, tar.relative_to(root))
-                link.parent.mkdir(parents=True, exist_ok=True)
-                link.symlink_to(tar.absolute())
-            try:
-                prepare(link := Path(new, "tars", folder.name), split_ratios={"train": 1})
-            except PrepareError as reason:
-                raise DatasetError(str(reason).replace(f"{link}", f"{root}")) from None
-            with suppress(OSError):  # another process was sooner
-                Path(new, "tars").rename(folder.parent)
+    name = path.absolute().name  # a tar alone and its folder have indexes of their own
+    folder = Path(cache, "energize", "tars", digest([name, *stats]), name)
+    try:
+        if not is_prepared(folder):
+            _log.warning("%s: %d tars are indexed, in %s", path, len(tars), folder)
+            _index_tars(root, tars, folder)
+    except OSError as error:
+        if error.errno in PASSING:
+            raise
+        raise DatasetError(
+            f"{path}: the index of tars that are not prepared cannot be written to the cache "
+            f"folder: {error.filename or folder} ({error.strerror}). Set XDG_CACHE_HOME to a "
+            f"folder that can be written, or run: energize prepare {root}"
+        ) from error
     whole = WebdatasetSource(folder)
     source = whole._replace(origin=Origin.of(whole))
     look = fields.FirstLook(folder / source.shards[0])
@@ -604,6 +606,30 @@ def _of_tars(path: Path, root: Path, tars: list[Path], told: Told) -> Found:
     config = told.config(chosen, chosen.field_map)
     _say(path, f"{source.count:,} samples, tars", told, config.sample_class, config.field_map or {})
     return Found(source, config)
+
+
+def _index_tars(root: Path, tars: Sequence[Path], folder: Path) -> None:
+    """Write the index of tars into a folder of links to them; raise OSError where it cannot be."""
+    if not folder.is_absolute():
+        raise OSError(errno.ENOENT, os.strerror(errno.ENOENT), str(folder))  # there is no home
+    folder.parent.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder.parent.parent) as new:
+        links = Path(new, "tars", folder.name)
+        for tar in tars:
+            link = links / tar.relative_to(root)
+            link.parent.mkdir(parents=True, exist_ok=True)
+            link.symlink_to(tar.absolute())
+        try:
+            report = prepare(links, split_ratios={"train": 1})
+        except PrepareError as reason:
+            cause = reason.__cause__
+            if isinstance(cause, OSError) and cause.errno in _NOT_WRITTEN:
+                raise cause from None
+            raise DatasetError(str(reason).replace(f"{links}", f"{root}")) from None
+        for note in report.notes:
+            _log.warning("%s: %s", root, note)
+        with suppress(OSError):  # another process was sooner
+            Path(new, "tars").rename(folder.parent)
 
 
 # Of which type samples are.

@@ -72,7 +72,7 @@ class Ledger:
     >>> words = ListSource(["one two", "three"], name="words", columns={"tokens": [2, 1]})
     >>> loader = get_loader(words, ledger=Ledger("tokens"))
     >>> _ = list(loader)
-    >>> loader.report(show=False)["words"].cost
+    >>> loader.report()["words"].cost
     3.0
     """
 

@@ -144,6 +144,8 @@ def ranks_that_differ():
             said(lambda: loader.set_weights({"web": 1 + rank, "code": 1})),
             said(lambda: loader.set_weights(FIRST, at_step=5 if rank else None)),
             said(lambda: loader.set_weights({"wab": 1, "code": 1})),
+            said(lambda: loader.set_weights(FIRST, at_step=2**45)),
+            said(lambda: loader.set_weights(FIRST, at_step=2**45 if rank else 5)),
         ]
         items = iter(loader)
         for _ in range(rank):  # a rank is one step ahead of the other
@@ -153,6 +155,17 @@ def ranks_that_differ():
             next(items)
         after = [next(items) for _ in range(4)]
     return gathered([told, after])
+
+
+def before_the_first_item():
+    """Rank 0 reads in its own process, rank 1 by a worker."""
+    found = {}
+    for kind in ("stream", "packs"):
+        with loader_of(kind, dist.get_rank()) as loader:
+            items = iter(loader)
+            loader.set_weights(FIRST)
+            found[kind] = [item for _, item in zip(range(6), items, strict=False)]
+    return gathered(found)
 
 
 def limited(weight=1.0, count=40, size=2, limit=9):
@@ -332,6 +345,7 @@ def main(folder, part):
         for kind in RUNS:
             note(kind, first_run, folder, kind)
         note("differ", ranks_that_differ)
+        note("first item", before_the_first_item)
         note("followed", followed)
         note("file", from_a_file, folder)
         note("different", given_different_things)
