@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 import numpy as np
 
 from energize.core.arrays import BoolArray, Int64Array, rows_by_value
+from energize.core.description import label_of
 from energize.core.ignored import said_once
 from energize.core.loss_weights import moved_rows
 from energize.core.padded import Padded, has_padding, unpadded
@@ -498,11 +499,14 @@ class Trace:
         position. Raise `SubstitutionError` if `MAX_ATTEMPTS` in a row fail. Without
         `reading.substitute` such an item is `Padded`.
         """
-        items = self.read(reading, start, stop)
-        for row, item in enumerate(items):
-            if type(item) is Failed:
-                position = self.positions[start + row : start + row + 1]
-                items[row] = _substituted(self.node, position, reading, item)
+        try:
+            items = self.read(reading, start, stop)
+            for row, item in enumerate(items):
+                if type(item) is Failed:
+                    position = self.positions[start + row : start + row + 1]
+                    items[row] = _substituted(self.node, position, reading, item)
+        except StopIteration as stopped:
+            raise stop_raised(self.node) from stopped
         return items
 
     def _gathered(self, reading: Reading, start: int, stop: int) -> list[Any]:
@@ -555,6 +559,16 @@ class Trace:
                 part = trace
             trace = trace._below[0][2]
         return trace if part is None else part
+
+
+def stop_raised(dataset: Dataset[Any]) -> EncoderError:
+    """Return what to raise if code that a dataset calls raised `StopIteration`, which would end an
+    epoch.
+    """
+    return EncoderError(
+        f"{label_of(dataset)}: what it calls raised StopIteration, which is not the end of an "
+        "epoch. Return an item, or raise SkipSample to leave one out"
+    )
 
 
 def read_items(dataset: IndexedDataset[T], positions: Int64Array, reading: Reading) -> list[T]:

@@ -29,7 +29,7 @@ from energize.core.randomness import (
 from energize.core.rng import derive
 from energize.core.samples import fields_of, is_record
 from energize.core.stream import Opening, State, Stream, counter_field, state_field
-from energize.core.trace import Failed, Origin, Reading, Request
+from energize.core.trace import Failed, Origin, Reading, Request, stop_raised
 from energize.data.rows import FieldSource, Row
 from energize.errors import (
     ColumnError,
@@ -376,7 +376,12 @@ class IterableSource(Dataset[T_co]):
     def begun(self, number: int) -> Iterable[T_co]:
         """Pass `number`, not read from yet; of a Hugging Face dataset a copy that keeps a state."""
         if not is_instance_of(self.samples, "datasets", "IterableDataset"):
-            return self.samples if isinstance(self.samples, Iterable) else self.samples()
+            if isinstance(self.samples, Iterable):
+                return self.samples
+            try:
+                return self.samples()
+            except StopIteration as stopped:
+                raise stop_raised(self) from stopped
         # The library's file systems are shared: copying them makes one for each new thread, in the
         # very dict that is being copied.
         shared = getattr(self.samples, "_IterableDataset__hffs_cache", None)

@@ -21,6 +21,7 @@ from energize.core.stream import (
     Stream,
     by_keys,
     counter_field,
+    ended_early,
     most_in_vain,
     sample_keys_of,
     state_field,
@@ -163,7 +164,10 @@ class _GroupStream(Stream[T]):
         while self._saved:
             reader, read = self._saved[0]
             before = reader.state()
-            sample, _ = with_marks(reader.read())
+            try:
+                sample, _ = with_marks(reader.read())
+            except StopIteration:
+                raise ended_early(self._dataset) from None
             self._saved.popleft()
             reader.close()
             self._take_up(_Waiting(sample, reader.origin, before, read))

@@ -26,6 +26,7 @@ from energize.core.blends import (
 )
 from energize.core.checks import explained
 from energize.core.dataset import Dataset
+from energize.core.description import label_of
 from energize.core.ignored import accepted
 from energize.core.lanes import Ranks, WorkerConfig
 from energize.core.lazy import torch
@@ -47,7 +48,7 @@ from energize.loader.failures import (
     OnError,
     listed_samples,
 )
-from energize.loader.feeds import Before, StreamState, ThisRank, items_of
+from energize.loader.feeds import StreamState, ThisRank, items_of
 from energize.loader.following import Follower, WeightsFile
 from energize.loader.run import Feed, Place, Run, check_goes_on, check_same_change, validates
 from energize.loader.settings import ListPath, LoaderSettings, checked_settings, configured
@@ -142,7 +143,7 @@ class Loader(Generic[T]):
         self._iterator: Any = None  # a lock, which is held while it gives an item
         self._watched: WeightsFile | None = None
         self._owner = os.getpid()
-        self._last: deque[tuple[T, Before]] = deque(maxlen=1)
+        self._copies: dict[tuple[int, int], Any] = {}
         self._before: Place | None = None
         self._key: tuple[Any, ...] | None = None
         self._keyed: Feed[T] | None = None
@@ -293,6 +294,7 @@ class Loader(Generic[T]):
         self._move_to(place)
         self._run, self.dataset = run, run.dataset
         self._loaded, self.remapped = True, report
+        self._copies = {}
 
     @property
     def step(self) -> int:
@@ -579,7 +581,7 @@ class Loader(Generic[T]):
             **dict.fromkeys(_NOT_COPIED),
             "_resume": self._resume if self._feed is None else self._place(),
             "_key": self.restore_key,
-            "_last": deque(maxlen=1),
+            "_copies": {},
             "_marks": UNMARKED,
             "_failures": self._failures if self._list is None else FailureLog(budget),
         }
@@ -628,7 +630,8 @@ class Loader(Generic[T]):
         if self._book is not None:
             self._book.begin(self.dataset, items_of(self.dataset, place))
         pool = self._workers if workers else None
-        return self._run.feed(place, ThisRank(ranks, agreement, pool, self._failures, self._last))
+        ledgers = (self._failures, self._warned, self._copies)
+        return self._run.feed(place, ThisRank(ranks, agreement, pool, *ledgers))
 
     def _workers(self) -> tuple[WorkerPool, ReadAhead]:
         """Return the workers, started if there are none, and how much to ask of them."""
@@ -672,8 +675,8 @@ class Loader(Generic[T]):
                 empty_epochs += not feed.goes_on
                 if empty_epochs > 1:
                     raise EmptyDatasetError(
-                        f"{type(self.dataset).__name__} gave no item in a whole epoch, to any "
-                        "rank; check the conditions of its filters, or use drop_last=False"
+                        f"{label_of(self.dataset)} gave no item in a whole epoch, to any rank. "
+                        "Check the conditions of its filters, or use drop_last=False"
                     ) from None
                 self._read_anew(first=rewinds and not feed.goes_on)
             except BaseException:
@@ -739,8 +742,9 @@ class Loader(Generic[T]):
     def _let_go(self) -> None:
         """Keep the position of the running iteration, if there is one, and end it."""
         with self._iterator or nullcontext():
-            if self._keyed is not None:
-                self._key, self._keyed = self._keyed.restore_key, None
+            keyed, self._keyed = self._keyed, None
+            if keyed is not None:
+                self._key = keyed.restore_key
             if self._feed is not None:
                 self._resume = self._place()
                 if self._before is not None and self._book is not None:

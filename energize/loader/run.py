@@ -13,9 +13,10 @@ from typing import Any, Generic, TypeVar, cast
 from energize.core.arrays import Int64Array
 from energize.core.blends import NOT_EDITED, Edits, FoundBlend, places_kept, replaced, slot_after
 from energize.core.dataset import Dataset, IndexedDataset, PassingDataset
-from energize.core.description import config_of, differences, digest, unpacked
+from energize.core.description import config_of, differences, digest, label_of, unpacked
 from energize.core.lanes import Lane, Ranks
 from energize.core.restoring import without_loops
+from energize.core.stores import activate
 from energize.core.stream import (
     INFINITE,
     EpochPlan,
@@ -24,8 +25,9 @@ from energize.core.stream import (
     Stream,
     counter_field,
     lanes_of,
+    skip_items,
 )
-from energize.core.trace import SILENT, Reading, log_failure
+from energize.core.trace import SILENT, Reading
 from energize.datasets.order import ConcatDataset, LimitDataset
 from energize.errors import (
     ConfigError,
@@ -39,6 +41,7 @@ from energize.loader.agreement import Agreement, alike
 from energize.loader.failures import Decisions
 from energize.loader.feeds import (
     Before,
+    Copy,
     IndexedFeed,
     StreamFeed,
     StreamState,
@@ -49,6 +52,7 @@ from energize.loader.feeds import (
 )
 from energize.loader.settings import LoaderSettings
 from energize.loader.state import check_place
+from energize.report.levels import flat
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
@@ -136,6 +140,7 @@ class Run(Generic[T]):
         kept, offset = dataset._state_at(position), state.get("offset", 0)
         if self.loop is not None:
             return kept | {"step": step}
+        kept |= {"begun": state["begun"]} if state.get("begun") else {}
         return kept | {"offset": offset % dataset.size} if offset else kept
 
     def items_at(self, place: Place) -> int:
@@ -201,10 +206,19 @@ class Run(Generic[T]):
             return StreamFeed(self, place, rank)
         return IndexedFeed(self, place, rank)
 
-    def plan(self, ranks: Ranks, position: int, size: int, offset: int = 0) -> EpochPlan:
+    def plan(
+        self, ranks: Ranks, position: int, size: int, offset: int = 0, begun: int = 0
+    ) -> EpochPlan:
         """Return what is delivered of an epoch; see `plan_epoch`."""
-        uneven, filled = self.settings.uneven, self.filled
-        return plan_epoch(ranks, position, size, uneven=uneven, global_items=filled, offset=offset)
+        return plan_epoch(
+            ranks,
+            position,
+            size,
+            uneven=self.settings.uneven,
+            global_items=self.filled,
+            offset=offset,
+            begun=begun,
+        )
 
     def beginning_loop(self, place: Place) -> Place:
         """Return a place as one where a loop begins: of full length, wherever the one before was
@@ -215,13 +229,16 @@ class Run(Generic[T]):
         if self.endless:
             return place if self.loop is None else place | {"step": 0}
         position = counter_field(place, "position")
-        return place | {"offset": position % self.dataset.size if position else 0}
+        offset = position % self.dataset.size if position else 0
+        return place | {"offset": offset, "begun": 0}
 
     def within_loop(self, place: Place) -> bool:
         """Return whether a loop that began at the first item is on its way at a place."""
         if isinstance(place, StreamState):
             return bool(place.position if self.loop is None else place.step)
-        return bool(place["position"] % self.dataset.size if self.loop is None else place["step"])
+        if self.loop is not None:
+            return bool(place["step"])
+        return bool(place.get("begun") or place["position"] % self.dataset.size)
 
     def steps(self, ranks: Ranks) -> int:
         """Return the steps of a whole loop on this rank, or of one pass if that never ends."""
@@ -246,27 +263,26 @@ class Run(Generic[T]):
             )
         return steps
 
-    def first_item(self, ranks: Ranks, lanes: int) -> tuple[T, Before]:
-        """Return the first item of a lane, of one of this rank if they have any; raise
+    def first_item(self, lane: int, lanes: int) -> Copy[T]:
+        """Return the first item of a lane in the run, or of the next lane that has one; raise
         `EmptyDatasetError` if none has.
         """
-        reading = self.decisions.reading(log_failure)
-        for number in sorted(range(lanes), key=lambda n: n % ranks.world_size != ranks.rank):
-            cursor = self._open(number, lanes, None, reading)
-            with closing(cursor), suppress(EmptyDatasetError, StopIteration):
-                return next(cursor), Before(number, None)
+        reading = self.decisions.reading(SILENT.report)
+        with activate(self.settings.cache_pool):
+            for number in (*range(lane, lanes), *range(lane)):
+                cursor = self._open(number, lanes, None, reading)
+                with closing(cursor), suppress(EmptyDatasetError, StopIteration):
+                    return Copy(next(cursor), flat(cursor.origin), Before(number, None))
         raise EmptyDatasetError(
-            f"rank {ranks.rank} of {ranks.world_size} has no item for a step that others have one "
-            "for, and finds none that padding could be a copy of; use fewer ranks, or "
-            "uneven='drop' or 'allow'"
+            f"{label_of(self.dataset)} gave no item in the first epoch that could fill a step "
+            "where this rank has none. Use fewer ranks, or uneven='drop' or 'allow'"
         )
 
     def state_at(self, lanes: int, before: Before) -> State:
         """Return the state of a lane some items after a known one, by reading these once more."""
         reading = self.decisions.reading(SILENT.report)
         with closing(self._open(before.lane, lanes, before.state, reading)) as cursor:
-            for _ in range(before.items):
-                next(cursor)
+            skip_items(cursor, before.items, self.dataset)
             return cast("State", cursor.state())
 
     def first_unread_slot(self, place: Any, found: FoundBlend) -> int:
