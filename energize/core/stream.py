@@ -596,6 +596,7 @@ class MixStream(Stream[T]):
             (each._addressed if addressed else each._stream)(at)
             for each, at in zip(inputs, openings, strict=True)
         ]
+        self._states: list[State | None] = [None] * len(inputs)
         self._parts_before = parts_before(inputs)
         self._coming: deque[tuple[int, int, int]] = deque()
         self._last = (0, 0)
@@ -610,6 +611,7 @@ class MixStream(Stream[T]):
         if not attempt:
             self._last = self._led_to(position)
         number, inner = self._last
+        self._states[number] = None
         item: T = self._inputs[number].at(inner, attempt)
         self.origin = shifted(self._inputs[number].origin, self._parts_before[number])
         return item
@@ -628,7 +630,11 @@ class MixStream(Stream[T]):
         return routes.position, child
 
     def state(self) -> State:
-        return {"inputs": [each.state() for each in self._inputs]}
+        # Mixes of many inputs are asked for a state after every item, which moves one of them.
+        for number, known in enumerate(self._states):
+            if known is None:
+                self._states[number] = self._inputs[number].state()
+        return {"inputs": list(self._states)}
 
 
 def parts_before(inputs: Sequence[Dataset[Any]]) -> list[int]:

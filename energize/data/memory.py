@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import copy
 import json
+import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import suppress
 from functools import cached_property
 from itertools import islice
 from typing import Any, Protocol, Self, TypeVar, cast
@@ -445,20 +445,25 @@ class _IterableStream(Stream[T]):
 
     def _compare_readings(self, window: ReadWindow) -> None:
         """Read the first samples of the pass twice; raise `NotRepeatableError` if they differ."""
-        digests: list[list[str]] = []
-        for _ in range(2):
-            samples = iter(self._source.begun(self._pass))
-            self._iterator = DrawingIterator(self._record, samples, self._word)
-            found: list[str] = []
-            began = time.perf_counter()
-            with suppress(StopIteration):
-                while len(found) < PROVEN and time.perf_counter() - began < 1.0:
-                    found.append(content_digest(self._next(window)))
-            digests.append(found)
+        first = self._first_digests(window, PROVEN, seconds=1.0)
+        second = self._first_digests(window, len(first), seconds=math.inf)
         self._record.points = PROVEN
-        for number, (first, second) in enumerate(zip(*digests, strict=False)):
-            if first != second:
-                raise self._not_repeatable(number, "is another one when the pass is read again")
+        for number, (digest, again) in enumerate(zip(first, second, strict=False)):
+            if digest != again:
+                raise self._not_repeatable(number, "is another one at a second reading")
+
+    def _first_digests(self, window: ReadWindow, most: int, *, seconds: float) -> list[str]:
+        """Return digests of the first samples, and a last empty one for the end of the pass."""
+        samples = iter(self._source.begun(self._pass))
+        self._iterator = DrawingIterator(self._record, samples, self._word)
+        until = time.perf_counter() + seconds
+        digests: list[str] = []
+        while len(digests) < most and time.perf_counter() < until:
+            try:
+                digests.append(content_digest(self._next(window)))
+            except StopIteration:
+                return [*digests, ""]
+        return digests
 
     def _read_again(self, window: ReadWindow) -> None:
         """Read the samples before the saved position, and compare the last of them."""
@@ -468,9 +473,9 @@ class _IterableStream(Stream[T]):
             try:
                 last = self._next(window)
             except StopIteration:
-                raise self._not_repeatable(number, "was read before and is missing now") from None
+                raise self._not_repeatable(number, "is missing at a second reading") from None
         if self._saved_digest not in ("", content_digest(last, most=_DIGESTED)):
-            raise self._not_repeatable(count - 1, "is not the one that was read before")
+            raise self._not_repeatable(count - 1, "is another one than before the state was saved")
         self._last = last
 
     def _next(self, window: ReadWindow) -> T:
@@ -494,7 +499,7 @@ class _IterableStream(Stream[T]):
 
     def _not_repeatable(self, number: int, fault: str) -> NotRepeatableError:
         return NotRepeatableError(
-            f"{self._source.name}: sample {number} of pass {self._pass} {fault}. Every reading of "
+            f"{self._source.name!r}: sample {number} of pass {self._pass} {fault}. Every reading of "
             "a pass has to give the same samples in the same order, as each rank and each resumed "
             "run reads it. Leave shuffling to energize (ShuffleBufferDataset), or draw from the "
             "global generators, which are seeded for each pass"

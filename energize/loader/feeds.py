@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import math
+import time
 from collections import defaultdict, deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -23,7 +24,7 @@ from energize.core.lanes import Lane, Ranks
 from energize.core.padded import UNMARKED, Padded, with_marks
 from energize.core.restoring import ITEM, lane_key
 from energize.core.stream import INFINITE, EpochPlan, State, counter_field, epoch_end, state_field
-from energize.core.trace import Reading, padding
+from energize.core.trace import READY, Reading, padding
 from energize.errors import ConfigError, EmptyDatasetError, LoaderError, StateError
 from energize.loader.agreement import Agreement
 from energize.loader.failures import FailureLog
@@ -40,11 +41,12 @@ T = TypeVar("T")
 class HereLanes(Generic[T]):
     """Lanes that are read in this process; of an indexed dataset, `left` items of each.
 
-    `made` is what the last item that was taken is made of, of a stream. `tells_states` says whether
-    states are known without asking.
-    """
+    A stream is read ahead while that is quick, so that what is done once for a read, checking for
+    random draws above all, is shared by several items.
 
-    tells_states = False
+    Attributes:
+        made: What the last item that was taken is made of, of a stream.
+    """
 
     def __init__(
         self,
@@ -57,49 +59,57 @@ class HereLanes(Generic[T]):
         self._cursors = {
             lane: lanes.open(dataset, lane, 0, state, reading) for lane, state in states.items()
         }
-        self._begun = {lane for lane, state in states.items() if state is not None}
-        self._streams = lanes.plan is None
-        if not self._streams:
+        self._is_stream = lanes.plan is None
+        if not self._is_stream:
             for cursor in self._cursors.values():
                 cursor.left = left
-        self._peeked: defaultdict[int, deque[tuple[T, Made, State]]] = defaultdict(deque)
+        self._states = dict(states)
+        self._at_once = dict.fromkeys(states, 1)
+        self._waiting: defaultdict[int, deque[tuple[T, State, Made]]] = defaultdict(deque)
         self.made: Made = NOTHING
 
     def has(self, lane: int, after: int = 0) -> bool:
         """Return whether the lane has another item after so many; read on if that is not known."""
-        peeked, cursor = self._peeked[lane], self._cursors[lane]
-        while len(peeked) <= after:
-            before = cursor.state()
-            try:
-                peeked.append((next(cursor), flat(cursor.origin), before))
-            except StopIteration:
-                if not peeked:
-                    self._begun.add(lane)  # its state is that of the next epoch
+        waiting = self._waiting[lane]
+        while len(waiting) <= after:
+            if not self._read(lane):
+                if not waiting:
+                    self._states[lane] = self._cursors[lane].state()  # that of the next epoch
                 return False
+        return True
+
+    def _read(self, lane: int) -> bool:
+        """Read some items of a stream; return False at the end of its epoch."""
+        many = self._at_once[lane]
+        began = time.monotonic()
+        try:
+            found = self._cursors[lane].several(many, _AT_ONCE_SECONDS)
+        except StopIteration:
+            return False
+        if time.monotonic() - began < _AT_ONCE_SECONDS:
+            self._at_once[lane] = min(2 * many, READY)
+        for item, state, origin in found:
+            self._waiting[lane].append((item, state, flat(origin)))
         return True
 
     def take(self, lane: int) -> T:
         """Return the lane's next item; raise `StopIteration` at the end of its epoch."""
-        self._begun.add(lane)
-        if self._peeked and self._peeked[lane]:
-            item, self.made, _ = self._peeked[lane].popleft()
-            return item
-        cursor = self._cursors[lane]
-        item = next(cursor)
-        if self._streams:
-            self.made = flat(cursor.origin)
+        if not self._is_stream:
+            return cast("T", next(self._cursors[lane]))
+        if not self.has(lane):
+            raise StopIteration
+        item, self._states[lane], self.made = self._waiting[lane].popleft()
         return item
 
     def state(self, lane: int) -> State | None:
-        """Return the lane's state after what was taken; None before its first item."""
-        if lane not in self._begun:
-            return None
-        if self._peeked[lane]:
-            return self._peeked[lane][0][2]
-        return cast("State", self._cursors[lane].state())
+        """Return the state of a lane of a stream after what was taken; None before its first
+        item.
+        """
+        return self._states[lane]
 
     def close(self) -> None:
         """Let go of what the lanes hold."""
+        self._waiting.clear()
         for cursor in self._cursors.values():
             cursor.close()
 
@@ -115,8 +125,8 @@ lane may go on; none any more, for all its lanes have ended."""
 
 _MISSING = object()
 
-_MARK_EVERY = 32
-"""After how many items the state of a lane is noted, where nobody has asked for keys."""
+_AT_ONCE_SECONDS = 0.02
+"""Seconds after which no further item of a stream is read ahead in this process."""
 
 _PLACE = ("lanes", "epoch", "position", "step", "offset", "begun")
 
@@ -129,11 +139,10 @@ MOST_LANES = 2**16
 
 @dataclass(frozen=True, slots=True)
 class Before:
-    """Where a lane stood before an item: `items` after `state`."""
+    """The state of a lane before an item."""
 
     lane: int
     state: State | None
-    items: int = 0
 
 
 class Copy(NamedTuple, Generic[T]):
@@ -398,8 +407,6 @@ class StreamFeed(_Marking[T]):
         self._dropped = 0
         self._came = self._ended = False
         self._before = Before(0, None)
-        self._marks: dict[int, Before] = {}
-        self._mark_every = 1 if self._lanes.tells_states else _MARK_EVERY
         self.made: Any = NOTHING
         self._parts: Any = run.stream._parts
         self._lenders = {n for n, each in enumerate(self._parts) if getattr(each, "_lends", False)}
@@ -496,10 +503,7 @@ class StreamFeed(_Marking[T]):
     @property
     def restore_key(self) -> tuple[Any, ...]:
         """What the last item can be restored by."""
-        self._mark_every = 1  # somebody asks
-        before = self._before
-        state = self._run.state_at(self._count, before) if before.items else before.state
-        return lane_key(before.lane, self._count, state)
+        return lane_key(self._before.lane, self._count, self._before.state)
 
     def _turns(self) -> list[bool] | None:
         """Return whether each rank has an item for this step; None at the end of the epoch."""
@@ -530,18 +534,11 @@ class StreamFeed(_Marking[T]):
 
     def _take(self, rank: int) -> T:
         lane = self._lane(rank)
-        before = self._marks[lane] = self._noted(lane)
+        before = Before(lane, self._lanes.state(lane))
         item = self._lanes.take(lane)
         if rank == self._ranks.rank:
             self._before, self.made = before, self._lanes.made
         return item
-
-    def _noted(self, lane: int) -> Before:
-        """Return where the lane stands, or how many items it has given since that was noted."""
-        mark = self._marks.get(lane)
-        if mark is None or mark.items + 1 >= self._mark_every:
-            return Before(lane, self._lanes.state(lane))
-        return Before(lane, mark.state, mark.items + 1)
 
     def _is_step(self, has: list[bool]) -> bool:
         """Return whether what ranks have makes a step of this one."""

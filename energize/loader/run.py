@@ -25,7 +25,6 @@ from energize.core.stream import (
     Stream,
     counter_field,
     lanes_of,
-    skip_items,
 )
 from energize.core.trace import SILENT, Reading
 from energize.datasets.order import ConcatDataset, LimitDataset
@@ -277,13 +276,6 @@ class Run(Generic[T]):
             f"{label_of(self.dataset)} gave no item in the first epoch that could fill a step "
             "where this rank has none. Use fewer ranks, or uneven='drop' or 'allow'"
         )
-
-    def state_at(self, lanes: int, before: Before) -> State:
-        """Return the state of a lane some items after a known one, by reading these once more."""
-        reading = self.decisions.reading(SILENT.report)
-        with closing(self._open(before.lane, lanes, before.state, reading)) as cursor:
-            skip_items(cursor, before.items, self.dataset)
-            return cast("State", cursor.state())
 
     def first_unread_slot(self, place: Any, found: FoundBlend) -> int:
         """Return the first slot of a blend that no lane known here needed for what it delivered.

@@ -547,8 +547,6 @@ class WorkerLanes(Generic[T]):
     dataset `left` items are read in each.
     """
 
-    tells_states = True
-
     def __init__(
         self,
         pool: WorkerPool,

@@ -420,7 +420,7 @@ class TestStateBetweenCalls:
             random.SystemRandom().shuffle(drawn)
             yield from drawn
 
-        with pytest.raises(NotRepeatableError, match=r"^pipeline: sample . of pass 0 is another"):
+        with pytest.raises(NotRepeatableError, match=r"^'pipeline': sample . of pass 0 is another"):
             read(loader_of(IterableSource(shuffled, name="pipeline")), 2)
 
     def test_an_iterable_that_changed_since_a_state_is_an_error(self):
@@ -430,12 +430,14 @@ class TestStateBetweenCalls:
         items[5] = 99
         again = loader_of(IterableSource(lambda: iter(items), name="live"))
         again.load_state_dict(state)
-        with pytest.raises(NotRepeatableError, match="live: sample 5 of pass 0 is not the one"):
+        with pytest.raises(
+            NotRepeatableError, match="'live': sample 5 of pass 0 is another one than"
+        ):
             read(again, 1)
         del items[3:]
         again = loader_of(IterableSource(lambda: iter(items), name="live"))
         again.load_state_dict(state)
-        with pytest.raises(NotRepeatableError, match="live: sample 3 of pass 0 was read before"):
+        with pytest.raises(NotRepeatableError, match="'live': sample 3 of pass 0 is missing"):
             read(again, 1)
 
     def test_a_cost_of_columns_may_not_draw(self):
