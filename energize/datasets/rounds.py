@@ -169,6 +169,8 @@ class RoundStream(Stream[T]):
 
     def _after(self, made: Iterator[Made], count: int) -> Iterator[Made]:
         """Return what comes after the first `count`, which were made before a resume."""
+        if not count:
+            return made
         if self._reading.listed is not None:  # what it leaves out may have been made before
             return islice(made, count, None)
         return skip_items(made, count, self._dataset)
