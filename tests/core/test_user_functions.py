@@ -281,6 +281,7 @@ def test_draws_are_equal_on_any_ranks_and_after_a_resume(name, way, tmp_path):
         assert begun + read(again, ITEMS - taken) == whole
 
 
+@pytest.mark.jobs
 @pytest.mark.parametrize("name", [*CALLERS, "encoder"])
 def test_draws_are_equal_on_any_workers(name, tmp_path):
     draw = WAYS["subscript"]

@@ -89,6 +89,7 @@ def test_a_resumed_run_fills_steps_like_one_that_was_not_interrupted(name, ranks
     check_resumes(ENDING[name], ranks, 0, 3 + 12 // ranks, uneven=uneven)
 
 
+@pytest.mark.jobs
 @pytest.mark.parametrize("uneven", ["pad", "repeat"])
 @pytest.mark.parametrize("ranks", [2, 3])
 def test_a_resumed_run_whose_workers_read_fills_steps_alike(ranks, uneven):
