@@ -20,6 +20,7 @@ from energize.core.validation import MOST_FAULTS, KeyPath, short
 from energize.data.files import absent, absolute, exists, found_at, is_url, joined, path_of
 from energize.data.join import JoinedSource
 from energize.data.jsonl import JsonlSource
+from energize.data.loose import LooseSource
 from energize.data.media import kind_by_name
 from energize.data.nv_meta import CRUDE, DatasetConfig, read_dataset_yaml
 from energize.data.selection import OTHERS, PropertySource, Selection, selections
@@ -68,7 +69,6 @@ from energize.preparation.loose import (
     FILES,
     OF_SAMPLES,
     Found,
-    LooseSource,
     Told,
     is_loose,
     look_at,

@@ -31,8 +31,10 @@ from energize.core.samples import is_own_module
 from energize.core.trace import Failed
 from energize.data.columns import COLUMNS_FOLDER, check_name
 from energize.data.files import absolute, exists, is_url, os_errors_as, path_of, read_file
+from energize.data.loose import names_in, unfolded
 from energize.data.nv_meta import META_FOLDER, SQLITE_NAME, UUID_NAME, is_prepared, read_info
 from energize.data.rows import JsonSource
+from energize.data.tables import MemoryRows
 from energize.data.tar import split_name
 from energize.data.writing import NewFiles, writing
 from energize.errors import ColumnError, ConfigError, PrepareError, ShardError
@@ -193,10 +195,10 @@ def _stamp(source: Any, start: int, stop: int) -> str:
     """Return what is another text when files of these samples are written anew."""
     rows = getattr(source, "rows", source)
     files, read = [os.path.join(rows.location, each) for each in rows.shards if each], []
-    if isinstance(rows, loose.MemoryRows | JsonSource):  # others hold what images are
+    if isinstance(rows, MemoryRows | JsonSource):  # others hold what images are
         found = rows.read(np.arange(start, stop))
         read = [each for each in found if not isinstance(each, Failed)]
-        named = loose.names_in(map(loose.unfolded, read), source.media)
+        named = names_in(map(unfolded, read), source.media)
         named = (each for each in named if isinstance(each, str))
         files += (os.path.join(source.base, each) for each in named)
     return digest([read, *map(_seen, files)])
