@@ -22,6 +22,7 @@ from .core.samples import (
     InterleavedSample,
     MultiChoiceVQASample,
     OCRSample,
+    PreferenceSample,
     Sample,
     SimilarityInterleavedSample,
     SourceInfo,
@@ -141,6 +142,7 @@ from .errors import (
 )
 from .extras.cache import FileCacheLazy, FileStoreCachePool, MockLazy
 from .extras.paths import EPath
+from .inference.converting import convert
 from .loader import Follower, Loader, RemapReport, WeightsFile, get_loader, get_savable_loader
 from .loader.agreement import shared_reading
 from .loader.loader import BasicDataLoader, SavableDataLoader, SavableDataLoaderState
@@ -152,7 +154,6 @@ from .order.weights import Schedule, WeightSchedulePoint, WeightScheduler
 from .packing import Packer, concat_pack
 from .preparation import (
     PrepareReport,
-    convert,
     prepare,
     prepare_checksums,
     prepare_columns,
@@ -284,6 +285,7 @@ __all__ = [
     "Packer",
     "PackingDataset",
     "ParquetSource",
+    "PreferenceSample",
     "PrepareError",
     "PrepareReport",
     "PrimaryFileStore",

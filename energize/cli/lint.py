@@ -33,8 +33,8 @@ from energize.errors import (
     PrepareError,
     SplitError,
 )
+from energize.inference.engine import is_loose
 from energize.metadataset.tree import JoinedLeaf, Leaf
-from energize.preparation.loose import is_loose
 from energize.preparation.tasks import TASKS_FOLDER, check_ended, share
 from energize.preparation.verify import check_counts, check_folder, check_lines
 from energize.preparation.workers import map_in_order

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import errno
 import json
 import logging
@@ -10,14 +9,11 @@ import os
 import posixpath
 import re
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from itertools import chain
 from pathlib import Path
 from typing import Any, Self, cast
-
-import PIL.Image
 
 from energize.core.arrays import Int64Array
 from energize.core.columns import Column
@@ -28,6 +24,7 @@ from energize.data.files import (
     Files,
     Ranges,
     absolute,
+    exists,
     files_at,
     is_url,
     joined,
@@ -36,31 +33,30 @@ from energize.data.files import (
 )
 from energize.data.files import told as refusal
 from energize.data.media import (
-    HEAD,
-    MediaMetadataType,
     decode_media_value,
-    kind_by_name,
-    kind_by_start,
     media_extension,
+    media_name,
 )
 from energize.data.nv_meta import Origin
 from energize.data.rows import FieldSource, Row
 from energize.data.source import ShardedSource
 from energize.data.stores import NO_REGULAR_FILE, NO_SUCH_FILE
-from energize.data.tables import AT, KEY, plain
+from energize.data.tables import AT, KEY, plain, values_in
 from energize.data.tar import split_name
 from energize.errors import DataError
-
-TURNS = frozenset({"conversations", "messages"})
-"""Columns of turns, whose pieces may name files."""
-
 
 _UNNAMED = re.compile(r"[^\w/ +=@~,()-]")
 """What no key may have in it: dots, which end it, and what does not show."""
 
 Media = Mapping[str, tuple[str, bool]]
 """Columns of files: what stands before the extension in the names of the parts, and whether these
-are counted: `{"images": ("images.", True)}` makes `images.0.jpg`."""
+are counted: `{"images": ("images.", True)}` makes `images.0.jpg`. A column in lists and objects is
+named by its keys: `image_info[*][image_url]`."""
+
+_PIECES = ("image", "image_url", "video", "video_url")
+_IN_TEXT = re.compile(r"<img>(.*?)</img>")
+_NUMBERED = re.compile(r"<image[-_ ]?(\d+)>")
+_TEXTS = ("content", "value")
 
 
 def key_of(name: str) -> str:
@@ -73,48 +69,66 @@ def key_of(name: str) -> str:
     return key if split_name(f"{key}.jpg") == (key, "jpg") else f"_{key}"
 
 
-def kind_of(value: Any) -> MediaMetadataType | None:
-    """Return the kind of media that a value of a row is, or names."""
-    if isinstance(value, dict) and value.keys() == {"bytes", "path"}:
-        value = value["bytes"] or value["path"]
-    if isinstance(value, bytes):
-        return kind_by_start(value[:HEAD])
-    if isinstance(value, str):
-        return None if "://" in value else kind_by_name(value)
-    return MediaMetadataType.IMAGE if isinstance(value, PIL.Image.Image) else None
-
-
-def names_in(rows: Iterable[Any], columns: Iterable[str]) -> Iterator[Any]:
-    """Yield what rows have in some columns, one by one."""
-    for row in rows:
-        for value in map(row.get, columns):
-            yield from value if isinstance(value, list) else [value]
-
-
 def unfolded(row: Row) -> Row:
-    """Return a row with the files that pieces of its turns name as `images` and `videos`, where it
-    names none itself.
+    """Return a row with the files that its turns name as `images` and `videos`.
 
-    >>> told = [{"type": "image", "image": "a.jpg"}, {"type": "text", "text": "What?"}]
-    >>> unfolded({"messages": [{"role": "user", "content": told}]})["images"]
+    Turns name files in typed pieces, or in their text as `<img>a.jpg</img>`, which becomes
+    `<image>`. Numbered placeholders, `<image-2>`, become `<image>`, and images are in the order in
+    which these name them. If the row names images itself, pieces are not looked into.
+
+    >>> pieces = [{"type": "image", "image": "a.jpg"}, {"type": "text", "text": "What?"}]
+    >>> unfolded({"messages": [{"role": "user", "content": pieces}]})["images"]
     ['a.jpg']
     """
     found: dict[str, list[Any]] = {}
-    lists = (row[name] for name in TURNS & row.keys() if isinstance(row[name], list))
-    said = (turn.get("content") for turn in chain(*lists) if isinstance(turn, dict))
-    for piece in chain(*(content for content in said if isinstance(content, list))):
-        kind = piece.get("type") if isinstance(piece, dict) else None
-        if kind in ("image", "image_url", "video", "video_url"):
-            named = next((piece[name] for name in (kind, "url", "path") if piece.get(name)), None)
-            named = named["url"] if isinstance(named, dict) and "url" in named else named
-            if isinstance(named, str) and named.startswith("data:"):
-                with suppress(ValueError):
-                    named = base64.b64decode(named.partition(",")[2])
-            if named:
-                named = named.removeprefix("file://") if isinstance(named, str) else named
-                found.setdefault(f"{kind[:5]}s", []).append(named)
-    own = {name for name in found if row.get(name) or row.get(name[:-1])}
-    return row | {name: named for name, named in found.items() if name not in own}
+    changed: dict[str, Any] = {}
+    for name, turns in row.items():
+        if not isinstance(turns, list) or not all(isinstance(turn, dict) for turn in turns):
+            continue
+        for piece in chain.from_iterable(
+            content for turn in turns if isinstance(content := turn.get("content"), list)
+        ):
+            if isinstance(piece, dict) and piece.get("type") in _PIECES:
+                kind = piece["type"]
+                named = next((piece[key] for key in (kind, "url", "path") if piece.get(key)), None)
+                named = named.get("url") if isinstance(named, dict) and "url" in named else named
+                found.setdefault(f"{kind[:5]}s", []).extend([named] if named else [])
+        text = "".join(str(turn.get(key, "")) for turn in turns for key in _TEXTS)
+        if "</img>" in text or _NUMBERED.search(text):
+            named = found.setdefault("images", [])
+            listed = row.get("images") or row.get("image")
+            changed[name] = [_renamed(turn, listed, named) for turn in turns]
+            if isinstance(listed, list):
+                changed["images" if row.get("images") else "image"] = named
+    own = {name for name in found if row.get(name) or row.get(name[:-1]) or not found[name]}
+    return row | {name: named for name, named in found.items() if name not in own} | changed
+
+
+def _renamed(turn: dict[str, Any], listed: Any, found: list[Any]) -> dict[str, Any]:
+    """Return a turn in whose text every image is `<image>`, and add what it names to `found`."""
+
+    def replaced(match: re.Match[str]) -> str:
+        found.append(match[1])
+        return "<image>"
+
+    def numbered(match: re.Match[str]) -> str:
+        number = int(match[1])
+        if not isinstance(listed, list) or not 0 < number <= len(listed):
+            return match[0]
+        found.append(listed[number - 1])
+        return "<image>"
+
+    texts = {key: turn[key] for key in _TEXTS if isinstance(turn.get(key), str)}
+    return turn | {
+        key: _NUMBERED.sub(numbered, _IN_TEXT.sub(replaced, text)) for key, text in texts.items()
+    }
+
+
+_CHATS = frozenset({"conversations", "messages"})
+"""Columns of turns before which the column `system` is the first turn."""
+
+AS_TEXT = dict.fromkeys(("caption", "cap", "tags"), "txt")
+"""Extensions of texts that are parts of another name."""
 
 
 class LooseSource(ShardedSource[dict[str, Any]], FieldSource[dict[str, Any]]):
@@ -135,6 +149,9 @@ class LooseSource(ShardedSource[dict[str, Any]], FieldSource[dict[str, Any]]):
     rows: ShardedSource[Row]
     media: Media
     base: Path
+    media_paths: tuple[str, ...]
+    """Where the file of a value lies below `base`, the first of these at which one is; see `fill`.
+    """
     labels: Mapping[str, Sequence[str]]
     """What classes are called, by the columns of their numbers; beside `label` comes `label_name`.
     """
@@ -149,9 +166,10 @@ class LooseSource(ShardedSource[dict[str, Any]], FieldSource[dict[str, Any]]):
         base: Path,
         split_part: str,
         labels: Mapping[str, Sequence[str]],
+        media_paths: Sequence[str] = (),
     ) -> None:
         own = {"path": path, "rows": rows, "media": media, "base": base, "split_part": split_part}
-        own |= {"labels": labels, "opened": time.time()}
+        own |= {"labels": labels, "media_paths": tuple(media_paths), "opened": time.time()}
         more = {"counts": tuple(rows.counts), "window": None, "seed": 0, "occurrence": 0}
         self._freeze(**cast("dict[str, Any]", own | more))
 
@@ -239,33 +257,43 @@ class LooseSource(ShardedSource[dict[str, Any]], FieldSource[dict[str, Any]]):
 
     def _made_of(self, row: Row) -> dict[str, bytes]:
         """Return the parts of a sample by name."""
-        parts, rest = dict[str, bytes](), dict[str, Any]()
-        for name, value in unfolded(row).items():
-            if name in self.media and value:
-                prefix, counted = self.media[name]
-                given = value if isinstance(value, list) else [value]
-                counted |= isinstance(value, list)
-                names = [each for each in given if isinstance(each, str)]
-                if len({*map(posixpath.normpath, names)}) < len(names):
-                    raise DataError(f"{name!r} has two files under one name: {names}"[:300])
-                for each in given:
-                    number = sum(part.startswith(prefix) for part in parts)
-                    extension, data = self._file(each)
-                    parts[f"{prefix}{f'{number}.' if counted else ''}{extension}"] = data
-                if names:
+        parts: dict[str, bytes] = {}
+        rest: dict[str, Any] = {}
+        row = unfolded(row)
+        for name, value in row.items():
+            if name in self.media:
+                named = [
+                    media_name(each) for each in (value if isinstance(value, list) else [value])
+                ]
+                if not value or any(named):  # what holds the bytes itself is in parts only
                     rest[name] = value
             elif isinstance(value, bytes):
                 parts[f"{_UNNAMED.sub('_', name)}.{media_extension(value)}"] = value
             elif name not in (KEY, AT):
                 rest[name] = value
+        for name in self.media:
+            self._add_files(parts, name, row)
         rest |= {f"{name}_name": self._called(name, row.get(name)) for name in self.labels}
-        for name in TURNS & rest.keys():
-            turns, told = rest[name], rest.get("system")
-            if isinstance(told, str) and told and isinstance(turns, list):
-                rest[name] = [{"from": "system", "value": told}, *turns]
-        if rest.keys() - self.media.keys() and "json" not in parts:
+        system = rest.get("system")
+        for name in _CHATS & rest.keys():
+            if isinstance(system, str) and system and isinstance(rest[name], list):
+                rest[name] = [{"from": "system", "value": system}, *rest[name]]
+        if (rest.keys() - self.media.keys() or None in rest.values()) and "json" not in parts:
             parts["json"] = json.dumps(rest, default=plain).encode()
         return parts
+
+    def _add_files(self, parts: dict[str, bytes], name: str, row: Row) -> None:
+        """Add the files of a column to the parts of a sample."""
+        prefix, counted = self.media[name]
+        values = values_in(row, name)
+        counted |= isinstance(row.get(name), list)
+        names = [posixpath.normpath(each) for each in map(media_name, values) if each]
+        if len({*names}) < len(names):
+            raise DataError(f"{name!r} has two files under one name: {names}"[:300])
+        for value in values:
+            number = sum(part.startswith(prefix) for part in parts)
+            extension, data = self._file(value)
+            parts[f"{prefix}{f'{number}.' if counted else ''}{extension}"] = data
 
     def _called(self, label: str, number: Any) -> str | None:
         names = self.labels[label]
@@ -276,13 +304,23 @@ class LooseSource(ShardedSource[dict[str, Any]], FieldSource[dict[str, Any]]):
         decoded = decode_media_value(value)
         if decoded is not None:
             return decoded
-        path = value.get("path") if isinstance(value, dict) else value
-        if not isinstance(path, str):
+        name = media_name(value)
+        if name is None and isinstance(value, int):
+            name = str(value)
+        if name is None:
             raise DataError(f"an image is named by its path, or is bytes; got {value!r:.80}")
-        return _extension(path), self._read(path)
+        data, path = self._read(name)
+        extension = os.path.splitext(path)[1][1:].lower()
+        return AS_TEXT.get(extension, extension or media_extension(data)), data
 
-    def _read(self, name: str) -> bytes:
-        path = path_of(absolute(joined(self.base, name)))
+    def _read(self, name: str) -> tuple[bytes, str]:
+        """Return the bytes of a file that a row names, and its path."""
+        paths = [fill(template, name) for template in self.media_paths or ("{}",)]
+        places = [path_of(absolute(joined(self.base, each))) for each in paths if each is not None]
+        there = [each for each in places if exists(each)] if len(places) > 1 else places
+        if len(there) > 1:
+            raise DataError(f"{name!r:.200} may be {there[0]} or {there[1]}")
+        path = (there or places)[0]
         if not path.is_relative_to(self.base):
             raise DataError(
                 f"{name!r:.200} leads out of {self.base}; image_folder may be one above it, and "
@@ -292,14 +330,23 @@ class LooseSource(ShardedSource[dict[str, Any]], FieldSource[dict[str, Any]]):
         try:
             data = read_file(file, "SAMPLE_BYTES")
             if not is_url(file) and os.stat(file).st_mtime > self.opened:
-                told_of = f"{file} was written after it was opened, and is read as it is now"
-                said_once(self.location, "written", told_of, logging.WARNING)
-            return data
+                message = f"{file} was written after it was opened, and is read as it is now"
+                said_once(self.location, "written", message, logging.WARNING)
+            return data, file
         except OSError as error:
             if error.errno not in (*NO_SUCH_FILE, *NO_REGULAR_FILE, errno.EFBIG):
                 raise
             raise DataError(refusal(error, file)) from error
 
 
-def _extension(name: str) -> str:
-    return os.path.splitext(name)[1][1:].lower()
+def fill(template: str, value: str) -> str:
+    """Return the path that a template makes of the value of a column.
+
+    >>> fill("images/{}.jpg", "7"), fill("COCO_train2014_{:012d}.jpg", "7")
+    ('images/7.jpg', 'COCO_train2014_000000000007.jpg')
+    """
+    before, _, rest = template.partition("{")
+    form, _, after = rest.partition("}")
+    if not form:
+        return f"{before}{value}{after}"
+    return f"{before}{int(value):{form[1:]}}{after}" if value.isdigit() else value

@@ -26,6 +26,7 @@ from energize.datasets.order import ConcatDataset, EpochizeDataset, LimitDataset
 from energize.datasets.quota import ComposedDataset, QuotaDataset
 from energize.datasets.stages import Stage, StagedDataset, stage_label
 from energize.errors import ConfigError, EnergizeError
+from energize.inference.scene import OF_SAMPLES
 from energize.metadataset.located import noted, place_noted
 from energize.metadataset.models import EPOCHIZED, Composition, Folder
 from energize.metadataset.tree import (
@@ -45,7 +46,6 @@ from energize.metadataset.tree import (
     user_factory,
 )
 from energize.order import Schedule
-from energize.preparation.loose import OF_SAMPLES
 from energize.task.encoder import (
     DefaultTaskEncoder,
     Level,

@@ -40,6 +40,8 @@ from energize.errors import (
     nearest,
     some,
 )
+from energize.inference.engine import FILES, Found, is_loose, open_loose
+from energize.inference.scene import OF_SAMPLES, Told
 from energize.metadataset.located import Located, Problem, as_error, check_few, noted, place_noted
 from energize.metadataset.models import (
     KINDS,
@@ -65,14 +67,6 @@ from energize.order import Schedule
 from energize.order.quota import Quota, epoch_counts
 from energize.order.timeline import WEIGHTLESS
 from energize.order.weights import checked_weight, limited, tempered
-from energize.preparation.loose import (
-    FILES,
-    OF_SAMPLES,
-    Found,
-    Told,
-    is_loose,
-    look_at,
-)
 from energize.task.encoder import Level
 
 JSONL = ".jsonl"
@@ -161,7 +155,7 @@ class Leaf:
             return None
         key = self.path, self.split_part, self.told
         if key not in self.looked_at:
-            self.looked_at[key] = look_at(self.path, self.split_part, self.told)
+            self.looked_at[key] = open_loose(self.path, self.split_part, self.told)
         return self.looked_at[key]
 
     @cached_property
@@ -689,18 +683,18 @@ class _Resolver:
         folder = there != "file"
         if not folder:
             strange = [key for key in ("dataset_config", "split_config") if getattr(entry, key)]
-            if path.suffix not in FILES:
+            if path.suffix.lower() not in FILES:
                 strange += [key for key in ("aux", *OF_SAMPLES) if getattr(entry, key, None)]
             if strange:
                 told = f"{strange[0]} is for prepared folders, and {short(entry.path)} is none"
                 return self.fault(place, f"{told}; remove it")
-        if folder or path.suffix in FILES:
+        if folder or path.suffix.lower() in FILES:
             self.weighs |= inner.leaf.sample_weight is not None
             said = Told(**{name: getattr(entry, name, None) for name in OF_SAMPLES})
             return replace(inner.leaf, path=_tidied(path), place=place, aux=aux or {}, told=said)
         if path.suffix not in _SUFFIXES:
             hint = f"; {STAGE_FILE}" if path.suffix == ".toml" else in_place_of(path)
-            if kind_by_name(path.name) is not None or path.suffix == ".csv":
+            if kind_by_name(path.name) is not None:
                 hint = f"; files are read by their folder: give {path.parent}"
             text = f"expected a folder, {', '.join(FILES)} or a metadataset .yaml"
             return self.fault(place, f"{text}; got {short(entry.path)}{hint}")

@@ -38,7 +38,6 @@ from energize.errors import (
     DatasetNotFoundError,
     MetadatasetError,
     NotPreparedError,
-    PrepareError,
     ShardError,
     SplitError,
 )
@@ -273,12 +272,12 @@ def test_what_is_guessed_and_left_out_is_told_once(tmp_path, caplog, monkeypatch
         assert told(root, caplog) == ""  # the first rank says it
     text = told(root, caplog)
     for words in (
-        "rows whose file is not in this folder (1): gone.jpg (metadata.csv, line 9)",
-        "photos: left out, images without a row (1): alone.jpg",
+        "photos: 15 samples as CaptioningSample(image=file_name, caption=text); rows of metadata.csv",
+        "Not in samples: 'n'.",
+        "left out, rows whose file is not in this folder (1): gone.jpg (metadata.csv, line 9)",
+        "left out, images without a row (1): alone.jpg",
         "though several are of one name (1): 3.v1.jpg (metadata.csv, line 10)",
-        "15 samples, images of 'metadata.csv', 'more/metadata.csv' with 'text', 'n', 'file_",
-        "; to change it: sample_type='CaptioningSample', field_map={'image': 'file_name'",
-        "(in YAML, sample_type: CaptioningSample, field_map: {'image': 'file_name'",
+        'write sample_type: CaptioningSample, field_map: {"image": "file_name", "caption": "text"}',
     ):
         assert words in text
     assert told(root, caplog) == ""
@@ -301,8 +300,8 @@ def test_what_lies_beside_classes_and_split_parts_is_told(tmp_path, caplog):
     found = get_val_dataset(root, split_part="train", batch_size=None)
     assert [each.label for each in found] == labels
     files(root, ["train/0.jpg", "test/0.jpg"])
-    assert "left out, beside what is named as a split part" in told(root, caplog)
-    with pytest.raises(DatasetError, match=r"beside what is named as a split part.*\(strict\)"):
+    assert "): beside the split parts" in told(root, caplog)
+    with pytest.raises(DatasetError, match=r"beside the split parts.*\(strict\)"):
         get_train_dataset(root, batch_size=1, strict=True)
 
 
@@ -316,10 +315,17 @@ def test_columns_are_parted_by_what_the_first_line_has(tmp_path, parted):
 
 @pytest.mark.parametrize("suffix", [".jsonl", ".parquet"])
 def test_files_of_other_columns_are_told(suffix, tmp_path):
-    table(tmp_path / f"a{suffix}", [{"text": "a", "n": 1}])
-    table(tmp_path / f"b{suffix}", [{"caption": "b"}])
-    words = rf"'text' would be read from the column 'text', which is not in \S*b\{suffix}: say all"
+    table(tmp_path / f"0{suffix}", [{"text": "a", "n": 1}])
+    table(tmp_path / f"1{suffix}", [{"caption": "b"}])
+    words = (
+        rf"'text' would be read from the column 'text', which is not in \S*1\{suffix}. Write all"
+    )
     with pytest.raises(DatasetError, match=words):
+        get_train_dataset(tmp_path, batch_size=1)
+    for name in "ab":
+        (tmp_path / f"{'ab'.index(name)}{suffix}").rename(tmp_path / f"{name}{suffix}")
+    words = rf"may be read in 2 ways.*rows of a\{suffix} .*rows of b\{suffix} "
+    with pytest.raises(DatasetError, match=f"(?s){words}"):
         get_train_dataset(tmp_path, batch_size=1)
     given = {"field_map": {"text": "text,caption"}, "split_part": "train"}
     found = get_val_dataset(tmp_path, batch_size=None, **given)
@@ -353,16 +359,17 @@ PIECES = {
 @pytest.mark.parametrize("name", PIECES)
 def test_pieces_of_turns_name_their_images(name, tmp_path):
     files(tmp_path / "in", ["0.jpg"])
+    (tmp_path / "rows").mkdir()
     content = [PIECES[name], {"type": "text", "text": "What?"}]
     said = [{"role": "user", "content": content}, {"role": "assistant", "content": "That."}]
-    path = table(tmp_path / "chat.jsonl", [{"messages": said}] * 3)
+    path = table(tmp_path / "rows" / "chat.jsonl", [{"messages": said}] * 3)
     given = {"split_part": "train", "batch_size": None, "image_folder": tmp_path / "in"}
     samples = list(get_val_dataset(path, **given))
     assert [len(each.images) for each in samples] == [1, 1, 1]
     assert samples[0].turns[0] == Turn("user", "<image>What?")
     if name != "data":
         with pytest.raises(
-            DatasetNotFoundError, match=r"the first rows name '0.jpg'.*image_folder="
+            DatasetNotFoundError, match=r"'images' of chat.jsonl names '0.jpg'.*image_folder: "
         ):
             get_train_dataset(path, batch_size=1)
     convert(path, tmp_path / "tars", image_folder=tmp_path / "in")
@@ -416,10 +423,10 @@ def test_types_and_field_maps_may_be_told(tmp_path):
     assert get_train_dataset(mix, batch_size=None)[0].text
     chat = llava(tmp_path / "rows" / "chat.jsonl")
     (tmp_path / "rows" / "images").rename(tmp_path / "images")
-    with pytest.raises(ConfigError, match="image_folder='else' is for rows that name files"):
+    with pytest.raises(ConfigError, match="image_folder='else' is not a folder"):
         get_train_dataset(root, batch_size=1, image_folder="else")
     get_train_dataset(os.path.relpath(root), batch_size=1, image_folder=root)
-    with pytest.raises(DatasetNotFoundError, match="in which folder they are, image_folder="):
+    with pytest.raises(DatasetNotFoundError, match="in which folder they are: image_folder: "):
         get_train_dataset(chat, batch_size=1)
     line = {"path": "rows/chat.jsonl", "image_folder": "."}
     assert get_train_dataset(written(mix, line), batch_size=None)[0].turns
@@ -433,7 +440,7 @@ def test_types_of_tars_may_be_told(tmp_path):
     assert get(**told)[2] == Scored.derive_from(get(**told)[2], image="2", score=2)
     with pytest.raises(ConfigError, match="CrudeSample has no fields"):
         get(sample_type=CrudeSample, field_map={"text": "txt"})
-    with pytest.raises(PrepareError, match="the 'image' of a Scored"):
+    with pytest.raises(ConfigError, match="no image, score, which Scored needs"):
         get(sample_type=Scored)
     convert(tmp_path, tmp_path.with_name("out"), sample_type="CrudeWebdataset")
 
