@@ -143,6 +143,8 @@ from .errors import (
 from .extras.cache import FileCacheLazy, FileStoreCachePool, MockLazy
 from .extras.paths import EPath
 from .inference.converting import convert
+from .inference.engine import infer
+from .inference.spec import DataSpec
 from .loader import Follower, Loader, RemapReport, WeightsFile, get_loader, get_savable_loader
 from .loader.agreement import shared_reading
 from .loader.loader import BasicDataLoader, SavableDataLoader, SavableDataLoaderState
@@ -210,6 +212,7 @@ __all__ = [
     "CrudeWebdataset",
     "Cursor",
     "DataError",
+    "DataSpec",
     "Dataset",
     "DatasetError",
     "DatasetLoader",
@@ -369,6 +372,7 @@ __all__ = [
     "get_val_dataset",
     "get_val_datasets",
     "homogeneous_concat_mix",
+    "infer",
     "is_padding",
     "load_dataset",
     "log_exception",

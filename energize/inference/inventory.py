@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import posixpath
+import re
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -21,6 +22,7 @@ MEDIA = ("image", "av")
 """Kinds of files that are media."""
 
 _HEADS_READ = 8
+_BINARY = re.compile(rb"[\x00-\x08\x0e-\x1a\x1c-\x1f]")
 _FEW = 20  # text files in a folder; more are texts of samples
 
 
@@ -165,4 +167,6 @@ def kind_inside(root: Path, name: str) -> str:
     files = files_at(root)
     head = files.read(path, 0, min(HEAD, files.size(path)))
     kind = kind_by_start(head)
-    return "other" if kind is None else str(MediaMetadataType(kind).value)
+    if kind is None:
+        return "text" if head and not _BINARY.search(head) else "other"
+    return str(MediaMetadataType(kind).value)

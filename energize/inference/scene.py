@@ -26,12 +26,14 @@ from energize.errors import ConfigError, DatasetError, EnergizeError
 from energize.inference.columns import AV, IMAGE, Column, Named, NameLook, columns_of, names_of
 from energize.inference.inventory import MEDIA, Inventory, kind_inside, take_inventory
 from energize.inference.references import EXACT, MediaIndex, normal, template_of
+from energize.inference.sidecars import KINDS as SIDECARS
+from energize.inference.sidecars import Sidecar, find_sidecars
 from energize.inference.splits import Splits, find_splits, matches
 from energize.inference.words import is_part_word, words_of
 from energize.task.load import check_sample_type
 
 _ALIKE = {
-    **dict.fromkeys(MEDIA, {*MEDIA}),
+    **{kind: {*MEDIA} for kind in MEDIA},
     **{kind: {kind} for kind in ("table", "tar", "shard")},
 }
 
@@ -207,6 +209,24 @@ class Scene:
             return replace(self, around=self, prefix=folder)
         return replace(self, part=part) if part is not None else self
 
+    @cached_property
+    def media(self) -> list[str]:
+        """The media that are samples: those of the part, or all if neither it nor a table has some.
+
+        Media of no part are not those of a part that has tables of its own: rows say which are.
+        """
+        media = sorted(self.names(*MEDIA))
+        own = {*self.splits.parts.get(self.part or "", ())}
+        return media if not own or not own.isdisjoint(media) else []
+
+    @cached_property
+    def sidecars(self) -> list[Sidecar]:
+        """The files that belong to one of the media each."""
+        if not self.is_folder or not self.media:
+            return []
+        others = {name: self.inventory.kinds[name] for name in self.names(*SIDECARS)}
+        return find_sidecars(self.media, others, self.part_folders)
+
     def names(self, *kinds: str) -> list[str]:
         """Return the files of some kinds: those of the split part, or those of none if it has none.
 
@@ -237,6 +257,11 @@ class Scene:
             except DatasetError as reason:
                 self._looks[key] = reason
         return self._looks[key]
+
+    def why_unread(self, name: str) -> str:
+        """Return why a file was looked at as rows and is none, an empty text if it was not."""
+        reasons = (each for files, each in self._looks.items() if name in files)
+        return next((str(each) for each in reasons if isinstance(each, EnergizeError)), "")
 
     def look_at(self, rows: ShardedSource[Row], files: Sequence[str]) -> Look:
         """Return what rows show."""

@@ -19,8 +19,8 @@ from energize.data.media import kind_by_name
 from energize.data.nv_meta import Origin, is_prepared
 from energize.data.webdataset import WebdatasetSource
 from energize.errors import DatasetError, DecodeError, NotPreparedError, PrepareError
+from energize.inference.candidates import Reading
 from energize.inference.columns import AV, IMAGE, Column, Named, columns_of
-from energize.inference.formats import Reading
 from energize.inference.scene import FIRST, Scene
 from energize.preparation.index import prepare
 from energize.task.load import PART_DECODERS
