@@ -33,7 +33,10 @@ from energize.data.files import (
 )
 from energize.data.files import told as refusal
 from energize.data.media import (
+    HEAD,
     decode_media_value,
+    kind_by_name,
+    kind_by_start,
     media_extension,
     media_name,
 )
@@ -311,7 +314,9 @@ class LooseSource(ShardedSource[dict[str, Any]], FieldSource[dict[str, Any]]):
             raise DataError(f"an image is named by its path, or is bytes; got {value!r:.80}")
         data, path = self._read(name)
         extension = os.path.splitext(path)[1][1:].lower()
-        return AS_TEXT.get(extension, extension or media_extension(data)), data
+        if kind_by_name(path) is None and kind_by_start(data[:HEAD]) is not None:
+            extension = media_extension(data)  # which the name does not say
+        return AS_TEXT.get(extension, extension or "bin"), data
 
     def _read(self, name: str) -> tuple[bytes, str]:
         """Return the bytes of a file that a row names, and its path."""

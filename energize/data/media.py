@@ -47,7 +47,8 @@ class MediaMetadataType(StrEnum):
 BY_EXTENSION = {
     extension: kind
     for kind, extensions in (
-        (MediaMetadataType.IMAGE, "bmp gif ico j2k jp2 jpx jpeg jpg png tif tiff webp"),
+        (MediaMetadataType.IMAGE, "jpg jpeg png webp bmp gif tif tiff apng avif dib ico jfif jpe"),
+        (MediaMetadataType.IMAGE, "j2c j2k jp2 jpc jpf jpx pbm pgm pnm ppm tga"),
         (MediaMetadataType.AV, "aac avi flac m4a m4v mkv mov mp3 mp4 ogg wav webm"),
     )
     for extension in extensions.split()

@@ -163,7 +163,10 @@ def _decided(scene: Scene, like: str | None = None) -> tuple[Candidate, Reading]
             f"meant. Write the line of the one that is:\n{lines}"
         )
     if best.problem is not None:
-        raise type(best.problem)(f"{scene.root}: {best.problem}")
+        text = str(best.problem)
+        raise type(best.problem)(
+            text if text.startswith(f"{scene.root}/") else f"{scene.root}: {text}"
+        )
     return best, best.read()
 
 

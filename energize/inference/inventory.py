@@ -89,7 +89,7 @@ def take_inventory(root: Path) -> Inventory:
         if reason:
             aside.setdefault(reason, []).append(name)
         else:
-            kinds[name] = _kind_of(name)
+            kinds[name] = kind_of(name)
     _look_into_unknown(root, kinds)
     if any(name.endswith(".arrow") for name in kinds):
         for name in [*kinds]:
@@ -129,8 +129,12 @@ def _why_aside(name: str) -> str:
     return "hidden" if any(each.startswith(".") for each in (*folders, file)) else ""
 
 
-def _kind_of(name: str) -> str:
-    """Return the kind of a file by its name; an empty text if the name does not say."""
+def kind_of(name: str) -> str:
+    """Return the kind of a file by its name; an empty text if the name does not say.
+
+    >>> kind_of("photos/0.JPG"), kind_of("metadata.csv"), kind_of("README.md"), kind_of("blob")
+    ('image', 'table', 'document', '')
+    """
     file = posixpath.basename(name)
     stem, suffix = posixpath.splitext(file)
     media = kind_by_name(name)

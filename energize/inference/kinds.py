@@ -8,9 +8,9 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
-from energize.core.samples import CrudeSample, sample_type_named
+from energize.core.samples import CrudeSample
+from energize.data.tables import values_in
 from energize.inference.columns import AV, IMAGE, Column, Row
 from energize.inference.words import ROLES, plain_name, words_of
 
@@ -291,7 +291,7 @@ def choose(columns: Mapping[str, Column], rows: Sequence[Row], given: Sequence[s
             }
             inside = _first_kind(inner, rows, {*given})
             if inside is not None and inside.sample_type != "ImageSample":
-                return inside
+                return _with_places(inside, rows)
     if found is None:
         return CRUDE_CHOICE
     found = _with_places(found, rows)
@@ -309,7 +309,7 @@ def _with_places(choice: Choice, rows: Sequence[Row]) -> Choice:
     media = {n: choice.field_map[n] for n in ("images", "videos") if n in choice.field_map}
     if choice.used.get(turns) != "turns" or not media:
         return choice
-    if any(_PLACES.search(str(row.get(turns))) for row in rows):
+    if any(_PLACES.search(str(values_in(row, turns))) for row in rows):
         return choice
     named = "".join(f", {name}={column}" for name, column in media.items())
     return replace(choice, field_map={**choice.field_map, "turns": f"placed({turns}{named})"})
@@ -371,8 +371,3 @@ def _filled(
     if kind.sample_type == "ConversationSample" and not partly and not field_map.get("turns"):
         return None
     return Choice(kind.sample_type, field_map, used)
-
-
-def type_named(name: str) -> Any:
-    """Return a sample type of energize by its name."""
-    return sample_type_named("energize", name)

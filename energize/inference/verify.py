@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Sequence
 from contextlib import suppress
@@ -10,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from energize.core.description import digest
+from energize.core.ignored import said_once
 from energize.core.lanes import speaks
 from energize.core.samples import CrudeSample, sample_type_named
 from energize.core.trace import Failed
@@ -35,7 +37,7 @@ def verify(found: Found, told: Told) -> None:
 
     Args:
         found: What was inferred.
-        told: What the user says; the types of fields that are told are not compared.
+        told: What the user says; fields that are told and have another type are a warning.
 
     Raises:
         DatasetError: If a field has a value of another type, or most samples cannot be made.
@@ -60,8 +62,10 @@ def verify(found: Found, told: Told) -> None:
             failed.append(f"{source.where(number)}: {reason}")
             continue
         for name, fault in type_faults(sample).items():
+            text = f"{source.where(number)}: {name!r}: {fault}"
             if name not in (told.field_map or {}):
-                raise DatasetError(_refusal(found, f"{source.where(number)}: {name!r}: {fault}"))
+                raise DatasetError(_refusal(found, text))
+            said_once(found.spec.path, f"type of {name}", text, logging.WARNING)
     if len(failed) * _MOST_FAILED > len(numbers):
         count = f"{len(failed)} of {len(numbers)} samples cannot be made, the first one is "
         raise DatasetError(_refusal(found, f"{count}{failed[0]}"))

@@ -54,6 +54,7 @@ from energize.core.validation import load_json
 from energize.data.files import is_url, path_of
 from energize.data.media import (
     AV_EXTENSIONS,
+    BY_EXTENSION,
     HEAD,
     AVDecoderType,
     MediaMetadataType,
@@ -73,9 +74,7 @@ from energize.errors import (
 from energize.task.shapes import SHAPES
 
 IMAGE_EXTENSIONS = frozenset(
-    {"jpg", "jpeg", "jpe", "jfif", "png", "apng", "webp", "gif", "bmp", "dib", "ico"}
-    | {"tif", "tiff", "tga", "pbm", "pgm", "ppm", "pnm"}
-    | {"jp2", "j2k", "jpc", "jpf", "jpx", "j2c"}
+    name for name, kind in BY_EXTENSION.items() if kind == MediaMetadataType.IMAGE
 )
 """The parts that are decoded as images."""
 

@@ -272,7 +272,7 @@ def test_what_is_guessed_and_left_out_is_told_once(tmp_path, caplog, monkeypatch
         assert told(root, caplog) == ""  # the first rank says it
     text = told(root, caplog)
     for words in (
-        "photos: 15 samples as CaptioningSample(image=file_name, caption=text); rows of metadata.csv",
+        "photos: 15 samples as CaptioningSample(image=file_name, caption=text); rows of metadata",
         "Not in samples: 'n'.",
         "1 row left out, whose file is not in this folder: gone.jpg (metadata.csv, line 9)",
         "Files left out: 'alone.jpg': no row names it",
