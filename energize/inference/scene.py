@@ -15,7 +15,7 @@ import numpy as np
 from energize.core.samples import CrudeSample, sample_type_named
 from energize.core.trace import Failed
 from energize.core.validation import load_json
-from energize.data.files import absolute, found_at, joined, path_of
+from energize.data.files import absolute, found_at, is_url, joined, path_of
 from energize.data.loose import unfolded
 from energize.data.media import kind_by_name
 from energize.data.nv_meta import CRUDE, DatasetConfig
@@ -44,6 +44,7 @@ SPREAD = 44
 """Rows that are looked at over the rest of a table."""
 
 _NAMES_TRIED = 8
+_LONGEST_NAME = 255
 _MOST_TEMPLATES = 8
 _IMAGE_WORDS = frozenset(
     [
@@ -293,6 +294,8 @@ class Scene:
             if not named or not all(map(_may_be_path, named)):
                 return None
             by_name = all(kind_by_name(name) is not None for name in named)
+            if not by_name and is_url(self.base):  # whose files are not looked for by every text
+                return None
             kinds: set[str] = set()
             templates: dict[str, int] = {}
             for name in named if by_name else named[:_NAMES_TRIED]:
@@ -390,7 +393,7 @@ def _part_folder(names: Sequence[str]) -> str:
 def _may_be_path(name: str) -> bool:
     """Return whether a text may be the path of a file."""
     spaced = any(each in name for each in "\n\t\0") or (" " in name and not kind_by_name(name))
-    return 0 < len(name) < 1024 and not spaced
+    return 0 < len(name) <= _LONGEST_NAME and not spaced
 
 
 def sample_of(rows: ShardedSource[Row]) -> list[Row]:

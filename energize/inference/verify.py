@@ -15,7 +15,8 @@ from energize.core.ignored import said_once
 from energize.core.lanes import speaks
 from energize.core.samples import CrudeSample, sample_type_named
 from energize.core.trace import Failed
-from energize.data.files import is_url, own_errors
+from energize.data.files import files_at, is_url, own_errors
+from energize.data.loose import LooseSource
 from energize.data.writing import write_new
 from energize.errors import DataError, DatasetError, EnergizeError
 from energize.inference.engine import Found
@@ -48,7 +49,7 @@ def verify(found: Found, told: Told) -> None:
     if not speaks() or not source.count or marker.exists():
         return
     numbers = _numbers(source.count)
-    source.expect(numbers)
+    _plan(source, numbers)
     raws = source.read(numbers)
     load = _loader(found)
     failed: list[str] = []
@@ -72,6 +73,16 @@ def verify(found: Found, told: Told) -> None:
     with suppress(EnergizeError, OSError):
         marker.parent.mkdir(parents=True, exist_ok=True)
         write_new(marker, found.spec.model_dump_json().encode(), DatasetError)
+
+
+def _plan(source: Any, numbers: Any) -> None:
+    """Have the samples fetched together that are in object storage."""
+    source.expect(numbers)
+    if isinstance(source, LooseSource) and is_url(source.base):
+        files = files_at(source.base)
+        for row in source.rows.read(numbers):
+            for path in [] if isinstance(row, Failed) else source.files_of(row):
+                files.plan(path, [], [])
 
 
 def _numbers(count: int) -> Any:

@@ -492,7 +492,7 @@ def test_one_rank_looks_for_all_that_share_their_reading(tmp_path):
     files(root, ["7.v1.jpg"])
     with Documents(documents.texts).used():
         assert get_train_dataset(root, batch_size=None, strict=True) == first
-    with pytest.raises(DatasetError, match="'7.v1.jpg': no row names it"):
+    with pytest.raises(DatasetError, match=r"'7\.v1\.jpg': no row names it"):
         get_train_dataset(root, batch_size=None, strict=True)
 
 
