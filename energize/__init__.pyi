@@ -9,6 +9,7 @@ from .core.loss_weights import (
     batch_weights,
     effective_sample_size,
     is_padding,
+    padding_rows,
     total_weight,
     weighted_mean,
 )
@@ -377,6 +378,7 @@ __all__ = [
     "load_dataset",
     "log_exception",
     "make_scheme",
+    "padding_rows",
     "pin_memory",
     "prepare",
     "prepare_checksums",

@@ -20,7 +20,7 @@ import numpy as np
 from rich.pretty import pretty_repr
 
 from energize.core.lazy import av, torch
-from energize.core.loss_weights import PADDING, STORED_KEY, UNWEIGHED, WEIGHT, WEIGHTS
+from energize.core.loss_weights import PADDING, STORED_KEY, WEIGHT, WEIGHTS, has_hidden_weights
 from energize.errors import ConfigError, DataError, DatasetError, UntrustedCodeError, nearest
 
 T = TypeVar("T")
@@ -390,7 +390,7 @@ class Items(Markable, abc.MutableMapping[str, Any], metaclass=_Rebuilt):
     __slots__ = ()
 
     def __iter__(self) -> Iterator[str]:
-        left_out = METADATA - ({WEIGHTS} if getattr(self, PADDING, None) != UNWEIGHED else set())
+        left_out = METADATA - (set() if has_hidden_weights(self) else {WEIGHTS})
         for each in fields(cast("Any", self)):
             if each.name not in left_out and hasattr(self, each.name):
                 name = _Name(each.name)

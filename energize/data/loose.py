@@ -256,7 +256,9 @@ class LooseSource(ShardedSource[dict[str, Any]], FieldSource[dict[str, Any]]):
         try:
             return new | self._made_of(row)
         except DataError as reason:
-            return Failed(reason, self._where(shard, number))
+            # A file that is missing may be there the next time.
+            lasting = not isinstance(reason.__cause__, OSError)
+            return Failed(reason, self._where(shard, number), lasting=lasting)
 
     def _made_of(self, row: Row) -> dict[str, bytes]:
         """Return the parts of a sample by name."""

@@ -146,7 +146,7 @@ def _decided(scene: Scene, like: str | None = None) -> tuple[Candidate, Reading]
         if not candidates:
             raise DatasetError(f"{scene.root}: nothing here has the format {wanted!r}")
     if not candidates:
-        raise _nothing_to_read(scene)
+        raise scene.why_unread(*scene.inventory.kinds) or _nothing_to_read(scene)
     best = max(candidates, key=lambda each: each.strength)
     rivals = [
         each

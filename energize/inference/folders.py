@@ -216,13 +216,13 @@ def images(scene: Scene) -> list[Candidate]:
     if not media:
         return []
     others = scene.names("text", "table", "annotation")
-    unread = [reason for name in others if (reason := scene.why_unread(name))]
+    unread = scene.why_unread(*others)
     told = scene.told.format == "images"
     problem = ""
     if len({scene.inventory.kinds[name] for name in media}) > 1:
         problem = "images are beside videos or sounds. Write files: ['*.jpg'] to read one kind"
     elif unread and not told:
-        problem = f"{unread[0]}; or write format: images to read the images alone"
+        problem = f"{unread}; or write format: images to read the images alone"
     elif others and not told:
         problem = (
             f"{listed(others)} may describe the images, and how is not known. Write format: images "

@@ -259,10 +259,12 @@ class Scene:
                 self._looks[key] = reason
         return self._looks[key]
 
-    def why_unread(self, name: str) -> str:
-        """Return why a file was looked at as rows and is none, an empty text if it was not."""
-        reasons = (each for files, each in self._looks.items() if name in files)
-        return next((str(each) for each in reasons if isinstance(each, EnergizeError)), "")
+    def why_unread(self, *names: str) -> EnergizeError | None:
+        """Return why the first of some files is no rows, though it was looked at as such."""
+        for files, look in self._looks.items():
+            if isinstance(look, EnergizeError) and not {*names}.isdisjoint(files):
+                return look
+        return None
 
     def look_at(self, rows: ShardedSource[Row], files: Sequence[str]) -> Look:
         """Return what rows show."""

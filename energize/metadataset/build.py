@@ -146,6 +146,8 @@ def get_train_dataset(
     Energon; the next loop goes on after them, and what is read does not depend on it. `len` of the
     result is then that number, else that of one pass by weight. Every epoch is in a new order;
     `max_samples_per_sequence` and `shuffle_buffer_size` keep reads local, see `ShuffleDataset`.
+    With `shuffle_over_epochs_multiplier=None` samples come in stored order, and a
+    `shuffle_buffer_size` shuffles them within windows of that size, as in Energon.
 
     A split with stages gives a `StagedDataset` of what this function makes of each stage; a
     `batch_size` in the stage's `batch` wins over that given here. `get_staged_train_dataset` does

@@ -267,14 +267,14 @@ def test_a_json_value_holds_rows(case):
 
 
 NO_ROWS = {
-    "a metadataset": ({"__module__": "energize", "splits": {}}, "it is a metadataset"),
-    "a list of datasets": ({"a": {"root": "x", "annotation": "y"}}, "it is a list of datasets"),
-    "another one": ({"a": {"file_name": "x", "columns": {}}}, "it is a list of datasets"),
-    "settings": ({"model": {"a": 1}, "data": {"b": 2}}, "it is one object with the keys"),
+    "a metadataset": ({"__module__": "energize", "splits": {}}, "is a metadataset"),
+    "a list of datasets": ({"a": {"root": "x", "annotation": "y"}}, "is a list of datasets"),
+    "another one": ({"a": {"file_name": "x", "columns": {}}}, "is a list of datasets"),
+    "settings": ({"model": {"a": 1}, "data": {"b": 2}}, "is one object with the keys"),
     "lists": ([["a", 1], ["b", 2]], "an array without objects"),
-    "columns of lists": ({"text": ["a", "b"], "n": [1, 2]}, "it is one object with the keys"),
-    "nothing": ({}, "which has no rows"),
-    "a number": (3, "which has no rows"),
+    "columns of lists": ({"text": ["a", "b"], "n": [1, 2]}, "is one object with the keys"),
+    "nothing": ({}, "is the JSON value"),
+    "a number": (3, "is the JSON value"),
 }
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import csv
+import errno
 import json
 import os
 import shutil
@@ -38,6 +39,7 @@ from energize.errors import (
     DatasetNotFoundError,
     MetadatasetError,
     NotPreparedError,
+    PrepareError,
     ShardError,
     SplitError,
 )
@@ -432,6 +434,49 @@ def test_types_and_field_maps_may_be_told(tmp_path):
         get_train_dataset(chat, batch_size=1)
     line = {"path": "rows/chat.jsonl", "image_folder": "."}
     assert get_train_dataset(written(mix, line), batch_size=None)[0].turns
+
+
+def test_a_folder_of_one_tar_and_that_tar_have_an_index_each(tmp_path):
+    folder = tmp_path / "in"
+    write_tar(folder / "0.tar", [("0.txt", b"zero"), ("1.txt", b"one")])
+    read = partial(get_val_dataset, split_part="train", batch_size=None)
+    for order in ((folder, folder / "0.tar"), (folder / "0.tar", folder)):
+        shutil.rmtree(tmp_path / ".cache", ignore_errors=True)
+        for path in (*order, *order):
+            assert [each.text for each in read(path)] == ["zero", "one"]
+
+
+def test_a_cache_folder_that_cannot_be_written_is_explained(tmp_path, monkeypatch):
+    write_tar(tmp_path / "in" / "0.tar", [("0.txt", b"zero")])
+    (tmp_path / "file").write_bytes(b"")
+
+    def refusal():
+        with pytest.raises(DatasetError) as error:
+            get_val_dataset(tmp_path / "in", split_part="train", batch_size=None)
+        words = f"{tmp_path / 'in'}: the index of tars that are not prepared cannot be written"
+        assert words in str(error.value)
+        assert "Set XDG_CACHE_HOME" in str(error.value)
+        assert f"energize prepare {tmp_path / 'in'}" in str(error.value)
+        return str(error.value)
+
+    for cache in ("/proc/none", str(tmp_path / "file")):
+        monkeypatch.setenv("XDG_CACHE_HOME", cache)
+        assert cache in refusal()
+    # Without a home, no folder `~` is made.
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.setattr(os.path, "expanduser", str)
+    monkeypatch.chdir(tmp_path)
+    refusal()
+    assert not (tmp_path / "~").exists()
+    # A full disk is told while the index is written, and not as a fault of the data.
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+    def full(*_, **__):
+        raise PrepareError("no") from OSError(errno.ENOSPC, "No space left on device", "x.idx")
+
+    monkeypatch.setattr("energize.inference.tars.prepare", full)
+    assert "No space left on device" in refusal()
+    assert not [each for each in (tmp_path / "cache").rglob("*") if each.is_file()]
 
 
 def test_types_of_tars_may_be_told(tmp_path):
