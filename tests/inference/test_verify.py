@@ -53,6 +53,29 @@ def test_what_is_not_as_inferred_is_an_error_with_row_value_and_line(tmp_path):
         assert len(read(path, verify=False))
 
 
+def test_every_text_of_json_is_checked_before_anything_is_delivered(tmp_path, caplog):
+    rows = [{"text": f"sentence {n}"} for n in range(3000)]
+    rows[1234]["text"] = 5
+    path = lines(tmp_path / "a.jsonl", rows)
+    with pytest.raises(DatasetError, match=r"line 1235, .*'text': expected str, found int: 5"):
+        read(path)
+    assert isinstance(read(path, verify=False)[1234].text, str)
+    assert "line 1235" in caplog.text
+    assert "field 'text': expected str, found int: 5" in caplog.text
+    told = read(path, sample_type="TextSample", field_map={"text": "text"})
+    assert told[1234].text == 5
+
+
+def test_a_row_whose_image_is_none_names_column_and_remedy(tmp_path, caplog):
+    files(tmp_path, [f"{n}.jpg" for n in range(4)])
+    rows = [{"image": f"{n % 4}.jpg", "caption": f"a cat {n}"} for n in range(500)]
+    rows[30]["image"] = {"x": 1}
+    path = lines(tmp_path / "rows.jsonl", rows)
+    assert read(path)[30].caption != "a cat 30"
+    assert "line 31" in caplog.text
+    assert "column 'image' was inferred to hold images or videos" in caplog.text
+
+
 def test_few_damaged_samples_are_left_out_and_not_refused(tmp_path):
     files(tmp_path, [f"{n}.jpg" for n in range(9)])
     files(tmp_path, ["3.jpg", "4.jpg"], b"damaged")
