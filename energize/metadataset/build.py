@@ -501,7 +501,9 @@ def _loader_of(leaf: Leaf, decoder: SampleDecoder | None, code: LoadingCode) -> 
         subflavors=leaf.labels,
         sample_loader=sample_loader,
         part_filter=part_filter,
-        checked=() if leaf.loose is None or decoder is None else inferred_texts(leaf.loose, leaf.told),
+        checked=()
+        if leaf.loose is None or decoder is None
+        else inferred_texts(leaf.loose, leaf.told),
     )
 
 

@@ -15,7 +15,7 @@ import pytest
 
 from energize import convert, get_loader, get_train_dataset, get_val_dataset, infer
 from energize.data.tables import read_delimited
-from energize.errors import ConfigError, DatasetError
+from energize.errors import ConfigError, DatasetError, EnergizeError
 from energize.inference import verify
 from tests.cli.commands import run
 from tests.preparation.test_loose import JPEG, KINDS, N, cache, described, files, table  # noqa: F401
@@ -74,6 +74,27 @@ def test_a_row_whose_image_is_none_names_column_and_remedy(tmp_path, caplog):
     assert read(path)[30].caption != "a cat 30"
     assert "line 31" in caplog.text
     assert "column 'image' was inferred to hold images or videos" in caplog.text
+
+
+EMPTY = {
+    "a.jsonl": b"",
+    "a.csv": b"",
+    "b.csv": b"text\n",
+    "a.json": b"[]",
+    "blank.jsonl": b"\n \n",
+}
+
+
+@pytest.mark.parametrize("name", EMPTY)
+def test_a_table_without_rows_is_an_error_that_names_it(name, tmp_path):
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / name).write_bytes(EMPTY[name])
+    with pytest.raises(DatasetError, match="no row") as told:
+        read(tmp_path / "data")
+    assert name in str(told.value)
+    with pytest.raises(EnergizeError) as told:
+        read(tmp_path / "data" / name)
+    assert name in str(told.value)
 
 
 def test_few_damaged_samples_are_left_out_and_not_refused(tmp_path):
