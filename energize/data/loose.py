@@ -314,9 +314,9 @@ class LooseSource(ShardedSource[dict[str, Any]], FieldSource[dict[str, Any]]):
             name = str(value)
         if name is None:
             raise DataError(
-                f"column {column!r} was inferred to hold images or videos, by path or as bytes, got "
-                f"{value!r:.80}. Correct the row, or write which columns hold media: field_map: "
-                "{FIELD: COLUMN}"
+                f"column {column!r} was inferred to hold images or videos, by path or as bytes, "
+                f"got {value!r:.80}. Correct the row, or write which columns hold media: "
+                "field_map: {FIELD: COLUMN}"
             )
         data, path = self._read(column, name)
         extension = os.path.splitext(path)[1][1:].lower()

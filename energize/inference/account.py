@@ -112,9 +112,9 @@ def _columns(reading: Reading, field_map: Mapping[str, str], *, crude: bool) -> 
     fields: dict[str, set[str]] = {}
     for name, text in field_map.items():
         for access in parse_field(text):
-            for column in (str(access), access.part):
-                fields.setdefault(column, set()).add(name)
-    used = {column: ", ".join(sorted(names)) for column, names in fields.items()}
+            fields.setdefault(str(access), set()).add(name)
+            fields.setdefault(access.part, set()).add(name)
+    used = {source: ", ".join(sorted(names)) for source, names in fields.items()}
     opened = {name.partition("[")[0] for name in used if "[" in name}
     for name, column in reading.columns.items():
         inside = column.is_nested and name.count("[") == 1 and name.partition("[")[0] in opened

@@ -110,7 +110,9 @@ def _check_texts(found: Found, fields: Sequence[str]) -> None:
     for start in range(0, min(rows.count, _MOST_ROWS), _AT_ONCE):
         numbers = np.arange(start, min(start + _AT_ONCE, rows.count))
         for number, row in zip(numbers.tolist(), rows.read(numbers), strict=True):
-            for name, column in () if isinstance(row, Failed) else plain.items():
+            if isinstance(row, Failed):
+                continue
+            for name, column in plain.items():
                 fault = type_fault(kind, name, row.get(column)) if column in row else ""
                 if fault:
                     text = f"{source.where(number)}: {name!r}: {fault}"

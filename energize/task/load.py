@@ -929,6 +929,16 @@ class SampleLoader(Generic[T_sample]):
                 values[name] = found
             if own is not None:  # the parts of a sample are named in its metadata
                 contents |= {part: contents.get(part, _ABSENT) for part in decoded}
+        self._conform(values)
+        return self.sample_type(**{**self._metadata(raw, contents), **values})
+
+    def _conform(self, values: dict[str, Any]) -> None:
+        """Make lists of single values for list fields, and compare checked fields with their types.
+
+        Raises:
+            DataError: If a value of a checked field is of another type.
+
+        """
         for name, of_text in self._lists:
             value = values.get(name)
             alone = isinstance(value, str) if of_text else not isinstance(value, str | list | tuple)
@@ -938,7 +948,6 @@ class SampleLoader(Generic[T_sample]):
             fault = type_fault(self.sample_type, name, values.get(name, ""))
             if fault:
                 raise DataError(f"field {name!r}: {fault}")
-        return self.sample_type(**{**self._metadata(raw, contents), **values})
 
     @cached_property
     def _lists(self) -> list[tuple[str, bool]]:

@@ -12,10 +12,10 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from energize import infer
-from energize.errors import EnergizeError
 import tests.layouts.known
 import tests.layouts.more  # noqa: F401
+from energize import infer
+from energize.errors import EnergizeError
 from tests.layouts.base import LAYOUTS, Layout, instance
 
 PAGE = Path(__file__).parents[2] / "docs" / "your-data.md"
@@ -23,8 +23,9 @@ PAGE = Path(__file__).parents[2] / "docs" / "your-data.md"
 HEAD = """\
 # Your data look like this
 
-`get_train_dataset(path)` reads the layouts on this page without `energize prepare`. Find the row that looks like your folder: it
-says what the samples are, and which line changes that. How loose data are read is explained in [loose-files.md](loose-files.md).
+`get_train_dataset(path)` reads the layouts on this page without `energize prepare`. Find the row
+that looks like your folder: it names the sample type and the line that changes it. How loose data
+are read is explained in [loose-files.md](loose-files.md).
 
 Print what is inferred of your own data before you train:
 
@@ -32,15 +33,17 @@ Print what is inferred of your own data before you train:
     >>> from pathlib import Path
     >>> from energize import infer
     >>> path = Path(tempfile.mkdtemp(), "questions.jsonl")
-    >>> _ = path.write_text('{"prompt": "Why is the sky blue?", "response": "It scatters blue light."}\\n')
+    >>> _ = path.write_text('{"prompt": "Is the sky blue?", "response": "Yes."}\\n')
     >>> spec = infer(path)
     >>> spec.sample_type, spec.splits
     ('ConversationSample', {'train': 1})
     >>> print(spec.override)
     sample_type: ConversationSample, field_map: {"turns": "chat(user=prompt, assistant=response)"}
 
-Write that line, corrected, into the entry of your metadataset, or give the same names as arguments:
-`get_train_dataset(path, sample_type=..., field_map=...)`. `energize init PATH -o mix.yaml` writes a metadataset with all lines.
+Correct that line and write it into the entry of your metadataset, or pass the same names as
+arguments:
+`get_train_dataset(path, sample_type=..., field_map=...)`. `energize init PATH -o mix.yaml` writes a
+metadataset with all lines.
 
 Each row is a test of the library. This page is generated: `python -m tests.layouts.page`.
 """
