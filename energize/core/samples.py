@@ -695,6 +695,68 @@ class ConversationSample(Sample):
         return messages_of(self.turns)
 
 
+@dataclass(kw_only=True, slots=True)
+class PreferenceSample(Sample):
+    """A prompt with two answers, of which one is preferred, and the images that they speak of.
+
+    Prompt and answers may be given as text, or as turns in any of the usual forms. If both answers
+    begin with the same turns, these are the prompt. Images without a placeholder come before the
+    first turn of the prompt.
+
+    Attributes:
+        prompt: What is asked, and what was said before.
+        chosen: The preferred answer.
+        rejected: The other answer.
+        images: One for each placeholder `<image>` of the prompt.
+
+    Raises:
+        DataError: If placeholders and images differ in number, or an answer is missing.
+
+    Example:
+        >>> sample = PreferenceSample(__key__="7", prompt="What?", chosen="A cat.", rejected="No.")
+        >>> sample.prompt, sample.chosen
+        ([Turn(role='user', text='What?')], [Turn(role='assistant', text='A cat.')])
+
+    """
+
+    chosen: list[Turn]
+    rejected: list[Turn]
+    prompt: list[Turn] = field(default_factory=list)
+    images: list[torch.Tensor] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        chosen = _as_turns(self.chosen, "assistant")
+        rejected = _as_turns(self.rejected, "assistant")
+        prompt = _as_turns(self.prompt, "user")
+        shared = 0
+        while shared < min(len(chosen), len(rejected)) - 1 and chosen[shared] == rejected[shared]:
+            shared += 1
+        if shared:
+            prompt = chosen[:shared]
+        if not chosen[shared:] or not rejected[shared:]:
+            raise DataError(f"an answer is missing: chosen {chosen}, rejected {rejected}"[:300])
+        images = len(self.images)
+        if images and prompt and not places_of(prompt):
+            first = prompt[0]
+            prompt = [Turn(first.role, f"{IMAGE * images}\n{first.text}"), *prompt[1:]]
+        if prompt:
+            prompt = checked_turns(prompt, images, 0)
+        self.prompt = prompt
+        self.chosen = chosen[shared:]
+        self.rejected = rejected[shared:]
+
+
+def _as_turns(given: Any, role: str) -> list[Turn]:
+    """Return a text as one turn of a role, and turns of any form as they are."""
+    if isinstance(given, str):
+        return [Turn(role, given)]
+    if isinstance(given, Mapping):
+        given = [given]
+    if not isinstance(given, Sequence):
+        raise DataError(f"a prompt or an answer is text or a list of turns, got {given!r:.80}")
+    return [_turn(each, number) for number, each in enumerate(given)]
+
+
 # Samples of a video and what is asked about it.
 
 
@@ -716,9 +778,12 @@ class VidQASample(Sample):
 
 @dataclass(kw_only=True, slots=True)
 class VQASample(Sample):
-    """A question and its accepted answers, with a weight for each answer; no answers in a test."""
+    """A question and its accepted answers, with a weight for each answer; no answers in a test.
 
-    image: torch.Tensor
+    The image is None for a question without one.
+    """
+
+    image: torch.Tensor | None
     context: str
     answers: list[str] | None = None
     answer_weights: torch.Tensor | None = None
@@ -726,9 +791,12 @@ class VQASample(Sample):
 
 @dataclass(kw_only=True, slots=True)
 class MultiChoiceVQASample(Sample):
-    """A question with answers to choose from, of which `correct_choice_idx` is right."""
+    """A question with answers to choose from, of which `correct_choice_idx` is right.
 
-    image: torch.Tensor
+    The image is None for a question without one.
+    """
+
+    image: torch.Tensor | None
     context: str
     choices: list[str] | None = None
     correct_choice_idx: int = 0

@@ -5,9 +5,12 @@ It is stored as JSON in the table `media_metadata` of a folder's `index.sqlite`,
 
 from __future__ import annotations
 
+import base64
+import binascii
 import io
 import json
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
@@ -44,7 +47,8 @@ class MediaMetadataType(StrEnum):
 BY_EXTENSION = {
     extension: kind
     for kind, extensions in (
-        (MediaMetadataType.IMAGE, "bmp gif ico j2k jp2 jpx jpeg jpg png tif tiff webp"),
+        (MediaMetadataType.IMAGE, "jpg jpeg png webp bmp gif tif tiff apng avif dib ico jfif jpe"),
+        (MediaMetadataType.IMAGE, "j2c j2k jp2 jpc jpf jpx pbm pgm pnm ppm tga"),
         (MediaMetadataType.AV, "aac avi flac m4a m4v mkv mov mp3 mp4 ogg wav webm"),
     )
     for extension in extensions.split()
@@ -107,6 +111,161 @@ def kind_by_start(head: bytes) -> MediaMetadataType | None:
     if head.startswith(_AV_STARTS):
         return MediaMetadataType.AV
     return _CHUNKED.get(head[:4] + head[8:12])
+
+
+def media_kind(name: str, head: bytes = b"") -> MediaMetadataType | None:
+    """Return the kind of media of a file: by its first `HEAD` bytes, else by its extension.
+
+    >>> media_kind("photo", b"GIF89a....").value, media_kind("photo.JPG").value, media_kind("a.txt")
+    ('image', 'image', None)
+    """
+    return kind_by_start(head) or kind_by_name(name)
+
+
+# Values of tables that hold media, or name files that do.
+
+_DATA_URL = re.compile(r"data:[^,;]*(?:;[^,;]+)*;base64,", re.I)
+_BASE64_START = re.compile(r"[A-Za-z0-9+/_-]{32}")
+_BASE64_LEAST = 64  # characters; the smallest image has more
+_WEB = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]*://")
+
+# Channels of raw pixels by the type that OpenCV numbers them with, and Pillow's mode for them.
+_SPARK_MODES = {0: (1, "L"), 16: (3, "RGB"), 24: (4, "RGBA")}
+_SPARK_KEYS = frozenset({"height", "width", "nChannels", "mode", "data"})
+
+_IMAGE_EXTENSIONS = {
+    b"\x89P": "png",
+    b"GI": "gif",
+    b"BM": "bmp",
+    b"RI": "webp",
+    b"II": "tif",
+    b"MM": "tif",
+}
+
+
+def media_extension(data: bytes) -> str:
+    """Return the extension of a file with these bytes; `bin` if they are not media.
+
+    >>> media_extension(b"GIF89a"), media_extension(b"{}")
+    ('gif', 'bin')
+    """
+    kind = kind_by_start(data[:HEAD])
+    if kind is None:
+        return "bin"
+    return _IMAGE_EXTENSIONS.get(data[:2], "jpg") if kind == MediaMetadataType.IMAGE else "mp4"
+
+
+def media_name(value: Any) -> str | None:
+    """Return the name of the file that a value of a table stands for; None if it holds the bytes.
+
+    A value is a text, or a struct whose `bytes` are null. Names may be URLs.
+
+    >>> media_name({"bytes": None, "path": "a.jpg"}), media_name("a.jpg"), media_name(b"GIF89a")
+    ('a.jpg', 'a.jpg', None)
+    """
+    if isinstance(value, Mapping) and value.get("bytes") is None and "bytes" in value:
+        value = value.get("path")
+    if not isinstance(value, str) or not value or _encoded_text(value) is not None:
+        return None
+    return value.removeprefix("file://")
+
+
+def media_value_kind(value: Any) -> MediaMetadataType | None:
+    """Return the kind of media that a value of a table holds; None if it only names a file."""
+    if isinstance(value, PIL.Image.Image):
+        return MediaMetadataType.IMAGE
+    if isinstance(value, Mapping):
+        if value.keys() >= _SPARK_KEYS and isinstance(value["data"], bytes):
+            return MediaMetadataType.IMAGE
+        value = value.get("bytes")
+    if isinstance(value, str):
+        return kind_by_start(_encoded_head(value))
+    return kind_by_start(value[:HEAD]) if isinstance(value, bytes) else None
+
+
+def decode_media_value(value: Any) -> tuple[str, bytes] | None:
+    """Return the extension and the bytes of the media that a value of a table holds.
+
+    Media are bytes, a struct with `bytes` and any other keys, a `data:` URL, base64, a PIL image
+    (as PNG), or the image struct of Spark (as PNG).
+
+    Args:
+        value: The value as a table gives it.
+
+    Returns:
+        The extension and the bytes, or None for a value that names a file or is not media.
+
+    Raises:
+        DecodeError: If raw pixels do not fit their own header, or base64 is damaged.
+
+    Example:
+        >>> decode_media_value({"bytes": b"GIF89a", "path": "a.gif", "width": 8})
+        ('gif', b'GIF89a')
+
+    """
+    named = None
+    if isinstance(value, Mapping):
+        if value.keys() >= _SPARK_KEYS and isinstance(value["data"], bytes):
+            value = _spark_image(value)
+        else:
+            named = value.get("path")
+            value = value.get("bytes")
+    if isinstance(value, PIL.Image.Image):
+        stream = io.BytesIO()
+        value.save(stream, "PNG")
+        value = stream.getvalue()
+    if isinstance(value, str):
+        value = _encoded_text(value)
+    if not isinstance(value, bytes):
+        return None
+    if isinstance(named, str) and kind_by_name(named) is not None:
+        return os.path.splitext(named)[1][1:].lower(), value
+    return media_extension(value), value
+
+
+def _encoded_head(text: str) -> bytes:
+    """Return the first bytes that a `data:` URL or base64 stands for; none for any other text."""
+    at = 0
+    if text[:5].lower() == "data:":
+        matched = _DATA_URL.match(text[:200])
+        at = matched.end() if matched else len(text)
+    elif len(text) < _BASE64_LEAST or not _BASE64_START.match(text):
+        return b""
+    head = text[at : at + 4 * HEAD // 3 // 4 * 4]
+    try:
+        return base64.b64decode(head.translate(_URL_SAFE))
+    except (binascii.Error, ValueError):
+        return b""
+
+
+_URL_SAFE = str.maketrans("-_", "+/")
+
+
+def _encoded_text(text: str) -> bytes | None:
+    """Return the media that a text holds as a `data:` URL or as base64; None if it holds none."""
+    if kind_by_start(_encoded_head(text)) is None:
+        return None
+    encoded = text.partition(",")[2] if text[:5].lower() == "data:" else text
+    try:
+        return base64.b64decode(encoded.translate(_URL_SAFE))
+    except (binascii.Error, ValueError) as error:
+        raise DecodeError(f"base64 is damaged: {error}; it begins with {text[:40]!r}") from error
+
+
+def _spark_image(struct: Mapping[str, Any]) -> PIL.Image.Image:
+    """Return the image of Spark's struct, whose channels are in the order blue, green, red."""
+    height, width, data = struct["height"], struct["width"], struct["data"]
+    channels, mode = _SPARK_MODES.get(struct["mode"], (0, ""))
+    if not channels or len(data) != height * width * channels:
+        raise DecodeError(
+            f"an image of Spark with mode {struct['mode']}, {width} x {height} pixels, has "
+            f"{len(data)} bytes; modes {', '.join(map(str, _SPARK_MODES))} are read"
+        )
+    limits.decoding.spend(4 * height * width)
+    if channels == 1:
+        return PIL.Image.frombytes("L", (width, height), data)
+    order = "BGR" if channels == 3 else "BGRA"
+    return PIL.Image.frombytes(mode, (width, height), data, "raw", order)
 
 
 Whole: TypeAlias = Annotated[int, Field(strict=True, ge=0)]

@@ -23,6 +23,7 @@ from energize.core.lazy import optional_module
 from energize.core.progress import counting
 from energize.core.trace import Failed
 from energize.core.validation import load_json, parse_json
+from energize.data.documents import NotRows, document_of
 from energize.data.files import (
     Files,
     FileStream,
@@ -55,9 +56,6 @@ Row = dict[str, Any]
 
 _ROWS_AT_ONCE = 4096
 
-# What an object is called by whose values the rows are.
-_ROWS_IN = ("data", "samples", "rows")
-
 # Rows of Parquet between two looks at how much they are: of a few bytes each may be a long word.
 _ROWS_DECODED = 256
 
@@ -65,6 +63,9 @@ _ROWS_DECODED = 256
 _AT_ONCE = 64 * 1024 * 1024
 
 _EXTRA, _PARQUET, _ARROW = "energize[hf]", "reading Parquet files", "reading Arrow files"
+
+# How a file of Arrow's file format begins; a stream begins with the length of its schema.
+_ARROW_FILE = b"ARROW1"
 
 _CACHED_BYTES = 256 * 1024 * 1024
 
@@ -260,19 +261,12 @@ class JsonSource(RowFiles):
     def _whole(self, path: str) -> list[bytes]:
         """Return the rows of a file that is one value."""
         try:
-            found = parse_json(self._files.read(path))
+            rows = document_of(parse_json(self._files.read(path))).rows
+        except NotRows as reason:
+            raise ShardError(f"{path} {reason}") from reason
         except (ValueError, RecursionError) as error:
             raise ShardError(f"{path} is neither JSON nor lines of JSON: {error}") from error
-        if isinstance(found, dict):
-            named = (found.get(name) for name in _ROWS_IN)
-            lists = (each for each in named if isinstance(each, list))
-            found = next((each for each in lists if each and isinstance(each[0], dict)), [found])
-        if not isinstance(found, list):
-            raise ShardError(
-                f"{path} is the JSON value {json.dumps(found):.80}, and rows are an object, an "
-                "array of objects, or one object a line. Write it as one of these"
-            )
-        return [json.dumps(row).encode() for row in found]
+        return [json.dumps(row).encode() for row in rows]
 
     def _where(self, shard: int, number: int) -> str:
         lines = self._lines[shard]
@@ -499,7 +493,9 @@ class ArrowSource(RowFiles):
         for path in self.files:
             with _reading(path):
                 mapped = arrow.memory_map(self._files.local(str(path)))
-                tables.append(arrow.ipc.open_stream(mapped).read_all())
+                is_file = self._files.read(str(path), 0, len(_ARROW_FILE)) == _ARROW_FILE
+                opened = arrow.ipc.open_file if is_file else arrow.ipc.open_stream
+                tables.append(opened(mapped).read_all())
         return tables
 
 
@@ -512,7 +508,7 @@ def _reading(path: Path, what: str = "") -> Iterator[None]:
     except _BAD_BYTES as error:
         if isinstance(error, EnergizeError) or (isinstance(error, OSError) and error.errno):
             raise  # of the disk, not of the file
-        form = "Arrow" if path.suffix == ".arrow" else "Parquet"
+        form = "Arrow" if path.suffix in (".arrow", ".feather") else "Parquet"
         raise ShardError(
             f"{path} cannot be read as {form}: {what}{error}. Write the file again"
         ) from error

@@ -366,6 +366,10 @@ class Folder(_Read, _Property):
     field_map: dict[str, Text] | None = None
     image_folder: Text | None = None
     strict: bool = False
+    format: Text | None = None
+    files: Annotated[list[Text], Field(min_length=1)] | None = None
+    media_path: Text | None = None
+    inferred: Table | None = None
 
 
 class Join(_Read, _Property):

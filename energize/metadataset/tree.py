@@ -20,6 +20,7 @@ from energize.core.validation import MOST_FAULTS, KeyPath, short
 from energize.data.files import absent, absolute, exists, found_at, is_url, joined, path_of
 from energize.data.join import JoinedSource
 from energize.data.jsonl import JsonlSource
+from energize.data.loose import LooseSource
 from energize.data.media import kind_by_name
 from energize.data.nv_meta import CRUDE, DatasetConfig, read_dataset_yaml
 from energize.data.selection import OTHERS, PropertySource, Selection, selections
@@ -39,6 +40,9 @@ from energize.errors import (
     nearest,
     some,
 )
+from energize.inference.engine import FILES, Found, is_loose, open_loose
+from energize.inference.scene import OF_SAMPLES, Told
+from energize.inference.verify import verify
 from energize.metadataset.located import Located, Problem, as_error, check_few, noted, place_noted
 from energize.metadataset.models import (
     KINDS,
@@ -64,15 +68,6 @@ from energize.order import Schedule
 from energize.order.quota import Quota, epoch_counts
 from energize.order.timeline import WEIGHTLESS
 from energize.order.weights import checked_weight, limited, tempered
-from energize.preparation.loose import (
-    FILES,
-    OF_SAMPLES,
-    Found,
-    LooseSource,
-    Told,
-    is_loose,
-    look_at,
-)
 from energize.task.encoder import Level
 
 JSONL = ".jsonl"
@@ -161,8 +156,17 @@ class Leaf:
             return None
         key = self.path, self.split_part, self.told
         if key not in self.looked_at:
-            self.looked_at[key] = look_at(self.path, self.split_part, self.told)
+            self.looked_at[key] = open_loose(self.path, self.split_part, self.told)
         return self.looked_at[key]
+
+    def verify(self) -> None:
+        """Raise `DatasetError` if loose samples are not what was inferred of them."""
+        try:
+            _ = self.config
+            if self.loose is not None:
+                verify(self.loose, self.told)
+        except EnergizeError as error:
+            raise noted(error, self.place) from error
 
     @cached_property
     def is_jsonl(self) -> bool:
@@ -293,6 +297,9 @@ class JoinedLeaf(Leaf):
     def config(self) -> DatasetConfig:
         """What the dataset.yaml of the first part says."""
         return self.parts[0].leaf.config
+
+    def verify(self) -> None:
+        """Do nothing: what is joined is prepared."""
 
     @cached_property
     def sample_type(self) -> type[Any]:
@@ -689,18 +696,18 @@ class _Resolver:
         folder = there != "file"
         if not folder:
             strange = [key for key in ("dataset_config", "split_config") if getattr(entry, key)]
-            if path.suffix not in FILES:
+            if path.suffix.lower() not in FILES:
                 strange += [key for key in ("aux", *OF_SAMPLES) if getattr(entry, key, None)]
             if strange:
                 told = f"{strange[0]} is for prepared folders, and {short(entry.path)} is none"
                 return self.fault(place, f"{told}; remove it")
-        if folder or path.suffix in FILES:
+        if folder or path.suffix.lower() in FILES:
             self.weighs |= inner.leaf.sample_weight is not None
             said = Told(**{name: getattr(entry, name, None) for name in OF_SAMPLES})
             return replace(inner.leaf, path=_tidied(path), place=place, aux=aux or {}, told=said)
         if path.suffix not in _SUFFIXES:
             hint = f"; {STAGE_FILE}" if path.suffix == ".toml" else in_place_of(path)
-            if kind_by_name(path.name) is not None or path.suffix == ".csv":
+            if kind_by_name(path.name) is not None:
                 hint = f"; files are read by their folder: give {path.parent}"
             text = f"expected a folder, {', '.join(FILES)} or a metadataset .yaml"
             return self.fault(place, f"{text}; got {short(entry.path)}{hint}")

@@ -24,10 +24,11 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, field, fields, replace
 from fnmatch import fnmatchcase
 from functools import cached_property, lru_cache, partial
+from inspect import get_annotations
 from itertools import accumulate
 from pathlib import Path
 from types import MappingProxyType, ModuleType
-from typing import Any, ClassVar, Generic, Literal, TypeVar, get_args
+from typing import Any, ClassVar, Generic, Literal, TypeVar, cast, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -54,6 +55,7 @@ from energize.core.validation import load_json
 from energize.data.files import is_url, path_of
 from energize.data.media import (
     AV_EXTENSIONS,
+    BY_EXTENSION,
     HEAD,
     AVDecoderType,
     MediaMetadataType,
@@ -70,11 +72,11 @@ from energize.errors import (
     UntrustedCodeError,
     nearest,
 )
+from energize.task.shapes import SHAPES
+from energize.task.types import type_fault
 
 IMAGE_EXTENSIONS = frozenset(
-    {"jpg", "jpeg", "jpe", "jfif", "png", "apng", "webp", "gif", "bmp", "dib", "ico"}
-    | {"tif", "tiff", "tga", "pbm", "pgm", "ppm", "pnm"}
-    | {"jp2", "j2k", "jpc", "jpf", "jpx", "j2c"}
+    name for name, kind in BY_EXTENSION.items() if kind == MediaMetadataType.IMAGE
 )
 """The parts that are decoded as images."""
 
@@ -396,6 +398,11 @@ def _undecodable(error: Exception, name: str, data: bytes) -> DecodeError:
 
 # Field maps: which part of a raw sample each field of a sample type is read from.
 
+EACH = "*"
+"""The key that leads to each element of a list."""
+
+_CALL = re.compile(r"\s*(?P<name>[a-z_]+)\((?P<arguments>.*)\)\s*", re.S)
+_LABEL = re.compile(r"\s*(?:([a-z_]+)=)?(.*)", re.S)
 _ACCESS = re.compile(r"\s*(?P<part>[^\[\],\s]+(?:\s+[^\[\],\s]+)*)(?P<keys>(?:\[[^\[\]]+\])*)\s*")
 _KEY = re.compile(r"\[([^\[\]]+)\]")
 _NUMBER = re.compile(r"([0-9]+)")
@@ -418,7 +425,8 @@ _USUAL_PARTS = {
 class PartAccess:
     """A part of a raw sample, and the keys that lead to a value in it when it is JSON.
 
-    With `*` (any text) or `?` (any character) in `part` it is all parts of that pattern.
+    With `*` (any text) or `?` (any character) in `part` it is all parts of that pattern. The key
+    `*` leads to the list of what the keys after it lead to in each element of a list.
     """
 
     part: str
@@ -450,6 +458,14 @@ class PartAccess:
         nothing.
         """
         for depth, key in enumerate(self.keys):
+            if isinstance(value, str):
+                with suppress(ValueError, DecodeError):
+                    value = load_json(value)
+            if key == EACH and value is None:
+                return None
+            if key == EACH and isinstance(value, list):
+                rest = PartAccess(self.part, self.keys[depth + 1 :])
+                return [rest.within(each) for each in value]
             try:
                 value = value[int(key)] if isinstance(value, list) else value[key]
             except (LookupError, TypeError, ValueError):
@@ -461,13 +477,51 @@ class PartAccess:
         return self.part + "".join(f"[{key}]" for key in self.keys)
 
 
+@dataclass(frozen=True, slots=True)
+class FieldCall:
+    """A function of `energize.task.shapes` and what it is given: labels and parts."""
+
+    name: str
+    arguments: tuple[tuple[str, PartAccess], ...]
+
+    def __str__(self) -> str:
+        labelled = (
+            f"{label}={access}" if label else f"{access}" for label, access in self.arguments
+        )
+        return f"{self.name}({', '.join(labelled)})"
+
+
+def parse_call(text: str) -> FieldCall | None:
+    """Return the call of a function that a description is, None for one that names parts.
+
+    >>> str(parse_call("chat(user=json[q],assistant=json[a])")), parse_call("jpg,png")
+    ('chat(user=json[q], assistant=json[a])', None)
+    """
+    match = _CALL.fullmatch(text)
+    if match is None:
+        return None
+    if match["name"] not in SHAPES:
+        raise ConfigError(
+            f"{text!r} calls {match['name']!r}, which is not one of {', '.join(SHAPES)}"
+            f"{nearest(match['name'], list(SHAPES))}"
+        )
+    arguments = []
+    for argument in match["arguments"].split(","):
+        label, access = cast("re.Match[str]", _LABEL.fullmatch(argument)).groups()
+        arguments.append((label or "", parse_field(access)[0]))
+    return FieldCall(match["name"], tuple(arguments))
+
+
 def parse_field(text: str) -> tuple[PartAccess, ...]:
-    """Return the parts that a description names, most preferred first; `ConfigError` when it is
-    malformed.
+    """Return the parts that a description names, most preferred first; of a call all that it is
+    given. Raise `ConfigError` if it is malformed.
 
     >>> [str(each) for each in parse_field("jpg, meta.json[urls][0], *.png")]
     ['jpg', 'meta.json[urls][0]', '*.png']
     """
+    call = parse_call(text)
+    if call is not None:
+        return tuple(access for _, access in call.arguments)
     options: list[PartAccess] = []
     position = 0
     while position <= len(text):
@@ -739,9 +793,9 @@ _Option = tuple[PartAccess, list[str]]
 
 _Decode = Callable[[str, bytes], Any]
 
-_Plan = list[tuple[str, str | None, list[_Option], _Decode | None]]
-"""For each field its options, the part of the first one where that is a part as a whole, and its
-decoder, if it has one of its own."""
+_Plan = list[tuple[str, str | None, list[_Option], _Decode | None, FieldCall | None]]
+"""For each field its options, the part of the first one where that is a part as a whole, its
+decoder, if it has one of its own, and the function that makes it of the options, if one does."""
 
 
 def _undecoded(name: str, data: bytes) -> bytes:
@@ -785,6 +839,8 @@ class SampleLoader(Generic[T_sample]):
     subflavors: Mapping[str, Any] = field(default_factory=dict)
     sample_loader: LoadFunction | None = None
     part_filter: PartFilter | None = None
+    checked: Sequence[str] = ()
+    """Fields whose values have to be of the annotated types, else the sample fails."""
     numbered: Any = field(default=None, init=False, repr=False, compare=False)
     """The source by whose shards samples are numbered, if that is known."""
     loads_stored: ClassVar[bool] = True
@@ -813,7 +869,7 @@ class SampleLoader(Generic[T_sample]):
     def describe(self) -> dict[str, Any]:
         """Return the description as a JSON-able tree."""
         values = self.__getstate__()
-        del values["numbered"]
+        del values["numbered"], values["checked"]
         for name in ("sample_loader", "part_filter"):
             if values[name] is None:
                 del values[name]
@@ -857,13 +913,15 @@ class SampleLoader(Generic[T_sample]):
         usual: _Decode = _undecoded if self.decoder is None else self.decoder.decode
         contents: dict[str, Any] = {}
         values: dict[str, Any] = {}
-        for name, whole, options, own in plan:
+        for name, whole, options, own, call in plan:
             decoded, decode = contents, usual
             if own is not None:
                 decoded, decode = {}, own
             if whole is None:
                 content = partial(_content, raw, decoded, decode)
-                if (found := self._search(name, options, raw, content)) is not _ABSENT:
+                if call is not None:
+                    values[name] = _called(name, call, options, content)
+                elif (found := self._search(name, options, raw, content)) is not _ABSENT:
                     values[name] = found
             elif (found := decoded.get(whole, _ABSENT)) is _ABSENT:
                 values[name] = decoded[whole] = decode(whole, raw[whole])
@@ -871,7 +929,36 @@ class SampleLoader(Generic[T_sample]):
                 values[name] = found
             if own is not None:  # the parts of a sample are named in its metadata
                 contents |= {part: contents.get(part, _ABSENT) for part in decoded}
+        self._conform(values)
         return self.sample_type(**{**self._metadata(raw, contents), **values})
+
+    def _conform(self, values: dict[str, Any]) -> None:
+        """Make lists of single values for list fields, and compare checked fields with their types.
+
+        Raises:
+            DataError: If a value of a checked field is of another type.
+
+        """
+        for name, of_text in self._lists:
+            value = values.get(name)
+            alone = isinstance(value, str) if of_text else not isinstance(value, str | list | tuple)
+            if alone and value is not None:
+                values[name] = [value]
+        for name in self.checked:
+            fault = type_fault(self.sample_type, name, values.get(name, ""))
+            if fault:
+                raise DataError(f"field {name!r}: {fault}")
+
+    @cached_property
+    def _lists(self) -> list[tuple[str, bool]]:
+        """Fields that are lists of texts, or of media: a single value is a list of one there."""
+        classes = reversed(self.sample_type.__mro__)
+        annotations = {n: str(a) for kind in classes for n, a in get_annotations(kind).items()}
+        return [
+            (name, "str" in text)
+            for name, text in annotations.items()
+            if text.startswith(("list[str]", "list[torch.", "list[av."))
+        ]
 
     @cached_property
     def _plans(self) -> dict[tuple[str, ...], _Plan]:
@@ -883,15 +970,24 @@ class SampleLoader(Generic[T_sample]):
         given = default_field_map(self.sample_type) if self.field_map is None else self.field_map
         return {name: parse_field(text) for name, text in given.items()}
 
+    @cached_property
+    def _calls(self) -> dict[str, FieldCall]:
+        """The fields that functions make."""
+        calls = {name: parse_call(text) for name, text in (self.field_map or {}).items()}
+        return {name: call for name, call in calls.items() if call is not None}
+
     def _planned(self, names: tuple[str, ...]) -> _Plan:
         """Return the plan for samples with parts of these names."""
         plan: _Plan = []
         for name, accesses in self._accesses.items():
-            options = [(each, parts) for each in accesses if (parts := each.among(names))]
+            call = self._calls.get(name)
+            options = [(each, each.among(names)) for each in accesses]
+            if call is None:
+                options = [option for option in options if option[1]]
             whole = options[0][1][0] if options and options[0][0].is_whole else None
             decoder = self.decoder
             own = decoder and name in decoder.fields and decoder.decode_of(name)
-            plan.append((name, whole, options, own or None))
+            plan.append((name, None if call else whole, options, own or None, call))
         if len(self._plans) < _MOST_PLANS:
             self._plans[names] = plan
         return plan
@@ -956,6 +1052,23 @@ class SampleLoader(Generic[T_sample]):
             "__subflavors__": dict(self.subflavors),
             "__sources__": (source,),
         }
+
+
+def _called(
+    field: str, call: FieldCall, options: list[_Option], content: Callable[..., Any]
+) -> Any:
+    """Return what a function makes of parts; what a sample lacks is None."""
+    arguments: list[tuple[str, Any]] = []
+    for (label, access), (_, parts) in zip(call.arguments, options, strict=True):
+        value: Any = [content(part, keyed=False) for part in parts] if access.several else None
+        if parts and not access.several:
+            with suppress(DataError):
+                value = access.within(content(parts[0], keyed=bool(access.keys)))
+        arguments.append((label, value))
+    try:
+        return SHAPES[call.name](arguments)
+    except DataError as reason:
+        raise DataError(f"field {field!r} is {call}, but {reason}") from reason
 
 
 def _content(
