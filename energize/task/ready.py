@@ -270,7 +270,7 @@ transformers, as AutoProcessor.from_pretrained(...) returns it; got 'Qwen/Qwen2-
         learned = [t.role == "assistant" if t.learned is None else t.learned for t in turns]
         if not any(learned):
             raise DataError(
-                "nothing is learned of the conversation: the assistant has no turn that is"
+                "nothing is learned: no turn of the assistant, or all are masked"
             )
         messages = messages_of(turns)
         if self.processor is self.tokenizer:
