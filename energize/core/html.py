@@ -287,7 +287,7 @@ def item_html(item: Any, words: Any = None) -> str:
 
 def dataset_html(dataset: Any, heading: str = "") -> str:
     """Return what a dataset is made of: its sources, and how much of each comes first."""
-    from energize.data.selection import source_labels
+    from energize.report.levels import source_names
 
     try:
         size = f"{dataset.size:,} items per epoch" if dataset.size < 2**53 else "without end"
@@ -297,7 +297,7 @@ def dataset_html(dataset: Any, heading: str = "") -> str:
     if dataset.indexed:
         taken = dataset.consumed(1000)
         begun = taken / max(1, taken.sum())
-    labels = source_labels(dataset.sources)
+    labels = source_names(dataset)
     body = [
         (text(labels[n]), f"{each.count:,}" if hasattr(each, "count") else "?",
          "-" if begun is None else f"{begun[n]:.1%}")

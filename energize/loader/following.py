@@ -17,6 +17,7 @@ from energize.core.stream import counter_field, state_field
 from energize.core.validation import Model, load_yaml, validated
 from energize.data.files import files_at
 from energize.errors import ConfigError, EnergizeError, StateError, WeightError, nearest
+from energize.report.levels import source_names
 
 if TYPE_CHECKING:
     from energize.loader.loader import Loader
@@ -73,8 +74,9 @@ class Follower:
         found = found or chosen_blend(dataset, {}, blend)
         self._blend = found.name
         self._names: list[str] = list(found.blend.names)
+        labels = dict(zip(dataset.sources, source_names(dataset), strict=True))
         self._by_source = {
-            source.name: name
+            labels.get(source, source.name): name
             for name, each in zip(self._names, found.blend.inputs, strict=True)
             for source in each.sources
         }

@@ -269,9 +269,7 @@ transformers, as AutoProcessor.from_pretrained(...) returns it; got 'Qwen/Qwen2-
         template = self._template()
         learned = [t.role == "assistant" if t.learned is None else t.learned for t in turns]
         if not any(learned):
-            raise DataError(
-                "nothing is learned: no turn of the assistant, or all are masked"
-            )
+            raise DataError("nothing is learned: no turn of the assistant, or all are masked")
         messages = messages_of(turns)
         if self.processor is self.tokenizer:
             messages = [
