@@ -47,7 +47,8 @@ class MediaMetadataType(StrEnum):
 BY_EXTENSION = {
     extension: kind
     for kind, extensions in (
-        (MediaMetadataType.IMAGE, "bmp gif ico j2k jp2 jpx jpeg jpg png tif tiff webp"),
+        (MediaMetadataType.IMAGE, "jpg jpeg png webp bmp gif tif tiff apng avif dib ico jfif jpe"),
+        (MediaMetadataType.IMAGE, "j2c j2k jp2 jpc jpf jpx pbm pgm pnm ppm tga"),
         (MediaMetadataType.AV, "aac avi flac m4a m4v mkv mov mp3 mp4 ogg wav webm"),
     )
     for extension in extensions.split()
@@ -361,7 +362,7 @@ def deserialize_media_metadata(metadata_type: str, metadata_json: str) -> MediaM
         )
     try:
         return kind.from_dict(parse_json(metadata_json))
-    except ValueError as reason:
+    except (TypeError, ValueError) as reason:  # a NULL or a number of a database is no text
         raise DatasetError(
             f"media metadata is not JSON: {reason}: {metadata_json!r:.80}"
         ) from reason
