@@ -1031,7 +1031,7 @@ def _names_of(leaves: Iterable[Leaf]) -> dict[Leaf, str]:
 
 def _called(node: Node, name: str) -> Node:
     """Return a node with a name in its list, in which every leaf has one in its own."""
-    names = _names_of(leaf for leaf in every_leaf(node) if leaf.called is None)
+    names = _names_of(every_leaf(node))
     node = with_leaves(node, lambda leaf: replace(leaf, called=leaf.called or names[leaf]))
     return replace(node, called=name)
 
