@@ -152,13 +152,12 @@ def turn_of(given: Any, number: int) -> Turn:
     keys = dict(given) if isinstance(given, Mapping) else {}
     role = _taken(keys, "role", "from")
     content = _taken(keys, "content", "value")
-    reasoning = _taken(keys, *REASONING) or ""
-    # The same reasoning may be given under several names.
-    empty: tuple[Any, ...] = (None, "", [], {}, reasoning)
+    empty: tuple[Any, ...] = (None, "", [], {})
     keys = {name: value for name, value in keys.items() if value not in empty}
     try:
-        calls = [call for name in _CALLS for call in _calls(keys.pop(name, []))]
-        if role in _CALLS:
+        reasoning = _reasoning(keys)
+        calls = _calls(_only(keys, _CALLS, []))
+        if isinstance(role, str) and role.strip().lower() in _CALLS:
             calls = _calls(content)
             role = "assistant"
             content = None
@@ -169,7 +168,7 @@ def turn_of(given: Any, number: int) -> Turn:
             content = content or ""
         if not all(isinstance(each, str) for each in (role, content, reasoning)):
             raise DataError(_FORMS)
-        role = _ROLES.get(role.lower(), role)
+        role = _ROLES.get(role.strip().lower(), role)
         if reasoning:
             keys[REASONING[0]] = reasoning
         return Turn(role, content, _learned(keys, role), keys)
@@ -180,6 +179,23 @@ def turn_of(given: Any, number: int) -> Turn:
 def _taken(keys: dict[str, Any], *names: str) -> Any:
     """Remove the first of some keys that has a value, and return the value."""
     return next((keys.pop(name) for name in names if keys.get(name) is not None), None)
+
+
+def _only(keys: dict[str, Any], names: Sequence[str], default: Any) -> Any:
+    """Remove keys that mean the same, and return the value that all of them have."""
+    given = {name: keys.pop(name) for name in names if name in keys}
+    values = list(given.values())
+    if any(value != values[0] for value in values):
+        raise DataError(f"keys that mean the same differ: {given!r:.80}")
+    return values[0] if values else default
+
+
+def _reasoning(keys: dict[str, Any]) -> str:
+    """Remove the keys of the reasoning, and return the text; empty if it is only white space."""
+    for name in REASONING:
+        if str(keys.get(name, "")).isspace():
+            del keys[name]
+    return _only(keys, REASONING, "")  # type: ignore[no-any-return]
 
 
 def _learned(keys: dict[str, Any], role: str) -> bool | None:

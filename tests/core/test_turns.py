@@ -109,6 +109,73 @@ FORMS = {
         {"role": "assistant", "content": "A", "reasoning": "WHY", "reasoning_content": "WHY"},
         Turn("assistant", "A", None, WHY),
     ),
+    "reasoning that is also the name": (
+        {"role": "assistant", "content": "A", "reasoning": "look", "name": "look"},
+        Turn("assistant", "A", None, {"name": "look", "reasoning_content": "look"}),
+    ),
+    "reasoning of white space": (
+        {"role": "assistant", "content": "A", "reasoning_content": "\n\n", "thinking": "WHY"},
+        Turn("assistant", "A", None, WHY),
+    ),
+    "an empty reasoning before another": (
+        {"role": "assistant", "content": "A", "reasoning_content": "", "reasoning": "WHY"},
+        Turn("assistant", "A", None, WHY),
+    ),
+    "a role with spaces": ({"from": "GPT ", "value": "A"}, Turn("assistant", "A")),
+    "a role in capitals": ({"role": "USER", "content": "Q"}, Turn("user", "Q")),
+    "a call in capitals": (
+        {"role": "Tool_Call", "content": {"name": "look", "arguments": {"x": 1}}},
+        Turn("assistant", "", None, {"tool_calls": [CALL]}),
+    ),
+    "a role of its own": ({"role": "developer", "content": "S"}, Turn("developer", "S")),
+    "calls as text": (
+        {"role": "assistant", "content": "A", "tool_calls": json.dumps([CALL])},
+        Turn("assistant", "A", None, {"tool_calls": [CALL]}),
+    ),
+    "a call under two names": (
+        {"role": "assistant", "tool_calls": [CALL], "tool_call": [CALL]},
+        Turn("assistant", "", None, {"tool_calls": [CALL]}),
+    ),
+    "two calls": (
+        {"role": "assistant", "content": None, "tool_calls": [CALL, CALL]},
+        Turn("assistant", "", None, {"tool_calls": [CALL, CALL]}),
+    ),
+    "no calls": (
+        {"role": "assistant", "content": "A", "tool_calls": [], "function_call": None},
+        Turn("assistant", "A"),
+    ),
+    "a masked call": (
+        {"role": "function_call", "content": json.dumps(CALL["function"]), "train": False},
+        Turn("assistant", "", False, {"tool_calls": [CALL]}),
+    ),
+    "a result in pieces": (
+        {"role": "tool", "content": [{"type": "text", "text": "R"}]},
+        Turn("tool", "R"),
+    ),
+    "a question that is not masked": (
+        {"role": "user", "content": "Q", "masked": False},
+        Turn("user", "Q"),
+    ),
+    "a trained system prompt": (
+        {"role": "system", "content": "S", "train": 1},
+        Turn("system", "S", learned=True),
+    ),
+    "flags that agree": (
+        {"role": "assistant", "content": "A", "train": 1, "loss_mask": True, "masked": 0},
+        Turn("assistant", "A", learned=True),
+    ),
+    "flags without a value": (
+        {"role": "assistant", "content": "A", "train": None, "weight": None},
+        Turn("assistant", "A"),
+    ),
+    "an unknown key that is false": (
+        {"role": "assistant", "content": "A", "toxic": False},
+        Turn("assistant", "A", None, {"toxic": False}),
+    ),
+    "pieces for a cache": (
+        {"role": "user", "content": [{"type": "text", "text": "Q", "cache_control": {"a": "b"}}]},
+        Turn("user", "Q"),
+    ),
     "pieces": (
         {
             "role": "user",
@@ -145,6 +212,40 @@ REFUSED = {
         {"role": "assistant", "content": [{"type": "text", "text": "A", "train": False}]},
         "a turn is",
     ),
+    "two reasonings": (
+        {"role": "assistant", "content": "A", "reasoning": "WHY", "thinking": "HOW"},
+        "{'reasoning': 'WHY', 'thinking': 'HOW'}",
+    ),
+    "two different calls": (
+        {"role": "assistant", "tool_calls": [CALL], "function_call": {"name": "listen"}},
+        "keys that mean the same differ",
+    ),
+    "a weight in words": ({"role": "assistant", "content": "A", "weight": "1"}, "unclear"),
+    "a weight of two": ({"role": "assistant", "content": "A", "weight": 2}, "unclear"),
+    "a weight that is no number": (
+        {"role": "assistant", "content": "A", "weight": float("nan")},
+        "unclear",
+    ),
+    "arguments that are no JSON": (
+        {"role": "assistant", "tool_calls": [{"function": {"name": "look", "arguments": "x=1"}}]},
+        "JSON, got 'x=1'",
+    ),
+    "a result that is an object": ({"role": "tool", "content": {"t": 20}}, "a turn is"),
+    "a call in pieces": (
+        {"role": "assistant", "content": [{"type": "tool_use", "name": "look", "input": {}}]},
+        "a turn is",
+    ),
+    "a refusal in pieces": (
+        {"role": "assistant", "content": [{"type": "refusal", "refusal": "No."}]},
+        "a turn is",
+    ),
+    "texts in a list": ({"role": "user", "content": ["Q"]}, "a turn is"),
+    "a number as text": ({"from": "human", "value": 5}, "a turn is"),
+    "a number as role": ({"role": 5, "content": "Q"}, "a turn is"),
+    "other keys": ({"speaker": "user", "text": "Q"}, "a turn is"),
+    "a pair": (["user", "Q"], "a turn is"),
+    "a text": ("Q", "a turn is"),
+    "reasoning as a number": ({"role": "assistant", "content": "A", "reasoning": 5}, "a turn is"),
     "reasoning in blocks": ({"role": "assistant", "content": "A", "thinking": [{}]}, "a turn is"),
 }
 
@@ -172,6 +273,11 @@ TOOLS = {
         [{"type": "function", "function": TOOL}],
     ),
     "text": (json.dumps([TOOL]), [{"type": "function", "function": TOOL}]),
+    "one function": (json.dumps(TOOL), [{"type": "function", "function": TOOL}]),
+    "schemas as text": (
+        json.dumps([{"type": "function", "function": TOOL}]),
+        [{"type": "function", "function": TOOL}],
+    ),
     "null": (None, []),
     "an empty text": ("", []),
     "an empty list": ("[]", []),
@@ -183,7 +289,7 @@ def test_tools_of_all_forms_are_read():
     for name, (given, tools) in TOOLS.items():
         with row(name):
             assert ConversationSample(__key__="0", turns=turns, tools=given).tools == tools
-    for wrong in ("look", ["look"], 5, [{"description": "d"}]):
+    for wrong in ("look", ["look"], 5, [{"description": "d"}], [{"function": "look"}]):
         with row(wrong), pytest.raises(DataError, match=r"has a 'name'|is JSON|are JSON"):
             ConversationSample(__key__="0", turns=turns, tools=wrong)
 
