@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import logging
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import torch
 
@@ -321,3 +323,40 @@ def test_line_ends_of_captions_and_answers_are_not_learned(end, tmp_path):
         tokens = encoder.encode_sample(sample).tokens
         assert torch.equal(tokens["input_ids"], expected[0])
         assert processor.decode(tokens["input_ids"][tokens["labels"] != -100]) == "red <|end|>"
+
+
+def test_conversations_with_unknown_keys_are_counted(tmp_path):
+    good = {"messages": [QUESTION, ANSWER]}
+    bad = {"messages": [QUESTION, ANSWER | {"toxic": True}]}
+    file = rows(tmp_path, *[good] * 5, bad, *[good] * 2)
+    encoder = ProcessorTaskEncoder(tokenizer("chatml"), unknown_keys="skip")
+    loader = get_loader(get_train_dataset(file, batch_size=1, task_encoder=encoder))
+    batches = [batch for batch, _ in zip(loader, range(8), strict=False)]
+    assert len(batches) == 8
+    assert "skipped: has turns with unknown keys: toxic" in str(loader.report())
+
+
+def test_the_nulls_of_a_parquet_file_are_no_keys(tmp_path):
+    turns = [QUESTION, ANSWER | {"weight": 1.0}, MORE[0], MORE[1] | {"weight": 0.0}]
+    thoughts = [QUESTION, ANSWER | {"reasoning": "WHY"}]
+    table = pa.Table.from_pylist([{"messages": turns}, {"messages": thoughts}] * 4)
+    pq.write_table(table, tmp_path / "chat.parquet")
+    words = tokenizer("qwen3")
+    encoder = ProcessorTaskEncoder(words)
+    file = tmp_path / "chat.parquet"
+    dataset = get_val_dataset(file, split_part="train", batch_size=2, task_encoder=encoder)
+    expected = ["A<|im_end|>\n", "<think>\nWHY\n</think>\n\nA<|im_end|>\n"]
+    assert learned(words, dataset[0]) == expected
+
+
+def test_system_and_functions_of_a_row_are_written(tmp_path):
+    turns = [{"from": "human", "value": "Q"}, {"from": "gpt", "value": "A"}]
+    row_of_file = {"conversations": turns, "system": "SYS", "functions": [TOOL]}
+    file = rows(tmp_path, *[row_of_file] * 4)
+    words = tokenizer("llama3")
+    encoder = ProcessorTaskEncoder(words)
+    dataset = get_val_dataset(file, split_part="train", batch_size=1, task_encoder=encoder)
+    text = words.decode(dataset[0].input_ids[0])
+    assert "system<|end_header_id|>\n\nSYS<|eot_id|>" in text
+    assert '"description": "Looks."' in text
+    assert learned(words, dataset[0]) == ["A<|eot_id|>"]
