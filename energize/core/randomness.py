@@ -8,6 +8,7 @@ all: the window is read again to find it, and all its calls are seeded from then
 
 from __future__ import annotations
 
+import ctypes
 import random
 import sys
 import weakref
@@ -19,6 +20,7 @@ from typing import Any, Generic, TypeVar
 
 import numpy as np
 
+from energize.core.digests import content_digest
 from energize.core.lazy import torch
 
 T = TypeVar("T")
@@ -35,8 +37,53 @@ _WORD = 2**32 - 1
 _MOST_DISTURBANCES = 3
 """Disturbances by other threads after which every call is seeded, instead of read again."""
 
+_MersenneTwister = ctypes.c_char * (624 * 4 + 4)
+"""The memory of numpy.random.MT19937: 624 words, and the position among them."""
+
 _REFERENCE = 0x5EED
 """Seed of the generators while unseeded functions run. No result depends on it."""
+
+
+class NumpyGenerator:
+    """The global generator of numpy, saved and restored in 3 us where numpy itself takes 75.
+
+    Its state is the memory of the Mersenne Twister and, after an odd number of normal draws, the
+    second value of the last pair. Only `numpy.random.get_state` returns that value. So it is
+    called unless the memory is as it was when there was none.
+    """
+
+    def __init__(self) -> None:
+        self._without_value: bytes | None = None
+
+    def state(self) -> Any:
+        """Return what `restore` takes."""
+        memory = self._memory()
+        if memory is None:
+            return np.random.get_state(legacy=False)
+        content = memory.raw
+        if content != self._without_value:
+            state = np.random.get_state(legacy=False)
+            if state["has_gauss"]:
+                return state
+            self._without_value = content
+        return content
+
+    def restore(self, state: Any) -> None:
+        """Set the generator to a state that `state` returned."""
+        memory = self._memory()
+        if isinstance(state, dict) or memory is None:
+            np.random.set_state(state)
+            return
+        np.random.seed(0)  # there may be the second value of a pair
+        memory.raw = state
+        self._without_value = state
+
+    def _memory(self) -> Any:
+        """Return the memory of the generator; None if it is no Mersenne Twister."""
+        bits = np.random.get_bit_generator()  # type: ignore[attr-defined]
+        if type(bits) is not np.random.MT19937:
+            return None
+        return _MersenneTwister.from_address(bits.ctypes.state_address)
 
 
 class GlobalGenerators:
@@ -54,6 +101,7 @@ class GlobalGenerators:
         self.disturbances = 0
         self._python_twin = random.Random()  # noqa: S311 - compared with the global one
         self._numpy_twin = np.random.RandomState()
+        self._numpy = NumpyGenerator()
         self._torch_state: bytes | None = None
 
     def seed(self, word: int) -> None:
@@ -83,13 +131,13 @@ class GlobalGenerators:
 
     def states(self) -> States:
         """Return the states of the generators."""
-        return random.getstate(), np.random.get_state(), torch.default_generator.get_state()
+        return random.getstate(), self._numpy.state(), torch.default_generator.get_state()
 
     def restore(self, states: States) -> None:
         """Set the generators to saved states."""
         python_state, numpy_state, torch_state = states
         random.setstate(python_state)
-        np.random.set_state(numpy_state)
+        self._numpy.restore(numpy_state)
         torch.default_generator.set_state(torch_state)
         self.synchronized = False
 
@@ -350,4 +398,6 @@ def _equal(states: States, others: States) -> bool:
     other_python, other_numpy, other_torch = others
     if python_state != other_python or not torch.equal(torch_state, other_torch):
         return False
-    return all(np.array_equal(a, b) for a, b in zip(numpy_state, other_numpy, strict=True))
+    if isinstance(numpy_state, bytes):
+        return bool(numpy_state == other_numpy)
+    return content_digest(numpy_state) == content_digest(other_numpy)

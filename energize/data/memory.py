@@ -502,8 +502,8 @@ class _IterableStream(Stream[T]):
         return NotRepeatableError(
             f"{self._source.name!r}: sample {number} of pass {self._pass} {fault}. Every reading "
             "of a pass has to give the same samples in the same order, as each rank and each "
-            "resumed run reads it. Leave shuffling to energize (ShuffleBufferDataset), or draw from "
-            "the global generators, which are seeded for each pass"
+            "resumed run reads it. Leave shuffling to energize (ShuffleBufferDataset), or draw "
+            "from the global generators, which are seeded for each pass"
         )
 
     def state(self) -> State:
