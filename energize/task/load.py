@@ -73,6 +73,7 @@ from energize.errors import (
     nearest,
 )
 from energize.task.shapes import SHAPES
+from energize.task.types import type_fault
 
 IMAGE_EXTENSIONS = frozenset(
     name for name, kind in BY_EXTENSION.items() if kind == MediaMetadataType.IMAGE
@@ -838,6 +839,8 @@ class SampleLoader(Generic[T_sample]):
     subflavors: Mapping[str, Any] = field(default_factory=dict)
     sample_loader: LoadFunction | None = None
     part_filter: PartFilter | None = None
+    checked: Sequence[str] = ()
+    """Fields whose values have to be of the annotated types, else the sample fails."""
     numbered: Any = field(default=None, init=False, repr=False, compare=False)
     """The source by whose shards samples are numbered, if that is known."""
     loads_stored: ClassVar[bool] = True
@@ -866,7 +869,7 @@ class SampleLoader(Generic[T_sample]):
     def describe(self) -> dict[str, Any]:
         """Return the description as a JSON-able tree."""
         values = self.__getstate__()
-        del values["numbered"]
+        del values["numbered"], values["checked"]
         for name in ("sample_loader", "part_filter"):
             if values[name] is None:
                 del values[name]
@@ -926,12 +929,25 @@ class SampleLoader(Generic[T_sample]):
                 values[name] = found
             if own is not None:  # the parts of a sample are named in its metadata
                 contents |= {part: contents.get(part, _ABSENT) for part in decoded}
+        self._conform(values)
+        return self.sample_type(**{**self._metadata(raw, contents), **values})
+
+    def _conform(self, values: dict[str, Any]) -> None:
+        """Make lists of single values for list fields, and compare checked fields with their types.
+
+        Raises:
+            DataError: If a value of a checked field is of another type.
+
+        """
         for name, of_text in self._lists:
             value = values.get(name)
             alone = isinstance(value, str) if of_text else not isinstance(value, str | list | tuple)
             if alone and value is not None:
                 values[name] = [value]
-        return self.sample_type(**{**self._metadata(raw, contents), **values})
+        for name in self.checked:
+            fault = type_fault(self.sample_type, name, values.get(name, ""))
+            if fault:
+                raise DataError(f"field {name!r}: {fault}")
 
     @cached_property
     def _lists(self) -> list[tuple[str, bool]]:
