@@ -28,7 +28,6 @@ from .core.samples import (
     SimilarityInterleavedSample,
     SourceInfo,
     TextSample,
-    Turn,
     VidQASample,
     VQAOCRSample,
     VQASample,
@@ -46,6 +45,7 @@ from .core.stores import (
 )
 from .core.stream import INFINITE, Cursor
 from .core.trace import Failed, Reading, Refs
+from .core.turns import Turn
 from .data.join import JoinedSource
 from .data.jsonl import JsonlSource
 from .data.mds import MdsSource

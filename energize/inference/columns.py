@@ -22,7 +22,7 @@ _DEPTH = 3  # lists and objects in one another that are looked into
 _PROSE_WORDS = 3  # words of a text on average, from which on it is a sentence
 _CLASS_WORDS = 4
 _NUMBER = re.compile(r"[-+]?\d+(\.\d+)?([eE][-+]?\d+)?")
-_TURN_KEYS = ({"role", "from"}, {"content", "value"})
+_TURN_KEYS = ({"role", "from"}, {"content", "value", "tool_calls", "function_call"})
 
 
 class Named(NamedTuple):

@@ -23,6 +23,7 @@ FORMS: Mapping[str, tuple[str, ...]] = {
     "question": ("text", "mixed"),
     "answers": ("text", "texts", "null", "mixed"),
     "turns": ("mixed",),
+    "tools": ("json", "objects", "null"),
     "choices": ("texts", "text"),
     "right": ("number", "text"),
     "prompt": ("text",),
@@ -75,7 +76,13 @@ KINDS: Sequence[SampleKind] = (
     SampleKind("InterleavedSample", {"sequence": "interleaved({in_turn}, {images})"}),
     SampleKind("InterleavedSample", {"sequence": "interleaved({sentences}, {images}, {places})"}),
     SampleKind(
-        "ConversationSample", {"turns": "{turns}", "images": "{images?}", "videos": "{videos?}"}
+        "ConversationSample",
+        {
+            "turns": "{turns}",
+            "images": "{images?}",
+            "videos": "{videos?}",
+            "tools": "first({tools?})",
+        },
     ),
     SampleKind(
         "MultiChoiceVQASample",
@@ -366,7 +373,7 @@ def _filled(
         if missing and not partly:
             return None
         text = re.sub(r"(?<=\()(, )+|(, )+(?=\))|(?<=, )(, )+", "", text)
-        if text and not missing:
+        if text and not (missing or text.endswith("()")):
             field_map[name] = text
     if kind.sample_type == "ConversationSample" and not partly and not field_map.get("turns"):
         return None

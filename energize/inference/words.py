@@ -206,6 +206,7 @@ ROLES: Mapping[str, Sequence[str]] = _split(
         "system": "system systemprompt",
         "history": "history",
         "turns": "conversations messages conversation turns dialogue dialog",
+        "tools": "tools functions",
         "chosen": "chosen preferred accepted chosenresponse responsechosen",
         "rejected": "rejected dispreferred rejectedresponse responserejected",
         "label": "label class category target cls labels classid labelid",

@@ -271,7 +271,8 @@ def get_val_datasets(
     """Return one validation dataset for each folder of a metadataset, each with the leaf it was
     made from.
 
-    `leaf.path`, `leaf.split_part` and `leaf.subflavors` say which folder it is. `limit` counts for
+    `leaf.name` is the name of its entry in the metadataset, as reports have it. `leaf.path`,
+    `leaf.split_part` and `leaf.subflavors` describe the folder. `limit` counts for
     each, `checksums` are those of `get_train_dataset`, whose errors it raises.
     """
     asked = _asked("get_val_datasets", path, split_part, task_encoder, older, verify=verify)

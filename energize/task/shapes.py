@@ -15,7 +15,7 @@ from types import MappingProxyType
 from typing import Any
 
 from energize.core import limits
-from energize.core.samples import IMAGE, VIDEO, Turn
+from energize.core.turns import IMAGE, VIDEO, Turn, turn_of
 from energize.core.validation import parse_json
 from energize.errors import DataError
 
@@ -55,15 +55,24 @@ def chat(arguments: Arguments) -> list[Turn]:
 def exchanges(arguments: Arguments) -> list[Turn]:
     """Return the turns of a list of questions with their answers.
 
-    An exchange is an object such as `{user, assistant}` or `{q, a}`, or a list of two texts.
+    An exchange is an object such as `{user, assistant}` or `{q, a}`, or a list of two texts. Other
+    keys of an object are those of the answer.
     """
     turns: list[Turn] = []
     for exchange in _listed(arguments[0][1]):
         pair = exchange_of(exchange)
         if pair is None:
             raise DataError(f"an exchange is a question and an answer, got {exchange!r:.120}")
-        turns += [Turn("user", pair[0]), Turn("assistant", pair[1])]
+        rest = exchange.items() if isinstance(exchange, Mapping) else ()
+        answer = {name: value for name, value in rest if value not in pair}
+        answer |= {"role": "assistant", "content": pair[1]}
+        turns += [Turn("user", pair[0]), turn_of(answer, len(turns) + 1)]
     return _with_placeholders(turns, arguments[1:])
+
+
+def first(arguments: Arguments) -> Any:
+    """Return the first value that is not null, or None."""
+    return next((value for _, value in arguments if value is not None), None)
 
 
 def exchange_of(value: Any) -> tuple[str, str] | None:
@@ -170,7 +179,7 @@ def choice(arguments: Arguments) -> int:
 
 
 SHAPES: Mapping[str, Callable[[Arguments], Any]] = MappingProxyType(
-    {each.__name__: each for each in (chat, exchanges, placed, interleaved, items, choice)}
+    {each.__name__: each for each in (chat, exchanges, first, placed, interleaved, items, choice)}
 )
 """The functions that a field map may name."""
 

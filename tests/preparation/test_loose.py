@@ -549,14 +549,14 @@ WRONG = {
     "leads out": ({"images": ["../0.jpg"], "conversations": TURNS}, "leads out of"),
     "gone": ({"images": ["9.jpg"], "conversations": TURNS}, "9.jpg: cannot be read"),
     "no turns": ({"conversations": "Hi"}, "a conversation is a list of turns, got 'Hi'"),
-    "no role": ({"conversations": [{"text": "Hi"}]}, "turn 0 is {'text': 'Hi'}; a turn is {from"),
+    "no role": ({"conversations": [{"text": "Hi"}]}, "turn 0 is {'text': 'Hi'}: a turn is {from"),
     "calls": (
         {"conversations": [{"from": "gpt", "value": "", "tool_calls": [{"id": "f"}]}]},
-        "turn 0 is {'from': 'gpt', 'value': '', 'tool_calls': [{'id': 'f'}]}; a turn is",
+        "'tool_calls': [{'id': 'f'}]}: a tool, or a call of one, has a 'name'; got {'id': 'f'}",
     ),
-    "not to be learned": (
-        {"conversations": [TURNS[1] | {"weight": 1}, TURNS[1] | {"weight": 0}]},
-        "nor a weight or loss of a turn but 1",
+    "half to be learned": (
+        {"conversations": [TURNS[1] | {"weight": 1}, TURNS[1] | {"weight": 0.5}]},
+        "whether the turn is learned is unclear: {'weight': 0.5}",
     ),
     "no JSON": (None, "not JSON"),
 }
