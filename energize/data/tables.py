@@ -243,7 +243,7 @@ def values_in(row: Mapping[str, Any], column: str) -> list[Any]:
             found = [*chain.from_iterable(lists)]
         else:
             found = [each.get(key) if isinstance(each, dict) else None for each in found]
-    return [each for each in found if each is not None and each != ""]
+    return [each for each in found if each is not None and each not in ("", b"")]
 
 
 class ChosenRows(FieldSource[Row], ShardedSource[Row]):

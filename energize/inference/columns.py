@@ -166,6 +166,8 @@ def _common(forms: set[str]) -> str:
     """Return the form of values of several forms."""
     if not forms:
         return "null"
+    if forms == {IMAGE, "bytes"}:
+        return IMAGE  # damaged ones are found when they are decoded
     singles = {form.rstrip("s") for form in forms}
     if len(singles) == 1 and singles & {IMAGE, AV}:
         return f"{singles.pop()}s"  # a single one is a list of one

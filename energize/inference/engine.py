@@ -113,7 +113,8 @@ def open_loose(path: Path, split_part: str, told: Told) -> Found:
             candidate, reading = _decided(own, like=candidate.format)
         found = _opened(own, split_part, candidate, reading, choice, by_column=by_column)
     _check_told(path, told, found.spec)
-    return found
+    options = {"orient": True, **({"guess_content": True} if found.spec.format == "tars" else {})}
+    return found._replace(config=replace(found.config, options=options))
 
 
 def _decided(scene: Scene, like: str | None = None) -> tuple[Candidate, Reading]:

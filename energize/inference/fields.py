@@ -8,8 +8,8 @@ from typing import Any
 
 from energize.core.lazy import optional_module
 from energize.core.samples import type_fields
-from energize.data.loose import Media
-from energize.data.media import BY_EXTENSION, MediaMetadataType
+from energize.data.loose import Media, part_name
+from energize.data.media import BY_EXTENSION, EXTENSIONS, MediaMetadataType
 from energize.errors import ConfigError, nearest, some
 from energize.inference.columns import AV, IMAGE
 from energize.inference.formats import Reading
@@ -26,6 +26,11 @@ def parts_of(reading: Reading, choice: Choice, kind: type[Any]) -> tuple[Media, 
         optional_module("av", "energize[av]", "reading videos and sounds")
     media: dict[str, tuple[str, bool]] = {}
     access = {name: f"json[{name}]" for name in reading.columns if "[" not in name}
+    access |= {
+        name: f"{part_name(name)}.bin"
+        for name, each in reading.columns.items()
+        if each.form == "bytes" and "[*]" not in name
+    }
     access |= {name: text for name, text in reading.parts.items()}
     talks = "images" in _fields(kind)
     lists = [name for name, each in columns.items() if each.form.endswith("s")]
@@ -39,7 +44,7 @@ def parts_of(reading: Reading, choice: Choice, kind: type[Any]) -> tuple[Media, 
         prefix = f"{called}." if called else ""
         media[name] = prefix, counted
         wanted = MediaMetadataType.AV if av else MediaMetadataType.IMAGE
-        usual = (f"{prefix}{each}" for each, of in BY_EXTENSION.items() if of == wanted)
+        usual = (f"{prefix}{each}" for each in EXTENSIONS[wanted])
         access[name] = f"{prefix}*" if counted else ",".join(usual)
         if choice.kind is not None and choice.kind.nullable and column.nullable:
             access[name] += f",json[{name}]"

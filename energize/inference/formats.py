@@ -392,8 +392,8 @@ def sidecars_of(scene: Scene) -> list[Sidecar]:
     by_stem: dict[str, list[str]] = {}
     by_rest: dict[str, list[str]] = {}
     for name in media:
-        by_stem.setdefault(posixpath.splitext(name)[0], []).append(name)
-        by_stem.setdefault(name, []).append(name)
+        for stem in {posixpath.splitext(name)[0], name}:
+            by_stem.setdefault(stem, []).append(name)
         by_rest.setdefault(_in_tree(scene, name, shared)[1], []).append(name)
     groups: dict[tuple[str, str], list[Sidecar]] = {}
     for name in names:

@@ -99,7 +99,8 @@ class Told:
         """Return what a dataset.yaml says, with what was told in its place."""
         if (kind := self.kind) is not None:
             name = CRUDE if kind is CrudeSample else kind.__name__
-            config = replace(DatasetConfig(kind.__module__, name), subflavors=config.subflavors)
+            own = DatasetConfig(kind.__module__, name)
+            config = replace(own, subflavors=config.subflavors, options=config.options)
         return config if field_map is None else replace(config, field_map=dict(field_map))
 
 

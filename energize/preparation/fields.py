@@ -166,7 +166,8 @@ def propose_field_map(sample_type: str | type[Any], look: Any) -> dict[str, str]
     usual = {} if kind is CrudeSample else default_field_map(kind)
     for name, source in usual.items():
         accesses = parse_field(f"{source}{_ALSO.get(name, '')}")
-        plain = [each.part for each in accesses if not each.keys and each.part in look.parts]
+        whole = [each for each in accesses if each.is_whole]
+        plain = [part for each in whole for part in each.among(look.parts)]
         keyed = [str(each) for each in accesses if each.keys[:1] and each.keys[0] in look.json_keys]
         if plain or keyed:
             proposed[name] = ",".join(plain or keyed[:1])
