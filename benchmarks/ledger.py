@@ -42,6 +42,7 @@ from energize import (
     WorkerConfig,
     get_loader,
 )
+from energize.core.padded import UNMARKED
 from energize.report import Book, Ledger
 
 __all__ = ["CASES", "main"]
@@ -131,7 +132,7 @@ def _cpu(dataset: Dataset[Any], items: int, workers: int, *, ledger: bool) -> fl
         for _ in range(items):
             next(read)
         if ledger:
-            loader.report(show=False)
+            loader.report()
         own = time.process_time() - began
     return own + _of_children() - before
 
@@ -161,7 +162,7 @@ def _noted(dataset: Dataset[Any], items: int, workers: int) -> float:
             began = time.process_time()
             for made, item in told:
                 book.wait(0.0, time.perf_counter())
-                book.note(made, item, padding=False)
+                book.note(made, item, UNMARKED)
             seconds += time.process_time() - began
         began = time.process_time()
         _ = book.counted()

@@ -9,6 +9,7 @@ from .core.loss_weights import (
     batch_weights,
     effective_sample_size,
     is_padding,
+    padding_rows,
     total_weight,
     weighted_mean,
 )
@@ -143,6 +144,8 @@ from .errors import (
 from .extras.cache import FileCacheLazy, FileStoreCachePool, MockLazy
 from .extras.paths import EPath
 from .inference.converting import convert
+from .inference.engine import infer
+from .inference.spec import DataSpec
 from .loader import Follower, Loader, RemapReport, WeightsFile, get_loader, get_savable_loader
 from .loader.agreement import shared_reading
 from .loader.loader import BasicDataLoader, SavableDataLoader, SavableDataLoaderState
@@ -210,6 +213,7 @@ __all__ = [
     "CrudeWebdataset",
     "Cursor",
     "DataError",
+    "DataSpec",
     "Dataset",
     "DatasetError",
     "DatasetLoader",
@@ -369,10 +373,12 @@ __all__ = [
     "get_val_dataset",
     "get_val_datasets",
     "homogeneous_concat_mix",
+    "infer",
     "is_padding",
     "load_dataset",
     "log_exception",
     "make_scheme",
+    "padding_rows",
     "pin_memory",
     "prepare",
     "prepare_checksums",

@@ -139,8 +139,8 @@ class SampleError(EnergizeError):
 class DataError(SampleError):
     """The bytes of a sample are bad.
 
-    It is counted against the failure budget and a substitute takes the sample's place. Raise it
-    in an encoder to have a sample of yours treated the same way.
+    It is counted against the failure budget, and a substitute takes the sample's place, or padding
+    in validation. Raise it in an encoder to have a sample of yours treated the same way.
     """
 
 
@@ -206,7 +206,8 @@ class SkipSample(Exception):  # noqa: N818 - not an error, and the name users kn
     """Raised by a user's function to leave a sample out.
 
     In an indexed dataset a substitute from the same source takes its place, so that batches stay
-    full; a streaming dataset goes on with the next sample.
+    full; in validation its row is padding (`padding_rows`). A streaming dataset goes on with the
+    next sample.
 
     >>> def encode_sample(sample):
     ...     if not sample.caption:

@@ -27,7 +27,7 @@ from energize import (
     ShuffleDataset,
     SkipSample,
 )
-from energize.core.randomness import COMPARED_CALLS
+from energize.core.randomness import PROVEN
 from energize.core.stream import INFINITE
 from energize.core.trace import refs_of
 from energize.errors import NotRepeatableError
@@ -284,7 +284,7 @@ def by_chance_later():
 
     def condition(number):
         seen.append(number)
-        return len(seen) <= 4 * COMPARED_CALLS or chance.random() < 0.5
+        return len(seen) <= 4 * PROVEN or chance.random() < 0.5
 
     return condition
 

@@ -142,7 +142,7 @@ def _measured(
         over.set()
         if watch.ident is not None:
             watch.join()
-        report = loader.report(show=False)
+        report = loader.report()
         each = report.total.samples / max(sum(rank.items for rank in report.ranks), 1)
         samples = counted * each
         row = {

@@ -407,7 +407,10 @@ class StreamingDataset(IterableDataset[Any]):
         """
         if self._read_for is not None and self._read_for[0] == sample_id:
             return self._read_for[1]
-        return self._stored.at([sample_id], Reading(report=self._failures.add))[0]
+        return self._stored.at([sample_id], self._reading())[0]
+
+    def _reading(self) -> Reading:
+        return Reading(report=self._failures.add, failure_memory=self._failures.memory)
 
     def __iter__(self) -> Iterator[Any]:
         place = self._place.begin(self._next_epoch)
@@ -427,7 +430,7 @@ class StreamingDataset(IterableDataset[Any]):
         batch, given = divmod(taken // world, self._device)
         first = batch * world if self._alike else batch * world + epoch * self._numbered.size
         lane = Lane(self._ranks.rank + world * worker, world * workers)
-        reading = Reading(report=self._failures.add)
+        reading = self._reading()
         for pairs in self._numbered.open(lane, {"position": first}, reading):
             for pair in pairs if worker else pairs[given:]:
                 self._delivered += 1

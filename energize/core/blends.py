@@ -8,19 +8,29 @@ import json
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Annotated, Any, NamedTuple, TypeVar, cast
+from typing import Any, NamedTuple, TypeVar, cast
 
 import numpy as np
-from pydantic import Field, TypeAdapter, ValidationError
 
+from energize.core import limits
 from energize.core.arrays import Int64Array
-from energize.core.checks import real_number
+from energize.core.checks import real_number, whole_number
 from energize.core.dataset import Dataset, IndexedDataset
 from energize.core.rng import derive
-from energize.core.stream import MOST_COUNTED, MixStream, Opening, State, Stream, counter_field
+from energize.core.stream import (
+    LAST_START,
+    MOST_COUNTED,
+    MixStream,
+    Opening,
+    State,
+    Stream,
+    counter_field,
+    state_field,
+)
 from energize.core.trace import Failed, Request, Routes, Span
+from energize.core.validation import short
 from energize.errors import ConfigError, StateError, WeightError, nearest
 
 Way = tuple[int, ...]
@@ -123,12 +133,22 @@ def group_of(name: str, weights: Mapping[str, float]) -> str | None:
     return name
 
 
+_LEAST_OF_GROUP = 1e-300
+"""A part of such a weight is above 0, whatever its share."""
+
+
 def ungrouped(blend: Any, weights: Mapping[str, float], slot: int) -> dict[str, float]:
     """Return a weight for each name of a blend. That of a group, a blend that was opened up into
     this one say, is shared out to its parts as it is at a slot.
     """
     if set(weights) == set(blend.names):
         return dict(weights)
+    if max(weights.values()) < _LEAST_OF_GROUP:
+        raise WeightError(
+            f"weights of groups are divided among their parts, and the largest weight is "
+            f"{max(weights.values()):g}, less than {_LEAST_OF_GROUP:g}. Multiply all of them by "
+            "one number"
+        )
     shares = blend.by_name(blend.shares(slot))
     groups: dict[str, list[str]] = {}
     for name in blend.names:
@@ -157,23 +177,98 @@ def same_shares(weights: Mapping[str, float], asked: Mapping[str, float]) -> boo
     )
 
 
+MOST_WEIGHT = 1e300
+"""The largest weight of a change."""
+
+
 def numbers_by_name(weights: object) -> dict[str, float]:
-    """Weights by name as numbers that are plain JSON; `WeightError` for anything else."""
+    """Return the weights of a change by name, as numbers that a state can hold.
+
+    The same check holds for weights that are set and for those of a saved state.
+
+    Args:
+        weights: A mapping of names to numbers of any type.
+
+    Returns:
+        The weights by name, as int or float, in their order.
+
+    Raises:
+        WeightError: If it is not a mapping, if a name is given twice, if a weight is not a number
+            from 0 to `MOST_WEIGHT`, or if all weights are 0.
+
+    Example:
+        >>> import numpy as np
+        >>> numbers_by_name({"web": np.int64(3), "code": 0.5})
+        {'web': 3, 'code': 0.5}
+    """
     if not isinstance(weights, Mapping) or not weights:
         raise WeightError(
-            f"weights that change while a run goes on are given by name, {{name: number}}; got "
-            f"{str(weights)[:80]!r}"
+            "weights that change while a run goes on are given by name, {name: number}; got "
+            f"{short(weights)}"
         )
     found: dict[str, float] = {}
-    for name, weight in weights.items():
-        number = real_number(weight)
-        if number is None or not 0 <= number < float("inf"):
-            raise WeightError(
-                f"the weight of {name!r} is {repr(weight)[:80]}; a change takes finite numbers, 0 "
-                "or more. Weights that follow a plan are Schedules where the mix is written"
-            )
-        found[str(name)] = int(number) if isinstance(number, int) else float(number)
+    for key, weight in weights.items():
+        name = str(key)
+        if name in found:
+            raise WeightError(f"weights: {name!r} is given twice. Give each name once")
+        found[name] = _plain_weight(weight, name)
+    if not any(found.values()):
+        raise WeightError(
+            f"all {len(found)} weights are 0, so nothing could be drawn; give one above 0"
+        )
     return found
+
+
+def _plain_weight(weight: object, name: str) -> float:
+    number = real_number(weight)
+    try:
+        value = math.nan if number is None else float(number)
+    except OverflowError:
+        value = math.inf
+    vanishes = bool(number) and not value
+    if vanishes or not 0 <= value <= MOST_WEIGHT:
+        raise WeightError(
+            f"the weight of {name!r} is {short(weight)}; a change takes finite numbers, 0 or more "
+            f"and at most {MOST_WEIGHT:g}. Weights that follow a plan are Schedules where the mix "
+            "is written"
+        )
+    whole = whole_number(number)
+    return value if whole is None else whole
+
+
+def checked_request(
+    weights: object, at_step: object, blend: object
+) -> tuple[dict[str, float], int | None, str | None]:
+    """Return the arguments of `Loader.set_weights` as plain values, however they were given.
+
+    Args:
+        weights: Weights by name, see `numbers_by_name`.
+        at_step: The first step with these weights; None for the next one.
+        blend: The name of the blend; None if the names of the weights tell it.
+
+    Returns:
+        Weights, step and name.
+
+    Raises:
+        WeightError: For weights that no change can have.
+        ConfigError: If `at_step` is not a step that a run can come to, or `blend` is not text.
+
+    Example:
+        >>> checked_request({"web": 3}, 2000, None)
+        ({'web': 3}, 2000, None)
+    """
+    numbers = numbers_by_name(weights)
+    step = None if at_step is None else whole_number(at_step, 0)
+    if at_step is not None and step is None:
+        raise ConfigError(f"at_step is a whole number, 0 or more, or None; got {short(at_step)}")
+    if step is not None and step >= MOST_COUNTED:
+        raise ConfigError(
+            f"at_step={short(at_step)} is after the last step that a run can count, "
+            f"{MOST_COUNTED - 1}. Give an earlier one"
+        )
+    if blend is not None and not isinstance(blend, str):
+        raise ConfigError(f"blend is the name of a blend, or None; got {short(blend)}")
+    return numbers, step, blend
 
 
 def _listed(found: Sequence[FoundBlend]) -> str:
@@ -197,9 +292,12 @@ def replaced(dataset: Any, way: Way, blend: Any) -> Any:
 
 def slot_after(dataset: Any, way: Way, items: int) -> int | None:
     """Return how many slots of the blend at the end of the way the first `items` items of `dataset`
-    lead to: the first slot that is not among them. None where only reading tells.
+    lead to: the first slot that is not among them. None where only reading tells; some number from
+    `LAST_START` on if it is beyond what can be computed.
     """
     for number in way:
+        if items >= LAST_START:
+            break
         reached = dataset._reached(items)
         if reached is None:
             return None
@@ -397,26 +495,17 @@ def _told_apart(part: Any, seen: Counter[str]) -> str:
     return digest if seen[digest] == 1 else f"{digest}.{seen[digest]}"
 
 
-_Count = Annotated[int, Field(ge=0, lt=MOST_COUNTED)]
-_Weight = Annotated[int | float, Field(ge=0, le=1e300)]
-
-_CHANGES = TypeAdapter(
-    list[
-        tuple[str, _Count, dict[str, _Weight], bool]
-        | tuple[str, _Count, dict[str, _Weight], bool, bool]
-    ]
-)
-_MOVES = TypeAdapter(list[tuple[str, _Count, _Count]])
-
-
 @dataclass(frozen=True, slots=True)
 class Change:
     """Other weights of the blend called `blend`, from one of its slots on.
 
     While it `waits`, `at` is an item of the run that is still to come. Which slot that leads to may
-    change until then, by what changes before it; and where only reading tells, it is the first one
-    that no lane has come to by the first step that begins with that item or after it. `of_file`
+    change until then, by what changes before it; and where only reading tells, it is found by the
+    first step that begins with that item or after it (`Run.first_unread_slot`). `of_file`
     says that an operator's file asked for it.
+
+    Every change is checked here, whether it is set or loaded from a state, so a state holds only
+    what can be loaded again. Raises `WeightError` for weights and `ConfigError` for the rest.
     """
 
     blend: str
@@ -424,6 +513,30 @@ class Change:
     weights: Mapping[str, float]
     waits: bool = False
     of_file: bool = False
+    size: tuple[int, int] = field(init=False, compare=False, repr=False)
+    """Characters and values of its JSON, as `limits` count them."""
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.blend, str):
+            raise ConfigError(f"a change is of a blend by its name; got {short(self.blend)}")
+        if type(self.waits) is not bool or type(self.of_file) is not bool:
+            raise ConfigError("whether a change waits, and is of a file, is True or False")
+        counted, most = ("item", MOST_COUNTED) if self.waits else ("slot", LAST_START)
+        at = whole_number(self.at, 0)
+        if at is None or at >= most:
+            raise ConfigError(
+                f"weights cannot change at {counted} {short(self.at)}; {counted}s are 0 to "
+                f"{most - 1}. Give an earlier at_step"
+            )
+        object.__setattr__(self, "at", at)
+        object.__setattr__(self, "weights", numbers_by_name(self.weights))
+        text = json.dumps(self.saved())
+        object.__setattr__(self, "size", (len(text), sum(map(text.count, (",", "[", "{")))))
+
+    def saved(self) -> list[Any]:
+        """Return the change as plain JSON, which `Edits.loaded` reads."""
+        of_file = [True] if self.of_file else []
+        return [self.blend, self.at, dict(self.weights), self.waits, *of_file]
 
 
 @dataclass(frozen=True, slots=True)
@@ -434,10 +547,14 @@ class Edits:
     moves: tuple[Move, ...] = ()
 
     def with_change(self, change: Change) -> Edits:
-        """With another change; it takes the place of one at the same slot."""
+        """With another change; it takes the place of one at the same slot.
+
+        Raises `ConfigError` if a state could not hold that many changes.
+        """
         place = change.blend, change.at, change.waits
         kept = [each for each in self.changes if (each.blend, each.at, each.waits) != place]
         changes = sorted([*kept, change], key=lambda each: (each.waits, each.at))
+        _check_size(changes)
         return replace(self, changes=tuple(changes))
 
     def without(self, change: Change) -> Edits:
@@ -465,10 +582,7 @@ class Edits:
 
     def saved(self) -> State:
         """As plain data; nothing where there are none."""
-        changes = [
-            [each.blend, each.at, dict(each.weights), each.waits, *[True] * each.of_file]
-            for each in self.changes
-        ]
+        changes = [each.saved() for each in self.changes]
         told = {"changes": changes, "moves": [list(each) for each in self.moves]}
         return {name: edits for name, edits in told.items() if edits}
 
@@ -477,12 +591,19 @@ class Edits:
         """From a saved cursor; `StateError` for what cannot have been saved."""
         if "changes" not in cursor and "moves" not in cursor:
             return NOT_EDITED
-        changes = _loaded(cursor, "changes", _CHANGES, "change of weights")
-        moves = _loaded(cursor, "moves", _MOVES, "place of a source")
-        return cls(
-            tuple(Change(*each) for each in changes),
-            tuple(Move(*each) for each in moves),
-        )
+        held = {"changes": [], "moves": [], **cursor}
+        try:
+            changes = tuple(Change(*row) for row in state_field(held, "changes", list))
+            moves = tuple(Move(*row) for row in state_field(held, "moves", list))
+        except (ConfigError, TypeError) as reason:
+            raise StateError(
+                f"the saved state's changes and moves are not edits of a run: {reason}"
+            ) from reason
+        for move in moves:
+            state_field(move._asdict(), "part", str)
+            counter_field(move._asdict(), "since")
+            counter_field(move._asdict(), "read")
+        return cls(changes, moves)
 
 
 NOT_EDITED = Edits()
@@ -502,16 +623,21 @@ def with_change(dataset: Dataset[Any], change: Change) -> Any:
         if reached is None:
             return dataset
         _check_named(found, weights)
-        slot, weights = reached, ungrouped(blend, weights, reached)
+        acting = Change(found.name, reached, ungrouped(blend, weights, reached))
+        slot, weights = acting.at, acting.weights
     if blend.changes[-1:] and blend.changes[-1][0] == slot:
         blend = blend._replace(changes=blend.changes[:-1])
     return replaced(dataset, found.way, blend.with_weights_from(slot, weights))
 
 
-def _loaded(cursor: State, name: str, form: TypeAdapter[Any], what: str) -> Any:
-    try:
-        return form.validate_json(json.dumps(cursor.get(name, [])), strict=True)
-    except (ValidationError, RecursionError) as reason:
-        raise StateError(
-            f"the saved state's {name!r} hold no {what}: {str(cursor[name])[:100]}"
-        ) from reason
+def _check_size(changes: Sequence[Change]) -> None:
+    """Raise `ConfigError` for changes that take more than half of what a state may hold."""
+    for counted, name in enumerate(("JSON_BYTES", "JSON_VALUES")):
+        total = sum(change.size[counted] for change in changes)
+        most = getattr(limits, name) // 2
+        if total > most:
+            raise ConfigError(
+                f"weights: {len(changes)} changes of this run are too much for a saved state, "
+                f"{total} of half of energize.core.limits.{name}, {most}. Change weights less "
+                "often, or set a larger limit, also where states are loaded"
+            )

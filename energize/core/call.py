@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import inspect
 import logging
-import time
+import pickle
 from collections.abc import Callable, Iterator, Sequence
 from contextvars import ContextVar
 from functools import partial
@@ -19,12 +19,14 @@ from types import GeneratorType
 from typing import Any, TypeVar
 
 from energize.core.arrays import Int64Array
+from energize.core.checks import failed_allocation
 from energize.core.description import function_name
 from energize.core.digests import content_digest
 from energize.core.ignored import said_once
 from energize.core.loss_weights import Keep, LostWeightError
 from energize.core.quarantine import place_of
 from energize.core.randomness import (
+    PROVEN,
     DrawingIterator,
     ReadWindow,
     current_window,
@@ -92,6 +94,18 @@ def call_without_draws(function: Callable[..., T], what: str, /, **arguments: An
     return result
 
 
+def _call_with_generator(function: Callable[..., Any], word: int, argument: Any) -> Any:
+    return function(argument, rng=generator(word))
+
+
+def _pickled(value: Any) -> bytes | None:
+    """Return a value as it is now; None if it cannot be pickled."""
+    try:
+        return pickle.dumps(value)
+    except Exception:  # whatever the classes of the user do
+        return None
+
+
 class Call:
     """Calls a function of the user, which may skip a sample, or find its bytes bad: it is `Failed`
     then. Another exception becomes an `EncoderError` with the place of the sample, and
@@ -124,6 +138,7 @@ class Call:
         if tolerance is None:
             self._tolerance = getattr(getattr(fn, "method", fn), "failure_tolerance", None)
         self._in_a_row = 0
+        self._is_pure = getattr(fn, "is_pure", False)
         self._seeded = seeded
         self._record = record_of(fn)
         self._takes_generator = takes_generator(fn)
@@ -178,15 +193,13 @@ class Call:
         if not self._seeded:
             window.begin_unchecked()
             return False
-        seeds = self._record.draws or window.observing or self._compares(window, reading)
+        record = self._record
+        seeds = record.draws or window.observing or not record.proven
         if seeds:
             window.begin_seeded()
         else:
             window.begin_unseeded()
         return seeds
-
-    def _compares(self, window: ReadWindow, reading: Reading) -> bool:
-        return reading.check_functions != "off" and window.compares(self._record)
 
     def _called(  # noqa: PLR0917
         self,
@@ -226,51 +239,55 @@ class Call:
         where: Where,
         window: ReadWindow,
     ) -> Any:
-        """Call the function with seeded generators, and compare its first results."""
-        function = partial(self.fn, argument)
+        """Call the function with seeded generators; the first times twice, to compare."""
+        call = self.fn
         if self._takes_generator:
-            function = partial(self.fn, argument, rng=generator(word))
-        if not self._compares(window, reading):
-            return window.call_seeded(self._record, word, function)
-        began = time.perf_counter()
-        try:
-            made = window.call_seeded(self._record, word, function)
-        except Exception as error:
-            self._compare(type(error).__name__, began, reading, where(row), window)
-            raise
-        if type(made) is not GeneratorType:  # which is an error, see `_checked`
-            self._compare(made, began, reading, where(row), window)
+            call = partial(_call_with_generator, self.fn, word)
+        record = self._record
+        copied = self._copied(argument, reading)
+        made = window.call_seeded(record, word, partial(call, argument))
+        if copied is not None and type(made) is not GeneratorType:
+            try:
+                again = window.call_seeded(record, word, partial(call, copied))
+            except Exception as error:
+                again = error
+            self._compare(made, again, reading, partial(where, row))
         return made
 
-    def _compare(
-        self, made: Any, began: float, reading: Reading, place: str, window: ReadWindow
-    ) -> None:
-        """Compare a result with that of the first reading of the window.
+    def _copied(self, argument: Any, reading: Reading) -> Any:
+        """Return the argument for a second call; None if there is to be none."""
+        if self._record.proven:
+            return None
+        pickled = None if reading.check_functions == "off" else _pickled(argument)
+        if pickled is None:
+            self._record.points = PROVEN  # nothing can be learned about it
+            return None
+        return pickle.loads(pickled)  # noqa: S301 - made three lines above
+
+    def _compare(self, made: Any, again: Any, reading: Reading, where: Callable[[], str]) -> None:
+        """Compare what two calls returned.
 
         Raises:
             NotRepeatableError: If they differ, unless `reading.check_functions` is "warn".
 
         """
-        seconds = time.perf_counter() - began
-        digest = content_digest(made)
-        first = window.first_result(self._record, digest)
-        if first is None:
-            return
-        self._record.count_comparison(seconds)
-        if first == digest:
+        pickled = _pickled(made)
+        equal = pickled is not None and pickled == _pickled(again)  # the quick way to be sure
+        if equal or content_digest(made) == content_digest(again):
+            self._record.points += 1 if made is None or isinstance(made, bool) else PROVEN
             return
         name = function_name(self.fn)
         text = (
             f"{name} returned another value when it was called a second time with the same sample "
-            f"and the same seeds: {place} (the second value is {made!r:.80}). It keeps state "
-            "between calls, such as a counter or a generator of its own, or it changes samples "
-            "that are kept in memory. Let it depend on its argument alone, and draw from its "
-            "parameter `rng` or from the global generators"
+            f"and the same seeds: {where()} ({made!r:.60}, then {again!r:.60}). It keeps state "
+            "between calls, such as a counter or a generator of its own. Let it depend on its "
+            "argument alone, and draw from its parameter `rng` or from the global generators"
         )
         if reading.check_functions == "error":
             raise NotRepeatableError(
                 f"{text}; or pass get_loader(check_functions='warn'), if it decides nothing"
             )
+        self._record.points = PROVEN
         said_once(name, "not repeatable", text, logging.WARNING)
 
     def _checked(self, argument: Any, made: Any) -> Any:
@@ -283,32 +300,43 @@ class Call:
         return made if self._keep is None else self._keep(argument, made)
 
     def items(
-        self, argument: Any, word: Word, index: int, reading: Reading, where: Where
+        self,
+        argument: Any,
+        word: Word,
+        index: int,
+        reading: Reading,
+        where: Where,
+        *,
+        made: tuple[Any, Sequence[Any]],
     ) -> Iterator[Any]:
-        """Return what a generator function yields of an argument, one item after another.
+        """Return what a generator function yields of an argument, one item after another. If it
+        fails, what is `made` is left out: a dataset, and the origins of the argument.
 
         Its draws go on from item to item, whatever is drawn in between. Where it skips, or fails
         and that is no error, it ends there; what it has given stays.
         """
         fn = self.fn
-        own = {"rng": generator(word())} if self._takes_generator else {}
 
-        def run() -> Iterator[Any]:  # also the part of a function before it gives an iterator
-            yield from fn(argument, **own)
+        def run(given: Any) -> Iterator[Any]:  # with the part of a function before it iterates
+            own = {"rng": generator(word())} if self._takes_generator else {}
+            yield from fn(given, **own)
 
-        running = DrawingIterator(self._record, run(), word)
+        copied = self._copied(argument, reading)
+        shadow = None if copied is None else DrawingIterator(self._record, run(copied), word)
+        running = DrawingIterator(self._record, run(argument), word)
         while True:
-            item = self._next(running, argument, index, reading, where)
+            item = self._next(running, shadow, argument, index, reading, where)
             if item is _END:
                 return
             if type(item) is Failed:
-                reading.leave_out(item, None, None)
+                reading.leave_out(item, *made)
                 return
             yield item
 
-    def _next(
+    def _next(  # noqa: PLR0917
         self,
         running: DrawingIterator[Any],
+        shadow: DrawingIterator[Any] | None,
         argument: Any,
         index: int,
         reading: Reading,
@@ -322,16 +350,17 @@ class Call:
             raise LoaderError(f"{function_name(self.fn)} is read outside of a cursor; open one")
         seeds = self._begin(window, reading)
         index_of_call.set((index, reading.config))
-        began = time.perf_counter()
         try:
             made = running.next(window, seeded=seeds)
+            if shadow is not None:
+                self._compare(made, shadow.next(window, seeded=True), reading, partial(where, 0))
         except StopIteration:
             return _END
+        except NotRepeatableError:
+            raise
         except Exception as error:
             return self._failed(error, argument, reading, where(0))
         self._in_a_row = 0
-        if seeds and self._compares(window, reading):
-            self._compare(made, began, reading, where(0), window)
         try:
             return self._checked(argument, made)
         except Exception as error:
@@ -341,10 +370,8 @@ class Call:
         """Return what becomes of an argument for which the function raised an exception."""
         name = function_name(self.fn)
         window = current_window()
-        if window is not None:
-            if window.restarting:
-                return Failed(SkipSample(name), place)  # it was told when it was read first
-            window.compare_nothing()
+        if window is not None and window.restarting:
+            return Failed(SkipSample(name), place)  # it was told when it was read first
         reason: SampleError | SkipSample
         if isinstance(error, SkipSample | DataError):
             reason = error
@@ -352,6 +379,13 @@ class Call:
             if isinstance(error, ReturnError):
                 lost = f"{name} " if isinstance(error, LostWeightError) else ""
                 text = f"{lost}{error}\n  at {place}"
+            elif (asked := failed_allocation(error)) is not None:
+                batch = f" for a batch of {len(argument)}" if isinstance(argument, list) else ""
+                text = (
+                    f"{name} could not allocate {asked}{batch}: {type(error).__name__}: {error}\n"
+                    f"  at {place}\n"
+                    "  (use a smaller batch_size, smaller samples or fewer workers)"
+                )
             else:
                 text = (
                     f"{name} raised {type(error).__name__}: {error}\n"
@@ -374,7 +408,8 @@ class Call:
                     f"(failure_tolerance), the last time: {text}"
                 ) from error
         _forget_frames(reason)
-        return Failed(reason, place, place_of(argument, name) if reading.locate else None)
+        stored = place_of(argument, name) if reading.locate else None
+        return Failed(reason, place, stored, lasting=self._is_pure)
 
 
 def _forget_frames(reason: BaseException | None) -> None:

@@ -7,6 +7,7 @@ import inspect
 import math
 import operator
 import os
+import re
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 from decimal import Decimal
@@ -20,6 +21,9 @@ from pydantic import ValidationError, validate_call
 from energize.core import limits
 from energize.core.ignored import hint, known_arguments, unexpected
 from energize.errors import ConfigError, EmptyDatasetError, nearest
+
+_ALLOCATED = re.compile(r"(?i)(?:tried|unable) to allocate ([\d.]+) ?(\w+)")
+"""How torch, CUDA and numpy say how much memory was asked for."""
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -41,6 +45,28 @@ def whole_number(value: object, least: int | None = None) -> int | None:
     except TypeError:
         return None
     return number if least is None or number >= least else None
+
+
+def failed_allocation(error: BaseException | None) -> str | None:
+    """Return how many bytes an allocation that failed asked for, as text; None for other errors.
+
+    >>> failed_allocation(RuntimeError("can't allocate memory: you tried to allocate 2048 bytes."))
+    '2,048 bytes'
+    >>> failed_allocation(MemoryError()), failed_allocation(RuntimeError("no such key"))
+    ('an unknown number of bytes', None)
+    """
+    found = _ALLOCATED.search(str(error))
+    if not isinstance(error, MemoryError) and (
+        found is None or not isinstance(error, RuntimeError)
+    ):
+        return None
+    shape, dtype = getattr(error, "shape", None), getattr(error, "dtype", None)
+    if shape is not None and dtype is not None:
+        return f"{math.prod(shape) * dtype.itemsize:,} bytes"
+    if found is None:
+        return "an unknown number of bytes"
+    number, unit = found.groups()
+    return f"{int(number):,} {unit}" if number.isdigit() else f"{number} {unit}"
 
 
 def checked_whole(value: object, where: str, least: int | None = None) -> int:

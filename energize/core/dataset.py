@@ -98,7 +98,7 @@ class Dataset(Description, ABC, Generic[T_co]):
         def open_stream(inner: State | None) -> Stream[T_co]:
             return self._addressed(Opening(lane, inner, reading, goes_on))
 
-        return LaneCursor(open_stream, size, lane, state)
+        return LaneCursor(self, open_stream, size, lane, state)
 
     @cached_property
     def indexed(self) -> bool:
@@ -122,6 +122,11 @@ class Dataset(Description, ABC, Generic[T_co]):
         for each in self.inputs:
             found.extend(each.sources)
         return tuple(found)
+
+    @cached_property
+    def has_loss_weights(self) -> bool:
+        """Whether a dataset in the tree gives its items loss weights."""
+        return any(dataset.has_loss_weights for dataset in self.inputs)
 
     @cached_property
     def _pass_length(self) -> int:
@@ -217,7 +222,7 @@ class Dataset(Description, ABC, Generic[T_co]):
         """As `_addressed`, where it is not indexed; in a single lane if not `_divisible`."""
         if self.sized or not opening.endless:
             return self._open_pass(opening)
-        return PassesStream(self._open_pass, opening, getattr(self, "name", type(self).__name__))
+        return PassesStream(self._open_pass, opening, self)
 
     def _open_pass(self, opening: Opening) -> Stream[T_co]:
         """Return a stream of one pass; of the endless passes if their length is known.

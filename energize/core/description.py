@@ -25,7 +25,10 @@ from energize.core.ignored import TOLERANCES, accepted
 from energize.core.lanes import WorkerConfig, checked_config
 from energize.core.rng import derive
 from energize.core.validation import load_large_json
-from energize.errors import ConfigError, StateError
+from energize.errors import ConfigError, StateError, some
+
+_MOST_NAMES = 3
+"""Sources that a message names of a dataset."""
 
 ATOMS = frozenset({type(None), bool, int, float, str})
 """Types of values that are their own description."""
@@ -83,6 +86,20 @@ def functions_of(dataset: Description) -> str:
     """Return the names of the functions that a dataset calls, for messages."""
     values = (getattr(dataset, name) for name in dataset._parameters)
     return ", ".join(function_name(each) for each in values if callable(each)) or "it"
+
+
+def label_of(dataset: Any) -> str:
+    """Return the class of a dataset and the sources it reads, for messages; of a source its name.
+
+    >>> from energize import LimitDataset, ListSource
+    >>> label_of(LimitDataset(ListSource("ab", name="letters"), 1))
+    "LimitDataset over 'letters'"
+    """
+    names = [source.name for source in dataset.sources]
+    shown = some(names[:_MOST_NAMES])
+    if len(names) > _MOST_NAMES:
+        shown += f" and {len(names) - _MOST_NAMES} more"
+    return f"{type(dataset).__name__} over {shown}" if dataset.inputs else shown
 
 
 def digest(tree: Any) -> str:

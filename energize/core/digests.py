@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -11,8 +11,8 @@ import numpy as np
 from energize.core.lazy import is_instance_of, torch
 from energize.core.samples import fields_of, is_record
 
-_DEEPEST = 16
-"""Levels of nested values that are looked at; deeper ones count as equal."""
+_MOST_VALUES = 1_000_000
+"""Values that may wait to be looked at: more are in a value that contains itself."""
 
 
 def content_digest(value: Any, *, most: int | None = None) -> str:
@@ -38,63 +38,57 @@ def content_digest(value: Any, *, most: int | None = None) -> str:
 
     """
     hasher = hashlib.blake2b(digest_size=16)
-    _Digest(hasher.update, most).add(value, 0)
+    waiting = [value]
+    while waiting and len(waiting) < _MOST_VALUES:
+        entry = waiting.pop()
+        hasher.update(f"{type(entry).__qualname__}:".encode())
+        parts = _parts_of(entry)
+        if parts is None:
+            data = _bytes_of(entry)
+            hasher.update(f"{len(data)}:".encode())
+            hasher.update(data if most is None else data[:most])
+        else:
+            hasher.update(f"{len(parts)}:".encode())
+            waiting.extend(parts)
     return hasher.hexdigest()
 
 
-class _Digest:
-    def __init__(self, update: Callable[[Any], None], most: int | None) -> None:
-        self._update = update
-        self._most = most
+def _parts_of(value: Any) -> list[Any] | None:
+    """Return what a value consists of; None if it is not divided."""
+    if isinstance(value, set | frozenset):
+        return sorted(map(content_digest, value))
+    if isinstance(value, Mapping) or is_record(value):
+        pairs = value if isinstance(value, Mapping) else fields_of(value)
+        return [part for pair in pairs.items() for part in pair]
+    if isinstance(value, list | tuple):
+        return list(value)
+    if isinstance(value, np.ndarray) and value.dtype.hasobject:
+        return [value.shape, value.tolist()]
+    return None
 
-    def add(self, value: Any, depth: int) -> None:
-        """Add a value and the name of its type."""
-        self._update(f"{type(value).__qualname__}:".encode())
-        if value is None or depth > _DEEPEST:
-            return
-        if isinstance(value, str):
-            self._add_bytes(value.encode("utf-8", "surrogatepass"))
-        elif isinstance(value, bytes | bytearray | memoryview):
-            self._add_bytes(value)
-        elif isinstance(value, bool | int | float | complex | np.generic):
-            self._update(repr(value).encode())
-        elif isinstance(value, np.ndarray):
-            self._add_array(value, depth)
-        elif is_instance_of(value, "torch", "Tensor"):
-            self._add_tensor(value)
-        elif is_instance_of(value, "PIL.Image", "Image"):
-            self._update(f"{value.mode}{value.size}".encode())
-            self._add_bytes(value.tobytes())
-        else:
-            self._add_container(value, depth)
-        self._update(b";")
 
-    def _add_container(self, value: Any, depth: int) -> None:
-        if isinstance(value, set | frozenset):
-            digests = [content_digest(entry, most=self._most) for entry in value]
-            self._update("".join(sorted(digests)).encode())
-        elif isinstance(value, Mapping) or is_record(value):
-            pairs = value if isinstance(value, Mapping) else fields_of(value)
-            for key, entry in pairs.items():
-                self.add(key, depth + 1)
-                self.add(entry, depth + 1)
-        elif isinstance(value, list | tuple):
-            for entry in value:
-                self.add(entry, depth + 1)
+def _bytes_of(value: Any) -> Any:
+    """Return the content of a value as bytes; none if its content is unknown."""
+    data: Any = b""
+    if isinstance(value, str):
+        data = value.encode("utf-8", "surrogatepass")
+    elif isinstance(value, bytes | bytearray | memoryview):
+        data = value
+    elif isinstance(value, bool | int | float | complex | np.generic):
+        data = repr(value).encode()
+    elif is_instance_of(value, "torch", "Tensor"):
+        data = _bytes_of_tensor(value)
+    elif is_instance_of(value, "PIL.Image", "Image"):
+        data = f"{value.mode}{value.size}".encode() + value.tobytes()
+    elif isinstance(value, np.ndarray):
+        data = f"{value.dtype}{value.shape}".encode() + value.tobytes()
+    return data
 
-    def _add_array(self, array: Any, depth: int) -> None:
-        self._update(f"{array.dtype}{array.shape}".encode())
-        if array.dtype.hasobject:
-            self.add(array.tolist(), depth + 1)
-        else:
-            self._add_bytes(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
 
-    def _add_tensor(self, tensor: Any) -> None:
-        self._update(f"{tensor.dtype}{tuple(tensor.shape)}".encode())
-        if tensor.layout == torch.strided and not tensor.is_meta and not tensor.is_quantized:
-            plain = tensor.detach().cpu().contiguous().reshape(-1)
-            self._add_bytes(plain.view(torch.uint8).numpy().data)
-
-    def _add_bytes(self, data: Any) -> None:
-        self._update(f"{len(data)}:".encode())
-        self._update(data if self._most is None else data[: self._most])
+def _bytes_of_tensor(tensor: Any) -> bytes:
+    head = f"{tensor.dtype}{tuple(tensor.shape)}".encode()
+    if tensor.layout != torch.strided or tensor.is_meta or tensor.is_quantized:
+        return head
+    plain = tensor.detach().cpu().contiguous().reshape(-1)
+    data: bytes = plain.view(torch.uint8).numpy().tobytes()
+    return head + data

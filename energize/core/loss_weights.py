@@ -13,7 +13,7 @@ import math
 from collections import UserDict
 from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache, partial
-from typing import Any, TypeAlias, TypeVar, cast
+from typing import Any, NamedTuple, TypeAlias, TypeVar, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -68,6 +68,8 @@ def placed(item: T, name: str, value: Any) -> T | None:
     A batch that is a dataclass has to declare the field: an attribute that is no field is lost
     where the tensors of a batch are moved to another device.
     """
+    if type(item) is dict:  # as most samples are
+        return cast("T", {**cast("dict[str, Any]", item), name: value})
     if isinstance(item, tuple) and name in getattr(item, "_fields", ()):
         return cast("T", item._replace(**{name: value}))  # type: ignore[attr-defined]
     if isinstance(item, torch.Tensor | tuple | type) or callable(item):
@@ -216,8 +218,11 @@ def weighed(item: T, factor: float, *, batched: bool = False) -> T:
     if isinstance(item, list):
         return cast("T", [weighed(each, factor) for each in item])
     weights, before = field_of(item, WEIGHTS), field_of(item, WEIGHT)
-    if weights is None and (batched or _listed_keys(item) is not None):
-        weights = torch.ones(counted(item), dtype=torch.float32, device="cpu")
+    is_batch = batched or _listed_keys(item) is not None
+    is_pack = before is None and field_of(item, "cu_seqlens") is not None
+    if weights is None and (is_batch or is_pack):
+        size = counted(item) if is_batch else _pieces(item)
+        weights = torch.ones(size, dtype=torch.float32, device="cpu")
     name, value = WEIGHT, factor if before is None else before * factor
     if weights is not None:
         name, value = WEIGHTS, as_tensor(weights) * factor
@@ -402,8 +407,13 @@ def _with_weight(sample: Any, made: T) -> T:
 
 
 def _gathered(items: Sequence[Any], made: T, weights: torch.Tensor, *, several: bool) -> T:
-    if made is items or field_of(made, WEIGHTS) is not None:
+    if made is items:
         return made
+    own_weights = field_of(made, WEIGHTS)
+    # A function that copies all keys lists the weights of its batches, or packs.
+    listed = isinstance(own_weights, list) and any(getattr(w, "ndim", 0) for w in own_weights)
+    if own_weights is not None and not listed:
+        return _without_weight(made)
     if type(made) in (list, tuple) and any(map(is_weighed, cast("Any", made))):
         return made  # a list of the samples, which carry their weights
     given, keys = [key for each in items for key in _keys_of(each)], _listed_keys(made)
@@ -417,9 +427,16 @@ def _gathered(items: Sequence[Any], made: T, weights: torch.Tensor, *, several: 
         if field_of(made, OWN) is not None and all(field_of(s, WEIGHT) is None for s in items):
             return made  # it has what the encoder said of each sample
         raise LostWeightError(f"returned {_named(made)}: {_no_place(made, WEIGHTS)}")
-    if field_of(found, WEIGHT) is not None:  # taken over from one of the samples
-        found = _with(found, WEIGHT, None)
-    return found
+    return _without_weight(found)
+
+
+def _without_weight(batch: T) -> T:
+    """Return a batch without the `__sample_weight__` that a function copied from its samples."""
+    if isinstance(batch, _KEYED) and WEIGHT in batch:
+        other: Any = copy.copy(batch)
+        del other[WEIGHT]
+        return cast("T", other)
+    return batch if field_of(batch, WEIGHT) is None else _with(batch, WEIGHT, None)
 
 
 def _itself(made: T) -> T:
@@ -469,6 +486,16 @@ PADDING = "__padding__"
 
 UNWEIGHED = "unweighed"
 """What that attribute is, instead of True, of what had no weights before it was marked."""
+
+
+class PaddedRows(NamedTuple):
+    """What that attribute is where some `of` so many rows are padding; `is_unweighed` if the
+    item had no weights before.
+    """
+
+    rows: tuple[int, ...]
+    of: int
+    is_unweighed: bool
 
 
 def weighted_mean(
@@ -566,7 +593,7 @@ def effective_sample_size(weights: npt.ArrayLike | torch.Tensor) -> float:
 def _summed(weights: Weights) -> torch.Tensor:
     found = weights if isinstance(weights, torch.Tensor) else field_of(weights, WEIGHTS)
     if found is None:
-        number = 0 if is_padding(weights) else counted(weights)
+        number = 0 if is_padding(weights) else counted(weights) - len(padding_rows(weights))
         return as_tensor(number, torch.float64)
     return found.sum(dtype=torch.float64)
 
@@ -583,17 +610,66 @@ STORED_KEY = "__stored_key__"
 
 
 def is_padding(item: Any) -> bool:
-    """Return whether an item is a copy that pads an epoch, to be left out of losses and metrics.
+    """Return whether an item is padding as a whole, to be left out of losses and metrics.
 
-    Dicts say it under the key `__padding__`, tensors, dataclasses and other objects in an attribute
-    of that name. Lists, tuples, numbers and texts have no place for it: of any last item
-    `Loader.padding` says the same.
+    That is a copy that fills the last step of an epoch, or an item of a validation all of whose
+    samples failed. Where only some failed, see `padding_rows`. Dicts hold the mark under the key
+    `__padding__`, tensors, dataclasses and other objects in an attribute of that name. Lists,
+    tuples, numbers and texts have no place for it: use `Loader.padding` for them.
 
     >>> is_padding({"loss": 1.0}), is_padding({"loss": 1.0, "__padding__": True})
     (False, True)
     """
-    found = item.get(PADDING) if isinstance(item, dict) else getattr(item, PADDING, False)
-    return found is True or found == UNWEIGHED
+    mark = _mark_of(item)
+    return mark is True or mark == UNWEIGHED
+
+
+def padding_rows(batch: Any) -> list[int]:
+    """Return the numbers of the rows of a batch that are padding, to be left out of metrics.
+
+    In validation no other sample counts in place of one that failed: its row is filled with a
+    substitute, and listed here. A batch has the weight 0 for such a row in `sample_weights`, if it
+    has weights. Lists, tuples and numbers have no place for a mark: use `Loader.padding_rows` for
+    them.
+
+    Args:
+        batch: A batch, as a loader delivered it, or moved to another device since.
+
+    Returns:
+        Row numbers, ascending; empty for nearly every batch; all rows of one that is padding as a
+        whole (`is_padding`).
+
+    Raises:
+        WeightError: If the whole batch is padding, and the number of its rows is unknown.
+
+    Example:
+        >>> from energize import BatchDataset, DataError, ListSource, MapDataset, get_loader
+        >>> def checked(number):
+        ...     if number == 2:
+        ...         raise DataError("two is damaged")
+        ...     return number
+        >>> numbers = MapDataset(ListSource(range(4)), checked)
+        >>> batches = BatchDataset(numbers, 4, lambda rows: {"x": torch.tensor(rows)})
+        >>> [batch] = get_loader(batches, rewind=True)
+        >>> is_right = batch["x"] >= 0
+        >>> is_right[padding_rows(batch)] = False
+        >>> padding_rows(batch), int(is_right.sum())
+        ([2], 3)
+    """
+    mark = _mark_of(batch)
+    if isinstance(mark, PaddedRows):
+        return list(mark.rows)
+    return list(range(counted(batch))) if is_padding(batch) else []
+
+
+def has_hidden_weights(item: Any) -> bool:
+    """Return whether an item has weights only because it, or a row of it, is padding."""
+    mark = _mark_of(item)
+    return mark == UNWEIGHED or (isinstance(mark, PaddedRows) and mark.is_unweighed)
+
+
+def _mark_of(item: Any) -> Any:
+    return item.get(PADDING) if isinstance(item, dict) else getattr(item, PADDING, None)
 
 
 def marked(item: T) -> T:
@@ -601,33 +677,74 @@ def marked(item: T) -> T:
 
     Its samples have the weight 0, where it has a place for weights.
     """
-    mark = UNWEIGHED if field_of(item, WEIGHTS) is None else True
-    item = zeroed(item)
     if isinstance(item, dict):
-        other: Any = copy.copy(item)
-        other[PADDING] = True
-        return other  # type: ignore[no-any-return]  # of the type of `item`
-    other = item.view_as(item) if isinstance(item, torch.Tensor) else copy.copy(item)
+        return _with_mark(zeroed(item), True)
+    return _with_mark(zeroed(item), UNWEIGHED if field_of(item, WEIGHTS) is None else True)
+
+
+def with_padding(item: T, rows: Sequence[int], count: int) -> T:
+    """Return a shallow copy of an item some of whose `count` rows are padding, which says so where
+    its type can say it. These rows have the weight 0, if it has or may have weights.
+    """
+    if len(rows) == count:
+        return marked(item)
+    weights = field_of(item, WEIGHTS)
+    is_unweighed = weights is None
+    if is_unweighed and (_listed_keys(item) is not None or dataclasses.is_dataclass(item)):
+        weights = torch.ones(count, dtype=torch.float32, device="cpu")
+    if weights is not None and len(weights) == count:
+        weights = as_tensor(weights).clone()
+        weights[list(rows)] = 0
+        weighted = placed(item, WEIGHTS, weights)
+        item = item if weighted is None else weighted
+    return _with_mark(item, PaddedRows(tuple(rows), count, is_unweighed))
+
+
+def moved_rows(given: Any, made: Any, rows: Sequence[int]) -> tuple[int, ...]:
+    """Return where `rows` of a batch, or of a list of samples, are in what a function made of it.
+
+    Rows are found by the keys that a batch lists; without such a list they stay where they were.
+    """
+    after = _listed_keys(made)
+    before = _listed_keys(given)
+    if isinstance(given, list):
+        before = [key for each in given for key in _keys_of(each)]
+    if before is None or after is None or before == after or max(rows, default=0) >= len(before):
+        return tuple(rows)
+    places: dict[str, list[int]] = {}
+    for row, key in enumerate(after):
+        places.setdefault(key, []).append(row)
+    wanted = [places.get(before[row], []) for row in rows]
+    # A substitute has the key of the sample that it is a copy of: which of the two is no matter.
+    return tuple(sorted(each.pop() for each in wanted if each))
+
+
+def _with_mark(item: T, mark: Any) -> T:
+    other: Any = item.view_as(item) if isinstance(item, torch.Tensor) else copy.copy(item)
     try:
-        object.__setattr__(other, PADDING, mark)
+        if isinstance(item, dict):
+            other[PADDING] = mark
+        else:
+            object.__setattr__(other, PADDING, mark)
     except (AttributeError, TypeError):  # it has neither a __dict__ nor a slot of that name
         if not dataclasses.is_dataclass(item):
             return item
-        object.__setattr__(other, "__class__", _padding_type(cast("Any", type(other))))
-    return other  # type: ignore[no-any-return]
+        object.__setattr__(other, "__class__", _padding_type(cast("Any", type(other)), mark))
+    return cast("T", other)
 
 
 @lru_cache(maxsize=256)
-def _padding_type(kind: Any) -> Any:
-    """Return a type of the instances of a dataclass with slots that are padding."""
-    own = {"__slots__": (), "__module__": kind.__module__, "__reduce_ex__": _reduced, PADDING: True}
+def _padding_type(kind: Any, mark: Any) -> Any:
+    """Return a type of the instances of a dataclass with slots that have this mark."""
+    own = {"__slots__": (), "__module__": kind.__module__, "__reduce_ex__": _reduced, PADDING: mark}
     return type(kind)(kind.__name__, (kind,), own)
 
 
-def _new_padding(kind: Any) -> Any:
-    return object.__new__(_padding_type(kind))
+def _new_padding(kind: Any, mark: Any) -> Any:
+    return object.__new__(_padding_type(kind, mark))
 
 
 def _reduced(item: Any, protocol: Any) -> tuple[Any, ...]:
     kind: Any = type(item).__base__
-    return _new_padding, (kind,), *kind.__reduce_ex__(item, protocol)[2:]
+    mark = getattr(item, PADDING)
+    return _new_padding, (kind, mark), *kind.__reduce_ex__(item, protocol)[2:]

@@ -1,12 +1,9 @@
 """Random draws of users' functions: a function of what is called, never of what ran before.
 
-Everything is read in a `ReadWindow`, opened by `read_in_window`. Functions are called without
-seeding while they draw nothing. At the end of a window, the global generators are compared with
-twins that nobody else can reach. If a generator moved, a function drew: the window is read again to
-find that function, and all its calls are seeded from then on.
-
-The first calls of each function are made in two readings of a window and their results compared, so
-a function that keeps state between calls is found before anything is delivered.
+Everything is read in a `ReadWindow`, opened by `read_in_window`. The first calls of a function are
+seeded; if it draws nothing, further calls are not. At the end of a window, the global generators
+are compared with twins that nothing else can reach. If a generator moved, a function drew after
+all: the window is read again to find it, and all its calls are seeded from then on.
 """
 
 from __future__ import annotations
@@ -29,11 +26,8 @@ T = TypeVar("T")
 States = tuple[Any, Any, Any]
 """States of the global generators of random, numpy and torch."""
 
-COMPARED_CALLS = 16
-"""Calls of a function whose results are compared with those of a second call."""
-
-_COMPARED_SECONDS = 1.0
-"""Seconds of second calls of a function after which no more are made."""
+PROVEN = 16
+"""Points after which a function counts as repeatable, see `FunctionRecord`."""
 
 _WORD = 2**32 - 1
 """Bits of a seed that numpy takes."""
@@ -109,27 +103,24 @@ generators = GlobalGenerators()
 """Those of this process: there is one of each, so there is one object for them."""
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True)
 class FunctionRecord:
     """What the calls of one function have shown so far.
 
     Attributes:
         draws: Whether it drew from a global generator. All its calls are then seeded.
-        unproven: How many of its calls are still to be compared with a second call.
-        seconds: Time spent in second calls.
+        points: Points for calls that were made twice with equal results, up to `PROVEN`. One call
+            is enough, but for a result of True, False or None, which may be equal by chance: 1.
 
     """
 
     draws: bool = False
-    unproven: int = COMPARED_CALLS
-    seconds: float = 0.0
+    points: int = 0
 
-    def count_comparison(self, seconds: float) -> None:
-        """Count a call that gave the same result twice."""
-        self.seconds += seconds
-        self.unproven -= 1
-        if self.seconds > _COMPARED_SECONDS:
-            self.unproven = 0
+    @property
+    def proven(self) -> bool:
+        """Whether enough calls were made twice."""
+        return self.points >= PROVEN
 
 
 _records: dict[tuple[int, int], tuple[weakref.ref[Any], FunctionRecord]] = {}
@@ -159,19 +150,17 @@ def _forget(key: tuple[int, int], reference: weakref.ref[Any]) -> None:
 
 
 class ReadWindow:
-    """One read, repeated until no draw in it was unseeded and every new function was compared.
+    """One read, repeated until no draw in it was unseeded.
 
     Attributes:
         effects: What is to be done once, when the read is settled: see `defer`.
-        repeated: Whether this is the second reading, in which results are compared.
         observing: Whether every call is seeded and checked for draws.
-        restarting: Whether a stream is read up to where the window began; nothing is compared.
+        restarting: Whether a stream is read up to where the window began.
 
     """
 
     def __init__(self, *, nested: bool) -> None:
         self.effects: list[Callable[[], object]] = []
-        self.repeated = False
         self.observing = generators.disturbances > _MOST_DISTURBANCES
         self.restarting = False
         self._keeps_states = nested or not generators.owned
@@ -180,8 +169,6 @@ class ReadWindow:
         self._unseeded_calls = False
         self._drawn_unseeded = False
         self._found_drawing = False
-        self._first: dict[FunctionRecord, list[str]] = {}
-        self._compared: dict[FunctionRecord, int] = {}
 
     def enter(self, threads: int | None = None) -> None:
         """Get ready for calls of users' functions, in which torch computes in `threads` threads."""
@@ -201,17 +188,6 @@ class ReadWindow:
             generators.restore(self._states)
         if self._threads:
             torch.set_num_threads(self._threads)
-
-    def compares(self, record: FunctionRecord) -> bool:
-        """Return whether the next call of a function is compared with a second one."""
-        if self.restarting or not record.unproven:
-            return False
-        return self.repeated or len(self._first.get(record, ())) < record.unproven
-
-    def compare_nothing(self) -> None:
-        """Take this reading as it is: a function failed, which is told once."""
-        self._first.clear()
-        self.repeated = True
 
     def read_for_call(self, read: Callable[[], T]) -> T:
         """Read while a function is being called, and leave its own draws as they were."""
@@ -260,36 +236,16 @@ class ReadWindow:
         record.draws = True
         self._found_drawing = True
 
-    def first_result(self, record: FunctionRecord, digest: str) -> str | None:
-        """Return what the call gave in the first reading, noting it there; None if unknown."""
-        first = self._first.setdefault(record, [])
-        if not self.repeated:
-            first.append(digest)
-            return None
-        number = self._compared.get(record, 0)
-        self._compared[record] = number + 1
-        return first[number] if number < len(first) else None
-
     def must_repeat(self) -> bool:
-        """Return whether it has to be read again, after deciding how."""
+        """Return whether it has to be read again, now observing every call."""
         self.begin_seeded()
-        if self._drawn_unseeded:
-            self.observing = True
-            self.repeated = False
-            self._first.clear()
-            return True
         if self.observing and not self._found_drawing:
             generators.disturbances += 1  # another thread of the program draws
-        repeats = bool(self._first) and not self.repeated
-        self.repeated = self.repeated or repeats
-        return repeats
-
-    def begin_again(self) -> None:
-        """Forget what the last reading left."""
-        self.effects.clear()
-        self._compared.clear()
+        repeats = self._drawn_unseeded
+        self.observing = self.observing or repeats
         self._drawn_unseeded = False
         self._found_drawing = False
+        return repeats
 
 
 _window: ContextVar[ReadWindow | None] = ContextVar("read window", default=None)
@@ -310,7 +266,7 @@ def defer(effect: Callable[[], object]) -> None:
 
 
 def read_in_window(read: Callable[[], T], restart: Callable[[], object] | None = None) -> T:
-    """Return what `read()` returns when every draw in it was seeded and new functions compared.
+    """Return what `read()` returns when every draw in it was seeded.
 
     Args:
         read: Reads something. It may be called several times, and has no effects but those that are
@@ -337,7 +293,7 @@ def read_in_window(read: Callable[[], T], restart: Callable[[], object] | None =
                 window.restarting = True
                 restart()
                 window.restarting = False
-            window.begin_again()
+            window.effects.clear()
     finally:
         window.leave()
         _window.reset(token)

@@ -22,7 +22,8 @@ import numpy as np
 from energize.core import limits
 from energize.core.dataset import Dataset, IndexedDataset
 from energize.core.lanes import Lane
-from energize.core.loss_weights import STORED_KEY, marked
+from energize.core.loss_weights import STORED_KEY
+from energize.core.padded import with_marks
 from energize.core.samples import Markable
 from energize.core.stream import LAST_START, MOST_COUNTED, State
 from energize.core.trace import Failed, Reading, padding
@@ -76,9 +77,8 @@ def restore_sample(dataset: Dataset[T], key: Any, *, reading: Reading = _READING
         case ("energize", position) if _is_number(position, MOST_COUNTED):
             _check_kind(dataset, key, indexed=True)
             indexed = cast("IndexedDataset[T]", dataset)
-            item = indexed.at([position], reading)[0]
-            if padding(indexed, np.array([position]))[0]:
-                item = marked(item)
+            is_lent = bool(padding(indexed, np.array([position]))[0])
+            item, _ = with_marks(indexed.at([position], reading)[0], is_lent)
         case ("energize", lane, lanes, str(text)) if _is_number(
             lanes, _MOST_LANES + 1
         ) and _is_number(lane, lanes):
@@ -135,7 +135,7 @@ def _in_lane(dataset: Dataset[T], lane: Lane, text: str, reading: Reading) -> T:
         raise RestoreKeyError(f"the restore key is of another dataset: {error}") from error
     with closing(cursor):
         for item in cursor:
-            return item
+            return cast("T", with_marks(item)[0])
     raise RestoreKeyError("the restore key is of another dataset: no item comes after its state")
 
 

@@ -20,7 +20,7 @@ import numpy as np
 from rich.pretty import pretty_repr
 
 from energize.core.lazy import av, torch
-from energize.core.loss_weights import PADDING, STORED_KEY, UNWEIGHED, WEIGHT, WEIGHTS
+from energize.core.loss_weights import PADDING, STORED_KEY, WEIGHT, WEIGHTS, has_hidden_weights
 from energize.errors import ConfigError, DataError, DatasetError, UntrustedCodeError, nearest
 
 T = TypeVar("T")
@@ -390,7 +390,7 @@ class Items(Markable, abc.MutableMapping[str, Any], metaclass=_Rebuilt):
     __slots__ = ()
 
     def __iter__(self) -> Iterator[str]:
-        left_out = METADATA - ({WEIGHTS} if getattr(self, PADDING, None) != UNWEIGHED else set())
+        left_out = METADATA - (set() if has_hidden_weights(self) else {WEIGHTS})
         for each in fields(cast("Any", self)):
             if each.name not in left_out and hasattr(self, each.name):
                 name = _Name(each.name)
@@ -750,6 +750,8 @@ def _as_turns(given: Any, role: str) -> list[Turn]:
     """Return a text as one turn of a role, and turns of any form as they are."""
     if isinstance(given, str):
         return [Turn(role, given)]
+    if isinstance(given, Mapping):
+        given = [given]
     if not isinstance(given, Sequence):
         raise DataError(f"a prompt or an answer is text or a list of turns, got {given!r:.80}")
     return [_turn(each, number) for number, each in enumerate(given)]
@@ -776,9 +778,12 @@ class VidQASample(Sample):
 
 @dataclass(kw_only=True, slots=True)
 class VQASample(Sample):
-    """A question and its accepted answers, with a weight for each answer; no answers in a test."""
+    """A question and its accepted answers, with a weight for each answer; no answers in a test.
 
-    image: torch.Tensor
+    The image is None for a question without one.
+    """
+
+    image: torch.Tensor | None
     context: str
     answers: list[str] | None = None
     answer_weights: torch.Tensor | None = None
@@ -786,9 +791,12 @@ class VQASample(Sample):
 
 @dataclass(kw_only=True, slots=True)
 class MultiChoiceVQASample(Sample):
-    """A question with answers to choose from, of which `correct_choice_idx` is right."""
+    """A question with answers to choose from, of which `correct_choice_idx` is right.
 
-    image: torch.Tensor
+    The image is None for a question without one.
+    """
+
+    image: torch.Tensor | None
     context: str
     choices: list[str] | None = None
     correct_choice_idx: int = 0

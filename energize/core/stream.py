@@ -29,9 +29,10 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar, cast
 import numpy as np
 
 from energize.core.arrays import Int64Array, rows_by_value
-from energize.core.description import functions_of
+from energize.core.description import functions_of, label_of
 from energize.core.lanes import SINGLE_LANE, Lane
 from energize.core.loss_weights import field_of
+from energize.core.padded import Padded, unpadded
 from energize.core.randomness import defer, read_in_window
 from energize.core.rng import derive, hash_positions
 from energize.core.trace import (
@@ -44,7 +45,9 @@ from energize.core.trace import (
     Routes,
     Trace,
     expect,
+    made_of_padded,
     read_items,
+    stop_raised,
 )
 from energize.core.validation import short
 from energize.errors import EmptyDatasetError, NotRepeatableError, StateError, SubstitutionError
@@ -86,6 +89,8 @@ items few."""
 
 _MARK_SECONDS = 1.0
 """Seconds of reading after which the state of a lane is kept anew, see `LaneCursor`."""
+
+_END = object()
 
 _SCATTER = derive("scatter")
 
@@ -254,7 +259,7 @@ class CountingCursor(Cursor[T], PositionLane[T]):
         self, dataset: IndexedDataset[T], lane: Lane, start: int, reading: Reading
     ) -> None:
         if dataset.size == 0:
-            raise EmptyDatasetError(f"{type(dataset).__name__} has no items to read")
+            raise EmptyDatasetError(f"{label_of(dataset)} has no items to read")
         self._start, self._end, self._taken = start, epoch_end(start, dataset.size), 0
         super().__init__(dataset, EpochPlan(start, 0, self._end), lane, 0, reading)
         self.left = len(range(start + lane.index, self._end, lane.count))
@@ -351,6 +356,25 @@ class Stream(ABC, Generic[T_co]):
     def ahead(self, positions: Int64Array) -> None:
         """Expect to be asked for these positions next, so that they can be read together."""
 
+    def first_unread(self, branches: Iterator[int], reached: int | None = None) -> int | None:
+        """Return the first position of a dataset further down that no lane of this round has read.
+
+        The loader marks that dataset by a stream of its own, which returns `reached`. Rounds of a
+        saved state that are not over are read again on the way; nothing else is read.
+
+        Args:
+            branches: The input to descend to, for each stream with several inputs on the way.
+            reached: The position after the last round of the `LaneReader` directly above, if this
+                is read by one.
+
+        Returns:
+            The position; None if no `LaneReader` is directly above the marked dataset.
+        """
+        below = self._input
+        if self._inputs:
+            below = self._inputs[next(branches) if len(self._inputs) > 1 else 0]
+        return None if below is None else cast("int | None", below.first_unread(branches))
+
     def close(self) -> None:
         """Let go of what it holds."""
         for each in (self._input, *self._inputs):
@@ -362,6 +386,7 @@ class LaneCursor(Cursor[T]):
     """One epoch of a stream in a lane: asks for the lane's positions, one after another.
 
     Args:
+        dataset: What is read, for messages.
         open_stream: Opens the stream in a state, None for its beginning.
         size: Items in an epoch, `INFINITE`, or None if only reading shows how many there are.
         lane: The lane.
@@ -371,11 +396,13 @@ class LaneCursor(Cursor[T]):
 
     def __init__(
         self,
+        dataset: Dataset[T],
         open_stream: Callable[[State | None], Stream[T]],
         size: int | None,
         lane: Lane,
         state: State | None,
     ) -> None:
+        self._dataset = dataset
         self._open_stream = open_stream
         self._size = None if size == INFINITE else size
         self._lane = lane
@@ -456,10 +483,7 @@ class LaneCursor(Cursor[T]):
             while self._taken < taken:
                 self.advance()
         except StopIteration:
-            raise NotRepeatableError(
-                f"a stream ended after {self._taken} items when it was read again, and had {taken} "
-                "before: a function or a source below gives others at each reading"
-            ) from None
+            raise ended_early(self._dataset) from None
         self._mark = self.stream.state()
         self._marked = self._taken
 
@@ -572,6 +596,7 @@ class MixStream(Stream[T]):
             (each._addressed if addressed else each._stream)(at)
             for each, at in zip(inputs, openings, strict=True)
         ]
+        self._states: list[State | None] = [None] * len(inputs)
         self._parts_before = parts_before(inputs)
         self._coming: deque[tuple[int, int, int]] = deque()
         self._last = (0, 0)
@@ -586,6 +611,7 @@ class MixStream(Stream[T]):
         if not attempt:
             self._last = self._led_to(position)
         number, inner = self._last
+        self._states[number] = None
         item: T = self._inputs[number].at(inner, attempt)
         self.origin = shifted(self._inputs[number].origin, self._parts_before[number])
         return item
@@ -604,7 +630,11 @@ class MixStream(Stream[T]):
         return routes.position, child
 
     def state(self) -> State:
-        return {"inputs": [each.state() for each in self._inputs]}
+        # Mixes of many inputs are asked for a state after every item, which moves one of them.
+        for number, known in enumerate(self._states):
+            if known is None:
+                self._states[number] = self._inputs[number].state()
+        return {"inputs": list(self._states)}
 
 
 def parts_before(inputs: Sequence[Dataset[Any]]) -> list[int]:
@@ -659,14 +689,17 @@ class ContentStream(Stream[T]):
                 number = self._lane.index + self._lane.count * self._called
                 self._called += 1
             at = np.array([number], dtype=np.int64)
-            made: T | Failed
-            [made] = self._node.make([item], Request(at, self._reading, by_keys(item)))
+            request = Request(at, self._reading, by_keys(unpadded(item)))
+            try:
+                [made] = made_of_padded(self._node, [item], request)
+            except StopIteration as stopped:
+                raise stop_raised(self._node) from stopped
             if type(made) is not Failed:
-                return made  # type: ignore[return-value]  # mypy does not follow `type(made) is not`
+                return cast("T", made)
             self._reading.leave_out(made, self._node, self.origin)
         raise SubstitutionError(
-            f"{type(self._node).__name__}: {functions_of(self._node)} left out what was made of "
-            f"{in_vain} {self._counted} in a row; check the condition"
+            f"{label_of(self._node)}: {functions_of(self._node)} left out what was made of "
+            f"{in_vain} {self._counted} in a row. Check its condition"
         )
 
     _counted = "samples"
@@ -702,13 +735,13 @@ def by_keys(taken: Any) -> Callable[[int], str]:
 class PassesStream(Stream[T]):
     """Pass after pass of a stream whose passes end.
 
-    Raises `EmptyDatasetError` naming `owner` if passes bring nothing.
+    Raises `EmptyDatasetError` naming `dataset` if passes bring nothing.
     """
 
     def __init__(
-        self, open_pass: Callable[[Opening], Stream[T]], opening: Opening, owner: str
+        self, open_pass: Callable[[Opening], Stream[T]], opening: Opening, dataset: Dataset[T]
     ) -> None:
-        self._open, self._opening, self._owner = open_pass, opening, owner
+        self._open, self._opening, self._dataset = open_pass, opening, dataset
         self._input = open_pass(opening)
 
     def ahead(self, positions: Int64Array) -> None:
@@ -726,7 +759,7 @@ class PassesStream(Stream[T]):
             else:
                 self.origin = self._input.origin
                 return item
-        raise EmptyDatasetError(nothing_comes(self._owner, lane))
+        raise nothing_comes(self._dataset, lane)
 
     def state(self) -> State:
         return cast("State", self._input.state())
@@ -737,15 +770,38 @@ def empty_passes(lane: Lane) -> int:
     return 2 if lane.count == 1 else _PASSES_PER_LANE * lane.count
 
 
-def nothing_comes(owner: str, lane: Lane) -> str:
-    """Return what to say if passes of `owner` brought nothing for a lane."""
+def nothing_comes(dataset: Dataset[Any], lane: Lane) -> EmptyDatasetError:
+    """Return what to raise if passes of a dataset brought nothing for a lane."""
     if lane.count == 1:
-        return f"{owner} gave no item in a whole epoch"
-    return (
-        f"{owner} gave no item to lane {lane.index} of {lane.count} in {empty_passes(lane)} "
-        "epochs: there are too few for so many lanes. Give get_loader fewer lanes=, or leave this "
-        "dataset out"
+        return EmptyDatasetError(
+            f"{label_of(dataset)} gave no item in a whole epoch. Check its data and the "
+            "conditions of its filters, or remove it from the mix"
+        )
+    return EmptyDatasetError(
+        f"{label_of(dataset)} gave no item to lane {lane.index} of {lane.count} in "
+        f"{empty_passes(lane)} epochs: it has too few for so many lanes. Give get_loader fewer "
+        "lanes=, or leave it out"
     )
+
+
+def ended_early(dataset: Dataset[Any]) -> NotRepeatableError:
+    """Return what to raise if a dataset that is read again has fewer items than before."""
+    return NotRepeatableError(
+        f"{label_of(dataset)} gave fewer items at a second reading: it ended before the item that "
+        "the run had reached. Make every reading give the same items in the same order; if data "
+        "were removed, begin a new run"
+    )
+
+
+def skip_items(items: Iterator[T], count: int, dataset: Dataset[Any]) -> Iterator[T]:
+    """Return an iterator after its first `count` items, which were read before.
+
+    Raises `NotRepeatableError` if there are fewer now.
+    """
+    for _ in range(count):
+        if next(items, _END) is _END:
+            raise ended_early(dataset)
+    return items
 
 
 def most_in_vain(dataset: Dataset[Any], lane: Lane) -> int:
@@ -851,6 +907,14 @@ class LaneShare:
         self._coming.extend(zip((rounds + 1).tolist(), places.tolist(), strict=True))
         return places
 
+    @property
+    def reached(self) -> int:
+        """The end of the last round in which the lane has read a position."""
+        within = self._round * self.lane.count
+        if self._size is None:
+            return within
+        return self._pass * self._size + min(within, self._size)
+
     def end_pass(self) -> None:
         """Go on with the next pass."""
         self._pass, self._round = self._pass + 1, 0
@@ -879,7 +943,10 @@ class LaneReader(Stream[T]):
         return self.read()
 
     def read(self) -> T:
-        """Return the next item of the share; raise `StopIteration` at the end of the pass."""
+        """Return the next item of the share; raise `StopIteration` at the end of the pass.
+
+        No slot waits for it, so an item that is padding as a whole is left out.
+        """
         while True:
             try:
                 item: T = self._input.at(self._share.next(self._input.ahead))
@@ -890,7 +957,11 @@ class LaneReader(Stream[T]):
             else:
                 self._empty_passes = 0
                 self.origin = self._input.origin
-                return item
+                if not isinstance(item, Padded) or not item.is_whole:
+                    return item
+
+    def first_unread(self, branches: Iterator[int], reached: int | None = None) -> int | None:
+        return cast("int | None", self._input.first_unread(branches, self._share.reached))
 
     def _end_pass(self) -> None:
         self._share.end_pass()
@@ -901,7 +972,7 @@ class LaneReader(Stream[T]):
         self._empty_passes += 1
         lane = self._share.lane
         if self._endless and self._empty_passes > empty_passes(lane):
-            raise EmptyDatasetError(nothing_comes(type(self._dataset).__name__, lane))
+            raise nothing_comes(self._dataset, lane)
 
     def state(self) -> State:
         return {**self._share.state(), "input": self._input.state()}

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import os
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from functools import partial
@@ -20,9 +20,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 import numpy as np
 
 from energize.core.arrays import BoolArray, Int64Array, rows_by_value
+from energize.core.description import label_of
 from energize.core.ignored import said_once
+from energize.core.loss_weights import moved_rows
+from energize.core.padded import Padded, has_padding, unpadded
 from energize.core.randomness import defer, read_in_window
-from energize.errors import EncoderError, SampleError, SkipSample, SubstitutionError
+from energize.core.rng import derive
+from energize.errors import DataError, EncoderError, SampleError, SkipSample, SubstitutionError
 
 if TYPE_CHECKING:
     from energize.core.dataset import Dataset, IndexedDataset
@@ -80,14 +84,26 @@ class SamplePlace:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """What stands in a list of items where a sample failed or was skipped.
+    """Stands in a list of items for a sample that failed or was skipped.
 
-    `place` is known where it was asked for (`Reading.locate`) and it is one stored sample.
+    Attributes:
+        reason: The exception.
+        where: The location of the sample, for messages.
+        place: The stored sample, if `Reading.locate` is set and it is a single one.
+        lasting: Whether the sample fails at every position and in every epoch: True if its stored
+            bytes are damaged, False if a function of the user failed, which may draw.
+        remembered: Whether it comes from a `FailureMemory`: it was reported before.
+        sample: The number that the failure is counted by, see `Reading.leave_out`.
+        sources: The keys of the sources of its samples.
     """
 
     reason: SampleError | SkipSample
     where: str
     place: SamplePlace | None = None
+    lasting: bool = True
+    remembered: bool = False
+    sample: int | None = None
+    sources: tuple[int, ...] = ()
 
     @property
     def skipped(self) -> bool:
@@ -121,6 +137,65 @@ def raise_error(error: EncoderError) -> None:
     raise error
 
 
+MOST_REMEMBERED = 2**15
+"""Failed samples that a process remembers, some 750 bytes each; others are read again."""
+
+
+class FailureMemory:
+    """Remembers the stored samples that a process could not read, so that it reads each once.
+
+    A sample that comes again is `Failed` without being read, at the node where it failed, so the
+    same substitute takes its place as when it was read. Samples are remembered by that node, their
+    source and their number, and only if their failure is `lasting`.
+    """
+
+    def __init__(self) -> None:
+        self.nodes: dict[int, tuple[IndexedDataset[Any], dict[tuple[int, int], Failed]]] = {}
+        """By `id`: each node, which is kept so that its id stays its own, and what failed there."""
+        self._count = 0
+
+    def add(self, trace: Trace, attempt: int, failed: Failed) -> None:
+        """Remember that the only item of a trace failed when it was read with `attempt`."""
+        part = trace.reading_part() if isinstance(failed.reason, DataError) else None
+        if part is None or self._count >= MOST_REMEMBERED:
+            return
+        refs = part.refs(attempt)
+        if len(refs) != 1:
+            return
+        # An error that was raised refers to frames, and with them to other samples.
+        told = DataError(f"{str(failed.reason)[:200]} (not read again)")
+        _, samples = self.nodes.setdefault(id(part.node), (part.node, {}))
+        key = int(refs.source[0]), int(refs.index[0])
+        self._count += key not in samples
+        samples[key] = Failed(told, failed.where, remembered=True)
+
+    def rows(self, trace: Trace, attempt: int, start: int, stop: int) -> dict[int, Failed]:
+        """Return the remembered failures among rows `start` to before `stop`, by row."""
+        _, samples = self.nodes[id(trace.node)]
+        refs = trace.refs(attempt)
+        keys = zip(refs.source.tolist(), refs.index.tolist(), strict=True)
+        found = zip(refs.item.tolist(), map(samples.get, keys), strict=True)
+        return {row - start: each for row, each in found if each and start <= row < stop}
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Return what is copied and pickled: a memory of nothing."""
+        return FailureMemory, ()
+
+
+def made_of_padded(
+    node: IndexedDataset[Any], items: list[Any], request: Request
+) -> list[Any | Failed]:
+    """Return what a node makes of items of which some are `Padded`: so is what is made of them."""
+    if not has_padding(items):
+        return node.make(items, request)
+    made = list(node.make([*map(unpadded, items)], request))
+    for row, item in enumerate(items):
+        if type(item) is Padded and type(made[row]) is not Failed:
+            rows = moved_rows(item.item, made[row], item.rows)
+            made[row] = replace(item, item=made[row], rows=rows)
+    return made
+
+
 class Request(NamedTuple):
     """What a node is asked to make: the items at `positions` (int64), read as `reading` says.
 
@@ -144,8 +219,11 @@ class Reading:
     None for any number. `config`: the worker config that functions may ask for, if any. `threads`:
     those of torch while functions are called. `taken` is told of each item that a stream takes of
     an indexed dataset, which it is given. `check_functions`: "error", "warn" or "off", for
-    functions whose result differs when they are called again with the same sample. What else
-    reading needs one day is another field, and no signature changes.
+    functions whose result differs when they are called again with the same sample. `substitute`:
+    whether a substitute takes the place of a sample that failed or was skipped; without it the slot
+    is padding (`Padded`), as in validation. `failure_memory`: the samples that this process does
+    not read again; None to read each whenever it comes. What else reading needs one day is another
+    field, and no signature changes.
     """
 
     attempt: int = 0
@@ -159,11 +237,17 @@ class Reading:
     threads: int = 1
     taken: Callable[[Dataset[Any]], None] | None = None
     check_functions: str = "error"
+    substitute: bool = True
+    failure_memory: FailureMemory | None = None
 
     def leave_out(
         self, failed: Failed, dataset: Any, made: int | Sequence[Any] | None, attempt: int = 0
     ) -> None:
-        """Count a sample that is left out, and report it if it failed, once the read is settled.
+        """Count a sample that is left out, or report it if it failed, once the read is settled.
+
+        A failure is counted by the identity of its source and the number of its sample there, so a
+        sample that fails in every epoch counts once. What is made of several samples is counted by
+        the first one, apart from that sample itself.
 
         Args:
             failed: Why it is left out.
@@ -177,14 +261,36 @@ class Reading:
     def _count_left_out(
         self, failed: Failed, dataset: Any, made: int | Sequence[Any] | None, attempt: int
     ) -> None:
-        if self.left_out is not None:
-            self.left_out.add(failed, dataset, made, attempt)
-        if not failed.skipped:
-            self.report(failed)
+        if failed.skipped:
+            if self.left_out is not None:
+                self.left_out.add(failed, dataset, made, attempt)
+            return
+        if isinstance(made, int):
+            at = np.array([made], dtype=np.int64)
+            if self.failure_memory is not None and failed.lasting:
+                self.failure_memory.add(Trace(dataset, at), attempt, failed)
+            failed = _identified(failed, dataset, dataset.refs(at, attempt), self.locate)
+        elif made is not None:
+            failed = _identified(failed, dataset, refs_of(dataset, made), locate=False)
+        self.report(failed)
 
     def again(self, attempt: int) -> Reading:
         """Return the same, for another attempt."""
         return self if attempt == self.attempt else replace(self, attempt=attempt)
+
+
+def _identified(failed: Failed, dataset: Dataset[Any], refs: Refs, locate: bool) -> Failed:
+    """Return a failure with what it is counted by; `locate`: and which stored sample it is."""
+    sources: list[Any] = [dataset.sources[number] for number in refs.source.tolist()]
+    if not sources:
+        return failed
+    source, index, several = sources[0], int(refs.index[0]), len(sources) > 1
+    stored = getattr(source, "location", ""), getattr(source, "identity", source.name)
+    sample = derive("failed", *stored, index, int(several)) % 2**64
+    place = failed.place
+    if locate:
+        place = None if several else source.place(index)
+    return replace(failed, place=place, sample=sample, sources=tuple(each.key for each in sources))
 
 
 SILENT = Reading(report=lambda _: None)
@@ -328,16 +434,14 @@ class Trace:
             stop = len(positions)
         elif stop - start < len(positions):
             positions = positions[start:stop]
+        memory = reading.failure_memory
+        if memory is not None and id(node) in memory.nodes:
+            failed = memory.rows(self, reading.attempt, start, stop)
+            if failed:
+                return self._read_others(failed, positions, reading)
         routes = self.routes
         if routes is None:
-            source = cast("Source[Any]", node)
-            if reading.attempt or reading.listed is not None or not source.size:
-                return source._fetch(positions, reading)
-            index = positions % source.size
-            try:
-                return source.read_at(index, positions, reading)
-            except (OSError, MemoryError) as refused:
-                return source._read_again(index, positions, reading, refused)
+            return self._read_source(positions, reading)
         if routes.owner is None:
             below = self._below
             single = len(below) == 1 and below[0][1] is None
@@ -347,26 +451,62 @@ class Trace:
             first = bounds[0]
             members = self._members(routes, reading, first, bounds[-1])
             items = [members[a - first : b - first] for a, b in pairwise(bounds)]
+            if not reading.substitute and has_padding(members):
+                items = [
+                    Padded.of_members(each, self._sizes(routes, *rows))
+                    if has_padding(each)
+                    else each
+                    for each, rows in zip(items, pairwise(bounds), strict=True)
+                ]
         if not node._makes:
             return items
 
         def of_row(row: int) -> str:
             return where(node, int(positions[row]), reading.attempt)
 
-        return node.make(items, Request(positions, reading, of_row))
+        request = Request(positions, reading, of_row)
+        if reading.substitute:
+            return node.make(items, request)
+        return made_of_padded(node, items, request)
+
+    def _read_source(self, positions: Int64Array, reading: Reading) -> list[Any]:
+        """Return samples of a source, failed ones as `Failed`."""
+        source = cast("Source[Any]", self.node)
+        if reading.attempt or reading.listed is not None or not source.size:
+            return source._fetch(positions, reading)
+        index = positions % source.size
+        try:
+            return source.read_at(index, positions, reading)
+        except (OSError, MemoryError) as refused:
+            return source._read_again(index, positions, reading, refused)
+
+    def _read_others(
+        self, failed: Mapping[int, Failed], positions: Int64Array, reading: Reading
+    ) -> list[Any]:
+        """Return the items at positions, of which those in rows that are remembered as `failed` are
+        not read.
+        """
+        rows = range(len(positions))
+        others = [row for row in rows if row not in failed]
+        read = iter(Trace(self.node, positions[others]).read(reading) if others else ())
+        return [failed[row] if row in failed else next(read) for row in rows]
 
     def items(self, reading: Reading, start: int = 0, stop: int | None = None) -> list[Any]:
         """Return the items in rows `start` to before `stop`, each failed one replaced by the first
         substitute that does not fail.
 
         Substitutes are a function of position and attempt, so an item is a function of its
-        position. Raise `SubstitutionError` if `MAX_ATTEMPTS` in a row fail.
+        position. Raise `SubstitutionError` if `MAX_ATTEMPTS` in a row fail. Without
+        `reading.substitute` such an item is `Padded`.
         """
-        items = self.read(reading, start, stop)
-        for row, item in enumerate(items):
-            if type(item) is Failed:
-                position = self.positions[start + row : start + row + 1]
-                items[row] = _substituted(self.node, position, reading, item)
+        try:
+            items = self.read(reading, start, stop)
+            for row, item in enumerate(items):
+                if type(item) is Failed:
+                    position = self.positions[start + row : start + row + 1]
+                    items[row] = _substituted(self.node, position, reading, item)
+        except StopIteration as stopped:
+            raise stop_raised(self.node) from stopped
         return items
 
     def _gathered(self, reading: Reading, start: int, stop: int) -> list[Any]:
@@ -397,6 +537,38 @@ class Trace:
         finally:
             gathering.reset(token)
         return items
+
+    def _sizes(self, routes: Routes, start: int, stop: int) -> Iterator[int]:
+        """Yield of how many samples each member in some rows of the routes is made."""
+        for at in range(start, stop):
+            child = self.node._children[0 if routes.child is None else routes.child[at]]
+            lent = routes.lent is not None and routes.lent[at]
+            yield 0 if lent else len(child.refs(routes.position[at : at + 1]))
+
+    def reading_part(self) -> Trace | None:
+        """Return the part that reads one stored sample, and makes a typed one of it; None if a
+        function of the user takes part in that.
+        """
+        trace, part = self, None
+        while trace.routes is not None:
+            node = trace.node
+            is_pure = getattr(getattr(node, "map_fn", None), "is_pure", False)
+            if trace.routes.owner is not None or (part is not None and node._makes and not is_pure):
+                return None
+            if is_pure and part is None:
+                part = trace
+            trace = trace._below[0][2]
+        return trace if part is None else part
+
+
+def stop_raised(dataset: Dataset[Any]) -> EncoderError:
+    """Return what to raise if code that a dataset calls raised `StopIteration`, which would end an
+    epoch.
+    """
+    return EncoderError(
+        f"{label_of(dataset)}: what it calls raised StopIteration, which is not the end of an "
+        "epoch. Return an item, or raise SkipSample to leave one out"
+    )
 
 
 def read_items(dataset: IndexedDataset[T], positions: Int64Array, reading: Reading) -> list[T]:
@@ -457,15 +629,15 @@ def expect(dataset: IndexedDataset[Any], positions: Int64Array) -> int:
 def _substituted(
     dataset: IndexedDataset[Any], position: Int64Array, reading: Reading, item: Any
 ) -> Any:
-    """Return the first substitute for a failed item that does not fail."""
+    """Return the first substitute for a failed item that does not fail; `Padded` if
+    `reading.substitute` is not set.
+    """
     tries = 1
     while type(item) is Failed:
         attempt = reading.attempt + tries - 1
-        if reading.locate and not item.skipped:
-            refs = dataset.refs(position, attempt)
-            place = dataset.sources[refs.source[0]].place(int(refs.index[0]))
-            item = replace(item, place=place if len(refs) == 1 else None)
-        reading.leave_out(item, dataset, int(position[0]), attempt)
+        # Where each sample has its own slot, one that would only fill another slot does not count.
+        if not item.remembered and (reading.substitute or not attempt):
+            reading.leave_out(item, dataset, int(position[0]), attempt)
         if tries >= MAX_ATTEMPTS:
             raise SubstitutionError(
                 f"item {int(position[0])}: the sample and its {tries - 1} substitutes were all "
@@ -475,7 +647,11 @@ def _substituted(
             )
         [item] = Trace(dataset, position).read(reading.again(reading.attempt + tries))
         tries += 1
-    return item
+    if reading.substitute:
+        return item
+    count = len(dataset.refs(position))
+    slots = tuple(range(count))
+    return Padded(unpadded(item), slots, slots, count)
 
 
 def where(dataset: IndexedDataset[Any], position: int, attempt: int = 0) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
@@ -13,6 +14,7 @@ from typing import Any, NamedTuple
 from weakref import WeakSet, ref
 
 from energize.core.description import config_of
+from energize.core.ignored import said_once
 from energize.core.lanes import WorkerConfig
 from energize.core.loss_weights import counted
 from energize.errors import ConfigError, EnergizeError, LoaderError, StateError
@@ -32,6 +34,12 @@ _UNKNOWN = (
     "gather_for_metrics cannot leave out padding of streams of unknown length and of global "
     "batches: evaluate on a dataset of known length, without global_batch_size; or use gather, "
     "and leave out what is_padding tells"
+)
+
+_FAILED = (
+    "a sample of this evaluation failed, and its row is padding, which gather_for_metrics counts: "
+    "leave out what energize.padding_rows(batch) lists before, or give get_loader failure_budget=0 "
+    "to have a damaged sample end the evaluation"
 )
 
 _ON_TOP = (
@@ -182,7 +190,9 @@ class Standing:
 
     def give(self, item: Any, feed: Any, agreement: Callable[[], Any]) -> None:
         """Note the item of a step; raise `ConfigError` where the Trainer would weigh it wrongly."""
-        self._item, self._padding, self._last = item, feed.padding, feed.loop_ended
+        self._item, self._padding, self._last = item, feed.is_copy, feed.loop_ended
+        if feed.marks.slots:
+            said_once("gather_for_metrics", "failed", _FAILED, logging.WARNING)
         self._agreement, self._of_ranks = agreement, []
         frames = _frames() if self._first and not self._last else ()
         self._first = False

@@ -328,13 +328,13 @@ energize.core.limits.LEVELS
     return data
 
 
-def load_yaml(text: str | bytes) -> Any:
+def load_yaml(text: str | bytes, loader: type[Any] = SafeLoader) -> Any:
     """Return the values of a YAML text; raise `yaml.YAMLError` if it is none, ValueError if it is
-    too much.
+    too much. `loader` is `SafeLoader` or a class made of it.
     """
     data = check_yaml(text)
     try:
-        return yaml.load(data, SafeLoader)  # noqa: S506 - safe
+        return yaml.load(data, loader)  # noqa: S506 - safe
     except (ArithmeticError, AttributeError, LookupError, TypeError) as reason:  # PyYAML's own
         raise ValueError(f"a value does not fit its tag: {reason}") from reason
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -30,7 +31,7 @@ _RECIPES = (
 
 
 class NotRows(ValueError):  # noqa: N818 - a reason, which callers make an error of
-    """A JSON value is not rows; the message says what it is."""
+    """A JSON value is not rows; the message says what it is, after the name of its file."""
 
 
 class Document(NamedTuple):
@@ -64,12 +65,15 @@ def document_of(value: Any) -> Document:
     """
     if isinstance(value, list):
         if value and not any(isinstance(each, dict) for each in value):
-            raise NotRows(f"it is an array without objects; its first value is {value[0]!r:.80}")
+            raise NotRows(f"is an array without objects; its first value is {value[0]!r:.80}")
         return Document("rows", value)
     if not isinstance(value, dict) or not value:
-        raise NotRows(f"it is {value!r:.80}, which has no rows")
+        raise NotRows(
+            f"is the JSON value {json.dumps(value):.80}, and rows are an object, an array of "
+            "objects, or one object a line. Write it as one of these"
+        )
     if "__module__" in value or {"splits", "__class__"} <= value.keys():
-        raise NotRows("it is a metadataset; save it with the extension .yaml")
+        raise NotRows("is a metadataset; save it with the extension .yaml")
     tables = {name: each for name, each in value.items() if _is_table(each)}
     joined = _joined(tables)
     if joined is not None:
@@ -86,7 +90,7 @@ def _of_object(value: dict[str, Any]) -> Document:
     kinds = {*map(type, values)}
     if kinds == {dict}:
         if any(recipe <= each.keys() for each in values for recipe in _RECIPES):
-            raise NotRows(f"it is a list of datasets: {some(value)}; open what it names")
+            raise NotRows(f"is a list of datasets: {some(value)}; open what it names")
         numbers = [str(number) for number in range(len(values[0]))]
         if numbers and all([*each] == numbers for each in values):
             rows = [{name: value[name][number] for name in value} for number in numbers]
@@ -103,7 +107,7 @@ def _of_object(value: dict[str, Any]) -> Document:
     if any(isinstance(each, str | int | float) for each in values):
         return Document("one row", [value])
     raise NotRows(
-        f"it is one object with the keys {some(value)}; rows are an array of objects, lines of "
+        f"is one object with the keys {some(value)}; rows are an array of objects, lines of "
         f"JSON, or an array under one of {', '.join(CONTAINERS[:4])}"
     )
 

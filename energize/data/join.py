@@ -82,8 +82,9 @@ def partners(first: WebdatasetSource, other: WebdatasetSource) -> tuple[Int64Arr
             if len(twice):
                 raise DatasetError(
                     f"{first.path} and {other.path}: in one of them the key "
-                    f"{rows[int(twice[0])][1]!r} stands for several samples; make keys unique, "
-                    "with `energize prepare --fix-duplicates` say"
+                    f"{rows[int(twice[0])][1]!r} stands for several samples. Write its shards "
+                    "again, with a key of its own for each sample (--fix-duplicates puts names of "
+                    "shards before keys, which then match no other folder)"
                 )
             shards = shards_of[_column([-1 if row[2] is None else row[2] for row in rows])]
             places = _column([0 if row[2] is None else row[3] for row in rows])

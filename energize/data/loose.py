@@ -262,7 +262,9 @@ class LooseSource(ShardedSource[dict[str, Any]], FieldSource[dict[str, Any]]):
         try:
             return new | self._made_of(row)
         except DataError as reason:
-            return Failed(reason, self._where(shard, number))
+            # A file that is missing may be there the next time.
+            lasting = not isinstance(reason.__cause__, OSError)
+            return Failed(reason, self._where(shard, number), lasting=lasting)
 
     def _made_of(self, row: Row) -> dict[str, bytes]:
         """Return the parts of a sample by name."""
@@ -342,10 +344,21 @@ class LooseSource(ShardedSource[dict[str, Any]], FieldSource[dict[str, Any]]):
         extension = extension_of(path, data)
         return AS_TEXT.get(extension, extension), data
 
+    def _places(self, name: str) -> list[Path]:
+        """Return where the file of a name may lie."""
+        paths = [fill(template, name) for template in self.media_paths or ("{}",)]
+        return [path_of(absolute(joined(self.base, each))) for each in paths]
+
+    def files_of(self, row: Row) -> list[str]:
+        """Return where the files may lie that a row names."""
+        row = unfolded(row)
+        values = chain.from_iterable(values_in(row, column) for column in self.media)
+        names = (str(each) if isinstance(each, int) else media_name(each) for each in values)
+        return [str(path) for name in names if name for path in self._places(name)]
+
     def _read(self, name: str) -> tuple[bytes, str]:
         """Return the bytes of a file that a row names, and its path."""
-        paths = [fill(template, name) for template in self.media_paths or ("{}",)]
-        places = [path_of(absolute(joined(self.base, each))) for each in paths if each is not None]
+        places = self._places(name)
         there = [each for each in places if exists(each)] if len(places) > 1 else places
         if len(there) > 1:
             raise DataError(f"{name!r:.200} may be {there[0]} or {there[1]}")

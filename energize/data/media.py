@@ -420,7 +420,7 @@ def deserialize_media_metadata(metadata_type: str, metadata_json: str) -> MediaM
         )
     try:
         return kind.from_dict(parse_json(metadata_json))
-    except ValueError as reason:
+    except (TypeError, ValueError) as reason:  # a NULL or a number of a database is no text
         raise DatasetError(
             f"media metadata is not JSON: {reason}: {metadata_json!r:.80}"
         ) from reason

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import copy
 import json
+import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import suppress
 from functools import cached_property
 from itertools import islice
 from typing import Any, Protocol, Self, TypeVar, cast
@@ -19,7 +19,7 @@ from energize.core.digests import content_digest
 from energize.core.lanes import SINGLE_LANE
 from energize.core.lazy import is_instance_of, torch
 from energize.core.randomness import (
-    COMPARED_CALLS,
+    PROVEN,
     DrawingIterator,
     FunctionRecord,
     ReadWindow,
@@ -29,7 +29,7 @@ from energize.core.randomness import (
 from energize.core.rng import derive
 from energize.core.samples import fields_of, is_record
 from energize.core.stream import Opening, State, Stream, counter_field, state_field
-from energize.core.trace import Failed, Origin, Reading, Request
+from energize.core.trace import Failed, Origin, Reading, Request, stop_raised
 from energize.data.rows import FieldSource, Row
 from energize.errors import (
     ColumnError,
@@ -376,7 +376,12 @@ class IterableSource(Dataset[T_co]):
     def begun(self, number: int) -> Iterable[T_co]:
         """Pass `number`, not read from yet; of a Hugging Face dataset a copy that keeps a state."""
         if not is_instance_of(self.samples, "datasets", "IterableDataset"):
-            return self.samples if isinstance(self.samples, Iterable) else self.samples()
+            if isinstance(self.samples, Iterable):
+                return self.samples
+            try:
+                return self.samples()
+            except StopIteration as stopped:
+                raise stop_raised(self) from stopped
         # The library's file systems are shared: copying them makes one for each new thread, in the
         # very dict that is being copied.
         shared = getattr(self.samples, "_IterableDataset__hffs_cache", None)
@@ -432,7 +437,7 @@ class _IterableStream(Stream[T]):
                 if self._inner:
                     samples.load_state_dict(json.loads(self._inner))  # type: ignore[attr-defined]
             samples = _undivided(samples, self._source.name)
-        elif self._record.unproven and not window.restarting:
+        elif not self._record.proven and not window.restarting:
             self._compare_readings(window)
         self._iterator = DrawingIterator(self._record, iter(samples), self._word)
         if self._stateful is None and self._read:
@@ -440,20 +445,25 @@ class _IterableStream(Stream[T]):
 
     def _compare_readings(self, window: ReadWindow) -> None:
         """Read the first samples of the pass twice; raise `NotRepeatableError` if they differ."""
-        digests: list[list[str]] = []
-        for _ in range(2):
-            samples = iter(self._source.begun(self._pass))
-            self._iterator = DrawingIterator(self._record, samples, self._word)
-            found: list[str] = []
-            began = time.perf_counter()
-            with suppress(StopIteration):
-                while len(found) < COMPARED_CALLS and time.perf_counter() - began < 1.0:
-                    found.append(content_digest(self._next(window)))
-            digests.append(found)
-        self._record.unproven = 0
-        for number, (first, second) in enumerate(zip(*digests, strict=False)):
-            if first != second:
-                raise self._not_repeatable(number, "is another one when the pass is read again")
+        first = self._first_digests(window, PROVEN, seconds=1.0)
+        second = self._first_digests(window, len(first), seconds=math.inf)
+        self._record.points = PROVEN
+        for number, (digest, again) in enumerate(zip(first, second, strict=False)):
+            if digest != again:
+                raise self._not_repeatable(number, "is another one at a second reading")
+
+    def _first_digests(self, window: ReadWindow, most: int, *, seconds: float) -> list[str]:
+        """Return digests of the first samples, and a last empty one for the end of the pass."""
+        samples = iter(self._source.begun(self._pass))
+        self._iterator = DrawingIterator(self._record, samples, self._word)
+        until = time.perf_counter() + seconds
+        digests: list[str] = []
+        while len(digests) < most and time.perf_counter() < until:
+            try:
+                digests.append(content_digest(self._next(window)))
+            except StopIteration:
+                return [*digests, ""]
+        return digests
 
     def _read_again(self, window: ReadWindow) -> None:
         """Read the samples before the saved position, and compare the last of them."""
@@ -463,16 +473,16 @@ class _IterableStream(Stream[T]):
             try:
                 last = self._next(window)
             except StopIteration:
-                raise self._not_repeatable(number, "was read before and is missing now") from None
+                raise self._not_repeatable(number, "is missing at a second reading") from None
         if self._saved_digest not in ("", content_digest(last, most=_DIGESTED)):
-            raise self._not_repeatable(count - 1, "is not the one that was read before")
+            raise self._not_repeatable(count - 1, "is another one than before the state was saved")
         self._last = last
 
     def _next(self, window: ReadWindow) -> T:
         """Return the next sample of the iterator."""
         iterator = cast("DrawingIterator[T]", self._iterator)
         record = self._record
-        seeded = record.draws or window.observing or record.unproven > 0
+        seeded = record.draws or window.observing or not record.proven
         try:
             return iterator.next(window, seeded=seeded)
         except (StopIteration, EnergizeError, SkipSample):
@@ -489,9 +499,9 @@ class _IterableStream(Stream[T]):
 
     def _not_repeatable(self, number: int, fault: str) -> NotRepeatableError:
         return NotRepeatableError(
-            f"{self._source.name}: sample {number} of pass {self._pass} {fault}. Every reading of a "
-            "pass has to give the same samples in the same order, as each rank and each resumed run "
-            "reads it. Leave shuffling to energize (ShuffleBufferDataset), or draw from the "
+            f"{self._source.name!r}: sample {number} of pass {self._pass} {fault}. Every reading of "
+            "a pass has to give the same samples in the same order, as each rank and each resumed "
+            "run reads it. Leave shuffling to energize (ShuffleBufferDataset), or draw from the "
             "global generators, which are seeded for each pass"
         )
 

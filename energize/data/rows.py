@@ -204,12 +204,12 @@ class JsonSource(RowFiles):
     `.json` one object, which is a row, or has such an array as `data`, `samples` or `rows`.
 
     `files` is a path, a pattern, or a list of them. Opening passes over the files once to find the
-    lines, and keeps 24 bytes for each; a row is then read alone. Empty lines are left out. A file
+    lines, and keeps 24 bytes for each; a row is then read alone. Blank lines are left out. A file
     that is one value is parsed whole, and kept as lines.
 
     Raise `DatasetNotFoundError` for a path without a file, and `ShardError` for a file that is
-    compressed, or an array that is not JSON. A line that is not an object is a `Failed` with a
-    `DataError`.
+    compressed, an array that is not JSON, or another value than an array or an object. A line that
+    is not an object is a `Failed` with a `DataError`.
 
     >>> import pathlib, tempfile
     >>> path = pathlib.Path(tempfile.mkdtemp(), "letters.jsonl")
@@ -237,25 +237,33 @@ class JsonSource(RowFiles):
         if head.removeprefix(BOM_UTF8).lstrip()[:1] == b"[":
             return self._whole(path)
         ends = [np.array([-1], dtype=np.int64)]
+        spaces = list[Int64Array]()
         for start in counting(range(0, size, _AT_ONCE), f"{path}: blocks", -(-size // _AT_ONCE)):
             part = np.frombuffer(files.read(path, start, min(start + _AT_ONCE, size)), np.uint8)
-            ends.append(np.flatnonzero(part == ord("\n")) + start)
+            newlines = np.flatnonzero(part == ord("\n"))
+            ends.append(newlines + start)
+            # Where a line may begin with white space; a block may begin inside of one.
+            firsts = np.append(newlines[newlines < len(part) - 1] + 1, 0)
+            spaces.append(firsts[part[firsts] <= ord(" ")] + start)
         cuts = np.concatenate([*ends, np.array([size])])
         bounds = np.stack([cuts[:-1] + 1, cuts[1:], np.arange(1, len(cuts))], axis=1)
-        # One byte is a carriage return at most.
-        lines: Int64Array = bounds[bounds[:, 1] - bounds[:, 0] > 1]
+        lines: Int64Array = bounds[bounds[:, 1] > bounds[:, 0]]
         if path.endswith(".json") and len(lines):
             first = files.read(path, *lines[0, :2].tolist())
-            if len(lines) == 1 or isinstance(parsed_row(first, path), Failed):
+            if isinstance(parsed_row(first, path), Failed):
                 return self._whole(path)
-        return lines
+        rows = np.flatnonzero(np.isin(lines[:, 0], np.concatenate([ends[0], *spaces])))
+        texts = files.read_ranges(path, *lines[rows, :2].T.tolist())
+        blank = [row for row, text in zip(rows.tolist(), texts, strict=True) if not text.strip()]
+        lines = np.delete(lines, blank, axis=0)  # as `prepare_jsonl` passes over them
+        return self._whole(path) if path.endswith(".json") and len(lines) == 1 else lines
 
     def _whole(self, path: str) -> list[bytes]:
         """Return the rows of a file that is one value."""
         try:
             rows = document_of(parse_json(self._files.read(path))).rows
         except NotRows as reason:
-            raise ShardError(f"{path} has no rows: {reason}") from reason
+            raise ShardError(f"{path} {reason}") from reason
         except (ValueError, RecursionError) as error:
             raise ShardError(f"{path} is neither JSON nor lines of JSON: {error}") from error
         return [json.dumps(row).encode() for row in rows]
@@ -274,7 +282,7 @@ class JsonSource(RowFiles):
         else:
             starts, stops, _ = lines[rows].T.tolist()
             texts = self._files.read_ranges(self.shards[shard], starts, stops)
-        return [parsed_row(text, place) for text, place in zip(texts, places, strict=True)]
+        return [parsed_row(text.strip(), place) for text, place in zip(texts, places, strict=True)]
 
 
 class ParquetSource(RowFiles):

@@ -465,12 +465,13 @@ class Sidecar:
             where = f"{shown(url)}: {scheme}://"
             try:
                 self._stores[key] = _Obstore(*key) if known else _Fsspec(url)
-            except ImportError as error:
-                extra = "remote" if known else scheme
-                told = f': pip install "energize[{extra}]"' if extra in _EXTRAS else ""
-                raise ConfigError(f"{where} needs a library ({error}){told}") from None
             except Exception as error:
-                if "rotocol not known" not in str(error):
+                unknown, extra = "rotocol not known" in str(error), "remote" if known else scheme
+                # What a library brings along is not known to fsspec without that library.
+                if isinstance(error, ImportError) or (unknown and extra in _EXTRAS):
+                    told = f': pip install "energize[{extra}]"' if extra in _EXTRAS else ""
+                    raise ConfigError(f"{where} needs a library ({error}){told}") from None
+                if not unknown:
                     raise _fault(error, url) from None
                 hint = nearest(scheme, _OBSTORE) or "; known are s3, gs, az, https, hf and others"
                 raise ConfigError(f"{where} is no known scheme{hint}") from None

@@ -120,9 +120,10 @@ def _delimited(path: Path) -> list[Row]:
     if not lines:
         return []
     names = lines[0][1]
-    if any(map(_is_value, names)):
+    if any(map(_is_value, names)) or not any(names):
         names = [f"{UNNAMED}{number}" for number in range(1, len(names) + 1)]
     else:
+        names = [name or f"{UNNAMED}{number}" for number, name in enumerate(names, 1)]
         del lines[0]
     repeated = [name for name, count in Counter(names).items() if count > 1]
     if repeated:
@@ -136,10 +137,9 @@ def _delimited(path: Path) -> list[Row]:
                 f"{path}, line {number}: a row has {len(values)} values; it has a value, in quotes "
                 f"where it has a {delimiter!r} in it, for each of {some(names)}"
             )
-    rows = [
+    return [
         {**dict(zip(names, values, strict=True)), AT: f"{path}, line {n}"} for n, values in lines
     ]
-    return rows
 
 
 def decoded_text(data: bytes) -> str:

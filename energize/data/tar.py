@@ -100,7 +100,8 @@ class ShardScan:
 
     `end` is where the last sample ends: where the end mark starts, or the file ends. `size` is that
     of the file, `headers` the CRC-32 of its headers one after the other, extensions and all, `ends`
-    that of its first and last bytes.
+    that of its first and last bytes. `left_out`: names of files that belong to no sample, except
+    for those below a top folder `__...__`.
     """
 
     samples: list[ScannedSample]
@@ -108,6 +109,7 @@ class ShardScan:
     size: int
     headers: int
     ends: int
+    left_out: list[str]
 
 
 def plain_header(data: bytes, at: int) -> tuple[str, int] | None:
@@ -213,7 +215,7 @@ def _member(read: Read, begin: int, stop: int, where: str) -> tuple[Member | Non
                 raise ShardError(f"{where}, byte {at}: {limits.over('HEADER_BYTES', info.size)}")
             data = read(at + BLOCK, info.size)
             if info.type == tarfile.GNUTYPE_LONGNAME:
-                name = data.partition(b"\0")[0]
+                name = _long_name(data, where)
             else:
                 records = dict(_pax_records(data, where))
                 name = records.get(b"path", name)
@@ -243,10 +245,17 @@ def _header(read: Read, at: int, where: str) -> tarfile.TarInfo:
     return info
 
 
+def _long_name(data: bytes, where: str) -> bytes:
+    name, _, rest = data.partition(b"\0")
+    if any(rest):
+        raise _damaged(where, "a long name with bytes after its end")
+    return name
+
+
 def _pax_records(data: bytes, where: str) -> Iterator[tuple[bytes, bytes]]:
     """Records "length keyword=value" and a newline, each length counting the whole record."""
     at = 0
-    while at < len(data) and data[at]:
+    while at < len(data):
         found = _PAX_RECORD.match(data, at)
         stop = at + int(found[1]) if found else 0
         if not found or stop <= found.end() or data[stop - 1 : stop] != b"\n":
@@ -254,6 +263,8 @@ def _pax_records(data: bytes, where: str) -> Iterator[tuple[bytes, bytes]]:
         value = data[found.end() : stop - 1]
         if found[2] == b"size" and not (value.isdigit() and len(value) < 20):
             raise _damaged(where, f"a PAX header with the size {value!r}")
+        if found[2] == b"path" and b"\0" in value:
+            raise _damaged(where, "a PAX header with a zero byte in a name")
         if found[2].startswith(b"GNU.sparse."):
             raise _sparse(where)
         yield found[2], value
@@ -302,6 +313,12 @@ def first_key(head: bytes) -> str | None:
     return None
 
 
+def is_aside(name: str) -> bool:
+    """Return whether a member lies below a top folder `__...__`, whose files are of no sample."""
+    top = name.partition("/")[0] if name.startswith("__") else ""
+    return len(top) >= 4 and top.endswith("__")
+
+
 def split_name(name: str) -> tuple[str, str] | None:
     """Return the key and the part of a member's name; None for a member that belongs to no sample.
 
@@ -311,10 +328,8 @@ def split_name(name: str) -> tuple[str, str] | None:
     >>> split_name("cats/0001.meta.json")
     ('cats/0001', 'meta.json')
     """
-    if name.startswith("__"):
-        top = name.partition("/")[0]
-        if len(top) >= 4 and top.endswith("__"):
-            return None
+    if is_aside(name):
+        return None
     slash = name.rfind("/")
     dot = name.find(".", slash + 1)
     if dot < 0:
@@ -396,7 +411,9 @@ def scan(path: str | Path) -> ShardScan:
                     f"{where}: sample {sample.key!r} has two files {f'{sample.key}.{twice}'!r}; "
                     "remove one and pack the tar again"
                 )
-        return ShardScan(samples, end, size, headers, ends_crc(read, size))
+        names = (member.name for member in found if split_name(member.name) is None)
+        left_out = [name for name in names if not is_aside(name)]
+        return ShardScan(samples, end, size, headers, ends_crc(read, size), left_out)
 
 
 def samples_of(found: Iterable[Member]) -> Iterator[ScannedSample]:

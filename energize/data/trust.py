@@ -23,7 +23,7 @@ _OF_STORE = "code of a store is not run, as it may be another one a moment later
 
 def trusted_file() -> Path:
     """Return where the folders that this user trusts are written down."""
-    home = os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config"
+    home = os.environ.get("XDG_CONFIG_HOME") or os.path.expanduser("~/.config")
     return Path(home, "energize", "trusted.json")
 
 
@@ -83,6 +83,10 @@ def forget(folder: str | os.PathLike[str]) -> None:
 
 def _remember(folders: dict[str, str]) -> None:
     file = trusted_file()
+    if not file.is_absolute():
+        raise ConfigError(
+            f"{file}: this user has no home. Set XDG_CONFIG_HOME to a folder of theirs"
+        )
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cached_property, partial
-from itertools import islice
+from itertools import chain, islice
 from types import MappingProxyType
 from typing import Any, ClassVar, Self, TypeVar, cast
 
@@ -24,6 +24,7 @@ from energize.core.dataset import Dataset, IndexedDataset
 from energize.core.description import function_name, generates
 from energize.core.lanes import WorkerConfig
 from energize.core.loss_weights import Keep, carried, carried_one_by_one, joined
+from energize.core.padded import Padded, has_padding
 from energize.core.stream import (
     INFINITE,
     ContentStream,
@@ -272,13 +273,13 @@ class _BatchStream(ContentStream[Any]):
     def _weight(self) -> int:
         return 1
 
-    def _taken(self, position: int, attempt: int) -> list[Any]:
+    def _taken(self, position: int, attempt: int) -> list[Any] | Padded:
         """Return the samples of the batch at a position; fewer at the end of a pass."""
         if self._over:
             self._end_pass()
             raise StopIteration
         samples: list[Any] = []
-        origin: list[Origin] = []
+        origins: list[tuple[Origin, ...]] = []
         length = self._node.batch_size
         if self._share is None:
             bounds = self._node._bounds(np.array([position], dtype=np.int64))
@@ -291,7 +292,7 @@ class _BatchStream(ContentStream[Any]):
         try:
             for member in range(first, end):
                 samples.append(self._input.at(member, attempt))
-                origin += self._input.origin
+                origins.append(self._input.origin)
         except StopIteration:
             self._over = True
             if not samples or self._node.drop_last:
@@ -299,8 +300,10 @@ class _BatchStream(ContentStream[Any]):
                 raise
         finally:
             making.reset(token)
-        self.origin = tuple(origin)
-        return samples
+        self.origin = tuple(chain.from_iterable(origins))
+        if not has_padding(samples):
+            return samples
+        return Padded.of_members(samples, map(len, map(self._node.inputs[0].refs_of, origins)))
 
     def _end_pass(self) -> None:
         self._over = False
@@ -336,7 +339,8 @@ class FlatBatchDataset(RoundsDataset[T_batch_co], BatchDataset[T_batch_co]):
         samples, origins = [each.item for each in members], origins_of(members)
         word = partial(keyed_by, self, "batch", *origins)
         index = members[0].number
-        for made in self._call.items(samples, word, index, reading, by_keys(samples)):
+        where, of = by_keys(samples), (self, origins)
+        for made in self._call.items(samples, word, index, reading, where, made=of):
             yield made, origins
 
 

@@ -20,9 +20,10 @@ from energize.core.call import Call
 from energize.core.checks import check_names, checked_choice, raised_as
 from energize.core.costs import ColumnCost, Cost, ItemCost, named
 from energize.core.dataset import Dataset, IndexedDataset
-from energize.core.description import digest
+from energize.core.description import digest, label_of
 from energize.core.lanes import Lane, WorkerConfig
 from energize.core.loss_weights import checked_factor, weighed
+from energize.core.padded import with_marks
 from energize.core.rng import derive, hash_positions
 from energize.core.stream import (
     INFINITE,
@@ -39,7 +40,7 @@ from energize.core.stream import (
 )
 from energize.core.trace import MAX_ATTEMPTS, Failed, Request, Routes, refs_of
 from energize.data.source import Source
-from energize.datasets.transform import gives_batches, without_weights
+from energize.datasets.transform import counted_alike, gives_batches, without_weights
 from energize.errors import (
     ConfigError,
     EmptyDatasetError,
@@ -105,7 +106,9 @@ class BlendDataset(IndexedDataset[T_co]):
     `stop` decides what happens when a dataset is exhausted. `restart`: it starts again, in a new
     order when it is shuffled, and the blend never ends. `first_exhausted`: the blend ends before
     the first item that an exhausted dataset would have to give. `all_exhausted`: the others take
-    over its slots, by weight, until all are exhausted, each item read once. `max_epochs` (for all,
+    over its slots, by weight, until all are exhausted, each item read once; a dataset is never
+    drawn where its weight is 0, so the blend ends where no dataset with a weight is left. A stream
+    that gives no item in a whole pass is an error in all of them. `max_epochs` (for all,
     or one each) is how many epochs of a dataset count: without limit under `restart`, else 1; with
     it a blend ends under `restart` too, when all have reached it. In the epochs of a blend that
     ends, slots and schedules begin anew, while every dataset goes on where the last epoch left it.
@@ -193,7 +196,7 @@ class BlendDataset(IndexedDataset[T_co]):
                     entries = _flattened(entries, scheme, options, counted)
                 entries = merged(entries, type(self).__name__)
             self._freeze(
-                told_apart(entry.dataset for entry in entries),
+                told_apart(counted_alike(entry.dataset for entry in entries)),
                 worker_config,
                 weights=tuple(entry.weight for entry in entries),
                 scheme=scheme,
@@ -236,6 +239,10 @@ class BlendDataset(IndexedDataset[T_co]):
     @cached_property
     def indexed(self) -> bool:
         return not isinstance(self.unit, ItemCost) and super().indexed
+
+    @cached_property
+    def has_loss_weights(self) -> bool:
+        return self.targets is not None or super().has_loss_weights
 
     @cached_property
     def sized(self) -> bool:
@@ -547,12 +554,15 @@ class BlendDataset(IndexedDataset[T_co]):
             return super()._open_pass(opening)
         default = None if self.stop == "restart" else 1
         rule = "first" if self.stop == "first_exhausted" else "leave_out"
+        weights = zip(self.weights, *(changed for _, changed in self.changes), strict=True)
         passes = []
-        for most, weight in zip(self.max_epochs, self.weights, strict=True):
+        for most, over_time in zip(self.max_epochs, weights, strict=True):
             # Those of weight 0 are not read at all.
-            passes.append((default if most is None else most) if ever_positive(weight) else 0)
+            drawn = any(map(ever_positive, over_time))
+            passes.append((default if most is None else most) if drawn else 0)
         unit = cast("ItemCost | None", self.unit)  # by columns it would be sized
-        return MultiplexedStream(self, self._scheme, unit, End(rule, tuple(passes)), opening)
+        end = End(rule, tuple(passes))
+        return MultiplexedStream(self, self._scheme, unit, end, opening, may_be_empty=False)
 
 
 def _targets(entries: Sequence[Entry], max_correction: float | None) -> tuple[Weight, ...] | None:
@@ -847,17 +857,18 @@ class MultiplexedDataset(Dataset[T_co]):
         unit: ItemCost | None = None,
     ) -> None:
         costs: dict[str, Any] = {} if unit is None else {"unit": unit}
-        self._freeze(datasets, names=tuple(names), slots=slots, end=end, **costs)
+        self._freeze(counted_alike(datasets), names=tuple(names), slots=slots, end=end, **costs)
 
     indexed = sized = _divisible = False  # whatever its inputs are
 
     def _open_pass(self, opening: Opening) -> Stream[T_co]:
-        return MultiplexedStream(self, self.slots, self.unit, self.end, opening)
+        return MultiplexedStream(self, self.slots, self.unit, self.end, opening, may_be_empty=True)
 
 
 class MultiplexedStream(Stream[T]):
     """One epoch of a mix, by a scheme. `given` and `passes` count, for each source, its items and
-    passes in it; a state after its end has those of the epoch as `ended`.
+    passes in it; a state after its end has those of the epoch as `ended`. `seen`: whether its pass
+    has given an item.
 
     It is read in a single lane, or, where no source is left out and so it never ends, in any: each
     lane then has its own part of every source.
@@ -870,10 +881,13 @@ class MultiplexedStream(Stream[T]):
         unit: ItemCost | None,
         end: End,
         opening: Opening,
+        *,
+        may_be_empty: bool,
     ) -> None:
         # Alone a lane sees the ends of the sources; among others none do.
         self._opening = opening._replace(endless=opening.lane.count > 1)
         self._datasets, self._names, self._end = mix.inputs, mix.names, end
+        self._may_be_empty = may_be_empty
         self._begin: Callable[..., SchemeSlots | OwedSlots] = partial(SchemeSlots, scheme)
         if unit is not None:
             owing = cast("WeightedScheme", scheme)
@@ -885,7 +899,7 @@ class MultiplexedStream(Stream[T]):
         self._slots = self._begin(at, self._left_out())
         openings = self._opening.each(len(inputs))
         self._inputs: list[LaneReader[Any]] = list(map(LaneReader, inputs, openings))
-        self._fresh = [state is None] * len(inputs)
+        self._seen = numbers_field(state, "seen", len(inputs))
         self._parts_before = parts_before(inputs)
         self._over = len(self._left_out()) == len(inputs)
         self._in_vain = 0
@@ -893,13 +907,16 @@ class MultiplexedStream(Stream[T]):
     def at(self, position: int, attempt: int = 0) -> T:
         while not self._over:
             source = self._slots.current()
+            if source is None:
+                self._over = True
+                break
             reader = self._inputs[source]
             try:
                 item: T = reader.read()
             except StopIteration:
                 self._exhausted(source)
             else:
-                self._fresh[source] = False
+                self._seen[source] = 1
                 if not self._kept(item, source):
                     continue
                 self.given[source] += 1
@@ -915,8 +932,8 @@ class MultiplexedStream(Stream[T]):
             self._in_vain += 1
             if self._in_vain >= MAX_ATTEMPTS:
                 raise SubstitutionError(
-                    f"{self._names[source]}: {self._in_vain} items in a row were left out, the "
-                    f"last one as {reason}"
+                    f"{label_of(self._datasets[source])}: {self._in_vain} items in a row were left "
+                    f"out, the last one as {reason}"
                 ) from None
             return False
         self._in_vain = 0
@@ -934,18 +951,20 @@ class MultiplexedStream(Stream[T]):
         rule, most = self._end.rule, self._end.passes[source]
         enough = most is not None and self.passes[source] >= most
         left_out = rule == "leave_out" and enough
+        dataset = self._datasets[source]
+        tolerated = left_out and (self._may_be_empty or dataset.sized)
+        if not (self._seen[source] or tolerated):
+            raise EmptyDatasetError(
+                f"{self._names[source]!r} has no items: {label_of(dataset)} gave none in a whole "
+                "pass. Remove it from the mix, or give it weight 0"
+            )
         if rule == "first":
             self._over = enough
-        if not left_out and not self._over and self._fresh[source]:
-            raise EmptyDatasetError(
-                f"{self._names[source]!r} has no items, so it cannot be started again; "
-                "remove it from the mix, or give it weight 0"
-            )
         if rule == "all_seen":
             self._over = enough or all(self.passes)
         self._slots.exhausted(left_out=left_out)
         self._over = self._over or len(self._left_out()) == len(self._datasets)
-        self._fresh[source] = True
+        self._seen[source] = 0
 
     def _left_out(self) -> frozenset[int]:
         if self._end.rule != "leave_out":
@@ -955,6 +974,7 @@ class MultiplexedStream(Stream[T]):
 
     def state(self) -> State:
         inputs, slots, given, passes = self._inputs, self._slots, self.given, self.passes
+        seen = list(self._seen)
         ended: State = {}
         if self._over:
             ended = {"ended": {"given": list(given), "passes": list(passes)}}
@@ -964,13 +984,15 @@ class MultiplexedStream(Stream[T]):
                 never = frozenset(i for i, most in enumerate(self._end.passes) if most == 0)
                 slots = self._begin(None, never)
             else:
-                rows = zip(inputs, self._fresh, self._datasets, strict=True)
-                inputs = [each if fresh else LaneReader(of, begun) for each, fresh, of in rows]
+                rows = zip(inputs, seen, self._datasets, strict=True)
+                inputs = [LaneReader(of, begun) if begins else each for each, begins, of in rows]
+                seen = [0] * len(seen)
         return {
             "slots": slots.state(),
             "given": list(given),
             "passes": list(passes),
             "inputs": [each.state() for each in inputs],
+            "seen": seen,
             **ended,
         }
 
@@ -1007,12 +1029,15 @@ class SchemeSlots:
         if isinstance(self._left, MixingScheme) and _STAYS in self._gone:
             self._left = self._left.without(source, slot)
 
-    def current(self) -> int:
-        """Return the source of the slot at hand."""
+    def current(self) -> int | None:
+        """Return the source of the slot at hand; None if no source with a weight is left."""
         if not self._ahead:
-            slots = np.arange(self._position, self._position + _AT_ONCE)
+            end = self._position + _AT_ONCE
+            if isinstance(self._left, MixingScheme):
+                end = self._left.reach(end)
+            slots = np.arange(self._position, end)
             self._ahead = self._left.locate(slots)[0].tolist()[::-1]
-        return self._ahead[-1]
+        return self._ahead[-1] if self._ahead else None
 
     def advance(self, item: Any, where: Callable[[], str]) -> None:
         """Go on to the next slot; the one at hand has got `item`, and `where` says where that comes
@@ -1024,7 +1049,7 @@ class SchemeSlots:
     def exhausted(self, *, left_out: bool) -> None:
         """The source of the slot at hand had no item; if it is left out it is not asked again."""
         if left_out:
-            self._leave_out(self._position, self.current())
+            self._leave_out(self._position, self._ahead[-1])
         elif getattr(self._scheme, "loses_draws", False):
             self.advance(None, str)
 
@@ -1213,15 +1238,15 @@ class OwedSlots:
         self._shares = self._asked()
         self._current: int | None = None
 
-    def current(self) -> int:
-        if self._current is None:
+    def current(self) -> int | None:
+        if self._current is None and self._shares.any():
             mean = float(self._costs.sum()) / self._items if self._items else 1.0
             owed = np.where(self._shares > 0, self._owed + self._offsets * mean, -math.inf)
             self._current = int(owed.argmax())
         return self._current
 
     def advance(self, item: Any, where: Callable[[], str]) -> None:
-        source, cost = self.current(), self._cost(item, where)
+        source, cost = cast("int", self._current), self._cost(item, where)
         self._owed += self._shares * cost
         self._owed[source] -= cost
         self._costs[source] += cost
@@ -1233,6 +1258,7 @@ class OwedSlots:
     def _cost(self, item: Any, where: Callable[[], str]) -> float:
         """Return what an item costs; `SkipSample` for one that is left out."""
         reading = self._reading
+        item, _ = with_marks(item)
         number = self._lane.index + self._items * self._lane.count
         word = partial(_word_of_cost, self._key, number)
         cost = self._call.one(item, word, number, reading, lambda _: named(item, where()))
@@ -1243,11 +1269,9 @@ class OwedSlots:
 
     def exhausted(self, *, left_out: bool) -> None:
         """The others are owed what a source was that is left out."""
-        source, self._current = self.current(), None
+        source, self._current = cast("int", self._current), None
         if left_out:
             self._left[source] = False
-            if not self._left.any():
-                return
             self._shares = self._asked()
             self._owed += self._shares * self._owed[source]
             self._owed[source] = 0.0
@@ -1256,14 +1280,11 @@ class OwedSlots:
         return {"items": self._items, "owed": self._owed.tolist(), "costs": self._costs.tolist()}
 
     def _asked(self) -> FloatArray:
-        """Return the shares of those that are left, at the next item's place; equal where all are
-        0.
+        """Return the shares of those that are left, at the next item's place; 0 where none of them
+        has a weight.
         """
         place = self._lane.index + self._items * self._lane.count
-        asked = np.array(self._scheme.shares(place))
-        asked = np.where(self._left, asked, 0.0)
-        if not asked.any():
-            asked = self._left.astype(np.float64)
+        asked = np.where(self._left, np.array(self._scheme.shares(place)), 0.0)
         return np.asarray(asked / max(asked.sum(), 1e-300))
 
 

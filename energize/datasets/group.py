@@ -13,6 +13,7 @@ from energize.core.dataset import Dataset
 from energize.core.description import function_name, generates
 from energize.core.lanes import WorkerConfig
 from energize.core.loss_weights import carried
+from energize.core.padded import with_marks
 from energize.core.stream import (
     LaneReader,
     Opening,
@@ -20,6 +21,7 @@ from energize.core.stream import (
     Stream,
     by_keys,
     counter_field,
+    ended_early,
     most_in_vain,
     sample_keys_of,
     state_field,
@@ -162,7 +164,10 @@ class _GroupStream(Stream[T]):
         while self._saved:
             reader, read = self._saved[0]
             before = reader.state()
-            sample = reader.read()
+            try:
+                sample, _ = with_marks(reader.read())
+            except StopIteration:
+                raise ended_early(self._dataset) from None
             self._saved.popleft()
             reader.close()
             self._take_up(_Waiting(sample, reader.origin, before, read))
@@ -185,7 +190,7 @@ class _GroupStream(Stream[T]):
         while True:
             before = self._input.state()
             try:
-                sample = self._input.read()
+                sample, _ = with_marks(self._input.read())
             except StopIteration:
                 self._over = True
                 return None

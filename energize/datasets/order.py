@@ -19,6 +19,7 @@ from energize.core.lanes import WorkerConfig
 from energize.core.rng import ShuffleOrder
 from energize.core.stream import INFINITE, ChainStream, LimitStream, Opening, Stream
 from energize.core.trace import Routes, Span, one_each
+from energize.datasets.transform import counted_alike
 from energize.errors import ConfigError, NotIndexedError
 
 T_co = TypeVar("T_co", covariant=True)
@@ -54,7 +55,7 @@ class ConcatDataset(IndexedDataset[T_co]):
     def __init__(self, *datasets: Dataset[T_co], worker_config: WorkerConfig | None = None) -> None:
         if not datasets:
             raise ConfigError("ConcatDataset: there are no datasets to concatenate")
-        self._freeze(inputs=datasets, worker_config=worker_config)
+        self._freeze(counted_alike(datasets), worker_config)
         for number, (each, _) in enumerate(pairwise(self.inputs)):
             if each.sized and each.size == INFINITE:
                 raise ConfigError(

@@ -189,7 +189,8 @@ class PackingDataset(RoundsDataset[T_pack_co]):
         word = partial(keyed_by, self, "pack", *origins)
         index = pack[0].number
         if generates(self.final_packer):
-            for made in self._pack.items(samples, word, index, reading, by_keys(samples)):
+            where, of = by_keys(samples), (self, origins)
+            for made in self._pack.items(samples, word, index, reading, where, made=of):
                 yield made, origins
             return
         made = self._pack.one(samples, word, index, reading, by_keys(samples))

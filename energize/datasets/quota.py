@@ -18,6 +18,7 @@ from energize.core.stream import INFINITE
 from energize.core.trace import Routes, Span, one_each, padding
 from energize.data.selection import source_labels
 from energize.datasets.batch import BatchDataset, members_between, same
+from energize.datasets.transform import counted_alike
 from energize.errors import ConfigError, NotIndexedError
 from energize.order.composition import Composition, EpochOrder
 from energize.order.quota import EpochDraws, Quota, epoch_counts, epoch_size_in_samples
@@ -87,7 +88,7 @@ class QuotaDataset(IndexedDataset[T_co]):
             checked_choice(sampling_method, "sampling_method", SAMPLING_METHODS)
             pairs = _checked_streams(streams)
             self._freeze(
-                inputs=[dataset for dataset, _ in pairs],
+                inputs=counted_alike(dataset for dataset, _ in pairs),
                 quotas=tuple(quota for _, quota in pairs),
                 epoch_size=None if epoch_size is None else epoch_size_in_samples(epoch_size),
                 sampling_method=sampling_method,

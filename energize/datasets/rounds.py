@@ -17,14 +17,24 @@ from itertools import islice
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
 from energize.core.dataset import Dataset
-from energize.core.description import functions_of
+from energize.core.description import functions_of, label_of
+from energize.core.padded import with_marks
 from energize.core.rng import derive
-from energize.core.stream import INFINITE, LaneReader, Opening, State, Stream, most_in_vain
+from energize.core.stream import (
+    INFINITE,
+    LaneReader,
+    Opening,
+    State,
+    Stream,
+    most_in_vain,
+    skip_items,
+)
 from energize.core.trace import Origin, Reading
 from energize.errors import EmptyDatasetError
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
+Made = TypeVar("Made")
 
 Origins = tuple[Origin, ...]
 Step = Callable[[], Iterator[tuple[T, Origins]]]
@@ -32,11 +42,15 @@ Step = Callable[[], Iterator[tuple[T, Origins]]]
 
 
 class Taken(NamedTuple):
-    """An item of the input, what it is made of, and a number that no other item of a run has."""
+    """An item of the input, what it is made of, and a number that no other item of a run has.
+
+    `passed` is what comes of the item if it is passed on: the same, or `Padded`.
+    """
 
     item: Any
     origin: Origins
     number: int
+    passed: Any
 
 
 class FoundDataset(Dataset[T_co]):
@@ -94,7 +108,7 @@ def origins_of(members: Iterable[Any]) -> Origins:
 
 def alone(taken: Taken) -> Iterator[tuple[Any, Origins]]:
     """Yield one item as it is, the only one of its step."""
-    yield taken.item, taken.origin
+    yield taken.passed, taken.origin
 
 
 def keyed_by(dataset: Dataset[Any], kind: str, *origins: Origin) -> int:
@@ -106,7 +120,7 @@ def keyed_by(dataset: Dataset[Any], kind: str, *origins: Origin) -> int:
 def nothing_made(dataset: Dataset[Any], items: int) -> EmptyDatasetError:
     """Return what to raise if so many items in a row brought nothing."""
     return EmptyDatasetError(
-        f"{type(dataset).__name__}: nothing was made of {items} items in a row; check what its "
+        f"{label_of(dataset)}: nothing was made of {items} items in a row. Check what its "
         f"functions leave out ({functions_of(dataset)})"
     )
 
@@ -147,23 +161,39 @@ class RoundStream(Stream[T]):
             if self._steps is None:
                 self._read, self._over = 0, False
                 steps = self._dataset.round(self._taken(), self._reading)
-                self._steps = islice(steps, self._done, None)
+                self._steps = self._after(steps, self._done)
             step = next(self._steps, None)
             if step is not None:
-                return islice(step(), self._given, None)
+                return self._after(step(), self._given)
             self._end_round()
+
+    def _after(self, made: Iterator[Made], count: int) -> Iterator[Made]:
+        """Return what comes after the first `count`, which were made before a resume."""
+        if not count:
+            return made
+        if self._reading.listed is not None:  # what it leaves out may have been made before
+            return islice(made, count, None)
+        return skip_items(made, count, self._dataset)
+
+    def first_unread(self, branches: Iterator[int], reached: int | None = None) -> int | None:
+        if self._given and self._items is None:
+            given, self._given = self._given, 0
+            self._items = self._next_step()
+            self._given = sum(1 for _ in islice(self._items, given))
+        return super().first_unread(branches)
 
     def _taken(self) -> Iterator[Taken]:
         """Yield the rest of the lane's pass."""
         while True:
             try:
-                item = self._input.read()
+                passed = self._input.read()
             except StopIteration:
                 self._over = True
                 return
-            taken = self._before + self._read
+            number = self._lane.index + self._lane.count * (self._before + self._read)
             self._read += 1
-            yield Taken(item, self._input.origin, self._lane.index + self._lane.count * taken)
+            item, _ = with_marks(passed)
+            yield Taken(item, self._input.origin, number, passed)
 
     def _end_round(self) -> None:
         self._steps, self._done, self._given = None, 0, 0

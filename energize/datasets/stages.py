@@ -34,6 +34,7 @@ from energize.core.stream import (
 from energize.core.trace import Routes, Span, consumed
 from energize.data.selection import source_labels
 from energize.data.source import Source
+from energize.datasets.transform import counted_alike
 from energize.errors import ConfigError, EmptyDatasetError, NotIndexedError, StateMismatchError
 
 T = TypeVar("T")
@@ -439,7 +440,7 @@ class StagedDataset(IndexedDataset[T_co]):
                     "that has __len__ and __getitem__ in SequenceSource"
                 )
         self._freeze(
-            inputs=[stage.dataset for stage in plan.stages],
+            inputs=counted_alike(stage.dataset for stage in plan.stages),
             worker_config=worker_config,
             plan=plan.with_datasets(lambda _: None),
             carry_over=carry_over,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import json
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from itertools import islice
@@ -23,6 +23,7 @@ from energize.core.rng import derive
 from energize.core.stream import by_keys
 from energize.core.trace import Failed, Origin, Reading, Request
 from energize.datasets.rounds import Origins, RoundsDataset, Step, Taken, alone, keyed_by
+from energize.errors import WeightError
 
 T = TypeVar("T")
 T_in = TypeVar("T_in")
@@ -131,7 +132,8 @@ class FlatMapDataset(RoundsDataset[T_out_co], MapDataset[T_out_co]):
 
     def _yielded(self, taken: Taken, reading: Reading) -> Iterator[tuple[T_out_co, Origins]]:
         word = partial(keyed_by, self, "map", *taken.origin)
-        for item in self._call.items(taken.item, word, taken.number, reading, by_keys(taken.item)):
+        where, of = by_keys(taken.item), (self, taken.origin)
+        for item in self._call.items(taken.item, word, taken.number, reading, where, made=of):
             yield item, taken.origin
 
 
@@ -273,7 +275,8 @@ class IterMapDataset(RoundsDataset[T_out_co]):
 
             word = partial(keyed_by, self, "segment", *first.origin)
             call = Call(self.iter_map_fn, 0, passed.give, tolerance=self._tolerance())
-            for made in call.items(items(), word, first.number, reading, self._segment):
+            of = self, first.origin
+            for made in call.items(items(), word, first.number, reading, self._segment, made=of):
                 yield made, tuple(read)
                 read.clear()
 
@@ -364,6 +367,7 @@ class SampleWeightDataset(MapDataset[T]):
     """
 
     _draws = False
+    has_loss_weights = True
 
     def __init__(
         self,
@@ -408,12 +412,37 @@ def without_weights(dataset: Dataset[T]) -> tuple[Dataset[T], Callable[[Dataset[
     return dataset, weighed_so
 
 
+def counted_alike(datasets: Iterable[Dataset[T]]) -> list[Dataset[T]]:
+    """Return the inputs of a mix; if one of them has loss weights, the items of the others get 1.
+
+    So all items of the mix have the same keys, whichever input they are from.
+    """
+    inputs = list(datasets)
+    # None: not a dataset, which the mix refuses.
+    weighted = [getattr(each, "has_loss_weights", None) for each in inputs]
+    if not any(weighted):
+        return inputs
+    return [
+        _counted_once(dataset) if has_weights is False else dataset
+        for dataset, has_weights in zip(inputs, weighted, strict=True)
+    ]
+
+
+def _counted_once(dataset: Dataset[T]) -> Dataset[T]:
+    weighing = Weighing(1.0, gives_batches(dataset), optional=True)
+    return SampleWeightDataset(dataset, 1.0)._replace(map_fn=weighing, seeded=False)
+
+
 @dataclass(frozen=True)
 class Weighing:
-    """Gives an item its weight; `batched` says that items are batches."""
+    """Gives an item its weight.
+
+    `batched`: items are batches. `optional`: an item without a place for a weight stays as it is.
+    """
 
     weight: float | Callable[[Any], float]
     batched: bool = False
+    optional: bool = False
 
     def __call__(self, item: Any) -> Any:
         weight = self.weight
@@ -421,7 +450,12 @@ class Weighing:
             key = getattr(item, "__key__", None) or (isinstance(item, dict) and item.get("__key__"))
             of = f" of sample {key!r}" if isinstance(key, str) else ""
             weight = checked_factor(weight(item), f"the weight{of} by SampleWeightDataset")
-        return weighed(item, weight, batched=self.batched)
+        try:
+            return weighed(item, weight, batched=self.batched)
+        except WeightError:
+            if self.optional:
+                return item
+            raise
 
     def describe(self) -> str:
         """Return the weight, as a description has it."""

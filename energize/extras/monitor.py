@@ -45,7 +45,7 @@ class LedgerLog(ABC):
 
     def log(self, step: int) -> Report:
         """Write the report now, and return it."""
-        report = self._loader.report(all_ranks=self._all_ranks, show=False)
+        report = self._loader.report(all_ranks=self._all_ranks)
         if not self._all_ranks or not self._loader.worker_config.ranks().rank:
             self.write(report.to_dict(self._prefix), step)
         return report

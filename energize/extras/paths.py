@@ -75,11 +75,14 @@ class EPath(ProxyUPath, os.PathLike[str]):
             text = f"{url[0]}{store}/{inside}" if inside != "." else f"{url[0]}{store}"
         try:
             fsspec.get_filesystem_class(url[1])
-        except ImportError as error:
-            library = _INSTALL.get(url[1], "the library it names")
+        except (ImportError, ValueError) as error:
+            library = _INSTALL.get(url[1])
+            # What a library brings along is not known to fsspec without that library.
+            if isinstance(error, ValueError) and library is None:
+                told = f"{text}: the protocol {url[1]}:// is not known: {error}"
+                raise ConfigError(told) from error
+            library = library or "the library it names"
             raise ConfigError(f"{text}: {error}; install it: pip install {library}") from error
-        except ValueError as error:
-            raise ConfigError(f"{text}: the protocol {url[1]}:// is not known: {error}") from error
         with warnings.catch_warnings(action="ignore", category=UserWarning):
             # It warns that msc:// has no class of its own. Folders are listed anew each time.
             super().__init__(text, use_listings_cache=False)

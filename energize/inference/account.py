@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from energize.core.samples import CrudeSample
+from energize.inference.candidates import Candidate, Reading
 from energize.inference.columns import Column
-from energize.inference.formats import Candidate, Reading, class_folders
-from energize.inference.kinds import Choice
+from energize.inference.folders import class_folders
+from energize.inference.kinds import Roles
 from energize.inference.scene import Scene, classes_of
 from energize.inference.spec import DataSpec, Use
 from energize.task.load import parse_field
@@ -17,21 +18,27 @@ from energize.task.load import parse_field
 _SHOWN = 3
 
 
-def account_of(
+def account_of(  # noqa: PLR0917
     scene: Scene,
     split_part: str,
     candidate: Candidate,
     reading: Reading,
-    choice: Choice,
     kind: Any,
-    field_map: dict[str, str],
+    field_map: Mapping[str, str],
     source: Any,
 ) -> DataSpec:
     """Return the spec of a reading, with the use of every file and every column."""
     top = scene.around or scene
     prefix = f"{scene.prefix}/" if scene.prefix else ""
     claims = {f"{prefix}{name}": role for name, role in candidate.claims.items()}
+    unread = {f"{prefix}{name}": why for why, names in reading.left_out.items() for name in names}
     notes = [*reading.notes]
+    options = [each.name for each in Roles(reading.columns, reading.first).options()]
+    if kind is CrudeSample and options:
+        notes.append(
+            f"columns {', '.join(options)} may be choices: sample_type: MultiChoiceVQASample, "
+            f"field_map: {{choices: 'items({', '.join(options)})', ...}}"
+        )
     folders = class_folders(scene) if candidate.format not in ("classes", "mds", "tars") else []
     if folders:
         notes.append(f"names of folders are not used: {', '.join(folders[:_SHOWN])}")
@@ -48,21 +55,23 @@ def account_of(
         split_part=split_part,
         splits={**splits, split_part: source.count},
         sample_type=kind.__name__,
-        field_map=field_map if kind is not CrudeSample else {},
+        field_map=dict(field_map) if kind is not CrudeSample else {},
         classes=tuple(labels),
         media_paths=tuple(getattr(source, "media_paths", ())),
-        files=tuple(_files(top, claims)),
-        columns=tuple(_columns(reading, choice, field_map, crude=kind is CrudeSample)),
+        files=tuple(_files(top, claims, unread)),
+        columns=tuple(_columns(reading, field_map, crude=kind is CrudeSample)),
         notes=tuple(notes),
     )
 
 
-def _files(scene: Scene, claims: dict[str, str]) -> Iterable[Use]:
+def _files(scene: Scene, claims: dict[str, str], unread: dict[str, str]) -> Iterable[Use]:
     """Yield the use of every file, alike ones together."""
     groups: dict[tuple[str, ...], list[str]] = {}
     of_part = {name: part for part, names in scene.splits.parts.items() for name in names}
     for name, kind in scene.inventory.kinds.items():
-        if name in claims:
+        if name in unread:
+            use = "left out", "", unread[name]
+        elif name in claims:
             use = "used", claims[name], ""
         elif name in scene.splits.lists:
             use = "used", "list of a split part", ""
@@ -98,9 +107,7 @@ def _why(kind: str) -> str:
     return _REASONS.get(kind, "")
 
 
-def _columns(
-    reading: Reading, choice: Choice, field_map: dict[str, str], *, crude: bool
-) -> Iterable[Use]:
+def _columns(reading: Reading, field_map: Mapping[str, str], *, crude: bool) -> Iterable[Use]:
     """Yield the use of every column; of columns in others only if one of them is used."""
     used: dict[str, str] = {}
     for name, text in field_map.items():
@@ -109,15 +116,11 @@ def _columns(
             used.setdefault(access.part, name)
     opened = {name.partition("[")[0] for name in used if "[" in name}
     for name, column in reading.columns.items():
-        parent = name.partition("[")[0]
-        if column.is_nested and (parent not in opened or name.count("[") > 1):
+        inside = column.is_nested and name.count("[") == 1 and name.partition("[")[0] in opened
+        if column.is_nested and (not inside or name in used):
             continue
-        if not column.is_nested and name in opened and name not in field_map.values():
-            continue
-        if crude:
-            yield Use(name=name, status="used", role="as it is")
-        elif name in used:
-            yield Use(name=name, status="used", role=used[name])
+        if crude or name in used:
+            yield Use(name=name, status="used", role=used.get(name, "as it is"))
         else:
             yield Use(name=name, status="metadata", why=_why_unused(column))
 

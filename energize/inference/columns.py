@@ -140,7 +140,7 @@ def _is_plain(name: str) -> bool:
 
 
 def _column(name: str, values: Sequence[Any], look: NameLook) -> Column:
-    there = tuple(value for value in values if value is not None and value not in ("", []))
+    there = tuple(value for value in values if not _is_null(value))
     forms = {form_of(value) for value in there}
     form = forms.pop() if len(forms) == 1 else _common(forms)
     column = Column(name, form, there, len(values))
@@ -162,6 +162,13 @@ def _is_numbers(text: str) -> bool:
     return len(words) > 1 and all(_NUMBER.fullmatch(word) for word in words)
 
 
+def _is_null(value: Any) -> bool:
+    """Return whether a value says nothing: null, empty, or a list of nulls."""
+    if isinstance(value, list):
+        return all(each is None for each in value)
+    return value is None or value == ""
+
+
 def _common(forms: set[str]) -> str:
     """Return the form of values of several forms."""
     if not forms:
@@ -174,7 +181,7 @@ def _common(forms: set[str]) -> str:
     return "mixed"
 
 
-def form_of(value: Any) -> str:
+def form_of(value: Any) -> str:  # noqa: PLR0911
     """Return the form of a value that is not null.
 
     >>> form_of("a cat"), form_of([1, 2]), form_of([{"role": "user", "content": "Hi"}])

@@ -31,11 +31,9 @@ from energize.core.samples import is_own_module
 from energize.core.trace import Failed
 from energize.data.columns import COLUMNS_FOLDER, check_name
 from energize.data.files import absolute, exists, is_url, os_errors_as, path_of, read_file
-from energize.data.loose import unfolded
-from energize.data.media import media_name
 from energize.data.nv_meta import META_FOLDER, SQLITE_NAME, UUID_NAME, is_prepared, read_info
 from energize.data.rows import JsonSource
-from energize.data.tables import MemoryRows, values_in
+from energize.data.tables import MemoryRows
 from energize.data.tar import split_name
 from energize.data.writing import NewFiles, writing
 from energize.errors import ColumnError, ConfigError, PrepareError, ShardError
@@ -198,15 +196,10 @@ def _stamp(source: Any, start: int, stop: int) -> str:
     """Return what is another text when files of these samples are written anew."""
     rows = getattr(source, "rows", source)
     files, read = [os.path.join(rows.location, each) for each in rows.shards if each], []
-    if isinstance(rows, MemoryRows | JsonSource):  # others hold what images are
+    if isinstance(getattr(rows, "rows", rows), MemoryRows | JsonSource):  # others hold the images
         found = rows.read(np.arange(start, stop))
         read = [each for each in found if not isinstance(each, Failed)]
-        rows_read = [*map(unfolded, read)]
-        values = (
-            each for row in rows_read for name in source.media for each in values_in(row, name)
-        )
-        named = filter(None, map(media_name, values))
-        files += (os.path.join(source.base, each) for each in named)
+        files += chain.from_iterable(map(source.files_of, read))
     return digest([read, *map(_seen, files)])
 
 

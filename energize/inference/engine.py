@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+import os
+import posixpath
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -13,17 +15,25 @@ import numpy as np
 from energize.core.ignored import said_once
 from energize.core.lanes import speaks
 from energize.core.samples import SAMPLE_TYPES, CrudeSample, required_fields, type_fields
-from energize.data.files import exists, own_errors
+from energize.data.files import absolute, exists, own_errors, path_of
 from energize.data.jsonl import jsonl_index_path
 from energize.data.loose import LooseSource
 from energize.data.nv_meta import META_FOLDER, DatasetConfig, is_prepared
 from energize.data.tables import EXTENSIONS, ChosenRows, values_in
 from energize.data.webdataset import WebdatasetSource
-from energize.errors import ConfigError, DatasetError, SplitError, nearest, some
+from energize.errors import (
+    ConfigError,
+    DatasetError,
+    NotPreparedError,
+    SplitError,
+    nearest,
+    some,
+)
 from energize.inference.account import account_of
+from energize.inference.candidates import Candidate, Reading
 from energize.inference.columns import Column
 from energize.inference.fields import parts_of, translated
-from energize.inference.formats import FORMATS, Candidate, Reading, nothing_to_read
+from energize.inference.formats import FORMATS
 from energize.inference.kinds import CRUDE_CHOICE, Choice, choose, fill
 from energize.inference.scene import Scene, Told, check_folder, classes_of, files_without, listed
 from energize.inference.spec import DataSpec
@@ -78,6 +88,19 @@ def split_parts(path: Path, told: Told | None = None) -> list[str]:
 
 @own_errors
 def open_loose(path: Path, split_part: str, told: Told) -> Found:
+    """Return what `inferred` returns, and log the summary once, on the first rank.
+
+    Raises:
+        DatasetError: For data that are not as they were told to be, and with `told.strict` for
+            files that are left out; what `inferred` raises.
+
+    """
+    found = inferred(path, split_part, told)
+    _check_told(path, told, found.spec)
+    return found
+
+
+def inferred(path: Path, split_part: str, told: Told) -> Found:
     """Return the samples of a split part of a folder, or of a file, that nobody prepared.
 
     Args:
@@ -91,8 +114,7 @@ def open_loose(path: Path, split_part: str, told: Told) -> Found:
     Raises:
         NotPreparedError: For a path without samples.
         SplitError: For a split part that is not there, or names that may mean several.
-        DatasetError: For files that contradict one another or do not fit what is told, and with
-            `told.strict` for files that are left out.
+        DatasetError: For files that contradict one another or do not fit what is told.
         ConfigError: For a type or a field map that does not fit the data.
 
     """
@@ -112,7 +134,6 @@ def open_loose(path: Path, split_part: str, told: Told) -> Found:
         if part != main:
             candidate, reading = _decided(own, like=candidate.format)
         found = _opened(own, split_part, candidate, reading, choice, by_column=by_column)
-    _check_told(path, told, found.spec)
     options = {"orient": True, **({"guess_content": True} if found.spec.format == "tars" else {})}
     return found._replace(config=replace(found.config, options=options))
 
@@ -126,7 +147,7 @@ def _decided(scene: Scene, like: str | None = None) -> tuple[Candidate, Reading]
         if not candidates:
             raise DatasetError(f"{scene.root}: nothing here has the format {wanted!r}")
     if not candidates:
-        raise nothing_to_read(scene)
+        raise scene.why_unread(*scene.inventory.kinds) or _nothing_to_read(scene)
     best = max(candidates, key=lambda each: each.strength)
     rivals = [
         each
@@ -143,8 +164,23 @@ def _decided(scene: Scene, like: str | None = None) -> tuple[Candidate, Reading]
             f"meant. Write the line of the one that is:\n{lines}"
         )
     if best.problem is not None:
-        raise type(best.problem)(f"{scene.root}: {best.problem}")
+        text = str(best.problem)
+        raise type(best.problem)(
+            text if text.startswith(f"{scene.root}/") else f"{scene.root}: {text}"
+        )
     return best, best.read()
+
+
+def _nothing_to_read(scene: Scene) -> NotPreparedError:
+    suffixes = [posixpath.splitext(name)[1].lower() or "others" for name in scene.inventory.kinds]
+    there = ", ".join(f"{count} {suffix}" for suffix, count in Counter(suffixes).items())
+    archives = scene.inventory.of_kind("archive")
+    packed = f" Unpack {listed(archives)} first." if archives else ""
+    return NotPreparedError(
+        f"{scene.path} is not a prepared dataset: it has no .nv-meta/.info.json; and it has no "
+        f"images or videos, tables, MDS or tars: its files are {there or 'none'}.{packed} A folder "
+        f"of shards is prepared with: energize prepare {scene.path}"
+    )
 
 
 # Of which type samples are.
@@ -191,7 +227,7 @@ def _opened(
     if by_column:
         reading = _of_split(scene, split_part, reading)
     field_map, reading = _divided(field_map, reading)
-    media, access = parts_of(reading, choice, kind)
+    media, access = parts_of(reading, kind)
     paths = dict.fromkeys(p for each in reading.columns.values() for p in each.paths)
     _check_files(scene, reading, field_map)
     source = LooseSource(
@@ -205,7 +241,7 @@ def _opened(
     )
     fields = _checked(scene, kind, field_map, access, reading)
     config = Told(kind).config(DatasetConfig("", ""), fields)
-    spec = account_of(scene, split_part, candidate, reading, choice, kind, field_map, source)
+    spec = account_of(scene, split_part, candidate, reading, kind, choice.field_map, source)
     return Found(source, config, spec)
 
 
@@ -284,6 +320,51 @@ def _divided(field_map: dict[str, str], reading: Reading) -> tuple[dict[str, str
     )
 
 
+@own_errors
+def infer(path: str | os.PathLike[str], *, split_part: str | None = None, **told: Any) -> DataSpec:
+    """Return what loose data are: format, split parts, type, fields, and the use of every file.
+
+    Nothing is verified, and samples are not decoded; `get_train_dataset` does both.
+
+    Args:
+        path: A folder or a file of samples that nobody prepared.
+        split_part: The split part that is looked at; None for the training part, or the only one.
+        told: What is not inferred: `sample_type`, `field_map`, `image_folder`, `format`, `files`
+            and `media_path`, as in an entry of a metadataset.
+
+    Returns:
+        The spec, with the number of samples of each split part.
+
+    Raises:
+        DatasetError: For data that contradict themselves or that no format reads; the message
+            lists the readings and the line to write for each.
+
+    Example:
+        >>> import tempfile
+        >>> from PIL import Image
+        >>> folder = Path(tempfile.mkdtemp())
+        >>> for label in ("cat", "dog"):
+        ...     (folder / label).mkdir()
+        ...     Image.new("RGB", (8, 6)).save(folder / label / "0.jpg")
+        >>> spec = infer(folder)
+        >>> spec.format, spec.sample_type, spec.classes, spec.splits
+        ('classes', 'ImageClassificationSample', ('cat', 'dog'), {'train': 2})
+
+    """
+    place = path_of(absolute(path))
+    if not is_loose(place):
+        raise ConfigError(f"{place} is not loose data: it is prepared, or nothing is there")
+    kind = told.get("sample_type")
+    if isinstance(kind, str):
+        told["sample_type"] = ("energize", kind)
+    said = Told(**told)
+    parts = split_parts(place, said)
+    asked = split_part or ("train" if "train" in parts else parts[0])
+    spec = inferred(place, asked, said).spec
+    others = {part: inferred(place, part, said).spec.samples for part in parts if part != asked}
+    return spec.model_copy(update={"splits": {asked: spec.samples} | others})
+
+
 # Tars.
 
 
@@ -318,9 +399,7 @@ def _of_tars(scene: Scene, split_part: str) -> Found:
     candidate = Candidate(
         "tars", 0, "tars", dict.fromkeys(scene.names("tar"), "tar"), lambda: reading
     )
-    spec = account_of(
-        scene, split_part, candidate, reading, choice, kind, dict(choice.field_map), source
-    )
+    spec = account_of(scene, split_part, candidate, reading, kind, choice.field_map, source)
     return Found(source, config, spec)
 
 
@@ -331,8 +410,8 @@ def _check_told(path: Path, told: Told, spec: DataSpec) -> None:
     """Log the summary once, on the first rank; raise `DatasetError` if data are not as told."""
     if told.inferred is not None and (changes := spec.differences(told.inferred)):
         raise DatasetError(
-            f"{path} is not as it was when its entry was written: {'; '.join(changes)}. Correct the "
-            "data, or write the entry again with: energize init"
+            f"{path} is not as it was when its entry was written: {'; '.join(changes)}. Correct "
+            "the data, or write the entry again with: energize init"
         )
     if told.strict and (spec.left_out or spec.notes):
         raise DatasetError(f"{path}: {spec.summary()} (strict)")
@@ -340,8 +419,3 @@ def _check_told(path: Path, told: Told, spec: DataSpec) -> None:
         level = logging.WARNING if spec.is_doubtful else logging.INFO
         text = spec.summary()
         said_once(str(path), text, text, level)
-
-
-def names_of(specs: Sequence[DataSpec]) -> list[str]:
-    """Return the paths of specs."""
-    return [spec.path for spec in specs]

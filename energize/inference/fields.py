@@ -11,15 +11,15 @@ from energize.core.samples import type_fields
 from energize.data.loose import Media, part_name
 from energize.data.media import BY_EXTENSION, EXTENSIONS, MediaMetadataType
 from energize.errors import ConfigError, nearest, some
+from energize.inference.candidates import Reading
 from energize.inference.columns import AV, IMAGE
-from energize.inference.formats import Reading
-from energize.inference.kinds import Choice
 from energize.task.load import FieldCall, PartAccess, parse_call, parse_field
+from energize.task.types import may_be_none
 
 _FILE_COLUMN = re.compile(r"(?:(.*?)_)?file_names?")
 
 
-def parts_of(reading: Reading, choice: Choice, kind: type[Any]) -> tuple[Media, dict[str, str]]:
+def parts_of(reading: Reading, kind: type[Any]) -> tuple[Media, dict[str, str]]:
     """Return what the parts of media are called, by column, and the access of each column."""
     columns = {name: each for name, each in reading.columns.items() if each.is_media}
     if any(each.form.startswith(AV) for each in columns.values()):
@@ -31,7 +31,7 @@ def parts_of(reading: Reading, choice: Choice, kind: type[Any]) -> tuple[Media, 
         for name, each in reading.columns.items()
         if each.form == "bytes" and "[*]" not in name
     }
-    access |= {name: text for name, text in reading.parts.items()}
+    access |= reading.parts
     talks = "images" in _fields(kind)
     lists = [name for name, each in columns.items() if each.form.endswith("s")]
     for name, column in columns.items():
@@ -46,7 +46,7 @@ def parts_of(reading: Reading, choice: Choice, kind: type[Any]) -> tuple[Media, 
         wanted = MediaMetadataType.AV if av else MediaMetadataType.IMAGE
         usual = (f"{prefix}{each}" for each in EXTENSIONS[wanted])
         access[name] = f"{prefix}*" if counted else ",".join(usual)
-        if choice.kind is not None and choice.kind.nullable and column.nullable:
+        if column.nullable and may_be_none(kind, "image"):
             access[name] += f",json[{name}]"
     if talks:  # in rows that come later too
         for name in ("image", "images", "video", "videos"):

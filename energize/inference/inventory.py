@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import posixpath
+import re
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -21,6 +22,7 @@ MEDIA = ("image", "av")
 """Kinds of files that are media."""
 
 _HEADS_READ = 8
+_BINARY = re.compile(rb"[\x00-\x08\x0e-\x1a\x1c-\x1f]")
 _FEW = 20  # text files in a folder; more are texts of samples
 
 
@@ -87,7 +89,7 @@ def take_inventory(root: Path) -> Inventory:
         if reason:
             aside.setdefault(reason, []).append(name)
         else:
-            kinds[name] = _kind_of(name)
+            kinds[name] = kind_of(name)
     _look_into_unknown(root, kinds)
     if any(name.endswith(".arrow") for name in kinds):
         for name in [*kinds]:
@@ -127,8 +129,12 @@ def _why_aside(name: str) -> str:
     return "hidden" if any(each.startswith(".") for each in (*folders, file)) else ""
 
 
-def _kind_of(name: str) -> str:
-    """Return the kind of a file by its name; an empty text if the name does not say."""
+def kind_of(name: str) -> str:
+    """Return the kind of a file by its name; an empty text if the name does not say.
+
+    >>> kind_of("photos/0.JPG"), kind_of("metadata.csv"), kind_of("README.md"), kind_of("blob")
+    ('image', 'table', 'document', '')
+    """
     file = posixpath.basename(name)
     stem, suffix = posixpath.splitext(file)
     media = kind_by_name(name)
@@ -165,4 +171,6 @@ def kind_inside(root: Path, name: str) -> str:
     files = files_at(root)
     head = files.read(path, 0, min(HEAD, files.size(path)))
     kind = kind_by_start(head)
-    return "other" if kind is None else str(MediaMetadataType(kind).value)
+    if kind is None:
+        return "text" if head and not _BINARY.search(head) else "other"
+    return str(MediaMetadataType(kind).value)

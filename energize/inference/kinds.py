@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
 
-from energize.core.samples import CrudeSample, sample_type_named
+from energize.core.samples import CrudeSample
+from energize.data.tables import values_in
 from energize.inference.columns import AV, IMAGE, Column, Row
 from energize.inference.words import ROLES, plain_name, words_of
 
@@ -30,14 +30,17 @@ FORMS: Mapping[str, tuple[str, ...]] = {
     "response": ("text", "texts"),
     "system": ("text", "null"),
     "history": ("exchanges", "null", "texts"),
-    "chosen": ("text", "turns"),
-    "rejected": ("text", "turns"),
+    "chosen": ("text", "turns", "object"),
+    "rejected": ("text", "turns", "object"),
     "label": ("number",),
     "label_name": ("text",),
     "ocr": ("text",),
     "places": ("numbers", "number"),
 }
 """The forms of columns that may have a role by their name."""
+
+_ANYWHERE = ("places",)
+"""Roles of columns in lists of objects, whatever the list is called."""
 
 
 @dataclass(frozen=True)
@@ -46,8 +49,6 @@ class SampleKind:
 
     sample_type: str
     fields: Mapping[str, str]
-    nullable: bool = False
-    """Whether a sample may lack its image."""
     unless: Sequence[str] = ()
     """Roles that no column may have, as samples would lack them."""
 
@@ -58,7 +59,16 @@ KINDS: Sequence[SampleKind] = (
         {
             "chosen": "{chosen}",
             "rejected": "{rejected}",
-            "prompt": "{prompt?}",
+            "prompt": "{prompt}",
+            "images": "{images?}",
+        },
+    ),
+    SampleKind(
+        "PreferenceSample",
+        {
+            "chosen": "{chosen}",
+            "rejected": "{rejected}",
+            "prompt": "{turns?}",
             "images": "{images?}",
         },
     ),
@@ -75,12 +85,10 @@ KINDS: Sequence[SampleKind] = (
             "choices": "items({choices})",
             "correct_choice_idx": "choice({right}, {choices})",
         },
-        nullable=True,
     ),
     SampleKind(
         "VQASample",
         {"image": "{image}", "context": "{question}", "answers": "{answers}"},
-        nullable=True,
         unless=("choices", "options"),
     ),
     SampleKind(
@@ -127,7 +135,6 @@ class Choice:
     field_map: Mapping[str, str] = field(default_factory=dict)
     used: Mapping[str, str] = field(default_factory=dict)
     """The role of each column that a field is read from."""
-    kind: SampleKind | None = None
 
     @property
     def is_crude(self) -> bool:
@@ -157,7 +164,8 @@ class Roles:
         ranked = []
         for order, column in enumerate(self.columns.values()):
             parent, star, _ = column.name.partition("[*]")
-            if column.form in FORMS[role] and (not star or plain_name(parent) in names):
+            inside = not star or role in _ANYWHERE or plain_name(parent) in names
+            if column.form in FORMS[role] and inside:
                 name, words = plain_name(column.name), words_of(column.name)
                 if name in names:
                     ranked.append(((column.is_nested, names.index(name), order), column))
@@ -283,15 +291,31 @@ def choose(columns: Mapping[str, Column], rows: Sequence[Row], given: Sequence[s
             }
             inside = _first_kind(inner, rows, {*given})
             if inside is not None and inside.sample_type != "ImageSample":
-                return inside
+                return _with_places(inside, rows)
     if found is None:
         return CRUDE_CHOICE
+    found = _with_places(found, rows)
     rest = [each for name, each in columns.items() if name not in found.used]
     several = any(each.is_media for each in rest)
     lacking = any(each.tells and not each.is_nested for each in rest)
     if several or (found.sample_type == "ImageSample" and lacking and not given):
         return CRUDE_CHOICE
     return found
+
+
+def _with_places(choice: Choice, rows: Sequence[Row]) -> Choice:
+    """Return a choice of turns with places for images, if no turn of the rows has one."""
+    turns = choice.field_map.get("turns", "")
+    media = {n: choice.field_map[n] for n in ("images", "videos") if n in choice.field_map}
+    if choice.used.get(turns) != "turns" or not media:
+        return choice
+    if any(_PLACES.search(str(values_in(row, turns))) for row in rows):
+        return choice
+    named = "".join(f", {name}={column}" for name, column in media.items())
+    return replace(choice, field_map={**choice.field_map, "turns": f"placed({turns}{named})"})
+
+
+_PLACES = re.compile(r"<(image|video|img)|'type': '(image|video)")
 
 
 def _first_kind(
@@ -311,13 +335,10 @@ def fill(
 ) -> Choice:
     """Return a type that the user names with as many of its fields as columns fill."""
     roles = Roles(columns, rows)
-    best = Choice(sample_type)
-    for kind in KINDS:
-        if kind.sample_type == sample_type:
-            choice = _filled(kind, roles, {*given}, partly=True)
-            if choice is not None and len(choice.field_map) > len(best.field_map):
-                best = choice
-    return best
+    kinds = [kind for kind in KINDS if kind.sample_type == sample_type]
+    choices = [_filled(kind, roles, {*given}, partly=True) for kind in kinds]
+    found = [choice for choice in choices if choice is not None]
+    return max(found, key=lambda each: len(each.field_map), default=Choice(sample_type))
 
 
 def _filled(
@@ -349,9 +370,4 @@ def _filled(
             field_map[name] = text
     if kind.sample_type == "ConversationSample" and not partly and not field_map.get("turns"):
         return None
-    return Choice(kind.sample_type, field_map, used, kind)
-
-
-def type_named(name: str) -> Any:
-    """Return a sample type of energize by its name."""
-    return sample_type_named("energize", name)
+    return Choice(kind.sample_type, field_map, used)

@@ -51,6 +51,9 @@ class MediaIndex:
         """
         if isinstance(value, bool) or not isinstance(value, str | int) or value == "":
             return EXACT, []
+        near = f"{below}/{value}" if below else value
+        if near in self.paths:
+            return EXACT, [self.paths[near]]
         text = normal(str(value))
         for path in (posixpath.normpath(posixpath.join(below, text)), text):
             if path in self.paths:

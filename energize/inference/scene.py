@@ -15,7 +15,7 @@ import numpy as np
 from energize.core.samples import CrudeSample, sample_type_named
 from energize.core.trace import Failed
 from energize.core.validation import load_json
-from energize.data.files import absolute, found_at, joined, path_of
+from energize.data.files import absolute, found_at, is_url, joined, path_of
 from energize.data.loose import unfolded
 from energize.data.media import kind_by_name
 from energize.data.nv_meta import CRUDE, DatasetConfig
@@ -26,12 +26,14 @@ from energize.errors import ConfigError, DatasetError, EnergizeError
 from energize.inference.columns import AV, IMAGE, Column, Named, NameLook, columns_of, names_of
 from energize.inference.inventory import MEDIA, Inventory, kind_inside, take_inventory
 from energize.inference.references import EXACT, MediaIndex, normal, template_of
+from energize.inference.sidecars import KINDS as SIDECARS
+from energize.inference.sidecars import Sidecar, find_sidecars
 from energize.inference.splits import Splits, find_splits, matches
 from energize.inference.words import is_part_word, words_of
 from energize.task.load import check_sample_type
 
 _ALIKE = {
-    **dict.fromkeys(MEDIA, {*MEDIA}),
+    **{kind: {*MEDIA} for kind in MEDIA},
     **{kind: {kind} for kind in ("table", "tar", "shard")},
 }
 
@@ -42,6 +44,7 @@ SPREAD = 44
 """Rows that are looked at over the rest of a table."""
 
 _NAMES_TRIED = 8
+_LONGEST_NAME = 255
 _MOST_TEMPLATES = 8
 _IMAGE_WORDS = frozenset(
     [
@@ -208,6 +211,24 @@ class Scene:
             return replace(self, around=self, prefix=folder)
         return replace(self, part=part) if part is not None else self
 
+    @cached_property
+    def media(self) -> list[str]:
+        """The media that are samples: those of the part, or all if neither it nor a table has some.
+
+        Media of no part are not those of a part that has tables of its own: rows say which are.
+        """
+        media = sorted(self.names(*MEDIA))
+        own = {*self.splits.parts.get(self.part or "", ())}
+        return media if not own or not own.isdisjoint(media) else []
+
+    @cached_property
+    def sidecars(self) -> list[Sidecar]:
+        """The files that belong to one of the media each."""
+        if not self.is_folder or not self.media:
+            return []
+        others = {name: self.inventory.kinds[name] for name in self.names(*SIDECARS)}
+        return find_sidecars(self.media, others, self.part_folders)
+
     def names(self, *kinds: str) -> list[str]:
         """Return the files of some kinds: those of the split part, or those of none if it has none.
 
@@ -239,6 +260,13 @@ class Scene:
                 self._looks[key] = reason
         return self._looks[key]
 
+    def why_unread(self, *names: str) -> EnergizeError | None:
+        """Return why the first of some files is no rows, though it was looked at as such."""
+        for files, look in self._looks.items():
+            if isinstance(look, EnergizeError) and not {*names}.isdisjoint(files):
+                return look
+        return None
+
     def look_at(self, rows: ShardedSource[Row], files: Sequence[str]) -> Look:
         """Return what rows show."""
         first = sample_of(rows)
@@ -269,6 +297,8 @@ class Scene:
             if not named or not all(map(_may_be_path, named)):
                 return None
             by_name = all(kind_by_name(name) is not None for name in named)
+            if not by_name and is_url(self.base):  # whose files are not looked for by every text
+                return None
             kinds: set[str] = set()
             templates: dict[str, int] = {}
             for name in named if by_name else named[:_NAMES_TRIED]:
@@ -366,7 +396,7 @@ def _part_folder(names: Sequence[str]) -> str:
 def _may_be_path(name: str) -> bool:
     """Return whether a text may be the path of a file."""
     spaced = any(each in name for each in "\n\t\0") or (" " in name and not kind_by_name(name))
-    return 0 < len(name) < 1024 and not spaced
+    return 0 < len(name) <= _LONGEST_NAME and not spaced
 
 
 def sample_of(rows: ShardedSource[Row]) -> list[Row]:

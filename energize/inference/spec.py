@@ -108,6 +108,20 @@ class DataSpec(BaseModel):
             text += f". Note: {note}"
         return f"{text}. To change it, write {self.override}"
 
+    def comments(self) -> list[str]:
+        """Return what was inferred as lines, one for each file, column and note that matters."""
+        lines = [f"{self.samples:,} samples: {self.argument}"]
+        for what, uses in (("file", self.files), ("column", self.columns)):
+            lines += [f"{what} {use}: {use.role or use.status}" for use in uses]
+        return lines + [f"note: {note}" for note in self.notes]
+
+    def entry(self) -> dict[str, Any]:
+        """Return the keys of an entry that say what was inferred."""
+        entry: dict[str, Any] = {"format": self.format, "sample_type": self.sample_type}
+        if self.field_map:
+            entry["field_map"] = self.field_map
+        return entry | {"inferred": self.facts()}
+
     def facts(self) -> dict[str, Any]:
         """Return what an entry keeps to compare the data with when it is read again."""
         files = {use.name: use.count for use in self.files if use.status == "used"}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import posixpath
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -91,8 +92,10 @@ def find_splits(inventory: Inventory) -> Splits:
     doubt = _configurations(inventory, {*map(posixpath.basename, marks)}) or doubt
     parts: dict[str, list[str]] = {}
     shared = []
+    places = dict.fromkeys(map(posixpath.dirname, inventory.kinds))
+    of_folder = {folder: _part_of(folder, marks) for folder in places}
     for name in inventory.kinds:
-        part = _part_of(name, marks) or _part_of_stem(name, inventory)
+        part = of_folder[posixpath.dirname(name)] or _part_of_stem(name, inventory)
         if part is None:
             shared.append(name)
         else:
@@ -100,7 +103,7 @@ def find_splits(inventory: Inventory) -> Splits:
     made = {part: tuple(names) for part, names in parts.items()}
     folders = frozenset(map(posixpath.basename, marks))
     splits = Splits(made, tuple(shared), folders=folders, doubt=doubt)
-    if any(name in splits.shared for name in inventory.media):
+    if not {*shared}.isdisjoint(inventory.media):
         return _by_lists(inventory, splits) or splits
     return splits
 
@@ -185,13 +188,13 @@ def matches(name: str, patterns: Iterable[str]) -> bool:
 def _folder_marks(inventory: Inventory) -> tuple[dict[str, tuple[str, bool]], str]:
     """Return the part of each folder whose name has a word for one, and whether it is only that."""
     children: dict[str, dict[str, bool]] = {}  # folders by the one around; whether media are inside
-    media = {*inventory.media}
-    for name in inventory.kinds:
-        folder = posixpath.dirname(name)
+    inside = {posixpath.dirname(name) for name in inventory.media}
+    for start in dict.fromkeys(map(posixpath.dirname, inventory.kinds)):
+        folder = start
         while folder:
             around = posixpath.dirname(folder)
             known = children.setdefault(around, {})
-            known[folder] = known.get(folder, False) or name in media
+            known[folder] = known.get(folder, False) or start in inside
             folder = around
     marks: dict[str, tuple[str, bool]] = {}
     doubts = []
@@ -219,11 +222,9 @@ def _configurations(inventory: Inventory, part_folders: Iterable[str]) -> str:
             pieces = [each for each in folder.split("/") if each not in (*part_folders, "data")]
             base = _NUMBERS.sub("", file)
             files.setdefault("/".join(pieces), set()).add(base)
+    counts = Counter(name for folder, names in files.items() if folder for name in names)
     alike = [
-        folder
-        for folder, names in files.items()
-        if folder
-        and any(names & other for each, other in files.items() if each not in ("", folder))
+        folder for folder, names in files.items() if folder and any(counts[n] > 1 for n in names)
     ]
     if len(alike) < 2 or all(why_no_class(posixpath.basename(each)) for each in alike):
         return ""
@@ -246,10 +247,9 @@ def _doubt(folder: str, part: str, others: Sequence[str]) -> str:
     )
 
 
-def _part_of(name: str, marks: Mapping[str, tuple[str, bool]]) -> str | None:
-    """Return the part of the folders of a file: the outermost that is only that, or else marked."""
+def _part_of(folder: str, marks: Mapping[str, tuple[str, bool]]) -> str | None:
+    """Return the part of a folder and those around it: the outermost only that, or else marked."""
     folders: list[str] = []
-    folder = posixpath.dirname(name)
     while folder:
         folders.insert(0, folder)
         folder = posixpath.dirname(folder)
@@ -259,24 +259,20 @@ def _part_of(name: str, marks: Mapping[str, tuple[str, bool]]) -> str | None:
 
 
 def _part_of_stem(name: str, inventory: Inventory) -> str | None:
-    """Return the part that the name of a file of rows or of shards says."""
-    file = posixpath.basename(name)
-    kind, stem = inventory.kinds[name], file.partition(".")[0] or file
-    if kind not in ("table", "tar", "archive") and not (
-        kind == "text" and inventory.is_one_of_few(name)
-    ):
+    """Return the part that the name of a file of rows, of shards or of names says."""
+    kind = inventory.kinds[name]
+    may_list = kind == "text" and inventory.is_one_of_few(name)
+    if kind not in ("table", "tar") and not may_list:
         return None
-    if posixpath.splitext(name)[0] in inventory.stems:
+    path = posixpath.splitext(name)[0]
+    if path in inventory.stems:
         return None
-    shard = _HUB_SHARD.fullmatch(posixpath.splitext(file)[0])
-    if shard is not None and words_of(shard["base"])[:1]:
-        base = shard["base"]
-        first = words_of(base)[0]
-        if is_part_word(base):
-            return parts_in(base)[0]
-        if parts_in(first):
-            return base
-    found = parts_in(posixpath.splitext(file)[0] if kind != "archive" else stem)
+    shard = _HUB_SHARD.fullmatch(posixpath.basename(path))
+    base = posixpath.basename(path) if shard is None else shard["base"]
+    first = words_of(base)[:1]
+    if shard and first and parts_in(first[0]) and not is_part_word(base):
+        return base
+    found = parts_in(base)
     return found[0] if len(found) == 1 else None
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import tempfile
@@ -14,18 +15,20 @@ import numpy as np
 
 from energize.core.description import digest
 from energize.core.trace import Failed
-from energize.data.files import is_url
+from energize.data.files import PASSING, is_url
 from energize.data.media import HEAD, media_kind
 from energize.data.nv_meta import Origin, is_prepared
 from energize.data.webdataset import WebdatasetSource
 from energize.errors import DatasetError, DecodeError, NotPreparedError, PrepareError
+from energize.inference.candidates import Reading
 from energize.inference.columns import AV, IMAGE, Column, Named, columns_of
-from energize.inference.formats import Reading
 from energize.inference.scene import FIRST, Scene
 from energize.preparation.index import prepare
 from energize.task.load import PART_DECODERS
 
 _log = logging.getLogger("energize")
+_NOT_WRITTEN = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
+"""What a disk refuses only when it is written to."""
 
 
 def open_tars(scene: Scene) -> WebdatasetSource:
@@ -33,24 +36,30 @@ def open_tars(scene: Scene) -> WebdatasetSource:
 
     Raises:
         NotPreparedError: For tars in object storage, which are prepared there.
-        DatasetError: For a tar that cannot be indexed.
-
+        DatasetError: For a tar that cannot be indexed, or a cache folder that cannot be written.
     """
     if is_url(scene.path):
-        here = scene.root if not scene.is_folder else scene.path
+        here = scene.path if scene.is_folder else scene.root
         raise NotPreparedError(
             f"{scene.path}: tars in a store are prepared: energize prepare {here}"
         )
     names = scene.names("tar")
     stats = [(scene.root / name).stat() for name in names]
-    known = [
-        [name, each.st_size, each.st_mtime_ns] for name, each in zip(names, stats, strict=True)
-    ]
-    called = scene.path.absolute().name
-    folder = cache_folder("tars", digest([called, str(scene.root.absolute()), known])) / called
-    if not is_prepared(folder):
-        _log.warning("%s: %d tars are indexed, in %s", scene.path, len(names), folder)
-        _prepare_links(scene.root, names, folder)
+    known = [[n, each.st_size, each.st_mtime_ns] for n, each in zip(names, stats, strict=True)]
+    called = scene.path.absolute().name  # a tar alone and its folder have indexes of their own
+    folder = cache_folder("tars", digest([called, str(scene.root.absolute()), known]), called)
+    try:
+        if not is_prepared(folder):
+            _log.warning("%s: %d tars are indexed, in %s", scene.path, len(names), folder)
+            _index(scene.root, names, folder)
+    except OSError as error:
+        if error.errno in PASSING:
+            raise
+        raise DatasetError(
+            f"{scene.path}: the index of tars that are not prepared cannot be written to the cache "
+            f"folder: {error.filename or folder} ({error.strerror}). Set XDG_CACHE_HOME to a "
+            f"folder that can be written, or run: energize prepare {scene.root}"
+        ) from error
     whole = WebdatasetSource(folder)
     return whole._replace(origin=Origin.of(whole))
 
@@ -61,20 +70,26 @@ def cache_folder(*names: str) -> Path:
     return Path(cache, "energize", *names)
 
 
-def _prepare_links(root: Path, names: Sequence[str], folder: Path) -> None:
+def _index(root: Path, names: Sequence[str], folder: Path) -> None:
+    """Write the index of tars into a folder of links to them; raise OSError where it cannot be."""
+    if not folder.is_absolute():
+        raise OSError(errno.ENOENT, os.strerror(errno.ENOENT), str(folder))  # there is no home
     folder.parent.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder.parent.parent) as new:
-        made = Path(new, "tars", folder.name)
+        links = Path(new, "tars", folder.name)
         for name in names:
-            link = made / name
+            link = links / name
             link.parent.mkdir(parents=True, exist_ok=True)
             link.symlink_to((root / name).absolute())
         try:
-            report = prepare(made, split_ratios={"train": 1})
+            report = prepare(links, split_ratios={"train": 1})
         except PrepareError as reason:
-            raise DatasetError(str(reason).replace(f"{made}", f"{root}")) from None
+            cause = reason.__cause__
+            if isinstance(cause, OSError) and cause.errno in _NOT_WRITTEN:
+                raise cause from None
+            raise DatasetError(str(reason).replace(f"{links}", f"{root}")) from None
         for note in report.notes:
-            _log.warning("%s: %s", root, note.replace(f"{made}", f"{root}"))
+            _log.warning("%s: %s", root, note)
         with suppress(OSError):  # another process was sooner
             Path(new, "tars").rename(folder.parent)
 

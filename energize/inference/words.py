@@ -115,7 +115,7 @@ MODALITIES = _words(
 PAIRED = _words(
     "before after input inputs output outputs source sources target targets left right low high"
     " noisy clean blur sharp edge edges sketch sketches normal normals color colour raw original"
-    " edited a b"
+    " edited"
 )
 """Names of folders whose images, if they have the same names, may be pairs."""
 

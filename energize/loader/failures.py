@@ -14,10 +14,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from energize.core.checks import failed_allocation
 from energize.core.dataset import Dataset
 from energize.core.lanes import ErrorHandler
 from energize.core.quarantine import Entry, Listed, files_of, listed_for, read_entries
-from energize.core.trace import Failed, Reading, SamplePlace, raise_error
+from energize.core.rng import derive
+from energize.core.trace import Failed, FailureMemory, Reading, SamplePlace, raise_error
 from energize.data.files import check_path, of_machine
 from energize.data.writing import writing
 from energize.errors import (
@@ -37,7 +39,6 @@ OnError = Callable[[EncoderError], None]
 
 _PROGRAM_ERRORS = (
     ImportError,
-    MemoryError,
     NameError,
     RecursionError,
     ReferenceError,
@@ -52,15 +53,24 @@ _PROGRAM_ERRORS = (
 @dataclass(frozen=True)
 class Decisions:
     """Who decides about exceptions of users' functions: the `handler` of a worker config, or
-    `on_error`; and how is read besides. It travels to workers.
+    `on_error`; and how is read besides. `retry_failed`: whether damaged samples are read again. It
+    travels to workers.
     """
 
     on_error: OnError
     handler: ErrorHandler | None
     besides: Reading
+    retry_failed: bool = False
 
     @classmethod
-    def of(cls, on_error: str | OnError, handler: ErrorHandler | None, **others: Any) -> Decisions:
+    def of(
+        cls,
+        on_error: str | OnError,
+        handler: ErrorHandler | None,
+        *,
+        retry_failed: bool = False,
+        **others: Any,
+    ) -> Decisions:
         """Return what a loader decides, `others` as for `Reading`; raise `ConfigError` when two are
         to.
         """
@@ -70,14 +80,29 @@ class Decisions:
                 "global_error_handler; give one of the two"
             )
         decide = on_error if callable(on_error) else _leave_out
-        return cls(raise_error if on_error == "raise" else decide, handler, Reading(**others))
+        decide = raise_error if on_error == "raise" else decide
+        return cls(decide, handler, Reading(**others), retry_failed)
 
-    def reading(self, report: Callable[[Failed], None], left_out: LeftOut | None = None) -> Reading:
-        """Return how to read by these decisions; `report` is told of what failed, and `left_out` of
-        what was skipped, too.
+    def reading(
+        self,
+        report: Callable[[Failed], None],
+        left_out: LeftOut | None = None,
+        memory: FailureMemory | None = None,
+    ) -> Reading:
+        """Return how to read by these decisions.
+
+        Args:
+            report: Called with each sample that failed.
+            left_out: Counts samples that are skipped.
+            memory: What failed before in this process, where all of it was reported to `report`.
         """
-        told = report if self.handler is None else partial(self._told, report)
-        return replace(self.besides, report=told, on_error=self._decide, left_out=left_out)
+        return replace(
+            self.besides,
+            report=report if self.handler is None else partial(self._told, report),
+            on_error=self._decide,
+            left_out=left_out,
+            failure_memory=None if self.retry_failed else memory,
+        )
 
     def _told(self, report: Callable[[Failed], None], failed: Failed) -> None:
         """A handler is asked about damaged samples too: nothing but where each is."""
@@ -94,12 +119,15 @@ class Decisions:
             raise cause
         if isinstance(cause, ReturnError | DatasetError) or of_machine(cause):
             raise error
+        no_memory = failed_allocation(cause) is not None
         if handler is None:
+            if no_memory:
+                raise error
             self.on_error(error)
             return
         if not isinstance(cause, Exception):
             raise error
-        if isinstance(cause, _PROGRAM_ERRORS):
+        if isinstance(cause, _PROGRAM_ERRORS) or no_memory:
             raise FatalSampleError(
                 f"{error}\n  (a {type(cause).__name__} is no fault of a sample, so no handler was "
                 "asked)"
@@ -138,26 +166,42 @@ _KINDS = 1000
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """A sample that failed, as it travels: what is said of it, which it is, and what is common to
-    those that fail alike.
+    """A sample that failed, as it travels.
+
+    Attributes:
+        text: Location and reason, for messages.
+        reason: Type and text of the exception.
+        kind: What is common to samples that fail alike.
+        place: The stored sample, if it is a single one and a list of failures is written.
+        sample: The number that it is counted by; equal numbers are of one sample.
+        sources: The keys of the sources of its samples.
     """
 
     text: str
     reason: str
     kind: str
     place: SamplePlace | None = None
+    sample: int = 0
+    sources: tuple[int, ...] = ()
 
     @classmethod
     def of(cls, failed: Failed) -> Failure:
         """Return what there is to say of a failed sample."""
         reason = f"{type(failed.reason).__name__}: {failed.reason}"
-        return cls(str(failed), reason, failed.kind, failed.place)
+        kind, sample = failed.kind, failed.sample
+        if sample is None:  # of unknown origin
+            sample = derive("failed", failed.where, kind) % 2**64
+        return cls(str(failed), reason, kind, failed.place, sample, failed.sources)
 
 
 @dataclass(frozen=True, slots=True)
 class FailureSummary:
-    """How many samples failed, the last few of them (where, and why), and how many failed alike:
-    `kinds` has the number of each kind, by the text of its first.
+    """The samples that failed, each once, however often it came.
+
+    Attributes:
+        count: How many samples failed.
+        last: The last few of them: location and reason.
+        kinds: How many samples failed alike, by the text of the first one of each kind.
     """
 
     count: int
@@ -174,17 +218,25 @@ class _Kind:
     told: int = 0
 
 
+_MOST_COUNTED = 2**20
+"""Failed samples that are known apart, some 70 bytes each. If more fail, a sample that is not
+among them counts each time."""
+
+
 class FailureLog:
     """Counts failed samples and raises `FailureBudgetError` at the first above `budget`.
 
-    Of samples that fail alike the first is warned of; then how many they are, seldom, and at the
-    end. Without a budget (None) any number may fail. `keep`
-    is given each failure first.
+    Each sample counts once, at its first failure. Of samples that fail alike the first is warned
+    of; then how many they are, seldom, and at the end. Without a budget (None) any number may fail.
+    `keep` is given each failure first.
     """
 
     def __init__(self, budget: int | None, keep: Callable[[Failure], None] | None = None) -> None:
         self._budget = budget
         self._count = 0
+        self._samples: set[int] = set()
+        self.memory = FailureMemory()
+        """The samples that are not read again in this process."""
         self._last: deque[str] = deque(maxlen=_KEPT)
         self._kinds: dict[str, _Kind] = {}
         self.keep = keep
@@ -193,9 +245,14 @@ class FailureLog:
     def add(self, failed: Failed | Failure) -> None:
         """One more failed sample."""
         failure = failed if isinstance(failed, Failure) else Failure.of(failed)
+        if failure.sample in self._samples:
+            return
         if self.keep is not None:
             self.keep(failure)
+        if len(self._samples) < _MOST_COUNTED:
+            self._samples.add(failure.sample)
         self._count += 1
+        self.left_out.add_failed(failure.sources)
         self._last.append(failure.text)
         known = len(self._kinds) < _KINDS or failure.kind in self._kinds
         kind = self._kinds.setdefault(failure.kind if known else "others", _Kind(failure.text))

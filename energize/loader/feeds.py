@@ -9,21 +9,22 @@ from __future__ import annotations
 
 import logging
 import math
+import time
 from collections import defaultdict, deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar, cast
 
 import numpy as np
 
 from energize.core.dataset import Dataset
 from energize.core.description import packed, unpacked
 from energize.core.lanes import Lane, Ranks
-from energize.core.loss_weights import marked
+from energize.core.padded import UNMARKED, Padded, with_marks
 from energize.core.restoring import ITEM, lane_key
 from energize.core.stream import INFINITE, EpochPlan, State, counter_field, epoch_end, state_field
-from energize.core.trace import Reading, padding
+from energize.core.trace import READY, Reading, padding
 from energize.errors import ConfigError, EmptyDatasetError, LoaderError, StateError
 from energize.loader.agreement import Agreement
 from energize.loader.failures import FailureLog
@@ -40,11 +41,12 @@ T = TypeVar("T")
 class HereLanes(Generic[T]):
     """Lanes that are read in this process; of an indexed dataset, `left` items of each.
 
-    `made` is what the last item that was taken is made of, of a stream. `tells_states` says whether
-    states are known without asking.
-    """
+    A stream is read ahead while that is quick, so that what is done once for a read, checking for
+    random draws above all, is shared by several items.
 
-    tells_states = False
+    Attributes:
+        made: What the last item that was taken is made of, of a stream.
+    """
 
     def __init__(
         self,
@@ -57,43 +59,57 @@ class HereLanes(Generic[T]):
         self._cursors = {
             lane: lanes.open(dataset, lane, 0, state, reading) for lane, state in states.items()
         }
-        self._streams = lanes.plan is None
-        if not self._streams:
+        self._is_stream = lanes.plan is None
+        if not self._is_stream:
             for cursor in self._cursors.values():
                 cursor.left = left
-        self._peeked: defaultdict[int, deque[tuple[T, Made, State]]] = defaultdict(deque)
+        self._states = dict(states)
+        self._at_once = dict.fromkeys(states, 1)
+        self._waiting: defaultdict[int, deque[tuple[T, State, Made]]] = defaultdict(deque)
         self.made: Made = NOTHING
 
     def has(self, lane: int, after: int = 0) -> bool:
         """Return whether the lane has another item after so many; read on if that is not known."""
-        peeked, cursor = self._peeked[lane], self._cursors[lane]
-        while len(peeked) <= after:
-            before = cursor.state()
-            try:
-                peeked.append((next(cursor), flat(cursor.origin), before))
-            except StopIteration:
+        waiting = self._waiting[lane]
+        while len(waiting) <= after:
+            if not self._read(lane):
+                if not waiting:
+                    self._states[lane] = self._cursors[lane].state()  # that of the next epoch
                 return False
+        return True
+
+    def _read(self, lane: int) -> bool:
+        """Read some items of a stream; return False at the end of its epoch."""
+        many = self._at_once[lane]
+        began = time.monotonic()
+        try:
+            found = self._cursors[lane].several(many, _AT_ONCE_SECONDS)
+        except StopIteration:
+            return False
+        if time.monotonic() - began < _AT_ONCE_SECONDS:
+            self._at_once[lane] = min(2 * many, READY)
+        for item, state, origin in found:
+            self._waiting[lane].append((item, state, flat(origin)))
         return True
 
     def take(self, lane: int) -> T:
         """Return the lane's next item; raise `StopIteration` at the end of its epoch."""
-        if self._peeked and self._peeked[lane]:
-            item, self.made, _ = self._peeked[lane].popleft()
-            return item
-        cursor = self._cursors[lane]
-        item = next(cursor)
-        if self._streams:
-            self.made = flat(cursor.origin)
+        if not self._is_stream:
+            return cast("T", next(self._cursors[lane]))
+        if not self.has(lane):
+            raise StopIteration
+        item, self._states[lane], self.made = self._waiting[lane].popleft()
         return item
 
     def state(self, lane: int) -> State | None:
-        """Return the lane's state after what was taken; None before its first item."""
-        if self._peeked[lane]:
-            return self._peeked[lane][0][2]
-        return cast("State", self._cursors[lane].state())
+        """Return the state of a lane of a stream after what was taken; None before its first
+        item.
+        """
+        return self._states[lane]
 
     def close(self) -> None:
         """Let go of what the lanes hold."""
+        self._waiting.clear()
         for cursor in self._cursors.values():
             cursor.close()
 
@@ -109,10 +125,13 @@ lane may go on; none any more, for all its lanes have ended."""
 
 _MISSING = object()
 
-_MARK_EVERY = 32
-"""After how many items the state of a lane is noted, where nobody has asked for keys."""
+_AT_ONCE_SECONDS = 0.02
+"""Seconds after which no further item of a stream is read ahead in this process."""
 
-_PLACE = ("lanes", "epoch", "position", "step", "offset")
+_PLACE = ("lanes", "epoch", "position", "step", "offset", "begun")
+
+_MOSTLY_ZERO = ("offset", "begun")
+"""Fields of a place that are saved only where they are not 0."""
 
 MOST_LANES = 2**16
 """Ranks times workers of no run come near it, but a damaged state may."""
@@ -120,11 +139,18 @@ MOST_LANES = 2**16
 
 @dataclass(frozen=True, slots=True)
 class Before:
-    """Where a lane stood before an item: `items` after `state`."""
+    """The state of a lane before an item."""
 
     lane: int
     state: State | None
-    items: int = 0
+
+
+class Copy(NamedTuple, Generic[T]):
+    """An item that fills missing places, what it is made of, and where it is read."""
+
+    item: T
+    made: Made
+    before: Before
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +160,8 @@ class StreamState:
     `position`: how many items of the epoch have had their turn, those of all ranks. `cursors`: the
     state of each lane, of those that this rank hosts at least; a lane without one is before its
     first item. `step`: of the loop, where loops count steps. `offset`: where in an epoch loops
-    begin and end, which is not at its ends after a loop that was left early.
+    begin and end, which is not at its ends after a loop that was left early. `begun`: how many
+    items of all ranks were given of a global batch that is not full yet.
     """
 
     lanes: int
@@ -143,11 +170,13 @@ class StreamState:
     step: int = 0
     cursors: Mapping[int, State | None] = field(default_factory=dict)
     offset: int = 0
+    begun: int = 0
 
     @property
     def place(self) -> dict[str, int]:
         """Where it is, without the states of lanes."""
-        return {name: getattr(self, name) for name in _PLACE if name != "offset" or self.offset}
+        fields = {name: getattr(self, name) for name in _PLACE}
+        return {name: n for name, n in fields.items() if n or name not in _MOSTLY_ZERO}
 
     def saved(self) -> State:
         """As plain data."""
@@ -177,21 +206,24 @@ class StreamState:
         whole = isinstance(cursors, list) and len(cursors) in (0, lanes) and len(held) == 1
         if not whole or not all(each is None or isinstance(each, dict) for each in cursors or []):
             raise StateError(f"the saved state does not have the states of its {lanes} lanes")
-        place = {name: counter_field({"offset": 0, **state}, name) for name in _PLACE}
+        whole_state = {**dict.fromkeys(_MOSTLY_ZERO, 0), **state}
+        place = {name: counter_field(whole_state, name) for name in _PLACE}
         return cls(**place, cursors=dict(enumerate(cursors or [])))
 
 
 @dataclass(frozen=True)
 class ThisRank(Generic[T]):
     """What a rank reads with: who it is, and whether it can talk with the others; its workers, if
-    there are any, what becomes of failures, and the last item delivered of a stream.
+    there are any, what becomes of failures, what was `warned` of, and the `copies` that fill
+    missing places of a stream.
     """
 
     ranks: Ranks
     agreement: Agreement | None
     workers: Callable[[], tuple[WorkerPool, ReadAhead]] | None
     failures: FailureLog
-    last: deque[tuple[T, Before]]
+    warned: set[str]
+    copies: dict[tuple[int, int], Copy[T]]
 
     def read(
         self,
@@ -203,12 +235,31 @@ class ThisRank(Generic[T]):
         """Begin to read lanes, by workers or here; of an indexed dataset `left` items in each."""
         if self.workers is None:
             most = left[0] if left else INFINITE
-            reading = run.decisions.reading(self.failures.add, self.failures.left_out)
+            failures = self.failures
+            reading = run.decisions.reading(failures.add, failures.left_out, failures.memory)
             return HereLanes(run.stream, lanes, states, reading, most)
         return WorkerLanes(*self.workers(), lanes, states, self.failures, left=left)
 
 
-class IndexedFeed(Generic[T]):
+class _Marking(Generic[T]):
+    """Marks what is padding.
+
+    Attributes:
+        is_copy: Whether the last item fills a step, and was delivered before.
+        marks: What is padding of the last item.
+    """
+
+    is_copy = False
+    marks = UNMARKED
+
+    def _marked(self, item: Any) -> T:
+        self.marks = UNMARKED
+        if self.is_copy or type(item) is Padded:
+            item, self.marks = with_marks(item, self.is_copy)
+        return cast("T", item)
+
+
+class IndexedFeed(_Marking[T]):
     """The steps of a loop over an indexed dataset: those of an epoch, from the loop's offset in one
     to the same in the next, or without end.
     """
@@ -222,7 +273,9 @@ class IndexedFeed(Generic[T]):
         self._offset: int = place.get("offset", 0)
         ranks, position = rank.ranks, counter_field(place, "position")
         size = self._dataset.size if run.loop is None else INFINITE
-        self._plan = plan = run.plan(ranks, position, size, self._offset)
+        begun = place.get("begun", 0)
+        self._plan = plan = run.plan(ranks, position, size, self._offset, begun)
+        self._filled = run.filled or 1
         self._world, self._first = ranks.world_size, plan.start + ranks.rank
         self._pads, self._lends = run.settings.uneven == "pad", self._dataset._lends
         many = run.workers or 1
@@ -233,7 +286,6 @@ class IndexedFeed(Generic[T]):
         self._watch = self._dataset._watcher(Lane(ranks.rank, self._world))
         self._done = 0
         self.made: Made = 0
-        self.padding = False
 
     @property
     def loop_ended(self) -> bool:
@@ -257,11 +309,11 @@ class IndexedFeed(Generic[T]):
         copies = position >= plan.end
         position = plan.read_at(position)
         lent = self._lends and bool(padding(self._dataset, np.array([position]))[0])
-        self.made, self.padding = position, lent or (copies and self._pads)
+        self.made, self.is_copy = position, lent or (copies and self._pads)
         if self._watch is not None:
             self._watch(position)
         self._done, self._step = done + 1, self._step + 1
-        return marked(item) if self.padding else item
+        return self._marked(item)
 
     @property
     def restore_key(self) -> tuple[Any, ...]:
@@ -271,9 +323,12 @@ class IndexedFeed(Generic[T]):
     def state(self) -> State:
         """Return the state after the last item, that of all ranks."""
         plan, position = self._plan, self._plan.end
+        reached = plan.start + self._done * self._world
         if self._done < plan.steps:
-            position = min(plan.start + self._done * self._world, position)
+            position = min(reached, position)
         state: State = self._dataset._state_at(position)
+        if self._done < plan.steps and reached >= plan.end:
+            state |= {"begun": (reached - plan.first) % self._filled}
         if self._loop is not None:
             return state | {"step": self._step % self._loop}
         return state | {"offset": self._offset} if self._offset else state
@@ -286,15 +341,16 @@ class IndexedFeed(Generic[T]):
         self._lanes.close()
 
 
-class StreamFeed(Generic[T]):
+class StreamFeed(_Marking[T]):
     """One epoch of a stream, or the part of one that is in a loop.
 
     `_stop` is where its steps end: beyond its `_size` items, where the last steps are filled; None
     where only reading tells. A loop that began inside the epoch goes on in the next one, up to the
     same offset. Lanes are those of this rank; where the end has to be found and ranks
     cannot talk, all lanes. Where lanes are no multiple of ranks, several ranks read the same ones.
-    The items of other ranks are read then, and left out. What is missing is
-    a copy of the last item delivered, or else of the first one there is.
+    The items of other ranks are read then, and left out. A missing item is a copy of the first
+    item of the run: with "pad" of the whole stream, with "repeat" of the lane whose turn it is. So
+    it depends on the seed and the turn alone, and a resumed run fills a step like any other.
     """
 
     def __init__(self, run: Run[T], place: StreamState, rank: ThisRank[T]) -> None:
@@ -318,7 +374,8 @@ class StreamFeed(Generic[T]):
                 "is a copy of one that shared them with other ranks. Give it their state_dict(), "
                 "which knows all lanes"
             )
-        if shared < world and not (hosts_all or rank.last or ranks.rank):
+        if shared < world and not (hosts_all or ranks.rank or "lanes" in rank.warned):
+            rank.warned.add("lanes")
             text = (
                 "each of the %d lanes of a stream is read by %d of the %d ranks, which leave out "
             )
@@ -330,7 +387,12 @@ class StreamFeed(Generic[T]):
         self._count, self._uneven, self._loop = lanes, run.settings.uneven, run.loop
         self._size = INFINITE if run.endless else run.stream.size if run.stream.sized else 0
         self._stop = self._end_of(place)
-        self._accumulated = 1 if run.filled is None else run.accumulation_steps(ranks)
+        self._made = 0
+        self._accumulated = 1
+        if run.filled and self._stop is None and self._uneven in ("pad", "repeat"):
+            # The last global batch of an epoch whose end is found may lack steps.
+            self._accumulated = run.accumulation_steps(ranks)
+            self._made = self._accumulated - run.plan(ranks, place.begun, run.filled).steps
         self._lanes = rank.read(run, LaneSet(lanes, run.edits, run.endless), states)
         self._epoch, self._position, self._step = place.epoch, place.position, place.step
         self._offset, self._wraps = place.offset, 0 < place.offset <= place.position
@@ -341,14 +403,11 @@ class StreamFeed(Generic[T]):
             if counter_field(cursor, "epoch") > place.epoch
         }
         self._played = range(first, world, every)
-        self._last = rank.last
-        self._made = self._dropped = 0
+        self._copies = rank.copies
+        self._dropped = 0
         self._came = self._ended = False
         self._before = Before(0, None)
-        self._marks: dict[int, Before] = {}
-        self._mark_every = 1 if self._lanes.tells_states else _MARK_EVERY
         self.made: Any = NOTHING
-        self.padding = False
         self._parts: Any = run.stream._parts
         self._lenders = {n for n, each in enumerate(self._parts) if getattr(each, "_lends", False)}
 
@@ -364,10 +423,12 @@ class StreamFeed(Generic[T]):
                     "uneven='pad', or repeat the stream and count steps (EpochizeDataset)"
                 )
             return None
-        plan = run.plan(self._ranks, place.position, self._size)
+        begun = place.position if place.position >= self._size else 0
+        first = min(place.position, self._size)
+        plan = run.plan(self._ranks, first, self._size, begun=begun)
         if uneven == "allow":
             return self._size
-        return place.position + plan.steps * self._ranks.world_size
+        return plan.start + plan.steps * self._ranks.world_size
 
     def begin_loop(self, *, anew: bool) -> bool:
         """Get ready for another loop, of full length if `anew`; return False if it is not here."""
@@ -401,43 +462,48 @@ class StreamFeed(Generic[T]):
         if self._ended or self._at_offset:
             raise StopIteration
         while self._loop is None or self._step < self._loop:
+            turn = self._position + self._ranks.rank
             has = self._turns()
             if has is None:
-                # The last global batch of an epoch whose end was found may lack steps.
-                fills = self._stop is None and self._uneven in ("pad", "repeat")
-                if fills and self._made % self._accumulated:
-                    return self._delivered(_MISSING)
+                if self._begun:
+                    return self._delivered(_MISSING, self._begun + self._ranks.rank)
                 self._end_epoch()
                 break
             items = {rank: self._take(rank) for rank in self._played if has[rank]}
             self._position += self._ranks.world_size
             self._came = self._came or any(has)
             if self._is_step(has):
-                return self._delivered(items.get(self._ranks.rank, _MISSING))
+                item = self._delivered(items.get(self._ranks.rank, _MISSING), turn)
+                if self._stopped and self._uneven != "drop":
+                    self._end_epoch()  # nothing is left to be read
+                return item
         raise StopIteration
 
-    def _delivered(self, item: Any) -> T:
-        """Make a step with an item, or a copy where it is missing."""
+    @property
+    def _begun(self) -> int:
+        """How many items of all ranks were given of a global batch that is not full yet."""
+        return self._made % self._accumulated * self._ranks.world_size
+
+    def _delivered(self, item: Any, turn: int) -> T:
+        """Make a step with an item, or a copy where the lane of this turn has none."""
         self._made += 1
         self._step += self._loop is not None
-        self.padding = item is _MISSING and self._uneven == "pad"
-        if item is not _MISSING:
-            self._last.append((item, self._before))
-        elif not self._last:
-            self._last.append(self._run.first_item(self._ranks, self._count))
-        given, self._before = self._last[-1]
-        if item is not _MISSING and self._lenders.issuperset(parts := self.made[::4]):
+        self.is_copy = item is _MISSING and self._uneven == "pad"
+        if item is _MISSING:
+            key = 0 if self.is_copy else turn % self._count, self._count
+            if key not in self._copies:
+                self._copies[key] = self._run.first_item(*key)
+            item, self.made, self._before = self._copies[key]
+        if self._lenders.issuperset(parts := self.made[::4]):
             of = zip(map(self._parts.__getitem__, parts), self.made[1::4], strict=True)
-            self.padding = bool(parts) and all(padding(part, np.array([at]))[0] for part, at in of)
-        return marked(given) if self.padding else given
+            lent = bool(parts) and all(padding(part, np.array([at]))[0] for part, at in of)
+            self.is_copy = self.is_copy or lent
+        return self._marked(item)
 
     @property
     def restore_key(self) -> tuple[Any, ...]:
         """What the last item can be restored by."""
-        self._mark_every = 1  # somebody asks
-        before = self._before
-        state = self._run.state_at(self._count, before) if before.items else before.state
-        return lane_key(before.lane, self._count, state)
+        return lane_key(self._before.lane, self._count, self._before.state)
 
     def _turns(self) -> list[bool] | None:
         """Return whether each rank has an item for this step; None at the end of the epoch."""
@@ -468,18 +534,11 @@ class StreamFeed(Generic[T]):
 
     def _take(self, rank: int) -> T:
         lane = self._lane(rank)
-        before = self._marks[lane] = self._noted(lane)
+        before = Before(lane, self._lanes.state(lane))
         item = self._lanes.take(lane)
         if rank == self._ranks.rank:
             self._before, self.made = before, self._lanes.made
         return item
-
-    def _noted(self, lane: int) -> Before:
-        """Return where the lane stands, or how many items it has given since that was noted."""
-        mark = self._marks.get(lane)
-        if mark is None or mark.items + 1 >= self._mark_every:
-            return Before(lane, self._lanes.state(lane))
-        return Before(lane, mark.state, mark.items + 1)
 
     def _is_step(self, has: list[bool]) -> bool:
         """Return whether what ranks have makes a step of this one."""
@@ -512,7 +571,8 @@ class StreamFeed(Generic[T]):
         step = 0 if self._loop is None else self._step % self._loop
         cursors = {lane: self._lanes.state(lane) for lane in self._hosted}
         offset = self._position if self._at_offset else self._offset
-        return StreamState(self._count, self._epoch, self._position, step, cursors, offset)
+        place = (self._epoch, self._position, step, cursors, offset, self._begun)
+        return StreamState(self._count, *place)
 
     @property
     def reached(self) -> StreamState:
@@ -537,9 +597,11 @@ def plan_epoch(
     uneven: str,
     global_items: int | None,
     offset: int = 0,
+    begun: int = 0,
 ) -> EpochPlan:
     """Return what comes from `position` to the end of its epoch, of `size` items, or `INFINITE`.
-    With an `offset`, epochs begin so many items later.
+    With an `offset`, epochs begin so many items later. If an epoch has ended at `position`, and
+    only copies are missing in its last global batch, `begun` is how many items that has.
 
     Ranks make equally many steps: what is missing in the last one is padded or repeated, or the
     items of that step are dropped; with "allow" the first ranks make one step more. With
@@ -556,6 +618,10 @@ def plan_epoch(
         return EpochPlan(position, 0, INFINITE)
     first = max(end - size, 0)
     unit = world if global_items is None else global_items
+    if begun:
+        end = position
+        first = position - size
+        position += (begun - size) % unit
     if uneven == "drop" and size < unit:
         what = f"{world} ranks" if unit == world else f"a global batch of {unit}"
         raise EmptyDatasetError(

@@ -6,17 +6,24 @@ import logging
 import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import yaml
 from pydantic import TypeAdapter
 
-from energize.core.blends import blend_called, blends_in, chosen_blend, numbers_by_name, same_shares
+from energize.core.blends import blend_called, blends_in, checked_request, chosen_blend, same_shares
 from energize.core.checks import checked_whole, real_number
 from energize.core.stream import counter_field, state_field
-from energize.core.validation import Model, load_yaml, validated
+from energize.core.validation import Model, SafeLoader, load_yaml, short, validated
 from energize.data.files import files_at
-from energize.errors import ConfigError, EnergizeError, StateError, WeightError, nearest
+from energize.errors import (
+    ConfigError,
+    EmptyDatasetError,
+    EnergizeError,
+    StateError,
+    WeightError,
+    nearest,
+)
 
 if TYPE_CHECKING:
     from energize.loader.loader import Loader
@@ -233,7 +240,7 @@ class WeightsFile:
             return  # the last change that acts has set them, or one of a step
         try:
             loader._set_weights(**told, of_file=True)
-        except (ConfigError, WeightError) as reason:
+        except (ConfigError, EmptyDatasetError) as reason:
             if first:
                 self._warn(reason)
 
@@ -261,6 +268,22 @@ class WeightsFile:
         _log.warning("%s: %s. The weights stay as they are", self.path, reason)
 
 
+class _OnceLoader(SafeLoader):  # type: ignore[misc,valid-type]  # of two, by what is installed
+    """Refuses a mapping with a key that is given twice, of which YAML keeps the last."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        lines: dict[str, int] = {}
+        for key, _ in node.value:
+            name = str(key.value)
+            line = key.start_mark.line + 1
+            if name in lines:
+                raise ConfigError(
+                    f"{short(name)} is given twice, in lines {lines[name]} and {line}. Remove one"
+                )
+            lines[name] = line
+        return cast("dict[Any, Any]", super().construct_mapping(node, deep))
+
+
 def read_weights(text: str) -> dict[str, Any]:
     r"""Return the `weights`, `at_step` and `blend` of a file; raise `ConfigError` for another one.
 
@@ -270,7 +293,7 @@ def read_weights(text: str) -> dict[str, Any]:
     if len(text) > _FILE_LENGTH:
         raise ConfigError(f"a file of weights has {_FILE_LENGTH} characters at most")
     try:
-        content = load_yaml(text)
+        content = load_yaml(text, _OnceLoader)
     except yaml.YAMLError as reason:
         mark = getattr(reason, "problem_mark", None)
         last = text.rstrip().count("\n")
@@ -287,4 +310,5 @@ def read_weights(text: str) -> dict[str, Any]:
         named = {name: content.pop(name) for name in ("at_step", "blend") if name in content}
         content = {"weights": content, **named}
     held = validated(_SCHEMA, content, ConfigError, "a file of weights", text)
-    return {**held.model_dump(), "weights": numbers_by_name(held.weights)}
+    weights, at_step, blend = checked_request(held.weights, held.at_step, held.blend)
+    return {"weights": weights, "at_step": at_step, "blend": blend}

@@ -15,29 +15,29 @@ from functools import cached_property
 from threading import RLock
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
-from rich.console import Console
-
 from energize.core.blends import (
     Change,
     Edits,
     FoundBlend,
+    checked_request,
     chosen_blend,
-    numbers_by_name,
     slot_after,
     ungrouped,
 )
-from energize.core.checks import explained, whole_number
+from energize.core.checks import explained
 from energize.core.dataset import Dataset
+from energize.core.description import label_of
 from energize.core.ignored import accepted
 from energize.core.lanes import Ranks, WorkerConfig
 from energize.core.lazy import torch
+from energize.core.padded import UNMARKED, Marks
 from energize.core.quarantine import path_for_rank
 from energize.core.restoring import has_place, restore_sample, with_key
 from energize.core.stores import activate
 from energize.core.stream import MOST_COUNTED, State
 from energize.core.trace import log_failure
 from energize.core.trainers import LOADERS, NO_DATASET, Caller, caller, kept, standing
-from energize.errors import ConfigError, EmptyDatasetError, LoaderError, StateError
+from energize.errors import ConfigError, EmptyDatasetError, LoaderError, StateError, legible
 from energize.loader.agreement import Agreement
 from energize.loader.failures import (
     Decisions,
@@ -48,9 +48,9 @@ from energize.loader.failures import (
     OnError,
     listed_samples,
 )
-from energize.loader.feeds import Before, StreamState, ThisRank, items_of
+from energize.loader.feeds import StreamState, ThisRank, items_of
 from energize.loader.following import Follower, WeightsFile
-from energize.loader.run import Feed, Place, Run, check_goes_on, check_same_change
+from energize.loader.run import Feed, Place, Run, check_goes_on, check_same_change, validates
 from energize.loader.settings import ListPath, LoaderSettings, checked_settings, configured
 from energize.loader.state import RemapReport, packed_state, resumed
 from energize.loader.waiting import Waiting
@@ -100,7 +100,9 @@ class Loader(Generic[T]):
       right after `load_state_dict` it ends where the saved one would have.
     - A loop that validates begins at the very first item: over what `get_val_dataset` returns, a
       `ConcatDataset`, in the evaluation loops of Lightning, transformers and Composer, or with
-      `get_loader(rewind=True)`. `rewind()` goes back there once.
+      `get_loader(rewind=True)`. `rewind()` goes back there once. Over a `ConcatDataset`, and with
+      `rewind=True`, no sample counts in place of one that failed: its row is padding
+      (`padding_rows`).
     - There is one iterator at a time. A new one, `load_state_dict`, `rewind` and `close` end the
       old one, which then raises `LoaderError` instead of giving its next item.
 
@@ -118,13 +120,14 @@ class Loader(Generic[T]):
         self.dataset = dataset
         self.worker_config = worker_config
         self.remapped: RemapReport | None = None
-        self.padding = False
-        """Whether the last delivered item is padding: a copy that counts for nothing."""
+        self._marks = UNMARKED
         self._settings = settings
         self._failures = FailureLog(settings.failure_budget)
         self._decisions = Decisions.of(
             settings.on_error,
             worker_config.global_error_handler,
+            retry_failed=settings.retry_failed,
+            substitute=not validates(dataset, settings.rewind),
             tolerance=worker_config.failure_tolerance,
             locate=settings.quarantine is not None,
             listed=listed_samples(dataset, settings.lists, settings.quarantine),
@@ -140,7 +143,7 @@ class Loader(Generic[T]):
         self._iterator: Any = None  # a lock, which is held while it gives an item
         self._watched: WeightsFile | None = None
         self._owner = os.getpid()
-        self._last: deque[tuple[T, Before]] = deque(maxlen=1)
+        self._copies: dict[tuple[int, int], Any] = {}
         self._before: Place | None = None
         self._key: tuple[Any, ...] | None = None
         self._keyed: Feed[T] | None = None
@@ -150,7 +153,7 @@ class Loader(Generic[T]):
         self._replaced = 0
         self._given_at: float | None = None
         self._waiting = Waiting()
-        self._made: deque[tuple[Made, bool]] = deque(maxlen=2)
+        self._made: deque[tuple[Made, Marks]] = deque(maxlen=2)
         self._loss_file: LineWriter | None = None
         self._warned: set[str] = set()
 
@@ -231,8 +234,22 @@ class Loader(Generic[T]):
             return restore_sample(self.dataset, restore_key, reading=reading)
 
     @property
+    def padding(self) -> bool:
+        """Whether the last delivered item is padding as a whole, and counts for nothing: a copy, or
+        an item of a validation all of whose samples failed. `is_padding` says the same of an item.
+        """
+        return self._marks.is_padding
+
+    @property
+    def padding_rows(self) -> list[int]:
+        """The rows of the last delivered item that are padding in place of failed samples, of a
+        validation. `padding_rows` says the same of a batch. Empty for a copy, which is `padding`.
+        """
+        return list(self._marks.rows)
+
+    @property
     def failures(self) -> FailureSummary:
-        """How many samples of this rank failed since the loader was made, and the last of them."""
+        """The samples of this rank that failed since the loader was made, each once."""
         return self._failures.summary()
 
     @property
@@ -277,6 +294,7 @@ class Loader(Generic[T]):
         self._move_to(place)
         self._run, self.dataset = run, run.dataset
         self._loaded, self.remapped = True, report
+        self._copies = {}
 
     @property
     def step(self) -> int:
@@ -301,11 +319,12 @@ class Loader(Generic[T]):
         kept in the state by names, and made anew where that is loaded, on any ranks and workers. In
         an indexed dataset it acts with the first sample of the step. Below what finds its items by
         reading (packing, a filter), the step does not say which slot of the blend comes next: there
-        it acts from the first slot on that no lane has come to, which the log tells. A second
-        change at the same place takes the place of the first.
+        it acts from the first slot on that no lane needed for what was delivered, which the log
+        shows. A second change at the same place takes the place of the first.
 
         Raises `WeightError` for weights that are none, or do not name what the blend is over;
-        `ConfigError` for a blend that is not there or ends, and for a step that has been delivered;
+        `ConfigError` for a blend that is not there or ends, for a step that has been delivered or
+        that no state can count, and for more changes than a state can hold;
         `LoaderError` naming the ranks that say something else, and where not all of them call it
         within the loader's `timeout`.
 
@@ -327,30 +346,46 @@ class Loader(Generic[T]):
     def _set_weights(
         self, weights: Mapping[str, float], at_step: Any, blend: str | None, of_file: bool = False
     ) -> None:
-        ranks, place = self._ranks_now(), self._next_place()
+        ranks = self._ranks_now()
+        place = self._next_place()
         now = self._step_after(place)
-        if (agreement := self._agreement()) is not None:
-            check_same_change(agreement, now, weights, at_step, blend)
-        numbers = numbers_by_name(weights)
-        found = chosen_blend(self._run.dataset, numbers, blend)
+        fault: ConfigError | None = None
+        try:
+            numbers, step, name = checked_request(weights, at_step, blend)
+            said = f"{numbers}, at_step={step}, blend={name}"
+        except ConfigError as error:  # raised when all ranks have said what they were given
+            fault = error
+            said = str(error)
+        agreement = self._agreement()
+        if agreement is not None:
+            check_same_change(agreement, now, said)
+        if fault is not None:
+            raise fault
+        found = chosen_blend(self._run.dataset, numbers, name)
         check_goes_on(self._run.dataset, found)
-        step = now if at_step is None else whole_number(at_step, 0)
-        if step is None:
-            raise ConfigError(f"at_step is a whole number, 0 or more, or None; got {at_step!r}")
+        step = now if step is None else step
         if step < now:
             raise ConfigError(
                 f"step {step} has been delivered: {now} steps have been made, so a change can act "
                 f"from step {now} on, which is the next one (at_step=None)"
             )
-        self._settle()
         items = self._run.items_at(place) + (step - now) * ranks.world_size
+        if items >= MOST_COUNTED:
+            raise ConfigError(
+                f"at_step={step} of {ranks.world_size} ranks is item {items} of the run, after the "
+                f"last one that a run can count, {MOST_COUNTED - 1}. Give an earlier one"
+            )
+        self._settle()
         change = Change(found.name, items, numbers, step > now, of_file)
         if step == now:
             self._act(change, self._run.edits)
             return
-        found.blend.with_weights_from(MOST_COUNTED, ungrouped(found.blend, numbers, 0))  # may it?
+        slot = slot_after(self._run.dataset, found.way, items)
+        if slot is None:  # refuse now what would be refused when the step has come
+            acting, _ = self._acting(change, self._run.edits)
+            self._run.edited(self._run.edits.with_change(acting))
         self._edit(self._run.edits.with_change(change))
-        self._tell(found, numbers, step, slot_after(self._run.dataset, found.way, items))
+        self._tell(found, numbers, step, slot)
 
     def follow(
         self, policy: MixingPolicy, *, every: int = 100, blend: str | None = None
@@ -417,20 +452,20 @@ class Loader(Generic[T]):
         >>> loader = get_loader(BatchDataset(ListSource(range(4), name="web"), 2, list))
         >>> for batch in loader:
         ...     loader.record_losses([0.5 * number for number in batch])
-        >>> loader.report(show=False)["web"].loss
+        >>> loader.report()["web"].loss
         0.75
         """
         book, ranks = self._opened_book(), self._ranks_now()
         ahead = self._before is not None  # the last one is not trained on yet
         if len(self._made) <= ahead:
             raise LoaderError("record_losses: no item has been delivered yet")
-        made, padding = self._made[-1 - ahead]
-        if padding:
+        made, marks = self._made[-1 - ahead]
+        if marks.is_padding:
             return
         if step is None:
             place = self._before if ahead or self._feed is None else self._feed.reached
             step = self._step_after(self._place() if place is None else place) - 1
-        told = book.record(made, step, ranks.rank, losses)
+        told = book.record(made, step, ranks.rank, losses, marks.slots)
         path = self._settings.losses
         if path is not None:
             if self._loss_file is None:
@@ -449,12 +484,12 @@ class Loader(Generic[T]):
 
         return dataset_html(self.dataset, f"{type(self).__name__} of ")
 
-    def report(self, *, all_ranks: bool = False, show: bool = True) -> Report:
+    def report(self, *, all_ranks: bool = False) -> Report:
         """Return what was asked for, planned and delivered of each part of the mix, by name.
 
-        It is printed, unless `show` is False; `report(show=False).to_dict()` is for a log. Counted
-        is what this rank was given; with `all_ranks`, which all of them have to call at the same
-        step, what all were given together, and the first of them prints it. A resumed run over an
+        `print(loader.report())` prints the table, a notebook shows it, and `report().to_dict()` is
+        for a log. The report counts the items of this rank; with `all_ranks`, which all ranks have
+        to call at the same step, the items of all ranks together. A resumed run over an
         indexed dataset reports all of it: what came before is known by its order; a stream what
         was delivered since. `load_state_dict` and `rewind` begin anew.
 
@@ -468,7 +503,7 @@ class Loader(Generic[T]):
         >>> parts = {"web": ListSource(range(90)), "code": ListSource(range(9))}
         >>> loader = get_loader(BlendDataset(parts, weights={"web": 3, "code": 1}))
         >>> for step, sample in zip(range(40), loader): pass
-        >>> report = loader.report(show=False)
+        >>> report = loader.report()
         >>> report["web"].asked, report["web"].delivered, round(report["code"].epochs, 2)
         (0.75, 0.75, 1.11)
         """
@@ -501,8 +536,6 @@ class Loader(Generic[T]):
             if cause not in self._warned:
                 self._warned.add(cause)
                 _log.warning("ledger: %s", warning)
-        if show and (not all_ranks or not ranks.rank):
-            Console().print(report)
         return report
 
     def rewind(self) -> None:
@@ -548,8 +581,8 @@ class Loader(Generic[T]):
             **dict.fromkeys(_NOT_COPIED),
             "_resume": self._resume if self._feed is None else self._place(),
             "_key": self.restore_key,
-            "_last": deque(maxlen=1),
-            "padding": False,
+            "_copies": {},
+            "_marks": UNMARKED,
             "_failures": self._failures if self._list is None else FailureLog(budget),
         }
         state.pop("_book", None)
@@ -597,7 +630,8 @@ class Loader(Generic[T]):
         if self._book is not None:
             self._book.begin(self.dataset, items_of(self.dataset, place))
         pool = self._workers if workers else None
-        return self._run.feed(place, ThisRank(ranks, agreement, pool, self._failures, self._last))
+        ledgers = (self._failures, self._warned, self._copies)
+        return self._run.feed(place, ThisRank(ranks, agreement, pool, *ledgers))
 
     def _workers(self) -> tuple[WorkerPool, ReadAhead]:
         """Return the workers, started if there are none, and how much to ask of them."""
@@ -641,8 +675,8 @@ class Loader(Generic[T]):
                 empty_epochs += not feed.goes_on
                 if empty_epochs > 1:
                     raise EmptyDatasetError(
-                        f"{type(self.dataset).__name__} gave no item in a whole epoch, to any "
-                        "rank; check the conditions of its filters, or use drop_last=False"
+                        f"{label_of(self.dataset)} gave no item in a whole epoch, to any rank. "
+                        "Check the conditions of its filters, or use drop_last=False"
                     ) from None
                 self._read_anew(first=rewinds and not feed.goes_on)
             except BaseException:
@@ -651,8 +685,8 @@ class Loader(Generic[T]):
                 raise
             else:
                 self._loaded = self._loaded and ahead and not given  # its first is not trained on
-                given, self._keyed, self.padding = True, feed, feed.padding
-                self._made.append((feed.made, feed.padding))
+                given, self._keyed, self._marks = True, feed, feed.marks
+                self._made.append((feed.made, feed.marks))
                 self._count(feed, item, asked_at)
                 if has_place(item):
                     item = with_key(item, feed.restore_key)
@@ -687,9 +721,9 @@ class Loader(Generic[T]):
                 _log.warning("rank %d %s", self._ranks_now().rank, text)
         if self._book is not None:
             self._book.wait(waited, now - (given_at or asked_at))
-            worth_a_look = self._book.note(feed.made, item, padding=feed.padding)
+            worth_a_look = self._book.note(feed.made, item, feed.marks)
             if worth_a_look and not self._ranks_now().rank:
-                self.report(show=False)
+                self.report()
 
     def _read(self, feed: Feed[T], watch: Watchdog, pool: Any, now: float) -> T:
         """Return the next item, read in this process, with somebody who says so if it does not
@@ -708,15 +742,16 @@ class Loader(Generic[T]):
     def _let_go(self) -> None:
         """Keep the position of the running iteration, if there is one, and end it."""
         with self._iterator or nullcontext():
-            if self._keyed is not None:
-                self._key, self._keyed = self._keyed.restore_key, None
+            keyed, self._keyed = self._keyed, None
+            if keyed is not None:
+                self._key = keyed.restore_key
             if self._feed is not None:
                 self._resume = self._place()
                 if self._before is not None and self._book is not None:
                     self._book.take_back()
                 self._feed.close()
             self._before = self._feed = self._iterator = None
-            self._stale = self.padding = False
+            self._stale, self._marks = False, UNMARKED
 
     def _step_after(self, place: Place) -> int:
         """Return the number of the step after a place."""
@@ -734,19 +769,23 @@ class Loader(Generic[T]):
 
     def _act(self, change: Change, edits: Edits) -> None:
         """Have a blend change where an item of the run leads it, by what `edits` are to be kept,
-        and say so. Where only reading tells, at the first slot that no lane of any rank has come
-        to.
+        and say so.
         """
-        place, run = self._next_place(), self._run.edited(edits)
+        acting, found = self._acting(change, edits)
+        self._edit(edits.with_change(acting))
+        self._tell(found, acting.weights, self._step_after(self._next_place()), acting.at)
+
+    def _acting(self, change: Change, edits: Edits) -> tuple[Change, FoundBlend]:
+        """Return a change as it would act now, at a slot of its blend, and the blend."""
+        run = self._run.edited(edits)
         found = chosen_blend(run.dataset, change.weights, change.blend)
         slot = slot_after(run.dataset, found.way, change.at)
         if slot is None:
-            slot = run.first_unread_slot(place, found)
+            slot = run.first_unread_slot(self._next_place(), found)
             if (agreement := self._agreement()) is not None:
                 slot = max(n for (n,) in agreement.numbers([slot], "a change of weights"))
         asked = ungrouped(found.blend, change.weights, slot)
-        self._edit(edits.with_change(Change(found.name, slot, asked, of_file=change.of_file)))
-        self._tell(found, asked, self._step_after(place), slot)
+        return Change(found.name, slot, asked, of_file=change.of_file), found
 
     def _tell(
         self, found: FoundBlend, asked: Mapping[str, float], step: int, slot: int | None
@@ -759,7 +798,7 @@ class Loader(Generic[T]):
         told = ", ".join(f"{name} {was.get(name, '')}{w / total:.4g}" for name, w in asked.items())
         where = "the slot is found then" if slot is None else f"slot {slot} of {found.label}"
         text = "the weights of %s change from step %d on (%s): shares %s; weights %s"
-        _log.info(text, found.label, step, where, told, json.dumps(dict(asked)))
+        _log.info(text, found.label, step, where, legible(told), json.dumps(dict(asked)))
 
     def _edit(self, edits: Edits) -> None:
         """Have a dataset with these edits from the next item on; what was read ahead of another one
@@ -926,6 +965,7 @@ def get_loader(
     prefetch_bytes: int = LoaderSettings.prefetch_bytes,
     pin_memory: bool | None = None,
     failure_budget: int | None = 100,
+    retry_failed: bool = False,
     on_error: str | OnError = "raise",
     check_functions: str | None = None,
     encoder_threads: int = 1,
@@ -952,8 +992,9 @@ def get_loader(
     `num_workers`: worker processes of this rank, in place of those of the config.
     `uneven`: "pad", "drop", "repeat" or "allow", for epochs that the ranks do not divide, see
     `Loader`.
-    `rewind`: whether each loop begins at the first item, as validation does; by default where the
-    dataset or the framework says that it validates, see `Loader`.
+    `rewind`: whether this loader validates: each loop begins at the first item, and no other sample
+    counts in place of one that failed (`padding_rows`). By default as the dataset or the framework
+    says, see `Loader`; a framework only makes loops begin at the first item.
     `lanes`: in how many parts a stream (a dataset with a `FilterDataset`, say) is read; by default
     one for each 1,000 samples of its sources, or for ten of its largest buffers or batches, a power
     of two up to 64, and to as many as hold 16,384 samples in buffers, of which each lane has its
@@ -972,7 +1013,11 @@ def get_loader(
     as those before tell; by default 512 MiB. Each worker has one item to do in any case.
     `pin_memory`: whether tensors come in page-locked memory; by default, and at most, where there
     is a CUDA device.
-    `failure_budget`: how many samples of this rank may fail and be left out; None for any number.
+    `failure_budget`: how many different samples of this rank may fail and be left out; None for any
+    number. A sample counts once, however often it comes.
+    `retry_failed`: read a damaged sample again each time it comes. By default a process reads it
+    once, and then takes its substitute at once; the items are the same. Samples for which a
+    function of yours raises are always tried again.
     `on_error`: what becomes of exceptions that functions of yours raise: "raise", "skip" to count
     the sample as failed and go on, or a function that is given the `EncoderError`, and raises it or
     returns. A `global_error_handler` of the worker config decides in place of "raise".

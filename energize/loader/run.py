@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing, suppress
 from dataclasses import replace
 from itertools import islice
@@ -13,9 +13,10 @@ from typing import Any, Generic, TypeVar, cast
 from energize.core.arrays import Int64Array
 from energize.core.blends import NOT_EDITED, Edits, FoundBlend, places_kept, replaced, slot_after
 from energize.core.dataset import Dataset, IndexedDataset, PassingDataset
-from energize.core.description import config_of, differences, digest, unpacked
+from energize.core.description import config_of, differences, digest, label_of, unpacked
 from energize.core.lanes import Lane, Ranks
 from energize.core.restoring import without_loops
+from energize.core.stores import activate
 from energize.core.stream import (
     INFINITE,
     EpochPlan,
@@ -25,7 +26,7 @@ from energize.core.stream import (
     counter_field,
     lanes_of,
 )
-from energize.core.trace import SILENT, Reading, log_failure
+from energize.core.trace import SILENT, Reading
 from energize.datasets.order import ConcatDataset, LimitDataset
 from energize.errors import (
     ConfigError,
@@ -39,6 +40,7 @@ from energize.loader.agreement import Agreement, alike
 from energize.loader.failures import Decisions
 from energize.loader.feeds import (
     Before,
+    Copy,
     IndexedFeed,
     StreamFeed,
     StreamState,
@@ -49,6 +51,7 @@ from energize.loader.feeds import (
 )
 from energize.loader.settings import LoaderSettings
 from energize.loader.state import check_place
+from energize.report.levels import flat
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
@@ -63,6 +66,18 @@ _MOST = 8
 """Differences between ranks that are shown."""
 
 
+def validates(dataset: Dataset[Any], rewind: bool | None) -> bool:
+    """Return whether a loader validates: each loop begins with the first items, and no sample takes
+    the place of one that failed. By default over a `ConcatDataset`.
+    """
+    if rewind is not None:
+        return rewind
+    node: Any = dataset
+    while node._passes_on or node._ends_loops or isinstance(node, LimitDataset):
+        node = node.inputs[0]
+    return isinstance(node, ConcatDataset)
+
+
 class Run(Generic[T]):
     """The dataset that was `given`, what became of it since (`edits`), and what is the same for all
     loops until it is edited again.
@@ -73,6 +88,7 @@ class Run(Generic[T]):
     ) -> None:
         self.given, self.edits, self.dataset = given, NOT_EDITED, given
         self.settings, self.decisions, self.workers = settings, decisions, workers
+        self.validates = validates(given, settings.rewind)
         self.loop = given._steps_per_epoch
         self.endless = given._never_ends
         # Positions of an indexed dataset go on after an epoch. A stream is opened without the cut.
@@ -82,14 +98,6 @@ class Run(Generic[T]):
             given, settings.global_batch_size, settings.micro_batch_size
         )
         self.filled = None if settings.global_batch_size is None else self._global_items
-
-    @property
-    def validates(self) -> bool:
-        """Whether each loop begins with the first items: over a `ConcatDataset`."""
-        node: Any = self.given
-        while node._passes_on or node._ends_loops or isinstance(node, LimitDataset):
-            node = node.inputs[0]
-        return isinstance(node, ConcatDataset)
 
     def edited(self, edits: Edits) -> Run[T]:
         """Return the same over a dataset that became another one; raise as `Edits.applied`."""
@@ -131,6 +139,7 @@ class Run(Generic[T]):
         kept, offset = dataset._state_at(position), state.get("offset", 0)
         if self.loop is not None:
             return kept | {"step": step}
+        kept |= {"begun": state["begun"]} if state.get("begun") else {}
         return kept | {"offset": offset % dataset.size} if offset else kept
 
     def items_at(self, place: Place) -> int:
@@ -196,10 +205,19 @@ class Run(Generic[T]):
             return StreamFeed(self, place, rank)
         return IndexedFeed(self, place, rank)
 
-    def plan(self, ranks: Ranks, position: int, size: int, offset: int = 0) -> EpochPlan:
+    def plan(
+        self, ranks: Ranks, position: int, size: int, offset: int = 0, begun: int = 0
+    ) -> EpochPlan:
         """Return what is delivered of an epoch; see `plan_epoch`."""
-        uneven, filled = self.settings.uneven, self.filled
-        return plan_epoch(ranks, position, size, uneven=uneven, global_items=filled, offset=offset)
+        return plan_epoch(
+            ranks,
+            position,
+            size,
+            uneven=self.settings.uneven,
+            global_items=self.filled,
+            offset=offset,
+            begun=begun,
+        )
 
     def beginning_loop(self, place: Place) -> Place:
         """Return a place as one where a loop begins: of full length, wherever the one before was
@@ -210,13 +228,16 @@ class Run(Generic[T]):
         if self.endless:
             return place if self.loop is None else place | {"step": 0}
         position = counter_field(place, "position")
-        return place | {"offset": position % self.dataset.size if position else 0}
+        offset = position % self.dataset.size if position else 0
+        return place | {"offset": offset, "begun": 0}
 
     def within_loop(self, place: Place) -> bool:
         """Return whether a loop that began at the first item is on its way at a place."""
         if isinstance(place, StreamState):
             return bool(place.position if self.loop is None else place.step)
-        return bool(place["position"] % self.dataset.size if self.loop is None else place["step"])
+        if self.loop is not None:
+            return bool(place["step"])
+        return bool(place.get("begun") or place["position"] % self.dataset.size)
 
     def steps(self, ranks: Ranks) -> int:
         """Return the steps of a whole loop on this rank, or of one pass if that never ends."""
@@ -241,85 +262,84 @@ class Run(Generic[T]):
             )
         return steps
 
-    def first_item(self, ranks: Ranks, lanes: int) -> tuple[T, Before]:
-        """Return the first item of a lane, of one of this rank if they have any; raise
+    def first_item(self, lane: int, lanes: int) -> Copy[T]:
+        """Return the first item of a lane in the run, or of the next lane that has one; raise
         `EmptyDatasetError` if none has.
         """
-        reading = self.decisions.reading(log_failure)
-        for number in sorted(range(lanes), key=lambda n: n % ranks.world_size != ranks.rank):
-            cursor = self._open(number, lanes, None, reading)
-            with closing(cursor), suppress(EmptyDatasetError, StopIteration):
-                return next(cursor), Before(number, None)
+        reading = self.decisions.reading(SILENT.report)
+        with activate(self.settings.cache_pool):
+            for number in (*range(lane, lanes), *range(lane)):
+                cursor = self._open(number, lanes, None, reading)
+                with closing(cursor), suppress(EmptyDatasetError, StopIteration):
+                    return Copy(next(cursor), flat(cursor.origin), Before(number, None))
         raise EmptyDatasetError(
-            f"rank {ranks.rank} of {ranks.world_size} has no item for a step that others have one "
-            "for, and finds none that padding could be a copy of; use fewer ranks, or "
-            "uneven='drop' or 'allow'"
+            f"{label_of(self.dataset)} gave no item in the first epoch that could fill a step "
+            "where this rank has none. Use fewer ranks, or uneven='drop' or 'allow'"
         )
 
-    def state_at(self, lanes: int, before: Before) -> State:
-        """Return the state of a lane some items after a known one, by reading these once more."""
-        reading = self.decisions.reading(SILENT.report)
-        with closing(self._open(before.lane, lanes, before.state, reading)) as cursor:
-            for _ in range(before.items):
-                next(cursor)
-            return cast("State", cursor.state())
-
     def first_unread_slot(self, place: Any, found: FoundBlend) -> int:
-        """Return the first slot of a blend that none of the lanes known here has come to.
+        """Return the first slot of a blend that no lane known here needed for what it delivered.
 
-        Each lane is opened where it stands and reads one item more, so it reads again whatever of a
-        round it had read, and perhaps a little more. So no slot that was read lies after it. It is
-        the first of a round of as many as there are lanes, of the largest indexed dataset around
-        the blend, which is what lanes read, or of the blend.
+        So the slot depends on what was delivered alone, whatever has been opened or read ahead. The
+        innermost dataset on the way to the blend that finds its items by reading takes one position
+        of its input in every round of as many positions as there are lanes; the slot is the first
+        one of a round that no lane has begun.
         """
-        node: Any = self.dataset
-        above, lanes = 0, place.lanes
-        while not node.indexed and above < len(found.way):
-            node, above = node.inputs[found.way[above]], above + 1
-        probe: _Probed[Any] = _Probed(node)
-        probed = copy.copy(self)
-        probed.stream = without_loops(replaced(self.dataset, found.way[:above], probe))
+        nodes: list[Any] = [self.dataset]
+        for number in found.way:
+            nodes.append(nodes[-1].inputs[number])
+        finders = [depth for depth, node in enumerate(nodes[:-1]) if node._reached(0) is None]
+        depth = finders[-1] + 1
+        above = found.way[:depth]
+        branches = [n for n, node in zip(above, nodes, strict=False) if len(node.inputs) > 1]
+        marked_run = copy.copy(self)
+        marked_run.stream = without_loops(replaced(self.dataset, above, _Marked(nodes[depth])))
         reading = self.decisions.reading(SILENT.report)
-        for lane, state in place.cursors.items():
-            if state is not None:
-                cursor = probed._open(lane, lanes, state, reading)
-                with closing(cursor), suppress(StopIteration, EmptyDatasetError):
-                    next(cursor)
-        read = -(-probe.read[0] // lanes) * lanes
-        return cast("int", slot_after(node, found.way[above:], read))
+        reached = 0
+        for lane, state in (place.cursors or {0: None}).items():
+            with closing(marked_run._open(lane, place.lanes, state, reading)) as cursor:
+                position = cursor.stream.first_unread(iter(branches))
+            if position is None:
+                raise ConfigError(
+                    f"the weights of {found.label} cannot change in this run: which of its slots "
+                    f"come next is not known below {type(nodes[depth - 1]).__name__}, which is a "
+                    "stream and has no `taken`. Give it one (see IndexedDataset.taken)"
+                )
+            reached = max(reached, position)
+        return cast("int", slot_after(nodes[depth], found.way[depth:], reached))
 
     def _open(self, lane: int, lanes: int, state: State | None, reading: Reading) -> Any:
         return self.stream._open_lane(Lane(lane, lanes), state, reading, endless=self.endless)
 
 
-class _Probed(PassingDataset[T_co]):
-    """A dataset that notes, as its only number, up to which position it was `read`."""
-
-    read: list[int]
+class _Marked(PassingDataset[T_co]):
+    """A dataset whose stream answers `Stream.first_unread`."""
 
     def __init__(self, dataset: Dataset[T_co]) -> None:
-        self._freeze(inputs=[dataset], read=[0])
+        self._freeze(inputs=[dataset])
 
     @property
     def _divisible(self) -> bool:
         return self.inputs[0]._divisible
 
     def _addressed(self, opening: Opening) -> Stream[T_co]:
-        return _ProbedStream(self.inputs[0]._addressed(opening), self.read)
+        return _MarkedStream(self.inputs[0]._addressed(opening))
 
 
-class _ProbedStream(Stream[T]):
-    def __init__(self, stream: Stream[T], read: list[int]) -> None:
-        self._input, self._read = stream, read
+class _MarkedStream(Stream[T]):
+    def __init__(self, stream: Stream[T]) -> None:
+        self._input = stream
 
     def at(self, position: int, attempt: int = 0) -> T:
-        self._read[0] = max(self._read[0], position + 1)  # also where nothing comes
         item: T = self._input.at(position, attempt)
         self.origin = self._input.origin
         return item
 
     def ahead(self, positions: Int64Array) -> None:
         self._input.ahead(positions)
+
+    def first_unread(self, branches: Iterator[int], reached: int | None = None) -> int | None:
+        return reached
 
     def state(self) -> State:
         return cast("State", self._input.state())
@@ -343,11 +363,9 @@ def check_goes_on(dataset: Any, found: FoundBlend) -> None:
         dataset = dataset.inputs[number]
 
 
-def check_same_change(agreement: Agreement, step: int, *said: Any) -> None:
+def check_same_change(agreement: Agreement, step: int, said: str) -> None:
     """Raise `LoaderError` on all ranks unless all say the same of weights at the same step."""
-    weights, at_step, blend = (str(each)[:200] for each in said)
-    text = f"{weights}, at_step={at_step}, blend={blend}, before step {step}"
-    told = agreement.trees([text, digest(repr(said))], "set_weights")
+    told = agreement.trees([f"{said[:400]}, before step {step}", digest(said)], "set_weights")
     groups = alike([tuple(each) for each in told])
     if len(groups) > 1:
         shown = "\n".join(f"  ranks {who}: {each}" for (each, _), who in groups.items())

@@ -69,6 +69,7 @@ class LoaderSettings:
     prefetch_bytes: Count = DEFAULT_BYTES
     pin_memory: bool | None = None
     failure_budget: Annotated[int, BeforeValidator(_whole), Field(strict=True, ge=0)] | None = 100
+    retry_failed: StrictBool = False
     on_error: Literal["raise", "skip"] | OnError = "raise"
     check_functions: Literal["error", "warn", "off"] | None = None
     encoder_threads: Count = 1

@@ -66,7 +66,7 @@ _SHOWN, _FOUND = 20, 1000
 
 _OF_CURSOR = (
     *("position", "offset", "step", "lanes", "epoch", "taken", "input", "cursors", "places"),
-    *("slot", "changes", "moves", "stage_idx", "stage_name"),
+    *("slot", "changes", "moves", "stage_idx", "stage_name", "begun"),
 )
 _DETAILS_LENGTH = 2048
 _MOST_RECORDS = 256
@@ -184,7 +184,7 @@ def cursor_of(state: State) -> State:
         if name not in _OF_CURSOR:
             known = nearest(name, _OF_CURSOR)
             raise StateError(f"the saved state's 'cursor' has {name[:80]!r}, which is none{known}")
-    for name in ("lanes", "epoch", "position", "offset", "step", "slot"):
+    for name in ("lanes", "epoch", "position", "offset", "step", "slot", "begun"):
         if name in cursor:
             counter_field(cursor, name)
     if "lanes" in cursor:

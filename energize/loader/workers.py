@@ -44,7 +44,7 @@ from energize.core.lazy import torch
 from energize.core.randomness import generators
 from energize.core.stores import activate
 from energize.core.stream import INFINITE, PositionLane, State
-from energize.core.trace import READY, Failed, Reading
+from energize.core.trace import READY, Failed, FailureMemory, Reading
 from energize.errors import ConfigError, LoaderError, WorkerDiedError
 from energize.loader.failures import Decisions, Failure, FailureLog
 from energize.loader.shipping import (
@@ -320,6 +320,8 @@ class WorkerPool:
         lanes = self.lanes()
         if lanes is not None and reply.run == self.run:
             lanes.note(reply)
+        elif lanes is not None and reply.run < self.run:
+            lanes.note_failures(reply)  # the worker reports no sample twice
         elif reply.run > self.run:
             raise GarbledError(f"an answer of run {reply.run}, which nobody asked")
         return True
@@ -546,8 +548,6 @@ class WorkerLanes(Generic[T]):
     dataset `left` items are read in each.
     """
 
-    tells_states = True
-
     def __init__(
         self,
         pool: WorkerPool,
@@ -624,6 +624,10 @@ class WorkerLanes(Generic[T]):
         known.came, known.owed = known.came + count, 0 if over else known.owed - count
         self._outstanding = sum(len(each.waiting) + each.owed for each in self._lanes.values())
         self._ahead.learn(reply)
+        self.note_failures(reply)
+
+    def note_failures(self, reply: Reply) -> None:
+        """Count what failed in a reply, also in one whose items are no longer wanted."""
         self._failures.add_all(reply.failures, reply.left_out)
         for line in reply.lines:
             said_once(*line)
@@ -796,7 +800,9 @@ class _Worker:
         self._held: dict[int, _Held] = {}
         self._failures: list[Failure] = []
         self._left_out = LeftOut()
-        self._reading: Reading = task.decisions.reading(self._report, self._left_out)
+        self._reading: Reading = task.decisions.reading(
+            self._report, self._left_out, FailureMemory()
+        )
         self.asked: deque[Read] = deque()
         kept_lines()
 

@@ -125,6 +125,7 @@ def get_train_dataset(
     global_batch_size: int | None = None,
     level_buffer_size: int | None = None,
     checksums: bool = False,
+    verify: bool = True,
     **older: Any,
 ) -> Dataset[T_batch]:
     """Return batches for training of a prepared folder or a metadataset: shuffled, without end.
@@ -145,6 +146,8 @@ def get_train_dataset(
     Energon; the next loop goes on after them, and what is read does not depend on it. `len` of the
     result is then that number, else that of one pass by weight. Every epoch is in a new order;
     `max_samples_per_sequence` and `shuffle_buffer_size` keep reads local, see `ShuffleDataset`.
+    With `shuffle_over_epochs_multiplier=None` samples come in stored order, and a
+    `shuffle_buffer_size` shuffles them within windows of that size, as in Energon.
 
     A split with stages gives a `StagedDataset` of what this function makes of each stage; a
     `batch_size` in the stage's `batch` wins over that given here. `get_staged_train_dataset` does
@@ -164,6 +167,9 @@ def get_train_dataset(
     prepare --checksums` wrote for it; one that differs is a damaged sample. All folders have to
     have them.
 
+    What is inferred of loose data is verified first: at most 64 samples of each path are read and
+    decoded, once for each version of the data. `verify=False` skips it.
+
     `dataset_config`, `split_config`, `subflavors`, `subset` and `sample_weight`, and of loose files
     `sample_type`, `field_map`, `image_folder` and `strict`, are those of an entry of a metadataset
     that names `path`. Older arguments of Energon say how samples are decoded
@@ -174,7 +180,7 @@ def get_train_dataset(
     ranks and workers do not. Raises `MetadatasetError`, `DatasetError` and `ConfigError`, all
     before a sample is read.
     """
-    asked = _asked("get_train_dataset", path, split_part, task_encoder, older)
+    asked = _asked("get_train_dataset", path, split_part, task_encoder, older, verify=verify)
     node, where, code, encoder = asked
     own = builds(encoder, "build_train_datasets")
     asked_level = Level.asked(level, global_batch_size, level_buffer_size)
@@ -216,6 +222,7 @@ def get_val_dataset(
     limit: int | None = None,
     task_encoder: Encoders[T_batch] | None = None,
     checksums: bool = False,
+    verify: bool = True,
     **older: Any,
 ) -> Dataset[T_batch]:
     """Batches for validation: every sample once, in stored order, the same in every epoch and run.
@@ -227,7 +234,7 @@ def get_val_dataset(
 
     Raises what `get_train_dataset` raises.
     """
-    asked = _asked("get_val_dataset", path, split_part, task_encoder, older)
+    asked = _asked("get_val_dataset", path, split_part, task_encoder, older, verify=verify)
     node, where, code, encoder = asked
     own = builds(encoder, "build_val_datasets")
     encoder_of = _chooser(None if own else encoder)
@@ -257,6 +264,7 @@ def get_val_datasets(
     limit: int | None = None,
     task_encoder: Encoders[T_batch] | None = None,
     checksums: bool = False,
+    verify: bool = True,
     **older: Any,
 ) -> list[tuple[Dataset[T_batch], Leaf]]:
     """Return one validation dataset for each folder of a metadataset, each with the leaf it was
@@ -265,7 +273,7 @@ def get_val_datasets(
     `leaf.path`, `leaf.split_part` and `leaf.subflavors` say which folder it is. `limit` counts for
     each, `checksums` are those of `get_train_dataset`, whose errors it raises.
     """
-    asked = _asked("get_val_datasets", path, split_part, task_encoder, older)
+    asked = _asked("get_val_datasets", path, split_part, task_encoder, older, verify=verify)
     node, where, code, encoder = asked
     sizes = batch_size, batch_drop_last, packing_buffer_size
     builder = Builder(_chooser(encoder), STORED, code, checksums, worker_config, *sizes)
@@ -275,12 +283,19 @@ def get_val_datasets(
 
 
 def _asked(
-    owner: str, path: Any, split_part: str, task_encoder: Any, older: dict[str, Any]
+    owner: str,
+    path: Any,
+    split_part: str,
+    task_encoder: Any,
+    older: dict[str, Any],
+    *,
+    verify: bool,
 ) -> tuple[Node | Staged, object, LoadingCode, Any]:
     """Return what is read, where that was asked for, what may be run, and the encoder.
 
     Settings of an entry of a metadataset among the `older` arguments are those of one that names
-    the path: they win over those of files.
+    the path: they win over those of files. With `verify`, what was inferred of loose data is
+    compared with samples.
     """
     if isinstance(path, Leaf | Blend | Staged):
         node, where = path, path.place or owner
@@ -298,7 +313,10 @@ def _asked(
             given["image_folder"] = os.fspath(given["image_folder"])
         node = resolve(mix, split_part, entry_of(**given) if given else None)
     code = loading_code(older)
-    return node, where, code, decoding_as(owner, task_encoder, older)
+    encoder = decoding_as(owner, task_encoder, older)
+    for leaf in every_leaf(node) if verify else ():
+        leaf.verify()
+    return node, where, code, encoder
 
 
 def _mix_of(given: Any, split_part: str) -> Any:

@@ -42,6 +42,7 @@ from energize.errors import (
 )
 from energize.inference.engine import FILES, Found, is_loose, open_loose
 from energize.inference.scene import OF_SAMPLES, Told
+from energize.inference.verify import verify
 from energize.metadataset.located import Located, Problem, as_error, check_few, noted, place_noted
 from energize.metadataset.models import (
     KINDS,
@@ -157,6 +158,15 @@ class Leaf:
         if key not in self.looked_at:
             self.looked_at[key] = open_loose(self.path, self.split_part, self.told)
         return self.looked_at[key]
+
+    def verify(self) -> None:
+        """Raise `DatasetError` if loose samples are not what was inferred of them."""
+        try:
+            _ = self.config
+            if self.loose is not None:
+                verify(self.loose, self.told)
+        except EnergizeError as error:
+            raise noted(error, self.place) from error
 
     @cached_property
     def is_jsonl(self) -> bool:
@@ -287,6 +297,9 @@ class JoinedLeaf(Leaf):
     def config(self) -> DatasetConfig:
         """What the dataset.yaml of the first part says."""
         return self.parts[0].leaf.config
+
+    def verify(self) -> None:
+        """Do nothing: what is joined is prepared."""
 
     @cached_property
     def sample_type(self) -> type[Any]:

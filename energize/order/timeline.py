@@ -22,7 +22,7 @@ from energize.core.checks import checked_choice, checked_whole, whole_number
 from energize.core.description import described
 from energize.core.rng import derive, hash_positions, mix64, shuffled
 from energize.core.stream import INFINITE
-from energize.errors import ConfigError, WeightError
+from energize.errors import ConfigError, EmptyDatasetError, WeightError
 from energize.order.weights import (
     Era,
     GivenWeights,
@@ -483,8 +483,8 @@ class WeightedScheme(ABC):
         """Return the era of weights from a slot on."""
 
     @abstractmethod
-    def _after(self, last: Any) -> Segment:
-        """Return the segment that follows the last one, if any."""
+    def _after(self, last: Any) -> Segment | None:
+        """Return the segment that follows the last one, if any; None where the mix ends."""
 
     def counts(self, n: int) -> Int64Array:
         """Return the slots given to each source among the first `n`: int64, sums to `n`, monotone
@@ -493,7 +493,7 @@ class WeightedScheme(ABC):
         slots = n if type(n) is int else whole_number(n)
         if slots is None or not 0 <= slots <= _FARTHEST:
             raise ConfigError(f"counts(n): n is a number of slots, from 0 to 2**62; got {n!r}")
-        self._reach(slots)
+        self.reach(slots)
         at = int(np.searchsorted(self._starts, max(slots - 1, 0), side="right"))
         return self._segments[at - 1].counts(slots)
 
@@ -511,20 +511,32 @@ class WeightedScheme(ABC):
         slots = slots.astype(np.int64, copy=False)
         if last < self._segments[0].end:  # as in most mixes
             return self._segments[0].locate(slots)
-        self._reach(last + 1)
+        self.reach(last + 1)
         numbers = np.searchsorted(self._starts, slots, side="right") - 1
         return pairs_by_value(numbers, lambda at, rows: self._segments[at].locate(slots[rows]))
 
-    def _reach(self, n: int) -> None:
-        """Find the segments of the first `n` slots."""
+    def reach(self, n: int) -> int:
+        """Find the segments of the first `n` slots; return `n`, or the size of a mix that ends
+        before.
+        """
         segments = self._segments
         while segments[-1].end < n:
-            segments = (*segments, self._after(segments[-1]))
+            after = self._after(segments[-1])
+            if after is None:
+                n = segments[-1].end
+                break
+            segments = (*segments, after)
         if len(segments) > len(self._segments):  # another thread may have come farther
             self._begin_with(segments)
+        return n
 
     def _begin_with(self, segments: tuple[Segment, ...]) -> None:
-        self._segments = segments or (self._after(None),)
+        if not segments:
+            first = self._after(None)
+            if first is None:
+                raise EmptyDatasetError("no source with items has a weight at slot 0; give it one")
+            segments = (first,)
+        self._segments = segments
         self._starts = np.array([segment.start for segment in self._segments])
 
     @property
@@ -689,8 +701,7 @@ class MixingScheme(WeightedScheme):
     """A scheme by name; see `make_scheme`.
 
     With `limited`, sources have their first slots up to a limit and no others. Where sources end,
-    the others take over their slots by weight; those left without a weight share them evenly. When
-    none is left the mix ends.
+    the others take over their slots by weight. When none with a weight is left, the mix ends.
 
     Sources that reach their limits soon after one another do so in one closing segment, with whole
     numbers of slots for all: within a slot per source, or a 64th of what lies before.
@@ -714,7 +725,7 @@ class MixingScheme(WeightedScheme):
         """Return the same scheme with no more slots for a source from `slot` on; all slots before
         it stay as they are.
         """
-        self._reach(slot)
+        self.reach(slot)
         return self._with(self._until(slot), _gone=(*self._gone, (slot, source)))
 
     def _until(self, slot: int) -> tuple[Segment, ...]:
@@ -734,7 +745,7 @@ class MixingScheme(WeightedScheme):
             return era
         return Era(slot, weights, self._window if self._name == "block" else 1)
 
-    def _after(self, last: MixingSegment | None) -> MixingSegment:
+    def _after(self, last: MixingSegment | None) -> MixingSegment | None:
         start, before = 0, np.zeros_like(self._limits)
         owed = before.astype(np.float64)
         if last is not None:
@@ -742,16 +753,13 @@ class MixingScheme(WeightedScheme):
             owed = last.owed_after(before)
         left = np.where(self._limits < INFINITE, self._limits - before, INFINITE)
         left[[source for slot, source in self._gone if slot <= start]] = 0
-        if not left.any():
-            raise IndexError(f"the mix ends after {start} slots")
         era, cut = era_at(self.eras, start)
+        if not left[era.has_weight(start)].any():
+            return None
         cut = min([cut, *(slot for slot, _ in self._gone if slot > start)])
         glides = era.glides(start)
         weights = era.drawn.astype(np.int64) if glides else era.fixed(start)
         members = np.flatnonzero((left > 0) & (weights > 0))
-        if not members.size:
-            weights, glides = np.ones_like(left), False
-            members = np.flatnonzero(left > 0)
         key, mine, end = self._rounding(start), owed[members], INFINITE
         dues: Int64Array | Glide = weights[members]
         if glides:
@@ -791,7 +799,8 @@ class MixingScheme(WeightedScheme):
             return segment
         if windows:
             return replace(segment, end=start + windows * window)
-        size = min(window, segment.end - start, sum(left[members].tolist()))
+        able = members[segment.shares > 0]
+        size = min(window, segment.end - start, sum(left[able].tolist()))
         totals = _capped(segment.shares, left[members], size)
         drawn = np.flatnonzero(totals)
         whole = Apportionment(totals[drawn], key=self._rounding(start))
@@ -812,11 +821,9 @@ def _capped(weights: FloatArray, left: Int64Array, size: int) -> Int64Array:
     largest remainder.
     """
     totals = np.zeros_like(left)
-    able = left > 0
+    able = (left > 0) & (weights > 0)
     while able.any():
         due = np.where(able, weights, 0.0)
-        if not due.any():  # those that are left have no weight yet
-            due = able.astype(np.float64)
         due *= (size - int(totals.sum())) / due.sum()
         full = able & (due >= left)
         if not full.any():
@@ -903,9 +910,9 @@ def stopped_scheme(scheme: Scheme, limits: Int64Array, stop: str) -> tuple[Schem
 
     `first_exhausted` ends before the first slot that asks a source for more than its limit. Under
     the other rules a source that has reached its limit drops out and its slots go to those that are
-    left, by weight; it ends when no source is left, so every source takes its limit exactly. The
-    size is `INFINITE` if that never comes. After the end the same slots come again, and every
-    source goes on where it was.
+    left, by weight; it ends when no source with a weight is left, so every source takes its limit
+    exactly, unless its weight reaches 0. The size is `INFINITE` if that never comes. After the end
+    the same slots come again, and every source goes on where it was.
 
     Sources that can never be drawn, of weight 0, count for nothing. Only schemes that `make_scheme`
     made can leave out sources.
@@ -924,9 +931,11 @@ def stopped_scheme(scheme: Scheme, limits: Int64Array, stop: str) -> tuple[Schem
             if not size or (wanted[drawn] == INFINITE).all():
                 return scheme, size
             ended = scheme.limited(wanted)
+            if scheme.varies:  # a weight may reach 0 before its source is exhausted
+                size = ended.reach(min(size, _FARTHEST))
             if size >= _FARTHEST:
                 return ended, INFINITE
-            return _Epochs(ended, wanted), size
+            return _Epochs(ended, ended.counts(size)), size
         limits = np.where(drawn, limits, INFINITE)
         guess = float((limits / np.maximum(scheme.shares(), 1e-18)).min())
 

@@ -17,7 +17,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from energize.core.arrays import FloatArray, Int64Array
+from energize.core.arrays import BoolArray, FloatArray, Int64Array
 from energize.core.checks import checked_choice, checked_whole, raised_as, real_number
 from energize.core.description import described
 from energize.core.stream import INFINITE
@@ -564,6 +564,14 @@ class Era:
     def glides(self, slot: int) -> bool:
         """Return whether shares change from slot to slot, from this one to the next point."""
         return any(first <= slot < last for first, last in self._ways)
+
+    def has_weight(self, slot: int) -> BoolArray:
+        """Return for each source whether it has a weight from `slot` to the next point."""
+        if self._fixed is not None:
+            return np.asarray(self._fixed > 0)
+        # Between two points a weight is 0 everywhere or nowhere.
+        between = (slot + self.next_point(slot)) / 2
+        return np.asarray(weights_at(self.weights, [between], self._block)[0] > 0)
 
     def fixed(self, slot: int) -> Int64Array:
         """Return the weights from `slot` to the next point as integers, in their exact ratio up to

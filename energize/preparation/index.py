@@ -36,7 +36,14 @@ from energize.data.writing import NewFiles, remove_left, taken_back_when_stopped
 from energize.errors import ConfigError, DatasetNotFoundError, PrepareError, ShardError
 from energize.preparation.columns import Columns, How, Value, kept_columns, remove_unused
 from energize.preparation.fields import FirstLook, check_choice, choose_config, field_notes
-from energize.preparation.scan import ScannedShard, Shard, checksums_of, find_shards, listed
+from energize.preparation.scan import (
+    ScannedShard,
+    Shard,
+    checksums_of,
+    find_shards,
+    glob_notes,
+    listed,
+)
 from energize.preparation.tasks import TASKS_FOLDER, Job, all_in_turn, known_shards
 from energize.preparation.verify import stage_records
 from energize.preparation.write import commit, locked, make_unique, shard_folders, staging
@@ -201,7 +208,8 @@ def prepare(
         same = bool(known) and all(shard.found["same"] for shard in found)
         kept = kept_columns(root) if same else {}
         made, more = wanted.stage(files, root, found, report.shard_counts, version, kept)
-        report = replace(report, columns=made, notes=(*notes, *_end_notes(found), *more))
+        odd = _oddities(found, replace(report, splits=splits), split_patterns or {})
+        report = replace(report, columns=made, notes=(*notes, *odd, *more))
         stage_records(root, files, found)
         if not known:
             look, texts = FirstLook(root / names[0]), (split_config, dataset_yaml)
@@ -289,8 +297,10 @@ def rows_of(numbers: Mapping[str, int], shard: Shard) -> dict[str, list[tuple[An
     }
 
 
-def check_members(shard: Shard) -> None:
-    """Raise `ShardError` for a shard without samples, and for members that would be unpacked
+def check_members(shard: Shard) -> tuple[int, str]:
+    """Return how many files belong to no sample, and the first of them.
+
+    Raise `ShardError` for a shard without samples, and for members that would be unpacked
     outside of any folder, or whose names no file of text could hold.
     """
     if not shard.content.samples:
@@ -302,11 +312,38 @@ def check_members(shard: Shard) -> None:
         if not is_utf8(key) or not all(is_utf8(part.name) for part in parts):
             told = f"{shard.path}: sample {key!r} has a name that is no UTF-8"
             raise ShardError(f"{told}; rename its files and pack the shard again")
+    left_out = shard.content.left_out
+    return len(left_out), next(iter(left_out), "")
 
 
 def is_utf8(name: str) -> bool:
     """Return whether the bytes of a name are text; those that are not are surrogates in it."""
     return name.isascii() or not any("\ud800" <= letter <= "\udfff" for letter in name)
+
+
+def _oddities(
+    shards: Sequence[ScannedShard], report: PrepareReport, patterns: Mapping[str, Sequence[str]]
+) -> list[str]:
+    """Return notes on what may be a mistake in patterns of splits, or damage of shards."""
+    notes = _end_notes(shards)
+    for part, given in patterns.items():
+        notes += glob_notes(f"split {part!r}", given, [*report.shard_counts], report.splits[part])
+    others = [(shard, *shard.found["names"]) for shard in shards if shard.found["names"][0]]
+    if others:
+        shard, _, name = others[0]
+        notes.append(
+            f"{sum(count for _, count, _ in others)} files belong to no sample, as their names "
+            f"have no part after a dot: {name!r:.200} in {shard.name} for example"
+        )
+    few = max(1, report.samples // 10)
+    lacking = {part: report.samples - count for part, count in report.parts.items() if count > 1}
+    named = [f"{count} have no {part!r}" for part, count in lacking.items() if 0 < count <= few]
+    if named:
+        notes.append(
+            f"of {report.samples} samples {', '.join(named[:3])}, and all others have it: if that "
+            "is not meant, files are missing, or their names are damaged"
+        )
+    return notes
 
 
 def _end_notes(shards: Sequence[ScannedShard]) -> list[str]:

@@ -17,6 +17,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from functools import cached_property
 from pathlib import Path, PurePosixPath
 from typing import Any, TypeVar
@@ -238,12 +239,20 @@ def check_unique(root: Path, shards: Sequence[ScannedShard]) -> None:
             where[keys[row]].append(shard.name)
     told = [f"{key}: in {', '.join(names)}" for key, names in where.items() if names[1:]]
     if told:
-        raise PrepareError(
-            f"{root}: {len(told)} sample keys occur more than once:{listed(told)}\nThe members of "
-            "a sample must follow each other, and keys must be unique over all shards. "
-            "fix_duplicates=True (--fix-duplicates) writes the shards anew, with the members of "
-            "each in a folder of its own; or leave shards out with --exclude"
-        )
+        inside = any(len({*names}) < len(names) for names in where.values())
+        across = any(len({*names}) > 1 for names in where.values())
+        text = f"{root}: {len(told)} sample keys occur more than once:{listed(told)}"
+        raise PrepareError("\n".join([text, *[_INSIDE] * inside, *[_ACROSS] * across]))
+
+
+_INSIDE = (
+    "In one shard the members of a sample must follow each other: pack shards in which a key "
+    "occurs twice again, sorted by name"
+)
+_ACROSS = (
+    "Keys must be unique over all shards: fix_duplicates=True (--fix-duplicates) writes the shards "
+    "again, with the members of each in a folder of its own; or leave shards out with --exclude"
+)
 
 
 def checksums_of(path: Path, stops: Sequence[int]) -> bytes:
@@ -302,13 +311,16 @@ def find_shards(
         raise PrepareError(f"a conversion to {path} has not ended; run energize convert again")
     notes: list[str] = []
     wrong: dict[str, str] = {}
-    names = []
+    every = []
     for name in files_below(path, notes, wrong):
         shard = _SHARDS.search(name) is not None
         # A link without an extension may have led to a folder.
         if shard or ("." not in PurePosixPath(name).name and os.path.islink(path / name)):
             wrong |= {name: why} if (why := _why_unreadable(path / name)) else {}
-        names += [name] if shard and not left_out.search(name) else []
+        every += [name] if shard else []
+    names = [name for name in every if not left_out.search(name)]
+    if exclude:
+        notes += glob_notes("--exclude", [exclude], every, {*every} - {*names})
     wrong = {name: why for name, why in wrong.items() if not left_out.search(name)}
     if wrong:
         told = listed(f"{name}: {why}" for name, why in sorted(wrong.items()))
@@ -321,6 +333,37 @@ def find_shards(
         excluded = f" but those that {exclude!r} excludes" if exclude else ""
         raise PrepareError(f"{path} has no *.tar files in it{excluded}; write_shards writes some")
     return sorted(names, key=PurePosixPath), notes
+
+
+def glob_notes(
+    what: str, patterns: Sequence[str], names: Sequence[str], matched: Iterable[str]
+) -> list[str]:
+    """Return a note on regular expressions that are likely meant as globs, if they are.
+
+    Args:
+        what: Where the patterns are from.
+        patterns: The regular expressions.
+        names: The names of all shards.
+        matched: The names that the regular expressions match.
+
+    Returns:
+        One note, if the patterns as globs would match some names, and others than `matched`.
+
+    Example:
+        >>> glob_notes("--exclude", ["a-0*"], ["a-00.tar", "a-10.tar"], ["a-00.tar"])
+        []
+
+    """
+    globs = [pattern for pattern in patterns if {"*", "?"} & {*pattern}]
+    found = {name for name in names if any(fnmatchcase(name, glob) for glob in globs)}
+    kept = {*matched}
+    if not found or found == kept:
+        return []
+    regex = " ".join(globs).replace(".", r"\.").replace("*", ".*").replace("?", ".")
+    return [
+        f"{what}: {' '.join(globs)} is read as a regular expression, which matches {len(kept)} "
+        f"shards; as a glob it would match {len(found)}: write {regex}"
+    ]
 
 
 def _named(path: Path, patterns: Sequence[str]) -> list[str]:

@@ -44,7 +44,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 TASKS_FOLDER = f"{META_FOLDER}/tasks"
-_FORMAT = 3
+_FORMAT = 4
 _END = b"end\n"
 
 

@@ -20,6 +20,7 @@ from energize.core.blends import ContinuedDataset
 from energize.core.checks import checked_whole
 from energize.core.costs import ColumnCost
 from energize.core.dataset import Dataset, IndexedDataset
+from energize.core.description import label_of
 from energize.core.lanes import Lane
 from energize.core.restoring import without_loops
 from energize.core.stream import lanes_of
@@ -199,7 +200,7 @@ def _taken_by(dataset: Dataset[Any], read: int) -> tuple[int, Counter[int]]:
             if next(cursor, _OVER) is _OVER or (many >= read and taken != before):
                 break
     if not many:
-        raise EmptyDatasetError(f"simulate: {type(dataset).__name__} gave no batch to estimate by")
+        raise EmptyDatasetError(f"simulate: {label_of(dataset)} gave no batch to estimate by")
     return many, before
 
 

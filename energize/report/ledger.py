@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, TypeAlias, cast
 import numpy as np
 import numpy.typing as npt
 
-from energize.core.arrays import FloatArray, Int64Array, rows_by_value
+from energize.core.arrays import BoolArray, FloatArray, Int64Array, rows_by_value
 from energize.core.blends import ContinuedDataset
 from energize.core.checks import real_number
 from energize.core.costs import ColumnCost, Cost, ItemCost
@@ -22,6 +22,7 @@ from energize.core.dataset import Dataset
 from energize.core.lazy import torch
 from energize.core.loss_weights import OWN, WEIGHTS, field_of, weight_of
 from energize.core.loss_weights import WEIGHT as OF_SOURCES
+from energize.core.padded import Marks
 from energize.core.progress import counted
 from energize.core.stream import INFINITE
 from energize.core.trace import Failed, Origin, refs_of
@@ -72,7 +73,7 @@ class Ledger:
     >>> words = ListSource(["one two", "three"], name="words", columns={"tokens": [2, 1]})
     >>> loader = get_loader(words, ledger=Ledger("tokens"))
     >>> _ = list(loader)
-    >>> loader.report(show=False)["words"].cost
+    >>> loader.report()["words"].cost
     3.0
     """
 
@@ -113,6 +114,8 @@ class _Note(NamedTuple):
     made: Made
     weights: Sequence[float] | None
     costs: Sequence[float] | None
+    slots: tuple[int, ...] = ()
+    """The numbers of samples that were not delivered: padding takes their place."""
 
 
 class Book:
@@ -182,11 +185,11 @@ class Book:
         if not self._begun:
             self.since, self._begun = items, True
 
-    def note(self, made: Made, item: Any, *, padding: bool) -> bool:
+    def note(self, made: Made, item: Any, marks: Marks) -> bool:
         """One more item was delivered. Return whether it is worth some milliseconds to look what
         came: when twice as many were delivered as last time, in some hundreds.
         """
-        item_cost = self._settings.item_cost
+        item_cost, padding = self._settings.item_cost, marks.is_padding
         costs = None if padding or item_cost is None else _costs(item_cost(item))
         with self._lock:
             self._padded = padding
@@ -200,7 +203,7 @@ class Book:
                 items = self._totals[DELIVERED]
                 due = items >= 2 * self._looked_at and (self._passed > _LONG or items >= _MANY)
                 self._looked_at = items if due else self._looked_at
-            self._waiting.append(_Note(made, _weights_of(item), costs))
+            self._waiting.append(_Note(made, _weights_of(item), costs, marks.slots))
             return due
 
     def take_back(self) -> None:
@@ -218,9 +221,12 @@ class Book:
         self._passed += passed
         self._longest = max(self._longest, waited)
 
-    def record(self, made: Made, step: int, rank: int, losses: Any) -> list[float | None]:
+    def record(
+        self, made: Made, step: int, rank: int, losses: Any, padded: Iterable[int] = ()
+    ) -> list[float | None]:
         """Count the losses of an item, and return those of its samples, None for those of which
-        nothing is said; `ConfigError` for others than it has samples or sources.
+        nothing is said, and for `padded` ones; `ConfigError` for others than it has samples or
+        sources.
         """
         found = self.found(made)
         given = f"record_losses (rank {rank}, step {step})"
@@ -229,6 +235,8 @@ class Book:
             told: list[float | None] = [of.get(row) for row in found.row.tolist()]
         else:
             told = _of_samples(losses, len(found.row), given)
+        for number in padded:
+            told[number] = None
         at = [number for number, loss in enumerate(told) if loss is not None]
         rows, samples = found.row[at], found.sample[at]
         values = np.array([told[number] for number in at], dtype=np.float64)
@@ -328,7 +336,18 @@ class Book:
             return
         found = self._places.found([each.made for each in notes])
         counts = np.bincount(found.item, minlength=len(notes))
-        size, row = len(rows), found.row
+        size = len(rows)
+        weights = _shared([each.weights for each in notes], counts, found, default=1.0)
+        costs = np.zeros(len(weights))
+        if self._settings.item_cost is not None:
+            costs = _shared([each.costs for each in notes], counts, found, default=0.0, whole=True)
+        if any(each.slots for each in notes):
+            kept = _delivered([each.slots for each in notes], counts)
+            found = Found(*(each[kept] for each in found))
+            weights = weights[kept]
+            costs = costs[kept]
+            counts = np.bincount(found.item, minlength=len(notes))
+        row = found.row
         samples = np.bincount(row, minlength=size)
         rows[:, SAMPLES] += samples
         if (counts == counts[0]).all():
@@ -336,18 +355,22 @@ class Book:
         else:
             rows[:, ITEMS] += np.bincount(row, 1.0 / counts[found.item], size)
         rows[:, REPEATS] += np.bincount(row[found.epoch > 0], minlength=size)
-        weights = _shared([each.weights for each in notes], counts, found, default=1.0)
         rows[:, WEIGHT] += np.bincount(row, weights, size)
         rows[:, SQUARES] += np.bincount(row, weights * weights, size)
         if self._column is not None:
-            costs = np.zeros(len(row))
             for number, at in rows_by_value(row):
                 costs[at] = self._column.of_samples(self._sources[number], found.sample[at])
-            rows[:, COST] += np.bincount(row, costs, size)
-        elif self._settings.item_cost is not None:
-            costs = _shared([each.costs for each in notes], counts, found, default=0.0, whole=True)
-            rows[:, COST] += np.bincount(row, costs, size)
+        rows[:, COST] += np.bincount(row, costs, size)
         totals[DELIVERED] += len(notes)
+
+
+def _delivered(slots: Sequence[tuple[int, ...]], counts: Int64Array) -> BoolArray:
+    """Return for each sample of items whether it is none of these slots of its item."""
+    kept = np.ones(int(counts.sum()), dtype=np.bool_)
+    starts = (np.cumsum(counts) - counts).tolist()
+    for start, padded in zip(starts, slots, strict=True):
+        kept[[start + slot for slot in padded]] = False
+    return kept
 
 
 def _shared(
@@ -449,48 +472,51 @@ class LeftOut:
     """Counts samples that were skipped or failed, by the keys of their sources.
 
     `of_sources`: how many of each source, skipped ones and failed ones apart. `reasons`: how many
-    were skipped for each reason that a `SkipSample` gives. They are looked up in bulk, so `drained`
-    has them all, and nothing stays.
+    were skipped for each reason that a `SkipSample` gives. Skipped ones are looked up in bulk, so
+    `drained` has them all, and nothing stays.
     """
 
     of_sources: Counter[Key] = field(default_factory=Counter)
     reasons: Counter[str] = field(default_factory=Counter)
-    _waiting: dict[tuple[int, int, bool], tuple[Any, list[int]]] = field(default_factory=dict)
-    """Datasets with positions, by who these are, the attempt, and whether they were skipped."""
+    _waiting: dict[tuple[int, int], tuple[Any, list[int]]] = field(default_factory=dict)
+    """Datasets with the positions of skipped items, by who these are and the attempt."""
     _count: int = 0
 
+    def add_failed(self, sources: Iterable[int]) -> None:
+        """Count one sample that failed, or those of a batch that did, by the keys of sources."""
+        for key in sources:
+            self.of_sources[key, False] += 1
+
     def add(
-        self, failed: Failed, dataset: Any, made: int | Sequence[Origin] | None, attempt: int
+        self, skipped: Failed, dataset: Any, made: int | Sequence[Origin] | None, attempt: int
     ) -> None:
-        """One more: the item of `dataset` at a position, read with `attempt`, or with some origins;
-        None where that is not known.
+        """Count a skipped item of `dataset`, at a position and read with `attempt`, or with some
+        origins; None where that is not known.
         """
-        skipped = failed.skipped
-        if skipped:
-            reason = str(failed.reason) or "SkipSample"
-            known = reason in self.reasons or len(self.reasons) < _REASONS
-            self.reasons[reason if known else "others"] += 1
+        reason = str(skipped.reason) or "SkipSample"
+        known = reason in self.reasons or len(self.reasons) < _REASONS
+        self.reasons[reason if known else "others"] += 1
         if isinstance(made, int):
-            key = (id(dataset), attempt, skipped)
+            key = (id(dataset), attempt)
             self._waiting.setdefault(key, (dataset, []))[1].append(made)
             self._count += 1
             if self._count >= _TOGETHER:
                 self._look_up()
         elif made is not None:
             refs = refs_of(dataset, made)
-            self._found([dataset.sources[row] for row in refs.source.tolist()], skipped)
+            self._found([dataset.sources[row] for row in refs.source.tolist()])
 
     def _look_up(self) -> None:
-        for (_, attempt, skipped), (dataset, positions) in self._waiting.items():
+        for (_, attempt), (dataset, positions) in self._waiting.items():
             at = np.array(positions, dtype=np.int64)
             refs = dataset.refs(at, attempt)
-            self._found([dataset.sources[row] for row in refs.source.tolist()], skipped)
+            self._found([dataset.sources[row] for row in refs.source.tolist()])
         self._waiting.clear()
         self._count = 0
 
-    def _found(self, sources: Iterable[Any], skipped: bool) -> None:
+    def _found(self, sources: Iterable[Any]) -> None:
         for source in sources:
-            self.of_sources[source.key, skipped] += 1
+            self.of_sources[source.key, True] += 1
 
     def drained(self) -> LeftOut | None:
         """Return what was added since the last time, and nothing stays here; None for nothing."""

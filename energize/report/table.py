@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from math import isfinite
+from shutil import get_terminal_size
 from typing import Any
 
 from rich.box import SIMPLE_HEAD
@@ -110,7 +111,7 @@ class RankTotals:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Report:
-    """What was asked for and what was delivered; printed by `print` of rich, as text by `str`.
+    """What was asked for and what was delivered: `print` it, or let a notebook show it.
 
     `rows`: the whole first, then every part of the mix, each before its own parts. `ranks`: the
     totals of this rank, or of all where it was asked for them. `title`: whose counts these are.
@@ -124,7 +125,7 @@ class Report:
     >>> parts = {"web": ListSource(range(90)), "code": ListSource(range(9))}
     >>> loader = get_loader(BlendDataset(parts, weights={"web": 3, "code": 1}))
     >>> for step, sample in zip(range(40), loader): pass
-    >>> report = loader.report(show=False)
+    >>> report = loader.report()
     >>> [(row.name, row.samples) for row in report.rows], report.to_dict()["mix/web/asked_share"]
     ([('all', 40), ('web', 30), ('code', 10)], 0.75)
     """
@@ -191,14 +192,23 @@ class Report:
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         yield from rendered(self, console.width)
 
+    def _repr_html_(self) -> str:
+        from energize.core.html import notebook, text  # which imports Pillow
+
+        shown = self._as_text(_WIDTH)
+        return notebook(f"<pre>{text(shown, len(shown))}</pre>")
+
     def __repr__(self) -> str:
         return f"Report({self.title!r}, {len(self.rows)} rows)"
 
     def __str__(self) -> str:
-        console = Console(width=140, color_system=None)
-        with console.capture() as said:
+        return self._as_text(get_terminal_size((_WIDTH, 0)).columns)
+
+    def _as_text(self, width: int) -> str:
+        console = Console(width=width, color_system=None)
+        with console.capture() as captured:
             console.print(self)
-        return said.get()
+        return captured.get()
 
 
 _COUNTS = ("samples", "batches", "weight", "epochs", "skipped", "failed", "chance")
@@ -213,6 +223,9 @@ _LOGGED = {
 
 _OF_PARTS = {name: f"{name}_share" for name in ("asked", "planned", "delivered")}
 """The same, of what is a part of something."""
+
+_WIDTH = 140
+"""Characters in a line where there is no terminal."""
 
 _SHOWN = 60
 """Rows that are shown; the rest is in `rows` and `to_dict`."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 import io
 import logging
 import struct
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -187,6 +187,19 @@ def _is_turned(orientation: int, orient: bool | None, name: str) -> bool:
 sample_in_use: ContextVar[Mapping[str, Any] | None] = ContextVar("sample", default=None)
 """The raw sample whose parts are decoded."""
 
+_is_quiet: ContextVar[bool] = ContextVar("quiet", default=False)
+
+
+@contextmanager
+def without_notes() -> Iterator[None]:
+    """Log nothing of images that are decoded to be checked, as another decoder may keep more."""
+    token = _is_quiet.set(True)
+    try:
+        yield
+    finally:
+        _is_quiet.reset(token)
+
+
 _TURNED = (
     "Images are turned upright by their EXIF orientation: {}. To keep them as stored, use "
     "SampleDecoder(orient=False)"
@@ -208,6 +221,8 @@ _OPAQUE = (
 
 
 def _note(text: str, name: str, value: str, level: int = logging.WARNING) -> None:
+    if _is_quiet.get():
+        return
     raw = sample_in_use.get()
     where = "" if raw is None else f"{raw['__dataset__']}, sample {raw['__key__']!r}, "
     said_once("images", text, text.format(f"{where}part {name!r} ({value})"), level)

@@ -43,6 +43,7 @@ from energize.core.samples import (
     Sample,
     SourceInfo,
     declared_fields,
+    is_own_module,
     required_fields,
     type_fields,
 )
@@ -834,6 +835,15 @@ class SampleLoader(Generic[T_sample]):
             sample_in_use.reset(token)
             blocks.pop()
 
+    @property
+    def is_pure(self) -> bool:
+        """Whether a sample is a function of its bytes: no function of the user makes it."""
+        decoders = () if self.decoder is None else self.decoder.fields.values()
+        own = all(each is None or isinstance(each, SampleDecoder) for each in decoders)
+        check = getattr(self.sample_type, "__post_init__", None)
+        own = own and (check is None or is_own_module(check.__module__))
+        return own and self.sample_loader is None and not callable(self.part_filter)
+
     @cached_property
     def _crude(self) -> bool:
         return issubclass(self.sample_type, CrudeSample)
@@ -1030,6 +1040,13 @@ class JoinLoader:
     names: tuple[str, ...] | None
     function: Callable[..., Any]
     loads_stored: ClassVar[bool] = True
+
+    @property
+    def is_pure(self) -> bool:
+        """Whether a sample is a function of the bytes that it is joined of."""
+        ours = getattr(Sample.from_joined, "__func__", None)
+        own = getattr(self.function, "__func__", None) is ours
+        return own and all(getattr(each, "is_pure", False) for each in self.loaders)
 
     @limits.decoding
     def __call__(self, raw: Sequence[Any]) -> Any:

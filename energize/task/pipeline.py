@@ -52,8 +52,8 @@ class BaseCoreDatasetFactory(ABC, Generic[T_co]):
 class SampleOrder:
     """The order in which the samples of a source are read; see `ShuffleDataset`.
 
-    `over_epochs`: so many passes are shuffled at once; None: not at all, -1: drawn with
-    replacement.
+    `over_epochs`: so many passes are shuffled at once; -1: drawn with replacement; None: in stored
+    order, shuffled within windows of `shuffle_buffer_size` only, if that is given.
     """
 
     over_epochs: int | None = 1
@@ -110,12 +110,20 @@ class SourceFactory(BaseCoreDatasetFactory[T_co]):
 
     def build(self, worker_rotation_offset: int = 0) -> Dataset[T_co]:
         raw: Dataset[Any] = self.source
-        if self.order.over_epochs is not None:
+        order = self.order
+        if order.over_epochs is not None:
             raw = ShuffleDataset(
                 raw,
-                shuffle_buffer_size=self.order.shuffle_buffer_size,
-                max_samples_per_sequence=self.order.max_samples_per_sequence,
-                over_epochs=self.order.over_epochs,
+                shuffle_buffer_size=order.shuffle_buffer_size,
+                max_samples_per_sequence=order.max_samples_per_sequence,
+                over_epochs=order.over_epochs,
+            )
+        elif order.shuffle_buffer_size is not None:
+            # One run of all samples: stored order, shuffled within the windows of the buffer only.
+            raw = ShuffleDataset(
+                raw,
+                shuffle_buffer_size=order.shuffle_buffer_size,
+                max_samples_per_sequence=self.source.size,
             )
         samples: Dataset[T_co] = MapDataset(raw, self.load)
         if self.sample_weight is not None:

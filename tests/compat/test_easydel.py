@@ -96,7 +96,7 @@ def test_how_mixes_end():
         assert tags(untouched, 99) == "a" * 10
         endless = tags(Mixed(make(a=10, b=1000), None, 100, 0), 500)
         assert [endless[k : k + 100].count("a") for k in (0, 100, 400)] == [50] * 3
-        with pytest.raises(EmptyDatasetError, match=r"a gave no item|no items \(it reads 'a'\)"):
+        with pytest.raises(EmptyDatasetError, match=r"'a' gave no item|no items \(it reads 'a'\)"):
             taken(Mixed(make(a=0, b=5), None, 4, 0), 10)
     assert len(Mixed(lists(a=5, b=12), None, 4, 3, "all_exhausted")) == 17
     with pytest.raises(NotIndexedError):

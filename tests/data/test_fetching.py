@@ -17,6 +17,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from energize import get_train_dataset
 from energize.core import limits
 from energize.data import fetching, sidecar
 from energize.data.files import found_at, told
@@ -285,6 +286,30 @@ def test_fsspec_serves_what_obstore_does_not(tmp_path, monkeypatch):
     fetching.delete(f"{url}/a.tar")
     with pytest.raises(FileNotFoundError):
         fetching.stat(f"{url}/a.tar")
+    stop()
+
+
+@pytest.mark.parametrize(
+    "lacking",
+    [
+        # Its entry point is not there; or it is, and cannot be imported.
+        "from fsspec.registry import known_implementations as known; known.pop('msc', None)",
+        "import sys; sys.modules['multistorageclient'] = None",
+    ],
+)
+def test_a_library_that_is_missing_is_named_whatever_its_scheme_is(tmp_path, monkeypatch, lacking):
+    (tmp_path / "sitecustomize.py").write_text(lacking)
+    monkeypatch.syspath_prepend(tmp_path)  # of the process that fetches, too
+    monkeypatch.setenv("ENERGIZE_CACHE", str(tmp_path / "cache"))
+    stop()
+    mix = tmp_path / "mix.yaml"
+    mix.write_text(
+        "{__module__: energize, __class__: MetadatasetV2, "
+        "splits: {train: {path: 'msc://profile/a'}}}"
+    )
+    words = r'msc://profile/a\S*: msc:// needs a library .*: pip install "energize\[msc\]"'
+    with pytest.raises(ConfigError, match=words):
+        get_train_dataset(mix, batch_size=1)
     stop()
 
 

@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
+import json
+import re
 from functools import partial
 
+import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from energize import (
     ConfigError,
     DatasetNotFoundError,
     EmptyDatasetError,
+    PrepareError,
     ShardError,
     SubstitutionError,
+    get_train_dataset,
 )
+from energize.data.jsonl import JsonlSource
 from energize.data.rows import JsonSource, ParquetSource
+from energize.preparation.index import prepare_jsonl
 from tests.support.refusals import check_refusals
 from tests.support.rows import write_lines, write_parquet
 
@@ -50,6 +59,60 @@ def test_what_cannot_be_read_is_named(parquet, tmp_path):
         rows[f"{name} number"] = (partial(kind, [3]), ConfigError, "got [3]")
     check_refusals(None, rows)
     assert ParquetSource(parquet / "c.parquet", columns=["id"])[0] == {"id": 0}
+
+
+@pytest.mark.parametrize("text", ["null", "3", '"abc"', "true", " null \n"])
+def test_a_json_file_of_one_plain_value_is_refused_by_its_name(tmp_path, text):
+    path = tmp_path / "a.json"
+    path.write_text(text)
+    words = f"{path} is the JSON value {text.strip()}, and rows are an object"
+    for read in (
+        lambda: list(JsonSource(path)),
+        lambda: get_train_dataset(path, batch_size=1),
+        lambda: get_train_dataset(tmp_path, batch_size=1),
+    ):
+        with pytest.raises(ShardError, match=re.escape(words)):
+            read()
+
+
+def test_an_object_in_a_json_file_is_one_value_whatever_blank_lines_follow(tmp_path):
+    path = tmp_path / "a.json"
+    for text in ('{"data": [{"a": 1}, {"a": 2}]}\n  \n', '{\n "data": [\n {"a": 1}, {"a": 2}]}\n'):
+        path.write_text(text)
+        assert list(JsonSource(path)) == [{"a": 1}, {"a": 2}]
+
+
+BLANK = ["", " ", "\t", "   \r", "\r", "\x0b\x0c"]
+FULL = ['{"a": 1}', ' {"a": 2}\t', "{}", '\x0c{"a": 3}']
+
+
+@given(
+    lines=st.lists(st.sampled_from(BLANK + FULL), max_size=8),
+    end=st.sampled_from(["", "\n"]),
+    block=st.sampled_from([1, 2, 3, 5, 1000]),
+)
+def test_blank_lines_are_no_rows_prepared_or_not(tmp_path_factory, lines, end, block):
+    path = tmp_path_factory.mktemp("lines") / "x.jsonl"
+    path.write_bytes(("\n".join(lines) + end).encode())
+    rows = [json.loads(line.strip()) for line in lines if line.strip()]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("energize.data.rows._AT_ONCE", block)
+        source = JsonSource(path)
+        assert source.count == len(rows)
+        assert source.read(np.arange(len(rows))) == rows
+    if rows:
+        prepare_jsonl(path)
+        assert [json.loads(each["json"]) for each in JsonlSource(path)] == rows
+
+
+def test_a_line_of_one_byte_is_a_row_that_is_no_object(tmp_path):
+    path = tmp_path / "x.jsonl"
+    path.write_text('{"a": 0}\n3\n')
+    first, failed = JsonSource(path).read(np.arange(2))
+    assert first == {"a": 0}
+    assert "line 2: DataError: a row is a JSON object, found 3" in str(failed)
+    with pytest.raises(PrepareError, match="line 2"):
+        prepare_jsonl(path)
 
 
 def test_lines_without_rows_are_left_out_and_bad_ones_are_substituted(tmp_path, caplog):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 
 import pytest
@@ -86,6 +87,16 @@ def test_only_the_folder_itself_is_trusted(folder, tmp_path):
     (folder / ".nv-meta" / "dataset.yaml").write_text(text)
     with pytest.raises(ez.UntrustedCodeError, match="leads out of the folder"):
         read(folder)
+
+
+def test_a_user_without_a_home_trusts_nothing_and_is_told_where_that_would_be(folder, monkeypatch):
+    monkeypatch.delenv("XDG_CONFIG_HOME")
+    monkeypatch.setattr(os.path, "expanduser", str)
+    monkeypatch.chdir(folder)
+    with pytest.raises(ez.UntrustedCodeError, match="nobody has said"):
+        read(folder)
+    assert "Set XDG_CONFIG_HOME" in run("trust", folder).output.replace("\n", " ")
+    assert not (folder / "~").exists()
 
 
 def test_what_cannot_be_trusted(tmp_path):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from collections.abc import Iterator
 from itertools import islice
 from typing import Any
 
@@ -16,15 +17,23 @@ from hypothesis import strategies as st
 from energize import (
     BatchDataset,
     BlendDataset,
+    ComposedDataset,
     ConcatDataset,
     ConfigError,
     Dataset,
     EncoderError,
     FilterDataset,
+    IterMapDataset,
     ListSource,
     MapDataset,
+    MixBatchDataset,
+    PackingDataset,
+    QuotaDataset,
     SampleWeightDataset,
     ShuffleDataset,
+    Stage,
+    StagedDataset,
+    StagePlan,
     WeightError,
     get_loader,
 )
@@ -88,6 +97,97 @@ def test_weights_are_on_the_host_whatever_the_default_device_is():
         assert generic_concat(batches)["weight"].tolist() == [0.5, 1.0]
         assert total_weight([batch]) == 1.5
         assert concat_pack(pieces, ["ids"])["position_ids"].tolist() == [0, 1, 0, 1]
+
+
+# A mix of which one part has weights: its items, and batches of them, have the same keys.
+
+
+def collate(samples: list[dict[str, Any]]) -> dict[str, Any]:
+    """The collate function that users write, by the keys of the first sample."""
+    return {name: [sample[name] for sample in samples] for name in samples[0]}
+
+
+def in_stages(first: Dataset[Any], second: Dataset[Any]) -> Dataset[Any]:
+    stages = [Stage("first", 0, 6, dataset=first), Stage("second", 6, 40, dataset=second)]
+    return StagedDataset(StagePlan(stages), carry_over=False)
+
+
+def pairs(items: Iterator[Any]) -> Iterator[Any]:
+    for item in items:
+        made = collate([item, next(items, item)])
+        weights = torch.tensor(made.pop("__sample_weight__"))
+        yield {**made, "sample_weights": weights}
+
+
+MIXES = {
+    "a blend": lambda a, b: BlendDataset((a, 3), (b, 1)),
+    "a blend around a weighted blend": lambda a, b: BlendDataset(
+        (BlendDataset((a, 1), (rows("c"), 1), scheme="block"), 1), (b, 1)
+    ),
+    "a blend around target weights": lambda a, b: BlendDataset(
+        (BlendDataset((a, 1), (rows("c"), 1), scheme="block", target_weights=[1, 3]), 1), (b, 1)
+    ),
+    "a blend of streams": lambda a, b: BlendDataset(
+        (FilterDataset(a, even), 1), (b, 1), stop="all_exhausted"
+    ),
+    "parts in a row": ConcatDataset,
+    "quotas": QuotaDataset,
+    "a composition": lambda a, b: ComposedDataset(a, b, batch_size=1).samples,
+    "stages": in_stages,
+}
+
+
+@pytest.mark.parametrize("name", MIXES)
+@pytest.mark.parametrize("first", [True, False])
+def test_items_of_a_mix_have_the_same_keys_whichever_part_is_weighted(name, first):
+    weighted = SampleWeightDataset(rows("a"), 0.5)
+    mix = MIXES[name](weighted, rows("b")) if first else MIXES[name](rows("b"), weighted)
+    items = list(islice(mix, 30))
+    assert {tuple(item) for item in items} == {("__key__", "__sample_weight__")}
+    assert {item["__key__"][0] for item in items} >= {"a", "b"}
+    for dataset in (BatchDataset(mix, 4, collate), IterMapDataset(mix, pairs)):
+        batches = list(islice(get_loader(dataset), 4))
+        assert {tuple(batch) for batch in batches} == {("__key__", "sample_weights")}
+    weights = {0.5} if "target" not in name else {0.5, 1.5, 0.25, 0.75}
+    assert {weight_of(item) for item in items} <= weights | {1.0}
+
+
+def test_mixes_of_batches_and_of_packs_have_weights_in_all_or_none():
+    def of_two(samples):
+        return {"n": torch.tensor([len(sample["__key__"]) for sample in samples])}
+
+    def packs(dataset):
+        with_ids = MapDataset(dataset, lambda sample: {**sample, "ids": [1, 2]})
+        pack = lambda samples: concat_pack(samples, ["ids"])  # noqa: E731
+        return PackingDataset(with_ids, 4, lambda samples: [samples[:3], samples[3:]], pack)
+
+    weighted = SampleWeightDataset(rows("a"), 0.5)
+    for make, size in ((lambda dataset: BatchDataset(dataset, 2, of_two), 2), (packs, 3)):
+        mix = BlendDataset((make(rows("b")), 1), (make(weighted), 1))
+        found = [item["sample_weights"].tolist() for item in islice(mix, 4)]
+        assert [1.0] * size in found
+        assert [0.5] * size in found
+        joined = next(iter(BatchDataset(mix, 4, collate)))
+        shape = (8,) if size == 2 else (4, 3)
+        if size == 2:
+            joined = MixBatchDataset(
+                (make(rows("b")), 1), (make(weighted), 1), batch_size=4, batch_mix_fn=collate
+            )[0]
+        assert joined["sample_weights"].shape == shape
+        assert "__sample_weight__" not in joined
+    # Items without a place for a weight stay as they are.
+    numbers = BlendDataset((weighted, 1), (ListSource(range(9)), 1))
+    assert [each for each in numbers.at(range(8)) if isinstance(each, int)] == [0, 1, 2, 3]
+
+
+def test_a_mix_leaves_the_objects_of_users_as_they_are():
+    given = [{"__key__": "a"}, {"__key__": "b"}]
+    weighted = SampleWeightDataset(rows("c"), 2)
+    mix = BlendDataset((ListSource(given, name="given"), 1), (weighted, 1))
+    assert len(BatchDataset(mix, 8, collate)[0]["sample_weights"]) == 8
+    assert given == [{"__key__": "a"}, {"__key__": "b"}]
+    without = BatchDataset(BlendDataset((rows("a"), 1), (rows("b"), 1)), 4, collate)[0]
+    assert list(without) == ["__key__"]
 
 
 def test_one_source_with_two_weights_is_read_for_both():

@@ -51,6 +51,10 @@ def test_what_is_stored():
         ("av", "{", "is not JSON"),
         ("av", "[" * 100_000, "is not JSON"),
         ("imag", "{}", "unknown kind 'imag'; did you mean 'image'"),
+        ("image", None, "is not JSON: .*: None"),
+        ("image", 5, "is not JSON"),
+        ("image", "null", "expected a dictionary"),
+        (None, None, "unknown kind None"),
     ):
         with pytest.raises(DatasetError, match=words):
             deserialize_media_metadata(kind, text)

@@ -256,13 +256,21 @@ def test_pickles_have_no_secrets_and_are_read_elsewhere(profiles):
         assert subprocess.run(command, capture_output=True, check=True).stdout == b"hello"
 
 
-def test_what_cannot_be_reached(profiles):
+def test_what_cannot_be_reached(profiles, monkeypatch):
     with pytest.raises(ValueError, match='Profile "stor" not found'):
         EPath("msc://stor/x").read_bytes()
     with pytest.raises(ConfigError, match=r"nosuch://.*not known"):
         EPath("nosuch://a/b")
     with pytest.raises(ConfigError):
         EPath("a\0b")
+
+    def unknown(protocol):
+        raise ValueError(f"Protocol not known: {protocol}")
+
+    with monkeypatch.context() as patch:  # as without the library
+        patch.setattr("energize.extras.paths.fsspec.get_filesystem_class", unknown)
+        with pytest.raises(ConfigError, match=r"msc://store/x: .*pip install 'energize\[msc\]'"):
+            EPath("msc://store/x")
     program = (
         "import sys; sys.modules['s3fs'] = None\n"
         "from energize.epathlib import EPath\n"

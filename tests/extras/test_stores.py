@@ -129,6 +129,18 @@ def test_names_that_are_not_there(shards, plain, lines):
         store.get_media_metadata("1")
 
 
+def test_media_metadata_that_are_no_text_are_damage_and_name_the_database(plain):
+    path = plain / ".nv-meta" / "index.sqlite"
+    path.parent.mkdir()
+    with closing(sqlite3.connect(path)) as database, database:
+        database.execute("CREATE TABLE media_metadata (entry_key, metadata_type, metadata_json)")
+        rows = [("null", "image", None), ("number", "image", 3), ("kind", None, "{}")]
+        database.executemany("INSERT INTO media_metadata VALUES (?, ?, ?)", rows)
+    for key in ("null", "number", "kind"):
+        with pytest.raises(DataError, match=f"index.sqlite, '{key}': media metadata is"):
+            SystemFileStore(plain).get_media_metadata(key)
+
+
 def test_no_name_leads_out_of_a_folder(plain, tmp_path):
     (plain / "link.txt").symlink_to(tmp_path / "secret.txt")
     (plain / "up").symlink_to(tmp_path)

@@ -6,6 +6,7 @@ import copy
 import json
 import os
 import pickle
+import random
 import re
 import shutil
 import signal
@@ -15,19 +16,27 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
 
 import energize
 from energize import (
     BatchDataset,
+    BlendDataset,
+    ConcatDataset,
     ConfigError,
     DataError,
     EncoderError,
     FatalSampleError,
     FilterDataset,
+    ImageSample,
+    IterMapDataset,
     JoinedSource,
+    ListSource,
     LoaderError,
     MapDataset,
+    PackingDataset,
     RepeatDataset,
     ShuffleDataset,
     TextSample,
@@ -38,11 +47,12 @@ from energize import (
     reraise_exception,
 )
 from energize.core.quarantine import Entry, files_of, read_entries
-from energize.core.trace import SamplePlace
+from energize.core.trace import Failed, SamplePlace
 from energize.data.jsonl import JsonlSource
 from energize.loader import get_loader
 from energize.loader.failures import ListWriter
 from energize.preparation.index import prepare_jsonl
+from energize.task.load import SampleLoader
 from tests.support.datasets import numbers
 from tests.support.joining import keys, texts
 from tests.support.loading import eventually, prints
@@ -95,7 +105,8 @@ def test_a_handler_is_given_the_sample_and_its_sources(tmp_path):
     assert (type(error), sample.caption) == (KeyError, "caption 3")
     assert sources == sample.__sources__
     assert sources[0].shard_name.endswith(".tar")
-    assert loader.failures.count == len(told)
+    assert loader.failures.count == 1
+    assert len(told) > 1, "a sample counts once, and is tried again"
 
 
 def test_a_handler_is_told_of_damaged_samples_too():
@@ -149,6 +160,227 @@ def test_a_spawned_worker_has_the_handler_too():
     with get_loader(dataset, worker_config=config, multiprocessing_context="spawn") as loader:
         assert len(list(loader)) == 20
         assert loader.failures.count >= 2
+
+
+# A sample that fails in every epoch
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_one_damaged_photo_counts_once_however_many_epochs_there_are(workers, tmp_path, caplog):
+    folder = captions(tmp_path / "photos", 12)
+    tar = next(iter(sorted(folder.glob("*.tar"))))
+    tar.write_bytes(tar.read_bytes().replace(b"\xff\xd8\xff", b"\0\0\0", 1))
+    path = tmp_path / "bad.jsonl"
+    config = WorkerConfig(0, 1, workers)
+    dataset = get_train_dataset(folder, worker_config=config, batch_size=3)
+    with get_loader(dataset, failure_budget=1, quarantine=path) as loader:
+        assert len(list(islice(loader, 60))) == 60
+        report = loader.report()
+        assert (loader.failures.count, len(loader.failures.last)) == (1, 1)
+    assert (report.total.failed, list(report.left_out.values())) == (1, [1])
+    assert len(path.read_text().splitlines()) == 1
+    assert sum("DecodeError" in each.message for each in caplog.records) == 1
+
+
+class Stored(ListSource):
+    """Numbers, of which some are damaged where they are stored; it notes which are read."""
+
+    def __init__(self, samples, bad, notes, **options):
+        super().__init__(samples, **options)
+        object.__setattr__(self, "bad", bad)
+        object.__setattr__(self, "notes", notes)
+
+    def read_at(self, indices, positions, reading):
+        with open(self.notes, "a") as file:
+            file.writelines(f"{each}\n" for each in indices.tolist())
+        return [
+            Failed(DataError(f"{each} is damaged"), f"sample {each}") if each in self.bad else each
+            for each in indices.tolist()
+        ]
+
+
+def stored(notes: Path, count: int = 30, bad: tuple[int, ...] = (3, 8, 21), **options) -> Stored:
+    return Stored(range(count), bad, notes, **options)
+
+
+def by_chance(item: Any) -> Any:
+    """Damaged in one epoch, and not in another, as the position decides."""
+    if random.random() < 0.1:
+        raise DataError(f"{item} has bad luck")
+    return item
+
+
+def draws(notes: Path):
+    source = ShuffleDataset(stored(notes))
+    return BatchDataset(RepeatDataset(MapDataset(source, by_chance)), 4, list)
+
+
+def blend(notes: Path):
+    return BlendDataset((stored(notes), 2), (stored(notes, 7, (2,), name="b"), 1))
+
+
+@pytest.mark.parametrize("make", [draws, blend])
+def test_what_is_not_read_again_changes_no_item_on_any_ranks_and_workers(make, tmp_path):
+    dataset = make(tmp_path / "notes")
+    wanted, _ = run_with_states(dataset, count=120, retry_failed=True)
+    for ranks, workers in ((1, 0), (1, 2), (3, 0), (2, 1)):
+        loaders = [
+            get_loader(dataset, worker_config=WorkerConfig(r, ranks, workers), failure_budget=None)
+            for r in range(ranks)
+        ]
+        found = [prints(islice(loader, 120 // ranks)) for loader in loaders]
+        assert [item for step in zip(*found, strict=True) for item in step] == wanted
+        for loader in loaders:
+            loader.close()
+
+
+def test_a_run_that_is_resumed_reads_damaged_samples_once_more_and_goes_on(tmp_path):
+    notes = tmp_path / "notes"
+    dataset = draws(notes)
+    wanted, _ = run_with_states(dataset, count=120)
+    notes.unlink()
+    first = get_loader(dataset, failure_budget=None)
+    found = list(islice(first, 50))
+    second = get_loader(dataset, failure_budget=None)
+    second.load_state_dict(first.state_dict())
+    found += islice(second, 70)
+    assert prints(found) == wanted
+    read = notes.read_text().split()
+    assert max(read.count(each) for each in ("3", "8", "21")) <= 4, "twice ahead, in each process"
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_damaged_sample_is_read_once_unless_it_is_to_be_tried_again(workers, tmp_path):
+    reads = {}
+    for retry_failed in (False, True):
+        notes = tmp_path / f"notes {retry_failed}"
+        config = WorkerConfig(0, 1, workers)
+        dataset = BatchDataset(RepeatDataset(ShuffleDataset(stored(notes))), 4, list)
+        with get_loader(dataset, worker_config=config, retry_failed=retry_failed) as loader:
+            assert len(list(islice(loader, 150))) == 150
+            assert loader.failures.count == 3
+        reads[retry_failed] = notes.read_text().split()
+    assert [reads[False].count(each) for each in ("3", "8", "21")] == [1, 1, 1]
+    assert min(reads[True].count(each) for each in ("3", "8", "21")) >= 19
+    with pytest.raises(ConfigError, match="retry_failed"):
+        get_loader(numbers(3), retry_failed="never")
+
+
+def test_a_sample_that_one_decoder_cannot_read_is_read_by_another(tmp_path):
+    folder = captions(tmp_path / "photos", 6, shards=1)
+    tar = folder / "shard-000.tar"
+    tar.write_bytes(tar.read_bytes().replace(b"\xff\xd8\xff", b"\0\0\0", 1))
+    source = WebdatasetSource(folder)
+    images = SampleLoader(sample_type=ImageSample, field_map={"image": "jpg"})
+    texts_only = SampleLoader(sample_type=TextSample, field_map={"text": "txt"})
+    both = ConcatDataset(MapDataset(source, images), MapDataset(source, texts_only))
+    for dataset in (both, BlendDataset(*[(each, 1) for each in both.inputs])):
+        loader = get_loader(dataset, rewind=False)
+        for _ in range(2):
+            found = [item.text for item in islice(loader, 12) if isinstance(item, TextSample)]
+            assert sorted(found) == [f"caption {n}" for n in range(6)]
+        assert loader.failures.count == 1
+
+
+def test_functions_of_users_are_tried_again_and_their_samples_count_once():
+    calls: list[int] = []
+
+    def fails(number: int) -> int:
+        calls.append(number)
+        return no_tens(number)
+
+    loader = get_loader(MapDataset(numbers(20), fails), on_error="skip", failure_budget=2)
+    for _ in range(5):
+        assert len(list(loader)) == 20
+    assert loader.failures.count == 2
+    assert min(calls.count(0), calls.count(10)) >= 5
+
+
+@pytest.mark.parametrize("name", ["batches", "flat", "segments", "packs"])
+def test_what_is_made_of_several_samples_counts_by_the_first_of_them(name):
+    def first_of(item):
+        return item if isinstance(item, int) else next(iter(item), 1)
+
+    def fails(item):
+        if first_of(item) % 8 == 0:
+            raise DataError("cannot be made")
+        return item
+
+    def yields(item):
+        fails(item)
+        yield item
+
+    def segment(items):
+        yield fails(next(items))
+
+    dataset = {
+        "batches": lambda: BatchDataset(numbers(40), 4, fails),
+        "flat": lambda: MapDataset(numbers(40), yields),
+        "segments": lambda: IterMapDataset(numbers(40), segment, segment_length=4),
+        "packs": lambda: PackingDataset(numbers(40), 4, lambda rows: [rows], yields),
+    }[name]()
+    loader = get_loader(dataset, failure_budget=9, lanes=1)
+    for _ in range(4):
+        assert list(loader)
+    assert loader.failures.count == 5
+
+
+def test_loops_that_are_left_lose_no_failure(tmp_path):
+    dataset = BatchDataset(RepeatDataset(stored(tmp_path / "notes")), 2, list)
+    with get_loader(dataset, worker_config=WorkerConfig(0, 1, 2)) as loader:
+        for _ in range(12):
+            for _ in islice(loader, 3):
+                pass
+            loader.load_state_dict(loader.state_dict())  # what was read ahead is dropped
+        assert loader.failures.count == 3
+
+
+def test_only_so_many_samples_are_remembered(tmp_path, monkeypatch):
+    notes = tmp_path / "notes"
+    wanted, _ = run_with_states(draws(notes))
+    monkeypatch.setattr("energize.core.trace.MOST_REMEMBERED", 1)
+    monkeypatch.setattr("energize.loader.failures._MOST_COUNTED", 1)
+    dataset = RepeatDataset(stored(notes))
+    assert run_with_states(draws(notes))[0] == wanted
+    notes.unlink()
+    loader = get_loader(dataset, failure_budget=None)
+    assert len(list(islice(loader, 150))) == 150
+    read = notes.read_text().split()
+    assert [read.count("3"), read.count("8") >= 5, loader.failures.count >= 9] == [1, True, True]
+
+
+# Memory that is full is no fault of a sample
+
+
+def asks_numpy(rows: list[Any]) -> Any:
+    return np.empty((len(rows), 10**13))
+
+
+def asks_torch(rows: list[Any]) -> Any:
+    return torch.empty(10**13)
+
+
+def asks_python(rows: list[Any]) -> Any:
+    return bytearray(10**15)
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize(
+    ("batch", "size"),
+    [
+        (asks_numpy, "320,000,000,000,000 bytes"),
+        (asks_torch, "40,000,000,000,000 bytes"),
+        (asks_python, "an unknown number of bytes"),
+    ],
+)
+def test_an_allocation_that_fails_names_the_batch_size_and_the_bytes(batch, size, workers):
+    dataset = BatchDataset(numbers(8), 4, batch)
+    told = rf"{batch.__name__} could not allocate {size} for a batch of 4: (?s:.*)begins with numb"
+    for on_error in ("raise", "skip"):
+        with pytest.raises(EncoderError, match=told):
+            read(dataset, workers, on_error=on_error)
+    with pytest.raises(FatalSampleError, match=told):
+        read(dataset, workers, global_error_handler=log_exception)
 
 
 # Worker configs

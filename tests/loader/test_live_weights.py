@@ -5,11 +5,15 @@ from __future__ import annotations
 import json
 import logging
 import os
+import re
 import signal
 import statistics
 import time
 from collections import Counter
+from decimal import Decimal
+from fractions import Fraction
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -22,12 +26,16 @@ from energize import (
     EpochizeDataset,
     ExcessLoss,
     FilterDataset,
+    GroupBatchDataset,
+    ItemCost,
+    IterMapDataset,
     LevelDataset,
     LimitDataset,
     ListSource,
     MapDataset,
     PackingDataset,
     RepeatDataset,
+    ShuffleBufferDataset,
     ShuffleDataset,
     Stage,
     StagedDataset,
@@ -35,6 +43,10 @@ from energize import (
     WeightsFile,
     get_loader,
 )
+from energize.core import limits
+from energize.core.dataset import IndexedDataset
+from energize.core.description import unpacked
+from energize.core.trace import Routes
 from energize.errors import ConfigError, StateError, StateMismatchError, WeightError
 from tests.support.loading import loader_of, prints, take, with_pid
 from tests.support.states import resealed
@@ -133,9 +145,10 @@ def in_stages(dataset):
     return StagedDataset(StagePlan([Stage(*each, dataset=dataset) for each in ends]))
 
 
-def kinds():
+def kinds(texts=None):
     images = BatchDataset(letters("c", 600), 2, list)
-    return BlendDataset({"texts": pairs(encoded(), 2), "images": images},
+    texts = pairs(encoded() if texts is None else texts, 2)
+    return BlendDataset({"texts": texts, "images": images},
                         weights={"texts": 1, "images": 1}, scheme="exact")  # fmt: skip
 
 
@@ -152,6 +165,7 @@ LIVE = {
     "stages of types": (lambda: in_stages(kinds()), "two/texts"),
     "types": (kinds, "texts"),
     "a filter of types": (lambda: FilterDataset(kinds(), bool), "texts"),
+    "types of filters": (lambda: kinds(FilterDataset(encoded(), kept)), "texts"),
 }
 
 
@@ -251,6 +265,300 @@ def test_a_change_at_any_step_loses_no_sample_on_any_ranks(name, at, later, rank
     loses_none(name, 4 * at, later, ranks, workers=workers)
 
 
+# The same slot on any ranks and workers
+
+
+def by_parity(dataset, size=3):
+    return GroupBatchDataset(dataset, size, lambda item: (item[1] % 2, None), list)
+
+
+def repeated(items):
+    for item in items:
+        if item[1] % 2:
+            yield [item, next(items, None)]
+
+
+def costs(dataset):
+    parts = {"texts": dataset, "images": letters("c", 600)}
+    unit = ItemCost(lambda item: 1 + item[1] % 7)
+    return BlendDataset(parts, weights={"texts": 1, "images": 1}, unit=unit)
+
+
+INDEXED = {"batches", "stages", "stages of types", "types"}
+STREAMS = {name: LIVE[name] for name in LIVE if name not in INDEXED} | {
+    "a filter of filters": (lambda: FilterDataset(streams(), lambda item: item[1] % 5 > 0), ""),
+    "packs of filters": (lambda: packing(streams()), ""),
+    "packs of types": (lambda: PackingDataset(kinds(), 3, lambda g: [g[:1], g[1:]], list), "texts"),
+    "groups": (lambda: by_parity(streams()), ""),
+    "groups of packs": (
+        lambda: by_parity(MapDataset(packing(encoded()), lambda pack: pack[0]), 2),
+        "",
+    ),
+    "segments": (lambda: IterMapDataset(streams(), repeated, segment_length=7), ""),
+    "a buffer": (lambda: ShuffleBufferDataset(FilterDataset(encoded(), kept), 6), ""),
+    "a generator": (lambda: MapDataset(encoded(), lambda item: (yield from [item] * 2)), ""),
+    "below costs": (lambda: costs(encoded()), "texts"),
+    "after a finite filter": (
+        lambda: packing(ConcatDataset(FilterDataset(letters("c", 12), kept), encoded())),
+        "1",
+    ),
+}
+
+
+LOOPS = {"offset": 0, "step": 0}
+"""Of a cursor, what says where loops end, which resumes and ranks may change."""
+
+
+def changed_after(items, name, lanes, workers, *, resumed=False, opened=True, end=20):
+    """What ranks of so many workers deliver of a stream whose weights change after some items, the
+    slot of the change, and the states at the end.
+    """
+    make, blend = STREAMS[name]
+    ranks = len(workers)
+
+    def loaders(state=None):
+        found = []
+        for rank, many in enumerate(workers):
+            found.append(loader_of(make(), many, rank, ranks, lanes=lanes, rewind=False))
+            if state is not None:
+                found[-1].load_state_dict(state)
+        return found
+
+    found = loaders()
+    iterators = [iter(loader) for loader in found if opened]
+    read = in_turn(found, items) if items else []
+    if resumed:
+        state = saved(found[0])
+        for loader in found:
+            loader.close()
+        found = loaders(state)
+    for loader in found:
+        loader.set_weights({"a": 9, "b": 1}, blend=blend)
+    read += in_turn(found, end - items)
+    states = [saved(loader) for loader in found]
+    for loader in found:
+        loader.close()
+    del iterators
+    cursors = [unpacked(state["cursor"], "cursor") for state in states]
+    slots = [cursor["changes"][0][1] for cursor in cursors]
+    return prints(read), slots, [cursor | LOOPS for cursor in cursors]
+
+
+def acts_at_one_slot(name, lanes, items):
+    alone = changed_after(items, name, lanes, [0])
+    delivered, [slot], [state] = alone
+    topologies = [([1], False, True), ([2], False, True), ([0], True, True), ([2], True, False)]
+    if items % 2 == 0:
+        topologies += [([0, 0], False, True), ([0, 1], False, True), ([1, 0], True, True)]
+    if not items:
+        topologies += [([0], False, False), ([1], False, False)]
+    for workers, resumed, opened in topologies:
+        found = changed_after(items, name, lanes, workers, resumed=resumed, opened=opened)
+        assert found == (delivered, [slot] * len(workers), [state] * len(workers)), workers
+    return slot
+
+
+@pytest.mark.parametrize(
+    ("name", "lanes", "items", "slot"),
+    [
+        ("a filter of encoded", 1, 0, 0),
+        ("a filter of encoded", 4, 1, None),
+        ("packs of filters", 4, 2, None),
+        ("types of filters", 1, 3, None),
+        ("groups", 2, 0, 0),
+    ],
+)
+def test_a_change_acts_at_one_slot_on_any_ranks_and_workers(name, lanes, items, slot):
+    found = acts_at_one_slot(name, lanes, items)
+    assert found == slot or slot is None
+
+
+@pytest.mark.jobs
+@pytest.mark.timeout(600)
+@settings(max_examples=30, deadline=None)
+@given(st.sampled_from(sorted(STREAMS)), st.sampled_from([1, 2, 3, 4]), st.integers(0, 13))
+def test_a_change_of_any_stream_acts_at_one_slot_on_any_ranks_and_workers(name, lanes, items):
+    acts_at_one_slot(name, lanes, items)
+
+
+def test_a_change_before_the_first_item_acts_from_the_first_slot_on():
+    for name in STREAMS:
+        with loader_of(STREAMS[name][0](), lanes=4) as loader:
+            _ = iter(loader)
+            loader.set_weights({"a": 9, "b": 1}, blend=STREAMS[name][1])
+            assert unpacked(saved(loader)["cursor"], "cursor")["changes"][0][1] == 0, name
+
+
+@pytest.mark.parametrize("lanes", [1, 4])
+def test_a_change_acts_after_all_that_was_read_for_what_was_delivered(lanes, monkeypatch):
+    """Also where the next item of a lane does not lead to the blend."""
+    monkeypatch.setattr(feeds, "READY", 1)  # nothing is read ahead, or noted for it
+    seen = []
+
+    def noted(item):
+        seen.append(item)
+        return kept(item)
+
+    dataset = kinds(FilterDataset(letters_mix(), noted))
+    order = letters_mix().at(range(200))
+    for items in range(1, 14):
+        seen.clear()
+        with loader_of(dataset, lanes=lanes) as loader:
+            take(loader, items)
+            read = max((order.index(item) for item in seen), default=-1)
+            loader.set_weights({"a": 9, "b": 1}, blend="texts")
+            slot = unpacked(saved(loader)["cursor"], "cursor")["changes"][0][1]
+        assert slot == -(-(read + 1) // lanes) * lanes
+
+
+class EveryThird(IndexedDataset):
+    """A node that does not say how far it leads."""
+
+    def __init__(self, dataset):
+        self._freeze(inputs=[dataset])
+
+    def route(self, positions):
+        return Routes(3 * positions)
+
+
+def test_a_stream_that_does_not_tell_how_far_it_leads_is_refused():
+    loader = loader_of(EveryThird(streams()), lanes=2)
+    for at_step in (None, 5):
+        with pytest.raises(ConfigError, match="below EveryThird, which is a stream and has no"):
+            loader.set_weights({"a": 9, "b": 1}, at_step)
+
+
+# What a state may hold
+
+FAR = 2**45
+NAMES = st.lists(
+    st.text(st.characters(exclude_categories=()), min_size=1, max_size=3),
+    min_size=2,
+    max_size=3,
+    unique=True,
+)
+PLAIN = st.one_of(st.integers(0, 5), st.floats(0, 1), st.sampled_from([5e-324, 1e-310, 1e300]))
+WEIGHTS = st.one_of(
+    PLAIN,
+    st.floats(),
+    st.sampled_from([1e301, 10**301, 10**400, 10**5000, 2**53 + 1, -0.0, True, None, "3"]),
+    st.sampled_from(
+        [np.int64(3), np.uint64(2**63 + 5), np.float32(0.1), np.longdouble("1e400"), np.bool_(1)]
+    ),
+    st.sampled_from([Fraction(1, 3), Fraction(10) ** 400, Fraction(1, 10**400), Decimal("1e400")]),
+)
+AT_STEPS = st.one_of(
+    st.none(),
+    st.integers(0, 9),
+    st.sampled_from([2**31, FAR - 1, FAR, 2**62, 2**63 - 1, 2**63, 10**20, 10**5000])
+    | st.sampled_from([-1, np.int64(4), np.uint64(2**63), True, np.bool_(1), 2.0, "3"]),
+)
+KEPT_IN_STATES = {
+    "blend": lambda blend: blend,
+    "batches": lambda blend: BatchDataset(blend, 7, list),
+    "filter": lambda blend: FilterDataset(blend, kept),
+    "packs": packing,
+}
+
+
+def resumed_from(dataset, state, ranks):
+    loader = loader_of(dataset, 0, 0, ranks, lanes=None if dataset.indexed else 2)
+    if state is not None:
+        loader.load_state_dict(json.loads(json.dumps(state)))
+    return loader
+
+
+@settings(max_examples=60, deadline=None)
+@given(NAMES, st.sampled_from(sorted(KEPT_IN_STATES)), st.sampled_from([1, 3]), st.data())
+def test_what_is_accepted_is_loaded_again_and_what_is_not_changes_nothing(names, kind, ranks, data):
+    parts = {name: letters(str(number)) for number, name in enumerate(names)}
+    dataset = KEPT_IN_STATES[kind](mix_of(parts))
+    loader = resumed_from(dataset, None, ranks)
+    take(loader, data.draw(st.integers(1, 3)))
+    for _ in range(2):
+        state = saved(loader)
+        weights = {name: data.draw(data.draw(st.sampled_from([WEIGHTS, PLAIN]))) for name in names}
+        refused = ""
+        try:
+            loader.set_weights(weights, data.draw(AT_STEPS))
+        except ConfigError as error:
+            refused = str(error)
+        assert not refused or (re.search("weight|step", refused) and saved(loader) == state)
+    for steps in (3, 6):
+        other = resumed_from(dataset, loader.state_dict(), ranks)
+        assert prints(take(other, steps)) == prints(take(loader, steps))
+        assert saved(other) == saved(loader)
+
+
+@pytest.mark.parametrize(
+    ("weights", "options", "said"),
+    [
+        ({"a": 1e301, "b": 1}, {}, r"the weight of 'a' is 1e\+301; .* at most 1e\+300"),
+        ({"a": 10**5000, "b": 1}, {}, "the weight of 'a' is a int that is too large"),
+        ({"a": Fraction(1, 10**400), "b": 1}, {}, r"the weight of 'a' is Fraction\(1, 1000"),
+        ({"a": 0, "b": 0.0}, {}, "all 2 weights are 0"),
+        ({"a": 1, "b": 1}, {"at_step": FAR}, f"at_step={FAR} is after the last step"),
+        ({"a": 1, "b": 1}, {"at_step": 2**63}, f"at_step={2**63} is after the last step"),
+        ({"a": 1, "b": 1}, {"at_step": 10**5000}, "at_step=a int that is too large to be shown"),
+        ({"a": 1, "b": 1}, {"at_step": FAR // 2}, f"at_step={FAR // 2} of 2 ranks is item {FAR}"),
+        ({"a": 1, "b": 1}, {"at_step": True}, "at_step is a whole number, .* got True"),
+        ({"a": 1, "b": 1}, {"blend": 5}, "blend is the name of a blend, or None; got 5"),
+    ],
+)
+def test_what_no_state_could_hold_is_refused_at_the_call(weights, options, said):
+    for dataset in (batches(mix()), FilterDataset(mix(), kept)):
+        loader = loader_of(dataset, 0, 0, 2)
+        state = saved(loader)
+        with pytest.raises(ConfigError, match=said):
+            loader.set_weights(weights, **options)
+        assert saved(loader) == state
+
+
+def test_names_of_any_characters_are_loaded_again():
+    parts = {name: letters(str(number)) for number, name in enumerate(["\ud800", "a\x00\n", "/"])}
+    for dataset in (mix_of(parts), FilterDataset(mix_of(parts), kept)):
+        loader = loader_of(dataset)
+        take(loader, 3)
+        loader.set_weights(dict.fromkeys(parts, 2) | {"\ud800": 9})
+        other = loader_of(dataset)
+        other.load_state_dict(saved(loader))
+        assert prints(take(other, 9)) == prints(take(loader, 9))
+
+
+def mix_of(parts):
+    return BlendDataset(parts, weights=dict.fromkeys(parts, 1))
+
+
+def test_names_that_are_given_twice():
+    with pytest.raises(WeightError, match="weights: '1' is given twice"):
+        loader_of(mix()).set_weights({1: 2, "1": 3})
+
+
+def test_a_change_that_could_not_act_when_its_step_comes_is_refused_at_the_call():
+    later = mix().with_weights_from(400, [1, 5])
+    for dataset in (later, FilterDataset(later, kept)):
+        loader = loader_of(dataset)
+        take(loader, 3)
+        with pytest.raises(ConfigError, match="weights change at slot 400 already"):
+            loader.set_weights({"a": 9, "b": 1}, at_step=8)
+    far = loader_of(BatchDataset(mix(), 2**19, list))
+    with pytest.raises(ConfigError, match="weights cannot change at slot 9223"):
+        far.set_weights({"a": 9, "b": 1}, at_step=2**44)
+
+
+def test_more_changes_than_a_state_holds_are_refused(monkeypatch):
+    loader = loader_of(batches(mix()))
+    for step in range(4):
+        take(loader, 1)
+        loader.set_weights({"a": 1 + step, "b": 1})
+    state = saved(loader)
+    monkeypatch.setattr(limits, "JSON_VALUES", 59)
+    take(loader, 1)
+    with pytest.raises(ConfigError, match=r"5 changes .* 30 of half of .*JSON_VALUES, 29"):
+        loader.set_weights({"a": 9, "b": 1})
+    loader_of(batches(mix())).load_state_dict(state)
+
+
 def test_states_of_changes_do_not_fit_another_blend():
     with loader_of(batches(mix())) as loader:
         take(loader, 5)
@@ -263,7 +571,13 @@ def test_states_of_changes_do_not_fit_another_blend():
     with pytest.raises(StateError, match=r"changes was \[\], is \[\[400"):
         later.load_state_dict(state)
     cursor = json.loads(state["cursor"])
-    for broken in ([1], [["", -1, {"a": 1}, False]], [["", 3, {"a": "x"}, False]], "x"):
+    good = ["", 3, {"a": 1, "b": 1}, False]
+    for broken in (
+        *("x", [1], [good[:2]], [[*good, False, 1]]),
+        *([["", at, *good[2:]]] for at in (-1, 2.0, True, 2**62)),
+        *([["", 3, weights, False]] for weights in ({"a": "x"}, {"a": 1e301}, {"a": 0}, {}, [1])),
+        *([[5, *good[1:]]], [["", FAR, {"a": 1}, True]], [[*good[:3], 1]]),
+    ):
         bad = resealed(state, cursor=json.dumps(cursor | {"changes": broken}))
         with pytest.raises(StateError, match="changes"):
             loader_of(batches(mix())).load_state_dict(bad)
@@ -312,7 +626,7 @@ def changed_at(dataset, weights, at, steps):
         loader.set_weights(weights)
         after = take(loader, steps)
         state, rest = saved(loader), take(loader, 8)
-        report = loader.report(show=False)
+        report = loader.report()
     for rank in range(2):
         with loader_of(dataset, 1, rank, 2) as other:
             other.load_state_dict(state)
@@ -506,6 +820,12 @@ def test_a_file_that_was_read_before_is_not_read_again_after_a_resume(tmp_path):
         ("a: lots\nb: 1", "the weight of 'a' is 'lots'"),
         ("- 1\n- 2", "weights by name"),
         ("a: 1\nb: 2\nat_step: 1", "step 1 has been delivered"),
+        ("a: 1\nb: 2\na: 3", "'a' is given twice, in lines 1 and 3"),
+        ("weights: {a: 1, b: 2, 'b': 1}", "'b' is given twice, in lines 1 and 1"),
+        (f"a: 1\nb: 2\nat_step: {2**45}", f"at_step={2**45} is after the last step"),
+        (f"a: 1\nb: 2\nat_step: 0x{'F' * 9000}", "at_step=a int that is too large"),
+        ("a: 1.0e+301\nb: 1", "the weight of 'a' is 1e+301"),
+        ("a: 0\nb: 0", "all 2 weights are 0"),
         ("a: 1\nb: 2\nat_step: soon", "(at_step): expected an integer; got 'soon'"),
         ("a: 1\nb: 2\nblend: texts", "no blend is called 'texts'"),
         ("weights: {a: 1, b: 2}\nstep: 3", "(step)"),

@@ -239,18 +239,30 @@ def test_ranks_that_say_something_else_all_know(live):
     first, _, _ = live
     (told, after), (others, more) = first["differ"]
     assert told == others
-    weights, step, name, ahead = told
+    weights, step, name, far, one_far, ahead = told
     assert weights.startswith("LoaderError: set_weights: all ranks")
     assert "ranks [0]: {'web': 1, 'code': 1}, at_step=None" in weights
     assert "ranks [1]: {'web': 2, 'code': 1}, at_step=None" in weights
     assert "ranks [1]: {'web': 5, 'code': 1}, at_step=5" in step
     assert name.startswith("WeightError")
     assert "did you mean 'web'" in name
+    assert far.startswith(f"ConfigError: at_step={2**45} is after the last step")
+    assert one_far.startswith("LoaderError: set_weights: all ranks")
+    assert f"ranks [1]: at_step={2**45} is after the last step" in one_far
     assert "before step 3" in ahead
     assert "before step 4" in ahead
     items = plain(batches(mix()).at(range(20)))
     assert after == items[8:16:2]  # nothing was changed
     assert more == items[9:17:2]
+
+
+@pytest.mark.parametrize("kind", ["stream", "packs"])
+def test_a_change_before_the_first_item_is_one_for_ranks_with_and_without_workers(live, kind):
+    first, _, _ = live
+    with loader_of(RUNS[kind](mix()), 0, lanes=LANES) as loader:
+        loader.set_weights(FIRST)
+        expected = plain(take(loader, 12))
+    assert in_turn([found[kind] for found in first["first item"]]) == expected
 
 
 def test_a_rank_that_does_not_call_is_no_hang(live):
@@ -350,6 +362,8 @@ DIFFERENT = {
     "seed": "seed was 0, is 1",
     "dataset": "was a ListSource, is a LimitDataset",
     "rank": "call themselves rank 0 of 2, 0 of 2",
+    "order": "'n': content was ",
+    "state": "every_other.<locals>.<lambda> returned another value",
     "call": "rank 0: the beginning of a loop; rank 1: set_weights",
 }
 

@@ -48,6 +48,31 @@ def loaded(source, split="train", training=False, **more):
     return found.blend_mode, found.datasets
 
 
+@pytest.mark.parametrize("asked_by", ["the call", "the file"])
+def test_a_buffer_shuffles_what_is_read_in_stored_order(folder, asked_by):
+    """As in Energon, where None leaves shards in their order, and the buffer shuffles samples."""
+    (folder / "many.jsonl").write_text("".join(f'{{"x": {n}}}\n' for n in range(100)))
+    prepare_jsonl(folder / "many.jsonl")
+    mix, options = "many.jsonl", {"shuffle_over_epochs_multiplier": None}
+    if asked_by == "the file":
+        entry = {"path": "many.jsonl", "shuffle_over_epochs_multiplier": None}
+        mix, options = written(folder / "mix.yaml", {"blend": [entry]}), {}
+
+    def epochs(**more):
+        dataset = get_train_dataset(mix, batch_size=None, **options, **more)
+        found = [sample["json"]["x"] for sample in dataset.at(range(200))]
+        return found[:100], found[100:]
+
+    stored = list(range(100))
+    for more in ({}, {"max_samples_per_sequence": 5}, {"shuffle_buffer_size": 1}):
+        assert epochs(**more) == (stored, stored)
+    first, second = epochs(shuffle_buffer_size=10)
+    assert sorted(first) == sorted(second) == stored
+    assert stored not in (first, second)
+    assert first != second
+    assert max(abs(sample - place) for place, sample in enumerate(first)) < 10
+
+
 def test_settings_of_the_call_win(folder):
     entry = {"path": "a", "subflavors": {"x": 1, "y": 1}, "shuffle_over_epochs_multiplier": 2}
     file = written(folder / "mix.yaml", {"blend": [entry, {"path": "b"}]})

@@ -40,7 +40,7 @@ def test_parts_are_called_as_in_python_in_reports_and_for_changes(mix):
             loader.set_weights(dict.fromkeys(names.split(), 1))
             next(iter(loader))
             assert loader.last_sources[0] in names.split()
-            levels = [each.name for each in loader.report(show=False).rows if each.is_source]
+            levels = [each.name for each in loader.report().rows if each.is_source]
             assert levels == [name.split("/")[-1] for name in names.split()]
 
 

@@ -117,7 +117,7 @@ def test_padding_below_other_datasets_says_so():
         loader = get_loader(dataset, rewind=False)
         steps = [(loader.padding, batch) for _, batch in zip(range(12), loader, strict=False)]
         lent, kept = (sum(pads == each for pads, _ in steps) for each in (True, False))
-        report = loader.report(show=False)
+        report = loader.report()
         assert (report.ranks[0].padding, report.total.samples) == (lent, kept)
         assert lent > 0
 

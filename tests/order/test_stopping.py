@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from energize.core.stream import INFINITE
+from energize.errors import EmptyDatasetError
 from energize.order import Schedule, make_scheme
-from energize.order.timeline import SCHEMES, slot_limits, stopped_scheme
+from energize.order.timeline import SCHEMES, WEIGHTLESS, slot_limits, stopped_scheme
+from energize.order.weights import weights_at
+from tests.order.test_changes import mixes
 from tests.support.tables import row
 
 
@@ -52,9 +57,6 @@ def test_slots_of_a_source_that_is_over_go_to_the_others_by_weight():
     assert size == 4050
     assert scheme.counts(75).tolist() == pytest.approx([50, 25, 0], abs=2)
     assert scheme.counts(500)[2] == pytest.approx(300, abs=5)
-    late = Schedule([(0, 0), (10**6, 1)])  # those left have no weight yet
-    scheme, _ = stopped([5, 20, 20], [1.0, late, late], every, block_size=2)
-    assert scheme.counts(25).tolist() == [5, 10, 10]
     rising = Schedule([(0, 1), (1000, 3)])  # steps act at their slot
     scheme, _ = stopped([80, INFINITE, INFINITE], [8.0, rising, 1.0], every, name="exact")
     assert scheme.counts(1000).tolist() == pytest.approx([80, 460, 460], abs=2)
@@ -62,6 +64,46 @@ def test_slots_of_a_source_that_is_over_go_to_the_others_by_weight():
     scheme, size = stopped([10, 10], [0.9, 0.1], "restart", [2, None], block_size=10)
     assert (size, scheme.counts(1000).tolist()) == (INFINITE, [20, 980])
     assert stopped([10, 7], [1.0, 1.0], every, [None, 3])[1] == 31
+
+
+@pytest.mark.parametrize("name", [each for each in SCHEMES if each not in WEIGHTLESS])
+def test_a_mix_ends_where_no_source_that_is_left_has_a_weight(name):
+    every, size = "all_exhausted", {"block_size": 5} if name == "block" else {}
+    gone, late = Schedule([(0, 1), (10, 0)]), Schedule([(0, 0), (100, 1)])
+    scheme, end = stopped([5, 20, 20], [1.0, late, late], every, name=name, **size)
+    assert (end, scheme.counts(end).tolist()) == (5, [5, 0, 0])
+    assert scheme.counts(12).tolist() == [12, 0, 0]  # the same slots again
+    scheme, end = stopped([30, 8], [gone, 1.0], every, name=name, **size)
+    assert (end, scheme.counts(end).tolist()) == (5 + 8, [5, 8])
+    scheme, end = stopped([INFINITE, 8], [gone, 1.0], "restart", [None, 1], name=name, **size)
+    assert (end, scheme.counts(end).tolist()) == (5 + 8, [5, 8])
+    falling = Schedule([(0, 1), (100, 0)], "linear")
+    scheme, end = stopped([900, 40], [falling, 1.0], every, name=name, **size)
+    assert scheme.counts(end).tolist() == [60, 40]
+    changed = make_scheme(name, [1.0, 1.0], **size).with_weights_from(10, [0.0, 1.0])
+    scheme, end = stopped_scheme(changed, slot_limits([30, 8], every, [None, None]), every)
+    assert (end, scheme.counts(end).tolist()) == (5 + 8, [5, 8])
+    with pytest.raises(EmptyDatasetError, match="no source with items has a weight at slot 0"):
+        stopped([0, 20], [1.0, late], every, name=name, **size)
+
+
+@settings(max_examples=20)
+@given(weights=mixes, sizes=st.lists(st.integers(1, 120), min_size=9, max_size=9))
+def test_nothing_is_drawn_where_its_weight_is_0_to_the_end_of_a_mix(weights, sizes):
+    weights = [*weights[:8], 0.5]
+    sizes = sizes[: len(weights)]
+    for name in ("even", "exact", "random"):
+        scheme, end = stopped(sizes, weights, "all_exhausted", name=name)
+        slots = np.arange(end)
+        source, nth = scheme.locate(slots)
+        # Between two points a weight is 0 everywhere or nowhere.
+        assert (weights_at(weights, slots + 0.5)[slots, source] > 0).all()
+        counts = np.bincount(source, minlength=len(sizes))
+        assert counts.tolist() == scheme.counts(end).tolist()
+        assert (counts <= sizes).all()
+        assert nth[np.lexsort((nth, source))].tolist() == [n for c in counts for n in range(c)]
+        left = weights_at(weights, [end + 0.5])[0] > 0
+        assert not (left & (counts < sizes)).any()
 
 
 @pytest.mark.jobs

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import csv
+import errno
 import json
 import os
 import shutil
@@ -38,6 +39,7 @@ from energize.errors import (
     DatasetNotFoundError,
     MetadatasetError,
     NotPreparedError,
+    PrepareError,
     ShardError,
     SplitError,
 )
@@ -272,31 +274,31 @@ def test_what_is_guessed_and_left_out_is_told_once(tmp_path, caplog, monkeypatch
         assert told(root, caplog) == ""  # the first rank says it
     text = told(root, caplog)
     for words in (
-        "photos: 15 samples as CaptioningSample(image=file_name, caption=text); rows of metadata.csv",
+        "photos: 15 samples as CaptioningSample(image=file_name, caption=text); rows of metadata",
         "Not in samples: 'n'.",
-        "left out, rows whose file is not in this folder (1): gone.jpg (metadata.csv, line 9)",
-        "left out, images without a row (1): alone.jpg",
-        "though several are of one name (1): 3.v1.jpg (metadata.csv, line 10)",
+        "1 row left out, whose file is not in this folder: gone.jpg (metadata.csv, line 9)",
+        "Files left out: 'alone.jpg': no row names it",
+        "of the file of another sample: 1 sample, 3.v1.jpg (metadata.csv, line 10)",
         'write sample_type: CaptioningSample, field_map: {"image": "file_name", "caption": "text"}',
     ):
         assert words in text
     assert told(root, caplog) == ""
     keys = {each.__key__ for each in get_val_dataset(root, split_part="train", batch_size=None)}
     assert {"3_v1", "3_v1~2", "more/3_v1"} <= keys
-    with pytest.raises(DatasetError, match=r"rows whose file is not in this folder.*\(strict\)"):
+    with pytest.raises(DatasetError, match=r"whose file is not in this folder.*\(strict\)"):
         get_train_dataset(root, batch_size=1, strict=True)
     (beside(tmp_path / "texts") / "6.jpg").unlink()
     (tmp_path / "texts" / "5.txt").unlink()
     text = told(tmp_path / "texts", caplog)
-    assert "left out, images without .txt beside them (1): 5.jpg" in text
-    assert "left out, captions without an image beside them (1): 6.txt" in text
+    assert "'5.jpg': images without .txt beside them" in text
+    assert "'6.txt': captions without an image beside them" in text
 
 
 def test_what_lies_beside_classes_and_split_parts_is_told(tmp_path, caplog):
     root = classes(tmp_path / "pets")
     labels = [each.label for each in get_val_dataset(root, split_part="train", batch_size=None)]
     files(root, ["stray.jpg"])
-    assert "left out, images beside the folders of classes (1): stray.jpg" in told(root, caplog)
+    assert "'stray.jpg': images beside the folders of classes" in told(root, caplog)
     found = get_val_dataset(root, split_part="train", batch_size=None)
     assert [each.label for each in found] == labels
     files(root, ["train/0.jpg", "test/0.jpg"])
@@ -397,7 +399,9 @@ def test_a_name_of_two_lines_and_a_caption_with_a_mark_of_utf_8(tmp_path):
 
 def test_samples_that_fail_alike_are_told_once(tmp_path, caplog):
     files(tmp_path, ["0.jpg", "1.jpg", "2.jpg"], b"none") and files(tmp_path, ["3.jpg"])
-    for sample in get_train_dataset(tmp_path, batch_size=None).at(range(40)):
+    with pytest.raises(DatasetError, match=r"3 of 4 samples cannot be made, the first one is "):
+        get_train_dataset(tmp_path, batch_size=None)
+    for sample in get_train_dataset(tmp_path, batch_size=None, verify=False).at(range(40)):
         assert sample.__key__ == "3"
     assert caplog.text.count("; a substitute takes its place") == 1
 
@@ -430,6 +434,49 @@ def test_types_and_field_maps_may_be_told(tmp_path):
         get_train_dataset(chat, batch_size=1)
     line = {"path": "rows/chat.jsonl", "image_folder": "."}
     assert get_train_dataset(written(mix, line), batch_size=None)[0].turns
+
+
+def test_a_folder_of_one_tar_and_that_tar_have_an_index_each(tmp_path):
+    folder = tmp_path / "in"
+    write_tar(folder / "0.tar", [("0.txt", b"zero"), ("1.txt", b"one")])
+    read = partial(get_val_dataset, split_part="train", batch_size=None)
+    for order in ((folder, folder / "0.tar"), (folder / "0.tar", folder)):
+        shutil.rmtree(tmp_path / ".cache", ignore_errors=True)
+        for path in (*order, *order):
+            assert [each.text for each in read(path)] == ["zero", "one"]
+
+
+def test_a_cache_folder_that_cannot_be_written_is_explained(tmp_path, monkeypatch):
+    write_tar(tmp_path / "in" / "0.tar", [("0.txt", b"zero")])
+    (tmp_path / "file").write_bytes(b"")
+
+    def refusal():
+        with pytest.raises(DatasetError) as error:
+            get_val_dataset(tmp_path / "in", split_part="train", batch_size=None)
+        words = f"{tmp_path / 'in'}: the index of tars that are not prepared cannot be written"
+        assert words in str(error.value)
+        assert "Set XDG_CACHE_HOME" in str(error.value)
+        assert f"energize prepare {tmp_path / 'in'}" in str(error.value)
+        return str(error.value)
+
+    for cache in ("/proc/none", str(tmp_path / "file")):
+        monkeypatch.setenv("XDG_CACHE_HOME", cache)
+        assert cache in refusal()
+    # Without a home, no folder `~` is made.
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.setattr(os.path, "expanduser", str)
+    monkeypatch.chdir(tmp_path)
+    refusal()
+    assert not (tmp_path / "~").exists()
+    # A full disk is told while the index is written, and not as a fault of the data.
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+    def full(*_, **__):
+        raise PrepareError("no") from OSError(errno.ENOSPC, "No space left on device", "x.idx")
+
+    monkeypatch.setattr("energize.inference.tars.prepare", full)
+    assert "No space left on device" in refusal()
+    assert not [each for each in (tmp_path / "cache").rglob("*") if each.is_file()]
 
 
 def test_types_of_tars_may_be_told(tmp_path):
@@ -490,7 +537,7 @@ def test_one_rank_looks_for_all_that_share_their_reading(tmp_path):
     files(root, ["7.v1.jpg"])
     with Documents(documents.texts).used():
         assert get_train_dataset(root, batch_size=None, strict=True) == first
-    with pytest.raises(DatasetError, match="images without a row"):
+    with pytest.raises(DatasetError, match=r"'7\.v1\.jpg': no row names it"):
         get_train_dataset(root, batch_size=None, strict=True)
 
 

@@ -71,6 +71,19 @@ def test_keys_must_be_unique_and_members_of_a_sample_neighbours(folder):
     assert "3 sample keys" in message
     assert "00000001: in parts/d0.tar, parts/d7.tar" in message
     assert "x: in parts/d7.tar, parts/d7.tar" in message
+    assert "in which a key occurs twice again, sorted by name" in message
+    assert "fix_duplicates=True" in message
+
+
+def test_keys_that_repeat_in_one_shard_are_not_mended_by_fix_duplicates(tmp_path):
+    files = [("a.jpg", b""), ("b.jpg", b""), ("a.txt", b"")]
+    write_tar(tmp_path / "0.tar", files)
+    for options in ({}, {"fix_duplicates": True}):
+        with pytest.raises(PrepareError) as error:
+            prepare(tmp_path, split_ratios=ALL, **options)
+        assert "a: in 0.tar, 0.tar" in str(error.value)
+        assert "the members of a sample must follow each other" in str(error.value)
+        assert "fix_duplicates" not in str(error.value)
 
 
 def test_shards_that_share_keys_are_written_anew(tmp_path):
@@ -88,7 +101,7 @@ def test_shards_that_share_keys_are_written_anew(tmp_path):
     (folder / ".nv-meta/index.uuid").unlink()
     (folder / ".nv-meta/index.sqlite").unlink()
     before = contents(folder)
-    assert prepare(folder, split_ratios=ALL, **again).notes == ()
+    assert prepare(folder, split_ratios=ALL, **again).notes == report.notes[1:]
     assert contents(folder) == before
 
 
@@ -124,6 +137,22 @@ def test_splits(folder):
     told = refused(folder, split_patterns=patterns, split_ratios=None, overwrite=True)
     assert "'val': no shard matches d1" in told
     assert "parts/d0.tar" in told
+
+
+def test_patterns_that_look_like_globs_are_noted_with_the_regular_expression_for_them(tmp_path):
+    for number in range(12):
+        write_tar(tmp_path / f"shard-{number:03d}.tar", samples(number, 1))
+    note = "shard-00* is read as a regular expression, which matches 12 shards; as a glob it "
+    note += "would match 10: write shard-00.*"
+    report = prepare(tmp_path, split_patterns={"train": ["shard-00*"]})
+    assert report.notes == (f"split 'train': {note}",)
+    again = {"overwrite": True, "split_ratios": ALL}
+    report = prepare(tmp_path, exclude="shard-011*", **again)
+    assert report.samples == 10
+    assert "--exclude: shard-011* is read as a regular expression, which" in report.notes[0]
+    for pattern in ("shard-00.*", "shard-0[0-9]+", "shard-.*", r"shard-\d*\.tar", "shard-*"):
+        report = prepare(tmp_path, split_patterns={"train": [pattern]}, overwrite=True)
+        assert not any("glob" in note for note in report.notes), pattern
 
 
 @pytest.mark.parametrize(
@@ -254,6 +283,60 @@ def test_ends_of_shards_are_noted(folder):
         )
     shard.write_bytes(whole + bytes(3 << 20))
     assert prepare(folder, split_ratios=ALL, overwrite=True).notes == ()
+
+
+def damaged_names(tar, name):
+    """Copies of a tar whose extension header of a file is damaged where no checksum covers it."""
+    start = tar.index(name.encode())
+    stop, block = start + len(name.encode()), start // 512 * 512
+    dot = tar.index(b".", start, stop)
+    yield "no dot", tar[:dot] + b"-" + tar[dot + 1 :]
+    yield "another key", tar[:start] + b"X" + tar[start + 1 :]
+    yield "zeros", tar[:block] + bytes(512) + tar[block + 512 :]
+    yield "noise", tar[:start] + b"\xfe" * (stop - start) + tar[stop:]
+    middle = (start + stop) // 2
+    yield "a shorter name", tar[:middle] + b"\0" + tar[middle + 1 :]
+
+
+@pytest.mark.parametrize(
+    ("kind", "prefix"),
+    [
+        (tarfile.GNU_FORMAT, "folder/" * 20),
+        (tarfile.PAX_FORMAT, "folder/" * 20),
+        (tarfile.PAX_FORMAT, "köln/"),
+    ],
+)
+@pytest.mark.parametrize("part", ["jpg", "json", "txt"])
+def test_no_part_is_lost_in_silence_by_a_damaged_extension_header(tmp_path, kind, prefix, part):
+    files = [
+        (f"{prefix}{sample}.{name}", name.encode())
+        for sample in range(3)
+        for name in ("jpg", "json", "txt")
+    ]
+    path = write_tar(tmp_path / "0.tar", files, kind)
+    assert prepare(tmp_path, split_ratios=ALL).notes == ()
+    for damage, data in damaged_names(path.read_bytes(), f"{prefix}1.{part}"):
+        path.write_bytes(data)
+        try:
+            report = prepare(tmp_path, split_ratios=ALL, overwrite=True)
+        except PrepareError as error:
+            told = str(error)
+            assert "damaged" in told or "more than once" in told, damage
+        else:
+            told = "".join(report.notes)
+            assert f"1 have no {part!r}" in told, damage
+            if damage in ("no dot", "noise"):
+                assert "1 files belong to no sample" in told, damage
+
+
+def test_files_that_belong_to_no_sample_are_noted_also_by_tasks(tmp_path):
+    for number in range(4):
+        more = [(f"README-{number}", b"") for _ in range(number % 2)]
+        write_tar(tmp_path / f"{number}.tar", [*samples(number, 1), *more])
+    note = "2 files belong to no sample, as their names have no part after a dot: 'README-1' in "
+    note += "1.tar for example"
+    for options in ({}, {"tasks": 2}):
+        assert prepare(tmp_path, split_ratios=ALL, overwrite=True, **options).notes == (note,)
 
 
 @pytest.mark.parametrize("kind", [tarfile.GNU_FORMAT, tarfile.PAX_FORMAT])

@@ -51,7 +51,7 @@ def test_what_ledgers_count_is_what_was_delivered(tree, data):
         assume(False)  # filters and skips that leave nothing
     assert reported(loaders) == counted(items)
     assert reported(loaders, "batches") == pytest.approx(parts_of(items), abs=1e-5)
-    reports = [loader.report(show=False) for loader in loaders]
+    reports = [loader.report() for loader in loaders]
     assert sum(each.ranks[0].items for each in reports) == len(items)
 
 
@@ -83,7 +83,7 @@ def test_a_resumed_run_reports_all_of_it(tree, data):
     assert batches.total() == pytest.approx(exact.total(), abs=1e-5)
     if all(len(counted([item])) <= 1 for item in items):
         assert batches == pytest.approx(exact, abs=1e-5)
-    for row in last.report(show=False).rows:
+    for row in last.report().rows:
         if row.planned is not None and row.unit != "cost":
             assert row.planned == pytest.approx(row.delivered)
 
@@ -106,7 +106,7 @@ def test_workers_tell_what_their_items_are_made_of():
         with loader_of(tree, workers=2) as loader:
             items = deliver([loader], 40)
             assert reported([loader]) == counted(items)
-            rows = [row.is_source for row in loader.report(show=False).rows]
+            rows = [row.is_source for row in loader.report().rows]
             assert loader.last_sources == [name for name, _ in _names(items[-1])]
             assert any(rows)
 

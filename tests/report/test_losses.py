@@ -48,7 +48,7 @@ def test_the_report_has_the_mean_loss_of_each_source_and_names_what_stands_out(c
                 given["a" if batch[0] < 100 else "b"].remove(batch[0] % 7 + 0.5)
         loader.record_losses({"b": 3.0})
         given["b"] += [3.0] * sum(number >= 100 for number in batch)
-        report = loader.report(show=False)
+        report = loader.report()
     for name, losses in given.items():
         assert report[name].losses == len(losses)
         assert report[name].loss == pytest.approx(sum(losses) / len(losses))

@@ -42,7 +42,7 @@ from tests.support.loading import loader_of, take
 def report_after(dataset, items: int, **options) -> Report:
     loader = loader_of(dataset, **options)
     take(loader, items)
-    return loader.report(show=False)
+    return loader.report()
 
 
 def nested() -> BlendDataset:
@@ -75,7 +75,7 @@ def test_blends_that_were_opened_up_have_rows_of_their_own_however_deep():
     deep = blend(w=told(9, "w"), x=blend(y=blend(p=told(9, "p"), q=told(9, "q")), z=told(9, "z")))
     resumed = loader_of(deep)
     resumed.load_state_dict(take_state(deep, 800))
-    for report in (report_after(deep, 800), resumed.report(show=False)):
+    for report in (report_after(deep, 800), resumed.report()):
         assert {row.asked for row in report.rows[1:]} == {0.5}
         assert [("/".join(row.path), row.samples) for row in report.rows[1:]] == [
             ("w", 400), ("x", 400), ("x/y", 200), ("x/y/p", 100), ("x/y/q", 100), ("x/z", 200)
@@ -113,7 +113,7 @@ def test_units_are_those_of_the_mix_and_a_resumed_run_has_all_of_them(dataset, u
     loader = loader_of(dataset)
     loader.load_state_dict(take_state(dataset, resumed_at))
     take(loader, 40 - resumed_at)
-    report = loader.report(show=False)
+    report = loader.report()
     counts = samples if unit == "samples" else batches
     for row in report.sources:
         assert (row.unit, row.samples) == (unit, samples[row.name])
@@ -150,7 +150,7 @@ def test_a_live_change_is_asked_for_from_where_it_acts():
     take(loader, 10)
     loader.set_weights({"a": 9, "b": 1})
     items = take(loader, 10)
-    report = loader.report(show=False)
+    report = loader.report()
     assert report["a"].asked == pytest.approx(0.7)
     assert report["a"].samples == 50 + counted(items)["a"] == 140
 
@@ -213,7 +213,7 @@ def test_weights_of_packs_go_to_their_pieces():
     for dataset, items in ((packs, 20), (BatchDataset(packs, 2, batch_of_packs), 10)):
         loader = loader_of(dataset)
         batches = take(loader, items)
-        report = loader.report(show=False)
+        report = loader.report()
         for name in "ab":
             own = [s[2] for batch in batches for s in batch["samples"] if s[1] == name]
             assert report[name].weight == sum(own)
@@ -224,7 +224,7 @@ def test_costs_by_a_column_and_by_a_function_of_items():
     column = loader_of(BatchDataset(blend, 4, list), ledger=Ledger("tokens"))
     items = take(column, 30)
     exact = sum(1 + s[2] % 5 for item in items for s in item if s[1] == "a")
-    report = column.report(show=False)
+    report = column.report()
     assert report["a"].cost == exact
     assert report.to_dict()["mix/a/tokens_share"] == exact / report.total.cost
     for cost in (len, lambda item: [1] * len(item), lambda item: torch.ones(len(item))):
@@ -254,7 +254,7 @@ def test_what_is_left_out_is_counted_by_source_and_reason(stream, workers, caplo
     mapped = MapDataset(blend, skips_threes)
     with loader_of(BatchDataset(mapped, 5, list), workers=workers) as loader:
         take(loader, 40)
-        report = loader.report(show=False)
+        report = loader.report()
         failures = loader.failures.count
     a, b = report["a"], report["b"]
     assert a.skipped >= 150 // (5 if stream else 10)  # what was read ahead counts, too
@@ -298,7 +298,7 @@ def test_the_alarm_sounds_by_itself_once_for_each_cause(ranks, caplog):
         for _ in range(2):
             take(loader, 4400)
             assert any("ledger:" in each.message for each in caplog.records)
-        loader.report(show=False)
+        loader.report()
         (said,) = [each.message for each in caplog.records if "ledger:" in each.message]
         assert cause in said
 
@@ -331,7 +331,7 @@ def test_the_alarm_is_silent_while_what_was_asked_for_comes(dataset, items, opti
     loader = loader_of(dataset, **options)
     for _ in range(4):
         take(loader, items // 4)
-        assert loader.report(show=False).warnings == ()
+        assert loader.report().warnings == ()
     assert not [each for each in caplog.records if "ledger:" in each.message]
 
 
@@ -342,10 +342,10 @@ def test_a_new_place_begins_a_new_count():
     take(loader, 3)
     loader.load_state_dict(state)
     take(loader, 1)
-    assert loader.report(show=False).total.samples == 20  # 15 before the state, 5 since
-    assert loader.report(show=False).ranks[0].items == 1
+    assert loader.report().total.samples == 20  # 15 before the state, 5 since
+    assert loader.report().ranks[0].items == 1
     loader.rewind()
-    assert loader.report(show=False).total.samples == 0
+    assert loader.report().total.samples == 0
     assert loader.last_sources == []
 
 
@@ -353,7 +353,7 @@ def test_a_loop_that_was_left_goes_on_and_nothing_counts_twice():
     loader = loader_of(RepeatDataset(told(20, "a")))
     first, again = list(islice(loader, 7)), list(islice(loader, 3))
     assert first[-1] not in again
-    assert loader.report(show=False).total.samples == 7 + 3
+    assert loader.report().total.samples == 7 + 3
 
 
 def test_padding_has_no_sources():
@@ -361,26 +361,31 @@ def test_padding_has_no_sources():
     assert len(list(loader)) == 2
     assert loader.padding
     assert loader.last_sources == []
-    report = loader.report(show=False)
+    report = loader.report()
     assert (report.total.samples, report.ranks[0].padding) == (5, 1)
 
 
 def test_loops_of_a_number_of_steps_and_copies():
     loader = loader_of(EpochizeDataset(RepeatDataset(told(20, "a")), 6))
     assert len(list(loader)) + len(list(loader)) == 12
-    assert loader.report(show=False)["a"].samples == 12
+    assert loader.report()["a"].samples == 12
     other = pickle.loads(pickle.dumps(loader))
     take(other, 6)
-    assert other.report(show=False)["a"].samples == 18
+    assert other.report()["a"].samples == 18
 
 
-def test_it_is_shown_in_whatever_room_there_is(capsys):
+def test_it_is_shown_in_whatever_room_there_is(capsys, monkeypatch):
     loader = loader_of(BatchDataset(nested(), 10, weighed_batch), ledger=Ledger("tokens"))
     take(loader, 10)
     report = loader.report()
+    assert capsys.readouterr().out == ""
+    print(report)
     shown = capsys.readouterr().out
-    assert "news" in shown
-    assert "asked %" in shown
+    assert shown.count("asked %") == 1
+    assert report._repr_html_().count("asked %") == 1
+    monkeypatch.setenv("COLUMNS", "80")
+    assert max(map(len, str(report).splitlines())) <= 80
+    monkeypatch.delenv("COLUMNS")
     rows = [replace(row, chance=0.0002, effective=1234567.0) for row in report.rows]
     wide = replace(report, rows=tuple(rows), weighed=True)
     assert "< 0.001" in str(wide)
@@ -440,8 +445,8 @@ def test_a_blend_that_weighs_tokens_is_reported_in_tokens():
     other = loader_of(blend)
     other.load_state_dict(loader.state_dict())
     take(other, 500)
-    assert other.report(show=False)["long"].delivered == pytest.approx(0.5)
-    assert other.report(show=False)["long"].cost == 8000  # of the whole run
+    assert other.report()["long"].delivered == pytest.approx(0.5)
+    assert other.report()["long"].cost == 8000  # of the whole run
 
 
 def test_shares_of_tokens_that_changed_are_asked_of_what_came_since_then():
@@ -450,7 +455,7 @@ def test_shares_of_tokens_that_changed_are_asked_of_what_came_since_then():
     take(loader, 500)  # 4,000 tokens of each
     loader.set_weights({"short": 1, "long": 3})
     take(loader, 700)  # 4,000 and 12,000
-    report = loader.report(show=False)
+    report = loader.report()
     assert [report[name].cost for name in parts] == [8000, 16000]
     assert [report[name].asked for name in parts] == [pytest.approx(1 / 3), pytest.approx(2 / 3)]
     assert [report[name].delivered for name in parts] == [report[name].asked for name in parts]
@@ -480,7 +485,7 @@ def test_a_run_over_an_edited_mix_counts_from_there_and_says_so():
     edited = loader_of(mix(b=1, c=1))
     edited.load_state_dict(loader.state_dict(), on_mismatch="remap")
     items = take(edited, 30)
-    report = edited.report(show=False)
+    report = edited.report()
     assert {row.name: row.samples for row in report.sources} == counted(items) == {"b": 60, "c": 60}
     assert (report["b"].asked, report["b"].delivered) == (0.5, 0.5)
     assert "the mix was edited" in str(report)

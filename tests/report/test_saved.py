@@ -24,7 +24,7 @@ def test_a_state_says_what_the_run_had_been_given():
     state = json.loads(json.dumps(loaders[0].state_dict()))
     report = report_of_state(mix(), state)
     assert report.title == "After 20 items to all ranks"
-    rows = [loader.report(show=False) for loader in loaders]
+    rows = [loader.report() for loader in loaders]
     for name in ("web", "code"):
         assert report[name].samples == sum(each[name].samples for each in rows) == 40
         assert report[name].asked == report[name].delivered == 0.5

@@ -55,7 +55,7 @@ def reported(loaders: list[Loader[Any]], what: str = "samples") -> Counter[str]:
     """
     found: Counter[str] = Counter()
     for loader in loaders:
-        report = loader.report(show=False)
+        report = loader.report()
         sources = [each for each in report.rows if each.is_source]
         for row, leaf in zip(sources, _leaves(loader.dataset), strict=True):
             found[leaf] += getattr(row, what)

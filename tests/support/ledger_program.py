@@ -59,8 +59,8 @@ def run(dataset: Any, steps: int, state: Any = None) -> dict[str, Any]:
             model(batch["sample_weights"][:, None]).sum().backward()
             if not loader.padding:
                 items.append(batch)
-        together = loader.report(all_ranks=True, show=False)
-        alone = loader.report(show=False)
+        together = loader.report(all_ranks=True)
+        alone = loader.report()
         state = loader.state_dict()
     mine = {
         "samples": dict(counted(items)),
@@ -81,7 +81,7 @@ def not_called_by_all() -> str:
         assert eventually(Path(sys.argv[1]).exists, 60)
         return ""
     try:
-        loader.report(all_ranks=True, show=False)
+        loader.report(all_ranks=True)
     except LoaderError as error:
         return str(error)
     return "no error"

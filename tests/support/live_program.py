@@ -7,6 +7,7 @@ middle of the last one; `live_program FOLDER again` goes on from the states on i
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import signal
@@ -143,6 +144,8 @@ def ranks_that_differ():
             said(lambda: loader.set_weights({"web": 1 + rank, "code": 1})),
             said(lambda: loader.set_weights(FIRST, at_step=5 if rank else None)),
             said(lambda: loader.set_weights({"wab": 1, "code": 1})),
+            said(lambda: loader.set_weights(FIRST, at_step=2**45)),
+            said(lambda: loader.set_weights(FIRST, at_step=2**45 if rank else 5)),
         ]
         items = iter(loader)
         for _ in range(rank):  # a rank is one step ahead of the other
@@ -152,6 +155,17 @@ def ranks_that_differ():
             next(items)
         after = [next(items) for _ in range(4)]
     return gathered([told, after])
+
+
+def before_the_first_item():
+    """Rank 0 reads in its own process, rank 1 by a worker."""
+    found = {}
+    for kind in ("stream", "packs"):
+        with loader_of(kind, dist.get_rank()) as loader:
+            items = iter(loader)
+            loader.set_weights(FIRST)
+            found[kind] = [item for _, item in zip(range(6), items, strict=False)]
+    return gathered(found)
 
 
 def limited(weight=1.0, count=40, size=2, limit=9):
@@ -176,7 +190,15 @@ def given(rank):
         "seed": lambda: get_loader(numbers, worker_config=WorkerConfig(seed_offset=rank)),
         "dataset": lambda: get_loader(limited() if rank else numbers),
         "rank": lambda: get_loader(limited(), worker_config=alone),
+        "order": lambda: get_loader(ListSource([*range(1 + rank, 40), *range(1 + rank)], name="n")),
+        "state": lambda: get_loader(FilterDataset(numbers, every_other())),
     }
+
+
+def every_other():
+    """A condition that keeps state between calls."""
+    turns = itertools.cycle([True, False, False])
+    return lambda _: next(turns)
 
 
 def given_different_things():
@@ -323,6 +345,7 @@ def main(folder, part):
         for kind in RUNS:
             note(kind, first_run, folder, kind)
         note("differ", ranks_that_differ)
+        note("first item", before_the_first_item)
         note("followed", followed)
         note("file", from_a_file, folder)
         note("different", given_different_things)

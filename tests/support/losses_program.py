@@ -38,7 +38,7 @@ def main(home: Path, resumed: bool) -> None:
             keys.flush()
             if step + 1 == SAVED_AT and not rank:
                 torch.save({"data": loader.state_dict()}, home / "state.pt")
-    report = loader.report(all_ranks=True, show=False)
+    report = loader.report(all_ranks=True)
     if not rank:
         (home / f"report-{resumed:d}.json").write_text(
             json.dumps([[r.name, r.losses, r.loss, r.no_numbers] for r in report.rows])

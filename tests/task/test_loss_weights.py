@@ -4,6 +4,7 @@ mean of weighted losses. Over ranks see test_training.
 
 from __future__ import annotations
 
+import json
 from collections import UserDict
 from dataclasses import dataclass
 from typing import Any
@@ -13,6 +14,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch.utils.data import default_collate
 
 import energize as ez
 from energize.core.loss_weights import field_of, marked, weight_of
@@ -110,6 +112,48 @@ def test_batches_of_any_type_get_the_product_of_all_weights_or_nothing():
     assert weights(ez.concat_pack(some, ["ids"])) == [0.5, 1.0]
     assert ez.batch_weights(list(weighted(3))).tolist() == [1.0, 2.0, 3.0]
     assert ez.batch_weights(list(tokens(3))) is ez.batch_weights([]) is None
+
+
+def test_no_batch_has_the_weight_of_single_samples():
+    """Whatever a function copies from its samples: no `__sample_weight__`, no None."""
+    samples = [{"__key__": f"{number}", "x": number} for number in range(4)]
+    weighted_dicts = ez.SampleWeightDataset(ez.ListSource(samples), 0.5)
+
+    def collate(given):
+        return {name: [sample[name] for sample in given] for name in given[0]}
+
+    def with_weights(given):
+        return {**collate(given), "sample_weights": ez.batch_weights(given)}
+
+    for batcher in (
+        collate,
+        with_weights,
+        default_collate,
+        lambda given: UserDict(collate(given)),
+        lambda given: given[0],
+    ):
+        batch = ez.BatchDataset(weighted_dicts, 2, batcher)[0]
+        assert set(batch) == {"__key__", "x", "sample_weights"}
+        assert weights(batch) == [0.5, 0.5]
+
+
+def test_a_batch_of_dicts_of_a_metadataset_has_its_weights_and_no_other_key_of_ours(tmp_path):
+    class Dicts(ez.DefaultTaskEncoder):
+        def encode_sample(self, sample):
+            return {"text": sample.text}
+
+        def batch(self, given):
+            return {name: [sample[name] for sample in given] for name in given[0]}
+
+    lines = [json.dumps({"text": str(number)}) for number in range(4)]
+    (tmp_path / "texts.jsonl").write_text("\n".join(lines))
+    entry = {"path": str(tmp_path / "texts.jsonl"), "weight": 1, "sample_weight": 0.5}
+    splits = {"train": {"blend": [entry]}}
+    mix = {"__module__": "energize", "__class__": "MetadatasetV2", "splits": splits}
+    dataset = ez.get_train_dataset(mix, batch_size=2, task_encoder=Dicts())
+    batch = next(iter(ez.get_loader(dataset)))
+    assert set(batch) == {"text", "sample_weights"}
+    assert weights(batch) == [0.5, 0.5]
 
 
 def test_weights_find_their_samples_by_the_keys_of_a_batch():

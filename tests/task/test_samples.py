@@ -15,8 +15,8 @@ import pytest
 import torch
 from torch.utils.data import default_convert
 
-from energize import Batch, is_padding
-from energize.core.loss_weights import default_get_batch_keys, marked
+from energize import Batch, is_padding, padding_rows
+from energize.core.loss_weights import default_get_batch_keys, marked, with_padding
 from energize.core.samples import (
     CaptioningSample,
     CrudeSample,
@@ -206,16 +206,18 @@ def test_batches_pass_through_trainers(way, weights):
     assert "__key__" not in batch
     assert batch.get("__key__") is None
     assert "label" in batch
-    for given, padding in ((batch, False), (marked(batch), True)):
+    partly = with_padding(batch, [1], 2)
+    for given, rows in ((batch, []), (partly, [1]), (marked(batch), [0, 1])):
         for found in (MOVED[way](given, "meta"), copy.deepcopy(given), default_convert(given)):
             assert type(found) is Pixels
-            assert is_padding(found) == padding
+            assert (is_padding(found), padding_rows(found)) == (rows == [0, 1], rows)
             assert (found.__key__, found.__sources__) == (batch.__key__, batch.__sources__)
             assert list(found) == [*asked, *values]
-            assert (found.sample_weights is None) == (weights is None and not padding)
+            assert (found.sample_weights is None) == (weights is None and not rows)
         moved = MOVED[way](given, "meta")
         assert moved.image.is_meta
         assert not given.image.is_meta
+    assert partly.sample_weights.tolist() == [1, 0]
     with pytest.raises(TypeError, match="positional"):
         Pixels(values)
     with pytest.raises(TypeError, match="'values'"):
@@ -225,16 +227,13 @@ def test_batches_pass_through_trainers(way, weights):
 @pytest.mark.parametrize("kind", [Slots, FrozenSlots, Frozen])
 def test_dataclasses_of_others_can_be_padding(kind):
     batch = kind(torch.ones(1))
-    for found in (
-        marked(batch),
-        copy.copy(marked(batch)),
-        pickle.loads(pickle.dumps(marked(batch))),
-    ):
-        assert is_padding(found)
-        assert isinstance(found, kind)
-        assert found.image == 1
-        assert is_padding(pin_memory(found))
-        assert type(found).__name__ == kind.__name__
+    for item, rows in ((marked(batch), [0]), (with_padding(batch, [1], 3), [1])):
+        for found in (item, copy.copy(item), pickle.loads(pickle.dumps(item))):
+            assert padding_rows(found) == padding_rows(pin_memory(found)) == rows
+            assert is_padding(found) == (rows == [0])
+            assert isinstance(found, kind)
+            assert found.image == 1
+            assert type(found).__name__ == kind.__name__
     assert not is_padding(batch)
 
 
