@@ -167,7 +167,7 @@ DOCUMENTS = _words(
 KINDS: Mapping[str, str] = {
     extension: kind
     for kind, extensions in (
-        ("table", "parquet arrow feather jsonl ndjson json csv tsv"),
+        ("table", "parquet pq arrow arrows ipc feather jsonl ndjson json csv tsv"),
         ("text", "txt text caption cap tags lst list labels names classes"),
         ("annotation", "xml npy npz mat pkl pickle h5 hdf5 pth pt bin mdb tfrecord tfrecords"),
         ("annotation", "safetensors xlsx xls db sqlite sqlite3 geojson srt vtt xmp pts ply obj"),
