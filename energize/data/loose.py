@@ -323,14 +323,14 @@ class LooseSource(ShardedSource[dict[str, Any]], FieldSource[dict[str, Any]]):
             raise DataError(f"{name!r} has two files under one name: {names}"[:300])
         for value in values:
             number = sum(part.startswith(prefix) for part in parts)
-            extension, data = self._file(value)
+            extension, data = self._file(name, value)
             parts[f"{prefix}{f'{number}.' if counted else ''}{extension}"] = data
 
     def _called(self, label: str, number: Any) -> str | None:
         names = self.labels[label]
         return names[number] if isinstance(number, int) and 0 <= number < len(names) else None
 
-    def _file(self, value: Any) -> tuple[str, bytes]:
+    def _file(self, column: str, value: Any) -> tuple[str, bytes]:
         """Return the extension and the bytes of a file."""
         decoded = decode_media_value(value)
         if decoded is not None:
@@ -339,8 +339,12 @@ class LooseSource(ShardedSource[dict[str, Any]], FieldSource[dict[str, Any]]):
         if name is None and isinstance(value, int):
             name = str(value)
         if name is None:
-            raise DataError(f"an image is named by its path, or is bytes; got {value!r:.80}")
-        data, path = self._read(name)
+            raise DataError(
+                f"column {column!r} was inferred to hold images or videos, by path or as bytes, "
+                f"got {value!r:.80}. Correct the row, or write which columns hold media: "
+                "field_map: {FIELD: COLUMN}"
+            )
+        data, path = self._read(column, name)
         extension = extension_of(path, data)
         return AS_TEXT.get(extension, extension), data
 
@@ -356,8 +360,8 @@ class LooseSource(ShardedSource[dict[str, Any]], FieldSource[dict[str, Any]]):
         names = (str(each) if isinstance(each, int) else media_name(each) for each in values)
         return [str(path) for name in names if name for path in self._places(name)]
 
-    def _read(self, name: str) -> tuple[bytes, str]:
-        """Return the bytes of a file that a row names, and its path."""
+    def _read(self, column: str, name: str) -> tuple[bytes, str]:
+        """Return the bytes of a file that a row names in a column, and its path."""
         places = self._places(name)
         there = [each for each in places if exists(each)] if len(places) > 1 else places
         if len(there) > 1:
@@ -378,7 +382,7 @@ class LooseSource(ShardedSource[dict[str, Any]], FieldSource[dict[str, Any]]):
         except OSError as error:
             if error.errno not in (*NO_SUCH_FILE, *NO_REGULAR_FILE, errno.EFBIG):
                 raise
-            raise DataError(refusal(error, file)) from error
+            raise DataError(f"column {column!r}: {refusal(error, file)}") from error
 
 
 def fill(template: str, value: str) -> str:

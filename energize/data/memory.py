@@ -430,15 +430,16 @@ class _IterableStream(Stream[T]):
 
     def _begin(self, window: ReadWindow) -> None:
         """Open the pass, and read on to where the state was saved."""
+        is_hub_dataset = is_instance_of(self._source.samples, "datasets", "IterableDataset")
+        if not (is_hub_dataset or self._record.proven or window.restarting):
+            self._compare_readings(window)
         samples = self._source.begun(self._pass)
-        if is_instance_of(samples, "datasets", "IterableDataset"):
+        if is_hub_dataset:
             if not _has_buffer(samples):
                 self._stateful = samples
                 if self._inner:
                     samples.load_state_dict(json.loads(self._inner))  # type: ignore[attr-defined]
             samples = _undivided(samples, self._source.name)
-        elif not self._record.proven and not window.restarting:
-            self._compare_readings(window)
         self._iterator = DrawingIterator(self._record, iter(samples), self._word)
         if self._stateful is None and self._read:
             self._read_again(window)
@@ -499,10 +500,10 @@ class _IterableStream(Stream[T]):
 
     def _not_repeatable(self, number: int, fault: str) -> NotRepeatableError:
         return NotRepeatableError(
-            f"{self._source.name!r}: sample {number} of pass {self._pass} {fault}. Every reading of "
-            "a pass has to give the same samples in the same order, as each rank and each resumed "
-            "run reads it. Leave shuffling to energize (ShuffleBufferDataset), or draw from the "
-            "global generators, which are seeded for each pass"
+            f"{self._source.name!r}: sample {number} of pass {self._pass} {fault}. Every reading "
+            "of a pass has to give the same samples in the same order, as each rank and each "
+            "resumed run reads it. Leave shuffling to energize (ShuffleBufferDataset), or draw "
+            "from the global generators, which are seeded for each pass"
         )
 
     def state(self) -> State:

@@ -109,11 +109,12 @@ def _why(kind: str) -> str:
 
 def _columns(reading: Reading, field_map: Mapping[str, str], *, crude: bool) -> Iterable[Use]:
     """Yield the use of every column; of columns in others only if one of them is used."""
-    used: dict[str, str] = {}
+    fields: dict[str, set[str]] = {}
     for name, text in field_map.items():
         for access in parse_field(text):
-            used.setdefault(str(access), name)
-            used.setdefault(access.part, name)
+            fields.setdefault(str(access), set()).add(name)
+            fields.setdefault(access.part, set()).add(name)
+    used = {source: ", ".join(sorted(names)) for source, names in fields.items()}
     opened = {name.partition("[")[0] for name in used if "[" in name}
     for name, column in reading.columns.items():
         inside = column.is_nested and name.count("[") == 1 and name.partition("[")[0] in opened

@@ -39,7 +39,7 @@ from energize.inference.scene import Scene, Told, check_folder, classes_of, file
 from energize.inference.spec import DataSpec
 from energize.inference.tars import open_tars, read_tars
 from energize.inference.words import SPLIT_COLUMNS, canonical_part, plain_name
-from energize.task.load import check_field_map
+from energize.task.load import check_field_map, parse_field
 
 _log = logging.getLogger("energize")
 _TAR = ".tar"
@@ -194,9 +194,13 @@ def _choice(scene: Scene, reading: Reading) -> Choice:
         if given:
             raise ConfigError("CrudeSample has no fields, so it takes no field_map")
         return CRUDE_CHOICE
+    if told.kind is not None and told.inferred is not None:
+        return Choice(told.kind.__name__, given)
     if told.kind is not None:
         choice = fill(told.kind.__name__, columns, first, [*given])
-        usual = {name: name for name in type_fields(told.kind) if name in columns}
+        spoken_for = {access.part for text in given.values() for access in parse_field(text)}
+        free = columns.keys() - spoken_for
+        usual = {name: name for name in type_fields(told.kind) if name in free}
         return replace(choice, field_map={**usual, **choice.field_map, **given})
     choice = choose(columns, first, [*given])
     if choice.is_crude and given:

@@ -266,8 +266,12 @@ class Scene:
     def why_unread(self, *names: str) -> EnergizeError | None:
         """Return why the first of some files is no rows, though it was looked at as such."""
         for files, look in self._looks.items():
-            if isinstance(look, EnergizeError) and not {*names}.isdisjoint(files):
+            if {*names}.isdisjoint(files):
+                continue
+            if isinstance(look, EnergizeError):
                 return look
+            if not look.first and self.inventory.kinds[files[0]] == "table":
+                return DatasetError(f"{files[0]} has no row that can be read: is it empty?")
         return None
 
     def look_at(self, rows: ShardedSource[Row], files: Sequence[str]) -> Look:

@@ -84,6 +84,11 @@ class DataSpec(BaseModel):
         return [use for use in self.columns if use.status != "used"]
 
     @property
+    def column_names(self) -> frozenset[str]:
+        """The names of all columns."""
+        return frozenset(use.name for use in self.columns)
+
+    @property
     def override(self) -> str:
         """The keys of an entry that say what was inferred."""
         field_map = json.dumps(self.field_map, ensure_ascii=False)

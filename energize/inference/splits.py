@@ -65,9 +65,9 @@ class Splits:
         known = [*self.parts]
         like = [each for each in known if parts_in(each) == [name]]
         choice = f"split_part={like[0]!r}" if like else ""
-        if not known:
-            known = ["train"]
+        if not known or (name in ("val", "dev", "eval") and "train" in known):
             choice = "split_part='train', subset={'range': ['90%', '100%']}"
+        known = known or ["train"]
         raise SplitError(
             f"{path} has no split part {asked!r}{nearest(asked, known)}; it has "
             f"{some(known)}. Write {choice or f'split_part={known[0]!r}'}, or name the files of "

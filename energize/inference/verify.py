@@ -17,6 +17,7 @@ from energize.core.samples import CrudeSample, sample_type_named
 from energize.core.trace import Failed
 from energize.data.files import files_at, is_url, own_errors
 from energize.data.loose import LooseSource
+from energize.data.rows import JsonSource
 from energize.data.writing import write_new
 from energize.errors import DataError, DatasetError, EnergizeError
 from energize.inference.engine import Found
@@ -24,10 +25,15 @@ from energize.inference.scene import FIRST, SPREAD, Told
 from energize.inference.tars import cache_folder
 from energize.task.images import without_notes
 from energize.task.load import SampleDecoder, SampleLoader
-from energize.task.types import type_faults
+from energize.task.types import text_fields, type_fault, type_faults
 
 _MOST_FAILED = 2
 """One in so many samples may be damaged; more than that is not damage."""
+
+_MOST_ROWS = 1_000_000
+"""Rows whose texts are checked before anything is delivered; the others when they are read."""
+
+_AT_ONCE = 4096
 
 
 @own_errors
@@ -66,15 +72,53 @@ def verify(found: Found, told: Told) -> None:
             continue
         for name, fault in type_faults(sample).items():
             text = f"{source.where(number)}: {name!r}: {fault}"
-            if name not in (told.field_map or {}):
+            if not _is_told(name, told):
                 raise DatasetError(_refusal(found, text))
             said_once(found.spec.path, f"type of {name}", text, logging.WARNING)
     if len(failed) * _MOST_FAILED > len(numbers):
         count = f"{len(failed)} of {len(numbers)} samples cannot be made, the first one is "
         raise DatasetError(_refusal(found, f"{count}{failed[0]}"))
+    _check_texts(found, inferred_texts(found, told))
     with suppress(EnergizeError, OSError):
         marker.parent.mkdir(parents=True, exist_ok=True)
         write_new(marker, found.spec.model_dump_json().encode(), DatasetError)
+
+
+def inferred_texts(found: Found, told: Told) -> list[str]:
+    """Return the fields that have to be texts, as no user says what they are read from."""
+    if found.config.field_map is None:
+        return []
+    kind = sample_type_named(found.config.sample_module, found.config.sample_class)
+    return [name for name in text_fields(kind) if not _is_told(name, told)]
+
+
+def _is_told(name: str, told: Told) -> bool:
+    """Return whether the user says what a field is read from; `energize init` is no user."""
+    return told.inferred is None and name in (told.field_map or {})
+
+
+def _check_texts(found: Found, fields: Sequence[str]) -> None:
+    """Raise `DatasetError` for a text that is none, in any row of values without types.
+
+    Parquet and Arrow say the types of columns themselves.
+    """
+    source = found.source
+    rows = getattr(source, "rows", None)
+    columns = {name: found.spec.field_map[name] for name in fields if name in found.spec.field_map}
+    plain = {name: text for name, text in columns.items() if text in found.spec.column_names}
+    if not isinstance(rows, JsonSource) or is_url(rows.location) or not plain:
+        return
+    kind = sample_type_named(found.config.sample_module, found.config.sample_class)
+    for start in range(0, min(rows.count, _MOST_ROWS), _AT_ONCE):
+        numbers = np.arange(start, min(start + _AT_ONCE, rows.count))
+        for number, row in zip(numbers.tolist(), rows.read(numbers), strict=True):
+            if isinstance(row, Failed):
+                continue
+            for name, column in plain.items():
+                fault = type_fault(kind, name, row.get(column)) if column in row else ""
+                if fault:
+                    text = f"{source.where(number)}: {name!r}: {fault}"
+                    raise DatasetError(_refusal(found, text))
 
 
 def _plan(source: Any, numbers: Any) -> None:

@@ -27,6 +27,7 @@ from energize.datasets.quota import ComposedDataset, QuotaDataset
 from energize.datasets.stages import Stage, StagedDataset, stage_label
 from energize.errors import ConfigError, EnergizeError
 from energize.inference.scene import OF_SAMPLES
+from energize.inference.verify import inferred_texts
 from energize.metadataset.located import noted, place_noted
 from energize.metadataset.models import EPOCHIZED, Composition, Folder
 from energize.metadataset.tree import (
@@ -502,6 +503,9 @@ def _loader_of(leaf: Leaf, decoder: SampleDecoder | None, code: LoadingCode) -> 
         subflavors=leaf.labels,
         sample_loader=sample_loader,
         part_filter=part_filter,
+        checked=()
+        if leaf.loose is None or decoder is None
+        else inferred_texts(leaf.loose, leaf.told),
     )
 
 

@@ -69,6 +69,7 @@ from energize.errors import (
 )
 from energize.task.images import IMAGE_SPECS, decode_image, sample_in_use
 from energize.task.shapes import SHAPES
+from energize.task.types import type_fault
 
 _AT_ONCE = 64 * 1024
 _MEMBER_BYTES = 32 * 1024  # what unpacking a member of gzip takes, however few bytes it is of
@@ -784,6 +785,8 @@ class SampleLoader(Generic[T_sample]):
     subflavors: Mapping[str, Any] = field(default_factory=dict)
     sample_loader: LoadFunction | None = None
     part_filter: PartFilter | None = None
+    checked: Sequence[str] = ()
+    """Fields whose values have to be of the annotated types, else the sample fails."""
     numbered: Any = field(default=None, init=False, repr=False, compare=False)
     """The source by whose shards samples are numbered, if that is known."""
     loads_stored: ClassVar[bool] = True
@@ -812,7 +815,7 @@ class SampleLoader(Generic[T_sample]):
     def describe(self) -> dict[str, Any]:
         """Return the description as a JSON-able tree."""
         values = self.__getstate__()
-        del values["numbered"]
+        del values["numbered"], values["checked"]
         for name in ("sample_loader", "part_filter"):
             if values[name] is None:
                 del values[name]
@@ -874,13 +877,18 @@ class SampleLoader(Generic[T_sample]):
                 values[name] = found
             if own is not None:  # the parts of a sample are named in its metadata
                 contents |= {part: contents.get(part, _ABSENT) for part in decoded}
-        return self.sample_type(**{**self._metadata(raw, contents), **self._in_lists(values)})
+        self._conform(values)
+        return self.sample_type(**{**self._metadata(raw, contents), **values})
 
-    def _in_lists(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the values of fields, in which a single value for a list is a list of one."""
-        found = dict(values)
+    def _conform(self, values: dict[str, Any]) -> None:
+        """Make lists of single values for list fields, and compare checked fields with their types.
+
+        Raises:
+            DataError: If a value of a checked field is of another type.
+
+        """
         for name, elements in self._lists.items():
-            value = found.get(name)
+            value = values.get(name)
             if isinstance(value, str):
                 alone = "str" in elements
             elif hasattr(value, "ndim"):
@@ -888,8 +896,11 @@ class SampleLoader(Generic[T_sample]):
             else:
                 alone = not (value is None or isinstance(value, list | tuple))
             if alone:
-                found[name] = [value]
-        return found
+                values[name] = [value]
+        for name in self.checked:
+            fault = type_fault(self.sample_type, name, values.get(name, ""))
+            if fault:
+                raise DataError(f"field {name!r}: {fault}")
 
     @cached_property
     def _lists(self) -> dict[str, str]:
@@ -967,7 +978,9 @@ class SampleLoader(Generic[T_sample]):
         if not isinstance(values, Mapping):
             raise ConfigError(f"{said} a {type(values).__name__}, and no dict of fields")
         check_fields(self.sample_type, values, said)
-        return self.sample_type(**{**self._metadata(raw, names), **self._in_lists(values)})
+        fields = dict(values)
+        self._conform(fields)
+        return self.sample_type(**{**self._metadata(raw, names), **fields})
 
     @cached_property
     def _before(self) -> Mapping[str, int]:

@@ -36,13 +36,24 @@ def type_faults(sample: Any) -> dict[str, str]:
     """
     if isinstance(sample, dict | CrudeSample):
         return {}
-    hints = _hints(cast("Any", type(sample)))
     values = {name: value for name, value in fields_of(sample).items() if name not in METADATA}
-    return {
-        name: f"expected {_shown(hints[name])}, found {type(value).__name__}: {value!r:.80}"
-        for name, value in values.items()
-        if name in hints and not _fits(value, hints[name])
-    }
+    faults = {name: type_fault(type(sample), name, value) for name, value in values.items()}
+    return {name: fault for name, fault in faults.items() if fault}
+
+
+def type_fault(kind: type[Any], field: str, value: Any) -> str:
+    """Return why a value does not fit a field of a type; an empty text if it fits."""
+    hints = _hints(cast("Any", kind))
+    if field not in hints or _fits(value, hints[field]):
+        return ""
+    return f"expected {_shown(hints[field])}, found {type(value).__name__}: {value!r:.80}"
+
+
+def text_fields(kind: type[Any]) -> list[str]:
+    """Return the fields of a type that are annotated as one text, or as a text or None."""
+    hints = _hints(cast("Any", kind))
+    texts = [name for name in hints if name not in METADATA]
+    return [name for name in texts if _fits("", hints[name]) and not _fits(0, hints[name])]
 
 
 def may_be_none(kind: type[Any], field: str) -> bool:

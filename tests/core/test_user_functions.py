@@ -430,9 +430,7 @@ class TestStateBetweenCalls:
         items[5] = 99
         again = loader_of(IterableSource(lambda: iter(items), name="live"))
         again.load_state_dict(state)
-        with pytest.raises(
-            NotRepeatableError, match="'live': sample 5 of pass 0 is another one than"
-        ):
+        with pytest.raises(NotRepeatableError, match="'live': sample 5 of pass 0 is another one"):
             read(again, 1)
         del items[3:]
         again = loader_of(IterableSource(lambda: iter(items), name="live"))

@@ -183,3 +183,9 @@ def test_files_belong_to_images_by_their_names(case):
     media, others, found = SIDECARS[case]
     sidecars = find_sidecars(media, {name: kind_of(name) for name in others}, {"train", "val"})
     assert [(each.name, each.column, each.owners) for each in sidecars] == found
+
+
+def test_a_missing_part_to_validate_on_is_never_answered_with_held_out_data():
+    splits = find_splits(inventory("train/a.jsonl", "test/a.jsonl"))
+    with pytest.raises(SplitError, match=r"Write split_part='train', subset=\{'range'"):
+        splits.part_named("val", "data")

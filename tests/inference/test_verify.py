@@ -15,7 +15,7 @@ import pytest
 
 from energize import convert, get_loader, get_train_dataset, get_val_dataset, infer
 from energize.data.tables import read_delimited
-from energize.errors import ConfigError, DatasetError
+from energize.errors import ConfigError, DatasetError, EnergizeError
 from energize.inference import verify
 from tests.cli.commands import run
 from tests.preparation.test_loose import JPEG, KINDS, N, cache, described, files, table  # noqa: F401
@@ -51,6 +51,50 @@ def test_what_is_not_as_inferred_is_an_error_with_row_value_and_line(tmp_path):
     )
     for path in (mixed, tmp_path / "pages", places, turns):
         assert len(read(path, verify=False))
+
+
+def test_every_text_of_json_is_checked_before_anything_is_delivered(tmp_path, caplog):
+    rows = [{"text": f"sentence {n}"} for n in range(3000)]
+    rows[1234]["text"] = 5
+    path = lines(tmp_path / "a.jsonl", rows)
+    with pytest.raises(DatasetError, match=r"line 1235, .*'text': expected str, found int: 5"):
+        read(path)
+    assert isinstance(read(path, verify=False)[1234].text, str)
+    assert "line 1235" in caplog.text
+    assert "field 'text': expected str, found int: 5" in caplog.text
+    told = read(path, sample_type="TextSample", field_map={"text": "text"})
+    assert told[1234].text == 5
+
+
+def test_a_row_whose_image_is_none_names_column_and_remedy(tmp_path, caplog):
+    files(tmp_path, [f"{n}.jpg" for n in range(4)])
+    rows = [{"image": f"{n % 4}.jpg", "caption": f"a cat {n}"} for n in range(500)]
+    rows[30]["image"] = {"x": 1}
+    path = lines(tmp_path / "rows.jsonl", rows)
+    assert read(path)[30].caption != "a cat 30"
+    assert "line 31" in caplog.text
+    assert "column 'image' was inferred to hold images or videos" in caplog.text
+
+
+EMPTY = {
+    "a.jsonl": b"",
+    "a.csv": b"",
+    "b.csv": b"text\n",
+    "a.json": b"[]",
+    "blank.jsonl": b"\n \n",
+}
+
+
+@pytest.mark.parametrize("name", EMPTY)
+def test_a_table_without_rows_is_an_error_that_names_it(name, tmp_path):
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / name).write_bytes(EMPTY[name])
+    with pytest.raises(DatasetError, match="no row") as told:
+        read(tmp_path / "data")
+    assert name in str(told.value)
+    with pytest.raises(EnergizeError) as told:
+        read(tmp_path / "data" / name)
+    assert name in str(told.value)
 
 
 def test_few_damaged_samples_are_left_out_and_not_refused(tmp_path):

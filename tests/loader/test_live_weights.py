@@ -48,6 +48,7 @@ from energize.core.dataset import IndexedDataset
 from energize.core.description import unpacked
 from energize.core.trace import Routes
 from energize.errors import ConfigError, StateError, StateMismatchError, WeightError
+from energize.loader import feeds
 from tests.support.loading import loader_of, prints, take, with_pid
 from tests.support.states import resealed
 
