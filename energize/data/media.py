@@ -11,7 +11,6 @@ import json
 import os
 import re
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from fnmatch import fnmatchcase
@@ -200,6 +199,7 @@ def extension_of(name: str, data: bytes) -> str:
 # Values of tables that hold media, or name files that do.
 
 _DATA_URL = re.compile(r"\s*data:[^,]*;base64,", re.I)
+_BASE64 = re.compile(r"[A-Za-z0-9+/_-]*")
 _BASE64_START = re.compile(r"[A-Za-z0-9+/_-]{32}")
 _BASE64_LEAST = 64  # characters; the smallest image has more
 _WEB = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]*://")
@@ -290,9 +290,8 @@ def _encoded_head(text: str | bytes) -> bytes:
     if url is None and (len(text) < _BASE64_LEAST or not _BASE64_START.match(head)):
         return b""
     encoded = "".join(head[url.end() if url else 0 :].split())[: 2 * HEAD]
-    with suppress(ValueError):
-        return base64.b64decode(encoded[: len(encoded) // 4 * 4].translate(_URL_SAFE))
-    return b""
+    valid = _BASE64.match(encoded).end()  # type: ignore[union-attr]
+    return base64.b64decode(encoded[: valid // 4 * 4].translate(_URL_SAFE))
 
 
 _HEAD_OF_URL = 5 * HEAD  # characters; its parameters, and the line breaks in base64, are short

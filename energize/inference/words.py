@@ -175,7 +175,9 @@ KINDS: Mapping[str, str] = {
         ("tar", "tar"),
         ("shard", "mds"),
         ("document", "md rst pdf html htm py ipynb sh bib yaml yml toml cfg ini log lock docx doc"),
-        ("document", "md5 sha1 sha256 cff bat ps1 js css svg tex data"),
+        ("document", "md5 sha1 sha256 cff bat ps1 js css tex data"),
+        # Images that Pillow does not read, or of which it reads a thumbnail only.
+        ("other", "svg eps wmf emf exr hdr cr2 cr3 nef arw dng orf rw2 raf"),
     )
     for extension in extensions.split()
 }

@@ -52,7 +52,8 @@ class FirstLook:
         self.json_keys: tuple[str, ...] = ()
         with suppress(PrepareError):
             for sample in self.samples[:1]:
-                content = sample.json(PartAccess("json")) if "json" in sample.sizes else {}
+                access = PartAccess("json")
+                content = sample.json(access) if access.among(sample.sizes) else {}
                 self.json_keys = tuple(content) if isinstance(content, dict) else ()
 
     def check_keys(self, field: str, source: str) -> None:
@@ -62,7 +63,7 @@ class FirstLook:
         reasons: dict[str, None] = {}
         for sample in self.samples:
             for access in parse_field(source):
-                if access.part in sample.sizes:
+                if access.among(sample.sizes):
                     try:
                         if access.keys:
                             sample.json(access)

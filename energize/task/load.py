@@ -353,8 +353,8 @@ _USUAL_PARTS = {
     "context": ("json[question]",),
     "video": EXTENSIONS[MediaMetadataType.AV],
     "turns": ("json[conversations]", "json[messages]"),
-    "images": ("images.*",),
-    "videos": ("videos.*",),
+    "images": ("images.*", *EXTENSIONS[MediaMetadataType.IMAGE]),
+    "videos": ("videos.*", *EXTENSIONS[MediaMetadataType.AV]),
 }
 
 

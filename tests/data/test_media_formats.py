@@ -17,6 +17,7 @@ import pytest
 
 from energize import DefaultTaskEncoder, SampleDecoder, get_val_dataset, prepare
 from energize.data.media import FORMATS
+from energize.errors import DatasetError
 from tests.support.images import encoded, picture
 from tests.support.tars import write_tar
 
@@ -170,3 +171,134 @@ def test_every_format_is_the_same_pixels_wherever_it_is_stored(place, tmp_path):
             expected = np.array(PIL.Image.open(io.BytesIO(data)).convert("RGB"))
             assert np.array_equal(sample.image, expected), name
             assert sample.caption == f"image {number}", name
+
+
+TALK = [
+    {"from": "human", "value": "<image>What is this?"},
+    {"from": "gpt", "value": "a picture"},
+]
+JPEG = encoded(picture(8, 6), "JPEG")
+
+
+def talks_as_names(root: Path) -> Path:
+    (root / "0.JPE").write_bytes(JPEG)
+    (root / "a.jsonl").write_text(json.dumps({"images": "0.JPE", "conversations": TALK}))
+    return root / "a.jsonl"
+
+
+def talks_as_list_or_name(root: Path) -> Path:
+    (root / "0.jpg").write_bytes(JPEG)
+    rows = [{"images": value, "conversations": TALK} for value in ("0.jpg", ["0.jpg"])]
+    (root / "a.json").write_text(json.dumps(rows))
+    return root / "a.json"
+
+
+def talks_as_bytes(root: Path) -> Path:
+    table = pa.table({"images": [JPEG], "conversations": [TALK]})
+    pyarrow.parquet.write_table(table, root / "a.parquet")
+    return root
+
+
+def talks_as_struct(root: Path) -> Path:
+    image = {"bytes": JPEG, "path": None}
+    table = pa.table({"image": [image], "conversations": [TALK]})
+    pyarrow.parquet.write_table(table, root / "a.parquet")
+    return root
+
+
+def talks_as_tar(root: Path) -> Path:
+    talk = json.dumps({"conversations": TALK}).encode()
+    write_tar(root / "a.tar", [("0.JPG", JPEG), ("0.JSON", talk)])
+    return root
+
+
+def talks_as_prepared(root: Path, field_map: dict[str, str] | None = None) -> Path:
+    talks_as_tar(root)
+    prepare(
+        root,
+        split_ratios={"train": 1},
+        sample_type="ConversationSample",
+        field_map=field_map,
+        workers=1,
+    )
+    return root
+
+
+def talks_as_prepared_with_a_map(root: Path) -> Path:
+    return talks_as_prepared(root, {"turns": "json[conversations]", "images": "jpg"})
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        talks_as_names,
+        talks_as_list_or_name,
+        talks_as_bytes,
+        talks_as_struct,
+        talks_as_tar,
+        talks_as_prepared,
+        talks_as_prepared_with_a_map,
+    ],
+)
+def test_a_single_image_of_a_conversation_is_a_list_of_one(written, tmp_path):
+    dataset = get_val_dataset(written(tmp_path), split_part="train", batch_size=None)
+    assert [[tuple(image.shape) for image in sample.images] for sample in dataset] == [
+        [(3, 6, 8)]
+    ] * len(dataset)
+
+
+def test_a_single_answer_is_a_list_of_one_in_a_prepared_folder(tmp_path):
+    row = json.dumps({"question": "What?", "answer": "a picture"}).encode()
+    write_tar(tmp_path / "a.tar", [("0.jpg", JPEG), ("0.json", row)])
+    prepare(
+        tmp_path,
+        split_ratios={"train": 1},
+        sample_type="VQASample",
+        field_map={"image": "jpg", "context": "json[question]", "answers": "json[answer]"},
+        workers=1,
+    )
+    [sample] = get_val_dataset(tmp_path, split_part="train", batch_size=None)
+    assert sample.answers == ["a picture"]
+
+
+def test_binary_inside_of_columns_stays_binary(tmp_path):
+    rows = [{"text": "a picture", "meta": {"raw": b"\0\1", "more": [{"raw": b"\2"}], "n": 1}}]
+    pyarrow.parquet.write_table(pa.Table.from_pylist(rows), tmp_path / "a.parquet")
+    [sample] = get_val_dataset(
+        tmp_path, split_part="train", batch_size=None, sample_type="CrudeSample"
+    )
+    assert sample["meta.raw.bin"] == b"\0\1"
+    assert sample["meta.more.0.raw.bin"] == b"\2"
+    assert sample["json"]["meta"] == {"raw": None, "more": [{"raw": None}], "n": 1}
+
+
+@pytest.mark.parametrize(
+    ("name", "data"),
+    [
+        ("a.svg", b"<svg/>"),
+        ("a.CR2", b"II*\0\x10\0\0\0CR\2\0"),
+        ("a.dng", b"MM\0*\0\0\0\x08"),
+        ("a.exr", b"v/1\x01"),
+        ("a.eps", b"%!PS-Adobe-3.0 EPSF-3.0"),
+    ],
+)
+def test_images_that_are_not_read_are_reported(name, data, tmp_path, caplog):
+    (tmp_path / "b.jpg").write_bytes(JPEG)
+    (tmp_path / name).write_bytes(data)
+    assert len(get_val_dataset(tmp_path, split_part="train", batch_size=None)) == 1
+    [line] = [each for each in caplog.records if name in each.getMessage()]
+    assert line.levelname == "WARNING"
+
+
+@pytest.mark.parametrize(
+    ("value", "reason"),
+    [
+        ({"height": 6, "width": 8, "nChannels": 3, "mode": 16, "data": b"\0"}, "has 1 bytes"),
+        ({"height": 6, "width": 8, "nChannels": 3, "mode": 21, "data": bytes(576)}, "mode 21"),
+        ("data:image/png;base64,iVBORw0KGgo" + "A" * 40 + "!!", "cannot be decoded"),
+    ],
+)
+def test_images_in_tables_that_are_damaged_are_refused_with_the_row(value, reason, tmp_path):
+    pyarrow.parquet.write_table(pa.table({"image": [value] * 3}), tmp_path / "a.parquet")
+    with pytest.raises(DatasetError, match=rf"a\.parquet, row 0.*{reason}"):
+        get_val_dataset(tmp_path, split_part="train", batch_size=None)
