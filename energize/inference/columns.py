@@ -99,6 +99,11 @@ class Column:
         return self.name.startswith(UNNAMED)
 
     @property
+    def is_unnamed_text(self) -> bool:
+        """Whether it has texts that mostly differ, and the table does not name it."""
+        return self.is_unnamed and self.form == "text" and not self.is_class
+
+    @property
     def tells(self) -> bool:
         """Whether it has content that a sample without it would lack."""
         content = (

@@ -345,3 +345,31 @@ def test_a_prepared_tar_that_was_cut_is_reported_where_it_is_read(tmp_path, capl
 def test_nothing_is_reported_of_a_whole_tar(tmp_path, caplog):
     assert read(a_tar(tmp_path / "whole")) == 10
     assert not end_marks(caplog)
+
+
+HEADERLESS = {
+    "captions": (["cat", "dog", "red bus", "two"], "CaptioningSample", {"caption": "cat"}),
+    "sentences": (
+        ["a cat sits here", "a dog runs there", "a bus is red", "two of them"],
+        "CaptioningSample",
+        {"caption": "a cat sits here"},
+    ),
+    "classes": (["cat", "dog", "cat", "dog"], "ImageClassificationSample", {"label_name": "cat"}),
+    "numbers of classes": (["0", "1", "0", "1"], "ImageClassificationSample", {"label": 0}),
+}
+
+
+@pytest.mark.parametrize("case", HEADERLESS)
+@pytest.mark.parametrize("extension", ["jpg", "JFIF", "tga"])
+def test_a_table_of_images_without_names_of_columns_loses_no_row(case, extension, tmp_path):
+    values, kind, fields = HEADERLESS[case]
+    names = [f"{number}.{extension}" for number in range(len(values))]
+    for name in names:
+        encoding = {"tga": "TGA"}.get(extension, "JPEG")
+        (tmp_path / name).write_bytes(encoded(picture(8, 6), encoding))
+    lines = [f"{name},{value}" for name, value in zip(names, values, strict=True)]
+    (tmp_path / "metadata.csv").write_text("\n".join(lines))
+    dataset = get_val_dataset(tmp_path, split_part="train", batch_size=None)
+    assert len(dataset) == 4
+    assert type(dataset[0]).__name__ == kind
+    assert {name: getattr(dataset[0], name) for name in fields} == fields
