@@ -192,7 +192,7 @@ BAD = {  # what lies there, what is said in the log, or as an error
     ),
     "a table": (
         lambda at: (photos(at) / "captions.csv").write_text("a"),
-        "captions.csv may describe the images, and how is not known. Write format: images",
+        "captions.csv has no row that can be read: is it empty?; or write format: images",
     ),
     "columns": (
         lambda at: photos(at, "0,a", head="id,words"),

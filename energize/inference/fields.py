@@ -12,7 +12,7 @@ from energize.data.loose import Media, part_name
 from energize.data.media import BY_EXTENSION, EXTENSIONS, MediaMetadataType
 from energize.errors import ConfigError, nearest, some
 from energize.inference.candidates import Reading
-from energize.inference.columns import AV, IMAGE
+from energize.inference.columns import AV
 from energize.task.load import FieldCall, PartAccess, parse_call, parse_field
 from energize.task.types import may_be_none
 
@@ -100,8 +100,3 @@ def _read_from(owner: object, each: PartAccess, access: Mapping[str, str], readi
             f"{some(reading.columns)}"
         )
     return whole
-
-
-def is_media_name(form: str) -> bool:
-    """Return whether a form is that of media."""
-    return form.rstrip("s") in (IMAGE, AV)

@@ -128,7 +128,7 @@ def _with_contents(scene: Scene, row: Row, columns: Iterable[str]) -> Row:
 _MOST_PAIRED = 3
 """Folders that may hold images that belong together by their names."""
 
-_SHARD_LIKE = re.compile(r"\W*(part|shard|chunk|batch)?\W*\d+")
+_SHARD_LIKE = re.compile(r"\W*(?:(?:part|shard|chunk|batch)\W*)?\d+")
 
 
 def classes(scene: Scene) -> list[Candidate]:
