@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -16,6 +17,9 @@ CONTAINERS = (
     *("instances", "entries", "results", "images"),
 )
 """Keys of an object whose array of objects is rows."""
+
+_MOST_COLUMNS = 64
+"""Texts in one object from which on it is texts by key, and not a row."""
 
 _RECIPES = (
     {"root", "annotation"},
@@ -75,6 +79,10 @@ def document_of(value: Any) -> Document:
     if "__module__" in value or {"splits", "__class__"} <= value.keys():
         raise NotRows("is a metadataset; save it with the extension .yaml")
     tables = {name: each for name, each in value.items() if _is_table(each)}
+    if _is_split(value):
+        return Document(
+            "columns", [dict(zip(value["columns"], row, strict=True)) for row in value["data"]]
+        )
     joined = _joined(tables)
     if joined is not None:
         return Document("joined", joined)
@@ -91,19 +99,24 @@ def _of_object(value: dict[str, Any]) -> Document:
     if kinds == {dict}:
         if any(recipe <= each.keys() for each in values for recipe in _RECIPES):
             raise NotRows(f"is a list of datasets: {some(value)}; open what it names")
-        numbers = [str(number) for number in range(len(values[0]))]
-        if numbers and all([*each] == numbers for each in values):
+        numbers = [*values[0]]
+        if all(map(str.isdigit, numbers)) and all([*each] == numbers for each in values):
             rows = [{name: value[name][number] for name in value} for number in numbers]
             return Document("columns", rows)
         shared = set.intersection(*(set(each) for each in values))
         if shared and (len(values) > 1 or kind_by_name(next(iter(value)))):
             return Document("by key", [{"key": key, **each} for key, each in value.items()])
-    named = all(kind_by_name(key) is not None or key.isdigit() for key in value)
+    named = all(kind_by_name(key) is not None for key in value) or _are_keys([*value])
     if kinds == {list} and all(_is_table(each) or not each for each in values) and len(values) > 1:
         return Document("by key", [{"key": key, "items": each} for key, each in value.items()])
     texts = all(isinstance(each, str) or _is_texts(each) for each in values)
     if texts and named:
         return Document("by key", [{"key": key, "text": each} for key, each in value.items()])
+    if kinds == {list}:
+        raise NotRows(
+            f"is one object of lists, {some(value)}, which may be columns or one row. Write it as "
+            "an array of objects, or one object a line"
+        )
     if any(isinstance(each, str | int | float) for each in values):
         return Document("one row", [value])
     raise NotRows(
@@ -112,8 +125,24 @@ def _of_object(value: dict[str, Any]) -> Document:
     )
 
 
+def _are_keys(names: Sequence[str]) -> bool:
+    """Return whether names are keys of records, not names of columns: numbered alike, or many."""
+    shapes = {re.sub(r"[0-9]+", "0", name) for name in names}
+    numbered = shapes == {"0"} or (len(shapes) == 1 and "0" in shapes.pop() and len(names) > 2)
+    return numbered or len(names) > _MOST_COLUMNS
+
+
 def _is_table(value: Any) -> bool:
     return isinstance(value, list) and bool(value) and isinstance(value[0], dict)
+
+
+def _is_split(value: Mapping[str, Any]) -> bool:
+    """Return whether a value is a table as pandas writes it with orient="split"."""
+    names = value.get("columns")
+    rows = value.get("data")
+    if not isinstance(names, list) or not isinstance(rows, list):
+        return False
+    return all(isinstance(row, list) and len(row) == len(names) for row in rows)
 
 
 def _is_texts(value: Any) -> bool:

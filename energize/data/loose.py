@@ -33,11 +33,8 @@ from energize.data.files import (
 )
 from energize.data.files import told as refusal
 from energize.data.media import (
-    HEAD,
     decode_media_value,
-    kind_by_name,
-    kind_by_start,
-    media_extension,
+    extension_of,
     media_name,
 )
 from energize.data.nv_meta import Origin
@@ -70,6 +67,15 @@ def key_of(name: str) -> str:
     """
     key = _UNNAMED.sub("_", os.path.splitext(name)[0])
     return key if split_name(f"{key}.jpg") == (key, "jpg") else f"_{key}"
+
+
+def part_name(column: str) -> str:
+    """Return how the parts of a column are called before their extension.
+
+    >>> part_name("meta[a.b]"), part_name("thumb")
+    ('meta.a_b', 'thumb')
+    """
+    return ".".join(_UNNAMED.sub("_", key) for key in column.replace("]", "").split("["))
 
 
 def unfolded(row: Row) -> Row:
@@ -266,16 +272,12 @@ class LooseSource(ShardedSource[dict[str, Any]], FieldSource[dict[str, Any]]):
         rest: dict[str, Any] = {}
         row = unfolded(row)
         for name, value in row.items():
-            if name in self.media:
-                named = [
-                    media_name(each) for each in (value if isinstance(value, list) else [value])
-                ]
-                if not value or any(named):  # what holds the bytes itself is in parts only
-                    rest[name] = value
-            elif isinstance(value, bytes):
-                parts[f"{_UNNAMED.sub('_', name)}.{media_extension(value)}"] = value
-            elif name not in (KEY, AT):
-                rest[name] = value
+            held = self._without_bytes(value, name, part_name(name), parts)
+            values = value if isinstance(value, list) else [value]
+            if name in self.media and value and not any(map(media_name, values)):
+                continue  # what holds the bytes itself is in parts only
+            if name not in (KEY, AT) and not isinstance(value, bytes):
+                rest[name] = held
         for name in self.media:
             self._add_files(parts, name, row)
         rest |= {f"{name}_name": self._called(name, row.get(name)) for name in self.labels}
@@ -286,6 +288,30 @@ class LooseSource(ShardedSource[dict[str, Any]], FieldSource[dict[str, Any]]):
         if (rest.keys() - self.media.keys() or None in rest.values()) and "json" not in parts:
             parts["json"] = json.dumps(rest, default=plain).encode()
         return parts
+
+    def _without_bytes(self, value: Any, column: str, part: str, parts: dict[str, bytes]) -> Any:
+        """Return a value with None in place of bytes, and add bytes that are no media to the parts.
+
+        Parts are named by the keys that lead to the bytes.
+        """
+        known = column in self.media
+        if isinstance(value, dict):
+            return {
+                key: self._without_bytes(
+                    each, column if known else f"{column}[{key}]", f"{part}.{part_name(key)}", parts
+                )
+                for key, each in value.items()
+            }
+        if isinstance(value, list | tuple):
+            return [
+                self._without_bytes(each, column if known else f"{column}[*]", f"{part}.{n}", parts)
+                for n, each in enumerate(value)
+            ]
+        if not isinstance(value, bytes):
+            return value
+        if not known:
+            parts[f"{part}.bin"] = value
+        return None
 
     def _add_files(self, parts: dict[str, bytes], name: str, row: Row) -> None:
         """Add the files of a column to the parts of a sample."""
@@ -319,10 +345,8 @@ class LooseSource(ShardedSource[dict[str, Any]], FieldSource[dict[str, Any]]):
                 "field_map: {FIELD: COLUMN}"
             )
         data, path = self._read(column, name)
-        extension = os.path.splitext(path)[1][1:].lower()
-        if kind_by_name(path) is None and kind_by_start(data[:HEAD]) is not None:
-            extension = media_extension(data)  # which the name does not say
-        return AS_TEXT.get(extension, extension or "bin"), data
+        extension = extension_of(path, data)
+        return AS_TEXT.get(extension, extension), data
 
     def _places(self, name: str) -> list[Path]:
         """Return where the file of a name may lie."""

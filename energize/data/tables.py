@@ -37,14 +37,17 @@ AT = "__at__"
 """Where a row in memory was read: its file and its line."""
 
 EXTENSIONS = (
-    *(".parquet", ".arrow", ".feather", ".jsonl", ".ndjson", ".json"),
+    *(".parquet", ".pq", ".arrow", ".arrows", ".ipc", ".feather", ".jsonl", ".ndjson", ".json"),
     *(".csv", ".tsv"),
 )
 """The extensions of files of rows, in small letters."""
 
 _READERS: Mapping[str, Callable[[Any], ShardedSource[Row]]] = {
     ".parquet": ParquetSource,
+    ".pq": ParquetSource,
     ".arrow": ArrowSource,
+    ".arrows": ArrowSource,
+    ".ipc": ArrowSource,
     ".feather": ArrowSource,
 }
 
@@ -88,6 +91,7 @@ UNNAMED = "column "
 _DELIMITERS = (",", ";", "\t", "|", " ")
 _LINES_TRIED = 50
 _LONGEST_NAME = 60  # characters in the name of a column
+_WORDS_OF_NAME = 4
 
 
 def read_delimited(files: Sequence[Path]) -> list[Row]:
@@ -96,11 +100,13 @@ def read_delimited(files: Sequence[Path]) -> list[Row]:
     The delimiter is the first of comma, semicolon, tab and bar that divides all first lines into
     equally many values; in a `.tsv` the tab, in a `.txt` the tab or else a space. A first line that
     names files, or has numbers or web addresses, is a row, and columns are called `column 1` and
-    so on. Columns of numbers are numbers; 007 is text.
+    so on. A line 0, 1, 2, which pandas writes, has names if there are texts below it. Columns of
+    numbers are numbers; 007 is text.
 
     Raises:
         DatasetError: For a file that is not UTF-8, a row with more or fewer values than columns,
-            and two columns of one name, each naming file and line.
+            two columns of one name, and a first line that may be names or a row; each names the
+            file and the line.
 
     """
     rows = [row for file in files for row in _delimited(file)]
@@ -120,11 +126,11 @@ def _delimited(path: Path) -> list[Row]:
     if not lines:
         return []
     names = lines[0][1]
-    if any(map(_is_value, names)) or not any(names):
-        names = [f"{UNNAMED}{number}" for number in range(1, len(names) + 1)]
-    else:
+    if _has_names(path, lines):
         names = [name or f"{UNNAMED}{number}" for number, name in enumerate(names, 1)]
         del lines[0]
+    else:
+        names = [f"{UNNAMED}{number}" for number in range(1, len(names) + 1)]
     repeated = [name for name, count in Counter(names).items() if count > 1]
     if repeated:
         raise DatasetError(
@@ -140,6 +146,33 @@ def _delimited(path: Path) -> list[Row]:
     return [
         {**dict(zip(names, values, strict=True)), AT: f"{path}, line {n}"} for n, values in lines
     ]
+
+
+def _has_names(path: Path, lines: Sequence[tuple[int, list[str]]]) -> bool:
+    """Return whether the first line has the names of columns; raise `DatasetError` if in doubt."""
+    names = lines[0][1]
+    rows = [values for _, values in lines[1:]]
+    numbers = [name for name in names if name]
+    if numbers and numbers == [str(number) for number in range(len(numbers))]:
+        return any(not _is_value(value) for row in rows for value in row)
+    if any(map(_is_value, names)) or not any(names):
+        return False
+    again = next((number for number, values in lines[1:] if values == names), None)
+    if again is not None:
+        raise DatasetError(
+            f"{path}, line {again}: the names of the columns are there again. Remove the line"
+        )
+    if path.suffix.lower() == ".txt":
+        return True
+    for column, name in enumerate(names):
+        repeated = any(name and row[column : column + 1] == [name] for row in rows)
+        if repeated or len(name.split()) > _WORDS_OF_NAME:
+            raise DatasetError(
+                f"{path}, line 1: {name!r} may be the name of a column or a value of the first "
+                "row. Write a line of names of columns above the rows, each of at most "
+                f"{_WORDS_OF_NAME} words"
+            )
+    return True
 
 
 def decoded_text(data: bytes) -> str:
@@ -243,7 +276,7 @@ def values_in(row: Mapping[str, Any], column: str) -> list[Any]:
             found = [*chain.from_iterable(lists)]
         else:
             found = [each.get(key) if isinstance(each, dict) else None for each in found]
-    return [each for each in found if each is not None and each != ""]
+    return [each for each in found if each is not None and each not in ("", b"")]
 
 
 class ChosenRows(FieldSource[Row], ShardedSource[Row]):

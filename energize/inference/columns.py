@@ -99,6 +99,11 @@ class Column:
         return self.name.startswith(UNNAMED)
 
     @property
+    def is_unnamed_text(self) -> bool:
+        """Whether it has texts that mostly differ, and the table does not name it."""
+        return self.is_unnamed and self.form == "text" and not self.is_class
+
+    @property
     def tells(self) -> bool:
         """Whether it has content that a sample without it would lack."""
         content = (
@@ -173,6 +178,8 @@ def _common(forms: set[str]) -> str:
     """Return the form of values of several forms."""
     if not forms:
         return "null"
+    if forms == {IMAGE, "bytes"}:
+        return IMAGE  # damaged ones are found when they are decoded
     singles = {form.rstrip("s") for form in forms}
     if len(singles) == 1 and singles & {IMAGE, AV}:
         return f"{singles.pop()}s"  # a single one is a list of one

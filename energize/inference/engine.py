@@ -134,7 +134,8 @@ def inferred(path: Path, split_part: str, told: Told) -> Found:
         if part != main:
             candidate, reading = _decided(own, like=candidate.format)
         found = _opened(own, split_part, candidate, reading, choice, by_column=by_column)
-    return found
+    options = {"orient": True, **({"guess_content": True} if found.spec.format == "tars" else {})}
+    return found._replace(config=replace(found.config, options=options))
 
 
 def _decided(scene: Scene, like: str | None = None) -> tuple[Candidate, Reading]:

@@ -8,8 +8,8 @@ from typing import Any
 
 from energize.core.lazy import optional_module
 from energize.core.samples import type_fields
-from energize.data.loose import Media
-from energize.data.media import BY_EXTENSION, MediaMetadataType
+from energize.data.loose import Media, part_name
+from energize.data.media import BY_EXTENSION, EXTENSIONS, MediaMetadataType
 from energize.errors import ConfigError, nearest, some
 from energize.inference.candidates import Reading
 from energize.inference.columns import AV
@@ -26,6 +26,11 @@ def parts_of(reading: Reading, kind: type[Any]) -> tuple[Media, dict[str, str]]:
         optional_module("av", "energize[av]", "reading videos and sounds")
     media: dict[str, tuple[str, bool]] = {}
     access = {name: f"json[{name}]" for name in reading.columns if "[" not in name}
+    access |= {
+        name: f"{part_name(name)}.bin"
+        for name, each in reading.columns.items()
+        if each.form == "bytes" and "[*]" not in name
+    }
     access |= reading.parts
     talks = "images" in _fields(kind)
     lists = [name for name, each in columns.items() if each.form.endswith("s")]
@@ -39,7 +44,7 @@ def parts_of(reading: Reading, kind: type[Any]) -> tuple[Media, dict[str, str]]:
         prefix = f"{called}." if called else ""
         media[name] = prefix, counted
         wanted = MediaMetadataType.AV if av else MediaMetadataType.IMAGE
-        usual = (f"{prefix}{each}" for each, of in BY_EXTENSION.items() if of == wanted)
+        usual = (f"{prefix}{each}" for each in EXTENSIONS[wanted])
         access[name] = f"{prefix}*" if counted else ",".join(usual)
         if column.nullable and may_be_none(kind, "image"):
             access[name] += f",json[{name}]"

@@ -91,7 +91,7 @@ def take_inventory(root: Path) -> Inventory:
         else:
             kinds[name] = kind_of(name)
     _look_into_unknown(root, kinds)
-    if any(name.endswith(".arrow") for name in kinds):
+    if any(name.endswith((".arrow", ".arrows")) for name in kinds):
         for name in [*kinds]:
             if posixpath.basename(name) in ("state.json", "dataset_info.json"):
                 aside.setdefault("written by Hugging Face's datasets", []).append(name)

@@ -263,7 +263,8 @@ _BY_VALUE: Mapping[str, Callable[[Roles], list[Column]]] = {
     "in_turn": Roles.in_turn,
     "sentences": Roles.sentences,
     "caption": lambda roles: (
-        roles.by_name("caption") or roles.alone("caption", lambda each: each.is_prose)
+        roles.by_name("caption")
+        or roles.alone("caption", lambda each: each.is_prose or each.is_unnamed_text)
     ),
     "label_name": lambda roles: (
         roles.by_name("label_name") or roles.alone("label_name", lambda each: each.is_class)

@@ -102,7 +102,8 @@ class Told:
         """Return what a dataset.yaml says, with what was told in its place."""
         if (kind := self.kind) is not None:
             name = CRUDE if kind is CrudeSample else kind.__name__
-            config = replace(DatasetConfig(kind.__module__, name), subflavors=config.subflavors)
+            own = DatasetConfig(kind.__module__, name)
+            config = replace(own, subflavors=config.subflavors, options=config.options)
         return config if field_map is None else replace(config, field_map=dict(field_map))
 
 
@@ -254,6 +255,9 @@ class Scene:
         if key not in self._looks:
             try:
                 rows = open_table([self.root / name for name in files])
+                if not rows.count:
+                    first = self.root / files[0]
+                    raise DatasetError(f"{first} has no rows: it is empty. Write rows or remove it")
                 self._looks[key] = self.look_at(rows, key)
             except DatasetError as reason:
                 self._looks[key] = reason
@@ -275,6 +279,12 @@ class Scene:
         first = sample_of(rows)
         below = posixpath.dirname(files[0]) if files else ""
         columns = columns_of(first, self.names_below(below))
+        padded = next((name for name in columns if name != name.strip()), None)
+        if padded is not None:
+            raise DatasetError(
+                f"{self.root / files[0]}: there are spaces around the name of the column "
+                f"{padded!r}. Write the file again with the name {padded.strip()!r}"
+            )
         if not any(column.is_media for column in columns.values()):
             columns = self._with_keys(columns, below, rows.count)
         for name, kind in classes_of(rows).items():

@@ -45,8 +45,8 @@ def find_sidecars(
     by_rest: dict[tuple[str, ...], list[str]] = {}
     for name in media:
         stem = posixpath.splitext(name)[0]
-        by_stem.setdefault(stem, []).append(name)
-        by_stem.setdefault(name, []).append(name)
+        for each in {stem, name}:
+            by_stem.setdefault(each, []).append(name)
         by_rest.setdefault((*folders[name][shared + 1 :], posixpath.basename(stem)), []).append(
             name
         )

@@ -16,7 +16,7 @@ import numpy as np
 from energize.core.description import digest
 from energize.core.trace import Failed
 from energize.data.files import PASSING, is_url
-from energize.data.media import kind_by_name
+from energize.data.media import HEAD, media_kind
 from energize.data.nv_meta import Origin, is_prepared
 from energize.data.webdataset import WebdatasetSource
 from energize.errors import DatasetError, DecodeError, NotPreparedError, PrepareError
@@ -97,13 +97,16 @@ def _index(root: Path, names: Sequence[str], folder: Path) -> None:
 def read_tars(source: WebdatasetSource) -> Reading:
     """Return the parts of the first samples, and the keys of their JSON, as columns."""
     raw = source.read(np.arange(min(FIRST, source.count)))
-    rows = [_decoded(each) for each in raw if not isinstance(each, Failed)]
+    stored = [each for each in raw if not isinstance(each, Failed)]
+    rows = [_decoded(each) for each in stored]
     names = [*dict.fromkeys(name for row in rows for name in row)]
-    media = [name for name in names if kind_by_name(f"a.{name}") is not None]
+    found = {name: data for each in stored for name, data in each.items()}
+    kinds = {name: media_kind(f"a.{name}", found[name][:HEAD]) for name in names}
+    media = [name for name, kind in kinds.items() if kind is not None]
     columns = columns_of([{n: v for n, v in row.items() if n not in media} for row in rows], _none)
     parts = {name: name for name in names if name not in media}
     for form in (IMAGE, AV):
-        own = [name for name in media if str(kind_by_name(f"a.{name}")) == form]
+        own = [name for name in media if kinds[name] == form]
         numbered = any("." in name for name in own)
         if own:
             called = own[0].rpartition(".")[2] if numbered else own[0]

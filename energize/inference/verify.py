@@ -23,6 +23,7 @@ from energize.errors import DataError, DatasetError, EnergizeError
 from energize.inference.engine import Found
 from energize.inference.scene import FIRST, SPREAD, Told
 from energize.inference.tars import cache_folder
+from energize.task.images import without_notes
 from energize.task.load import SampleDecoder, SampleLoader
 from energize.task.types import text_fields, type_fault, type_faults
 
@@ -36,6 +37,7 @@ _AT_ONCE = 4096
 
 
 @own_errors
+@without_notes()
 def verify(found: Found, told: Told) -> None:
     """Check the first samples, and samples spread over the others, once for each version of data.
 
@@ -139,7 +141,7 @@ def _loader(found: Found) -> SampleLoader[Any]:
     kind: Any = CrudeSample
     if config.field_map is not None:
         kind = sample_type_named(config.sample_module, config.sample_class)
-    decoder = SampleDecoder(image_decode="torchrgb8")
+    decoder = SampleDecoder(image_decode="torchrgb8").with_options(config.options)
     return SampleLoader(sample_type=kind, field_map=config.field_map, decoder=decoder)
 
 

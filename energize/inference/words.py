@@ -167,7 +167,7 @@ DOCUMENTS = _words(
 KINDS: Mapping[str, str] = {
     extension: kind
     for kind, extensions in (
-        ("table", "parquet arrow feather jsonl ndjson json csv tsv"),
+        ("table", "parquet pq arrow arrows ipc feather jsonl ndjson json csv tsv"),
         ("text", "txt text caption cap tags lst list labels names classes"),
         ("annotation", "xml npy npz mat pkl pickle h5 hdf5 pth pt bin mdb tfrecord tfrecords"),
         ("annotation", "safetensors xlsx xls db sqlite sqlite3 geojson srt vtt xmp pts ply obj"),
@@ -175,7 +175,9 @@ KINDS: Mapping[str, str] = {
         ("tar", "tar"),
         ("shard", "mds"),
         ("document", "md rst pdf html htm py ipynb sh bib yaml yml toml cfg ini log lock docx doc"),
-        ("document", "md5 sha1 sha256 cff bat ps1 js css svg tex data"),
+        ("document", "md5 sha1 sha256 cff bat ps1 js css tex data"),
+        # Images that Pillow does not read, or of which it reads a thumbnail only.
+        ("other", "svg eps wmf emf exr hdr cr2 cr3 nef arw dng orf rw2 raf"),
     )
     for extension in extensions.split()
 }

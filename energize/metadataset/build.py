@@ -472,6 +472,7 @@ def _load_of_user(
     names.
     """
     kind, config = user_factory(leaf.config), leaf.config
+    decoder = None if decoder is None else decoder.with_options(config.options)
     loader, part_filter, decoder = code.of(leaf.path, config.code, decoder)
     given = {**(config.factory or {}), "sample_loader": loader, "part_filter": part_filter}
     if "sample_type" in given:
@@ -494,6 +495,7 @@ def _load_of_user(
 def _loader_of(leaf: Leaf, decoder: SampleDecoder | None, code: LoadingCode) -> SampleLoader[Any]:
     """Return what makes typed samples of the raw ones of a leaf that is no join."""
     config, crude = leaf.config, leaf.sample_type is CrudeSample
+    decoder = None if decoder is None else decoder.with_options(config.options)
     sample_loader, part_filter, decoder = code.of(leaf.path, config.code, decoder, crude=crude)
     return SampleLoader(
         sample_type=leaf.sample_type,

@@ -97,7 +97,8 @@ class RawSample:
         Raises `DataError` where they lead nowhere, `PrepareError` for a part that is not JSON.
         """
         try:
-            content = json.loads(self.part(access.part))
+            [part] = access.among(self.sizes)[:1] or [access.part]
+            content = json.loads(self.part(part))
         except (ValueError, RecursionError) as reason:
             raise PrepareError(f"{access.part} is not JSON: {reason}") from reason
         return access.within(content)

@@ -272,7 +272,7 @@ NO_ROWS = {
     "another one": ({"a": {"file_name": "x", "columns": {}}}, "is a list of datasets"),
     "settings": ({"model": {"a": 1}, "data": {"b": 2}}, "is one object with the keys"),
     "lists": ([["a", 1], ["b", 2]], "an array without objects"),
-    "columns of lists": ({"text": ["a", "b"], "n": [1, 2]}, "is one object with the keys"),
+    "columns of lists": ({"text": ["a", "b"], "n": [1, 2]}, "may be columns or one row"),
     "nothing": ({}, "is the JSON value"),
     "a number": (3, "is the JSON value"),
 }
