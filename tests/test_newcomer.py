@@ -109,6 +109,7 @@ def test_what_cannot_be_done_is_answered_by_what_to_write(name):
     assert re.search(".*".join(map(re.escape, words.split(".*"))), str(told.value)), told.value
 
 
+@pytest.mark.jobs
 def test_torch_is_told_of_beside_energons_names_too():
     program = "import energize.energon.running; from tests.test_newcomer import *; torchs(train())"
     done = subprocess.run(
@@ -192,7 +193,7 @@ BAD = {  # what lies there, what is said in the log, or as an error
     ),
     "a table": (
         lambda at: (photos(at) / "captions.csv").write_text("a"),
-        "captions.csv has no row that can be read: is it empty?; or write format: images",
+        "captions.csv has no rows: it is empty.*read the images alone",
     ),
     "columns": (
         lambda at: photos(at, "0,a", head="id,words"),

@@ -38,7 +38,13 @@ def by_pillow(data: bytes, mode: str, *, orient: bool) -> np.ndarray:
         return np.array(turned if mode == "stored" else turned.convert(mode))
 
 
-@pytest.mark.parametrize("orientation", range(10))
+ORIENTATIONS = [
+    pytest.param(number, marks=[] if number in {0, 1, 6} else pytest.mark.jobs)
+    for number in range(10)
+]
+
+
+@pytest.mark.parametrize("orientation", ORIENTATIONS)
 def test_all_orientations_are_those_of_pillow(orientation):
     """Bit for bit, by simplejpeg and by Pillow; 0 and 9 are no orientations."""
     for image_format in FORMATS:
