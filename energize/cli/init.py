@@ -14,13 +14,14 @@ from energize.cli import mixes
 from energize.data.files import path_of
 from energize.data.writing import write_new
 from energize.errors import ConfigError
-from energize.inference.engine import infer, split_parts
+from energize.inference.engine import infer_parts
+from energize.inference.scene import Told
 from energize.inference.spec import DataSpec
 
 _HEAD = """\
 # Written by `energize init`: what was inferred of the data. Correct what is wrong, and train with
 # this file. Data that differ from `inferred` are an error; without that key they are not compared.
-__module__: energize
+{notes}__module__: energize
 __class__: MetadatasetV2
 splits:
 """
@@ -60,10 +61,13 @@ def metadataset_text(data: list[Path], folder: Path) -> str:
 
     """
     splits: dict[str, list[DataSpec]] = {}
+    notes: list[str] = []
     for path in data:
-        for part in split_parts(path):
-            splits.setdefault(part, []).append(infer(path, split_part=part))
-    text = _HEAD
+        found = infer_parts(path, Told())
+        notes += [line for note in found.notes for line in note.splitlines()]
+        for part, spec in found.specs.items():
+            splits.setdefault(part, []).append(spec)
+    text = _HEAD.format(notes="".join(f"# {line}\n" for line in notes))
     for part, specs in splits.items():
         text += f"  {part}:\n"
         text += "    blend:\n" if len(specs) > 1 else ""

@@ -28,7 +28,7 @@ from energize.data.files import Ranges, read_file
 from energize.data.media import kind_by_name
 from energize.data.rows import ArrowSource, FieldSource, JsonSource, ParquetSource, Row
 from energize.data.source import ShardedSource
-from energize.errors import DatasetError, some
+from energize.errors import DataError, DatasetError, some
 
 KEY = "__key__"
 """The key of the sample of a row in memory."""
@@ -282,25 +282,27 @@ def values_in(row: Mapping[str, Any], column: str) -> list[Any]:
 class ChosenRows(FieldSource[Row], ShardedSource[Row]):
     """Some rows of a table: of each shard those of these numbers, in ascending order.
 
-    With a `column` that has lists, a row stands for one element of it: the n-th row of equal
-    numbers has the n-th element.
+    With columns `pieces` that have lists, a row stands for one element of each: the n-th row of
+    equal numbers has the n-th elements. Nulls of a single column are no elements; several columns
+    have as many elements as each other.
     """
 
     rows: ShardedSource[Row]
     numbers: tuple[Int64Array, ...]
-    pieces: str | None
-    """The column whose elements are rows of their own."""
+    pieces: tuple[str, ...]
+    """The columns whose elements are rows of their own."""
 
     def __init__(
-        self, rows: ShardedSource[Row], numbers: Sequence[Int64Array], pieces: str | None = None
+        self, rows: ShardedSource[Row], numbers: Sequence[Int64Array], pieces: Sequence[str] = ()
     ) -> None:
         counts = tuple(len(each) for each in numbers)
-        own: dict[str, Any] = {"rows": rows, "numbers": tuple(numbers), "pieces": pieces}
+        own: dict[str, Any] = {"rows": rows, "numbers": tuple(numbers)}
+        own["pieces"] = tuple(pieces)
         self._freeze(**own, counts=counts, seed=0, occurrence=0)
 
     @classmethod
     def selecting(
-        cls, rows: ShardedSource[Row], keep: Callable[[Row], int], pieces: str | None = None
+        cls, rows: ShardedSource[Row], keep: Callable[[Row], int], pieces: Sequence[str] = ()
     ) -> Self:
         """Return each row as often as `keep` says, which is given the rows that can be read."""
         numbers = []
@@ -310,11 +312,16 @@ class ChosenRows(FieldSource[Row], ShardedSource[Row]):
             numbers.append(np.repeat(np.arange(count), times))
         return cls(rows, numbers, pieces)
 
+    @classmethod
+    def dividing(cls, rows: ShardedSource[Row], columns: Sequence[str]) -> Self:
+        """Return a row for each element of a column of lists, or of several that are parallel."""
+        return cls.selecting(rows, lambda row: max(map(len, _elements(row, columns))), columns)
+
     @property
-    def piece_name(self) -> str:
-        """The column of an element: that of the lists, or the last key that leads to them."""
-        keys = [key for key in re.split(r"[\[\]]+", self.pieces or "") if key not in ("", "*")]
-        return keys[-1] if keys else ""
+    def piece_names(self) -> list[str]:
+        """The columns of elements: those of the lists, or the last keys that lead to them."""
+        keys = (re.split(r"[\[\]]+", column) for column in self.pieces)
+        return [[key for key in each if key not in ("", "*")][-1] for each in keys]
 
     @property
     def shards(self) -> Sequence[str]:  # type: ignore[override]
@@ -333,7 +340,8 @@ class ChosenRows(FieldSource[Row], ShardedSource[Row]):
         digests = [
             hashlib.blake2b(each.tobytes(), digest_size=16).hexdigest() for each in self.numbers
         ]
-        return digest([self.rows.identity, digests, self.pieces])
+        pieces: Any = self.pieces if len(self.pieces) > 1 else next(iter(self.pieces), None)
+        return digest([self.rows.identity, digests, pieces])
 
     def called(self, name: str) -> Self:
         return super().called(name)._replace(rows=self.rows.called(name))
@@ -351,12 +359,29 @@ class ChosenRows(FieldSource[Row], ShardedSource[Row]):
         rows = dict(zip(unique, self.rows._read_shard(shard, unique), strict=True))
         firsts = np.searchsorted(stored, wanted).tolist()
         triples = zip(wanted, numbers, firsts, strict=True)
-        return [self._piece(rows[each], number - first) for each, number, first in triples]
+        return [
+            self._piece(rows[each], number - first, self._where(shard, number))
+            for each, number, first in triples
+        ]
 
-    def _piece(self, row: Row | Failed, number: int) -> Row | Failed:
-        if isinstance(row, Failed) or self.pieces is None:
+    def _piece(self, row: Row | Failed, number: int, where: str) -> Row | Failed:
+        if isinstance(row, Failed) or not self.pieces:
             return row
-        own: Row = {**row, self.piece_name: values_in(row, self.pieces)[number]}
+        elements = _elements(row, self.pieces)
+        lengths = [*map(len, elements)]
+        if len({*lengths}) > 1:
+            lists = " and ".join(map(repr, self.pieces))
+            reason = DataError(f"columns {lists} are lists of one length; got {lengths}")
+            return Failed(reason, where)
+        own = dict(zip(self.piece_names, (each[number] for each in elements), strict=True))
         if number and KEY in row:
             own[KEY] = f"{row[KEY]}~{number + 1}"
-        return own
+        return {**row, **own}
+
+
+def _elements(row: Row, columns: Sequence[str]) -> list[list[Any]]:
+    """Return the elements of each of some columns; of parallel columns nulls too."""
+    if len(columns) == 1:
+        return [values_in(row, columns[0])]
+    values = [row.get(column) for column in columns]
+    return [value if isinstance(value, list) else [] for value in values]

@@ -24,6 +24,7 @@ from energize.data.webdataset import WebdatasetSource
 from energize.errors import (
     ConfigError,
     DatasetError,
+    EnergizeError,
     NotPreparedError,
     SplitError,
     nearest,
@@ -34,7 +35,7 @@ from energize.inference.candidates import Candidate, Reading
 from energize.inference.columns import Column
 from energize.inference.fields import parts_of, translated
 from energize.inference.formats import FORMATS
-from energize.inference.kinds import CRUDE_CHOICE, Choice, choose, fill
+from energize.inference.kinds import CRUDE_CHOICE, Choice, choose, fill, why_mixed
 from energize.inference.scene import Scene, Told, check_folder, classes_of, files_without, listed
 from energize.inference.spec import DataSpec
 from energize.inference.tars import open_tars, read_tars
@@ -127,7 +128,7 @@ def inferred(path: Path, split_part: str, told: Told) -> Found:
         found = _of_tars(scene.of_part(part), split_part)
     else:
         parts = scene.splits.parts
-        main = None if part is None else next((n for n in _MAIN if n in parts), part)
+        main = None if part is None else next(n for n in (*_MAIN, *parts) if n in parts)
         candidate, reading = _decided(scene.of_part(main))
         choice = _choice(scene, reading)
         own = scene.of_part(part)
@@ -202,6 +203,9 @@ def _choice(scene: Scene, reading: Reading) -> Choice:
         free = columns.keys() - spoken_for
         usual = {name: name for name in type_fields(told.kind) if name in free}
         return replace(choice, field_map={**usual, **choice.field_map, **given})
+    mixed = "" if given else why_mixed(columns, first)
+    if mixed:
+        raise DatasetError(f"{scene.path}: {mixed}")
     choice = choose(columns, first, [*given])
     if choice.is_crude and given:
         kinds = [kind for kind in SAMPLE_TYPES.values() if kind is not CrudeSample]
@@ -309,18 +313,29 @@ def _of_split(scene: Scene, split_part: str, reading: Reading) -> Reading:
 
 
 def _divided(field_map: dict[str, str], reading: Reading) -> tuple[dict[str, str], Reading]:
-    """Return rows with one caption each, where a column has lists of them."""
-    column = reading.columns.get(field_map.get("caption", ""))
-    if column is None or column.form != "texts":
+    """Return rows with one caption each, or one question, where a column has lists of them."""
+    columns = reading.columns
+    forms = {name: columns[text].form for name, text in field_map.items() if text in columns}
+    if forms.get("context") == forms.get("answers") == "texts":
+        fields = ["context", "answers"]
+        note = "each of the questions in {!r}, with its answer in {!r}, is a sample of its own"
+    elif forms.get("caption") == "texts":
+        fields = ["caption"]
+        note = "each of the texts in {!r} is a sample of its own"
+    else:
         return field_map, reading
-    rows = ChosenRows.selecting(
-        reading.rows, lambda row: len(values_in(row, column.name)), column.name
-    )
-    alone = replace(column, name=rows.piece_name, form="text")
-    columns = {**reading.columns, alone.name: alone}
-    notes = [*reading.notes, f"each of the texts in {column.name!r} is a sample of its own"]
-    return {**field_map, "caption": alone.name}, replace(
-        reading, rows=rows, columns=columns, notes=notes
+    lists = [field_map[name] for name in fields]
+    rows = ChosenRows.dividing(reading.rows, lists)
+    alone = [
+        replace(columns[text], name=name, form="text")
+        for text, name in zip(lists, rows.piece_names, strict=True)
+    ]
+    own = dict(zip(fields, rows.piece_names, strict=True))
+    return {**field_map, **own}, replace(
+        reading,
+        rows=rows,
+        columns={**columns, **{each.name: each for each in alone}},
+        notes=[*reading.notes, note.format(*lists)],
     )
 
 
@@ -355,18 +370,69 @@ def infer(path: str | os.PathLike[str], *, split_part: str | None = None, **told
         ('classes', 'ImageClassificationSample', ('cat', 'dog'), {'train': 2})
 
     """
-    place = path_of(absolute(path))
-    if not is_loose(place):
-        raise ConfigError(f"{place} is not loose data: it is prepared, or nothing is there")
     kind = told.get("sample_type")
     if isinstance(kind, str):
         told["sample_type"] = ("energize", kind)
-    said = Told(**told)
-    parts = split_parts(place, said)
-    asked = split_part or ("train" if "train" in parts else parts[0])
-    spec = inferred(place, asked, said).spec
-    others = {part: inferred(place, part, said).spec.samples for part in parts if part != asked}
-    return spec.model_copy(update={"splits": {asked: spec.samples} | others})
+    parts = infer_parts(path, Told(**told), split_part)
+    asked = split_part or ("train" if "train" in parts.specs else next(iter(parts.specs)))
+    counts = {part: spec.samples for part, spec in parts.specs.items() if part != asked}
+    spec = parts.specs[asked]
+    splits = {asked: spec.samples, **counts, **dict.fromkeys(parts.unread)}
+    notes = (*spec.notes, *parts.notes)
+    return spec.model_copy(update={"splits": splits, "notes": notes})
+
+
+class PartSpecs(NamedTuple):
+    """The specs of the split parts that can be read, and why the other parts cannot."""
+
+    specs: dict[str, DataSpec]
+    unread: dict[str, str]
+
+    @property
+    def notes(self) -> list[str]:
+        """A sentence for each split part that cannot be read."""
+        return [f"split part {part!r} is left out: {why}" for part, why in self.unread.items()]
+
+
+@own_errors
+def infer_parts(
+    path: str | os.PathLike[str], told: Told, split_part: str | None = None
+) -> PartSpecs:
+    """Return the specs of all split parts of loose data that can be read.
+
+    A part that cannot be read, such as a test part without labels, does not keep the other parts
+    from being read, as it does not keep them from being trained on.
+
+    Args:
+        path: A folder or a file of samples that nobody prepared.
+        told: What the user says.
+        split_part: A part that has to be read; None for the training part, or any.
+
+    Returns:
+        The specs by split part, and the reason for each part that is left out.
+
+    Raises:
+        ConfigError: For a path that is not loose data.
+        DatasetError: If the part that has to be read cannot be, as `get_train_dataset` raises it.
+
+    """
+    place = path_of(absolute(path))
+    if not is_loose(place):
+        raise ConfigError(f"{place} is not loose data: it is prepared, or nothing is there")
+    parts = split_parts(place, told)
+    needed = split_part or ("train" if "train" in parts else None)
+    specs: dict[str, DataSpec] = {}
+    reasons: dict[str, EnergizeError] = {}
+    for part in dict.fromkeys([*parts, *([needed] if needed else [])]):
+        try:
+            specs[part] = inferred(place, part, told).spec
+        except EnergizeError as reason:
+            if part == needed:
+                raise
+            reasons[part] = reason
+    if not specs:
+        raise next(iter(reasons.values()))
+    return PartSpecs(specs, {part: str(reason) for part, reason in reasons.items()})
 
 
 # Tars.

@@ -13,6 +13,7 @@ from energize.core.samples import CrudeSample
 from energize.data.tables import values_in
 from energize.inference.columns import AV, IMAGE, Column, Row
 from energize.inference.words import ROLES, plain_name, words_of
+from energize.task.shapes import items
 
 _ROLE = re.compile(r"(?:(\w+)=)?\{(\w+)(\?)?\}")
 _LETTERS = re.compile(r"(?:option|choice|answer)?[a-h]|(?:option|choice)\d")
@@ -21,6 +22,7 @@ FORMS: Mapping[str, tuple[str, ...]] = {
     "caption": ("text", "texts", "mixed"),
     "text": ("text", "mixed"),
     "question": ("text", "mixed"),
+    "questions": ("texts",),
     "answers": ("text", "texts", "null", "mixed"),
     "turns": ("mixed",),
     "tools": ("json", "objects", "null"),
@@ -95,11 +97,21 @@ KINDS: Sequence[SampleKind] = (
     ),
     SampleKind(
         "VQASample",
-        {"image": "{image}", "context": "{question}", "answers": "{answers}"},
-        unless=("choices", "options"),
+        {"image": "{image}", "context": "{paired_questions}", "answers": "{paired_answers}"},
     ),
     SampleKind(
-        "VidQASample", {"video": "{video}", "context": "{question}", "answers": "{answers}"}
+        "VidQASample",
+        {"video": "{video}", "context": "{paired_questions}", "answers": "{paired_answers}"},
+    ),
+    SampleKind(
+        "VQASample",
+        {"image": "{image}", "context": "{question}", "answers": "{answers}"},
+        unless=("needed_choices", "options", "questions"),
+    ),
+    SampleKind(
+        "VidQASample",
+        {"video": "{video}", "context": "{question}", "answers": "{answers}"},
+        unless=("questions",),
     ),
     SampleKind(
         "ConversationSample",
@@ -122,7 +134,11 @@ KINDS: Sequence[SampleKind] = (
         unless=("choices", "options"),
     ),
     SampleKind("OCRSample", {"image": "{image}", "text": "{ocr}"}),
-    SampleKind("CaptioningSample", {"image": "{medium}", "caption": "{caption}"}),
+    SampleKind(
+        "CaptioningSample",
+        {"image": "{medium}", "caption": "{caption}"},
+        unless=("questions",),
+    ),
     SampleKind(
         "ImageClassificationSample",
         {"image": "{medium}", "label": "{label}", "label_name": "{label_name?}"},
@@ -233,6 +249,50 @@ class Roles:
             and all(_are_in_turn(row, each.name, images[0].name) for row in self.rows)
         ][:1]
 
+    def choices(self) -> list[Column]:
+        """Return the column of choices, if every row has some."""
+        return [each for each in self.by_name("choices") if not each.nullable]
+
+    def needed_choices(self) -> list[Column]:
+        """Return the column of choices, unless answers are true without them.
+
+        These are columns of which some rows have no choices, and the answers of all others are
+        texts of their choices.
+        """
+        return [
+            each
+            for each in self.by_name("choices")
+            if not each.nullable or self.unanswered(each) is not None
+        ]
+
+    def unanswered(self, choices: Column) -> Row | None:
+        """Return a row with choices whose answer is no text of them, None if there is none."""
+        for answer in self.by_name("right"):
+            for row in self.rows:
+                known = items([("", row.get(choices.name))])
+                if known and row.get(answer.name) not in (*known, None, ""):
+                    return row
+        return None
+
+    def questions(self) -> list[Column]:
+        """Return the column of lists of questions."""
+        found = self.by_name("questions")
+        return [each for each in found if not each.is_nested]
+
+    def paired_answers(self) -> list[Column]:
+        """Return the column of lists of answers."""
+        found = self.by_name("answers")
+        return [each for each in found if each.form == "texts" and not each.is_nested]
+
+    def paired_questions(self) -> list[Column]:
+        """Return the column of lists of questions, if each question has an answer in its row."""
+        return [
+            each
+            for each in self.questions()
+            for answers in self.paired_answers()
+            if all(_are_as_long(row, each.name, answers.name) for row in self.rows)
+        ]
+
     def sentences(self) -> list[Column]:
         """Return the column of lists of texts that images are placed among."""
         return [e for e in self.columns.values() if e.form == "texts" and not e.is_nested][:1]
@@ -249,6 +309,13 @@ def _are_in_turn(row: Row, texts: str, images: str) -> bool:
     return None in other and all((text is None) != (image is None) for text, image in pairs)
 
 
+def _are_as_long(row: Row, first: str, second: str) -> bool:
+    """Return whether two columns of a row are lists of one length, or both without a value."""
+    values = [row.get(name) or [] for name in (first, second)]
+    are_lists = all(isinstance(each, list) for each in values)
+    return are_lists and len(values[0]) == len(values[1])
+
+
 _BY_VALUE: Mapping[str, Callable[[Roles], list[Column]]] = {
     "image": lambda roles: roles.single(IMAGE),
     "video": lambda roles: roles.single(AV),
@@ -260,6 +327,11 @@ _BY_VALUE: Mapping[str, Callable[[Roles], list[Column]]] = {
         e for e in roles.media("exchanges") if plain_name(e.name) != "history"
     ],
     "options": Roles.options,
+    "choices": Roles.choices,
+    "needed_choices": Roles.needed_choices,
+    "questions": Roles.questions,
+    "paired_answers": Roles.paired_answers,
+    "paired_questions": Roles.paired_questions,
     "in_turn": Roles.in_turn,
     "sentences": Roles.sentences,
     "caption": lambda roles: (
@@ -309,6 +381,24 @@ def choose(columns: Mapping[str, Column], rows: Sequence[Row], given: Sequence[s
     if several or (found.sample_type == "ImageSample" and lacking and not given):
         return CRUDE_CHOICE
     return found
+
+
+def why_mixed(columns: Mapping[str, Column], rows: Sequence[Row]) -> str:
+    """Return why rows with choices and rows without make no type, an empty text if they do."""
+    roles = Roles(columns, rows)
+    if not roles.by_name("question"):
+        return ""
+    for column in roles.by_name("choices"):
+        row = roles.unanswered(column) if column.values and column.nullable else None
+        for answer in roles.by_name("right") if row is not None else []:
+            return (
+                f"column {column.name!r} has choices in {len(column.values)} of {column.rows} rows "
+                f"that were looked at, and the others are no multiple choice; the answers are no "
+                f"texts of the choices: {row[answer.name]!r:.80}. Write sample_type: CrudeSample to "
+                "read rows as they are, or write rows with choices and rows without into files of "
+                "their own: files: ['PATTERN', ...]"
+            )
+    return ""
 
 
 def _with_places(choice: Choice, rows: Sequence[Row]) -> Choice:

@@ -37,6 +37,9 @@ from energize.task.load import parse_field
 _COUNTED_BYTES = 64 * 1024 * 1024
 """Bytes of tables up to which all rows are read to see which files they name."""
 
+_KEY_FORMS = ("text", "number")
+"""Forms of columns that are keys of rows, beside names of media."""
+
 
 def tables(scene: Scene) -> list[Candidate]:
     """Files of rows, of which each row is a sample."""
@@ -121,15 +124,27 @@ def _joined(scene: Scene, looks: Sequence[Look]) -> list[Look]:
         return [*looks]
     one, other = sorted(looks, key=lambda look: not look.media)
     for name in sorted(one.names & other.names):
-        first, second = ([str(v) for v in look.columns[name].values] for look in (one, other))
-        if len({*first}) == len(first) and {*first} == {*second}:
-            by_key = {row.get(name): row for row in _all_rows(scene, other)}
-            rows = [{**by_key.get(row.get(name), {}), **row} for row in _all_rows(scene, one)]
-            keyed = ({**row, KEY: f"{number:06d}"} for number, row in enumerate(rows))
-            look = scene.look_at(MemoryRows(keyed), (*one.files, *other.files))
-            if _is_whole(look):
-                return [look]
+        columns = [look.columns[name] for look in (one, other)]
+        if not all(map(_may_be_key, columns)):
+            continue
+        first, second = ([str(value) for value in each.values] for each in columns)
+        if len({*first}) < len(first) or {*first} != {*second}:
+            continue
+        others = _all_rows(scene, other)
+        by_key = {str(row.get(name)): row for row in others}
+        if len(by_key) < len(others):
+            continue
+        rows = [{**by_key.get(str(row.get(name)), {}), **row} for row in _all_rows(scene, one)]
+        keyed = ({**row, KEY: f"{number:06d}"} for number, row in enumerate(rows))
+        look = scene.look_at(MemoryRows(keyed), (*one.files, *other.files))
+        if _is_whole(look):
+            return [look]
     return [*looks]
+
+
+def _may_be_key(column: Column) -> bool:
+    """Return whether a column has a text, a number or the name of a file in every row."""
+    return not column.nullable and (column.form in _KEY_FORMS or bool(column.paths))
 
 
 def _is_whole(look: Look) -> bool:

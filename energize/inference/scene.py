@@ -290,7 +290,9 @@ class Scene:
         for name, kind in classes_of(rows).items():
             if name in columns:
                 called = [
-                    kind[number] for number in columns[name].values if number in range(len(kind))
+                    kind[number]
+                    for number in columns[name].values
+                    if isinstance(number, int) and number in range(len(kind))
                 ]
                 companion = Column(f"{name}_name", "text", tuple(called), columns[name].rows)
                 columns[companion.name] = companion
@@ -392,9 +394,11 @@ class Scene:
         return columns if chosen is None else {**columns, chosen.name: chosen}
 
     def _covers(self, count: int) -> bool:
-        """Return whether there are about as many media as rows."""
-        there = len(self.index.names)
-        return there > 0 and abs(there - count) <= max(there, count) // 2
+        """Return whether the folder or the split part has about as many media as rows."""
+        own = self.splits.parts.get(self.part or "", ())
+        in_part = sum(self.inventory.kinds[name] in MEDIA for name in own)
+        counts = (len(self.index.names), in_part)
+        return any(there and abs(there - count) <= max(there, count) // 2 for there in counts)
 
 
 def _part_folder(names: Sequence[str]) -> str:

@@ -191,6 +191,7 @@ ROLES: Mapping[str, Sequence[str]] = _split(
         ),
         "text": "text content body document article rawcontent txt page",
         "question": "question query problem q questions prompt context",
+        "questions": "questions question queries prompts",
         "answers": (
             "answers answer multiplechoiceanswer label labels a gtanswer groundtruth target"
             " fullanswer solution"

@@ -164,7 +164,19 @@ def choice(arguments: Arguments) -> int:
     The answer is a number, a letter, or the text of the choice itself.
     """
     answer = arguments[0][1]
-    choices = items(arguments[1:2]) if len(arguments) > 1 else []
+    choices = items(arguments[1:2]) if len(arguments) > 1 else None
+    number = _number_of(answer, choices or [])
+    if number is None:
+        raise DataError(
+            f"the right choice is a number, a letter or one of {choices or []}; got {answer!r}"
+        )
+    if choices is not None and not 0 <= number < len(choices):
+        raise DataError(f"the right choice is one of {choices}, which are {len(choices)}; got {answer!r}")
+    return number
+
+
+def _number_of(answer: Any, choices: Sequence[Any]) -> int | None:
+    """Return the number that an answer means, None if it means none."""
     if isinstance(answer, str):
         word = answer.strip(" ().")
         if answer in choices:
@@ -173,9 +185,8 @@ def choice(arguments: Arguments) -> int:
             return ord(word.upper()) - ord("A")
         if word.isdigit():
             return int(word)
-    if isinstance(answer, int) and not isinstance(answer, bool):
-        return answer
-    raise DataError(f"the right choice is a number, a letter or one of {choices}; got {answer!r}")
+    is_number = isinstance(answer, int) and not isinstance(answer, bool)
+    return answer if is_number else None
 
 
 SHAPES: Mapping[str, Callable[[Arguments], Any]] = MappingProxyType(
