@@ -388,11 +388,18 @@ class LooseSource(ShardedSource[dict[str, Any]], FieldSource[dict[str, Any]]):
 def fill(template: str, value: str) -> str:
     """Return the path that a template makes of the value of a column.
 
+    The value stands for `{}`, its file name for `{:name}`, and that without extension for
+    `{:stem}`.
+
     >>> fill("images/{}.jpg", "7"), fill("COCO_train2014_{:012d}.jpg", "7")
     ('images/7.jpg', 'COCO_train2014_000000000007.jpg')
+    >>> fill("scans/{:name}", "documents/7.png"), fill("scans/{:stem}.jpg", "documents/7.png")
+    ('scans/7.png', 'scans/7.jpg')
     """
     before, _, rest = template.partition("{")
     form, _, after = rest.partition("}")
-    if not form:
-        return f"{before}{value}{after}"
+    name = posixpath.basename(value)
+    texts = {"": value, ":name": name, ":stem": posixpath.splitext(name)[0]}
+    if form in texts:
+        return f"{before}{texts[form]}{after}"
     return f"{before}{int(value):{form[1:]}}{after}" if value.isdigit() else value

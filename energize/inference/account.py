@@ -11,7 +11,7 @@ from energize.inference.candidates import Candidate, Reading
 from energize.inference.columns import Column
 from energize.inference.folders import class_folders
 from energize.inference.kinds import Roles
-from energize.inference.scene import Scene, classes_of
+from energize.inference.scene import Scene, by_file_name, classes_of
 from energize.inference.spec import DataSpec, Use
 from energize.task.load import parse_field
 
@@ -30,7 +30,8 @@ def account_of(  # noqa: PLR0917
     """Return the spec of a reading, with the use of every file and every column."""
     top = scene.around or scene
     prefix = f"{scene.prefix}/" if scene.prefix else ""
-    claims = {f"{prefix}{name}": role for name, role in candidate.claims.items()}
+    claimed = {**reading.claims, **candidate.claims}
+    claims = {f"{prefix}{name}": role for name, role in claimed.items()}
     unread = {f"{prefix}{name}": why for why, names in reading.left_out.items() for name in names}
     notes = [*reading.notes]
     options = [each.name for each in Roles(reading.columns, reading.first).options()]
@@ -44,6 +45,13 @@ def account_of(  # noqa: PLR0917
         notes.append(f"names of folders are not used: {', '.join(folders[:_SHOWN])}")
     if top.splits.lists:
         notes.append(f"split parts are those that {', '.join(top.splits.lists)} list")
+    media_paths = tuple(getattr(source, "media_paths", ()))
+    moved = [posixpath.dirname(each) or "." for each in media_paths if by_file_name(each)]
+    if moved:
+        notes.append(
+            f"files are found by their names in {', '.join(moved)}, not in the folders that rows "
+            "name"
+        )
     splits: dict[str, int | None] = dict.fromkeys(top.splits.parts)
     labels = next(iter(classes_of(reading.rows).values()), [])
     if candidate.format == "classes":
@@ -57,7 +65,7 @@ def account_of(  # noqa: PLR0917
         sample_type=kind.__name__,
         field_map=dict(field_map) if kind is not CrudeSample else {},
         classes=tuple(labels),
-        media_paths=tuple(getattr(source, "media_paths", ())),
+        media_paths=media_paths,
         files=tuple(_files(top, claims, unread)),
         columns=tuple(_columns(reading, field_map, crude=kind is CrudeSample)),
         notes=tuple(notes),

@@ -19,7 +19,7 @@ from energize.data.files import absolute, exists, own_errors, path_of
 from energize.data.jsonl import jsonl_index_path
 from energize.data.loose import LooseSource
 from energize.data.nv_meta import META_FOLDER, DatasetConfig, is_prepared
-from energize.data.tables import EXTENSIONS, ChosenRows, values_in
+from energize.data.tables import EXTENSIONS, ChosenRows
 from energize.data.webdataset import WebdatasetSource
 from energize.errors import (
     ConfigError,
@@ -49,6 +49,11 @@ FILES = (*EXTENSIONS, _TAR)
 
 _MAIN = ("train", "val", "dev")
 """The split part whose samples say of which type all are, the first that there is."""
+
+_AS_OTHERS = (
+    "It is the format of the other split parts; to read this one by itself, write which files "
+    "it has: files: ['PATTERN', ...]"
+)
 
 _MARGIN = 2
 """By how much more has to speak for a format than for one that contradicts it."""
@@ -146,7 +151,8 @@ def _decided(scene: Scene, like: str | None = None) -> tuple[Candidate, Reading]
     if wanted is not None:
         candidates = [each for each in candidates if each.format == wanted]
         if not candidates:
-            raise DatasetError(f"{scene.root}: nothing here has the format {wanted!r}")
+            told = "Name another format, or none" if scene.told.format else _AS_OTHERS
+            raise DatasetError(f"{scene.root}: nothing here has the format {wanted!r}. {told}")
     if not candidates:
         raise scene.why_unread(*scene.inventory.kinds) or _nothing_to_read(scene)
     best = max(candidates, key=lambda each: each.strength)
@@ -235,6 +241,7 @@ def _opened(
     if by_column:
         reading = _of_split(scene, split_part, reading)
     field_map, reading = _divided(field_map, reading)
+    _check_media_path(scene, reading)
     media, access = parts_of(reading, kind)
     paths = dict.fromkeys(p for each in reading.columns.values() for p in each.paths)
     _check_files(scene, reading, field_map)
@@ -251,6 +258,17 @@ def _opened(
     config = Told(kind).config(DatasetConfig("", ""), fields)
     spec = account_of(scene, split_part, candidate, reading, kind, choice.field_map, source)
     return Found(source, config, spec)
+
+
+def _check_media_path(scene: Scene, reading: Reading) -> None:
+    """Raise `ConfigError` for a path of media by a column that rows do not have."""
+    path = scene.told.media_path
+    if path is None or any(each.paths for each in reading.columns.values()):
+        return
+    raise ConfigError(
+        f"{scene.path}: media_path={path!r} names none of the columns {some(reading.columns)}. "
+        "Write the one whose values name files"
+    )
 
 
 def _check_files(scene: Scene, reading: Reading, field_map: dict[str, str]) -> None:

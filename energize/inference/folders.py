@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from itertools import islice
 from typing import Any
 
 from energize.data.files import read_file
@@ -28,7 +29,7 @@ from energize.inference.candidates import (
     reading_of,
 )
 from energize.inference.columns import Column, Named, columns_of
-from energize.inference.scene import FIRST, Scene, listed
+from energize.inference.scene import FIRST, Look, Scene, listed
 from energize.inference.sidecars import Sidecar
 from energize.inference.words import PAIRED, why_no_class
 
@@ -128,6 +129,23 @@ def _with_contents(scene: Scene, row: Row, columns: Iterable[str]) -> Row:
 _MOST_PAIRED = 3
 """Folders that may hold images that belong together by their names."""
 
+_SIGNS = 2
+"""Signs of folders that are no classes, from which on that has to be said."""
+
+_FEW_FOLDERS = 3
+"""Folders up to which one image in each is no sign: that is how examples are written."""
+
+_ONE_IMAGE = 1.5
+"""Images of a folder on average, up to which it is taken to be that of one sample."""
+
+_TABLES = 10
+"""Tables that are looked at for the names of folders."""
+
+_NAMING = (
+    "to read rows that describe them, write the path of its image into each row, such as "
+    '{"image": "FOLDER/FILE"}'
+)
+
 _SHARD_LIKE = re.compile(r"\W*(?:(?:part|shard|chunk|batch)\W*)?\d+")
 
 
@@ -148,7 +166,13 @@ def classes(scene: Scene) -> list[Candidate]:
         }
     doubtful = next((label for label, reason in reasons.items() if reason), None)
     problem = None
-    if doubtful is not None and not told:
+    signs = [] if told else _signs_of_keys(scene, labels)
+    if len(signs) >= _SIGNS:
+        problem = DatasetError(
+            f"the folders {listed(numbered)} are probably no classes: {'; '.join(signs)}. Write "
+            f"format: classes if they are, or format: images to read the images alone; {_NAMING}"
+        )
+    elif doubtful is not None and not told:
         problem = DatasetError(
             f"the folders {listed(numbered)} may be classes or not: of {doubtful!r}, "
             f"{reasons[doubtful]}. Write format: classes if they are, or format: images to read "
@@ -188,6 +212,79 @@ def _labels(scene: Scene, media: Iterable[str]) -> dict[str, str]:
     last = {folder: text.rpartition("/")[2] for folder, text in whole.items()}
     named = last if len({*last.values()}) == len({*whole.values()}) else whole
     return {name: label for folder, label in named.items() for name in by_folder[folder]}
+
+
+def _signs_of_keys(scene: Scene, labels: Mapping[str, str]) -> list[str]:
+    """Return what speaks for folders that are named by a key of one sample each, and not a class.
+
+    Public data keep the files of a sample in a folder of its own, `train/17/image.png`. Its signs
+    are these, and two of them are more than chance:
+
+    - A folder has about one image, in more than three folders.
+    - The images of all folders have one name, which is no number, in more than three folders.
+    - Split parts have no folder in common.
+    - The names of folders are unique values in a column of a table beside them that has about one
+      row for each folder.
+    - Folders have data files of their own that belong to no image by name.
+
+    One sign alone is none: there are classes of one image, with one file name, and with split parts
+    that share no class.
+    """
+    everywhere = _labels(scene, scene.everywhere)
+    names = {*everywhere.values()}
+    found = []
+    if len(names) > _FEW_FOLDERS:
+        if len(everywhere) <= _ONE_IMAGE * len(names):
+            found.append(f"{len(names)} folders have {len(everywhere)} images")
+        files = {posixpath.basename(name) for name in everywhere}
+        if len(files) == 1 and not posixpath.splitext(*files)[0].isdigit():
+            found.append(f"each has the file {next(iter(files))!r}")
+    whole = scene.around or scene
+    parts = [
+        {everywhere[name] for name in names if name in everywhere}
+        for names in whole.splits.parts.values()
+    ]
+    several = [each for each in parts if each]
+    if len(several) > 1 and not {*several[0]}.intersection(*several[1:]):
+        found.append("split parts have no folder in common")
+    column = _column_of_keys(whole, everywhere)
+    if column:
+        found.append(f"{column} has their names")
+    data = _data_in_folders(scene, labels)
+    if data:
+        found.append(f"they have data of their own, such as {data[0]}")
+    return found
+
+
+def _column_of_keys(scene: Scene, labels: Mapping[str, str]) -> str:
+    """Return the column of a table that has the names of folders as its keys, with its file."""
+    folders = {*labels.values()}
+    inside = {posixpath.dirname(name) for name in labels}
+    tables = (n for n in scene.inventory.of_kind("table") if posixpath.dirname(n) not in inside)
+    for name in islice(tables, _TABLES):
+        look = scene.look([name])
+        if not isinstance(look, Look):
+            continue
+        if not len(folders) <= 2 * look.rows.count <= 4 * len(folders):
+            continue
+        for column in look.columns.values():
+            if column.form in ("text", "number", "image") and not column.is_nested:
+                values = [str(value) for value in column.values]
+                known = sum(value in folders for value in values)
+                if len({*values}) == len(values) and 2 * known > len(values):
+                    return f"{column.name!r} of {name}"
+    return ""
+
+
+def _data_in_folders(scene: Scene, labels: Mapping[str, str]) -> list[str]:
+    """Return the files of data in at least half of the folders of images."""
+    folders = {posixpath.dirname(name) for name in labels}
+    data = {
+        posixpath.dirname(name): name
+        for name in scene.names("table", "text")
+        if posixpath.dirname(name) in folders
+    }
+    return [*data.values()] if 2 * len(data) >= len(folders) else []
 
 
 def _are_paired(labels: Mapping[str, str]) -> bool:

@@ -391,12 +391,12 @@ def why_mixed(columns: Mapping[str, Column], rows: Sequence[Row]) -> str:
     for column in roles.by_name("choices"):
         row = roles.unanswered(column) if column.values and column.nullable else None
         for answer in roles.by_name("right") if row is not None else []:
+            value = (row or {}).get(answer.name)
             return (
-                f"column {column.name!r} has choices in {len(column.values)} of {column.rows} rows "
-                f"that were looked at, and the others are no multiple choice; the answers are no "
-                f"texts of the choices: {row[answer.name]!r:.80}. Write sample_type: CrudeSample to "
-                "read rows as they are, or write rows with choices and rows without into files of "
-                "their own: files: ['PATTERN', ...]"
+                f"column {column.name!r} has choices in {len(column.values)} of the {column.rows} "
+                f"rows that were looked at, and {answer.name!r} has no text of them, but "
+                f"{value!r:.80}. Write rows with choices and rows without into files of their own, "
+                "files: ['PATTERN', ...], or read rows as they are: sample_type: CrudeSample"
             )
     return ""
 

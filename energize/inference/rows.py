@@ -37,6 +37,9 @@ from energize.task.load import parse_field
 _COUNTED_BYTES = 64 * 1024 * 1024
 """Bytes of tables up to which all rows are read to see which files they name."""
 
+_FEW_PLACES = 3
+"""Folders of files of one name, of which the user may choose one."""
+
 _KEY_FORMS = ("text", "number")
 """Forms of columns that are keys of rows, beside names of media."""
 
@@ -198,9 +201,16 @@ def _candidate(scene: Scene, look: Look) -> Candidate:
     def read() -> Reading:
         if named and _is_in_memory(scene, look):
             return _described(scene, look, named, {*media})
-        unnamed = _unnamed(scene, look, named, media)
-        left_out = {"no row names it": unnamed} if unnamed else {}
-        return Reading(look.rows, look.first, look.columns, left_out=left_out)
+        files = _named_files(scene, look, named) if named and media else None
+        role = f"named by {named[0].name}" if files is not None else ""
+        unnamed = [name for name in media if files is not None and name not in files]
+        return Reading(
+            look.rows,
+            look.first,
+            look.columns,
+            left_out={"no row names it": unnamed} if unnamed else {},
+            claims=dict.fromkeys(files or (), role),
+        )
 
     override = f"files: {json.dumps(files)}"
     return Candidate("tables", strength, argument, claims, read, problem, override)
@@ -213,8 +223,7 @@ def _why_no_media(scene: Scene, look: Look) -> DatasetError | None:
         if names and all(kind_by_name(name) is not None for name in names):
             return DatasetNotFoundError(
                 f"column {column.name!r} of {look.files[0]} names {names[0]!r}, and there is no "
-                f"{joined(scene.base, names[0])}, nor any other of its files. Write in which "
-                "folder they are: image_folder: FOLDER"
+                f"{joined(scene.base, names[0])}. {_where_to_look(scene, column.name, names)}"
             )
     web = on_the_web(look.columns)
     if web is None or scene.told.kind is not None:
@@ -223,6 +232,25 @@ def _why_no_media(scene: Scene, look: Look) -> DatasetError | None:
         f"the images or videos are on the web: column {web.name!r} has {web.values[0]!r:.80}. "
         "Download them first, with img2dataset for example, or read the texts alone: "
         "sample_type: TextSample, field_map: {text: COLUMN}"
+    )
+
+
+def _where_to_look(scene: Scene, column: str, names: Sequence[str]) -> str:
+    """Return what to write for names whose files are not where they say; each line works."""
+    _, paths = scene.index.find(names[0])
+    folders = dict.fromkeys(posixpath.dirname(path) for path in paths)
+    bases = [posixpath.basename(name) for name in names]
+    lines = [
+        f"media_path: '{posixpath.join(folder, f'{{{column}:name}}')}'"
+        for folder in folders
+        if all(posixpath.join(folder, base) in scene.index.paths for base in bases)
+    ]
+    if 0 < len(lines) <= _FEW_PLACES:
+        count = counted(len(lines), "folder")
+        return f"Files of these names are in {count}. Write which is meant: {' or '.join(lines)}"
+    return (
+        f"Write the folder in which this path begins: image_folder: FOLDER; or, for other folders, "
+        f"where files are below it: media_path: 'FOLDER/{{{column}:name}}'"
     )
 
 
@@ -244,23 +272,39 @@ def _is_in_memory(scene: Scene, look: Look) -> bool:
     )
 
 
-def _unnamed(scene: Scene, look: Look, named: Sequence[Column], media: Sequence[str]) -> list[str]:
-    """Return the media that no row names, if tables are small enough to be read for that."""
-    if not named or not media or scene.base != scene.root:
-        return []
+def _named_files(scene: Scene, look: Look, named: Sequence[Column]) -> dict[str, str] | None:
+    """Return the files that rows name, with the values; None if tables are too large to be read.
+
+    Raises:
+        DatasetError: If values with several folders mean one file.
+
+    """
+    if scene.base != scene.root:
+        return None
     sizes = [(scene.root / name).stat().st_size for name in look.files]
     if sum(sizes) > _COUNTED_BYTES:
-        return []
+        return None
     below = posixpath.dirname(look.files[0])
-    used = {
-        path
-        for row in look.rows
-        if not isinstance(row, Failed)
-        for column in named
-        for value in values_in(row, column.name)
-        if (path := _path_of(scene, column, value, below)) is not None
-    }
-    return [name for name in media if name not in used]
+    found: dict[str, str] = {}
+    for row in look.rows:
+        for column in () if isinstance(row, Failed) else named:
+            for value in values_in(row, column.name):
+                path = _path_of(scene, column, value, below)
+                if path is not None:
+                    name = normal(media_name(value) or str(value))
+                    if _are_two(found.setdefault(path, name), name):
+                        raise DatasetError(
+                            f"column {column.name!r} of {look.files[0]} names {found[path]!r} and "
+                            f"{name!r}, and both have {path} alone. Add the missing file, or "
+                            f"write where files are: media_path: 'FOLDER/{{{column.name}}}'"
+                        )
+    return found
+
+
+def _are_two(one: str, other: str) -> bool:
+    """Return whether two paths differ in folders, as one is no end of the other."""
+    longer, shorter = (f"/{each}" for each in sorted((one, other), key=len, reverse=True))
+    return "/" in one and "/" in other and not longer.endswith(shorter)
 
 
 def _described(scene: Scene, look: Look, named: Sequence[Column], media: set[str]) -> Reading:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import posixpath
+import re
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -29,7 +32,7 @@ from energize.inference.references import EXACT, MediaIndex, normal, template_of
 from energize.inference.sidecars import KINDS as SIDECARS
 from energize.inference.sidecars import Sidecar, find_sidecars
 from energize.inference.splits import Splits, find_splits, matches
-from energize.inference.words import is_part_word, words_of
+from energize.inference.words import is_part_word, parts_in, words_of
 from energize.task.load import check_sample_type
 
 _ALIKE = {
@@ -61,6 +64,8 @@ _IMAGE_WORDS = frozenset(
         "media",
     ]
 )
+_COLUMN = re.compile(r"\{([^{}:]+)(:[^{}]*)?\}")
+
 _KEY_WORDS = _IMAGE_WORDS | {"id", "key", "name", "idx", "index"}
 
 
@@ -75,7 +80,8 @@ class Told:
         strict: Whether files that are left out are an error.
         format: Which of several possible formats is read.
         files: Patterns of the files that are read, all as one split part.
-        media_path: Where the file of a value lies below the image folder: `images/{}.jpg`.
+        media_path: Where the file of a column's value is, below the image folder:
+            `images/{id}.jpg`, with the file name of a path alone `images/{image:name}`.
         inferred: What was inferred when the entry was written; data that differ are an error.
 
     """
@@ -154,8 +160,19 @@ class Scene:
     @cached_property
     def base(self) -> Path:
         """The folder in which names of files in rows begin."""
-        folder = self.told.image_folder
-        return self.root if folder is None else path_of(absolute(folder))
+        if self.told.image_folder is None:
+            return self.root
+        tried = self.image_folders
+        return next((each for each in tried if found_at(each) == "folder"), tried[0])
+
+    @property
+    def image_folders(self) -> list[Path]:
+        """What `image_folder` may be: below the working directory, and below the data."""
+        folder = self.told.image_folder or "."
+        whole = path_of(absolute(folder))
+        if is_url(folder) or os.path.isabs(folder):
+            return [whole]
+        return [whole, (self.path if self.is_folder else self.path.parent) / folder]
 
     @cached_property
     def inventory(self) -> Inventory:
@@ -286,6 +303,8 @@ class Scene:
                 f"{padded!r}. Write the file again with the name {padded.strip()!r}"
             )
         if not any(column.is_media for column in columns.values()):
+            columns = columns_of(first, self.names_below(below, moved=True))
+        if not any(column.is_media for column in columns.values()):
             columns = self._with_keys(columns, below, rows.count)
         for name, kind in classes_of(rows).items():
             if name in columns:
@@ -298,36 +317,73 @@ class Scene:
                 columns[companion.name] = companion
         return Look(tuple(files), rows, first, columns)
 
-    def names_below(self, below: str) -> NameLook:
-        """Return what finds the media that values of tables in a folder name."""
+    def names_below(self, below: str, *, moved: bool = False) -> NameLook:
+        """Return what finds the media that values of tables in a folder name.
+
+        Args:
+            below: The folder of the tables.
+            moved: Whether files are looked for by their names alone, in other folders than values
+                name.
+
+        """
 
         def look(column: str, values: Sequence[Any]) -> Named | None:
-            named = names_of(values)
             template = self.told.media_path
             if template is not None and template.partition("{")[2].startswith(
                 (f"{column}}}", f"{column}:")
             ):
                 path = template.replace(f"{{{column}", "{")
                 return Named(AV if kind_by_name(path) == AV else IMAGE, (path,))
+            named = names_of(values)
             if not named or not all(map(_may_be_path, named)):
                 return None
             by_name = all(kind_by_name(name) is not None for name in named)
+            if moved:
+                return self._moved(named, below) if by_name else None
             if not by_name and is_url(self.base):  # whose files are not looked for by every text
                 return None
-            kinds: set[str] = set()
-            templates: dict[str, int] = {}
-            for name in named if by_name else named[:_NAMES_TRIED]:
-                template, kind = self._placed(name, below, by_name=by_name)
-                if kind is not None:
-                    kinds.add(kind)
-                    templates[template] = templates.get(template, 0) + 1
-                elif not by_name:
-                    return None
-            if len(kinds) != 1 or len(templates) > _MOST_TEMPLATES:
-                return None
-            return Named(kinds.pop(), tuple(sorted(templates, key=lambda each: -templates[each])))
+            return self._named(named, below, by_name=by_name)
 
         return look
+
+    def _named(self, names: Sequence[str], below: str, *, by_name: bool) -> Named | None:
+        """Return which media some names mean, None if they mean none."""
+        kinds: set[str] = set()
+        templates: dict[str, int] = {}
+        for name in names if by_name else names[:_NAMES_TRIED]:
+            template, kind = self._placed(name, below, by_name=by_name)
+            if kind is not None:
+                kinds.add(kind)
+                templates[template] = templates.get(template, 0) + 1
+            elif not by_name:
+                return None
+        if len(kinds) != 1 or len(templates) > _MOST_TEMPLATES:
+            return None
+        return Named(kinds.pop(), tuple(sorted(templates, key=lambda each: -templates[each])))
+
+    def _moved(self, names: Sequence[str], below: str) -> Named | None:
+        """Return the media that most names mean by file name, in other folders than they say.
+
+        None if two names mean one file, or files are in the folder of another split part.
+        """
+        files: dict[str, str] = {}
+        for name in names:
+            how, paths = self.index.find(name, below)
+            if how != EXACT or len(paths) != 1:
+                continue
+            parts = [parts_in(posixpath.dirname(each)) for each in (name, paths[0])]
+            if files.setdefault(paths[0], normal(name)) != normal(name):
+                return None
+            if all(parts) and parts[0] != parts[1]:
+                return None
+        folders = Counter(map(posixpath.dirname, files))
+        kinds = {self._kind_at(path) for path in files}
+        if len(kinds) != 1 or len(folders) > _MOST_TEMPLATES:
+            return None
+        if 2 * len(files) < len({*map(normal, names)}):
+            return None
+        templates = [posixpath.join(folder, "{:name}") for folder, _ in folders.most_common()]
+        return Named(str(kinds.pop()), tuple(templates))
 
     def _placed(self, name: str, below: str, *, by_name: bool) -> tuple[str, str | None]:
         """Return where the file of a path lies, and its kind, None if it is not there."""
@@ -410,6 +466,11 @@ def _part_folder(names: Sequence[str]) -> str:
     return folder if whole and all(name.startswith(f"{folder}/") for name in names) else ""
 
 
+def by_file_name(template: str) -> bool:
+    """Return whether a template finds files by their names, whatever folders values name."""
+    return "{:name}" in template
+
+
 def _may_be_path(name: str) -> bool:
     """Return whether a text may be the path of a file."""
     spaced = any(each in name for each in "\n\t\0") or (" " in name and not kind_by_name(name))
@@ -458,6 +519,15 @@ def listed(names: Iterable[str], most: int = 3) -> str:
 
 
 def check_folder(scene: Scene) -> None:
-    """Raise `ConfigError` for an image folder that is not there."""
-    if scene.told.image_folder is not None and found_at(scene.base) != "folder":
-        raise ConfigError(f"{scene.path}: image_folder={scene.told.image_folder!r} is not a folder")
+    """Raise `ConfigError` for an image folder or a path of media that cannot be."""
+    told = scene.told
+    if told.image_folder is not None and found_at(scene.base) != "folder":
+        tried = " nor ".join(map(str, scene.image_folders))
+        raise ConfigError(
+            f"{scene.path}: image_folder={told.image_folder!r} is not a folder: there is no {tried}"
+        )
+    if told.media_path is not None and not _COLUMN.search(told.media_path):
+        raise ConfigError(
+            f"{scene.path}: media_path={told.media_path!r} names no column. Write the column whose "
+            "values name files: 'images/{COLUMN}.jpg'"
+        )

@@ -1,4 +1,4 @@
-"""Files that belong to one image each: by its name beside it, or in a tree of folders beside it."""
+"""Files that belong to one image each: beside it, in its folder, or in a tree of folders."""
 
 from __future__ import annotations
 
@@ -50,11 +50,12 @@ def find_sidecars(
         by_rest.setdefault((*folders[name][shared + 1 :], posixpath.basename(stem)), []).append(
             name
         )
+    own = _in_own_folders(media, candidates)
     groups: dict[tuple[str, str], list[Sidecar]] = {}
     for name in candidates:
         stem, suffix = posixpath.splitext(name)
         extension = suffix[1:].lower() or "bin"
-        beside = by_stem.get(stem, [])
+        beside = by_stem.get(stem, own.get(name, []))
         tree = folders[name][shared : shared + 1]
         rest = (*folders[name][shared + 1 :], posixpath.basename(stem))
         owners = beside or (by_rest.get(rest, []) if tree else [])
@@ -67,6 +68,28 @@ def find_sidecars(
         if 2 * sum(bool(sidecar.owners) for sidecar in files) >= len(files)
         for each in files
     ]
+
+
+def _in_own_folders(media: Sequence[str], others: Sequence[str]) -> dict[str, list[str]]:
+    """Return the media of files that are alone with one in a folder, as in `17/image.png`.
+
+    All folders have a file of the same name, and media of the same name.
+    """
+    by_folder: dict[str, list[str]] = {}
+    for name in media:
+        by_folder.setdefault(posixpath.dirname(name), []).append(name)
+    if len(by_folder) < 2 or len({posixpath.basename(name) for name in media}) > 1:
+        return {}
+    by_name: dict[str, list[str]] = {}
+    for name in others:
+        if posixpath.dirname(name) in by_folder:
+            by_name.setdefault(posixpath.basename(name), []).append(name)
+    return {
+        name: by_folder[posixpath.dirname(name)]
+        for names in by_name.values()
+        if len(names) == len(by_folder)
+        for name in names
+    }
 
 
 def _folders(name: str, part_folders: Collection[str]) -> tuple[str, ...]:

@@ -171,7 +171,9 @@ def choice(arguments: Arguments) -> int:
             f"the right choice is a number, a letter or one of {choices or []}; got {answer!r}"
         )
     if choices is not None and not 0 <= number < len(choices):
-        raise DataError(f"the right choice is one of {choices}, which are {len(choices)}; got {answer!r}")
+        raise DataError(
+            f"the right choice is one of {choices}, which are {len(choices)}; got {answer!r}"
+        )
     return number
 
 
