@@ -9,7 +9,7 @@ from typing import Any
 from energize.core.samples import CrudeSample
 from energize.inference.candidates import Candidate, Reading
 from energize.inference.columns import Column
-from energize.inference.folders import class_folders
+from energize.inference.folders import class_folders, class_names
 from energize.inference.kinds import Roles
 from energize.inference.scene import Scene, by_file_name, classes_of
 from energize.inference.spec import DataSpec, Use
@@ -55,7 +55,7 @@ def account_of(  # noqa: PLR0917
     splits: dict[str, int | None] = dict.fromkeys(top.splits.parts)
     labels = next(iter(classes_of(reading.rows).values()), [])
     if candidate.format == "classes":
-        labels = sorted({str(row["label_name"]) for row in reading.rows})
+        labels = class_names(scene)
     return DataSpec(
         path=str(scene.path),
         format=candidate.format,

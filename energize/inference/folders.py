@@ -151,7 +151,7 @@ _SHARD_LIKE = re.compile(r"\W*(?:(?:part|shard|chunk|batch)\W*)?\d+")
 
 def classes(scene: Scene) -> list[Candidate]:
     """Media in a folder for each class."""
-    numbered = sorted({*_labels(scene, scene.everywhere).values()})
+    numbered = class_names(scene)
     labels = _labels(scene, scene.media)
     stray = [name for name in scene.media if name not in labels]
     known = {*labels.values()} <= {*numbered}
@@ -192,6 +192,11 @@ def classes(scene: Scene) -> list[Candidate]:
     argument = f"images are in {len(numbers)} folders"
     strength = TOLD if told else CLASSES
     return [Candidate("classes", strength, argument, claims, read, problem)]
+
+
+def class_names(scene: Scene) -> list[str]:
+    """Return the classes of all split parts, in the order of their numbers."""
+    return sorted({*_labels(scene, scene.everywhere).values()})
 
 
 def _labels(scene: Scene, media: Iterable[str]) -> dict[str, str]:

@@ -249,8 +249,8 @@ def _where_to_look(scene: Scene, column: str, names: Sequence[str]) -> str:
         count = counted(len(lines), "folder")
         return f"Files of these names are in {count}. Write which is meant: {' or '.join(lines)}"
     return (
-        f"Write the folder in which this path begins: image_folder: FOLDER; or, for other folders, "
-        f"where files are below it: media_path: 'FOLDER/{{{column}:name}}'"
+        f"Write in which folder they are: image_folder: FOLDER, or media_path: "
+        f"'FOLDER/{{{column}:name}}' if other folders are named"
     )
 
 

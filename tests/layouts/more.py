@@ -1166,3 +1166,146 @@ def cut_parquet(root: Path, rng: random.Random) -> None:
 )
 def lists_of_lists(root: Path, rng: random.Random) -> None:
     write(root / "a.json", json.dumps([["a", 1], ["b", 2]]))
+
+
+# Folders of samples, lists of questions, and files in other folders.
+
+
+@layout(
+    "ScienceQA: problems.json by id, and the image of an id in train/ID/image.png",
+    Opening(refuse="folders are ids, and no class", says=("probably no classes",)),
+)
+def scienceqa_folders(root: Path, rng: random.Random) -> None:
+    problems = {}
+    for part, numbers in (("train", range(6)), ("val", range(10, 12)), ("test", range(20, 22))):
+        for n in numbers:
+            draw(root / part / str(n) / "image.png", n, rng)
+            problems[str(n)] = {
+                "question": question(n),
+                "choices": [answer(n), "none"],
+                "answer": 0,
+                "image": "image.png",
+                "split": part,
+            }
+    dump(root / "problems.json", problems)
+
+
+@layout(
+    "IconQA: a folder for each sample, with image.png and data.json",
+    Opening(
+        meaning="choice",
+        splits={"train": 6, "val": 2},
+        samples={
+            "train": (
+                Want(
+                    images=(hash_of(5),),
+                    question=question(5),
+                    choices=(answer(5), "none"),
+                    right=0,
+                ),
+            )
+        },
+        not_splits=("test",),
+    ),
+)
+def iconqa_folders(root: Path, rng: random.Random) -> None:
+    for part, numbers in _PARTS:
+        for n in numbers:
+            folder = root / "iconqa" / part / "choose_txt" / str(n)
+            draw(folder / "image.png", n, rng)
+            row = {"question": question(n), "choices": [answer(n), "none"], "answer": 0}
+            dump(folder / "data.json", row)
+
+
+@layout(
+    "OCR-VQA: an object by id with lists of questions and answers",
+    Opening(
+        meaning="vqa",
+        splits={"train": 8},
+        samples={"train": (asked(0), asked(3))},
+        left_out=("title",),
+    ),
+)
+def ocrvqa_lists(root: Path, rng: random.Random) -> None:
+    books = {}
+    for n in range(4):
+        draw(root / "images" / f"0{n}00X.jpg", n, rng)
+        books[f"0{n}00X"] = {
+            "imageURL": f"http://books.example/0{n}00X.jpg",
+            "questions": [question(n), "Is this a book?"],
+            "answers": [answer(n), "yes"],
+            "title": caption(n),
+        }
+    dump(root / "dataset.json", books)
+
+
+@layout(
+    "MathVista: free answers and choices in one table",
+    Opening(
+        path="rows.parquet",
+        meaning="vqa",
+        splits={"train": 6},
+        samples={"train": (asked(0), asked(1))},
+        left_out=("choices",),
+    ),
+)
+def choices_of_some_rows(root: Path, rng: random.Random) -> None:
+    rows = [
+        {
+            "decoded_image": struct(n, rng),
+            "question": question(n),
+            "choices": [answer(n), "none"] if n % 2 else None,
+            "answer": answer(n),
+        }
+        for n in range(6)
+    ]
+    parquet(root / "rows.parquet", rows)
+
+
+@layout(
+    "letters of choices and free answers in one table",
+    Opening(
+        path="rows.parquet",
+        refuse="letters are no answers without choices",
+        says=("has choices in 3 of the 6 rows",),
+    ),
+)
+def letters_of_some_rows(root: Path, rng: random.Random) -> None:
+    rows = [
+        {
+            "image": struct(n, rng),
+            "question": question(n),
+            "choices": [answer(n), "none"] if n % 2 else None,
+            "answer": "A" if n % 2 else answer(n),
+        }
+        for n in range(6)
+    ]
+    parquet(root / "rows.parquet", rows)
+
+
+@layout(
+    "DocVQA: rows name documents/ID.png, and images are in spdocvqa_images",
+    Opening(
+        meaning="vqa",
+        splits={"train": 4, "val": 2},
+        samples={"train": (asked(0, answer(0), "it"),)},
+        left_out=("spdocvqa_images",),
+        holds=("spdocvqa_images",),
+    ),
+)
+def docvqa_moved(root: Path, rng: random.Random) -> None:
+    for part, numbers in (("train", range(4)), ("val", range(10, 12))):
+        rows = []
+        for n in numbers:
+            draw(root / "spdocvqa_images" / f"doc{n:04d}_1.png", n, rng)
+            rows.append(
+                {
+                    "questionId": n,
+                    "question": question(n),
+                    "image": f"documents/doc{n:04d}_1.png",
+                    "answers": [answer(n), "it"],
+                    "data_split": part,
+                }
+            )
+        name = f"{part}_v1.0_withQT.json"
+        dump(root / "spdocvqa_qas" / name, {"dataset_split": part, "data": rows})
