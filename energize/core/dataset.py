@@ -360,8 +360,10 @@ class IndexedDataset(Dataset[T_co]):
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
-        if "_makes" not in vars(cls):
-            cls._makes = cls.make is not IndexedDataset.make
+        bodies = [vars(base) for base in cls.__mro__]
+        nearest = next(body for body in bodies if "make" in body or "_makes" in body)
+        if "_makes" not in nearest:
+            cls._makes = True
 
     @cached_property
     def _children(self) -> tuple[IndexedDataset[Any], ...]:
