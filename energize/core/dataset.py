@@ -74,6 +74,8 @@ class Dataset(Description, ABC, Generic[T_co]):
     Subclasses set their parameters once, with `_freeze` in `__init__`.
     """
 
+    order_name = "Dataset"
+
     inputs: tuple[Dataset[Any], ...]
 
     _many: ClassVar[bool] = False
@@ -318,6 +320,8 @@ class IndexedDataset(Dataset[T_co]):
     positions raises `NotIndexedError`.
     """
 
+    order_name = "IndexedDataset"
+
     @cached_property
     def size(self) -> int:
         """Items per epoch, or `INFINITE`; asked only where `sized`. By default as the input."""
@@ -467,6 +471,8 @@ class IndexedDataset(Dataset[T_co]):
 
 class PassingDataset(IndexedDataset[T_co]):
     """As many items as its only input has, each at its place; they draw nothing of their own."""
+
+    order_name = "PassingDataset"
 
     _passes_on = True
     _draws: ClassVar[bool] = False

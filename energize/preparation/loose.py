@@ -805,6 +805,8 @@ class MemoryRows(ShardedSource[Row], FieldSource[Row]):
     Memory is that of the lines, and 8 bytes for each. The identity is that of the keys.
     """
 
+    order_name = "MemoryRows"
+
     text: bytes
     ends: Int64Array
     name = location = identity = ""
@@ -844,6 +846,8 @@ class LooseSource(ShardedSource[dict[str, Any]], FieldSource[dict[str, Any]]):
     with a `DataError` that names it. The identity, and with it every order, depends on the name of
     `path`, the split part, keys and counts, not on where `path` is mounted.
     """
+
+    order_name = "LooseSource"
 
     path: Path
     split_part: str
