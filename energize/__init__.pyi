@@ -23,11 +23,11 @@ from .core.samples import (
     InterleavedSample,
     MultiChoiceVQASample,
     OCRSample,
+    PreferenceSample,
     Sample,
     SimilarityInterleavedSample,
     SourceInfo,
     TextSample,
-    Turn,
     VidQASample,
     VQAOCRSample,
     VQASample,
@@ -45,6 +45,7 @@ from .core.stores import (
 )
 from .core.stream import INFINITE, Cursor
 from .core.trace import Failed, Reading, Refs
+from .core.turns import Turn
 from .data.join import JoinedSource
 from .data.jsonl import JsonlSource
 from .data.mds import MdsSource
@@ -142,6 +143,9 @@ from .errors import (
 )
 from .extras.cache import FileCacheLazy, FileStoreCachePool, MockLazy
 from .extras.paths import EPath
+from .inference.converting import convert
+from .inference.engine import infer
+from .inference.spec import DataSpec
 from .loader import Follower, Loader, RemapReport, WeightsFile, get_loader, get_savable_loader
 from .loader.agreement import shared_reading
 from .loader.loader import BasicDataLoader, SavableDataLoader, SavableDataLoaderState
@@ -153,7 +157,6 @@ from .order.weights import Schedule, WeightSchedulePoint, WeightScheduler
 from .packing import Packer, concat_pack
 from .preparation import (
     PrepareReport,
-    convert,
     prepare,
     prepare_checksums,
     prepare_columns,
@@ -210,6 +213,7 @@ __all__ = [
     "CrudeWebdataset",
     "Cursor",
     "DataError",
+    "DataSpec",
     "Dataset",
     "DatasetError",
     "DatasetLoader",
@@ -285,6 +289,7 @@ __all__ = [
     "Packer",
     "PackingDataset",
     "ParquetSource",
+    "PreferenceSample",
     "PrepareError",
     "PrepareReport",
     "PrimaryFileStore",
@@ -368,6 +373,7 @@ __all__ = [
     "get_val_dataset",
     "get_val_datasets",
     "homogeneous_concat_mix",
+    "infer",
     "is_padding",
     "load_dataset",
     "log_exception",

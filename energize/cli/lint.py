@@ -33,12 +33,13 @@ from energize.errors import (
     PrepareError,
     SplitError,
 )
+from energize.inference.engine import is_loose
 from energize.metadataset.tree import JoinedLeaf, Leaf
-from energize.preparation.loose import is_loose
 from energize.preparation.tasks import TASKS_FOLDER, check_ended, share
 from energize.preparation.verify import check_counts, check_folder, check_lines
 from energize.preparation.workers import map_in_order
 from energize.task.load import SampleDecoder
+from energize.task.types import type_faults
 
 _AT_ONCE = 32
 """Samples that a process is given together."""
@@ -218,7 +219,11 @@ def _faults(part: IndexedDataset[Any], start: int) -> list[Fault]:
         except EnergizeError as error:
             reason: Any = error
             failed = Failed(reason, where(part, position))
-        if isinstance(failed, Failed):
+        if not isinstance(failed, Failed):
+            wrong = type_faults(failed)
+            text = "; ".join(f"field {name!r}: {fault}" for name, fault in wrong.items())
+            faults += [(where(part, position), f"DataError: {text}")] if wrong else []
+        else:
             text = str(failed.reason).removeprefix(failed.where).lstrip(":, ")
             text = re.sub(r"^sample '(?:[^'\\]|\\.)*': ", "", text)
             faults.append((failed.where, f"{type(failed.reason).__name__}: {text}"))

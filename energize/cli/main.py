@@ -15,6 +15,7 @@ from typer.core import TyperGroup
 from energize.cli import cache, mixes, state
 from energize.cli.blame import blame
 from energize.cli.console import Console
+from energize.cli.init import init
 from energize.cli.lint import lint
 from energize.cli.look import info, plan, preview, replay, simulate
 from energize.cli.mixes import imported
@@ -80,7 +81,7 @@ app = typer.Typer(
     help="Prepare data sets for energize, look into them, and see what a run will read.",
 )
 _looking = (preview, serve, plan, simulate, state.report, replay, blame, profile)
-for command in (prepare, prepare_media, convert, info, lint, *_looking):
+for command in (init, prepare, prepare_media, convert, info, lint, *_looking):
     app.command()(command)
 app.add_typer(state.app, name="state")
 app.add_typer(cache.app, name="cache")

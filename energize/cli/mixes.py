@@ -21,6 +21,7 @@ from energize.core.lanes import WorkerConfig
 from energize.data.files import absent, path_of
 from energize.data.nv_meta import read_splits
 from energize.errors import ConfigError, DatasetNotFoundError, nearest
+from energize.inference.engine import is_loose, split_parts
 from energize.metadataset.build import factory_of, get_train_dataset, get_val_dataset
 from energize.metadataset.models import read_metadataset
 from energize.metadataset.tree import (
@@ -33,7 +34,6 @@ from energize.metadataset.tree import (
     resolve,
     with_leaves,
 )
-from energize.preparation.loose import is_loose, split_parts
 from energize.task.encoder import DefaultTaskEncoder, TaskEncoder
 from energize.task.load import LoadingCode, SampleDecoder, run_file
 

@@ -41,13 +41,13 @@ from energize.core.progress import counted
 from energize.core.restoring import loads_of
 from energize.core.samples import ConversationSample, is_record
 from energize.core.trace import SILENT, Failed, Refs, Trace
-from energize.data.selection import source_labels
 from energize.data.webdataset import WebdatasetSource
 from energize.datasets.transform import SampleWeightDataset
 from energize.errors import ConfigError, EnergizeError
 from energize.report import PlannedSample
 from energize.report.blame import BlamedSample
 from energize.report.forecast import batches_read, planned_samples, simulate, weighed_in
+from energize.report.levels import source_names
 
 _BATCH, _MOST_SAMPLES, _HORIZON, _FARTHEST = 8, 48, 1000, 10**12
 """Samples of a batch where nobody says, those that are shown, steps that shares are told of, and
@@ -88,7 +88,7 @@ class Look:
     def __post_init__(self, given: Dataset[Any] | None) -> None:
         self.dataset = self._read() if given is None else given
         self.loads, self.weights = loads_of(self.dataset), _weights(self.dataset)
-        self.labels = source_labels(self.dataset.sources)
+        self.labels = source_names(self.dataset)
         self.words = None
         self._stream: Iterator[tuple[Any, Refs]] | None = None
         self._reached = 0  # of a stream: the step that comes next

@@ -21,8 +21,8 @@ from energize.data.media import MediaFilterConfig
 from energize.data.nv_meta import CRUDE, is_prepared
 from energize.energon.loading import prepare_metadataset
 from energize.errors import ConfigError, EnergizeError, nearest
+from energize.inference.converting import convert as converted
 from energize.preparation import columns as measures
-from energize.preparation import convert as converted
 from energize.preparation import fields, index
 from energize.preparation.media import prepare_media as collected
 from energize.preparation.scan import find_shards, listed

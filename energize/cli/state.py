@@ -21,7 +21,7 @@ from energize.cli.console import Console, print_json, table
 from energize.cli.look import Plot
 from energize.cli.mixes import AsJson, MixPath, Run, path_argument, takes_run
 from energize.core import limits
-from energize.core.blends import Edits
+from energize.core.blends import Edits, with_names_of
 from energize.core.dataset import Dataset, IndexedDataset
 from energize.core.description import batch_size_of, leaf_names, leaves, unpacked
 from energize.core.lazy import torch
@@ -99,7 +99,7 @@ def fitting(saved: SavedState, mix: Path | None) -> Iterator[State]:
 
 def _draw(saved: SavedState, dataset: Dataset[Any], plot: Path, title: str) -> None:
     """Draw what the items up to the state are made of, with what was changed on the way."""
-    cursor = cursor_of(saved.state)
+    cursor = with_names_of(dataset, cursor_of(saved.state))
     edits = Edits.loaded(cursor)
     items = int(cursor.get("position", 0)) if dataset.indexed else 0
     if not items or edits.moves:

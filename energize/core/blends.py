@@ -50,6 +50,8 @@ class FoundBlend:
     name: str
     way: Way
     blend: Any
+    unnamed: str = ""
+    """The name if no entry of the mix had one."""
 
     @property
     def label(self) -> str:
@@ -59,21 +61,26 @@ class FoundBlend:
 
 def blends_in(dataset: Dataset[Any]) -> list[FoundBlend]:
     """Every blend whose weights can change from a slot on, the outermost first."""
-    return list(_found(dataset, "", ()))
+    return list(_found(dataset, ("", ""), ()))
 
 
-def _found(node: Any, name: str, way: Way) -> Iterator[FoundBlend]:
+def _found(node: Any, above: tuple[str, str], way: Way) -> Iterator[FoundBlend]:
+    """Yield the blends in a node, whose names begin with that of the node, with and without names
+    of entries.
+    """
     if callable(getattr(node, "with_weights_from", None)):
-        yield FoundBlend(name, way, node)
+        yield FoundBlend(above[0], way, node, above[1])
     inputs = node.inputs
     if len(inputs) == 1:
-        yield from _found(inputs[0], name, (*way, 0))
+        yield from _found(inputs[0], above, (*way, 0))
         return
     names = getattr(node, "names", None) or list(map(str, range(len(inputs))))
-    for number, (each, called) in enumerate(zip(inputs, names, strict=True)):
+    pairs = zip(names, getattr(node, "unnamed", names), strict=True)
+    for number, (each, pair) in enumerate(zip(inputs, pairs, strict=True)):
         if each.inputs:  # no source: most of a wide mix
-            inner = f"{name}/{called}" if name else str(called)
-            yield from _found(each, inner, (*way, number))
+            joined = zip(above, pair, strict=True)
+            named, unnamed = (f"{group}/{name}" if group else str(name) for group, name in joined)
+            yield from _found(each, (named, unnamed), (*way, number))
 
 
 def chosen_blend(
@@ -281,6 +288,24 @@ def blend_called(dataset: Dataset[Any], name: str) -> FoundBlend | None:
     return next((each for each in blends_in(dataset) if each.name == name), None)
 
 
+def with_names_of(dataset: Dataset[Any], cursor: State) -> State:
+    """Return a saved cursor in which changes of weights have the names of a dataset.
+
+    Entries of a mix may have been given names since. Then the saved names are those without them.
+    """
+    edits = Edits.loaded(cursor)
+    changes = []
+    for change in edits.changes:
+        renamed = change
+        for found in blends_in(dataset):
+            names = dict(zip(found.blend.unnamed, found.blend.names, strict=True))
+            if found.unnamed == change.blend and names.keys() == change.weights.keys():
+                weights = {names[name]: weight for name, weight in change.weights.items()}
+                renamed = replace(change, blend=found.name, weights=weights)
+        changes.append(renamed)
+    return cursor | replace(edits, changes=tuple(changes)).saved()
+
+
 def replaced(dataset: Any, way: Way, blend: Any) -> Any:
     """Return the same tree with another blend at the end of the way."""
     if not way:
@@ -406,7 +431,7 @@ def places(dataset: Any, items: int) -> list[Place]:
         part, before = node, 0
         if type(node) is ContinuedDataset:
             part, before = node.inputs[0], node.read - node.since
-        name = ", ".join([source.name for source in part.sources])
+        name = ", ".join([source.label or source.name for source in part.sources])
         found.append(Place(_told_apart(part, seen), name, taken + before, part.sources))
     return found
 

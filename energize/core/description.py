@@ -133,6 +133,10 @@ class Description:
 
     inputs: tuple[Any, ...]
     worker_config: WorkerConfig | None
+    label: str | None = None
+    """Of a source, its name in the mix that reads it, for reports and weights."""
+    unnamed_label: str | None = None
+    """The label that it would have if no entry of the mix had a name."""
     _parameters: tuple[str, ...]
     __signature__: ClassVar[inspect.Signature]
 
@@ -222,6 +226,10 @@ class Description:
         """Return the same description with an order of its own, to stand beside itself in a mix."""
         return self.with_inputs([each._distinguished(occurrence) for each in self.inputs])
 
+    def labelled(self, label: str | None, unnamed_label: str | None) -> Self:
+        """Return the same description with labels, on which no order depends."""
+        return self._replace(label=label, unnamed_label=unnamed_label)
+
     def _with_worker_config(self, worker_config: WorkerConfig | None) -> Self:
         """Return the same description carrying a worker config for the loader to take."""
         return self._replace(worker_config=worker_config)
@@ -266,7 +274,7 @@ class Description:
 
     def __getstate__(self) -> dict[str, Any]:
         """Return what is copied and pickled: the description, not what was computed from it."""
-        carried = ("worker_config", "_tolerances", "_mix_file")
+        carried = ("worker_config", "_tolerances", "_mix_file", "label", "unnamed_label")
         kept = ("inputs", "_parameters", *carried, *self._parameters)
         return {name: getattr(self, name) for name in kept if name in self.__dict__}
 

@@ -17,7 +17,8 @@ import numpy as np
 import PIL.Image
 
 from energize.core.loss_weights import PADDING, STORED_KEY, WEIGHTS
-from energize.core.samples import Turn, fields_of, format_sample_detailed, is_record, messages_of
+from energize.core.samples import fields_of, format_sample_detailed, is_record
+from energize.core.turns import Turn, messages_of
 from energize.errors import EnergizeError, NotIndexedError, visible
 
 LETTERS, PICTURES, TOKENS, ROWS, DEPTH = 4000, 8, 512, 4, 3
@@ -207,8 +208,8 @@ def conversation(
 ) -> str:
     """Return turns by role, with the images and videos where the texts have their places."""
     media, said = {"image": iter(images), "video": iter(videos)}, []
-    for message in messages_of(turns):
-        pieces = []
+    for turn, message in zip(turns, messages_of(turns), strict=True):
+        pieces = [text(f"{name}: {value}") for name, value in turn.extra.items()]
         for each in message["content"]:
             kind = each["type"]
             found = next(media[kind], None) if kind in media else None
@@ -286,7 +287,7 @@ def item_html(item: Any, words: Any = None) -> str:
 
 def dataset_html(dataset: Any, heading: str = "") -> str:
     """Return what a dataset is made of: its sources, and how much of each comes first."""
-    from energize.data.selection import source_labels
+    from energize.report.levels import source_names
 
     try:
         size = f"{dataset.size:,} items per epoch" if dataset.size < 2**53 else "without end"
@@ -296,7 +297,7 @@ def dataset_html(dataset: Any, heading: str = "") -> str:
     if dataset.indexed:
         taken = dataset.consumed(1000)
         begun = taken / max(1, taken.sum())
-    labels = source_labels(dataset.sources)
+    labels = source_names(dataset)
     body = [
         (text(labels[n]), f"{each.count:,}" if hasattr(each, "count") else "?",
          "-" if begun is None else f"{begun[n]:.1%}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import dataclass
 
 from energize.errors import nearest
 
@@ -72,6 +73,19 @@ known_arguments: dict[str, list[str]] = {}
 
 _said: set[tuple[str, str]] = set()
 
+Line = tuple[str, str, str, int]
+"""The arguments of `said_once`."""
+
+
+@dataclass
+class _Outbox:
+    """Lines of a worker process that its trainer is to log; None in other processes."""
+
+    lines: list[Line] | None = None
+
+
+_outbox = _Outbox()
+
 
 def hint(owner: str, argument: str) -> str:
     """Return what may have been meant by an argument that `owner` does not have."""
@@ -109,8 +123,27 @@ def accepted(owner: str, **values: object) -> None:
             said_once(owner, name, f"{name}={value!r} has no effect: {place}")
 
 
+def is_said(owner: str, name: str) -> bool:
+    """Return whether `said_once` has logged this."""
+    return (owner, name) in _said
+
+
 def said_once(owner: str, name: str, text: str, level: int = logging.INFO) -> None:
     """Log what there is to say of an argument of `owner`, or of what it has by a name, once."""
-    if (owner, name) not in _said:
-        _said.add((owner, name))
+    if (owner, name) in _said:
+        return
+    _said.add((owner, name))
+    if _outbox.lines is None:
         _log.log(level, "%s: %s", owner, text)
+    else:
+        _outbox.lines.append((owner, name, text, level))
+
+
+def kept_lines() -> list[Line]:
+    """Return the lines since the last call. From the first call on, lines are kept, not logged.
+
+    Worker processes send them to their trainer, which logs each line once for all workers.
+    """
+    lines = _outbox.lines or []
+    _outbox.lines = []
+    return lines

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-import re
 import sys
 from abc import ABCMeta
 from collections import abc
@@ -14,13 +13,23 @@ from functools import lru_cache
 from inspect import Signature, get_annotations, signature
 from itertools import chain
 from types import FunctionType, MappingProxyType
-from typing import Any, NamedTuple, Self, TypeVar, cast
+from typing import Any, Self, TypeVar, cast
 
 import numpy as np
 from rich.pretty import pretty_repr
 
 from energize.core.lazy import av, torch
 from energize.core.loss_weights import PADDING, STORED_KEY, WEIGHT, WEIGHTS, has_hidden_weights
+from energize.core.turns import (
+    IMAGE,
+    Place,
+    Turn,
+    checked_turns,
+    messages_of,
+    places_of,
+    tools_of,
+    turn_of,
+)
 from energize.errors import ConfigError, DataError, DatasetError, UntrustedCodeError, nearest
 
 T = TypeVar("T")
@@ -550,139 +559,39 @@ class TextSample(Sample):
 
 # Samples of several turns about any number of images and videos.
 
-IMAGE, VIDEO = "<image>", "<video>"
-"""What stands in a text where an image or a video is."""
-
-_PLACES = re.compile(f"{IMAGE}|{VIDEO}")
-_MEDIA = {"image": IMAGE, "image_url": IMAGE, "video": VIDEO, "video_url": VIDEO}
-_UNREAD = ("tool_calls", "function_call", "reasoning_content", "weight", "loss")
-_ROLES = {
-    **dict.fromkeys(("human", "user"), "user"),
-    **dict.fromkeys(("gpt", "assistant", "chatgpt", "bing", "bot", "model"), "assistant"),
-    "system": "system",
-}
-"""The usual names of who speaks, in small letters."""
-
-_FORMS = (
-    "a turn is {from, value} as in LLaVA and ShareGPT, or {role, content}, whose content is text, "
-    "or a list of {type: text | image | video}; nothing reads tool_calls, function_call, "
-    "reasoning_content (write them into the text), nor a weight or loss of a turn but 1"
-)
-
-
-@dataclass(frozen=True, slots=True)
-class Turn:
-    """Who speaks, `user`, `assistant` or `system` in most data, and what; where an image or a video
-    is, the text has `<image>` or `<video>`.
-    """
-
-    role: str
-    text: str
-
-
-class Place(NamedTuple):
-    """Where an image or a video is: which turn, counted from 0, and from which letter of it on."""
-
-    turn: int
-    start: int
-    what: str
-
-
-def places_of(turns: Sequence[Turn]) -> list[Place]:
-    """Return where images and videos are, in their order.
-
-    >>> places_of([Turn("user", "Compare <image> and <image>.")])
-    [Place(turn=0, start=8, what='<image>'), Place(turn=0, start=20, what='<image>')]
-    """
-    return [
-        Place(number, found.start(), found[0])
-        for number, turn in enumerate(turns)
-        for found in _PLACES.finditer(turn.text)
-    ]
-
-
-def messages_of(turns: Sequence[Turn]) -> list[dict[str, Any]]:
-    """Return turns as chat templates of transformers take them, with images and videos in place.
-
-    >>> messages_of([Turn("user", "What is <image>?")])[0]["content"]
-    [{'type': 'text', 'text': 'What is '}, {'type': 'image'}, {'type': 'text', 'text': '?'}]
-    """
-    messages = []
-    for turn in turns:
-        content: list[dict[str, str]] = []
-        for piece in re.split(f"({_PLACES.pattern})", turn.text):
-            if piece in (IMAGE, VIDEO):
-                content.append({"type": piece[1:-1]})
-            elif piece:
-                content.append({"type": "text", "text": piece})
-        messages.append({"role": turn.role, "content": content})
-    return messages
-
-
-def checked_turns(given: Any, images: int, videos: int) -> list[Turn]:
-    """Return turns of any of the usual forms; raise `DataError` for another one, and unless there
-    is a placeholder for each image and video, and one of these for each placeholder.
-    """
-    if not isinstance(given, Sequence) or isinstance(given, str) or not given:
-        raise DataError(f"a conversation is a list of turns, got {given!r:.80}; {_FORMS}")
-    turns = [_turn(each, number) for number, each in enumerate(given)]
-    places = places_of(turns)
-    for what, count in ((IMAGE, images), (VIDEO, videos)):
-        found = [place.turn for place in places if place.what == what]
-        if len(found) != count:
-            raise DataError(
-                f"the sample has {count} {what[1:-1]}s, and its turns have {len(found)} "
-                f"placeholders {what}, in the turns {found}: there has to be one for each, where "
-                "it is meant"
-            )
-    return turns
-
-
-def _turn(given: Any, number: int) -> Turn:
-    if isinstance(given, Turn):
-        return given
-    if isinstance(given, Mapping):
-        role, content = (
-            given[first] if given.get(first) is not None else given.get(second)
-            for first, second in (("role", "from"), ("content", "value"))
-        )
-        if isinstance(content, list):
-            content = _joined(content)
-        lost = any(given.get(name) not in (None, "", [], {}, True) for name in _UNREAD)
-        if isinstance(role, str) and isinstance(content, str) and not lost:
-            return Turn(_ROLES.get(role.lower(), role), content)
-    raise DataError(f"turn {number} is {given!r:.120}; {_FORMS}")
-
-
-def _joined(content: list[Any]) -> str | None:
-    """Return a list of texts, images and videos as one text; None for anything else."""
-    pieces = [
-        _MEDIA.get(str(each.get("type")), each.get("text")) if isinstance(each, Mapping) else None
-        for each in content
-    ]
-    return "".join(map(str, pieces)) if None not in pieces else None
-
 
 @dataclass(kw_only=True, slots=True)
 class ConversationSample(Sample):
-    """Turns with a role and a text each, and the images and videos they speak of, in the order in
-    which `<image>` and `<video>` stand in the texts.
+    """A conversation, with the images and videos in it.
 
-    `turns` may be given in the forms of LLaVA, ShareGPT and OpenAI. One placeholder stands for each
-    image and video: else `DataError`, as for bytes that are damaged.
+    Turns may be given in the forms of LLaVA, ShareGPT and OpenAI's API. The keys that decide which
+    turns are learned, calls of tools and reasoning become fields of `Turn`.
 
-    >>> given = [{"from": "human", "value": "What is this?"}, {"from": "gpt", "value": "A cat."}]
-    >>> sample = ConversationSample(__key__="7", turns=given)
-    >>> sample.turns
-    [Turn(role='user', text='What is this?'), Turn(role='assistant', text='A cat.')]
+    Attributes:
+        turns: The turns in their order.
+        images: One for each placeholder `<image>` in the turns, in their order.
+        videos: One for each placeholder `<video>`.
+        tools: The tools that the assistant may call, as schemas in the form of OpenAI's API. May be
+            given as JSON text, and as functions alone.
+
+    Raises:
+        DataError: If a turn or a tool has another form, or placeholders and media differ in number.
+
+    Example:
+        >>> given = [{"from": "human", "value": "What?"}, {"from": "gpt", "value": "A cat."}]
+        >>> ConversationSample(__key__="7", turns=given).turns
+        [Turn(role='user', text='What?'), Turn(role='assistant', text='A cat.')]
+
     """
 
     turns: list[Turn]
     images: list[torch.Tensor] = field(default_factory=list)
     videos: list[av.AVDecoder] = field(default_factory=list)
+    tools: list[dict[str, Any]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.turns = checked_turns(self.turns, len(self.images), len(self.videos))
+        self.tools = tools_of(self.tools)
 
     @property
     def places(self) -> list[Place]:
@@ -693,6 +602,68 @@ class ConversationSample(Sample):
     def messages(self) -> list[dict[str, Any]]:
         """The turns as chat templates of transformers take them."""
         return messages_of(self.turns)
+
+
+@dataclass(kw_only=True, slots=True)
+class PreferenceSample(Sample):
+    """A prompt with two answers, of which one is preferred, and the images that they speak of.
+
+    Prompt and answers may be given as text, or as turns in any of the usual forms. If both answers
+    begin with the same turns, these are the prompt. Images without a placeholder come before the
+    first turn of the prompt.
+
+    Attributes:
+        prompt: What is asked, and what was said before.
+        chosen: The preferred answer.
+        rejected: The other answer.
+        images: One for each placeholder `<image>` of the prompt.
+
+    Raises:
+        DataError: If placeholders and images differ in number, or an answer is missing.
+
+    Example:
+        >>> sample = PreferenceSample(__key__="7", prompt="What?", chosen="A cat.", rejected="No.")
+        >>> sample.prompt, sample.chosen
+        ([Turn(role='user', text='What?')], [Turn(role='assistant', text='A cat.')])
+
+    """
+
+    chosen: list[Turn]
+    rejected: list[Turn]
+    prompt: list[Turn] = field(default_factory=list)
+    images: list[torch.Tensor] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        chosen = _as_turns(self.chosen, "assistant")
+        rejected = _as_turns(self.rejected, "assistant")
+        prompt = _as_turns(self.prompt, "user")
+        shared = 0
+        while shared < min(len(chosen), len(rejected)) - 1 and chosen[shared] == rejected[shared]:
+            shared += 1
+        if shared:
+            prompt = chosen[:shared]
+        if not chosen[shared:] or not rejected[shared:]:
+            raise DataError(f"an answer is missing: chosen {chosen}, rejected {rejected}"[:300])
+        images = len(self.images)
+        if images and prompt and not places_of(prompt):
+            first = prompt[0]
+            prompt = [Turn(first.role, f"{IMAGE * images}\n{first.text}"), *prompt[1:]]
+        if prompt:
+            prompt = checked_turns(prompt, images, 0)
+        self.prompt = prompt
+        self.chosen = chosen[shared:]
+        self.rejected = rejected[shared:]
+
+
+def _as_turns(given: Any, role: str) -> list[Turn]:
+    """Return a text as one turn of a role, and turns of any form as they are."""
+    if isinstance(given, str):
+        return [Turn(role, given)]
+    if isinstance(given, Mapping):
+        given = [given]
+    if not isinstance(given, Sequence):
+        raise DataError(f"a prompt or an answer is text or a list of turns, got {given!r:.80}")
+    return [turn_of(each, number) for number, each in enumerate(given)]
 
 
 # Samples of a video and what is asked about it.
@@ -716,9 +687,12 @@ class VidQASample(Sample):
 
 @dataclass(kw_only=True, slots=True)
 class VQASample(Sample):
-    """A question and its accepted answers, with a weight for each answer; no answers in a test."""
+    """A question and its accepted answers, with a weight for each answer; no answers in a test.
 
-    image: torch.Tensor
+    The image is None for a question without one.
+    """
+
+    image: torch.Tensor | None
     context: str
     answers: list[str] | None = None
     answer_weights: torch.Tensor | None = None
@@ -726,9 +700,12 @@ class VQASample(Sample):
 
 @dataclass(kw_only=True, slots=True)
 class MultiChoiceVQASample(Sample):
-    """A question with answers to choose from, of which `correct_choice_idx` is right."""
+    """A question with answers to choose from, of which `correct_choice_idx` is right.
 
-    image: torch.Tensor
+    The image is None for a question without one.
+    """
+
+    image: torch.Tensor | None
     context: str
     choices: list[str] | None = None
     correct_choice_idx: int = 0

@@ -339,19 +339,24 @@ def load_yaml(text: str | bytes, loader: type[Any] = SafeLoader) -> Any:
         raise ValueError(f"a value does not fit its tag: {reason}") from reason
 
 
-def load_json(text: str | bytes) -> Any:
+def load_json(text: str | bytes, *, unique: bool = False) -> Any:
     """Return the values of a JSON text that is stored in a sample, as `parse_json` does; raise
     `DecodeError` if they are too many.
     """
     letters: Any = ("{", "[", ",") if isinstance(text, str) else (b"{", b"[", b",")
     limits.decoding.spend(len(text) + _VALUE_BYTES * sum(map(text.count, letters)))
-    return parse_json(text)
+    return parse_json(text, unique=unique)
 
 
-def parse_json(text: str | bytes) -> Any:
-    """Return the values of a JSON text; raise ValueError if it is none, or nested too deeply."""
+def parse_json(text: str | bytes, *, unique: bool = False) -> Any:
+    """Return the values of a JSON text; raise ValueError if it is none, or nested too deeply.
+
+    With `unique`, an object that has a key twice is a ValueError as well.
+    """
     try:
-        value = json.loads(text)
+        value = json.loads(text, object_pairs_hook=_unique_keys if unique else None)
+    except _RepeatedKeyError:
+        raise
     except RecursionError:
         raise ValueError(limits.over("LEVELS")) from None
     except (json.JSONDecodeError, UnicodeDecodeError):
@@ -362,6 +367,19 @@ def parse_json(text: str | bytes) -> Any:
     letters: Any = ("{", "[") if isinstance(text, str) else (b"{", b"[")
     if sum(map(text.count, letters)) > _SURELY_FLAT:
         check_depth(value)
+    return value
+
+
+class _RepeatedKeyError(ValueError):
+    """An object of JSON has a key twice."""
+
+
+def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    value = dict(pairs)
+    if len(value) < len(pairs):
+        names = [name for name, _ in pairs]
+        repeated = next(name for name in names if names.count(name) > 1)
+        raise _RepeatedKeyError(f"an object has the key {repeated!r} more than once")
     return value
 
 

@@ -5,17 +5,20 @@ It is stored as JSON in the table `media_metadata` of a folder's `index.sqlite`,
 
 from __future__ import annotations
 
+import base64
 import io
 import json
 import os
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from fnmatch import fnmatchcase
 from functools import cache
-from typing import Annotated, Any, BinaryIO, ClassVar, Literal, Self, TypeAlias, cast
+from typing import Annotated, Any, BinaryIO, ClassVar, Literal, NamedTuple, Self, TypeAlias, cast
 
 import PIL.Image
+import PIL.ImageFile
 from pydantic import ConfigDict, Field, TypeAdapter
 
 from energize.core import limits
@@ -26,9 +29,6 @@ from energize.errors import ConfigError, DatasetError, DecodeError, EnergizeErro
 
 AVDecoderType = Literal["torch", "AVDecoder", "pyav"]
 """What `av_decode` of a decoder may be."""
-
-AV_EXTENSIONS = frozenset({"mp4", "avi", "mov", "webm", "mkv", "flac", "mp3", "wav", "flv"})
-"""The parts of samples that are decoded as videos and sounds."""
 
 HEAD = 64
 """How many first bytes of a file `kind_by_start` looks at."""
@@ -41,55 +41,118 @@ class MediaMetadataType(StrEnum):
     AV = "av"
 
 
-BY_EXTENSION = {
-    extension: kind
-    for kind, extensions in (
-        (MediaMetadataType.IMAGE, "bmp gif ico j2k jp2 jpx jpeg jpg png tif tiff webp"),
-        (MediaMetadataType.AV, "aac avi flac m4a m4v mkv mov mp3 mp4 ogg wav webm"),
+class MediaFormat(NamedTuple):
+    """A format of media files.
+
+    Attributes:
+        name: Of an image, the name that Pillow opens it by.
+        kind: The kind of media.
+        extensions: Its extensions in small letters, the usual one first.
+        start: What the first `HEAD` bytes of its files match, and texts do not.
+
+    """
+
+    name: str
+    kind: MediaMetadataType
+    extensions: tuple[str, ...]
+    start: bytes
+
+
+HEIF = "HEIF"
+"""The format that Pillow opens with the plug-in of pillow-heif only."""
+
+# Pillow reads more formats. Some run another program (EPS, WMF) or need a plug-in (GRIB, HDF5);
+# others cannot be recognised by their bytes (IM, SPIDER). TGA is last because Pillow takes nearly
+# anything for it.
+_IMAGES = {
+    "JPEG": ("jpg jpeg jpe jfif mpo", rb"\xff\xd8\xff"),
+    "PNG": ("png apng", rb"\x89PNG\r\n\x1a\n"),
+    "WEBP": ("webp", rb"RIFF.{4}WEBP"),
+    "GIF": ("gif", rb"GIF8[79]a"),
+    "BMP": ("bmp", rb"BM.{13}\0{3}"),
+    "TIFF": ("tif tiff", rb"II[*+]\0|MM\0[*+]"),
+    "PPM": ("ppm pgm pbm pnm pfm", rb"P[1-6f]\s+(?:#|\d+\s+\d+\s)"),
+    "JPEG2000": ("jp2 j2k jpc jpf jpx j2c", rb"\0\0\0\x0cjP  \r\n\x87\n|\xff\x4f\xff\x51"),
+    "AVIF": ("avif avifs", rb".{4}ftypavi[fs]"),
+    HEIF: ("heic heif hif", rb".{4}ftyp(?:hei[cmsx]|hev[cmsx]|mif1|msf1)"),
+    "ICO": ("ico", rb"\0\0\x01\0[^\0]\0.{3}\0"),
+    "DIB": ("dib", rb"[\x28\x34\x38\x40\x6c\x7c]\0{3}.{8}\x01\0[\x01\x04\x08\x10\x18\x20]\0"),
+    "QOI": ("qoi", rb"qoif.{8}[\x03\x04][\0\x01]"),
+    "PSD": ("psd", rb"8BPS\0\x01"),
+    "PCX": ("pcx", rb"\n[\0\x02\x03\x05]\x01[\x01\x02\x04\x08]"),
+    "SGI": ("sgi", rb"\x01\xda[\0\x01][\x01\x02]\0"),
+    "SUN": ("ras", rb"\x59\xa6\x6a\x95"),
+    "DDS": ("dds", rb"DDS \x7c\0{3}"),
+    "TGA": (
+        "tga",
+        rb".(?:\0[\x02\x03\x0a\x0b]\0{5}|\x01[\x01\x09].{4}[\x10\x18\x20]).{4}"
+        rb"(?!\0\0)..(?!\0\0)..[\x01\x08\x10\x18\x20][\0-\x3f]",
+    ),
+}
+_VIDEOS_AND_SOUNDS = {
+    "MP4": ("mp4 m4v m4a mov 3gp", rb".{4}ftyp"),
+    "Matroska": ("mkv webm", rb"\x1a\x45\xdf\xa3"),
+    "AVI": ("avi", rb"RIFF.{4}AVI "),
+    "WAVE": ("wav", rb"RIFF.{4}WAVE"),
+    "MP3": ("mp3", rb"ID3[\x02-\x04]|\xff[\xf2\xf3\xfa\xfb]"),
+    "AAC": ("aac", rb"\xff[\xf1\xf9]"),
+    "FLAC": ("flac", rb"fLaC[\0\x80]"),
+    "Ogg": ("ogg oga ogv opus", rb"OggS\0"),
+    "FLV": ("flv", rb"FLV\x01"),
+    "MPEG": ("mpg mpeg", rb"\0\0\x01[\xb3\xba]"),
+    "ASF": ("wmv wma asf", rb"\x30\x26\xb2\x75\x8e\x66\xcf\x11"),
+    "AIFF": ("aif aiff", rb"FORM.{4}AIF[CF]"),
+    "AMR": ("amr", rb"\#!AMR[-\n]"),
+    "CAF": ("caf", rb"caff\0\x01"),
+}
+
+FORMATS: Sequence[MediaFormat] = tuple(
+    MediaFormat(name, kind, tuple(extensions.split()), start)
+    for kind, rows in (
+        (MediaMetadataType.IMAGE, _IMAGES),
+        (MediaMetadataType.AV, _VIDEOS_AND_SOUNDS),
     )
-    for extension in extensions.split()
-}
+    for name, (extensions, start) in rows.items()
+)
+"""All formats of media that are recognised, in folders, tars, tables and URLs alike.
+
+A contributor adds a row above. No other module lists extensions or first bytes of media.
+"""
+
+BY_EXTENSION = {end: each.kind for each in FORMATS for end in each.extensions}
 """The kinds of media by the extensions of their files."""
-_IMAGE_STARTS = (
-    b"\xff\xd8\xff",
-    b"\x89PNG\r\n\x1a\n",
-    b"GIF87a",
-    b"GIF89a",
-    b"BM",
-    b"II*\0",
-    b"MM\0*",
-    b"\0\0\x01\0",
-    b"\0\0\0\x0cjP  \r\n\x87\n",
-    b"\xff\x4f\xff\x51",
-)
-_AV_STARTS = (
-    b"\x1a\x45\xdf\xa3",  # Matroska, WebM
-    b"OggS",
-    b"fLaC",
-    b"ID3",
-    b"FLV\x01",
-    b"#!AMR",
-    b"caff",
-    b"\0\0\x01\xb3",  # MPEG
-    b"\0\0\x01\xba",
-    b"\x30\x26\xb2\x75\x8e\x66\xcf\x11",  # ASF
-    # Frames of MPEG audio, with and without a checksum, and of AAC.
-    *(bytes([0xFF, second]) for second in (0xFB, 0xFA, 0xF3, 0xF2, 0xF1, 0xF9)),
-)
-_CHUNKED = {  # the first four bytes, and those after a length
-    b"RIFFWEBP": MediaMetadataType.IMAGE,
-    **dict.fromkeys((b"RIFFAVI ", b"RIFFWAVE", b"FORMAIFF", b"FORMAIFC"), MediaMetadataType.AV),
+
+EXTENSIONS = {
+    kind: tuple(end for end, of in BY_EXTENSION.items() if of == kind) for kind in MediaMetadataType
 }
-_IMAGE_BRANDS = frozenset({b"avif", b"avis", b"heic", b"heix", b"mif1", b"msf1"})
+
+_STARTS = re.compile(
+    b"|".join(b"(?P<f%d>%b)" % (number, each.start) for number, each in enumerate(FORMATS)), re.S
+)
 
 
 def kind_by_name(name: str) -> MediaMetadataType | None:
-    """Return the kind of media that the extension of a file name stands for.
+    """Return the kind of media that the extension of a file name, or of a URL, stands for.
 
     >>> kind_by_name("photos/1.meta.JPG").value, kind_by_name("1.json")
     ('image', None)
     """
-    return BY_EXTENSION.get(os.path.splitext(name)[1][1:].lower())
+    return BY_EXTENSION.get(_extension(name))
+
+
+def _extension(name: str) -> str:
+    path = name.partition("?")[0] if "://" in name else name
+    return os.path.splitext(path)[1][1:].lower()
+
+
+def format_by_start(head: bytes) -> MediaFormat | None:
+    """Return the format of a file with these first `HEAD` bytes, None if it is not media.
+
+    >>> format_by_start(b"GIF89a....").extensions, format_by_start(b'{"a": 1}')
+    (('gif',), None)
+    """
+    match = _STARTS.match(head)
+    return None if match is None else FORMATS[int(str(match.lastgroup)[1:])]
 
 
 def kind_by_start(head: bytes) -> MediaMetadataType | None:
@@ -98,15 +161,168 @@ def kind_by_start(head: bytes) -> MediaMetadataType | None:
     >>> kind_by_start(b"GIF89a....").value, kind_by_start(b'{"a": 1}')
     ('image', None)
     """
-    if head.startswith(_IMAGE_STARTS):
-        # Two letters are too little to tell a bitmap from a text: its header gives its own size.
-        short = head.startswith(b"BM") and (len(head) < 18 or head[15:18] != b"\0\0\0")
-        return None if short else MediaMetadataType.IMAGE
-    if head[4:8] == b"ftyp":
-        return MediaMetadataType.IMAGE if head[8:12] in _IMAGE_BRANDS else MediaMetadataType.AV
-    if head.startswith(_AV_STARTS):
-        return MediaMetadataType.AV
-    return _CHUNKED.get(head[:4] + head[8:12])
+    found = format_by_start(head)
+    return None if found is None else found.kind
+
+
+def media_kind(name: str, head: bytes = b"") -> MediaMetadataType | None:
+    """Return the kind of media of a file: by its first `HEAD` bytes, else by its extension.
+
+    >>> media_kind("photo", b"GIF89a....").value, media_kind("photo.JPG").value, media_kind("a.txt")
+    ('image', 'image', None)
+    """
+    return kind_by_start(head) or kind_by_name(name)
+
+
+def extension_of(name: str, data: bytes) -> str:
+    r"""Return the extension of a file by its content, and by its name if both agree on the kind.
+
+    Args:
+        name: The name of the file; it may have no extension or a wrong one.
+        data: The bytes of the file.
+
+    Returns:
+        An extension in small letters without its dot; `bin` if neither says what the file is.
+
+    Example:
+        >>> extension_of("a.JPEG", b"\xff\xd8\xff"), extension_of("a.txt", b"GIF89a")
+        ('jpeg', 'gif')
+
+    """
+    found = format_by_start(data[:HEAD])
+    named = _extension(name)
+    if found is None or found.kind == BY_EXTENSION.get(named):
+        return named or "bin"
+    return found.extensions[0]
+
+
+# Values of tables that hold media, or name files that do.
+
+_DATA_URL = re.compile(r"\s*data:[^,]*;base64,", re.I)
+_BASE64 = re.compile(r"[A-Za-z0-9+/_-]*")
+_BASE64_START = re.compile(r"[A-Za-z0-9+/_-]{32}")
+_BASE64_LEAST = 64  # characters; the smallest image has more
+_WEB = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]*://")
+
+# Channels of raw pixels by the type that OpenCV numbers them with, and Pillow's mode for them.
+_SPARK_MODES = {0: (1, "L"), 16: (3, "RGB"), 24: (4, "RGBA")}
+_SPARK_KEYS = frozenset({"height", "width", "nChannels", "mode", "data"})
+
+
+def media_name(value: Any) -> str | None:
+    """Return the name of the file that a value of a table stands for; None if it holds the bytes.
+
+    A value is a text, or a struct whose `bytes` are null. Names may be URLs.
+
+    >>> media_name({"bytes": None, "path": "a.jpg"}), media_name("a.jpg"), media_name(b"GIF89a")
+    ('a.jpg', 'a.jpg', None)
+    """
+    if isinstance(value, Mapping) and value.get("bytes") is None and "bytes" in value:
+        value = value.get("path")
+    if not isinstance(value, str) or not value or kind_by_start(_encoded_head(value)) is not None:
+        return None
+    return value.removeprefix("file://")
+
+
+def media_value_kind(value: Any) -> MediaMetadataType | None:
+    """Return the kind of media that a value of a table holds; None if it only names a file."""
+    if isinstance(value, PIL.Image.Image) or _is_spark(value):
+        return MediaMetadataType.IMAGE
+    if isinstance(value, Mapping):
+        value = value.get("bytes")
+    if isinstance(value, bytes):
+        return kind_by_start(value[:HEAD]) or kind_by_start(_encoded_head(value))
+    return kind_by_start(_encoded_head(value)) if isinstance(value, str) else None
+
+
+def decode_media_value(value: Any) -> tuple[str, bytes] | None:
+    """Return the extension and the bytes of the media that a value of a table holds.
+
+    Media are bytes, a struct with `bytes` and any other keys, a `data:` URL, base64, a PIL image
+    (as PNG), or the image struct of Spark (as PNG).
+
+    Args:
+        value: The value as a table gives it.
+
+    Returns:
+        The extension and the bytes, or None for a value that names a file or is not media.
+
+    Raises:
+        DecodeError: If raw pixels do not fit their own header, or base64 is damaged.
+
+    Example:
+        >>> decode_media_value({"bytes": b"GIF89a", "path": "a.gif", "width": 8})
+        ('gif', b'GIF89a')
+
+    """
+    named = ""
+    if _is_spark(value):
+        value = _spark_image(value)
+    elif isinstance(value, Mapping):
+        named = str(value.get("path"))
+        value = value.get("bytes")
+    if isinstance(value, PIL.Image.Image):
+        stream = io.BytesIO()
+        value.save(stream, "PNG")
+        value = stream.getvalue()
+    if isinstance(value, str | bytes) and kind_by_start(_encoded_head(value)) is not None:
+        value = _decoded(value)
+    if not isinstance(value, bytes):
+        return None
+    return extension_of(named if kind_by_name(named) else "", value), value
+
+
+def _is_spark(value: Any) -> bool:
+    """Return whether a value is the image struct of Spark."""
+    return (
+        isinstance(value, Mapping)
+        and value.keys() >= _SPARK_KEYS
+        and isinstance(value["data"], bytes)
+    )
+
+
+def _encoded_head(text: str | bytes) -> bytes:
+    """Return the first bytes that a `data:` URL or base64 stands for; none for anything else."""
+    head = text[:_HEAD_OF_URL]
+    if isinstance(head, bytes):
+        head = head.decode("latin-1")
+    url = _DATA_URL.match(head)
+    if url is None and (len(text) < _BASE64_LEAST or not _BASE64_START.match(head)):
+        return b""
+    encoded = "".join(head[url.end() if url else 0 :].split())[: 2 * HEAD]
+    valid = _BASE64.match(encoded).end()  # type: ignore[union-attr]
+    return base64.b64decode(encoded[: valid // 4 * 4].translate(_URL_SAFE))
+
+
+_HEAD_OF_URL = 5 * HEAD  # characters; its parameters, and the line breaks in base64, are short
+_URL_SAFE = str.maketrans("-_", "+/")
+
+
+def _decoded(text: str | bytes) -> bytes:
+    """Return the bytes that a `data:` URL or base64 stands for."""
+    if isinstance(text, bytes):
+        text = text.decode("latin-1")
+    encoded = text.rpartition(",")[2].translate(_URL_SAFE)
+    try:
+        return base64.b64decode(f"{encoded}==")  # which may lack its padding
+    except ValueError as error:
+        raise DecodeError(f"base64 is damaged: {error}; it begins with {text[:40]!r}") from error
+
+
+def _spark_image(struct: Mapping[str, Any]) -> PIL.Image.Image:
+    """Return the image of Spark's struct, whose channels are in the order blue, green, red."""
+    height, width, data = struct["height"], struct["width"], struct["data"]
+    channels, mode = _SPARK_MODES.get(struct["mode"], (0, ""))
+    if not channels or len(data) != height * width * channels:
+        raise DecodeError(
+            f"an image of Spark with mode {struct['mode']}, {width} x {height} pixels, has "
+            f"{len(data)} bytes; modes {', '.join(map(str, _SPARK_MODES))} are read"
+        )
+    limits.decoding.spend(4 * height * width)
+    if channels == 1:
+        return PIL.Image.frombytes("L", (width, height), data)
+    order = "BGR" if channels == 3 else "BGRA"
+    return PIL.Image.frombytes(mode, (width, height), data, "raw", order)
 
 
 Whole: TypeAlias = Annotated[int, Field(strict=True, ge=0)]
@@ -211,14 +427,26 @@ def deserialize_media_metadata(metadata_type: str, metadata_json: str) -> MediaM
 
 # Opening images.
 
-# Formats are recognised by content, whatever a file is called, and reading some of them runs
-# another program (EPS: Ghostscript) or needs a plug-in. Only these are ever tried.
-_FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "DIB", "TIFF", "PPM", "JPEG2000", "TGA", "ICO")
+_OPENED = tuple(each.name for each in FORMATS if each.kind == "image" and each.name != HEIF)
 
 
-def open_image(stream: BinaryIO, pixel: int = 4) -> PIL.Image.Image:
-    """Return an image that is not decoded yet; `pixel` is the bytes that each one will take."""
-    image = PIL.Image.open(stream, formats=_FORMATS)
+def open_image(stream: BinaryIO, pixel: int = 4) -> PIL.ImageFile.ImageFile:
+    """Open an image of one of `FORMATS` without decoding it.
+
+    Args:
+        stream: The file. Its content decides the format, not its name.
+        pixel: Bytes that each pixel will take.
+
+    Returns:
+        The image, which is decoded when its pixels are used.
+
+    Raises:
+        DecodeError: If it takes more memory than `limits.DECODED_BYTES`.
+        PIL.UnidentifiedImageError: If it is not an image of these formats.
+
+    """
+    formats = (*_OPENED, HEIF) if HEIF in PIL.Image.OPEN else _OPENED
+    image = PIL.Image.open(stream, formats=formats)
     at = stream.tell()
     stream.seek(0)
     limits.spend_pixels(image.width * image.height, pixel, stream.read())

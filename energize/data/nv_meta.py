@@ -49,7 +49,7 @@ _TOLD = 10
 _GENERIC = ("StandardWebdatasetFactory", "DefaultGenericWebdatasetFactory")
 _OPTIONS = (
     *("max_samples_per_sequence", "parallel_shard_iters", "part_filter", "shuffle_over_epochs"),
-    "split_config",
+    *("split_config", "orient", "guess_content"),
 )
 _CODE_KEYS = ("sample_loader", "part_filter")
 
@@ -65,10 +65,11 @@ class DatasetConfig:
 
     `sample_class` is `CRUDE` for samples that stay plain dicts. `field_map` says for each field
     from which part it comes ("jpg,png", "json[caption]"), None when the file does not say.
-    `options` are settings of the order of reading. `code` is what the file says of functions that
-    make samples, `sample_loader` and `part_filter`: names of files in the folder, nothing of which
-    is run here; or a list of parts. `factory` is what a factory of a user is given, which the
-    module and the class then name: it says the type of the samples itself.
+    `options` are settings of the order of reading and of decoding (`orient`, `guess_content`).
+    `code` is what the file says of functions that make samples, `sample_loader` and `part_filter`:
+    names of files in the folder, nothing of which is run here; or a list of parts. `factory` is
+    what a factory of a user is given, which the module and the class then name: it says the type of
+    the samples itself.
     """
 
     sample_module: str
@@ -375,6 +376,8 @@ class _DatasetFile(Model):
     max_samples_per_sequence: Any = None
     parallel_shard_iters: Any = None
     shuffle_over_epochs: Any = None
+    orient: bool | None = None
+    guess_content: bool | None = None
 
 
 class _WithFactory(_DatasetFile):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import glob
 import json
+import logging
 import os
 import re
 from codecs import BOM_UTF8
@@ -19,10 +20,12 @@ from energize.core import limits
 from energize.core.arrays import Int64Array
 from energize.core.columns import Column
 from energize.core.description import digest
+from energize.core.ignored import said_once
 from energize.core.lazy import optional_module
 from energize.core.progress import counting
 from energize.core.trace import Failed
 from energize.core.validation import load_json, parse_json
+from energize.data.documents import NotRows, document_of
 from energize.data.files import (
     Files,
     FileStream,
@@ -55,9 +58,6 @@ Row = dict[str, Any]
 
 _ROWS_AT_ONCE = 4096
 
-# What an object is called by whose values the rows are.
-_ROWS_IN = ("data", "samples", "rows")
-
 # Rows of Parquet between two looks at how much they are: of a few bytes each may be a long word.
 _ROWS_DECODED = 256
 
@@ -65,6 +65,12 @@ _ROWS_DECODED = 256
 _AT_ONCE = 64 * 1024 * 1024
 
 _EXTRA, _PARQUET, _ARROW = "energize[hf]", "reading Parquet files", "reading Arrow files"
+
+# How a file of Arrow's file format begins; a stream begins with the length of its schema.
+_ARROW_FILE = b"ARROW1"
+
+# How a stream of Arrow ends: a message without bytes.
+_STREAM_END = b"\xff\xff\xff\xff\0\0\0\0"
 
 _CACHED_BYTES = 256 * 1024 * 1024
 
@@ -143,7 +149,7 @@ def _matching(pattern: str, owner: str) -> list[Path]:
 def parsed_row(text: bytes, where: str) -> Row | Failed:
     """Return the object that a text of JSON is; a `Failed` with a `DataError` for anything else."""
     try:
-        value = load_json(text)
+        value = load_json(text, unique=True)
     except (DataError, ValueError, RecursionError) as error:
         return Failed(DataError(f"not JSON: {error}: {text[:80]!r}"), where)
     if isinstance(value, dict):
@@ -266,19 +272,14 @@ class JsonSource(RowFiles):
     def _whole(self, path: str) -> list[bytes]:
         """Return the rows of a file that is one value."""
         try:
-            found = parse_json(self._files.read(path))
+            rows = document_of(parse_json(self._files.read(path), unique=True)).rows
+        except NotRows as reason:
+            raise ShardError(f"{path} {reason}") from reason
         except (ValueError, RecursionError) as error:
-            raise ShardError(f"{path} is neither JSON nor lines of JSON: {error}") from error
-        if isinstance(found, dict):
-            named = (found.get(name) for name in _ROWS_IN)
-            lists = (each for each in named if isinstance(each, list))
-            found = next((each for each in lists if each and isinstance(each[0], dict)), [found])
-        if not isinstance(found, list):
             raise ShardError(
-                f"{path} is the JSON value {json.dumps(found):.80}, and rows are an object, an "
-                "array of objects, or one object a line. Write it as one of these"
-            )
-        return [json.dumps(row).encode() for row in found]
+                f"{path} cannot be read as one JSON value, or as an object a line: {error}"
+            ) from error
+        return [json.dumps(row).encode() for row in rows]
 
     def _where(self, shard: int, number: int) -> str:
         lines = self._lines[shard]
@@ -361,6 +362,8 @@ class ParquetSource(RowFiles):
         for path in self.files:
             with self._opened(path) as file:
                 schema, metadata = file.schema_arrow, file.metadata
+            if self.columns is None:
+                _check_names(path, schema.names)
             for column in self.columns or ():
                 if column not in schema.names:
                     near = nearest(column, schema.names)
@@ -390,7 +393,7 @@ class ParquetSource(RowFiles):
         values: list[Any] = []
         for path in self.files:
             with self._opened(path) as file, _reading(path, f"column {name}: "):
-                values += file.read(columns=[name]).column(name).to_pylist()
+                values += file.read(columns=[name]).column(name).to_pylist(maps_as_pydicts="strict")
         return values
 
     def expect(self, indices: Int64Array) -> int:
@@ -449,7 +452,7 @@ class ParquetSource(RowFiles):
             with _reading(path, f"row group {group}: "):
                 key = shard, group
                 table = self._tables.get(key, partial(self._row_group, path, group))
-                taken += table.take(wanted).to_pylist()
+                taken += _rows_of(table, wanted.tolist())
         return taken
 
     def _row_group(self, path: Path, group: int) -> Any:
@@ -496,12 +499,16 @@ class ArrowSource(RowFiles):
         return [table.schema for table in self._tables]
 
     def _values(self, name: str) -> list[Any]:
-        return [each for table in self._tables for each in table.column(name).to_pylist()]
+        return [
+            each
+            for table in self._tables
+            for each in table.column(name).to_pylist(maps_as_pydicts="strict")
+        ]
 
     def _read_shard(self, shard: int, rows: list[int]) -> list[Row | Failed]:
         table = self._tables[shard]
         with _reading(self.files[shard]):
-            return [table.slice(row, 1).to_pylist()[0] for row in rows]
+            return [*_sliced(table, rows)]  # `take` would read what lies between them, too
 
     @cached_property
     def _tables(self) -> list[Any]:
@@ -509,8 +516,48 @@ class ArrowSource(RowFiles):
         for path in self.files:
             with _reading(path):
                 mapped = arrow.memory_map(self._files.local(str(path)))
-                tables.append(arrow.ipc.open_stream(mapped).read_all())
+                is_file = self._files.read(str(path), 0, len(_ARROW_FILE)) == _ARROW_FILE
+                opened = arrow.ipc.open_file if is_file else arrow.ipc.open_stream
+                tables.append(opened(mapped).read_all())
+            _check_names(path, tables[-1].schema.names)
+            if not is_file:
+                self._check_end(str(path))
         return tables
+
+    def _check_end(self, path: str) -> None:
+        """Log a warning if a stream has no end mark: its writer may have been interrupted."""
+        size = self._files.size(path)
+        start = self._files.read(path, 0, 4)
+        end = self._files.read(path, size - len(_STREAM_END), size)
+        if start == _STREAM_END[:4] and end != _STREAM_END:  # before Arrow 0.15 both were others
+            text = (
+                "the stream ends without an end mark. If writing or copying it was cut off, rows "
+                "are missing; write the file again"
+            )
+            said_once(path, "end", text, logging.WARNING)
+
+
+def _rows_of(table: Any, numbers: Sequence[int]) -> list[Row]:
+    """Return rows of a table of Arrow as dicts; maps are dicts too."""
+    try:
+        taken = table.take(numbers)
+    except NotImplementedError:  # views of texts and bytes cannot be taken
+        return _sliced(table, numbers)
+    return taken.to_pylist(maps_as_pydicts="strict")  # type: ignore[no-any-return]
+
+
+def _sliced(table: Any, numbers: Sequence[int]) -> list[Row]:
+    rows = (table.slice(number, 1) for number in numbers)
+    return [row.to_pylist(maps_as_pydicts="strict")[0] for row in rows]
+
+
+def _check_names(path: Path, names: Sequence[str]) -> None:
+    repeated = next((name for name in names if names.count(name) > 1), None)
+    if repeated is not None:
+        raise ShardError(
+            f"{path} has several columns called {repeated!r}. Write it again with a name of its "
+            "own for each column"
+        )
 
 
 @contextmanager
@@ -522,7 +569,7 @@ def _reading(path: Path, what: str = "") -> Iterator[None]:
     except _BAD_BYTES as error:
         if isinstance(error, EnergizeError) or (isinstance(error, OSError) and error.errno):
             raise  # of the disk, not of the file
-        form = "Arrow" if path.suffix == ".arrow" else "Parquet"
+        form = "Arrow" if path.suffix in (".arrow", ".feather") else "Parquet"
         raise ShardError(
             f"{path} cannot be read as {form}: {what}{error}. Write the file again"
         ) from error

@@ -9,16 +9,17 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import islice
 from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 
 from energize.core.arrays import BoolArray, Int64Array
 from energize.core.columns import Column
+from energize.core.dataset import Dataset
 from energize.core.description import digest
 from energize.core.trace import Failed, SamplePlace
 from energize.data.source import Source
-from energize.data.webdataset import WebdatasetSource
 from energize.errors import ColumnError, ConfigError, EmptyDatasetError, WeightError, nearest
 
 PropertyValue: TypeAlias = str | int | float
@@ -330,18 +331,66 @@ class PropertySource(Source[T_co]):
 def source_labels(sources: Sequence[Source[Any]]) -> list[str]:
     """Return a name for each source, in their order, no two alike.
 
-    It is the name of the source; for folders of one name with as many parent folders as tell them
-    apart, for one folder with different splits with the split in brackets, and where that is equal
-    too with a number.
+    It is the label that a mix gave the source, else what `distinct_names` makes of its path. If two
+    mixes gave the same label to different paths, the path is used again.
 
     >>> from energize import ListSource
     >>> source_labels([ListSource("a", name="x"), ListSource("b", name="x")])
     ['x #1', 'x #2']
     """
-    labels = _shortest([_place(source) for source in sources])
-    pairs = list(zip(labels, map(_split, sources), strict=True))
+    places = [*map(_place, sources)]
+    pairs = {(source.label, place) for source, place in zip(sources, places, strict=True)}
+    owners = Counter(label for label, _ in pairs)
+    given = [
+        None if owners[source.label] > 1 and _is_end(source.label, place) else source.label
+        for source, place in zip(sources, places, strict=True)
+    ]
+    return distinct_names(places, [*map(_split, sources)], given)
+
+
+def _is_end(label: str | None, place: tuple[str, ...]) -> bool:
+    return label is not None and "/".join(place).endswith(f"/{label}")
+
+
+def input_labels(dataset: Dataset[Any]) -> list[list[str]]:
+    """Return the names of the sources of each input of a dataset."""
+    labels = iter(source_labels(dataset.sources))
+    return [list(islice(labels, len(each.sources))) for each in dataset.inputs]
+
+
+def _place(source: Source[Any]) -> tuple[str, ...]:
+    if isinstance(source, PropertySource):
+        *above, name = _place(source.source)
+        return *above, f"{name}/{source.selection.name}"
+    path = getattr(source, "path", None)
+    return *(path.absolute().parts[:-1] if path is not None else ()), source.name
+
+
+def _split(source: Source[Any]) -> str:
+    if isinstance(source, PropertySource):
+        return _split(source.source)
+    return getattr(source, "split_part", "")
+
+
+def distinct_names(
+    places: Sequence[tuple[str, ...]],
+    split_parts: Sequence[str],
+    given: Sequence[str | None],
+) -> list[str]:
+    """Return the given names, and different ones from all others for what has none.
+
+    It is the last part of the place. For places that end alike it has as many parts before that as
+    tell them apart, for one place with several split parts the split part in brackets, and if that
+    is equal too, a number.
+
+    >>> distinct_names([("a", "x"), ("b", "x"), ("c", "y")], ["", "", ""], [None, None, "first"])
+    ['a/x', 'b/x', 'first']
+    """
+    labels = _shortest(places, {(name,) for name in given if name is not None})
+    pairs = list(zip(labels, split_parts, strict=True))
     different = Counter(label for label, _ in set(pairs))
     labels = [f"{label} [{part}]" if different[label] > 1 else label for label, part in pairs]
+    labels = [label if name is None else name for label, name in zip(labels, given, strict=True)]
     repeated = Counter(labels)
     seen: Counter[str] = Counter()
     for i, label in enumerate(labels):
@@ -351,22 +400,16 @@ def source_labels(sources: Sequence[Source[Any]]) -> list[str]:
     return labels
 
 
-def _place(source: Source[Any]) -> tuple[str, ...]:
-    if isinstance(source, PropertySource):
-        *above, name = _place(source.source)
-        return *above, f"{name}/{source.selection.name}"
-    return source.path.absolute().parts if isinstance(source, WebdatasetSource) else (source.name,)
-
-
-def _split(source: Source[Any]) -> str:
-    if isinstance(source, PropertySource):
-        return _split(source.source)
-    return source.split_part if isinstance(source, WebdatasetSource) else ""
-
-
-def _shortest(places: Sequence[tuple[str, ...]]) -> list[str]:
-    """For each place its shortest end that no other place has."""
-    owners = Counter(place[-n:] for place in set(places) for n in range(1, len(place) + 1))
-    ends = [[place[-n:] for n in range(1, len(place) + 1)] for place in places]
-    found = [next((end for end in each if owners[end] == 1), each[-1]) for each in ends]
+def _shortest(places: Sequence[tuple[str, ...]], taken: set[tuple[str, ...]]) -> list[str]:
+    """For each place its shortest end that neither another place nor a name that is taken has."""
+    distinct = set(places)
+    alone = Counter(place[-1] for place in distinct) + Counter(name[-1] for name in taken)
+    several = [place for place in distinct if alone[place[-1]] > 1]
+    owners = Counter(place[-n:] for place in several for n in range(1, len(place) + 1))
+    owners.update(taken)
+    found = []
+    for place in places:
+        ends = (place[-n:] for n in range(1, len(place) + 1))
+        end = place[-1:] if alone[place[-1]] == 1 else place
+        found.append(next((each for each in ends if owners[each] == 1), end))
     return ["/".join(end).replace("//", "/") for end in found]

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from energize.core import limits
+from energize.core.ignored import said_once
 from energize.core.trace import Failed
 from energize.data.files import Files, FileStream, files_at, os_errors_as, read_entries
 from energize.data.nv_meta import ShardRecord
@@ -475,6 +476,13 @@ def check_shard(files: Files, path: str, count: int, record: ShardRecord | None)
             f"bytes; this one has {indexed}",
         )
     check_unpacked(files.read(path, 0, min(BLOCK, size)), path)
+    if any(files.read(path, max(0, size - END_BYTES), size)[-BLOCK:]):
+        folder, name = os.path.split(path)
+        text = (
+            f"{name}, and other shards maybe, end without an end mark. If writing or copying them "
+            "was cut off, samples are missing. Write them again"
+        )
+        said_once(folder, "end mark", text, logging.WARNING)
     if record is not None:
         _check_record(files, path, size, record)
         return size

@@ -39,6 +39,7 @@ from energize.core.stream import (
     state_field,
 )
 from energize.core.trace import MAX_ATTEMPTS, Failed, Request, Routes, refs_of
+from energize.data.selection import input_labels
 from energize.data.source import Source
 from energize.datasets.transform import counted_alike, gives_batches, without_weights
 from energize.errors import (
@@ -215,12 +216,18 @@ class BlendDataset(IndexedDataset[T_co]):
 
     @cached_property
     def names(self) -> tuple[str, ...]:
-        """What each of `inputs` is called: as it was given, or by the sources that it reads; the
-        second of a name has a number, "web (2)".
+        """The name of each of `inputs`: as it was given, else by the sources that it reads, see
+        `source_labels`.
         """
-        pairs = zip(self.given_names, self.inputs, strict=True)
-        names = [given or ", ".join([s.name for s in each.sources]) for given, each in pairs]
-        return tuple(numbered(names))
+        pairs = zip(self.given_names, input_labels(self), strict=True)
+        return tuple(numbered(given or ", ".join(labels) for given, labels in pairs))
+
+    @cached_property
+    def unnamed(self) -> tuple[str, ...]:
+        """The `names` that there would be if no entry of a metadataset had one."""
+        labels = [[s.unnamed_label for s in each.sources] for each in self.inputs]
+        pairs = zip(labels, self.names, strict=True)
+        return tuple(name if None in each else ", ".join(map(str, each)) for each, name in pairs)
 
     def by_name(self, values: Sequence[T]) -> dict[str, T]:
         """Shares, or what was `taken`, by the `names` of the datasets: for a log.
@@ -739,11 +746,11 @@ def _flattened(
         ):
             flat.append(entry)
             continue
-        for number, (each, name) in enumerate(zip(inner.inputs, inner.names, strict=True)):
+        for number, (each, given) in enumerate(zip(inner.inputs, inner.given_names, strict=True)):
             target = None
             if entry.target is not None or inner.targets is not None:
                 target = _within(entry.loss_weight, inner.targets or inner.weights, number)
-            full = name if entry.name is None else f"{entry.name}/{name}"
+            full = given if entry.name is None else f"{entry.name}/{inner.names[number]}"
             weight = _within(entry.weight, inner.weights, number)
             flat.append(Entry(weighed(each), weight, None, full, target))
     return flat

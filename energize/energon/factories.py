@@ -51,8 +51,8 @@ from energize.metadataset.build import factory_of
 from energize.metadataset.tree import Leaf
 from energize.preparation.index import prepare, prepare_jsonl
 from energize.preparation.media import prepare_media
+from energize.task.images import IMAGE_SPECS
 from energize.task.load import (
-    IMAGE_SPECS,
     JoinLoader,
     LoadFunction,
     PartFilter,

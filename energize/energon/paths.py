@@ -90,7 +90,9 @@ def name_of(path: str, name: str) -> Any:
     if not name.startswith("__"):
         own, first = _split(path)
         if first == "tools" and name == "command":
-            return _command(path.rpartition(".")[2].replace("_", "-"))
+            command = _command(path.rpartition(".")[2].replace("_", "-"))
+            if command is not None:
+                return command
         modules = ["energon.running"] if own else []
         for module in [*modules, *_STANDS_FOR.get(first, "").split(), ""]:
             found = getattr(import_module(f"energize.{module}".rstrip(".")), name, None)
@@ -100,12 +102,14 @@ def name_of(path: str, name: str) -> Any:
 
 
 def _command(name: str) -> Any:
-    """Return a command of `energize` as a click command, for programs that invoke it."""
+    """Return a command of `energize` as a click command, for programs that invoke it; None if
+    there is none of the name.
+    """
     from typer.main import get_group
 
     from energize.cli.main import app
 
-    return get_group(app).commands[name]
+    return get_group(app).commands.get(name)
 
 
 def _split(path: str) -> tuple[bool, str]:

@@ -20,7 +20,7 @@ import numpy as np
 from energize.core import limits
 from energize.core.checks import checked_choice
 from energize.core.lazy import optional_module, torch
-from energize.data.media import AV_EXTENSIONS, AVDecoderType, AVMetadata
+from energize.data.media import AVDecoderType, AVMetadata, kind_by_name
 from energize.errors import ConfigError, DecodeError
 
 if TYPE_CHECKING:
@@ -785,8 +785,7 @@ class AVWebdatasetDecoder:
 
         Raise `DecodeError` naming the part, unless it is an `AVDecoder`, whose methods do.
         """
-        known = key.rpartition(".")[2].lower() in AV_EXTENSIONS
-        return self.decoded(key, data) if known else None
+        return self.decoded(key, data) if kind_by_name(f"a.{key}") == "av" else None
 
     def decoded(self, key: str, data: bytes) -> Any:
         """Return the same for a part of any name that is a video or a sound."""

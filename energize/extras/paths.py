@@ -188,7 +188,7 @@ class EPath(ProxyUPath, os.PathLike[str]):
         return int(self.stat().st_size)
 
     def walk(self) -> Iterator[EPath]:  # type: ignore[override]
-        """Yield all files below it, sorted. Links to folders are followed, once each."""
+        """Yield all files below it, sorted, also those behind links to folders."""
         return self.glob("**")
 
     def glob(self, pattern: str) -> Iterator[EPath]:  # type: ignore[override]
@@ -246,13 +246,17 @@ def _files_below(root: str, depth: int | None) -> Iterator[str]:
         if error.errno not in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG):
             raise error
 
-    seen: set[str] = set()
+    above: dict[str, frozenset[str]] = {}
     for folder, folders, files in os.walk(root, onerror=refused, followlinks=True):
         inside = Path(folder).relative_to(root)
         real = os.path.realpath(folder)
-        if real in seen or len(inside.parts) + 1 == depth:
+        outer = above.pop(folder, frozenset[str]())
+        if real in outer:  # a link to a folder that it is in
             folders.clear()
-        if real not in seen:
-            folders.sort()
-            yield from (str(inside / name) for name in files)
-        seen.add(real)
+            continue
+        if len(inside.parts) + 1 == depth:
+            folders.clear()
+        for name in folders:
+            above[os.path.join(folder, name)] = outer | {real}
+        folders.sort()
+        yield from (str(inside / name) for name in files)

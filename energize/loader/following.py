@@ -24,6 +24,7 @@ from energize.errors import (
     WeightError,
     nearest,
 )
+from energize.report.levels import source_names
 
 if TYPE_CHECKING:
     from energize.loader.loader import Loader
@@ -80,8 +81,9 @@ class Follower:
         found = found or chosen_blend(dataset, {}, blend)
         self._blend = found.name
         self._names: list[str] = list(found.blend.names)
+        labels = dict(zip(dataset.sources, source_names(dataset), strict=True))
         self._by_source = {
-            source.name: name
+            labels.get(source, source.name): name
             for name, each in zip(self._names, found.blend.inputs, strict=True)
             for source in each.sources
         }

@@ -7,6 +7,7 @@ import json
 from collections.abc import Iterator, Sequence
 from contextlib import closing, suppress
 from dataclasses import replace
+from functools import partial
 from itertools import islice
 from typing import Any, Generic, TypeVar, cast
 
@@ -15,6 +16,7 @@ from energize.core.blends import NOT_EDITED, Edits, FoundBlend, places_kept, rep
 from energize.core.dataset import Dataset, IndexedDataset, PassingDataset
 from energize.core.description import config_of, differences, digest, label_of, unpacked
 from energize.core.lanes import Lane, Ranks
+from energize.core.randomness import read_in_window
 from energize.core.restoring import without_loops
 from energize.core.stores import activate
 from energize.core.stream import (
@@ -296,9 +298,14 @@ class Run(Generic[T]):
         marked_run.stream = without_loops(replaced(self.dataset, above, _Marked(nodes[depth])))
         reading = self.decisions.reading(SILENT.report)
         reached = 0
-        for lane, state in (place.cursors or {0: None}).items():
+
+        def first_unread(lane: int, state: State | None) -> int | None:
             with closing(marked_run._open(lane, place.lanes, state, reading)) as cursor:
-                position = cursor.stream.first_unread(iter(branches))
+                position: int | None = cursor.stream.first_unread(iter(branches))
+            return position
+
+        for lane, state in (place.cursors or {0: None}).items():
+            position = read_in_window(partial(first_unread, lane, state))
             if position is None:
                 raise ConfigError(
                     f"the weights of {found.label} cannot change in this run: which of its slots "

@@ -30,6 +30,7 @@ import numpy as np
 import numpy.typing as npt
 
 from energize.core.blends import NOT_EDITED, Edits
+from energize.core.ignored import Line
 from energize.core.lanes import Lane
 from energize.core.lazy import torch
 from energize.core.stream import EpochPlan, PositionLane, State
@@ -259,8 +260,8 @@ def _pickled(error: BaseException) -> bytes:
 class Reply:
     """Some items of a lane. Of a stream there is the state after each, what each is made of, and
     `end`, the state after the last item of the epoch if that was it. With an `error` the items are
-    those that came before it; without a lane it is one of the worker. `size`, set by the receiver,
-    is the bytes that the items take.
+    those that came before it; without a lane it is one of the worker. `lines` are for the log.
+    `size`, set by the receiver, is the bytes that the items take.
     """
 
     run: int
@@ -271,6 +272,7 @@ class Reply:
     end: State | None = None
     failures: list[Failure] = field(default_factory=list)
     left_out: LeftOut | None = None
+    lines: list[Line] = field(default_factory=list)
     error: ShippedError | None = None
     size: int = 0
 

@@ -31,6 +31,7 @@ from energize.core.blends import (
     places_kept,
     read_mix,
     round_of,
+    with_names_of,
 )
 from energize.core.dataset import Dataset
 from energize.core.description import (
@@ -225,7 +226,7 @@ def resumed(
             "strict=False ignores differences, on_mismatch='remap' does not: give one"
         )
     state = checked_state(saved)
-    cursor = cursor_of(state)
+    cursor = with_names_of(dataset, cursor_of(state))
     before, now = saved_details(state), _details(dataset)
     gone = _replaced(dataset, before, now)
     found = _mismatches(dataset, state, cursor, before, gone)
@@ -269,7 +270,8 @@ def differences(dataset: Dataset[Any], saved: object) -> list[str]:
     state = checked_state(saved)
     before, now = saved_details(state), _details(dataset)
     gone = _replaced(dataset, before, now)
-    return _mismatches(dataset, state, cursor_of(state), before, gone)
+    cursor = with_names_of(dataset, cursor_of(state))
+    return _mismatches(dataset, state, cursor, before, gone)
 
 
 def _refuse(found: list[str], *, strict: bool | None) -> None:
@@ -673,7 +675,11 @@ def _report(
     here = {each.digest for each in new}
     pairs = zip(names, old.items(), strict=True)
     dropped = {name: count for name, (digest, count) in pairs if digest not in here}
-    fresh = [each.name for each in new if each.digest not in old]
+    fresh = [each for each in new if each.digest not in old]
+    # Configs know sources by their own names, people by those in the mix.
+    own = {each.name: ", ".join([source.name for source in each.sources]) for each in new}
+    called = {name: label for label, name in own.items()}
+    begun = [each.name for each in fresh if own[each.name] in dropped]
     changes = Edits.loaded(cursor).changes
     weights = weights_of(trees[0])
     for change in changes:
@@ -682,11 +688,11 @@ def _report(
     before, now = shares_of(weights), shares_of(weights_of(trees[1]))
     return RemapReport(
         kept,
-        tuple(name for name in fresh if name not in dropped),
-        {name: count for name, count in dropped.items() if name not in fresh},
-        tuple(name for name in fresh if name in dropped),
+        tuple(each.name for each in fresh if each.name not in begun),
+        {name: count for name, count in dropped.items() if called.get(name) not in begun},
+        tuple(begun),
         {
-            name: (before[name], share)
+            called.get(name, name): (before[name], share)
             for name, share in now.items()
             if name in before and not math.isclose(before[name], share)
         },

@@ -39,6 +39,7 @@ from typing import Any, BinaryIO, Generic, TypeVar
 from energize.core.blends import NOT_EDITED
 from energize.core.checks import check_processes
 from energize.core.dataset import Dataset
+from energize.core.ignored import kept_lines, said_once
 from energize.core.lazy import torch
 from energize.core.randomness import generators
 from energize.core.stores import activate
@@ -628,6 +629,8 @@ class WorkerLanes(Generic[T]):
     def note_failures(self, reply: Reply) -> None:
         """Count what failed in a reply, also in one whose items are no longer wanted."""
         self._failures.add_all(reply.failures, reply.left_out)
+        for line in reply.lines:
+            said_once(*line)
 
     def _ask(self) -> None:
         """Keep the workers busy, first with the lanes that are taken next."""
@@ -801,6 +804,7 @@ class _Worker:
             self._report, self._left_out, FailureMemory()
         )
         self.asked: deque[Read] = deque()
+        kept_lines()
 
     def told(self, request: Read) -> None:
         """Take note of a request; one of another run ends what was asked before."""
@@ -839,6 +843,7 @@ class _Worker:
             reply.error = ShippedError.of(error)
         reply.failures, self._failures = self._failures, []
         reply.left_out = self._left_out.drained()
+        reply.lines = kept_lines()
         return reply
 
     def _read(self, held: _Held, reply: Reply) -> None:

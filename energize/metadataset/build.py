@@ -26,6 +26,8 @@ from energize.datasets.order import ConcatDataset, EpochizeDataset, LimitDataset
 from energize.datasets.quota import ComposedDataset, QuotaDataset
 from energize.datasets.stages import Stage, StagedDataset, stage_label
 from energize.errors import ConfigError, EnergizeError
+from energize.inference.scene import OF_SAMPLES
+from energize.inference.verify import inferred_texts
 from energize.metadataset.located import noted, place_noted
 from energize.metadataset.models import EPOCHIZED, Composition, Folder
 from energize.metadataset.tree import (
@@ -45,7 +47,6 @@ from energize.metadataset.tree import (
     user_factory,
 )
 from energize.order import Schedule
-from energize.preparation.loose import OF_SAMPLES
 from energize.task.encoder import (
     DefaultTaskEncoder,
     Level,
@@ -125,6 +126,7 @@ def get_train_dataset(
     global_batch_size: int | None = None,
     level_buffer_size: int | None = None,
     checksums: bool = False,
+    verify: bool = True,
     **older: Any,
 ) -> Dataset[T_batch]:
     """Return batches for training of a prepared folder or a metadataset: shuffled, without end.
@@ -166,6 +168,9 @@ def get_train_dataset(
     prepare --checksums` wrote for it; one that differs is a damaged sample. All folders have to
     have them.
 
+    What is inferred of loose data is verified first: at most 64 samples of each path are read and
+    decoded, once for each version of the data. `verify=False` skips it.
+
     `dataset_config`, `split_config`, `subflavors`, `subset` and `sample_weight`, and of loose files
     `sample_type`, `field_map`, `image_folder` and `strict`, are those of an entry of a metadataset
     that names `path`. Older arguments of Energon say how samples are decoded
@@ -176,7 +181,7 @@ def get_train_dataset(
     ranks and workers do not. Raises `MetadatasetError`, `DatasetError` and `ConfigError`, all
     before a sample is read.
     """
-    asked = _asked("get_train_dataset", path, split_part, task_encoder, older)
+    asked = _asked("get_train_dataset", path, split_part, task_encoder, older, verify=verify)
     node, where, code, encoder = asked
     own = builds(encoder, "build_train_datasets")
     asked_level = Level.asked(level, global_batch_size, level_buffer_size)
@@ -218,6 +223,7 @@ def get_val_dataset(
     limit: int | None = None,
     task_encoder: Encoders[T_batch] | None = None,
     checksums: bool = False,
+    verify: bool = True,
     **older: Any,
 ) -> Dataset[T_batch]:
     """Batches for validation: every sample once, in stored order, the same in every epoch and run.
@@ -229,7 +235,7 @@ def get_val_dataset(
 
     Raises what `get_train_dataset` raises.
     """
-    asked = _asked("get_val_dataset", path, split_part, task_encoder, older)
+    asked = _asked("get_val_dataset", path, split_part, task_encoder, older, verify=verify)
     node, where, code, encoder = asked
     own = builds(encoder, "build_val_datasets")
     encoder_of = _chooser(None if own else encoder)
@@ -259,15 +265,17 @@ def get_val_datasets(
     limit: int | None = None,
     task_encoder: Encoders[T_batch] | None = None,
     checksums: bool = False,
+    verify: bool = True,
     **older: Any,
 ) -> list[tuple[Dataset[T_batch], Leaf]]:
     """Return one validation dataset for each folder of a metadataset, each with the leaf it was
     made from.
 
-    `leaf.path`, `leaf.split_part` and `leaf.subflavors` say which folder it is. `limit` counts for
+    `leaf.name` is the name of its entry in the metadataset, as reports have it. `leaf.path`,
+    `leaf.split_part` and `leaf.subflavors` describe the folder. `limit` counts for
     each, `checksums` are those of `get_train_dataset`, whose errors it raises.
     """
-    asked = _asked("get_val_datasets", path, split_part, task_encoder, older)
+    asked = _asked("get_val_datasets", path, split_part, task_encoder, older, verify=verify)
     node, where, code, encoder = asked
     sizes = batch_size, batch_drop_last, packing_buffer_size
     builder = Builder(_chooser(encoder), STORED, code, checksums, worker_config, *sizes)
@@ -277,12 +285,19 @@ def get_val_datasets(
 
 
 def _asked(
-    owner: str, path: Any, split_part: str, task_encoder: Any, older: dict[str, Any]
+    owner: str,
+    path: Any,
+    split_part: str,
+    task_encoder: Any,
+    older: dict[str, Any],
+    *,
+    verify: bool,
 ) -> tuple[Node | Staged, object, LoadingCode, Any]:
     """Return what is read, where that was asked for, what may be run, and the encoder.
 
     Settings of an entry of a metadataset among the `older` arguments are those of one that names
-    the path: they win over those of files.
+    the path: they win over those of files. With `verify`, what was inferred of loose data is
+    compared with samples.
     """
     if isinstance(path, Leaf | Blend | Staged):
         node, where = path, path.place or owner
@@ -300,7 +315,10 @@ def _asked(
             given["image_folder"] = os.fspath(given["image_folder"])
         node = resolve(mix, split_part, entry_of(**given) if given else None)
     code = loading_code(older)
-    return node, where, code, decoding_as(owner, task_encoder, older)
+    encoder = decoding_as(owner, task_encoder, older)
+    for leaf in every_leaf(node) if verify else ():
+        leaf.verify()
+    return node, where, code, encoder
 
 
 def _mix_of(given: Any, split_part: str) -> Any:
@@ -454,6 +472,7 @@ def _load_of_user(
     names.
     """
     kind, config = user_factory(leaf.config), leaf.config
+    decoder = None if decoder is None else decoder.with_options(config.options)
     loader, part_filter, decoder = code.of(leaf.path, config.code, decoder)
     given = {**(config.factory or {}), "sample_loader": loader, "part_filter": part_filter}
     if "sample_type" in given:
@@ -476,6 +495,7 @@ def _load_of_user(
 def _loader_of(leaf: Leaf, decoder: SampleDecoder | None, code: LoadingCode) -> SampleLoader[Any]:
     """Return what makes typed samples of the raw ones of a leaf that is no join."""
     config, crude = leaf.config, leaf.sample_type is CrudeSample
+    decoder = None if decoder is None else decoder.with_options(config.options)
     sample_loader, part_filter, decoder = code.of(leaf.path, config.code, decoder, crude=crude)
     return SampleLoader(
         sample_type=leaf.sample_type,
@@ -484,6 +504,9 @@ def _loader_of(leaf: Leaf, decoder: SampleDecoder | None, code: LoadingCode) -> 
         subflavors=leaf.labels,
         sample_loader=sample_loader,
         part_filter=part_filter,
+        checked=()
+        if leaf.loose is None or decoder is None
+        else inferred_texts(leaf.loose, leaf.told),
     )
 
 

@@ -117,6 +117,9 @@ _Bounds = Annotated[
 ]
 Text = Annotated[str, Field(min_length=1)]
 Name = Annotated[str, Field(pattern=r"\S"), Expected("text that is not blank")]
+EntryName = Annotated[
+    str, Field(pattern=r"^[^/]*[^/\s][^/]*$"), Expected("text that is not blank, without '/'")
+]
 Table = dict[str, Any]
 Number = Annotated[NonNegativeInt | _Float, Expected("a finite number, 0 or more")]
 Portion = Annotated[
@@ -366,6 +369,10 @@ class Folder(_Read, _Property):
     field_map: dict[str, Text] | None = None
     image_folder: Text | None = None
     strict: bool = False
+    format: Text | None = None
+    files: Annotated[list[Text], Field(min_length=1)] | None = None
+    media_path: Text | None = None
+    inferred: Table | None = None
 
 
 class Join(_Read, _Property):
@@ -502,7 +509,13 @@ class OuterBlend(Blend):
 # Places of nodes
 
 
-class InBlend(Keys):
+class _Named(Keys):
+    """An entry of a list."""
+
+    name: EntryName | None = None
+
+
+class InBlend(_Named):
     """An entry of a blend."""
 
     weight: Weight = 1
@@ -526,7 +539,7 @@ class InBlend(Keys):
         return Quota(proportion=self.proportion, repeat=self.repeat, choose=self.choose)
 
 
-class InPasses(Keys):
+class InPasses(_Named):
     """An entry of blend_epochized."""
 
     repetitions: Number = 1
@@ -537,7 +550,7 @@ class InPasses(Keys):
         return Quota() if self.repetitions == 1 else Quota(repeat=self.repetitions)
 
 
-class InConcat(Keys):
+class InConcat(_Named):
     """An entry of a concat."""
 
     quota: ClassVar[Quota] = Quota()

@@ -20,9 +20,16 @@ from energize.core.validation import MOST_FAULTS, KeyPath, short
 from energize.data.files import absent, absolute, exists, found_at, is_url, joined, path_of
 from energize.data.join import JoinedSource
 from energize.data.jsonl import JsonlSource
+from energize.data.loose import LooseSource
 from energize.data.media import kind_by_name
 from energize.data.nv_meta import CRUDE, DatasetConfig, read_dataset_yaml
-from energize.data.selection import OTHERS, PropertySource, Selection, selections
+from energize.data.selection import (
+    OTHERS,
+    PropertySource,
+    Selection,
+    distinct_names,
+    selections,
+)
 from energize.data.source import Subset, nested
 from energize.data.webdataset import WebdatasetSource
 from energize.datasets.stages import Stage, StagePlan
@@ -39,6 +46,9 @@ from energize.errors import (
     nearest,
     some,
 )
+from energize.inference.engine import FILES, Found, is_loose, open_loose
+from energize.inference.scene import OF_SAMPLES, Told
+from energize.inference.verify import verify
 from energize.metadataset.located import Located, Problem, as_error, check_few, noted, place_noted
 from energize.metadataset.models import (
     KINDS,
@@ -64,15 +74,6 @@ from energize.order import Schedule
 from energize.order.quota import Quota, epoch_counts
 from energize.order.timeline import WEIGHTLESS
 from energize.order.weights import checked_weight, limited, tempered
-from energize.preparation.loose import (
-    FILES,
-    OF_SAMPLES,
-    Found,
-    LooseSource,
-    Told,
-    is_loose,
-    look_at,
-)
 from energize.task.encoder import Level
 
 JSONL = ".jsonl"
@@ -126,6 +127,12 @@ class Leaf:
     chosen: Selection | None = None
     sample_weight: float | None = None
     told: Told = field(default_factory=Told)
+    called: str | None = field(default=None, compare=False)
+    """What the list that it is an entry of calls it."""
+    name: str | None = field(default=None, compare=False)
+    """The name by which reports and weights know it: no other leaf of the mix has it."""
+    unnamed: str | None = field(default=None, compare=False)
+    """The name that it would have if no entry had one."""
     looked_at: dict[Any, Found] = field(default_factory=dict, compare=False, repr=False)
     """What was found at loose paths: of one mix they are looked at once."""
 
@@ -161,8 +168,17 @@ class Leaf:
             return None
         key = self.path, self.split_part, self.told
         if key not in self.looked_at:
-            self.looked_at[key] = look_at(self.path, self.split_part, self.told)
+            self.looked_at[key] = open_loose(self.path, self.split_part, self.told)
         return self.looked_at[key]
+
+    def verify(self) -> None:
+        """Raise `DatasetError` if loose samples are not what was inferred of them."""
+        try:
+            _ = self.config
+            if self.loose is not None:
+                verify(self.loose, self.told)
+        except EnergizeError as error:
+            raise noted(error, self.place) from error
 
     @cached_property
     def is_jsonl(self) -> bool:
@@ -170,6 +186,11 @@ class Leaf:
         dataset.yaml.
         """
         return self.path.suffix == JSONL and not (self.path.is_dir() or is_loose(self.path))
+
+    @property
+    def place_names(self) -> tuple[str, ...]:
+        """The folders that its path leads through, and its own name last."""
+        return self.path.absolute().parts
 
     @property
     def split_file(self) -> str | None:
@@ -213,7 +234,9 @@ class Leaf:
             source = self._whole(seed, checksums)
             if self.subset is not None:
                 source = source.part(*self.subset.bounds(source.stored_count))
-            return source if self.chosen is None else PropertySource(source, self.chosen)
+            if self.chosen is not None:
+                source = PropertySource(source, self.chosen)
+            return source.labelled(self.name, self.unnamed)
         except EnergizeError as error:
             raise noted(error, self.place) from error
 
@@ -289,10 +312,19 @@ class JoinedLeaf(Leaf):
     joiner: JoinerName | Callable[..., Any] = field(default=tuple, compare=True)
     cache: Path | None = field(default=None, compare=False)
 
+    @property
+    def place_names(self) -> tuple[str, ...]:
+        """The folders that lead to the first part, and the names of all parts as one."""
+        names = [part.leaf.path.name for part in self.parts]
+        return *self.path.absolute().parts[:-1], "+".join(names)
+
     @cached_property
     def config(self) -> DatasetConfig:
         """What the dataset.yaml of the first part says."""
         return self.parts[0].leaf.config
+
+    def verify(self) -> None:
+        """Do nothing: what is joined is prepared."""
 
     @cached_property
     def sample_type(self) -> type[Any]:
@@ -494,6 +526,7 @@ def resolve(
         node = resolver.follow(file, entry, outer, str(file))
     if node is None or resolver.problems:
         raise as_error(file, resolver.problems)
+    node = cast("Node | Staged", _with_names(node))
     if not resolver.weighs:
         return node
     # A weight in the loss for every leaf where any has one: all batches have weights then.
@@ -620,6 +653,8 @@ class _Resolver:
         children: list[tuple[Node, Any, Quota | None]] = []
         for i, entry in enumerate(keys.entries):
             node = self._part(file, entry, (*here, i), inner, _IN_BLEND)
+            if node is not None and entry.name is not None:
+                node = _called(node, entry.name)
             quota = entry.quota if keys.by_quotas else None
             if isinstance(node, Blend) and node.kind == keys.kind == Passes.kind:
                 children += _flattened(node, quota)
@@ -689,18 +724,18 @@ class _Resolver:
         folder = there != "file"
         if not folder:
             strange = [key for key in ("dataset_config", "split_config") if getattr(entry, key)]
-            if path.suffix not in FILES:
+            if path.suffix.lower() not in FILES:
                 strange += [key for key in ("aux", *OF_SAMPLES) if getattr(entry, key, None)]
             if strange:
                 told = f"{strange[0]} is for prepared folders, and {short(entry.path)} is none"
                 return self.fault(place, f"{told}; remove it")
-        if folder or path.suffix in FILES:
+        if folder or path.suffix.lower() in FILES:
             self.weighs |= inner.leaf.sample_weight is not None
             said = Told(**{name: getattr(entry, name, None) for name in OF_SAMPLES})
             return replace(inner.leaf, path=_tidied(path), place=place, aux=aux or {}, told=said)
         if path.suffix not in _SUFFIXES:
             hint = f"; {STAGE_FILE}" if path.suffix == ".toml" else in_place_of(path)
-            if kind_by_name(path.name) is not None or path.suffix == ".csv":
+            if kind_by_name(path.name) is not None:
                 hint = f"; files are read by their folder: give {path.parent}"
             text = f"expected a folder, {', '.join(FILES)} or a metadataset .yaml"
             return self.fault(place, f"{text}; got {short(entry.path)}{hint}")
@@ -776,7 +811,7 @@ def _handed_on(
 def _flattened(node: Blend, quota: Quota | None) -> list[tuple[Node, Any, Quota | None]]:
     """Return the entries of a blend_epochized in another one, repetitions multiplied."""
     return [
-        (child, 1, Quota(repeat=float(_passes(quota) * _passes(inner))))
+        (_below(child, node.called), 1, Quota(repeat=float(_passes(quota) * _passes(inner))))
         for (child, _), inner in zip(node.children, node.quotas or (), strict=True)
     ]
 
@@ -870,14 +905,14 @@ def _divided(
     if options.get("stop", "restart") != "restart" or options.get("unit") is not None:
         inside["stop"] = "all_exhausted"  # the mix has epochs: each sample comes once in one
     named = {Selection(by, value).name: each for value, each in (keys.weights or {}).items()}
+    called = _names_of(leaves)
     children: list[Any] = []
     for name, found in parts.items():
         counted = tuple((leaf, float(count)) for leaf, count in found)
-        folders = tuple(leaf.path.name for leaf, _ in found)
+        folders = tuple(called[replace(leaf, chosen=None)] for leaf, _ in found)
         part = found[0][0] if len(found) == 1 else Blend(counted, place, inside, names=folders)
         children.append((part, named.get(name, keys.other)))
-    called = leaves[0].path.name if len(leaves) == 1 else None
-    return Blend(tuple(children), place, options, names=tuple(parts), called=called)
+    return Blend(tuple(children), place, options, names=tuple(parts))
 
 
 Counted = dict[str, list[tuple[Leaf, int]]]
@@ -978,6 +1013,75 @@ def _not_found(path: Path, given: str) -> str:
     there = [each.name for each in islice(path.parent.iterdir(), _LISTED)]
     near = nearest(path.name, [name for name in there if name != path.name])
     return text + (in_place_of(path_of(given)) or near)
+
+
+# Names
+
+
+def _names_of(leaves: Iterable[Leaf]) -> dict[Leaf, str]:
+    """Return the names of leaves: those that they have, else the shortest ends of their paths."""
+    distinct = list(dict.fromkeys(leaves))
+    names = distinct_names(
+        [leaf.place_names for leaf in distinct],
+        [leaf.split_part for leaf in distinct],
+        [leaf.name for leaf in distinct],
+    )
+    return dict(zip(distinct, names, strict=True))
+
+
+def _called(node: Node, name: str) -> Node:
+    """Return a node with a name in its list, in which every leaf has one in its own."""
+    names = _names_of(every_leaf(node))
+    node = with_leaves(node, lambda leaf: replace(leaf, called=leaf.called or names[leaf]))
+    return replace(node, called=name)
+
+
+def _below(node: Node, group: str | None) -> Node:
+    """Return an entry of a list that is opened up into another one."""
+    return replace(node, called="/".join(filter(None, (group, node.called))) or None)
+
+
+def _with_names(node: Any) -> Any:
+    """Return a tree whose leaves have the names by which reports and weights know them."""
+    paths = _names_of(replace(leaf, chosen=None) for leaf in every_leaf(node))
+    if isinstance(node, Staged):
+        plan = node.plan.with_datasets(lambda stage: _in_full(stage.dataset, "", paths, {}))
+        node = replace(node, plan=plan)
+    else:
+        node = _in_full(node, "", paths, {})
+    names = _names_of(every_leaf(node))
+
+    def named(leaf: Leaf) -> Leaf:
+        unnamed = paths[replace(leaf, chosen=None)]
+        if leaf.chosen is not None:
+            unnamed = f"{unnamed}/{leaf.chosen.name}"
+        return replace(leaf, name=names[leaf], unnamed=unnamed)
+
+    return with_leaves(node, named)
+
+
+def _in_full(node: Node, path: str, paths: Mapping[Leaf, str], places: dict[str, str]) -> Any:
+    """Return a tree whose leaves have the names that lead to them as one. `places` is where the
+    names stand that were found so far.
+    """
+    if isinstance(node, Leaf):
+        return replace(node, name=path or None)
+    children = []
+    for (child, weight), called in zip(node.children, node.child_names, strict=True):
+        name = called
+        if isinstance(child, Blend) and child.names and not called:  # by a property
+            folders = {paths[replace(leaf, chosen=None)] for leaf in every_leaf(child)}
+            name = folders.pop() if len(folders) == 1 else None
+        full = "/".join(filter(None, (path, name)))
+        if called and full in places:
+            raise MetadatasetError(
+                f"{places[full]} and {child.place}: both are named {full!r}. Names are unique "
+                "within a mix: give one another name, or the file that has it"
+            )
+        places[full] = child.place
+        named = _in_full(child, full, paths, places)
+        children.append((named if node.names else replace(named, called=name), weight))
+    return replace(node, children=tuple(children))
 
 
 # Shares

@@ -1,7 +1,6 @@
 """Index and metadata of a folder of shards; and the shards themselves."""
 
 from energize.preparation.columns import ColumnsReport, prepare_columns
-from energize.preparation.converting import convert
 from energize.preparation.index import PrepareReport, prepare
 from energize.preparation.verify import ChecksumsReport, prepare_checksums
 from energize.preparation.write import write_shards
@@ -10,7 +9,6 @@ __all__ = [
     "ChecksumsReport",
     "ColumnsReport",
     "PrepareReport",
-    "convert",
     "prepare",
     "prepare_checksums",
     "prepare_columns",

@@ -27,7 +27,6 @@ from types import MappingProxyType, SimpleNamespace
 from typing import Any
 
 import numpy as np
-import PIL.Image
 
 from energize.core.checks import real_number, whole_number
 from energize.core.columns import Column
@@ -36,13 +35,14 @@ from energize.core.progress import Progress
 from energize.data import columns as on_disk
 from energize.data.columns import MOST_WORDS, ColumnIndex, StoredColumn
 from energize.data.files import os_errors_as, path_of
+from energize.data.media import kind_by_name, open_image
 from energize.data.nv_meta import read_info
 from energize.data.writing import NewFiles, writing
 from energize.errors import ConfigError, DataError, DatasetError, PrepareError, nearest
 from energize.preparation.scan import RawSample, ScannedShard, Shard
 from energize.preparation.tasks import Job, Piece, all_in_turn, column_of, unchanged
 from energize.preparation.write import commit, staging
-from energize.task.load import USUAL_IMAGES, PartAccess, parse_field
+from energize.task.load import PartAccess, parse_field
 
 Value = int | float | str
 """What a column says of one sample."""
@@ -398,12 +398,12 @@ _OF_PARTS: Mapping[str, _OfParts] = {"": _in_json, "size": _size, "len": _length
 
 def _image(what: str, sample: RawSample) -> int:
     """Measure the image; of several the sum of pixels, and the largest width or height."""
-    names = [name for name in sample.sizes if name.rpartition(".")[2].lower() in USUAL_IMAGES]
+    names = [name for name in sample.sizes if kind_by_name(f"a.{name}") == "image"]
     if not names:
         raise DataError(f"it has no image, but {', '.join(sample.sizes)}")
     sizes = []
     for name in names:
-        with PIL.Image.open(io.BytesIO(sample.part(name))) as image:  # of which the header is read
+        with open_image(io.BytesIO(sample.part(name))) as image:  # of which the header is read
             sizes.append(image.size)
     if what == "pixels":
         return sum(width * height for width, height in sizes)

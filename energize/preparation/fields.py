@@ -52,7 +52,8 @@ class FirstLook:
         self.json_keys: tuple[str, ...] = ()
         with suppress(PrepareError):
             for sample in self.samples[:1]:
-                content = sample.json(PartAccess("json")) if "json" in sample.sizes else {}
+                access = PartAccess("json")
+                content = sample.json(access) if access.among(sample.sizes) else {}
                 self.json_keys = tuple(content) if isinstance(content, dict) else ()
 
     def check_keys(self, field: str, source: str) -> None:
@@ -62,7 +63,7 @@ class FirstLook:
         reasons: dict[str, None] = {}
         for sample in self.samples:
             for access in parse_field(source):
-                if access.part in sample.sizes:
+                if access.among(sample.sizes):
                     try:
                         if access.keys:
                             sample.json(access)
@@ -166,7 +167,8 @@ def propose_field_map(sample_type: str | type[Any], look: Any) -> dict[str, str]
     usual = {} if kind is CrudeSample else default_field_map(kind)
     for name, source in usual.items():
         accesses = parse_field(f"{source}{_ALSO.get(name, '')}")
-        plain = [each.part for each in accesses if not each.keys and each.part in look.parts]
+        whole = [each for each in accesses if each.is_whole]
+        plain = [part for each in whole for part in each.among(look.parts)]
         keyed = [str(each) for each in accesses if each.keys[:1] and each.keys[0] in look.json_keys]
         if plain or keyed:
             proposed[name] = ",".join(plain or keyed[:1])

@@ -97,7 +97,8 @@ class RawSample:
         Raises `DataError` where they lead nowhere, `PrepareError` for a part that is not JSON.
         """
         try:
-            content = json.loads(self.part(access.part))
+            [part] = access.among(self.sizes)[:1] or [access.part]
+            content = json.loads(self.part(part))
         except (ValueError, RecursionError) as reason:
             raise PrepareError(f"{access.part} is not JSON: {reason}") from reason
         return access.within(content)
@@ -388,8 +389,13 @@ def _named(path: Path, patterns: Sequence[str]) -> list[str]:
     return names
 
 
-def files_below(root: Path, notes: list[str], wrong: dict[str, str]) -> Iterator[str]:
-    """Yield the names of all files below a folder, hidden ones left out."""
+def files_below(
+    root: Path, notes: list[str], wrong: dict[str, str], *, hidden: bool = False
+) -> Iterator[str]:
+    """Yield the names of all files below a folder; hidden ones only if asked for.
+
+    Hidden folders are not entered: their names end in a slash.
+    """
 
     def cannot(reason: OSError) -> None:
         if os.path.samefile(reason.filename, root):
@@ -398,7 +404,7 @@ def files_below(root: Path, notes: list[str], wrong: dict[str, str]) -> Iterator
 
     if is_url(root):
         inside = (str(each.relative_to(root)) for each in root.glob("**/*"))
-        yield from (name for name in inside if not name.startswith(".") and "/." not in name)
+        yield from (name for name in inside if hidden or "/." not in f"/{name}")
         return
     seen: dict[tuple[int, int], str] = {}
     starts = [str(root)]
@@ -407,6 +413,7 @@ def files_below(root: Path, notes: list[str], wrong: dict[str, str]) -> Iterator
             name = os.path.relpath(folder, root)
             found = os.stat(folder)
             before = seen.setdefault((found.st_dev, found.st_ino), name)
+            concealed = [f"{each}/" for each in inner if each.startswith(".")]
             inner[:] = sorted(each for each in inner if not each.startswith("."))
             if before != name:
                 inner.clear()
@@ -416,7 +423,9 @@ def files_below(root: Path, notes: list[str], wrong: dict[str, str]) -> Iterator
             paths = [os.path.join(folder, each) for each in inner]
             starts += [each for each in paths if os.path.islink(each)]
             below = "" if name == "." else f"{name}/"
-            yield from (f"{below}{file}" for file in files if not file.startswith("."))
+            if hidden:
+                yield from (f"{below}{each}" for each in concealed)
+            yield from (f"{below}{file}" for file in files if hidden or not file.startswith("."))
 
 
 def _why_unreadable(path: Path) -> str:

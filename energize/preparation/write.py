@@ -18,11 +18,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from PIL import Image
 
 from energize.core.checks import checked_whole
 from energize.core.lazy import webdataset
 from energize.data.files import is_url, path_of
+from energize.data.media import kind_by_name
 from energize.data.tar import checksums_path, index_path
 from energize.data.writing import NewFiles, remove_left, taken_back_when_stopped, writing
 from energize.errors import ConfigError, PrepareError, some
@@ -271,14 +271,13 @@ def _encoded(
     sample: Mapping[str, Any], encode: Callable[[Any], Any], where: str
 ) -> dict[str, bytes]:
     """Return the parts of a sample as bytes."""
-    images = Image.registered_extensions()
     parts: dict[str, bytes] = {}
     for name, value in sample.items():
         if not isinstance(name, str) or not name or "/" in name or not name.isprintable():
             raise PrepareError(f"{where}: a part has a name like 'jpg' or 'seg.png'; got {name!r}")
         if name.startswith("_"):
             continue
-        if isinstance(value, str) and f".{name.split('.')[-1].lower()}" in images:
+        if isinstance(value, str) and kind_by_name(f"a.{name}") == "image":
             told = f"{where}: part {name!r} is the text {value[:80]!r}"
             raise PrepareError(f"{told}; give the bytes of the file, or a PIL image")
         whole = bytes(value) if isinstance(value, bytearray | memoryview) else value

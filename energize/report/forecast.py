@@ -26,7 +26,7 @@ from energize.core.restoring import without_loops
 from energize.core.stream import lanes_of
 from energize.core.trace import Reading, Refs
 from energize.data.join import JoinedSource
-from energize.data.selection import PropertySource, source_labels
+from energize.data.selection import PropertySource
 from energize.data.source import Source
 from energize.data.webdataset import WebdatasetSource
 from energize.datasets.batch import BatchDataset
@@ -44,6 +44,7 @@ from energize.report.levels import (
     levels_of,
     samples_per_item,
     shares_of,
+    source_names,
     spans,
     spend,
 )
@@ -53,7 +54,7 @@ from energize.report.levels import (
 class SourceForecast:
     """What a run takes of one source.
 
-    `name`: see `source_labels`. `count`: the samples it has. `drawn`: the samples that are read of
+    `name`: see `source_names`. `count`: the samples it has. `drawn`: the samples that are read of
     it. `share`: of all samples that are read, or of what they cost, 0 to 1. `asked`: the share that
     the weights ask for over these steps, None where none is asked for. `repeats_at`: the first step
     (0-based) with a sample that came before, or None when there is none. Where `repeats_exact` is
@@ -233,7 +234,7 @@ def _simulation(
     total = max(float(amounts[-1].sum()), 1e-300)
     asked_shares = np.diff(amounts.sum(axis=1)) @ asked / total
     columns = zip(
-        source_labels(dataset.sources),
+        source_names(dataset),
         dataset.sources,
         drawn[-1].tolist(),
         (amounts[-1] / total).tolist(),
@@ -439,7 +440,7 @@ _OVER = object()
 class PlannedSample:
     """A sample that will be read.
 
-    `source`: the name of its source, see `source_labels`. `index`: its number in `shard`, or in the
+    `source`: the name of its source, see `source_names`. `index`: its number in `shard`, or in the
     source where that has no shards. `epoch`: how many times the source has been passed through
     before. `key`: None when it was not asked for, or cannot be read.
     """
@@ -505,7 +506,7 @@ def plan(
 def _batches(
     dataset: IndexedDataset[Any], start: int, stop: int, world_size: int | None, *, keys: bool
 ) -> Iterator[PlannedBatch]:
-    labels = source_labels(dataset.sources)
+    labels = source_names(dataset)
     at_once = max(1, _SAMPLES_AT_ONCE // max(1, int(dataset.consumed(1).sum())))
     for first in range(start, stop, at_once):
         steps = np.arange(first, min(first + at_once, stop), dtype=np.int64)
@@ -522,7 +523,7 @@ def _batches(
 def _read_batches(
     dataset: Dataset[Any], world_size: int | None, *, keys: bool
 ) -> Iterator[PlannedBatch]:
-    labels = source_labels(dataset.sources)
+    labels = source_names(dataset)
     for step, (_, refs) in enumerate(batches_read(dataset)):
         rank = None if world_size is None else step % world_size
         samples = planned_samples(dataset.sources, labels, refs, keys=keys)

@@ -15,6 +15,7 @@ import numpy as np
 from energize.core.arrays import BoolArray, FloatArray, Int64Array, rows_by_value
 from energize.core.dataset import Dataset, IndexedDataset
 from energize.core.trace import Origin, Trace, consumed, one_each
+from energize.data.selection import input_labels, source_labels
 from energize.datasets.blend import BlendDataset, numbered
 from energize.datasets.quota import QuotaDataset
 from energize.datasets.stages import StagedDataset
@@ -43,6 +44,10 @@ class Level:
     members: list[range] = field(default_factory=list)
     above: tuple[Dataset[Any], ...] = ()
     source: Source[Any] | None = None
+    given: tuple[str | None, ...] = ()
+    """The names of `path`, with None for those that were not given."""
+    called: str | None = None
+    """The name of its source in the whole, see `source_names`."""
 
     def opened_in(self, owner: Level) -> bool:
         """Whether it is a blend that was opened up into that of its owner."""
@@ -59,17 +64,65 @@ class Level:
 
     @property
     def label(self) -> str:
-        """The names on the way to it."""
-        return "/".join(self.path)
+        """The name of its source, else the names on the way to it."""
+        return self.called or "/".join(self.path)
 
 
 def levels_of(dataset: Dataset[Any]) -> Level:
     """Return the levels of a dataset; the first has them all, and an empty path."""
-    return _level("", (), dataset, 0, whole=True)
+    whole = _level("", (), (), dataset, 0, whole=True)
+    leaves = whole.leaves
+    sources = list(dict.fromkeys(cast("Any", leaf.source) for leaf in leaves))
+    labels = dict(zip(sources, source_labels(sources), strict=True))
+    names = [_name_of(leaf.given, labels[cast("Any", leaf.source)]) for leaf in leaves]
+    for leaf, name in zip(leaves, numbered(names), strict=True):
+        leaf.called = name
+    return whole
+
+
+def _name_of(given: tuple[str | None, ...], label: str) -> str:
+    """Return the name of a source by the names given on the way to it, and its label."""
+    above = "/".join(filter(None, given))
+    if given and given[-1] is not None:
+        return above
+    if not above or f"{label}/".startswith(f"{above}/"):
+        return label  # a metadataset's label has the names of the lists around it
+    return f"{above}/{label.removesuffix(f'/{above}')}"
+
+
+def source_names(dataset: Dataset[Any]) -> list[str]:
+    """Return the names of `dataset.sources`, as reports and `Loader.last_sources` have them.
+
+    In stages they are those of `source_labels`, without the names of stages.
+
+    Args:
+        dataset: Any dataset.
+
+    Returns:
+        A name for each source, no two alike.
+
+    Example:
+        >>> from energize import BlendDataset, ListSource
+        >>> parts = {"web": ListSource("a", name="x"), "code": ListSource("b", name="x")}
+        >>> source_names(BlendDataset(parts, weights={"web": 1, "code": 1}))
+        ['web', 'code']
+
+    """
+    levels = levels_of(dataset)
+    nodes = [node for level in levels.walk() for node in (level.mix, *level.above)]
+    if any(isinstance(node, StagedDataset) for node in nodes):
+        return source_labels(dataset.sources)
+    return [leaf.label for leaf in levels.leaves]
 
 
 def _level(
-    name: str, path: tuple[str, ...], dataset: Dataset[Any], first: int, *, whole: bool
+    name: str,
+    path: tuple[str, ...],
+    given: tuple[str | None, ...],
+    dataset: Dataset[Any],
+    first: int,
+    *,
+    whole: bool,
 ) -> Level:
     """`whole`: whether positions of `dataset` are known, and so which stage they belong to."""
     node, above = dataset, [dataset]
@@ -77,15 +130,17 @@ def _level(
         if isinstance(node, BlendDataset | StagedDataset) and not name:
             name = node.names[0]
             path = (*path, name)
+            given = (*given, name if _named(node, 0) else None)
         whole = (whole and (node._passes_on or node._ends_loops)) or not node.indexed
         node = node.inputs[0]
         above.append(node)
     if not node.inputs:
-        if not path:
-            name, path = node.sources[0].name, (node.sources[0].name,)
         row, source = range(first, first + 1), node.sources[0]
-        return Level(name, path, row, above=tuple(above), source=source)
-    level = Level(name, path, range(first, first), mix=node, above=tuple(above))
+        if not path:
+            [name] = source_labels([source])
+            path = (name,)
+        return Level(name, path, row, above=tuple(above), source=source, given=given)
+    level = Level(name, path, range(first, first), node, above=tuple(above), given=given)
     if isinstance(node, StagedDataset) and node.indexed and not whole:
         _add_sources(level, node, first)
     else:
@@ -96,18 +151,20 @@ def _level(
 
 def _add_sources(level: Level, node: Dataset[Any], first: int) -> None:
     """The sources of stages that cannot be told apart, each once."""
-    names = numbered([source.name for source in node.sources])
+    names = source_labels(node.sources)
     level.mix = None
     for number, (name, source) in enumerate(zip(names, node.sources, strict=True)):
         row = range(first + number, first + number + 1)
-        level.parts.append(Level(name, (*level.path, name), row, source=source))
+        part = Level(name, (*level.path, name), row, source=source, given=(*level.given, None))
+        level.parts.append(part)
 
 
 def _add_inputs(level: Level, node: Dataset[Any], first: int, *, whole: bool) -> None:
     phased = isinstance(node, StagedDataset)
     opened: list[tuple[str, Level]] = []  # blends that were opened up, by the names of their parts
     for number, name in enumerate(numbered(_names(node))):
-        *outer, called = name.split("/") if _named(node, number) and not phased else [name]
+        named = _named(node, number)
+        *outer, called = name.split("/") if named and not phased else [name]
         if not all((*outer, called)):
             outer, called = [], name
         pairs = zip(outer, opened, strict=False)
@@ -119,7 +176,9 @@ def _add_inputs(level: Level, node: Dataset[Any], first: int, *, whole: bool) ->
             group = Level(label, (*owner.path, label), range(first, first), node)
             opened.append((each, _added(owner, group, number)))
         owner = opened[-1][1] if opened else level
-        part = _level(called, (*owner.path, called), node.inputs[number], first, whole=whole)
+        given = (*level.given, *outer, called if named else None)
+        inner = node.inputs[number]
+        part = _level(called, (*owner.path, called), given, inner, first, whole=whole)
         first = _added(owner, part, number).rows.stop
         for _, group in opened:
             group.rows = range(group.rows.start, first)
@@ -134,6 +193,9 @@ def _added(owner: Level, part: Level, number: int) -> Level:
 
 
 def _named(node: Dataset[Any], number: int) -> bool:
+    """Return whether an input has a name that was given: of a blend, or that of a stage."""
+    if isinstance(node, StagedDataset):
+        return True
     given = getattr(node, "given_names", None)
     return given is not None and given[number] is not None
 
@@ -142,10 +204,8 @@ def _names(node: Dataset[Any]) -> list[str]:
     """Return what inputs are called: as they are named, else by a few of their sources."""
     mixed = isinstance(node, BlendDataset | StagedDataset)
     names = list(cast("Any", node).names) if mixed else [""] * len(node.inputs)
-    for number, each in enumerate(node.inputs):
-        read = [source.name for source in each.sources]
-        unnamed = isinstance(node, BlendDataset) and not _named(node, number)
-        if not names[number] or (unnamed and len(read) > _NAMED):
+    for number, read in enumerate(input_labels(node)):
+        if not _named(node, number) and (not mixed or len(read) > _NAMED):
             more = len(read) - _NAMED
             names[number] = ", ".join(read[:_NAMED]) + (f" and {more} more" if more > 0 else "")
     return names

@@ -36,9 +36,10 @@ from energize.core.dataset import IndexedDataset
 from energize.core.trace import AHEAD, READY, Ahead, Trace
 from energize.data.files import IN_FLIGHT, Ranges, files_at, merged
 from energize.data.join import JoinedSource
-from energize.data.selection import PropertySource, source_labels
+from energize.data.selection import PropertySource
 from energize.data.source import ShardedSource
 from energize.errors import ConfigError, nearest
+from energize.report.levels import source_names
 
 _SECONDS = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0}
 _BYTES = {"B": 1.0, "kB": 1e3, "MB": 1e6, "GB": 1e9, "TB": 1e12}
@@ -167,7 +168,7 @@ def forecast_network(dataset: IndexedDataset[Any], steps: int, network: Network)
         halved = (name for name, wait in without.items() if wait <= run.wait / 2)
         limit = next(halved, min(without, key=lambda name: without[name]))
     scale = 1.0 if whole else float(end.sum()) / max(1, run.total["samples"])
-    labels = source_labels(dataset.sources)
+    labels = source_names(dataset)
     # Of a long run in which little is new, that may be in the first stretch alone.
     names = ("requests", "looks", "wanted_bytes", "fetched_bytes")
     total = {name: max(first.total[name], round(run.total[name] * scale)) for name in names}

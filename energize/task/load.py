@@ -24,16 +24,13 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, field, fields, replace
 from fnmatch import fnmatchcase
 from functools import cached_property, lru_cache, partial
+from inspect import get_annotations
 from itertools import accumulate
 from pathlib import Path
 from types import MappingProxyType, ModuleType
-from typing import Any, ClassVar, Generic, Literal, TypeVar, get_args
+from typing import Any, ClassVar, Generic, TypeVar, cast, get_args
 
 import numpy as np
-import numpy.typing as npt
-import PIL.Image
-import PIL.ImageOps
-import simplejpeg
 
 from energize.core import limits
 from energize.core.checks import checked_choice
@@ -53,12 +50,12 @@ from energize.core.samples import (
 from energize.core.validation import load_json
 from energize.data.files import is_url, path_of
 from energize.data.media import (
-    AV_EXTENSIONS,
+    BY_EXTENSION,
+    EXTENSIONS,
     HEAD,
     AVDecoderType,
     MediaMetadataType,
     kind_by_start,
-    open_image,
 )
 from energize.data.nv_meta import META_FOLDER
 from energize.data.trust import VARIABLE, is_named, trusted_modules, why_not
@@ -70,100 +67,12 @@ from energize.errors import (
     UntrustedCodeError,
     nearest,
 )
-
-IMAGE_EXTENSIONS = frozenset(
-    {"jpg", "jpeg", "jpe", "jfif", "png", "apng", "webp", "gif", "bmp", "dib", "ico"}
-    | {"tif", "tiff", "tga", "pbm", "pgm", "ppm", "pnm"}
-    | {"jp2", "j2k", "jpc", "jpf", "jpx", "j2c"}
-)
-"""The parts that are decoded as images."""
-
-_JPEG_START = b"\xff\xd8\xff"
-_JPEG_COLORS = ("YCbCr", "RGB", "Gray")
-_CLIPPED = "values above 255 are cut off; 'torchstored' keeps them, for one field by fields="
+from energize.task.images import IMAGE_SPECS, decode_image, sample_in_use
+from energize.task.shapes import SHAPES
+from energize.task.types import type_fault
 
 _AT_ONCE = 64 * 1024
 _MEMBER_BYTES = 32 * 1024  # what unpacking a member of gzip takes, however few bytes it is of
-
-
-@dataclass(frozen=True, slots=True)
-class ImageSpec:
-    """What an image becomes: the container, its channels, and whether values are float 0 to 1."""
-
-    container: Literal["numpy", "torch", "pil"]
-    mode: Literal["L", "RGB", "RGBA", "stored"]
-    floating: bool = False
-    pixel: int = field(init=False)
-    """Bytes that a pixel takes while it is decoded."""
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "pixel", len(self.mode) * (5 if self.floating else 2))
-
-
-_MODES: tuple[Literal["L", "RGB", "RGBA"], ...] = ("L", "RGB", "RGBA")
-IMAGE_SPECS: Mapping[str, ImageSpec] = MappingProxyType(
-    {f"{mode.lower()}8": ImageSpec("numpy", mode) for mode in _MODES}
-    | {mode.lower(): ImageSpec("numpy", mode, floating=True) for mode in _MODES}
-    | {f"torch{mode.lower()}8": ImageSpec("torch", mode) for mode in _MODES}
-    | {f"torch{mode.lower()}": ImageSpec("torch", mode, floating=True) for mode in _MODES}
-    | {"torch": ImageSpec("torch", "RGB", floating=True)}
-    | {f"pil{mode.lower()}": ImageSpec("pil", mode) for mode in _MODES}
-    | {"pil": ImageSpec("pil", "RGB")}
-    | {"stored": ImageSpec("numpy", "stored"), "torchstored": ImageSpec("torch", "stored")}
-    | {"pilstored": ImageSpec("pil", "stored")}
-)
-"""The names that `SampleDecoder(image_decode=...)` takes."""
-
-
-def decode_image(data: bytes, spec: ImageSpec, *, orient: bool = False) -> Any:
-    """Return the image as `spec` asks for it, in memory of its own; with `orient` turned as its
-    EXIF data say.
-
-    numpy: (H, W) or (H, W, C); torch: (H, W) or (C, H, W), contiguous; uint8, or float32 from 0 to
-    1; of mode "stored" with the values that the file has. Raises what the codec raises for bytes it
-    cannot decode.
-    """
-    if spec.container == "pil":
-        return _by_pillow(data, spec, orient=orient)
-    pixels: npt.NDArray[Any] | None = None
-    plain = spec.mode != "stored" and not (orient and b"Exif" in data[:65536])
-    if plain and data.startswith(_JPEG_START):
-        # The strict decoder refuses rare but readable files; Pillow has the last word on those.
-        with suppress(ValueError):
-            pixels = _by_turbo(data, spec)
-    if pixels is None:
-        pixels = np.array(_by_pillow(data, spec, orient=orient))
-        if spec.container == "torch" and pixels.dtype.kind == "u" and pixels.itemsize > 1:
-            pixels = pixels.astype(np.int32)  # torch adds up no others of 16 bits
-    if spec.container == "numpy":
-        return np.divide(pixels, 255, dtype=np.float32) if spec.floating else pixels
-    tensor = torch.from_numpy(pixels)
-    if tensor.ndim == 3:
-        tensor = tensor.permute(2, 0, 1)
-    if not spec.floating:
-        return tensor.contiguous()
-    return tensor.to(torch.float32, memory_format=torch.contiguous_format).div_(255)
-
-
-def _by_turbo(data: bytes, spec: ImageSpec) -> npt.NDArray[np.uint8]:
-    height, width, color, _ = simplejpeg.decode_jpeg_header(data)
-    # The luma stored in a coloured file differs from its pixels' where colours were clipped.
-    if color not in (("Gray",) if spec.mode == "L" else _JPEG_COLORS):
-        raise ValueError("left to Pillow, which takes the luma of the pixels, and converts CMYK")
-    limits.spend_pixels(height * width, spec.pixel, data)
-    if spec.mode == "L":
-        return simplejpeg.decode_jpeg(data, "GRAY")[..., 0]  # type: ignore[no-any-return]
-    return simplejpeg.decode_jpeg(data, spec.mode)  # type: ignore[no-any-return]
-
-
-def _by_pillow(data: bytes, spec: ImageSpec, *, orient: bool) -> PIL.Image.Image:
-    with io.BytesIO(data) as stream, open_image(stream, spec.pixel) as image:
-        found = PIL.ImageOps.exif_transpose(image) if orient else image
-        if spec.mode == "stored":
-            return found.copy()
-        if found.mode.startswith(("I", "F")):
-            said_once(f"images of mode {found.mode}", "8 bits", _CLIPPED, logging.WARNING)
-        return found.convert(spec.mode)
 
 
 # Parts that are not images, from bytes.
@@ -264,35 +173,46 @@ _STAYS = (
 
 @dataclass(frozen=True, kw_only=True)
 class SampleDecoder:
-    """Decodes the parts of a sample by their extensions; a plain value, equal when set equally.
+    """Decodes the parts of a sample. Decoders with equal arguments are equal.
 
-    Images (jpg, png, webp, ...) become what `image_decode` names, with webdataset's names and
-    results: numpy `l8 rgb8 rgba8` (uint8) and `l rgb rgba` (float32 from 0 to 1), shape (H, W) or
-    (H, W, C); the same as torch tensors, shape (H, W) or (C, H, W), with the prefix `torch`; PIL
-    images `pill`, `pil` (= `pilrgb`), `pilrgba`. With `stored`, `torchstored` and `pilstored` they
-    keep the values that the file has: the indices of a palette, 16 bits (as torch tensor int32).
-    EXIF orientation is applied with `orient` only.
+    Images, videos and sounds are recognised by their first bytes, or else by the extension of the
+    part; `energize.data.media.FORMATS` has all formats. Further parts are decoded by extension:
 
-    `fields` are decoders of their own for fields of the samples, or parts of crude ones, by name:
-    `{"mask": SampleDecoder(image_decode="torchstored")}`; a function of bytes; None for the bytes.
+    - txt, text, transcript: str
+    - json, jsn: the value
+    - cls, cls2, class, index, inx, id, count: int
+    - npy: a numpy array; npz: a dict of arrays
+    - pth: what `torch.save` wrote, read weights-only
 
-    Videos and sounds (mp4, avi, mov, webm, mkv, flv, flac, mp3, wav) become what `av_decode` names:
-    an `AVDecoder`, which decodes clips when it is asked for them; with "torch" an `AVData` of all
-    frames, or of all sound where there is no video, and with `video_decode_audio` of both; with
-    "pyav" an open container of PyAV. Only "AVDecoder" can be made without PyAV (`energize[av]`).
+    A part that ends in .gz is unpacked first. All other parts stay bytes. So do pickles (pkl,
+    pickle, pyd, pt), because unpickling may run any program.
 
-    With `guess_content`, images, videos and sounds are told by how their bytes begin, whatever the
-    part is called.
+    Args:
+        image_decode: What images become, by webdataset's names: numpy `l8 rgb8 rgba8` (uint8) and
+            `l rgb rgba` (float32 from 0 to 1) of shape (H, W) or (H, W, C); tensors with the
+            prefix `torch`, of shape (H, W) or (C, H, W); PIL images `pill`, `pil`, `pilrgba`.
+            `stored`, `torchstored` and `pilstored` keep the values of the file: the indices of a
+            palette, 16 bits (as torch tensor int32).
+        av_decode: What videos and sounds become. "AVDecoder" decodes clips on request; "torch" is
+            an `AVData` of all frames, or of all sound if there is no video; "pyav" is an open
+            container of PyAV. Only "AVDecoder" can be made without PyAV (`energize[av]`).
+        video_decode_audio: Whether "torch" decodes the sound of videos too.
+        guess_content: Whether parts with any extension may be media.
+        unpickle: Whether pickle and pyd are unpickled.
+        orient: Whether images are turned as their EXIF orientation says. By default, images of
+            loose files are turned; images of prepared folders are turned if their dataset.yaml
+            has `orient: true`.
+        fields: Decoders of single fields by name, of crude samples by part:
+            `{"mask": SampleDecoder(image_decode="torchstored")}`; a function of bytes; None for
+            the bytes.
 
-    txt, text, transcript become str; json, jsn their value; cls, cls2, class, index, inx, id, count
-    int; npy a numpy array, npz a dict of them; pth what `torch.save` wrote, read weights-only. A
-    part that ends in .gz is unpacked first. All others stay bytes, and so do pickles (pkl, pickle,
-    pyd, pt), which may run any program; with `unpickle`, pickle and pyd become what they hold.
+    Raises:
+        ConfigError: For an unknown `image_decode` or `av_decode`.
 
-    Raises `ConfigError` for an unknown `image_decode` or `av_decode`.
+    Example:
+        >>> SampleDecoder().decode("meta.json", b'{"width": 640}')
+        {'width': 640}
 
-    >>> SampleDecoder().decode("meta.json", b'{"width": 640}')
-    {'width': 640}
     """
 
     image_decode: str = "torchrgb"
@@ -300,7 +220,7 @@ class SampleDecoder:
     video_decode_audio: bool = False
     guess_content: bool = False
     unpickle: bool = False
-    orient: bool = False
+    orient: bool | None = None
     fields: Mapping[str, SampleDecoder | Callable[[bytes], Any] | None] = field(
         default_factory=dict, hash=False
     )
@@ -324,13 +244,16 @@ class SampleDecoder:
                 while name.lower().endswith(".gz"):
                     name, data = name[:-3], decoded_by(unpacked_gzip, name, data)
                 return self.decode(name, data)
-        kind = kind_by_start(data[:HEAD]) if self.guess_content else None
-        if kind == MediaMetadataType.AV or (not kind and extension in AV_EXTENSIONS):
+        kind = BY_EXTENSION.get(extension)
+        if kind is not None or self.guess_content:
+            kind = kind_by_start(data[:HEAD]) or kind
+        if kind == MediaMetadataType.AV:
             decoder = av.AVWebdatasetDecoder(self.video_decode_audio, self.av_decode)
             return decoder.decoded(name, data)
         try:
-            if kind == MediaMetadataType.IMAGE or (not kind and extension in IMAGE_EXTENSIONS):
-                return decode_image(data, IMAGE_SPECS[self.image_decode], orient=self.orient)
+            if kind == MediaMetadataType.IMAGE:
+                spec = IMAGE_SPECS[self.image_decode]
+                return decode_image(data, spec, orient=self.orient, name=name)
             if extension in ("pickle", "pyd"):
                 if self.unpickle:
                     return pickle.loads(data)  # noqa: S301 - which the program asked for
@@ -347,6 +270,23 @@ class SampleDecoder:
         if own is None:
             return _undecoded
         return own.decode if isinstance(own, SampleDecoder) else partial(decoded_by, own)
+
+    def with_options(self, options: Mapping[str, Any]) -> SampleDecoder:
+        """Return the decoder with what a dataset.yaml says of decoding and this one does not.
+
+        >>> SampleDecoder().with_options({"orient": True}).orient
+        True
+        """
+        fields = {
+            name: own.with_options(options) if isinstance(own, SampleDecoder) else own
+            for name, own in self.fields.items()
+        }
+        return replace(
+            self,
+            fields=fields,
+            orient=options.get("orient") if self.orient is None else self.orient,
+            guess_content=self.guess_content or bool(options.get("guess_content")),
+        )
 
     def config(self) -> dict[str, Any]:
         """Return the arguments by name."""
@@ -396,21 +336,25 @@ def _undecodable(error: Exception, name: str, data: bytes) -> DecodeError:
 
 # Field maps: which part of a raw sample each field of a sample type is read from.
 
+EACH = "*"
+"""The key that leads to each element of a list."""
+
+_CALL = re.compile(r"\s*(?P<name>[a-z_]+)\((?P<arguments>.*)\)\s*", re.S)
+_LABEL = re.compile(r"\s*(?:([a-z_]+)=)?(.*)", re.S)
 _ACCESS = re.compile(r"\s*(?P<part>[^\[\],\s]+(?:\s+[^\[\],\s]+)*)(?P<keys>(?:\[[^\[\]]+\])*)\s*")
 _KEY = re.compile(r"\[([^\[\]]+)\]")
 _NUMBER = re.compile(r"([0-9]+)")
 
-USUAL_IMAGES = ("jpg", "jpeg", "png", "webp", "bmp", "gif", "tif", "tiff", "ppm")
 _USUAL_PARTS = {
-    "image": USUAL_IMAGES,
+    "image": EXTENSIONS[MediaMetadataType.IMAGE],
     "text": ("txt", "text"),
     "caption": ("txt", "text", "json[text]"),
     "label": ("cls", "cls2"),
     "context": ("json[question]",),
-    "video": ("mp4", "webm", "mkv", "mov", "avi"),
+    "video": EXTENSIONS[MediaMetadataType.AV],
     "turns": ("json[conversations]", "json[messages]"),
-    "images": ("images.*",),
-    "videos": ("videos.*",),
+    "images": ("images.*", *EXTENSIONS[MediaMetadataType.IMAGE]),
+    "videos": ("videos.*", *EXTENSIONS[MediaMetadataType.AV]),
 }
 
 
@@ -418,7 +362,8 @@ _USUAL_PARTS = {
 class PartAccess:
     """A part of a raw sample, and the keys that lead to a value in it when it is JSON.
 
-    With `*` (any text) or `?` (any character) in `part` it is all parts of that pattern.
+    With `*` (any text) or `?` (any character) in `part` it is all parts of that pattern. The key
+    `*` leads to the list of what the keys after it lead to in each element of a list.
     """
 
     part: str
@@ -437,19 +382,31 @@ class PartAccess:
     def among(self, parts: Iterable[str]) -> list[str]:
         """Return which of the names `parts` are meant; several in the order of the numbers in them.
 
+        A part in capital letters is meant by its name in small letters, as in webdataset.
+
         >>> PartAccess("*.jpg").among(["json", "10.jpg", "9.jpg", "jpg"])
         ['9.jpg', '10.jpg']
         """
-        if not self.several:
-            return [self.part] if self.part in parts else []
+        if not self.several and self.part in parts:
+            return [self.part]
+        pattern = self.part.lower()
         named = (name for name in parts if not name.startswith("__"))
-        return sorted((name for name in named if fnmatchcase(name, self.part)), key=_by_number)
+        found = (name for name in named if fnmatchcase(name.lower(), pattern))
+        return sorted(found, key=_by_number)[: None if self.several else 1]
 
     def within(self, value: Any) -> Any:
         """Return what the keys lead to in `value`, the content of the part; `DataError` when
         nothing.
         """
         for depth, key in enumerate(self.keys):
+            if isinstance(value, str):
+                with suppress(ValueError, DecodeError):
+                    value = load_json(value)
+            if key == EACH and value is None:
+                return None
+            if key == EACH and isinstance(value, list):
+                rest = PartAccess(self.part, self.keys[depth + 1 :])
+                return [rest.within(each) for each in value]
             try:
                 value = value[int(key)] if isinstance(value, list) else value[key]
             except (LookupError, TypeError, ValueError):
@@ -461,13 +418,51 @@ class PartAccess:
         return self.part + "".join(f"[{key}]" for key in self.keys)
 
 
+@dataclass(frozen=True, slots=True)
+class FieldCall:
+    """A function of `energize.task.shapes` and what it is given: labels and parts."""
+
+    name: str
+    arguments: tuple[tuple[str, PartAccess], ...]
+
+    def __str__(self) -> str:
+        labelled = (
+            f"{label}={access}" if label else f"{access}" for label, access in self.arguments
+        )
+        return f"{self.name}({', '.join(labelled)})"
+
+
+def parse_call(text: str) -> FieldCall | None:
+    """Return the call of a function that a description is, None for one that names parts.
+
+    >>> str(parse_call("chat(user=json[q],assistant=json[a])")), parse_call("jpg,png")
+    ('chat(user=json[q], assistant=json[a])', None)
+    """
+    match = _CALL.fullmatch(text)
+    if match is None:
+        return None
+    if match["name"] not in SHAPES:
+        raise ConfigError(
+            f"{text!r} calls {match['name']!r}, which is not one of {', '.join(SHAPES)}"
+            f"{nearest(match['name'], list(SHAPES))}"
+        )
+    arguments = []
+    for argument in match["arguments"].split(","):
+        label, access = cast("re.Match[str]", _LABEL.fullmatch(argument)).groups()
+        arguments.append((label or "", parse_field(access)[0]))
+    return FieldCall(match["name"], tuple(arguments))
+
+
 def parse_field(text: str) -> tuple[PartAccess, ...]:
-    """Return the parts that a description names, most preferred first; `ConfigError` when it is
-    malformed.
+    """Return the parts that a description names, most preferred first; of a call all that it is
+    given. Raise `ConfigError` if it is malformed.
 
     >>> [str(each) for each in parse_field("jpg, meta.json[urls][0], *.png")]
     ['jpg', 'meta.json[urls][0]', '*.png']
     """
+    call = parse_call(text)
+    if call is not None:
+        return tuple(access for _, access in call.arguments)
     options: list[PartAccess] = []
     position = 0
     while position <= len(text):
@@ -730,6 +725,11 @@ _RESTORE_KIND = "Webdataset"
 _ABSENT: Any = object()
 """What a field has that no part was found for, and that may lack."""
 
+_LIST = re.compile(r"(?:typing\.)?(?:Optional\[)?(?:typing\.)?[Ll]ist\[(.*)")
+"""An annotation that is a list, and of what."""
+
+_ARRAYS = re.compile("Tensor|ndarray|Any")
+
 _MOST_PLANS = 256
 """Sets of part names that a loader keeps a plan for; samples of one dataset have few."""
 
@@ -739,9 +739,9 @@ _Option = tuple[PartAccess, list[str]]
 
 _Decode = Callable[[str, bytes], Any]
 
-_Plan = list[tuple[str, str | None, list[_Option], _Decode | None]]
-"""For each field its options, the part of the first one where that is a part as a whole, and its
-decoder, if it has one of its own."""
+_Plan = list[tuple[str, str | None, list[_Option], _Decode | None, FieldCall | None]]
+"""For each field its options, the part of the first one where that is a part as a whole, its
+decoder, if it has one of its own, and the function that makes it of the options, if one does."""
 
 
 def _undecoded(name: str, data: bytes) -> bytes:
@@ -787,6 +787,8 @@ class SampleLoader(Generic[T_sample]):
     subflavors: Mapping[str, Any] = field(default_factory=dict)
     sample_loader: LoadFunction | None = None
     part_filter: PartFilter | None = None
+    checked: Sequence[str] = ()
+    """Fields whose values have to be of the annotated types, else the sample fails."""
     numbered: Any = field(default=None, init=False, repr=False, compare=False)
     """The source by whose shards samples are numbered, if that is known."""
     loads_stored: ClassVar[bool] = True
@@ -815,7 +817,7 @@ class SampleLoader(Generic[T_sample]):
     def describe(self) -> dict[str, Any]:
         """Return the description as a JSON-able tree."""
         values = self.__getstate__()
-        del values["numbered"]
+        del values["numbered"], values["checked"]
         for name in ("sample_loader", "part_filter"):
             if values[name] is None:
                 del values[name]
@@ -829,11 +831,13 @@ class SampleLoader(Generic[T_sample]):
         load = self._load_all if self._crude or self.sample_loader is not None else self._load
         blocks = limits.decoding.blocks  # what `with limits.decoding` does, for each sample
         blocks.append(0)
+        token = sample_in_use.set(raw)
         try:
             return load(raw)
         except DataError as reason:
             raise type(reason)(f"sample {raw['__key__']!r}: {reason}") from reason
         finally:
+            sample_in_use.reset(token)
             blocks.pop()
 
     @property
@@ -859,13 +863,15 @@ class SampleLoader(Generic[T_sample]):
         usual: _Decode = _undecoded if self.decoder is None else self.decoder.decode
         contents: dict[str, Any] = {}
         values: dict[str, Any] = {}
-        for name, whole, options, own in plan:
+        for name, whole, options, own, call in plan:
             decoded, decode = contents, usual
             if own is not None:
                 decoded, decode = {}, own
             if whole is None:
                 content = partial(_content, raw, decoded, decode)
-                if (found := self._search(name, options, raw, content)) is not _ABSENT:
+                if call is not None:
+                    values[name] = _called(name, call, options, content)
+                elif (found := self._search(name, options, raw, content)) is not _ABSENT:
                     values[name] = found
             elif (found := decoded.get(whole, _ABSENT)) is _ABSENT:
                 values[name] = decoded[whole] = decode(whole, raw[whole])
@@ -873,7 +879,38 @@ class SampleLoader(Generic[T_sample]):
                 values[name] = found
             if own is not None:  # the parts of a sample are named in its metadata
                 contents |= {part: contents.get(part, _ABSENT) for part in decoded}
+        self._conform(values)
         return self.sample_type(**{**self._metadata(raw, contents), **values})
+
+    def _conform(self, values: dict[str, Any]) -> None:
+        """Make lists of single values for list fields, and compare checked fields with their types.
+
+        Raises:
+            DataError: If a value of a checked field is of another type.
+
+        """
+        for name, elements in self._lists.items():
+            value = values.get(name)
+            if isinstance(value, str):
+                alone = "str" in elements
+            elif hasattr(value, "ndim"):
+                alone = _ARRAYS.search(elements) is not None
+            else:
+                alone = not (value is None or isinstance(value, list | tuple))
+            if alone:
+                values[name] = [value]
+        for name in self.checked:
+            fault = type_fault(self.sample_type, name, values.get(name, ""))
+            if fault:
+                raise DataError(f"field {name!r}: {fault}")
+
+    @cached_property
+    def _lists(self) -> dict[str, str]:
+        """The fields that are lists, and what their annotations say of what is in the list."""
+        classes = reversed(self.sample_type.__mro__)
+        annotations = {n: str(a) for kind in classes for n, a in get_annotations(kind).items()}
+        matches = {name: _LIST.match(text) for name, text in annotations.items()}
+        return {name: match[1] for name, match in matches.items() if match is not None}
 
     @cached_property
     def _plans(self) -> dict[tuple[str, ...], _Plan]:
@@ -885,15 +922,24 @@ class SampleLoader(Generic[T_sample]):
         given = default_field_map(self.sample_type) if self.field_map is None else self.field_map
         return {name: parse_field(text) for name, text in given.items()}
 
+    @cached_property
+    def _calls(self) -> dict[str, FieldCall]:
+        """The fields that functions make."""
+        calls = {name: parse_call(text) for name, text in (self.field_map or {}).items()}
+        return {name: call for name, call in calls.items() if call is not None}
+
     def _planned(self, names: tuple[str, ...]) -> _Plan:
         """Return the plan for samples with parts of these names."""
         plan: _Plan = []
         for name, accesses in self._accesses.items():
-            options = [(each, parts) for each in accesses if (parts := each.among(names))]
+            call = self._calls.get(name)
+            options = [(each, each.among(names)) for each in accesses]
+            if call is None:
+                options = [option for option in options if option[1]]
             whole = options[0][1][0] if options and options[0][0].is_whole else None
             decoder = self.decoder
             own = decoder and name in decoder.fields and decoder.decode_of(name)
-            plan.append((name, whole, options, own or None))
+            plan.append((name, None if call else whole, options, own or None, call))
         if len(self._plans) < _MOST_PLANS:
             self._plans[names] = plan
         return plan
@@ -934,7 +980,9 @@ class SampleLoader(Generic[T_sample]):
         if not isinstance(values, Mapping):
             raise ConfigError(f"{said} a {type(values).__name__}, and no dict of fields")
         check_fields(self.sample_type, values, said)
-        return self.sample_type(**{**self._metadata(raw, names), **values})
+        fields = dict(values)
+        self._conform(fields)
+        return self.sample_type(**{**self._metadata(raw, names), **fields})
 
     @cached_property
     def _before(self) -> Mapping[str, int]:
@@ -958,6 +1006,23 @@ class SampleLoader(Generic[T_sample]):
             "__subflavors__": dict(self.subflavors),
             "__sources__": (source,),
         }
+
+
+def _called(
+    field: str, call: FieldCall, options: list[_Option], content: Callable[..., Any]
+) -> Any:
+    """Return what a function makes of parts; what a sample lacks is None."""
+    arguments: list[tuple[str, Any]] = []
+    for (label, access), (_, parts) in zip(call.arguments, options, strict=True):
+        value: Any = [content(part, keyed=False) for part in parts] if access.several else None
+        if parts and not access.several:
+            with suppress(DataError):
+                value = access.within(content(parts[0], keyed=bool(access.keys)))
+        arguments.append((label, value))
+    try:
+        return SHAPES[call.name](arguments)
+    except DataError as reason:
+        raise DataError(f"field {field!r} is {call}, but {reason}") from reason
 
 
 def _content(

@@ -4,14 +4,17 @@ transformers, and for the classification of images.
 
 from __future__ import annotations
 
+import json
 import logging
 import math
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from importlib import import_module
-from itertools import chain
-from typing import Any, Literal
+from itertools import chain, compress
+from operator import gt
+from typing import Any, Literal, NoReturn
 
 import numpy as np
 import torch
@@ -22,18 +25,15 @@ from energize.core.checks import checked_choice, checked_whole
 from energize.core.dataset import Dataset
 from energize.core.ignored import said_once
 from energize.core.samples import (
-    IMAGE,
     CaptioningSample,
     ConversationSample,
     ImageClassificationSample,
     Sample,
     TextSample,
-    Turn,
     VQASample,
-    checked_turns,
-    messages_of,
     type_fields,
 )
+from energize.core.turns import IMAGE, REASONING, TURN_KEYS, Turn, checked_turns, messages_of
 from energize.errors import ConfigError, DataError, SampleError, SkipSample, nearest
 from energize.packing.concat import concat_pack
 from energize.packing.packer import Packer
@@ -133,6 +133,11 @@ class ProcessorTaskEncoder(TaskEncoder[Any, Any, Any, Any]):
     processor whose model tells samples apart by more than positions; `DataError` for a turn that
     the template leaves out.
 
+    `train`, `loss`, `weight`, `loss_mask` or `masked` of a turn decide whether it is learned.
+    Tools, calls of them and reasoning are passed to the chat template. If it does not write one of
+    them, or refuses the conversation, the sample is damaged. A key of a turn that is neither known
+    nor in `extra_keys` is an error; with `unknown_keys="skip"` the sample is left out.
+
     >>> ProcessorTaskEncoder("Qwen/Qwen2-VL-2B-Instruct")
     Traceback (most recent call last):
         ...
@@ -153,6 +158,8 @@ transformers, as AutoProcessor.from_pretrained(...) returns it; got 'Qwen/Qwen2-
         pad_to_multiple_of: int = 1,
         prompt: str = "",
         batch_type: type[ProcessorBatch] = ProcessorBatch,
+        unknown_keys: Literal["error", "skip"] = "error",
+        extra_keys: Collection[str] = (),
     ) -> None:
         self.processor, self.tokenizer = processor, getattr(processor, "tokenizer", processor)
         if not callable(processor) or not hasattr(self.tokenizer, "pad_token_id"):
@@ -178,6 +185,9 @@ transformers, as AutoProcessor.from_pretrained(...) returns it; got 'Qwen/Qwen2-
         side: Any = padding_side or getattr(self.tokenizer, "padding_side", "right")
         checked_choice(too_long, "too_long", ("error", "skip"), "ProcessorTaskEncoder")
         checked_choice(side, "padding_side", ("left", "right"), "ProcessorTaskEncoder")
+        checked_choice(unknown_keys, "unknown_keys", ("error", "skip"), "ProcessorTaskEncoder")
+        self.unknown_keys = unknown_keys
+        self.known_keys = TURN_KEYS.union(extra_keys)
         self.max_length, self.too_long, self.packing = max_length, too_long, packing
         self.padding_side, self.pad_to_multiple_of = side, pad_to_multiple_of
         self.prompt, self.batch_type = prompt, batch_type
@@ -199,19 +209,28 @@ transformers, as AutoProcessor.from_pretrained(...) returns it; got 'Qwen/Qwen2-
                     f"the sample has {len(images)} images, and ProcessorTaskEncoder was given a "
                     "tokenizer, which knows none; give it the processor of the model"
                 )
-            made, learned = self._conversation(turns, images)
+            unknown = {name for turn in turns for name in turn.extra} - self.known_keys
+            if unknown:
+                reason = f"has turns with unknown keys: {', '.join(sorted(unknown))}"
+                remedy = "name keys that may stay in extra_keys"
+                self._leave_out(sample, "unknown_keys", reason, remedy)
+            made, learned = self._conversation(turns, images, getattr(sample, "tools", []))
         length = made["input_ids"].shape[1]
         if self.max_length is not None and length > self.max_length:
-            told = f"has {length} tokens, and max_length is {self.max_length}"
-            if self.too_long == "error":
-                raise SampleError(
-                    f"ProcessorTaskEncoder: the sample {told}; raise it, or leave such samples out "
-                    "with too_long='skip'"
-                )
-            text = f"sample {sample.__key__!r} {told}: left out, as others will be"
-            said_once("ProcessorTaskEncoder", "too_long", text, logging.WARNING)
-            raise SkipSample(told)
+            reason = f"has {length} tokens, and max_length is {self.max_length}"
+            self._leave_out(sample, "too_long", reason, "raise it")
         return _Encoded.derive_from(sample, **self._divided(made, learned))
+
+    def _leave_out(self, sample: Sample, argument: str, reason: str, remedy: str) -> NoReturn:
+        """Raise what an argument asks for: an error, or `SkipSample`, which is logged once."""
+        if getattr(self, argument) == "error":
+            raise SampleError(
+                f"ProcessorTaskEncoder: the sample {reason}; {remedy}, or leave such samples out "
+                f"with {argument}='skip'"
+            )
+        text = f"sample {sample.__key__!r} {reason}: left out, as others will be"
+        said_once("ProcessorTaskEncoder", argument, text, logging.WARNING)
+        raise SkipSample(reason)
 
     def _turns(self, sample: Any) -> tuple[list[Turn], list[Any]]:
         """Return the conversation that a sample is, and its images."""
@@ -239,22 +258,32 @@ transformers, as AutoProcessor.from_pretrained(...) returns it; got 'Qwen/Qwen2-
         if sample.image is None:
             raise DataError("it has no image")
         asked = asked if IMAGE in asked else IMAGE + asked
-        given = [Turn("user", asked), Turn("assistant", answer)]
+        # A text file ends with a line end, which is not part of the text.
+        given = [Turn("user", asked), Turn("assistant", answer.rstrip("\r\n"))]
         return checked_turns(given, 1, 0), [sample.image]
 
     def _conversation(
-        self, turns: Sequence[Turn], images: list[Any]
+        self, turns: Sequence[Turn], images: list[Any], tools: list[Any]
     ) -> tuple[dict[str, Any], torch.Tensor]:
         """Return what the processor makes of a conversation, and which tokens are learned."""
         template = self._template()
-        if "assistant" not in [turn.role for turn in turns]:
-            raise DataError("no turn of the conversation is the assistant's: nothing is learned")
+        learned = [t.role == "assistant" if t.learned is None else t.learned for t in turns]
+        if not any(learned):
+            raise DataError("nothing is learned: no turn of the assistant, or all are masked")
         messages = messages_of(turns)
         if self.processor is self.tokenizer:
-            messages = [{"role": turn.role, "content": turn.text} for turn in turns]
-        text = self._rendered(messages)
-        self._check_written(turns, messages, text)
-        spans, asked = self._spans(template, messages, text), dict[str, Any]()
+            messages = [
+                message | {"content": turn.text}
+                for message, turn in zip(messages, turns, strict=True)
+            ]
+        try:
+            text = self._rendered(messages, tools)
+        except TypeError:  # the template joins arguments of calls to texts
+            messages = json.loads(json.dumps(messages), object_hook=_with_text_arguments)
+            text = self._rendered(messages, tools)
+        self._check_written(turns, messages, text, tools)
+        spans = self._spans(template, messages, text, learned, tools)
+        asked = dict[str, Any]()
         if images:  # those of the assistant are not learned
             place = str(getattr(self.processor, "image_token", None) or IMAGE)
             for cut in re.finditer(re.escape(place), text):
@@ -273,18 +302,38 @@ transformers, as AutoProcessor.from_pretrained(...) returns it; got 'Qwen/Qwen2-
             return made, self._by_prefixes(text, images, spans, made["input_ids"][0])
         return made, _overlapping(offsets[0], places, spans)
 
-    def _check_written(self, turns: Sequence[Turn], messages: list[Any], text: str) -> None:
+    def _check_written(
+        self, turns: Sequence[Turn], messages: list[Any], text: str, tools: list[Any]
+    ) -> None:
         """Raise `DataError` where the template leaves out what is said, or writes it as a list."""
+        asked = max((n for n, turn in enumerate(turns) if turn.role == "user"), default=-1)
+        template = f"the chat template of {type(self.processor).__name__}"
+        fewer = [("the tools", messages, list[Any]())] if tools else []
         for number, (turn, message) in enumerate(zip(turns, messages, strict=True)):
             words = re.findall(r"\w+", re.sub("<(image|video)>", " ", turn.text))
-            lost = turn.role != "assistant" and words and words[-1] not in text
+            # Templates may take the reasoning out of answers that a question follows.
+            whole = turn.role != "assistant" or number > asked
+            lost = whole and any(word not in text for word in (*words[:1], *words[-1:]))
             told, in_parts = message["content"], self.processor is not self.tokenizer
             if lost or (in_parts and told and str(told) in text):
                 raise DataError(
-                    f"the chat template of {type(self.processor).__name__} does not write the text "
+                    f"{template} does not write the text "
                     f"of turn {number}, {turn.role!r}, given as {told!r:.80}: it knows no such "
                     f"role, or takes no {'list of parts' if in_parts else 'text, but parts'}"
                 )
+            for key in {"tool_calls", REASONING[0]} & message.keys():
+                named = key == "tool_calls" or not any(n in self._template() for n in REASONING)
+                if whole or named:
+                    rest = {name: each for name, each in message.items() if each != message[key]}
+                    changed = [*messages[:number], rest, *messages[number + 1 :]]
+                    fewer.append((f"{key!r} of turn {number}", changed, tools))
+        unread = []
+        for what, changed, offered in fewer:
+            with suppress(DataError):
+                if self._rendered(changed, offered) == text:
+                    unread.append(what)
+        if unread:
+            raise DataError(f"{template} does not write {unread[0]}")
 
     def _template(self) -> str:
         if template := getattr(self.processor, "chat_template", None):
@@ -295,16 +344,18 @@ transformers, as AutoProcessor.from_pretrained(...) returns it; got 'Qwen/Qwen2-
             "processor.chat_template to a Jinja template"
         )
 
-    def _rendered(self, messages: Sequence[Any], *, begun: bool = False) -> str:
+    def _rendered(self, messages: Sequence[Any], tools: list[Any], *, begun: bool = False) -> str:
         """Return messages as a text; with `begun`, and the beginning of an answer."""
-        return self.processor.apply_chat_template(  # type: ignore[no-any-return]
-            list(messages), tokenize=False, add_generation_prompt=begun
-        )
+        with _refusals_as_data_errors(self.processor):
+            return self.processor.apply_chat_template(  # type: ignore[no-any-return]
+                list(messages), tools=tools or None, tokenize=False, add_generation_prompt=begun
+            )
 
-    def _head(self) -> str:
-        """Return what stands before the assistant's text where a conversation begins with it."""
+    def _head(self, messages: list[Any], role: str, tools: list[Any]) -> str:
+        """Return what is written before the text of a turn that follows some messages."""
         told: Any = _TOLD if self.processor is self.tokenizer else [{"type": "text", "text": _TOLD}]
-        return self._rendered([{"role": "assistant", "content": told}]).partition(_TOLD)[0]
+        message = {"role": role, "content": told}
+        return self._rendered([*messages, message], tools).partition(_TOLD)[0]
 
     def _special(self, text: str) -> bool:
         """Return whether the tokenizer adds its tokens to a text, as transformers decides it."""
@@ -343,38 +394,60 @@ transformers, as AutoProcessor.from_pretrained(...) returns it; got 'Qwen/Qwen2-
                 )
         return made
 
-    def _spans(self, template: str, messages: list[Any], text: str) -> list[tuple[int, int]]:
-        """Return where in the text is what the assistant says: what the template says is generated,
-        or that by which the conversation grows with its turns.
+    def _spans(
+        self,
+        template: str,
+        messages: list[Any],
+        text: str,
+        learned: list[bool],
+        tools: list[Any],
+    ) -> list[tuple[int, int]]:
+        """Return where in the text is what is learned: what the template says is generated, or that
+        by which the conversation grows with the turns that are.
         """
         if _GENERATION.search(template):
             module = import_module("transformers.utils.chat_template_utils")
-            rendered, [spans] = module.render_jinja_template(
-                conversations=[messages],
-                chat_template=template,
-                return_assistant_tokens_mask=True,
-                **self.tokenizer.special_tokens_map,
-            )
+            with _refusals_as_data_errors(self.processor):
+                rendered, [spans] = module.render_jinja_template(
+                    conversations=[messages],
+                    tools=tools or None,
+                    chat_template=template,
+                    return_assistant_tokens_mask=True,
+                    **self.tokenizer.special_tokens_map,
+                )
             if rendered != [text] or not any(start < end for start, end in spans):
                 raise ConfigError(
                     "the chat template marks by {% generation %} what the assistant says, and "
                     "nothing was found in it: put the assistant's text between {% generation %} "
                     "and {% endgeneration %}"
                 )
+            answers = [message["role"] == "assistant" for message in messages]
+            if learned != answers:
+                if len(spans) != sum(answers) or any(map(gt, learned, answers)):
+                    raise DataError(
+                        "keys of turns decide what is learned, and the chat template does not mark "
+                        "just the turns of the assistant, each by one {% generation %} block, so "
+                        "which tokens are of these turns is not known"
+                    )
+                spans = compress(spans, compress(learned, answers))
             return [(start, end) for start, end in spans]
         spans = []
         for number, message in enumerate(messages):
-            if message["role"] == "assistant":
-                begun = self._rendered(messages[:number], begun=True) if number else self._head()
-                said = self._rendered(messages[: number + 1])
-                if not (text.startswith(begun) and text.startswith(said)):
-                    raise ConfigError(
-                        f"the chat template of {type(self.processor).__name__} writes the turns up "
-                        f"to turn {number} otherwise than as the beginning of the whole "
-                        "conversation, so which tokens are the assistant's is not known; put the "
-                        "assistant's text in it between {% generation %} and {% endgeneration %}"
-                    )
-                spans.append((len(begun), len(said)))
+            if not learned[number]:
+                continue
+            if number and message["role"] == "assistant":
+                begun = self._rendered(messages[:number], tools, begun=True)
+            else:
+                begun = self._head(messages[:number], message["role"], tools)
+            said = self._rendered(messages[: number + 1], tools)
+            if not (text.startswith(begun) and text.startswith(said)):
+                raise ConfigError(
+                    f"the chat template of {type(self.processor).__name__} writes the turns up "
+                    f"to turn {number} otherwise than as the beginning of the whole "
+                    "conversation, so which tokens are the assistant's is not known; put the "
+                    "assistant's text in it between {% generation %} and {% endgeneration %}"
+                )
+            spans.append((len(begun), len(said)))
         return spans
 
     def _by_prefixes(
@@ -479,6 +552,24 @@ transformers, as AutoProcessor.from_pretrained(...) returns it; got 'Qwen/Qwen2-
         )
         values["use_cache"] = False  # with one, attention is not kept within the samples
         return values | dict.fromkeys(("max_length_q", "max_length_k"), pack["max_seqlen"])
+
+
+@contextmanager
+def _refusals_as_data_errors(processor: Any) -> Iterator[None]:
+    """Raise as `DataError` what a chat template raises for a conversation."""
+    jinja2 = import_module("jinja2")
+    try:
+        yield
+    except jinja2.TemplateSyntaxError:
+        raise
+    except jinja2.TemplateError as error:
+        name = type(processor).__name__
+        raise DataError(f"the chat template of {name} refuses the conversation: {error}") from error
+
+
+def _with_text_arguments(keys: dict[str, Any]) -> dict[str, Any]:
+    """Return an object with its arguments, if it is a call of a tool, as JSON text."""
+    return keys | {name: json.dumps(keys[name]) for name in ("arguments",) if name in keys}
 
 
 def _overlapping(

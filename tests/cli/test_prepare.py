@@ -111,7 +111,7 @@ def test_an_answer_that_is_wrong_or_missing_writes_nothing(folder):
         ("1,x\n", 2, "got '1,x'"),
         ("1,1,0\nmaybe\n", 2, "the input ended"),
         ("1,1,0\ny\nCaptionSample\n", 2, "did you mean 'CaptioningSample'"),
-        ("1,1,0\ny\n6\n", 2, "give one of the numbers"),
+        ("1,1,0\ny\n99\n", 2, "give one of the numbers"),
         ("1,1,0\ny\n0\ny\npng\ntxt\n", 1, "no sample has 'png' for 'image'"),
     ):
         assert words in run("prepare", folder, stdin=answers, code=code), answers

@@ -648,3 +648,5 @@ def test_commands_are_click_commands(tmp_path):
     assert "Found 2 samples" in done.stdout
     assert (tmp_path / "lines.jsonl.idx").exists()
     assert prepare_media.name == "prepare-media"
+    with pytest.raises(ImportError, match="command"):
+        from energize.energon.tools.mount import command as mount  # noqa: F401

@@ -45,7 +45,7 @@ def test_what_cannot_be_read_is_named(parquet, tmp_path):
         "parquet": (lambda: ParquetSource(lines), ShardError, "x.parquet cannot be read as Parq"),
         "gz": (lambda: len(JsonSource(tmp_path / "x.json.gz")), ShardError, "unpack it"),
         "half": (lambda: len(JsonSource(tmp_path / "half.json")), ShardError,
-                 "half.json is neither JSON nor"),
+                 "half.json cannot be read as one JSON value"),
         "empty": (lambda: JsonSource(empty).at([0]), EmptyDatasetError, f"({empty}) has no sam"),
         "bad": (lambda: list(JsonSource(bad)), SubstitutionError, "not JSON"),
     }  # fmt: skip

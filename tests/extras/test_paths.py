@@ -229,13 +229,24 @@ def test_local_paths_are_paths_of_the_system(root):
         (root / "y" / "z").mkdir(exist_ok=False)
 
 
-def test_links_to_folders_are_followed_once(tmp_path):
+def test_files_behind_a_link_to_a_folder_are_listed_too(tmp_path):
+    """As Energon does."""
+    (tmp_path / "images").mkdir()
+    (tmp_path / "images" / "a.jpg").write_bytes(b"a")
+    (tmp_path / "copies").symlink_to(tmp_path / "images")
+    found = [str(path).removeprefix(str(tmp_path)) for path in EPath(tmp_path).walk()]
+    assert found == ["/copies/a.jpg", "/images/a.jpg"]
+    assert len(list(EPath(tmp_path).glob("**/*.jpg"))) == 2
+
+
+def test_links_to_folders_are_followed_and_those_in_a_circle_are_not(tmp_path):
     (tmp_path / "a").mkdir()
     (tmp_path / "b").mkdir()
     (tmp_path / "a" / "file").write_text("")
     (tmp_path / "a" / "again").symlink_to(tmp_path)
     (tmp_path / "b" / "link").symlink_to(tmp_path / "a")
-    assert [path.name for path in EPath(tmp_path).walk()] == ["file"]
+    found = [str(path).removeprefix(str(tmp_path)) for path in EPath(tmp_path).walk()]
+    assert found == ["/a/file", "/b/link/file"]
 
 
 READ = """

@@ -80,8 +80,11 @@ def check_resumes(dataset, ranks: int, workers: int, many: int, **options) -> No
         assert steps(resumed, many - at) == whole[at:], f"after step {at}"
 
 
+MORE_RANKS = [pytest.param(1, marks=pytest.mark.jobs), 2, pytest.param(3, marks=pytest.mark.jobs)]
+
+
 @pytest.mark.parametrize("uneven", ["pad", "repeat", "drop"])
-@pytest.mark.parametrize("ranks", [1, 2, 3])
+@pytest.mark.parametrize("ranks", MORE_RANKS)
 @pytest.mark.parametrize("name", ENDING)
 def test_a_resumed_run_fills_steps_like_one_that_was_not_interrupted(name, ranks, uneven):
     if uneven == "drop" and name == "fewer than lanes":
@@ -97,7 +100,7 @@ def test_a_resumed_run_whose_workers_read_fills_steps_alike(ranks, uneven):
 
 
 @pytest.mark.parametrize("uneven", ["pad", "repeat"])
-@pytest.mark.parametrize("ranks", [1, 2, 3])
+@pytest.mark.parametrize("ranks", MORE_RANKS)
 @pytest.mark.parametrize("name", ["found by reading", "known", "a mix", "indexed"])
 def test_a_resumed_run_fills_the_last_global_batch_alike(name, ranks, uneven):
     options = {"global_batch_size": 6, "micro_batch_size": 1}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import random
 import re
 import signal
 import statistics
@@ -286,9 +287,22 @@ def costs(dataset):
 
 
 INDEXED = {"batches", "stages", "stages of types", "types"}
+
+
+def in_twos(samples):
+    return [samples[i : i + 2] for i in range(0, len(samples), 2)]
+
+
+def tuple_of_draws(group):
+    """Make two items of a pack, which draw random numbers in between."""
+    yield tuple(group), random.random()
+    yield len(group), random.random()
+
+
 STREAMS = {name: LIVE[name] for name in LIVE if name not in INDEXED} | {
     "a filter of filters": (lambda: FilterDataset(streams(), lambda item: item[1] % 5 > 0), ""),
     "packs of filters": (lambda: packing(streams()), ""),
+    "packs made one by one": (lambda: PackingDataset(streams(), 5, in_twos, tuple_of_draws), ""),
     "packs of types": (lambda: PackingDataset(kinds(), 3, lambda g: [g[:1], g[1:]], list), "texts"),
     "groups": (lambda: by_parity(streams()), ""),
     "groups of packs": (
@@ -365,6 +379,7 @@ def acts_at_one_slot(name, lanes, items):
         ("a filter of encoded", 1, 0, 0),
         ("a filter of encoded", 4, 1, None),
         ("packs of filters", 4, 2, None),
+        ("packs made one by one", 2, 3, None),
         ("types of filters", 1, 3, None),
         ("groups", 2, 0, 0),
     ],

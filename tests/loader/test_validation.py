@@ -107,7 +107,7 @@ def counted(loader) -> list[int]:
     return found
 
 
-@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("workers", [0, pytest.param(2, marks=pytest.mark.jobs)])
 @pytest.mark.parametrize("name", DATASETS)
 def test_every_sample_that_does_not_fail_counts_once_on_any_ranks(name, workers):
     wanted = GOOD + ([20, 21] if name == "both" else [])

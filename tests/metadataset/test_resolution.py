@@ -81,7 +81,9 @@ def test_a_path_that_does_not_exist(mix, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert "did you mean 'notes'?" in fault("nots", DatasetNotFoundError)
     (tmp_path / "x.txt").write_text("x")
-    assert "expected a folder, .parquet, .arrow, .jsonl, .json, .tar or a meta" in fault("x.txt")
+    assert "expected a folder, .parquet, .pq, .arrow, .arrows, .ipc, .feather, .jsonl" in fault(
+        "x.txt"
+    )
     assert "energize prepare ., and then give ." in fault("x.tar", DatasetNotFoundError)
     for given in (ListSource("ab"), [7], None):
         with pytest.raises(ConfigError, match=r"got a \w+\. .*build_encode_sample\("):

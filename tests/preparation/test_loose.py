@@ -274,36 +274,36 @@ def test_what_is_guessed_and_left_out_is_told_once(tmp_path, caplog, monkeypatch
         assert told(root, caplog) == ""  # the first rank says it
     text = told(root, caplog)
     for words in (
-        "rows whose file is not in this folder (1): gone.jpg (metadata.csv, line 9)",
-        "photos: left out, images without a row (1): alone.jpg",
-        "though several are of one name (1): 3.v1.jpg (metadata.csv, line 10)",
-        "15 samples, images of 'metadata.csv', 'more/metadata.csv' with 'text', 'n', 'file_",
-        "; to change it: sample_type='CaptioningSample', field_map={'image': 'file_name'",
-        "(in YAML, sample_type: CaptioningSample, field_map: {'image': 'file_name'",
+        "photos: 15 samples as CaptioningSample(image=file_name, caption=text); rows of metadata",
+        "Not in samples: 'n'.",
+        "1 row left out, whose file is not in this folder: gone.jpg (metadata.csv, line 9)",
+        "Files left out: 'alone.jpg': no row names it",
+        "of the file of another sample: 1 sample, 3.v1.jpg (metadata.csv, line 10)",
+        'write sample_type: CaptioningSample, field_map: {"image": "file_name", "caption": "text"}',
     ):
         assert words in text
     assert told(root, caplog) == ""
     keys = {each.__key__ for each in get_val_dataset(root, split_part="train", batch_size=None)}
     assert {"3_v1", "3_v1~2", "more/3_v1"} <= keys
-    with pytest.raises(DatasetError, match=r"rows whose file is not in this folder.*\(strict\)"):
+    with pytest.raises(DatasetError, match=r"whose file is not in this folder.*\(strict\)"):
         get_train_dataset(root, batch_size=1, strict=True)
     (beside(tmp_path / "texts") / "6.jpg").unlink()
     (tmp_path / "texts" / "5.txt").unlink()
     text = told(tmp_path / "texts", caplog)
-    assert "left out, images without .txt beside them (1): 5.jpg" in text
-    assert "left out, captions without an image beside them (1): 6.txt" in text
+    assert "'5.jpg': images without .txt beside them" in text
+    assert "'6.txt': captions without an image beside them" in text
 
 
 def test_what_lies_beside_classes_and_split_parts_is_told(tmp_path, caplog):
     root = classes(tmp_path / "pets")
     labels = [each.label for each in get_val_dataset(root, split_part="train", batch_size=None)]
     files(root, ["stray.jpg"])
-    assert "left out, images beside the folders of classes (1): stray.jpg" in told(root, caplog)
+    assert "'stray.jpg': images beside the folders of classes" in told(root, caplog)
     found = get_val_dataset(root, split_part="train", batch_size=None)
     assert [each.label for each in found] == labels
     files(root, ["train/0.jpg", "test/0.jpg"])
-    assert "left out, beside what is named as a split part" in told(root, caplog)
-    with pytest.raises(DatasetError, match=r"beside what is named as a split part.*\(strict\)"):
+    assert "): beside the split parts" in told(root, caplog)
+    with pytest.raises(DatasetError, match=r"beside the split parts.*\(strict\)"):
         get_train_dataset(root, batch_size=1, strict=True)
 
 
@@ -317,10 +317,17 @@ def test_columns_are_parted_by_what_the_first_line_has(tmp_path, parted):
 
 @pytest.mark.parametrize("suffix", [".jsonl", ".parquet"])
 def test_files_of_other_columns_are_told(suffix, tmp_path):
-    table(tmp_path / f"a{suffix}", [{"text": "a", "n": 1}])
-    table(tmp_path / f"b{suffix}", [{"caption": "b"}])
-    words = rf"'text' would be read from the column 'text', which is not in \S*b\{suffix}: say all"
+    table(tmp_path / f"0{suffix}", [{"text": "a", "n": 1}])
+    table(tmp_path / f"1{suffix}", [{"caption": "b"}])
+    words = (
+        rf"'text' would be read from the column 'text', which is not in \S*1\{suffix}. Write all"
+    )
     with pytest.raises(DatasetError, match=words):
+        get_train_dataset(tmp_path, batch_size=1)
+    for name in "ab":
+        (tmp_path / f"{'ab'.index(name)}{suffix}").rename(tmp_path / f"{name}{suffix}")
+    words = rf"may be read in 2 ways.*rows of a\{suffix} .*rows of b\{suffix} "
+    with pytest.raises(DatasetError, match=f"(?s){words}"):
         get_train_dataset(tmp_path, batch_size=1)
     given = {"field_map": {"text": "text,caption"}, "split_part": "train"}
     found = get_val_dataset(tmp_path, batch_size=None, **given)
@@ -354,16 +361,17 @@ PIECES = {
 @pytest.mark.parametrize("name", PIECES)
 def test_pieces_of_turns_name_their_images(name, tmp_path):
     files(tmp_path / "in", ["0.jpg"])
+    (tmp_path / "rows").mkdir()
     content = [PIECES[name], {"type": "text", "text": "What?"}]
     said = [{"role": "user", "content": content}, {"role": "assistant", "content": "That."}]
-    path = table(tmp_path / "chat.jsonl", [{"messages": said}] * 3)
+    path = table(tmp_path / "rows" / "chat.jsonl", [{"messages": said}] * 3)
     given = {"split_part": "train", "batch_size": None, "image_folder": tmp_path / "in"}
     samples = list(get_val_dataset(path, **given))
     assert [len(each.images) for each in samples] == [1, 1, 1]
     assert samples[0].turns[0] == Turn("user", "<image>What?")
     if name != "data":
         with pytest.raises(
-            DatasetNotFoundError, match=r"the first rows name '0.jpg'.*image_folder="
+            DatasetNotFoundError, match=r"'images' of chat.jsonl names '0.jpg'.*image_folder: "
         ):
             get_train_dataset(path, batch_size=1)
     convert(path, tmp_path / "tars", image_folder=tmp_path / "in")
@@ -391,7 +399,9 @@ def test_a_name_of_two_lines_and_a_caption_with_a_mark_of_utf_8(tmp_path):
 
 def test_samples_that_fail_alike_are_told_once(tmp_path, caplog):
     files(tmp_path, ["0.jpg", "1.jpg", "2.jpg"], b"none") and files(tmp_path, ["3.jpg"])
-    for sample in get_train_dataset(tmp_path, batch_size=None).at(range(40)):
+    with pytest.raises(DatasetError, match=r"3 of 4 samples cannot be made, the first one is "):
+        get_train_dataset(tmp_path, batch_size=None)
+    for sample in get_train_dataset(tmp_path, batch_size=None, verify=False).at(range(40)):
         assert sample.__key__ == "3"
     assert caplog.text.count("; a substitute takes its place") == 1
 
@@ -417,10 +427,10 @@ def test_types_and_field_maps_may_be_told(tmp_path):
     assert get_train_dataset(mix, batch_size=None)[0].text
     chat = llava(tmp_path / "rows" / "chat.jsonl")
     (tmp_path / "rows" / "images").rename(tmp_path / "images")
-    with pytest.raises(ConfigError, match="image_folder='else' is for rows that name files"):
+    with pytest.raises(ConfigError, match="image_folder='else' is not a folder"):
         get_train_dataset(root, batch_size=1, image_folder="else")
     get_train_dataset(os.path.relpath(root), batch_size=1, image_folder=root)
-    with pytest.raises(DatasetNotFoundError, match="in which folder they are, image_folder="):
+    with pytest.raises(DatasetNotFoundError, match="in which folder they are: image_folder: "):
         get_train_dataset(chat, batch_size=1)
     line = {"path": "rows/chat.jsonl", "image_folder": "."}
     assert get_train_dataset(written(mix, line), batch_size=None)[0].turns
@@ -464,7 +474,7 @@ def test_a_cache_folder_that_cannot_be_written_is_explained(tmp_path, monkeypatc
     def full(*_, **__):
         raise PrepareError("no") from OSError(errno.ENOSPC, "No space left on device", "x.idx")
 
-    monkeypatch.setattr("energize.preparation.loose.prepare", full)
+    monkeypatch.setattr("energize.inference.tars.prepare", full)
     assert "No space left on device" in refusal()
     assert not [each for each in (tmp_path / "cache").rglob("*") if each.is_file()]
 
@@ -477,7 +487,7 @@ def test_types_of_tars_may_be_told(tmp_path):
     assert get(**told)[2] == Scored.derive_from(get(**told)[2], image="2", score=2)
     with pytest.raises(ConfigError, match="CrudeSample has no fields"):
         get(sample_type=CrudeSample, field_map={"text": "txt"})
-    with pytest.raises(PrepareError, match="the 'image' of a Scored"):
+    with pytest.raises(ConfigError, match="no image, score, which Scored needs"):
         get(sample_type=Scored)
     convert(tmp_path, tmp_path.with_name("out"), sample_type="CrudeWebdataset")
 
@@ -527,7 +537,7 @@ def test_one_rank_looks_for_all_that_share_their_reading(tmp_path):
     files(root, ["7.v1.jpg"])
     with Documents(documents.texts).used():
         assert get_train_dataset(root, batch_size=None, strict=True) == first
-    with pytest.raises(DatasetError, match="images without a row"):
+    with pytest.raises(DatasetError, match=r"'7\.v1\.jpg': no row names it"):
         get_train_dataset(root, batch_size=None, strict=True)
 
 
@@ -539,14 +549,14 @@ WRONG = {
     "leads out": ({"images": ["../0.jpg"], "conversations": TURNS}, "leads out of"),
     "gone": ({"images": ["9.jpg"], "conversations": TURNS}, "9.jpg: cannot be read"),
     "no turns": ({"conversations": "Hi"}, "a conversation is a list of turns, got 'Hi'"),
-    "no role": ({"conversations": [{"text": "Hi"}]}, "turn 0 is {'text': 'Hi'}; a turn is {from"),
+    "no role": ({"conversations": [{"text": "Hi"}]}, "turn 0 is {'text': 'Hi'}: a turn is {from"),
     "calls": (
         {"conversations": [{"from": "gpt", "value": "", "tool_calls": [{"id": "f"}]}]},
-        "turn 0 is {'from': 'gpt', 'value': '', 'tool_calls': [{'id': 'f'}]}; a turn is",
+        "'tool_calls': [{'id': 'f'}]}: a tool, or a call of one, has a 'name'; got {'id': 'f'}",
     ),
-    "not to be learned": (
-        {"conversations": [TURNS[1] | {"weight": 1}, TURNS[1] | {"weight": 0}]},
-        "nor a weight or loss of a turn but 1",
+    "half to be learned": (
+        {"conversations": [TURNS[1] | {"weight": 1}, TURNS[1] | {"weight": 0.5}]},
+        "whether the turn is learned is unclear: {'weight': 0.5}",
     ),
     "no JSON": (None, "not JSON"),
 }

@@ -10,7 +10,7 @@ from pathlib import Path
 PACKAGE = Path(__file__).parents[2] / "energize"
 
 LAYERS = (
-    *("errors", "core", "order", "data", "packing", "datasets", "task", "preparation"),
+    *("errors", "core", "order", "data", "packing", "datasets", "task", "preparation", "inference"),
     *("report", "loader", "metadataset", "mixing", "extras", "energon"),
     *("compat", "testing", "cli", "__main__"),
 )

@@ -29,6 +29,7 @@ from energize.data.selection import PropertySource, source_labels
 from energize.datasets.stages import Stage
 from energize.errors import ConfigError, EmptyDatasetError, NotIndexedError
 from energize.report import plan, simulate
+from energize.report.levels import source_names
 from tests.support.datasets import INDEXED, is_even
 from tests.support.shards import prepared
 
@@ -113,7 +114,7 @@ def test_every_indexed_dataset_is_simulated_and_planned(name):
     assert np.allclose(known.sum(axis=1), 1, atol=1e-6)
     assert not (np.nan_to_num(run.asked) < -1e-9).any()
     refs = dataset.refs(np.arange(40))
-    labels = source_labels(dataset.sources)
+    labels = source_names(dataset)
     got = [
         (batch.step, sample.source, sample.index, sample.epoch)
         for batch in plan(dataset, 0, 40)

@@ -33,13 +33,15 @@ from energize.data.columns import COLUMNS_FOLDER, check_name
 from energize.data.files import absolute, exists, is_url, os_errors_as, path_of, read_file
 from energize.data.nv_meta import META_FOLDER, SQLITE_NAME, UUID_NAME, is_prepared, read_info
 from energize.data.rows import JsonSource
+from energize.data.tables import MemoryRows
 from energize.data.tar import split_name
 from energize.data.writing import NewFiles, writing
 from energize.errors import ColumnError, ConfigError, PrepareError, ShardError
-from energize.preparation import index, loose
+from energize.inference.engine import Found, is_loose, open_loose, split_parts
+from energize.inference.scene import Told
+from energize.preparation import index
 from energize.preparation.columns import Columns
 from energize.preparation.fields import module_of
-from energize.preparation.loose import Found
 from energize.preparation.scan import check_unique, listed
 from energize.preparation.tasks import TASKS_FOLDER, Job, all_in_turn
 from energize.preparation.verify import stage_records
@@ -104,7 +106,7 @@ def convert(
     size = checked_whole(samples_per_shard, "convert: samples_per_shard", 1)
     named = ("energize", sample_type) if isinstance(sample_type, str) else sample_type
     folder = None if image_folder is None else os.fspath(image_folder)
-    parts = _parts(path, root, loose.Told(named, field_map, folder, strict))
+    parts = _parts(path, root, Told(named, field_map, folder, strict))
     sources = {part: found.source for part, found in parts.items()}
     origins = {part: each.origin for part, each in sources.items()}
     shards = {
@@ -152,22 +154,23 @@ def convert(
     return report
 
 
-def _parts(path: Path, root: Path, told: loose.Told) -> dict[str, Found]:
+def _parts(path: Path, root: Path, told: Told) -> dict[str, Found]:
     """Return what is found in each split part."""
-    if not loose.is_loose(path):
+    if not is_loose(path):
         if not exists(f"{path}.idx"):
             read_info(path)
         raise ConfigError(f"{path} is prepared already: what is converted are loose files")
     if root.is_relative_to(path):
         raise ConfigError(f"{root} is in {path}, whose files are read; give a folder beside it")
     parts = dict[str, Found]()
-    for part in loose.split_parts(path):
-        source, config = loose.look_at(path, part, told)
+    for part in split_parts(path, told):
+        source, config, spec = open_loose(path, part, told)
         if is_own_module(config.sample_module):
             config = replace(config, sample_module=module_of(config.sample_class))
-        parts[part] = Found(source, config)
+        parts[part] = Found(source, config, spec)
     types = [
-        f"{part}: {config.sample_class}, {config.field_map}" for part, (_, config) in parts.items()
+        f"{part}: {config.sample_class}, {config.field_map}"
+        for part, (_, config, _) in parts.items()
     ]
     if len({each.partition(":")[2] for each in types}) > 1:
         told_of = f"{path}: split parts are of several types: {'; '.join(types)}"
@@ -193,12 +196,10 @@ def _stamp(source: Any, start: int, stop: int) -> str:
     """Return what is another text when files of these samples are written anew."""
     rows = getattr(source, "rows", source)
     files, read = [os.path.join(rows.location, each) for each in rows.shards if each], []
-    if isinstance(rows, loose.MemoryRows | JsonSource):  # others hold what images are
+    if isinstance(getattr(rows, "rows", rows), MemoryRows | JsonSource):  # others hold the images
         found = rows.read(np.arange(start, stop))
         read = [each for each in found if not isinstance(each, Failed)]
-        named = loose.names_in(map(loose.unfolded, read), source.media)
-        named = (each for each in named if isinstance(each, str))
-        files += (os.path.join(source.base, each) for each in named)
+        files += chain.from_iterable(map(source.files_of, read))
     return digest([read, *map(_seen, files)])
 
 

@@ -1,0 +1,264 @@
+"""Turns of conversations: their usual forms, and what decides which of them are learned."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from rich.repr import auto
+
+from energize.core.validation import parse_json
+from energize.errors import DataError
+
+IMAGE = "<image>"
+"""The placeholder of an image in a text."""
+VIDEO = "<video>"
+"""The placeholder of a video in a text."""
+
+_PLACES = re.compile(f"{IMAGE}|{VIDEO}")
+_MEDIA = {"image": IMAGE, "image_url": IMAGE, "video": VIDEO, "video_url": VIDEO}
+_TEXT_PIECES = (None, "text", "input_text", "output_text")
+"""Types of those pieces of a content that are text."""
+_ROLES = {
+    **dict.fromkeys(("human", "user"), "user"),
+    **dict.fromkeys(("gpt", "assistant", "chatgpt", "bing", "bot", "model"), "assistant"),
+    **dict.fromkeys(("observation", "tool_response", "function_response", "function"), "tool"),
+    "tool": "tool",
+    "system": "system",
+}
+"""The usual names of roles, in lower case."""
+_CALLS = ("tool_calls", "tool_call", "function_call")
+"""Keys of calls of tools. As roles they mean a turn of the assistant that is a call."""
+_LEARNED = {"train": True, "loss": True, "weight": True, "loss_mask": True, "masked": False}
+"""Keys that decide whether a turn is learned, and the value with which it is."""
+REASONING = ("reasoning_content", "reasoning", "thinking")
+"""Keys of the reasoning before an answer. The first one is the name in `Turn.extra`."""
+TURN_KEYS = frozenset(
+    {"tool_calls", "tool_call_id", "name", REASONING[0]}
+    | {"id", "turn_id", "message_id", "timestamp", "created_at"}
+    | {"lang", "language", "model", "source"}
+)
+"""Keys of `Turn.extra` that chat templates read, and those that only describe a turn."""
+
+_FORMS = (
+    "a turn is {from, value} as in LLaVA and ShareGPT, or {role, content} as in OpenAI's API, "
+    "whose content is text or a list of {type: text | image | video}"
+)
+
+
+@auto
+@dataclass(frozen=True, slots=True, repr=False)
+class Turn:
+    """A turn of a conversation.
+
+    Attributes:
+        role: `user`, `assistant`, `system` or `tool` in most data.
+        text: The content, with `<image>` or `<video>` in place of an image or a video.
+        learned: Whether the turn is learned. If None, the data do not decide it, and the turns of
+            the assistant are.
+        extra: The other keys of the turn that have a value. Calls of tools are `tool_calls`, in the
+            form of OpenAI's API with arguments as a dict; reasoning is `reasoning_content`.
+
+    Example:
+        >>> Turn("user", "What is this?")
+        Turn(role='user', text='What is this?')
+
+    """
+
+    role: str
+    text: str
+    learned: bool | None = None
+    extra: Mapping[str, Any] = field(default_factory=dict, hash=False)
+
+    def __rich_repr__(self) -> Iterator[tuple[Any, ...]]:
+        yield "role", self.role
+        yield "text", self.text
+        yield "learned", self.learned, None
+        yield "extra", self.extra, {}
+
+
+class Place(NamedTuple):
+    """The place of an image or a video: the number of its turn, from 0, and its offset there."""
+
+    turn: int
+    start: int
+    what: str
+
+
+def places_of(turns: Sequence[Turn]) -> list[Place]:
+    """Return the places of images and videos, in their order.
+
+    >>> places_of([Turn("user", "Compare <image> and <image>.")])
+    [Place(turn=0, start=8, what='<image>'), Place(turn=0, start=20, what='<image>')]
+    """
+    return [
+        Place(number, found.start(), found[0])
+        for number, turn in enumerate(turns)
+        for found in _PLACES.finditer(turn.text)
+    ]
+
+
+def messages_of(turns: Sequence[Turn]) -> list[dict[str, Any]]:
+    """Return turns as chat templates of transformers take them, with images and videos in place.
+
+    >>> messages_of([Turn("user", "What is <image>?")])[0]["content"]
+    [{'type': 'text', 'text': 'What is '}, {'type': 'image'}, {'type': 'text', 'text': '?'}]
+    """
+    messages = []
+    for turn in turns:
+        content: list[dict[str, str]] = []
+        for piece in re.split(f"({_PLACES.pattern})", turn.text):
+            if piece in (IMAGE, VIDEO):
+                content.append({"type": piece[1:-1]})
+            elif piece:
+                content.append({"type": "text", "text": piece})
+        message = {**turn.extra, "role": turn.role, "content": content}
+        if REASONING[0] in message:  # templates look for it under different names
+            message |= dict.fromkeys(REASONING, message[REASONING[0]])
+        messages.append(message)
+    return messages
+
+
+def checked_turns(given: Any, images: int, videos: int) -> list[Turn]:
+    """Return turns of any of the usual forms; raise `DataError` for another one, and unless there
+    is a placeholder for each image and video, and one of these for each placeholder.
+    """
+    if not isinstance(given, Sequence) or isinstance(given, str) or not given:
+        raise DataError(f"a conversation is a list of turns, got {given!r:.80}; {_FORMS}")
+    turns = [turn_of(each, number) for number, each in enumerate(given)]
+    places = places_of(turns)
+    for what, count in ((IMAGE, images), (VIDEO, videos)):
+        found = [place.turn for place in places if place.what == what]
+        if len(found) != count:
+            raise DataError(
+                f"the sample has {count} {what[1:-1]}s, and its turns have {len(found)} "
+                f"placeholders {what}, in the turns {found}: there has to be one for each, where "
+                "it is meant"
+            )
+    return turns
+
+
+def turn_of(given: Any, number: int) -> Turn:
+    """Return turn `number` of a conversation, given in any of the usual forms.
+
+    Raises:
+        DataError: If it has no role or no content, or the value of a known key is malformed.
+
+    """
+    if isinstance(given, Turn):
+        return given
+    keys = dict(given) if isinstance(given, Mapping) else {}
+    role = _taken(keys, "role", "from")
+    content = _taken(keys, "content", "value")
+    empty: tuple[Any, ...] = (None, "", [], {})
+    keys = {name: value for name, value in keys.items() if value not in empty}
+    try:
+        reasoning = _reasoning(keys)
+        calls = _calls(_only(keys, _CALLS, []))
+        if isinstance(role, str) and role.strip().lower() in _CALLS:
+            calls = _calls(content)
+            role = "assistant"
+            content = None
+        if isinstance(content, list):
+            content = _joined(content)
+        if calls:
+            keys["tool_calls"] = calls
+            content = content or ""
+        if not all(isinstance(each, str) for each in (role, content, reasoning)):
+            raise DataError(_FORMS)
+        role = _ROLES.get(role.strip().lower(), role)
+        if reasoning:
+            keys[REASONING[0]] = reasoning
+        return Turn(role, content, _learned(keys, role), keys)
+    except DataError as error:
+        raise DataError(f"turn {number} is {given!r:.120}: {error}") from error
+
+
+def _taken(keys: dict[str, Any], *names: str) -> Any:
+    """Remove the first of some keys that has a value, and return the value."""
+    return next((keys.pop(name) for name in names if keys.get(name) is not None), None)
+
+
+def _only(keys: dict[str, Any], names: Sequence[str], default: Any) -> Any:
+    """Remove keys that mean the same, and return the value that all of them have."""
+    given = {name: keys.pop(name) for name in names if name in keys}
+    values = list(given.values())
+    if any(value != values[0] for value in values):
+        raise DataError(f"keys that mean the same differ: {given!r:.80}")
+    return values[0] if values else default
+
+
+def _reasoning(keys: dict[str, Any]) -> str:
+    """Remove the keys of the reasoning, and return the text; empty if it is only white space."""
+    for name in REASONING:
+        if str(keys.get(name, "")).isspace():
+            del keys[name]
+    return _only(keys, REASONING, "")  # type: ignore[no-any-return]
+
+
+def _learned(keys: dict[str, Any], role: str) -> bool | None:
+    """Remove the keys that decide whether a turn is learned, and return what they decide."""
+    decided = {name: keys.pop(name) for name in _LEARNED if name in keys}
+    answers = {value == _LEARNED[name] for name, value in decided.items()}
+    if len(answers) > 1 or not all(value in (0, 1) for value in decided.values()):
+        raise DataError(
+            f"whether the turn is learned is unclear: {decided}. Each key is 0, 1, true or false, "
+            "and all agree"
+        )
+    # A weight of 1 is often given to all turns, and means those of the assistant.
+    return next(iter(answers), None) if role == "assistant" or "train" in decided else None
+
+
+def _calls(given: Any) -> list[dict[str, Any]]:
+    """Return calls of tools in one form, from a call, a list of calls, or either as JSON text."""
+    found = []
+    for call in _functions(_parsed(given)):
+        function = call["function"]
+        arguments = function.get("arguments", function.get("parameters")) or {}
+        called = {"name": function["name"], "arguments": _parsed(arguments)}
+        found.append({**call, "type": "function", "function": called})
+    return found
+
+
+def tools_of(given: Any) -> list[dict[str, Any]]:
+    """Return the schemas of tools in one form, from a list of them or JSON text.
+
+    Raises:
+        DataError: If it is not a list of schemas.
+
+    """
+    return _functions(_parsed(given or []))
+
+
+def _parsed(given: Any) -> Any:
+    """Return the value of JSON text, and any other value as it is."""
+    try:
+        return parse_json(given) if isinstance(given, str) else given
+    except ValueError as error:
+        raise DataError(f"tools and calls of them are JSON, got {given!r:.80}: {error}") from error
+
+
+def _functions(given: Any) -> list[dict[str, Any]]:
+    """Return objects that each have a `function` with a name, from these or from functions."""
+    found = []
+    for each in given if isinstance(given, list) else [given]:
+        keys = each if isinstance(each, Mapping) else {}
+        whole = dict(keys) if "function" in keys else {"type": "function", "function": each}
+        function = whole["function"]
+        if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
+            raise DataError(f"a tool, or a call of one, has a 'name'; got {each!r:.80}")
+        found.append(whole)
+    return found
+
+
+def _joined(content: list[Any]) -> str | None:
+    """Return a list of texts, images and videos as one text; None for anything else."""
+    pieces = []
+    for piece in content:
+        if not isinstance(piece, Mapping) or _LEARNED.keys() & piece.keys():
+            return None
+        kind = piece.get("type")
+        pieces.append(piece.get("text") if kind in _TEXT_PIECES else _MEDIA.get(kind))
+    return "".join(map(str, pieces)) if None not in pieces else None

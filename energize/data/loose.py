@@ -1,0 +1,400 @@
+"""The samples of tables whose columns are, or name, images, videos and sounds."""
+
+from __future__ import annotations
+
+import errno
+import json
+import logging
+import os
+import posixpath
+import re
+import time
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from itertools import chain
+from pathlib import Path
+from typing import Any, Self, cast
+
+from energize.core.arrays import Int64Array
+from energize.core.columns import Column
+from energize.core.description import digest
+from energize.core.ignored import said_once
+from energize.core.trace import Failed
+from energize.data.files import (
+    Files,
+    Ranges,
+    absolute,
+    exists,
+    files_at,
+    is_url,
+    joined,
+    path_of,
+    read_file,
+)
+from energize.data.files import told as refusal
+from energize.data.media import (
+    decode_media_value,
+    extension_of,
+    media_name,
+)
+from energize.data.nv_meta import Origin
+from energize.data.rows import FieldSource, Row
+from energize.data.source import ShardedSource
+from energize.data.stores import NO_REGULAR_FILE, NO_SUCH_FILE
+from energize.data.tables import AT, KEY, plain, values_in
+from energize.data.tar import split_name
+from energize.errors import DataError
+
+_UNNAMED = re.compile(r"[^\w/ +=@~,()-]")
+"""What no key may have in it: dots, which end it, and what does not show."""
+
+Media = Mapping[str, tuple[str, bool]]
+"""Columns of files: what stands before the extension in the names of the parts, and whether these
+are counted: `{"images": ("images.", True)}` makes `images.0.jpg`. A column in lists and objects is
+named by its keys: `image_info[*][image_url]`."""
+
+_PIECES = ("image", "image_url", "video", "video_url")
+_IN_TEXT = re.compile(r"<img>(.*?)</img>")
+_NUMBERED = re.compile(r"<image[-_ ]?(\d+)>")
+_TEXTS = ("content", "value")
+
+
+def key_of(name: str) -> str:
+    """Return the key of the sample of a file: one that may stand in a tar.
+
+    >>> key_of("cats/Tom v1.2.jpg")
+    'cats/Tom v1_2'
+    """
+    key = _UNNAMED.sub("_", os.path.splitext(name)[0])
+    return key if split_name(f"{key}.jpg") == (key, "jpg") else f"_{key}"
+
+
+def part_name(column: str) -> str:
+    """Return how the parts of a column are called before their extension.
+
+    >>> part_name("meta[a.b]"), part_name("thumb")
+    ('meta.a_b', 'thumb')
+    """
+    return ".".join(_UNNAMED.sub("_", key) for key in column.replace("]", "").split("["))
+
+
+def unfolded(row: Row) -> Row:
+    """Return a row with the files that its turns name as `images` and `videos`.
+
+    Turns name files in typed pieces, or in their text as `<img>a.jpg</img>`, which becomes
+    `<image>`. Numbered placeholders, `<image-2>`, become `<image>`, and images are in the order in
+    which these name them. If the row names images itself, pieces are not looked into.
+
+    >>> pieces = [{"type": "image", "image": "a.jpg"}, {"type": "text", "text": "What?"}]
+    >>> unfolded({"messages": [{"role": "user", "content": pieces}]})["images"]
+    ['a.jpg']
+    """
+    found: dict[str, list[Any]] = {}
+    changed: dict[str, Any] = {}
+    for name, turns in row.items():
+        if not isinstance(turns, list) or not all(isinstance(turn, dict) for turn in turns):
+            continue
+        for piece in chain.from_iterable(
+            content for turn in turns if isinstance(content := turn.get("content"), list)
+        ):
+            if isinstance(piece, dict) and piece.get("type") in _PIECES:
+                kind = piece["type"]
+                named = next((piece[key] for key in (kind, "url", "path") if piece.get(key)), None)
+                named = named.get("url") if isinstance(named, dict) and "url" in named else named
+                found.setdefault(f"{kind[:5]}s", []).extend([named] if named else [])
+        text = "".join(str(turn.get(key, "")) for turn in turns for key in _TEXTS)
+        if "</img>" in text or _NUMBERED.search(text):
+            named = found.setdefault("images", [])
+            listed = row.get("images") or row.get("image")
+            changed[name] = [_renamed(turn, listed, named) for turn in turns]
+            if isinstance(listed, list):
+                changed["images" if row.get("images") else "image"] = named
+    own = {name for name in found if row.get(name) or row.get(name[:-1]) or not found[name]}
+    return row | {name: named for name, named in found.items() if name not in own} | changed
+
+
+def _renamed(turn: dict[str, Any], listed: Any, found: list[Any]) -> dict[str, Any]:
+    """Return a turn in whose text every image is `<image>`, and add what it names to `found`."""
+
+    def replaced(match: re.Match[str]) -> str:
+        found.append(match[1])
+        return "<image>"
+
+    def numbered(match: re.Match[str]) -> str:
+        number = int(match[1])
+        if not isinstance(listed, list) or not 0 < number <= len(listed):
+            return match[0]
+        found.append(listed[number - 1])
+        return "<image>"
+
+    texts = {key: turn[key] for key in _TEXTS if isinstance(turn.get(key), str)}
+    return turn | {
+        key: _NUMBERED.sub(numbered, _IN_TEXT.sub(replaced, text)) for key, text in texts.items()
+    }
+
+
+_CHATS = frozenset({"conversations", "messages"})
+"""Columns of turns before which the column `system` is the first turn."""
+
+AS_TEXT = dict.fromkeys(("caption", "cap", "tags"), "txt")
+"""Extensions of texts that are parts of another name."""
+
+
+class LooseSource(ShardedSource[dict[str, Any]], FieldSource[dict[str, Any]]):
+    """The raw samples of rows whose columns `media` are images, videos or sounds: as structs of
+    bytes, or as names of files below the folder `base`.
+
+    A sample is a new dict, as `WebdatasetSource` gives it: `__key__`, `__dataset__`, `__shard__`
+    (the file of the row), `__index__` (its number there), the bytes of its files by extension, and
+    as `json` the other fields of its row. Its key is the `__key__` of its row, else its number.
+
+    Files are read when a sample is: one that is not there, or may not be read, makes a `Failed`
+    with a `DataError` that names it. The identity, and with it every order, depends on the name of
+    `path`, the split part, keys and counts, not on where `path` is mounted.
+    """
+
+    order_name = "LooseSource"
+
+    path: Path
+    split_part: str
+    rows: ShardedSource[Row]
+    media: Media
+    base: Path
+    media_paths: tuple[str, ...]
+    """Where the file of a value lies below `base`, the first of these at which one is; see `fill`.
+    """
+    labels: Mapping[str, Sequence[str]]
+    """What classes are called, by the columns of their numbers; beside `label` comes `label_name`.
+    """
+    opened: float
+    """When it was looked at, in seconds since 1970."""
+
+    def __init__(  # noqa: PLR0917
+        self,
+        path: Path,
+        rows: ShardedSource[Row],
+        media: Media,
+        base: Path,
+        split_part: str,
+        labels: Mapping[str, Sequence[str]],
+        media_paths: Sequence[str] = (),
+    ) -> None:
+        own = {"path": path, "rows": rows, "media": media, "base": base, "split_part": split_part}
+        own |= {"labels": labels, "media_paths": tuple(media_paths), "opened": time.time()}
+        more = {"counts": tuple(rows.counts), "window": None, "seed": 0, "occurrence": 0}
+        self._freeze(**cast("dict[str, Any]", own | more))
+
+    @cached_property
+    def shards(self) -> tuple[str, ...]:  # type: ignore[override]
+        inside, above = f"{self.location}/", f"{os.path.dirname(self.location)}/"
+        names = self.rows.shards
+        return tuple(each.removeprefix(inside).removeprefix(above) for each in names)
+
+    @cached_property
+    def identity(self) -> str:
+        whole = digest([self.name, self.split_part, self.rows.identity, self.counts])
+        return whole if self.window is None else digest([whole, self.window])
+
+    @property
+    def origin(self) -> Origin:
+        """As what its samples are known, wherever they will lie."""
+        return Origin.of(self)
+
+    def called(self, name: str) -> Self:
+        return super().called(name)._replace(rows=self.rows.called(name))
+
+    @cached_property
+    def name(self) -> str:
+        return self.earlier_name or self.path.absolute().name
+
+    @property
+    def location(self) -> str:
+        return str(self.path.absolute())
+
+    @cached_property
+    def _files(self) -> Files:
+        return files_at(self.base)
+
+    def expect(self, indices: Int64Array) -> int:
+        return self.rows.expect(self._stored(indices))
+
+    def _ranges_of(self, shard: int, numbers: Sequence[int]) -> Sequence[Ranges]:
+        return self.rows._ranges_of(shard, numbers)
+
+    @property
+    def column_names(self) -> tuple[str, ...]:
+        names = (name for name in self.rows.column_names if name not in (KEY, AT))
+        return *names, *(f"{name}_name" for name in self.labels)
+
+    def _compared(self) -> tuple[Any, ...]:
+        return tuple(each for each in super()._compared() if each != ("opened", self.opened))
+
+    def _column(self, name: str) -> Column:
+        label = name.removesuffix("_name")
+        if label != name and label in self.labels:
+            whole = Column.of(
+                (self._called(label, each) for each in self.rows._values(label)), name
+            )
+        else:
+            whole = self.rows.column(name)
+        return whole if self.window is None else whole.part(slice(*self.window))
+
+    def _key(self, shard: int, number: int) -> str | None:
+        [row] = self.rows._read_shard(shard, [number])
+        return None if isinstance(row, Failed) else self._key_of(shard, number, row)
+
+    def _key_of(self, shard: int, number: int, row: Row) -> str:
+        several = f"{os.path.splitext(self.shards[shard])[0]}/" if len(self.shards) > 1 else ""
+        return row.get(KEY) or key_of(f"{several}{number:06d}.json")
+
+    def _where(self, shard: int, number: int) -> str:
+        where = self.rows._where(shard, number).removeprefix(f"{self.location}/")
+        where = where if where.startswith(self.location) else f"{self.location}/{where}".rstrip("/")
+        return f"{where}, sample {self._key(shard, number)!r}"
+
+    def _read_shard(self, shard: int, numbers: list[int]) -> list[dict[str, Any] | Failed]:
+        rows = zip(numbers, self.rows._read_shard(shard, numbers), strict=True)
+        return [self._sample(shard, number, row) for number, row in rows]
+
+    def _sample(self, shard: int, number: int, row: Row | Failed) -> dict[str, Any] | Failed:
+        if isinstance(row, Failed):
+            return row
+        new: dict[str, Any] = {KEY: self._key_of(shard, number, row)}
+        new |= {"__dataset__": str(self.path), "__shard__": self.shards[shard], "__index__": number}
+        try:
+            return new | self._made_of(row)
+        except DataError as reason:
+            # A file that is missing may be there the next time.
+            lasting = not isinstance(reason.__cause__, OSError)
+            return Failed(reason, self._where(shard, number), lasting=lasting)
+
+    def _made_of(self, row: Row) -> dict[str, bytes]:
+        """Return the parts of a sample by name."""
+        parts: dict[str, bytes] = {}
+        rest: dict[str, Any] = {}
+        row = unfolded(row)
+        for name, value in row.items():
+            held = self._without_bytes(value, name, part_name(name), parts)
+            values = value if isinstance(value, list) else [value]
+            if name in self.media and value and not any(map(media_name, values)):
+                continue  # what holds the bytes itself is in parts only
+            if name not in (KEY, AT) and not isinstance(value, bytes):
+                rest[name] = held
+        for name in self.media:
+            self._add_files(parts, name, row)
+        rest |= {f"{name}_name": self._called(name, row.get(name)) for name in self.labels}
+        system = rest.get("system")
+        for name in _CHATS & rest.keys():
+            if isinstance(system, str) and system and isinstance(rest[name], list):
+                rest[name] = [{"from": "system", "value": system}, *rest[name]]
+        if (rest.keys() - self.media.keys() or None in rest.values()) and "json" not in parts:
+            parts["json"] = json.dumps(rest, default=plain).encode()
+        return parts
+
+    def _without_bytes(self, value: Any, column: str, part: str, parts: dict[str, bytes]) -> Any:
+        """Return a value with None in place of bytes, and add bytes that are no media to the parts.
+
+        Parts are named by the keys that lead to the bytes.
+        """
+        known = column in self.media
+        if isinstance(value, dict):
+            return {
+                key: self._without_bytes(
+                    each, column if known else f"{column}[{key}]", f"{part}.{part_name(key)}", parts
+                )
+                for key, each in value.items()
+            }
+        if isinstance(value, list | tuple):
+            return [
+                self._without_bytes(each, column if known else f"{column}[*]", f"{part}.{n}", parts)
+                for n, each in enumerate(value)
+            ]
+        if not isinstance(value, bytes):
+            return value
+        if not known:
+            parts[f"{part}.bin"] = value
+        return None
+
+    def _add_files(self, parts: dict[str, bytes], name: str, row: Row) -> None:
+        """Add the files of a column to the parts of a sample."""
+        prefix, counted = self.media[name]
+        values = values_in(row, name)
+        counted |= isinstance(row.get(name), list)
+        names = [posixpath.normpath(each) for each in map(media_name, values) if each]
+        if len({*names}) < len(names):
+            raise DataError(f"{name!r} has two files under one name: {names}"[:300])
+        for value in values:
+            number = sum(part.startswith(prefix) for part in parts)
+            extension, data = self._file(name, value)
+            parts[f"{prefix}{f'{number}.' if counted else ''}{extension}"] = data
+
+    def _called(self, label: str, number: Any) -> str | None:
+        names = self.labels[label]
+        return names[number] if isinstance(number, int) and 0 <= number < len(names) else None
+
+    def _file(self, column: str, value: Any) -> tuple[str, bytes]:
+        """Return the extension and the bytes of a file."""
+        decoded = decode_media_value(value)
+        if decoded is not None:
+            return decoded
+        name = media_name(value)
+        if name is None and isinstance(value, int):
+            name = str(value)
+        if name is None:
+            raise DataError(
+                f"column {column!r} was inferred to hold images or videos, by path or as bytes, "
+                f"got {value!r:.80}. Correct the row, or write which columns hold media: "
+                "field_map: {FIELD: COLUMN}"
+            )
+        data, path = self._read(column, name)
+        extension = extension_of(path, data)
+        return AS_TEXT.get(extension, extension), data
+
+    def _places(self, name: str) -> list[Path]:
+        """Return where the file of a name may lie."""
+        paths = [fill(template, name) for template in self.media_paths or ("{}",)]
+        return [path_of(absolute(joined(self.base, each))) for each in paths]
+
+    def files_of(self, row: Row) -> list[str]:
+        """Return where the files may lie that a row names."""
+        row = unfolded(row)
+        values = chain.from_iterable(values_in(row, column) for column in self.media)
+        names = (str(each) if isinstance(each, int) else media_name(each) for each in values)
+        return [str(path) for name in names if name for path in self._places(name)]
+
+    def _read(self, column: str, name: str) -> tuple[bytes, str]:
+        """Return the bytes of a file that a row names in a column, and its path."""
+        places = self._places(name)
+        there = [each for each in places if exists(each)] if len(places) > 1 else places
+        if len(there) > 1:
+            raise DataError(f"{name!r:.200} may be {there[0]} or {there[1]}")
+        path = (there or places)[0]
+        if not path.is_relative_to(self.base):
+            raise DataError(
+                f"{name!r:.200} leads out of {self.base}; image_folder may be one above it, and "
+                "what is on the web is downloaded first"
+            )
+        file = str(path)
+        try:
+            data = read_file(file, "SAMPLE_BYTES")
+            if not is_url(file) and os.stat(file).st_mtime > self.opened:
+                message = f"{file} was written after it was opened, and is read as it is now"
+                said_once(self.location, "written", message, logging.WARNING)
+            return data, file
+        except OSError as error:
+            if error.errno not in (*NO_SUCH_FILE, *NO_REGULAR_FILE, errno.EFBIG):
+                raise
+            raise DataError(f"column {column!r}: {refusal(error, file)}") from error
+
+
+def fill(template: str, value: str) -> str:
+    """Return the path that a template makes of the value of a column.
+
+    >>> fill("images/{}.jpg", "7"), fill("COCO_train2014_{:012d}.jpg", "7")
+    ('images/7.jpg', 'COCO_train2014_000000000007.jpg')
+    """
+    before, _, rest = template.partition("{")
+    form, _, after = rest.partition("}")
+    if not form:
+        return f"{before}{value}{after}"
+    return f"{before}{int(value):{form[1:]}}{after}" if value.isdigit() else value

@@ -1,0 +1,366 @@
+"""Files of rows of every format, opened as one source, and rows that are kept in memory."""
+
+from __future__ import annotations
+
+import codecs
+import csv
+import hashlib
+import io
+import json
+import re
+from array import array
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from functools import cached_property
+from itertools import chain, islice
+from pathlib import Path
+from typing import Any, Self, cast
+
+import numpy as np
+
+from energize.core import limits
+from energize.core.arrays import Int64Array
+from energize.core.description import digest
+from energize.core.trace import Failed
+from energize.core.validation import parse_json
+from energize.data.files import Ranges, read_file
+from energize.data.media import kind_by_name
+from energize.data.rows import ArrowSource, FieldSource, JsonSource, ParquetSource, Row
+from energize.data.source import ShardedSource
+from energize.errors import DatasetError, some
+
+KEY = "__key__"
+"""The key of the sample of a row in memory."""
+
+AT = "__at__"
+"""Where a row in memory was read: its file and its line."""
+
+EXTENSIONS = (
+    *(".parquet", ".pq", ".arrow", ".arrows", ".ipc", ".feather", ".jsonl", ".ndjson", ".json"),
+    *(".csv", ".tsv"),
+)
+"""The extensions of files of rows, in small letters."""
+
+_READERS: Mapping[str, Callable[[Any], ShardedSource[Row]]] = {
+    ".parquet": ParquetSource,
+    ".pq": ParquetSource,
+    ".arrow": ArrowSource,
+    ".arrows": ArrowSource,
+    ".ipc": ArrowSource,
+    ".feather": ArrowSource,
+}
+
+
+def open_table(files: Sequence[Path]) -> ShardedSource[Row]:
+    """Open files of rows of one format, one after the other.
+
+    Args:
+        files: At least one path. The extension of the first one decides the format.
+
+    Returns:
+        The rows of all files.
+
+    Raises:
+        ShardError: If a file is damaged or is not of its format.
+        DatasetError: If a file of delimited values has no rows of one width.
+
+    Example:
+        >>> import tempfile
+        >>> path = Path(tempfile.mkdtemp(), "letters.jsonl")
+        >>> _ = path.write_text('{"text": "a"}')
+        >>> list(open_table([path]))
+        [{'text': 'a'}]
+
+    """
+    extension = files[0].suffix.lower()
+    if extension in DELIMITED:
+        rows = read_delimited(files)
+        return MemoryRows({KEY: f"{number:06d}", **row} for number, row in enumerate(rows))
+    return _READERS.get(extension, JsonSource)(list(files))
+
+
+# Delimited values.
+
+DELIMITED = (".csv", ".tsv", ".txt")
+"""The extensions of files of delimited values."""
+
+UNNAMED = "column "
+"""What the name of a column begins with whose table has no line of names."""
+
+_DELIMITERS = (",", ";", "\t", "|", " ")
+_LINES_TRIED = 50
+_LONGEST_NAME = 60  # characters in the name of a column
+_WORDS_OF_NAME = 4
+
+
+def read_delimited(files: Sequence[Path]) -> list[Row]:
+    """Return the rows of files of delimited values, each with where it is as `__at__`.
+
+    The delimiter is the first of comma, semicolon, tab and bar that divides all first lines into
+    equally many values; in a `.tsv` the tab, in a `.txt` the tab or else a space. A first line that
+    names files, or has numbers or web addresses, is a row, and columns are called `column 1` and
+    so on. A line 0, 1, 2, which pandas writes, has names if there are texts below it. Columns of
+    numbers are numbers; 007 is text.
+
+    Raises:
+        DatasetError: For a file that is not UTF-8, a row with more or fewer values than columns,
+            two columns of one name, and a first line that may be names or a row; each names the
+            file and the line.
+
+    """
+    rows = [row for file in files for row in _delimited(file)]
+    return _with_numbers(rows, dict.fromkeys(name for row in rows for name in row if name != AT))
+
+
+def _delimited(path: Path) -> list[Row]:
+    """Return the rows of a file, all values as text."""
+    try:
+        csv.field_size_limit(limits.JSON_BYTES)
+        text = decoded_text(read_file(path))
+        delimiter, quoting = _delimiter_of(text, path.suffix.lower())
+        reader = _reader(text, delimiter, quoting)
+        lines = [(reader.line_num, [each.strip() for each in row]) for row in reader if row]
+    except (csv.Error, UnicodeDecodeError) as reason:
+        raise DatasetError(f"{path} is no CSV file in UTF-8: {reason}") from reason
+    if not lines:
+        return []
+    names = lines[0][1]
+    if _has_names(path, lines):
+        names = [name or f"{UNNAMED}{number}" for number, name in enumerate(names, 1)]
+        del lines[0]
+    else:
+        names = [f"{UNNAMED}{number}" for number in range(1, len(names) + 1)]
+    repeated = [name for name, count in Counter(names).items() if count > 1]
+    if repeated:
+        raise DatasetError(
+            f"{path}, line 1: {len(names)} columns, of which several are called {repeated[0]!r}; "
+            "give each a name of its own"
+        )
+    for number, values in lines:
+        if len(values) != len(names):
+            raise DatasetError(
+                f"{path}, line {number}: a row has {len(values)} values; it has a value, in quotes "
+                f"where it has a {delimiter!r} in it, for each of {some(names)}"
+            )
+    return [
+        {**dict(zip(names, values, strict=True)), AT: f"{path}, line {n}"} for n, values in lines
+    ]
+
+
+def _has_names(path: Path, lines: Sequence[tuple[int, list[str]]]) -> bool:
+    """Return whether the first line has the names of columns; raise `DatasetError` if in doubt."""
+    names = lines[0][1]
+    rows = [values for _, values in lines[1:]]
+    numbers = [name for name in names if name]
+    if numbers and numbers == [str(number) for number in range(len(numbers))]:
+        return any(not _is_value(value) for row in rows for value in row)
+    if any(map(_is_value, names)) or not any(names):
+        return False
+    again = next((number for number, values in lines[1:] if values == names), None)
+    if again is not None:
+        raise DatasetError(
+            f"{path}, line {again}: the names of the columns are there again. Remove the line"
+        )
+    if path.suffix.lower() == ".txt":
+        return True
+    for column, name in enumerate(names):
+        repeated = any(name and row[column : column + 1] == [name] for row in rows)
+        if repeated or len(name.split()) > _WORDS_OF_NAME:
+            raise DatasetError(
+                f"{path}, line 1: {name!r} may be the name of a column or a value of the first "
+                "row. Write a line of names of columns above the rows, each of at most "
+                f"{_WORDS_OF_NAME} words"
+            )
+    return True
+
+
+def decoded_text(data: bytes) -> str:
+    """Return the text of a file in UTF-8, or in UTF-16 with a byte order mark."""
+    if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        return data.decode("utf-16")
+    return data.decode("utf-8-sig")
+
+
+def _reader(text: str, delimiter: str, quoting: Any) -> Any:
+    stream = io.StringIO(text, newline="")
+    strict = quoting == csv.QUOTE_MINIMAL
+    return csv.reader(
+        stream, delimiter=delimiter, quoting=quoting, strict=strict, skipinitialspace=True
+    )
+
+
+def _delimiter_of(text: str, extension: str) -> tuple[str, Any]:
+    """Return what divides the values of a line, and whether quotes enclose values."""
+    first = {".tsv": "\t", ".txt": "\t"}.get(extension, "")
+    tried = [first, *_DELIMITERS] if first else [*_DELIMITERS[:-1]]
+    for quoting in (csv.QUOTE_MINIMAL, csv.QUOTE_NONE):
+        for delimiter in tried:
+            with suppress(csv.Error):
+                rows = [
+                    row for row in islice(_reader(text, delimiter, quoting), _LINES_TRIED) if row
+                ]
+                if len({*map(len, rows)}) == 1 and len(rows[0]) > 1:
+                    return delimiter, quoting
+    head = text.partition("\n")[0]
+    return next((each for each in tried if each in head), ","), csv.QUOTE_MINIMAL
+
+
+def _is_value(cell: str) -> bool:
+    """Return whether a text in the first line is a value, and no name of a column."""
+    number = re.fullmatch(r"[-+]?\d+(\.\d+)?", cell) is not None
+    return number or "://" in cell or kind_by_name(cell) is not None or len(cell) > _LONGEST_NAME
+
+
+def _with_numbers(rows: list[Row], names: Iterable[str]) -> list[Row]:
+    """Return rows of texts in which columns of numbers are numbers."""
+    for name in names:
+        with suppress(TypeError, ValueError):
+            numbers = [json.loads(row[name]) if row.get(name) else None for row in rows]
+            if {*map(type, numbers)} <= {int, float, type(None)}:
+                for row, number in zip(rows, numbers, strict=True):
+                    row[name] = number
+    return rows
+
+
+def plain(value: Any) -> Any:
+    """Return a value as JSON can hold it: an array as a list, anything else as its text."""
+    return value.tolist() if hasattr(value, "tolist") else str(value)
+
+
+class MemoryRows(ShardedSource[Row], FieldSource[Row]):
+    """Rows that are kept as lines of JSON, with their keys as `__key__`, and with where they were
+    read from as `__at__`, if that is not said by their files.
+
+    Memory is that of the lines, and 8 bytes for each. The identity is that of the keys.
+    """
+
+    order_name = "MemoryRows"
+
+    text: bytes
+    ends: Int64Array
+    name = location = identity = ""
+    shards = ("",)
+
+    def __init__(self, rows: Iterable[Row]) -> None:
+        text, ends, keys = bytearray(), array("q", [0]), hashlib.blake2b(digest_size=16)
+        dumped = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), default=plain).encode
+        for row in rows:
+            keys.update(f"{row[KEY]}\0".encode())
+            text += dumped(row).encode("utf-8", "surrogatepass")
+            ends.append(len(text))
+        own = {"text": bytes(text), "ends": np.array(ends), "counts": (len(ends) - 1,)}
+        named = {"identity": keys.hexdigest(), "seed": 0, "occurrence": 0}
+        self._freeze(**cast("dict[str, Any]", own | named))
+
+    def _compared(self) -> tuple[Any, ...]:
+        return (self.text,)
+
+    def _where(self, shard: int, number: int) -> str:
+        return str(self._read_shard(shard, [number])[0].get(AT, ""))
+
+    def _read_shard(self, shard: int, numbers: list[int]) -> list[Row]:
+        bounds = (self.ends[number : number + 2].tolist() for number in numbers)
+        return [parse_json(self.text[start:stop]) for start, stop in bounds]
+
+
+def values_in(row: Mapping[str, Any], column: str) -> list[Any]:
+    """Return what a row has in a column, also in lists and objects, as one list without nulls.
+
+    >>> values_in({"pages": [{"file": "a.jpg"}, {"file": "b.jpg"}]}, "pages[*][file]")
+    ['a.jpg', 'b.jpg']
+    """
+    name, *keys = column.rstrip("]").replace("]", "").split("[") if column not in row else [column]
+    found = [row.get(name)]
+    for key in [*keys, "*"]:
+        if key == "*":
+            lists = (each if isinstance(each, list) else [each] for each in found)
+            found = [*chain.from_iterable(lists)]
+        else:
+            found = [each.get(key) if isinstance(each, dict) else None for each in found]
+    return [each for each in found if each is not None and each not in ("", b"")]
+
+
+class ChosenRows(FieldSource[Row], ShardedSource[Row]):
+    """Some rows of a table: of each shard those of these numbers, in ascending order.
+
+    With a `column` that has lists, a row stands for one element of it: the n-th row of equal
+    numbers has the n-th element.
+    """
+
+    order_name = "ChosenRows"
+
+    rows: ShardedSource[Row]
+    numbers: tuple[Int64Array, ...]
+    pieces: str | None
+    """The column whose elements are rows of their own."""
+
+    def __init__(
+        self, rows: ShardedSource[Row], numbers: Sequence[Int64Array], pieces: str | None = None
+    ) -> None:
+        counts = tuple(len(each) for each in numbers)
+        own: dict[str, Any] = {"rows": rows, "numbers": tuple(numbers), "pieces": pieces}
+        self._freeze(**own, counts=counts, seed=0, occurrence=0)
+
+    @classmethod
+    def selecting(
+        cls, rows: ShardedSource[Row], keep: Callable[[Row], int], pieces: str | None = None
+    ) -> Self:
+        """Return each row as often as `keep` says, which is given the rows that can be read."""
+        numbers = []
+        for shard, count in enumerate(rows.counts):
+            found = rows._read_shard(shard, [*range(count)])
+            times = [0 if isinstance(row, Failed) else keep(row) for row in found]
+            numbers.append(np.repeat(np.arange(count), times))
+        return cls(rows, numbers, pieces)
+
+    @property
+    def piece_name(self) -> str:
+        """The column of an element: that of the lists, or the last key that leads to them."""
+        keys = [key for key in re.split(r"[\[\]]+", self.pieces or "") if key not in ("", "*")]
+        return keys[-1] if keys else ""
+
+    @property
+    def shards(self) -> Sequence[str]:  # type: ignore[override]
+        return self.rows.shards
+
+    @property
+    def name(self) -> str:
+        return self.rows.name
+
+    @property
+    def location(self) -> str:
+        return self.rows.location
+
+    @cached_property
+    def identity(self) -> str:
+        digests = [
+            hashlib.blake2b(each.tobytes(), digest_size=16).hexdigest() for each in self.numbers
+        ]
+        return digest([self.rows.identity, digests, self.pieces])
+
+    def called(self, name: str) -> Self:
+        return super().called(name)._replace(rows=self.rows.called(name))
+
+    def _where(self, shard: int, number: int) -> str:
+        return self.rows._where(shard, int(self.numbers[shard][number]))
+
+    def _ranges_of(self, shard: int, numbers: Sequence[int]) -> Sequence[Ranges]:
+        return self.rows._ranges_of(shard, self.numbers[shard][list(numbers)].tolist())
+
+    def _read_shard(self, shard: int, numbers: list[int]) -> list[Row | Failed]:
+        stored = self.numbers[shard]
+        wanted = stored[numbers].tolist()
+        unique = [*dict.fromkeys(wanted)]
+        rows = dict(zip(unique, self.rows._read_shard(shard, unique), strict=True))
+        firsts = np.searchsorted(stored, wanted).tolist()
+        triples = zip(wanted, numbers, firsts, strict=True)
+        return [self._piece(rows[each], number - first) for each, number, first in triples]
+
+    def _piece(self, row: Row | Failed, number: int) -> Row | Failed:
+        if isinstance(row, Failed) or self.pieces is None:
+            return row
+        own: Row = {**row, self.piece_name: values_in(row, self.pieces)[number]}
+        if number and KEY in row:
+            own[KEY] = f"{row[KEY]}~{number + 1}"
+        return own

@@ -1,0 +1,1 @@
+"""What loose data are: inferred from the data, described by a spec, and verified."""

@@ -1,0 +1,132 @@
+"""What formats have in common: candidates, how they are read, and rows with keys."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from energize.core.progress import counted, counting
+from energize.data.loose import Media, key_of
+from energize.data.rows import Row
+from energize.data.source import ShardedSource
+from energize.data.tables import AT, KEY, MemoryRows
+from energize.errors import DatasetError
+from energize.inference.columns import Column, NameLook, columns_of
+from energize.inference.scene import Scene, listed, sample_of
+
+TOLD = 9
+"""The strength of a format that the user names."""
+
+CERTAIN = 6
+"""That of contents, and of names of files."""
+
+KEYED = 5
+"""That of names without extensions, and of numbers."""
+
+CLASSES = 4
+"""That of names of folders."""
+
+WEAK = 2
+"""That of tables that say nothing of the images."""
+
+ALONE = 1
+"""That of images with nothing beside them."""
+
+FILE = "file_name"
+"""The column of rows that are made for files."""
+
+
+@dataclass(frozen=True)
+class Reading:
+    """The rows of a split part, with their columns as the first rows show them.
+
+    Attributes:
+        rows: The rows.
+        first: Some rows, with the contents of their files.
+        columns: The columns of these.
+        files: Columns that are files but no media, with the prefix of their parts.
+        parts: Where columns are read from that are not in the rows themselves.
+        left_out: Files that no row has, by the reason.
+        notes: What else was decided.
+
+    """
+
+    rows: ShardedSource[Row]
+    first: Sequence[Row]
+    columns: Mapping[str, Column]
+    files: Media = field(default_factory=dict)
+    parts: Mapping[str, str] = field(default_factory=dict)
+    left_out: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    notes: Sequence[str] = ()
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """What the files of a split part may be.
+
+    Attributes:
+        format: The name of the format, as an entry of a metadataset has it.
+        strength: How much speaks for it.
+        argument: What speaks for it.
+        claims: What each file is used as.
+        read: Returns the rows.
+        problem: Why it cannot be read, without the path; None if it can.
+        override: The line of an entry that chooses it.
+
+    """
+
+    format: str
+    strength: int
+    argument: str
+    claims: Mapping[str, str]
+    read: Callable[[], Reading]
+    problem: DatasetError | None = None
+    override: str = ""
+
+    @property
+    def line(self) -> str:
+        """What an entry says to have it read."""
+        return self.override or f"format: {self.format}"
+
+
+def reading_of(  # noqa: PLR0917
+    scene: Scene,
+    rows: Sequence[Row],
+    column: str,
+    look: NameLook,
+    left_out: Mapping[str, Sequence[str]],
+    notes: Iterable[str] = (),
+) -> Reading:
+    """Return rows in memory, keyed by the files in a column.
+
+    Raises:
+        DatasetError: If there is no row.
+
+    """
+    repeated: list[str] = []
+    keyed = counting(_keyed(rows, column, repeated), f"{scene.root}: samples", len(rows))
+    made = MemoryRows(keyed)
+    notes = [*notes]
+    if repeated:
+        count = counted(len(repeated), "sample")
+        notes.append(f"of the file of another sample: {count}, {listed(repeated)}")
+    if not rows:
+        reasons = "; ".join(f"{why}: {listed(names)}" for why, names in left_out.items() if names)
+        raise DatasetError(f"{scene.path}: no sample is left: {'; '.join([reasons, *notes])}")
+    first = sample_of(made)
+    kept = {why: names for why, names in left_out.items() if names}
+    return Reading(made, first, columns_of(first, look), left_out=kept, notes=notes)
+
+
+def _keyed(rows: Iterable[Row], column: str, repeated: list[str]) -> Iterator[Row]:
+    """Yield rows with keys, each once: a second one of a name has a number."""
+    given: Counter[str] = Counter()
+    for row in rows:
+        name = row[column] if isinstance(row[column], str) else row[column][0]
+        key = key_of(name)
+        given[key] += 1
+        if given[key] > 1:
+            repeated.append(f"{name} ({row[AT]})" if AT in row else name)
+            key = f"{key}~{given[key]}"
+        yield {**row, KEY: key}

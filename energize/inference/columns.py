@@ -1,0 +1,295 @@
+"""Columns of a table: what their values are."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+from energize.core.validation import parse_json
+from energize.data.media import kind_by_name, media_name, media_value_kind
+from energize.data.tables import UNNAMED
+from energize.inference.words import METADATA_WORDS, plain_name, words_of
+from energize.task.shapes import exchange_of
+
+Row = Mapping[str, Any]
+
+IMAGE, AV = "image", "av"
+"""Forms of columns that hold or name media; of lists of them with an `s`."""
+
+_DEPTH = 3  # lists and objects in one another that are looked into
+_PROSE_WORDS = 3  # words of a text on average, from which on it is a sentence
+_CLASS_WORDS = 4
+_NUMBER = re.compile(r"[-+]?\d+(\.\d+)?([eE][-+]?\d+)?")
+_TURN_KEYS = ({"role", "from"}, {"content", "value", "tool_calls", "function_call"})
+
+
+class Named(NamedTuple):
+    """What the values of a column name: images or videos, and where these lie, see `fill`."""
+
+    form: str
+    paths: tuple[str, ...]
+
+
+NameLook = Callable[[str, Sequence[Any]], Named | None]
+"""Says of a column and its values which media they name, None if they name none."""
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column as the first rows and rows spread over the table show it.
+
+    `form` is what all values are that are not null: `image`, `av`, `text`, `url`, `number`, `flag`,
+    `bytes`, `object`, `turns`, `exchanges`, with an `s` for lists of the former ones; `list` for
+    other lists, `json` for texts of JSON, `null` where there are no values, `mixed` for several.
+    """
+
+    name: str
+    form: str
+    values: tuple[Any, ...]
+    rows: int
+    paths: tuple[str, ...] = ()
+
+    @property
+    def nullable(self) -> bool:
+        """Whether some row has no value."""
+        return len(self.values) < self.rows
+
+    @property
+    def is_media(self) -> bool:
+        """Whether it holds or names images, videos or sounds."""
+        return self.form.rstrip("s") in (IMAGE, AV)
+
+    @property
+    def is_nested(self) -> bool:
+        """Whether it is inside another column."""
+        return "[" in self.name
+
+    @property
+    def is_prose(self) -> bool:
+        """Whether it has sentences that mostly differ."""
+        if self.form != "text":
+            return False
+        count = len(self.values)
+        words = sum(len(str(each).split()) for each in self.values)
+        return words >= _PROSE_WORDS * count and 2 * len({*self.values}) > count
+
+    @property
+    def is_class(self) -> bool:
+        """Whether it has a few short texts that repeat."""
+        kinds = {*self.values} if self.form == "text" else set()
+        short = all(len(str(each).split()) <= _CLASS_WORDS for each in kinds)
+        return len(kinds) > 1 and short and 2 * len(kinds) <= len(self.values)
+
+    @property
+    def is_constant(self) -> bool:
+        """Whether all rows have the same text."""
+        return self.form == "text" and self.rows > 1 and len({*self.values}) == 1
+
+    @property
+    def describes(self) -> bool:
+        """Whether its name says that it describes samples and is no part of them."""
+        words = words_of(self.name)
+        return not {*words[-1:], plain_name(self.name)}.isdisjoint(METADATA_WORDS)
+
+    @property
+    def is_unnamed(self) -> bool:
+        """Whether the table does not name it."""
+        return self.name.startswith(UNNAMED)
+
+    @property
+    def is_unnamed_text(self) -> bool:
+        """Whether it has texts that mostly differ, and the table does not name it."""
+        return self.is_unnamed and self.form == "text" and not self.is_class
+
+    @property
+    def tells(self) -> bool:
+        """Whether it has content that a sample without it would lack."""
+        content = (
+            "text",
+            "texts",
+            "turns",
+            "exchanges",
+            "json",
+            "object",
+            "objects",
+            "mixed",
+            "list",
+        )
+        unnamed = self.is_unnamed and self.form == "number"
+        return unnamed or (self.form in content and not self.describes)
+
+
+def columns_of(rows: Sequence[Row], look: NameLook) -> dict[str, Column]:
+    """Return the columns of rows by name, nested ones after all others.
+
+    The name of a column in another one has its keys: `answers[*][text]`, `meta[caption]`.
+    """
+    found: dict[str, Column] = {}
+    nested: dict[str, Column] = {}
+    for name in dict.fromkeys(key for row in rows for key in row):
+        if name.startswith("__"):
+            continue
+        values = [row.get(name) for row in rows]
+        column = _column(name, values, look)
+        found[name] = column
+        if column.form in ("object", "objects", "json", "list") and _is_plain(name):
+            nested |= _inside(column, look, _DEPTH)
+    return found | nested
+
+
+def _is_plain(name: str) -> bool:
+    """Return whether a field map can name a column."""
+    return not {*name} & {*"[],()="} and name == name.strip()
+
+
+def _column(name: str, values: Sequence[Any], look: NameLook) -> Column:
+    there = tuple(value for value in values if not _is_null(value))
+    forms = {form_of(value) for value in there}
+    form = forms.pop() if len(forms) == 1 else _common(forms)
+    column = Column(name, form, there, len(values))
+    if form in ("text", "texts", "number", "object", "objects") or form == "mixed":
+        named = look(name, there)
+        if named is not None:
+            lists = any(isinstance(value, list) for value in there)
+            return replace(column, form=f"{named.form}{'s' * lists}", paths=named.paths)
+    if form == "text" and all(map(_is_json, there)):
+        return replace(column, form="json")
+    if form == "text" and all(map(_is_numbers, there)):
+        return replace(column, form="list")
+    return column
+
+
+def _is_numbers(text: str) -> bool:
+    """Return whether a text is lines of numbers, as boxes are written."""
+    words = text.replace(",", " ").split()
+    return len(words) > 1 and all(_NUMBER.fullmatch(word) for word in words)
+
+
+def _is_null(value: Any) -> bool:
+    """Return whether a value says nothing: null, empty, or a list of nulls."""
+    if isinstance(value, list):
+        return all(each is None for each in value)
+    return value is None or value == ""
+
+
+def _common(forms: set[str]) -> str:
+    """Return the form of values of several forms."""
+    if not forms:
+        return "null"
+    if forms == {IMAGE, "bytes"}:
+        return IMAGE  # damaged ones are found when they are decoded
+    singles = {form.rstrip("s") for form in forms}
+    if len(singles) == 1 and singles & {IMAGE, AV}:
+        return f"{singles.pop()}s"  # a single one is a list of one
+    return "mixed"
+
+
+def form_of(value: Any) -> str:  # noqa: PLR0911
+    """Return the form of a value that is not null.
+
+    >>> form_of("a cat"), form_of([1, 2]), form_of([{"role": "user", "content": "Hi"}])
+    ('text', 'numbers', 'turns')
+    """
+    kind = media_value_kind(value)
+    if kind is not None:
+        return str(kind.value)
+    if isinstance(value, bool):
+        return "flag"
+    if isinstance(value, int | float):
+        return "number"
+    if isinstance(value, str):
+        return "url" if "://" in value[:20] and " " not in value.strip() else "text"
+    if isinstance(value, bytes):
+        return "bytes"
+    if isinstance(value, list):
+        return _form_of_list(value)
+    return "object" if isinstance(value, dict) else "mixed"
+
+
+def _form_of_list(value: list[Any]) -> str:
+    there = [each for each in value if each is not None]
+    if there and all(_is_turn(each) for each in there):
+        return "turns"
+    if there and all(exchange_of(each) is not None for each in there):
+        return "exchanges"
+    forms = {form_of(each) for each in there}
+    if len(forms) == 1:
+        form = forms.pop()
+        return f"{form}s" if form in ("text", "url", "number", "object", IMAGE, AV) else "list"
+    return "texts" if not forms else "list"
+
+
+def _is_turn(value: Any) -> bool:
+    return isinstance(value, dict) and all(keys & value.keys() for keys in _TURN_KEYS)
+
+
+def _is_json(value: Any) -> bool:
+    """Return whether a text is an object or an array of JSON."""
+    if not isinstance(value, str) or value.strip()[:1] not in ("{", "["):
+        return False
+    try:
+        return isinstance(parse_json(value), dict | list)
+    except ValueError:
+        return False
+
+
+def _inside(column: Column, look: NameLook, depth: int) -> dict[str, Column]:
+    """Return the columns that are inside a column of objects, lists of them or texts of JSON."""
+    if not depth:
+        return {}
+    values: Iterable[Any] = column.values
+    as_json = column.form == "json"
+    if as_json:
+        values = map(parse_json, column.values)
+    prefix, objects = column.name, [*values]
+    if all(isinstance(value, list) for value in objects):
+        prefix = f"{prefix}[*]"
+        lists = [[each for each in value if isinstance(each, dict)] for value in objects]
+    else:
+        lists = [[value] if isinstance(value, dict) else [] for value in objects]
+    found: dict[str, Column] = {}
+    for key in dict.fromkeys(key for objects in lists for each in objects for key in each):
+        if not isinstance(key, str) or not _is_plain(key):
+            continue
+        inner: list[Any] = [[each.get(key) for each in objects] for objects in lists]
+        if not prefix.endswith("[*]"):
+            inner = [each[0] if each else None for each in inner]
+        inner += [None] * (column.rows - len(inner))
+        made = _column(f"{prefix}[{key}]", inner, _no_names if as_json else look)
+        found[made.name] = made
+        if made.form in ("object", "objects"):
+            found |= _inside(made, look, depth - 1)
+    return found
+
+
+def _no_names(name: str, values: Sequence[Any]) -> None:
+    return None
+
+
+def names_of(values: Iterable[Any]) -> list[str]:
+    """Return the names of files that values of a column may be, also in lists."""
+    listed = (each for value in values for each in (value if isinstance(value, list) else [value]))
+    return [name for each in listed if (name := media_name(each)) and "://" not in name]
+
+
+def on_the_web(columns: Mapping[str, Column]) -> Column | None:
+    """Return the column that names images or videos on the web, None if none does."""
+    sized = {"width", "height"} <= {plain_name(name) for name in columns}
+    for column in columns.values():
+        if column.form in ("url", "urls") and not column.is_nested:
+            words = {*words_of(column.name)}
+            urls = [
+                url
+                for value in column.values
+                for url in (value if isinstance(value, list) else [value])
+            ]
+            named = any(kind_by_name(str(url).partition("?")[0]) is not None for url in urls)
+            if (
+                named
+                or words & {"image", "img", "photo", "video", "content"}
+                or (sized and words == {"url"})
+            ):
+                return column
+    return None

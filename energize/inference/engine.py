@@ -1,0 +1,425 @@
+"""From a path to the samples that lie there: what they are, where they are, and how it is known."""
+
+from __future__ import annotations
+
+import logging
+import os
+import posixpath
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from energize.core.ignored import said_once
+from energize.core.lanes import speaks
+from energize.core.samples import SAMPLE_TYPES, CrudeSample, required_fields, type_fields
+from energize.data.files import absolute, exists, own_errors, path_of
+from energize.data.jsonl import jsonl_index_path
+from energize.data.loose import LooseSource
+from energize.data.nv_meta import META_FOLDER, DatasetConfig, is_prepared
+from energize.data.tables import EXTENSIONS, ChosenRows, values_in
+from energize.data.webdataset import WebdatasetSource
+from energize.errors import (
+    ConfigError,
+    DatasetError,
+    NotPreparedError,
+    SplitError,
+    nearest,
+    some,
+)
+from energize.inference.account import account_of
+from energize.inference.candidates import Candidate, Reading
+from energize.inference.columns import Column
+from energize.inference.fields import parts_of, translated
+from energize.inference.formats import FORMATS
+from energize.inference.kinds import CRUDE_CHOICE, Choice, choose, fill
+from energize.inference.scene import Scene, Told, check_folder, classes_of, files_without, listed
+from energize.inference.spec import DataSpec
+from energize.inference.tars import open_tars, read_tars
+from energize.inference.words import SPLIT_COLUMNS, canonical_part, plain_name
+from energize.task.load import check_field_map, parse_field
+
+_log = logging.getLogger("energize")
+_TAR = ".tar"
+FILES = (*EXTENSIONS, _TAR)
+"""Extensions of files that are opened by their paths."""
+
+_MAIN = ("train", "val", "dev")
+"""The split part whose samples say of which type all are, the first that there is."""
+
+_MARGIN = 2
+"""By how much more has to speak for a format than for one that contradicts it."""
+
+
+class Found(NamedTuple):
+    """The raw samples at a path, what they are made, and how that was inferred."""
+
+    source: LooseSource | WebdatasetSource
+    config: DatasetConfig
+    spec: DataSpec
+
+
+def is_loose(path: Path) -> bool:
+    """Return whether something is at a path that nobody prepared."""
+    above = (path.parent, path.parent.parent)
+    if path.suffix.lower() in FILES and path.is_file():
+        if path.suffix == _TAR:
+            return not any(map(is_prepared, above))
+        return path.suffix != ".jsonl" or not exists(jsonl_index_path(str(path)))
+    if is_prepared(path):  # asked first: a plain web server cannot say what else is there
+        return False
+    return path.is_dir() and not exists(path / META_FOLDER) and not any(map(is_prepared, above))
+
+
+@own_errors
+def split_parts(path: Path, told: Told | None = None) -> list[str]:
+    """Return the split parts of a folder, or of a file, that nobody prepared."""
+    scene = Scene(path, told or Told())
+    if scene.splits.doubt:
+        raise SplitError(f"{path}: {scene.splits.doubt}")
+    found = [*scene.splits.parts]
+    if not found and not scene.inventory.of_kind("tar"):
+        column = _split_column(_decided(scene)[1])
+        found = [] if column is None else [*dict.fromkeys(map(canonical_part, column.values))]
+    return found or ["train"]
+
+
+@own_errors
+def open_loose(path: Path, split_part: str, told: Told) -> Found:
+    """Return what `inferred` returns, and log the summary once, on the first rank.
+
+    Raises:
+        DatasetError: For data that are not as they were told to be, and with `told.strict` for
+            files that are left out; what `inferred` raises.
+
+    """
+    found = inferred(path, split_part, told)
+    _check_told(path, told, found.spec)
+    return found
+
+
+def inferred(path: Path, split_part: str, told: Told) -> Found:
+    """Return the samples of a split part of a folder, or of a file, that nobody prepared.
+
+    Args:
+        path: A folder, or a file of samples.
+        split_part: The name of the split part, or another usual name for it.
+        told: What the user says, which wins over what is inferred.
+
+    Returns:
+        The source, the type with its field map, and the spec.
+
+    Raises:
+        NotPreparedError: For a path without samples.
+        SplitError: For a split part that is not there, or names that may mean several.
+        DatasetError: For files that contradict one another or do not fit what is told.
+        ConfigError: For a type or a field map that does not fit the data.
+
+    """
+    scene = Scene(path, told)
+    check_folder(scene)
+    by_column = not scene.splits.parts and not scene.splits.doubt
+    part = None if by_column else scene.splits.part_named(split_part, path)
+    if scene.inventory.of_kind("tar"):
+        scene.splits.part_named(split_part, path)
+        found = _of_tars(scene.of_part(part), split_part)
+    else:
+        parts = scene.splits.parts
+        main = None if part is None else next((n for n in _MAIN if n in parts), part)
+        candidate, reading = _decided(scene.of_part(main))
+        choice = _choice(scene, reading)
+        own = scene.of_part(part)
+        if part != main:
+            candidate, reading = _decided(own, like=candidate.format)
+        found = _opened(own, split_part, candidate, reading, choice, by_column=by_column)
+    options = {"orient": True, **({"guess_content": True} if found.spec.format == "tars" else {})}
+    return found._replace(config=replace(found.config, options=options))
+
+
+def _decided(scene: Scene, like: str | None = None) -> tuple[Candidate, Reading]:
+    """Return the format that most speaks for, and the rows."""
+    candidates = [each for make in FORMATS for each in make(scene)]
+    wanted = scene.told.format or like
+    if wanted is not None:
+        candidates = [each for each in candidates if each.format == wanted]
+        if not candidates:
+            raise DatasetError(f"{scene.root}: nothing here has the format {wanted!r}")
+    if not candidates:
+        raise scene.why_unread(*scene.inventory.kinds) or _nothing_to_read(scene)
+    best = max(candidates, key=lambda each: each.strength)
+    rivals = [
+        each
+        for each in candidates
+        if each is not best
+        and best.strength - each.strength < _MARGIN
+        and (each.strength == best.strength or not {*each.claims} <= {*best.claims})
+    ]
+    if rivals:
+        readings = [best, *rivals]
+        lines = "\n".join(f"  {each.argument}: {each.line}" for each in readings)
+        raise DatasetError(
+            f"{scene.root} may be read in {len(readings)} ways, and it is not clear which one is "
+            f"meant. Write the line of the one that is:\n{lines}"
+        )
+    if best.problem is not None:
+        text = str(best.problem)
+        raise type(best.problem)(
+            text if text.startswith(f"{scene.root}/") else f"{scene.root}: {text}"
+        )
+    return best, best.read()
+
+
+def _nothing_to_read(scene: Scene) -> NotPreparedError:
+    suffixes = [posixpath.splitext(name)[1].lower() or "others" for name in scene.inventory.kinds]
+    there = ", ".join(f"{count} {suffix}" for suffix, count in Counter(suffixes).items())
+    archives = scene.inventory.of_kind("archive")
+    packed = f" Unpack {listed(archives)} first." if archives else ""
+    return NotPreparedError(
+        f"{scene.path} is not a prepared dataset: it has no .nv-meta/.info.json; and it has no "
+        f"images or videos, tables, MDS or tars: its files are {there or 'none'}.{packed} A folder "
+        f"of shards is prepared with: energize prepare {scene.path}"
+    )
+
+
+# Of which type samples are.
+
+
+def _choice(scene: Scene, reading: Reading) -> Choice:
+    """Return the type of samples and its fields by columns: as told, and else as inferred."""
+    told, given = scene.told, dict(scene.told.field_map or {})
+    columns, first = reading.columns, reading.first
+    if told.kind is CrudeSample:
+        if given:
+            raise ConfigError("CrudeSample has no fields, so it takes no field_map")
+        return CRUDE_CHOICE
+    if told.kind is not None and told.inferred is not None:
+        return Choice(told.kind.__name__, given)
+    if told.kind is not None:
+        choice = fill(told.kind.__name__, columns, first, [*given])
+        spoken_for = {access.part for text in given.values() for access in parse_field(text)}
+        free = columns.keys() - spoken_for
+        usual = {name: name for name in type_fields(told.kind) if name in free}
+        return replace(choice, field_map={**usual, **choice.field_map, **given})
+    choice = choose(columns, first, [*given])
+    if choice.is_crude and given:
+        kinds = [kind for kind in SAMPLE_TYPES.values() if kind is not CrudeSample]
+        known = [*dict.fromkeys(name for kind in kinds for name in type_fields(kind))]
+        raise ConfigError(
+            f"{scene.path}: no usual type of samples has the fields {some(given)}"
+            f"{nearest(min(given), known)}: correct them, or give sample_type"
+        )
+    return replace(choice, field_map={**choice.field_map, **given})
+
+
+def _opened(
+    scene: Scene,
+    split_part: str,
+    candidate: Candidate,
+    reading: Reading,
+    choice: Choice,
+    *,
+    by_column: bool,
+) -> Found:
+    """Return the source of rows, with the parts and fields that its columns become."""
+    kind = scene.told.kind or SAMPLE_TYPES[choice.sample_type]
+    labels = {n: names for n, names in classes_of(reading.rows).items() if n in reading.columns}
+    field_map = dict(choice.field_map)
+    if field_map.get("label", "") in labels:
+        field_map.setdefault("label_name", f"{field_map['label']}_name")
+    if by_column:
+        reading = _of_split(scene, split_part, reading)
+    field_map, reading = _divided(field_map, reading)
+    media, access = parts_of(reading, kind)
+    paths = dict.fromkeys(p for each in reading.columns.values() for p in each.paths)
+    _check_files(scene, reading, field_map)
+    source = LooseSource(
+        scene.path,
+        reading.rows,
+        {**reading.files, **media},
+        scene.base,
+        split_part,
+        labels,
+        [] if [*paths] == ["{}"] else [*paths],
+    )
+    fields = _checked(scene, kind, field_map, access, reading)
+    config = Told(kind).config(DatasetConfig("", ""), fields)
+    spec = account_of(scene, split_part, candidate, reading, kind, choice.field_map, source)
+    return Found(source, config, spec)
+
+
+def _check_files(scene: Scene, reading: Reading, field_map: dict[str, str]) -> None:
+    """Raise `DatasetError` for files of rows that lack a column that others have."""
+    for field, name in field_map.items():
+        lacking = files_without(reading.rows, name) if name in reading.columns else []
+        if lacking and field not in (scene.told.field_map or {}):
+            raise DatasetError(
+                f"{scene.path}: {field!r} would be read from the column {name!r}, which is not in "
+                f"{listed(lacking)}. Write all columns that it is read from, field_map: "
+                f"{{{field}: '{name},OTHER'}}"
+            )
+
+
+def _checked(
+    scene: Scene, kind: Any, field_map: dict[str, str], access: dict[str, str], reading: Reading
+) -> dict[str, str] | None:
+    """Return the field map by parts, None of crude samples."""
+    if kind is CrudeSample:
+        return None
+    made = {n: translated(scene.path, text, access, reading) for n, text in field_map.items()}
+    try:
+        check_field_map(kind, made)
+    except ConfigError as reason:
+        raise ConfigError(
+            f"{scene.path}: {reason}. Its columns are {some(reading.columns)}: say in field_map "
+            "which of them is what, or give another sample_type"
+        ) from reason
+    return made
+
+
+def _split_column(reading: Reading) -> Column | None:
+    """Return the column that says which split part a row belongs to."""
+    for column in reading.columns.values():
+        if column.form == "text" and plain_name(column.name) in SPLIT_COLUMNS:
+            parts = {canonical_part(str(value)) for value in column.values}
+            if len(parts) > 1 and "train" in parts:
+                return column
+    return None
+
+
+def _of_split(scene: Scene, split_part: str, reading: Reading) -> Reading:
+    """Return the rows of a split part, if a column says which these are."""
+    column = _split_column(reading)
+    if column is None:
+        scene.splits.part_named(split_part, scene.path)
+        return reading
+    wanted = canonical_part(split_part)
+
+    def keep(row: Any) -> int:
+        return int(canonical_part(str(row.get(column.name))) == wanted)
+
+    rows = ChosenRows.selecting(reading.rows, keep)
+    if not rows.count:
+        known = some(dict.fromkeys(map(str, column.values)))
+        raise SplitError(
+            f"{scene.path} has no row whose {column.name!r} is {split_part!r}; there are {known}"
+        )
+    return replace(reading, rows=rows)
+
+
+def _divided(field_map: dict[str, str], reading: Reading) -> tuple[dict[str, str], Reading]:
+    """Return rows with one caption each, where a column has lists of them."""
+    column = reading.columns.get(field_map.get("caption", ""))
+    if column is None or column.form != "texts":
+        return field_map, reading
+    rows = ChosenRows.selecting(
+        reading.rows, lambda row: len(values_in(row, column.name)), column.name
+    )
+    alone = replace(column, name=rows.piece_name, form="text")
+    columns = {**reading.columns, alone.name: alone}
+    notes = [*reading.notes, f"each of the texts in {column.name!r} is a sample of its own"]
+    return {**field_map, "caption": alone.name}, replace(
+        reading, rows=rows, columns=columns, notes=notes
+    )
+
+
+@own_errors
+def infer(path: str | os.PathLike[str], *, split_part: str | None = None, **told: Any) -> DataSpec:
+    """Return what loose data are: format, split parts, type, fields, and the use of every file.
+
+    Nothing is verified, and samples are not decoded; `get_train_dataset` does both.
+
+    Args:
+        path: A folder or a file of samples that nobody prepared.
+        split_part: The split part that is looked at; None for the training part, or the only one.
+        told: What is not inferred: `sample_type`, `field_map`, `image_folder`, `format`, `files`
+            and `media_path`, as in an entry of a metadataset.
+
+    Returns:
+        The spec, with the number of samples of each split part.
+
+    Raises:
+        DatasetError: For data that contradict themselves or that no format reads; the message
+            lists the readings and the line to write for each.
+
+    Example:
+        >>> import tempfile
+        >>> from PIL import Image
+        >>> folder = Path(tempfile.mkdtemp())
+        >>> for label in ("cat", "dog"):
+        ...     (folder / label).mkdir()
+        ...     Image.new("RGB", (8, 6)).save(folder / label / "0.jpg")
+        >>> spec = infer(folder)
+        >>> spec.format, spec.sample_type, spec.classes, spec.splits
+        ('classes', 'ImageClassificationSample', ('cat', 'dog'), {'train': 2})
+
+    """
+    place = path_of(absolute(path))
+    if not is_loose(place):
+        raise ConfigError(f"{place} is not loose data: it is prepared, or nothing is there")
+    kind = told.get("sample_type")
+    if isinstance(kind, str):
+        told["sample_type"] = ("energize", kind)
+    said = Told(**told)
+    parts = split_parts(place, said)
+    asked = split_part or ("train" if "train" in parts else parts[0])
+    spec = inferred(place, asked, said).spec
+    others = {part: inferred(place, part, said).spec.samples for part in parts if part != asked}
+    return spec.model_copy(update={"splits": {asked: spec.samples} | others})
+
+
+# Tars.
+
+
+def _of_tars(scene: Scene, split_part: str) -> Found:
+    told = scene.told
+    source = open_tars(scene)
+    reading = read_tars(source)
+    choice = _choice(scene, reading)
+    kind = told.kind or SAMPLE_TYPES[choice.sample_type]
+    keys = source.keys(np.linspace(0, source.count - 1, len(reading.first), dtype=np.int64))
+    keys = [*dict.fromkeys(str(key).rpartition("/")[0] for key in keys)]
+    if choice.sample_type == "ImageSample" and told.kind is None and len(keys) > 1:
+        raise DatasetError(
+            f"{scene.path}: images of the tars are in folders {some(keys)}, which may be "
+            "classes. Write sample_type: ImageSample to read the images alone, or unpack the tars "
+            "to read the folders as classes"
+        )
+    fields = None
+    if kind is not CrudeSample:
+        fields = {
+            name: translated(scene.path, text, reading.parts, reading)
+            for name, text in choice.field_map.items()
+        }
+        missing = [name for name in required_fields(kind) if name not in fields and name[:1] != "_"]
+        if missing:
+            raise ConfigError(
+                f"{scene.path}: field_map names no {', '.join(missing)}, which {kind.__name__} "
+                f"needs. Its parts are {some(reading.columns)}"
+            )
+        check_field_map(kind, fields)
+    config = told.config(Told(kind).config(DatasetConfig("", ""), fields), fields)
+    candidate = Candidate(
+        "tars", 0, "tars", dict.fromkeys(scene.names("tar"), "tar"), lambda: reading
+    )
+    spec = account_of(scene, split_part, candidate, reading, kind, choice.field_map, source)
+    return Found(source, config, spec)
+
+
+# What is said of it.
+
+
+def _check_told(path: Path, told: Told, spec: DataSpec) -> None:
+    """Log the summary once, on the first rank; raise `DatasetError` if data are not as told."""
+    if told.inferred is not None and (changes := spec.differences(told.inferred)):
+        raise DatasetError(
+            f"{path} is not as it was when its entry was written: {'; '.join(changes)}. Correct "
+            "the data, or write the entry again with: energize init"
+        )
+    if told.strict and (spec.left_out or spec.notes):
+        raise DatasetError(f"{path}: {spec.summary()} (strict)")
+    if speaks():
+        level = logging.WARNING if spec.is_doubtful else logging.INFO
+        text = spec.summary()
+        said_once(str(path), text, text, level)

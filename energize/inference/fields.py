@@ -1,0 +1,102 @@
+"""From columns to parts of samples: what parts are called, and where each field is read from."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from energize.core.lazy import optional_module
+from energize.core.samples import type_fields
+from energize.data.loose import Media, part_name
+from energize.data.media import BY_EXTENSION, EXTENSIONS, MediaMetadataType
+from energize.errors import ConfigError, nearest, some
+from energize.inference.candidates import Reading
+from energize.inference.columns import AV
+from energize.task.load import FieldCall, PartAccess, parse_call, parse_field
+from energize.task.types import may_be_none
+
+_FILE_COLUMN = re.compile(r"(?:(.*?)_)?file_names?")
+
+
+def parts_of(reading: Reading, kind: type[Any]) -> tuple[Media, dict[str, str]]:
+    """Return what the parts of media are called, by column, and the access of each column."""
+    columns = {name: each for name, each in reading.columns.items() if each.is_media}
+    if any(each.form.startswith(AV) for each in columns.values()):
+        optional_module("av", "energize[av]", "reading videos and sounds")
+    media: dict[str, tuple[str, bool]] = {}
+    access = {name: f"json[{name}]" for name in reading.columns if "[" not in name}
+    access |= {
+        name: f"{part_name(name)}.bin"
+        for name, each in reading.columns.items()
+        if each.form == "bytes" and "[*]" not in name
+    }
+    access |= reading.parts
+    talks = "images" in _fields(kind)
+    lists = [name for name, each in columns.items() if each.form.endswith("s")]
+    for name, column in columns.items():
+        av = column.form.startswith(AV)
+        counted = talks or name in lists
+        if talks:
+            called = "videos" if av else "images"
+        else:
+            called = _called(name, several=len(columns) > 1 or bool(lists), listed=name in lists)
+        prefix = f"{called}." if called else ""
+        media[name] = prefix, counted
+        wanted = MediaMetadataType.AV if av else MediaMetadataType.IMAGE
+        usual = (f"{prefix}{each}" for each in EXTENSIONS[wanted])
+        access[name] = f"{prefix}*" if counted else ",".join(usual)
+        if column.nullable and may_be_none(kind, "image"):
+            access[name] += f",json[{name}]"
+    if talks:  # in rows that come later too
+        for name in ("image", "images", "video", "videos"):
+            media.setdefault(name, (f"{name[:5]}s.", True))
+    return media, access
+
+
+def _fields(kind: type[Any]) -> tuple[str, ...]:
+    return type_fields(kind) if hasattr(kind, "__dataclass_fields__") else ()
+
+
+def _called(column: str, *, several: bool, listed: bool) -> str:
+    """Return what the parts of a column are called before their extension."""
+    if not several:
+        return ""
+    named = _FILE_COLUMN.fullmatch(column)
+    if named:
+        return named[1] or ("images" if listed else "")
+    keys = [key for key in re.split(r"[\[\]]+", column) if key not in ("", "*")]
+    return keys[-1]
+
+
+def translated(owner: object, text: str, access: Mapping[str, str], reading: Reading) -> str:
+    """Return a description of a field in which columns are the parts that they are in.
+
+    Raises:
+        ConfigError: If it names neither a column nor a part.
+
+    """
+    call = parse_call(text)
+    if call is not None:
+        arguments = tuple(
+            (label, parse_field(_read_from(owner, each, access, reading))[0])
+            for label, each in call.arguments
+        )
+        return str(FieldCall(call.name, arguments))
+    return ",".join(_read_from(owner, each, access, reading) for each in parse_field(text))
+
+
+def _read_from(owner: object, each: PartAccess, access: Mapping[str, str], reading: Reading) -> str:
+    whole = str(each)
+    if whole in access:
+        return access[whole]
+    keys = "".join(f"[{key}]" for key in each.keys)
+    if each.part in access:
+        return f"{access[each.part]}{keys}"
+    parts = [*reading.parts.values(), "json", *BY_EXTENSION]
+    if not each.among(parts):
+        raise ConfigError(
+            f"{owner} has no column {each.part!r}{nearest(each.part, list(access))}; it has "
+            f"{some(reading.columns)}"
+        )
+    return whole

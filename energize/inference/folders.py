@@ -1,0 +1,272 @@
+"""Formats of folders of media: with files of their own, in folders of classes, alone, and MDS."""
+
+from __future__ import annotations
+
+import json
+import posixpath
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any
+
+from energize.data.files import read_file
+from energize.data.loose import AS_TEXT
+from energize.data.mds import INDEX, MdsFiles
+from energize.data.media import MediaMetadataType, kind_by_name
+from energize.data.rows import Row
+from energize.data.tables import decoded_text
+from energize.errors import DatasetError
+from energize.inference.candidates import (
+    ALONE,
+    CERTAIN,
+    CLASSES,
+    FILE,
+    TOLD,
+    Candidate,
+    Reading,
+    reading_of,
+)
+from energize.inference.columns import Column, Named, columns_of
+from energize.inference.scene import FIRST, Scene, listed
+from energize.inference.sidecars import Sidecar
+from energize.inference.words import PAIRED, why_no_class
+
+
+def file_names(column: str, values: Sequence[Any]) -> Named | None:
+    """Return that a column of files names media, and no other one does."""
+    if column != FILE:
+        return None
+    kind = kind_by_name(str(values[0])) or MediaMetadataType.IMAGE
+    return Named(str(kind.value), ("{}",))
+
+
+# Media with files of their own.
+
+
+def sidecars(scene: Scene) -> list[Candidate]:
+    """Media with files of their own: captions, labels, annotations."""
+    beside = scene.sidecars
+    if not beside:
+        return []
+    columns = [*dict.fromkeys(each.column for each in beside)]
+    claims = dict.fromkeys(scene.media, "image") | {e.name: f"column {e.column}" for e in beside}
+    several = next((each for each in beside if len(each.owners) > 1), None)
+    problem = None
+    if several is not None:
+        problem = DatasetError(
+            f"{' and '.join(several.owners[:2])} are two images under one name, and "
+            f"{several.name} is of one of them: rename the other"
+        )
+    argument = f"files {', '.join(columns)} have the names of images"
+    return [Candidate("sidecars", CERTAIN, argument, claims, lambda: _beside(scene), problem)]
+
+
+def _beside(scene: Scene) -> Reading:
+    """Return a row for each image, with the names of its files."""
+    beside = scene.sidecars
+    own: dict[str, Row] = {}
+    for each in beside:
+        for owner in each.owners:
+            own.setdefault(owner, {})[each.column] = each.name
+    columns = {each.column: each for each in beside}
+    rows: list[Row] = [{FILE: name, **own.get(name, {})} for name in scene.media]
+    wanted = next((each for each in ("txt", "caption", "json", *columns) if each in columns), "")
+    having = [row for row in rows if wanted in row]
+    first = [_with_contents(scene, row, columns) for row in having[:FIRST]]
+    seen = columns_of(first, file_names)
+    text = seen.get(wanted)
+    lost = sorted(each.name for each in beside if not each.owners)
+    left_out = {"captions without an image beside them": lost}
+    if text is not None and text.form in ("text", "object"):
+        without = [row[FILE] for row in rows if wanted not in row]
+        left_out[f"images without .{columns[wanted].extension} beside them"] = without
+        rows = having
+    notes = []
+    parts = {name: _part_of(each) for name, each in columns.items()}
+    files = {n: (f"{n}." if "." in part else "", False) for n, part in parts.items()}
+    if text is not None and "." in parts[wanted] and _are_lines(text):
+        rows = [
+            {**row, wanted: line}
+            for row in rows
+            for line in _with_contents(scene, row, columns)[wanted].splitlines()
+            if line.strip()
+        ]
+        del files[wanted], parts[wanted]
+        notes.append(f"each line of a file in {wanted}/ is a sample of its own")
+    made = reading_of(scene, rows, FILE, file_names, left_out, notes)
+    return replace(made, first=first, columns=seen, files=files, parts=parts)
+
+
+def _part_of(sidecar: Sidecar) -> str:
+    """Return what the part of a file is called: by its extension, and by its tree if it has one."""
+    extension = AS_TEXT.get(sidecar.extension, sidecar.extension)
+    in_tree = sidecar.column != sidecar.extension
+    return f"{sidecar.column}.{extension}" if in_tree else extension
+
+
+def _are_lines(column: Column) -> bool:
+    """Return whether texts are several sentences, one a line."""
+    return column.is_prose and all(len(str(each).splitlines()) > 1 for each in column.values)
+
+
+def _with_contents(scene: Scene, row: Row, columns: Iterable[str]) -> Row:
+    """Return a row with the contents of its files in place of their names."""
+    found: Row = {FILE: row[FILE]}
+    for column in columns:
+        if column in row:
+            data = read_file(scene.root / row[column])
+            found[column] = data
+            with suppress(ValueError):
+                text = decoded_text(data).strip()
+                found[column] = json.loads(text) if column == "json" else text
+    return found
+
+
+# Folders of classes.
+
+_MOST_PAIRED = 3
+"""Folders that may hold images that belong together by their names."""
+
+_SHARD_LIKE = re.compile(r"\W*(?:(?:part|shard|chunk|batch)\W*)?\d+")
+
+
+def classes(scene: Scene) -> list[Candidate]:
+    """Media in a folder for each class."""
+    numbered = sorted({*_labels(scene, scene.everywhere).values()})
+    labels = _labels(scene, scene.media)
+    stray = [name for name in scene.media if name not in labels]
+    known = {*labels.values()} <= {*numbered}
+    if len(numbered) < 2 or not known or 2 * len(stray) >= len(scene.media):
+        return []
+    numbers = {label: number for number, label in enumerate(numbered)}
+    told = scene.told.format == "classes"
+    reasons = {label: why_no_class(label) for label in numbers}
+    if _are_paired(labels):
+        reasons |= {
+            n: "its images have the names of others" for n in numbers if n.lower() in PAIRED
+        }
+    doubtful = next((label for label, reason in reasons.items() if reason), None)
+    problem = None
+    if doubtful is not None and not told:
+        problem = DatasetError(
+            f"the folders {listed(numbered)} may be classes or not: of {doubtful!r}, "
+            f"{reasons[doubtful]}. Write format: classes if they are, or format: images to read "
+            "the images alone"
+        )
+
+    def read() -> Reading:
+        rows: list[Row] = [
+            {FILE: name, "label": numbers[labels[name]], "label_name": labels[name]}
+            for name in scene.media
+            if name in labels
+        ]
+        left_out = {"images beside the folders of classes": stray}
+        return reading_of(scene, rows, FILE, file_names, left_out)
+
+    claims = dict.fromkeys(labels, "image of a class")
+    argument = f"images are in {len(numbers)} folders"
+    strength = TOLD if told else CLASSES
+    return [Candidate("classes", strength, argument, claims, read, problem)]
+
+
+def _labels(scene: Scene, media: Iterable[str]) -> dict[str, str]:
+    """Return the class of each file: its folders without split parts and those that all share."""
+    by_folder: dict[str, list[str]] = {}
+    for name in media:
+        by_folder.setdefault(posixpath.dirname(name), []).append(name)
+    folders: dict[str, list[str]] = {}
+    for folder in by_folder:
+        own = [each for each in folder.split("/") if each and each not in scene.part_folders]
+        if own:
+            folders[folder] = own
+    if len({len(own) for own in folders.values()}) != 1:
+        return {}
+    depth = len(next(iter(folders.values())))
+    levels = [n for n in range(depth) if len({own[n] for own in folders.values()}) > 1]
+    whole = {folder: "/".join(own[n] for n in levels) for folder, own in folders.items()}
+    last = {folder: text.rpartition("/")[2] for folder, text in whole.items()}
+    named = last if len({*last.values()}) == len({*whole.values()}) else whole
+    return {name: label for folder, label in named.items() for name in by_folder[folder]}
+
+
+def _are_paired(labels: Mapping[str, str]) -> bool:
+    """Return whether two or three folders have images of the same names."""
+    stems: dict[str, set[str]] = {label: set() for label in labels.values()}
+    if len(stems) > _MOST_PAIRED:
+        return False
+    for name, label in labels.items():
+        stems[label].add(posixpath.splitext(posixpath.basename(name))[0])
+    return len({*map(frozenset, stems.values())}) == 1
+
+
+def class_folders(scene: Scene) -> list[str]:
+    """Return names of folders of media that may mean something."""
+    names = {*_labels(scene, scene.media).values()}
+    telling = sorted(name for name in names if not _SHARD_LIKE.fullmatch(name))
+    return telling if len(names) > 1 else []
+
+
+# Media alone.
+
+
+def images(scene: Scene) -> list[Candidate]:
+    """Media alone."""
+    media = scene.media
+    if not media:
+        return []
+    others = scene.names("text", "table", "annotation")
+    unread = scene.why_unread(*others)
+    told = scene.told.format == "images"
+    problem = ""
+    if len({scene.inventory.kinds[name] for name in media}) > 1:
+        problem = "images are beside videos or sounds. Write files: ['*.jpg'] to read one kind"
+    elif unread and not told:
+        problem = f"{unread}; or write format: images to read the images alone"
+    elif others and not told:
+        problem = (
+            f"{listed(others)} may describe the images, and how is not known. Write format: images "
+            "to read the images alone"
+        )
+
+    def read() -> Reading:
+        return reading_of(scene, [{FILE: name} for name in media], FILE, file_names, {})
+
+    claims = dict.fromkeys(media, "image")
+    refusal = DatasetError(problem) if problem else None
+    strength = TOLD if told else ALONE
+    return [Candidate("images", strength, f"{len(media)} images", claims, read, refusal)]
+
+
+# MDS.
+
+
+def mds(scene: Scene) -> list[Candidate]:
+    """A folder of MDS shards and their index."""
+    names = scene.names("shard", "table", "archive", "other")
+    folders = [posixpath.dirname(name) for name in names if _is_mds_index(scene, name)]
+    if not folders:
+        return []
+
+    def read() -> Reading:
+        rows = MdsFiles(scene.root / folders[0])
+        look = scene.look_at(rows, [posixpath.join(folders[0], INDEX)])
+        return Reading(rows, look.first, look.columns)
+
+    claims = {name: "MDS" for name in names if posixpath.dirname(name) in folders}
+    problem = None
+    if len(folders) > 1:
+        problem = DatasetError(
+            f"{len(folders)} folders have data of their own: {listed(folders)}. Write path: FOLDER "
+            "for the one that is read"
+        )
+    return [Candidate("mds", CERTAIN, f"{INDEX} is the index of MDS", claims, read, problem)]
+
+
+def _is_mds_index(scene: Scene, name: str) -> bool:
+    """Return whether a file is the index of MDS shards."""
+    if posixpath.basename(name) != INDEX:
+        return False
+    with suppress(DatasetError, OSError):
+        return b'"shards"' in read_file(scene.root / name)
+    return False

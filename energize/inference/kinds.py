@@ -1,0 +1,381 @@
+"""Which columns make which type of samples.
+
+A contributor adds a row to `KINDS`, and a role to `FORMS` and to `ROLES` in `words.py`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from energize.core.samples import CrudeSample
+from energize.data.tables import values_in
+from energize.inference.columns import AV, IMAGE, Column, Row
+from energize.inference.words import ROLES, plain_name, words_of
+
+_ROLE = re.compile(r"(?:(\w+)=)?\{(\w+)(\?)?\}")
+_LETTERS = re.compile(r"(?:option|choice|answer)?[a-h]|(?:option|choice)\d")
+
+FORMS: Mapping[str, tuple[str, ...]] = {
+    "caption": ("text", "texts", "mixed"),
+    "text": ("text", "mixed"),
+    "question": ("text", "mixed"),
+    "answers": ("text", "texts", "null", "mixed"),
+    "turns": ("mixed",),
+    "tools": ("json", "objects", "null"),
+    "choices": ("texts", "text"),
+    "right": ("number", "text"),
+    "prompt": ("text",),
+    "input": ("text", "null"),
+    "response": ("text", "texts"),
+    "system": ("text", "null"),
+    "history": ("exchanges", "null", "texts"),
+    "chosen": ("text", "turns", "object"),
+    "rejected": ("text", "turns", "object"),
+    "label": ("number",),
+    "label_name": ("text",),
+    "ocr": ("text",),
+    "places": ("numbers", "number"),
+}
+"""The forms of columns that may have a role by their name."""
+
+_ANYWHERE = ("places",)
+"""Roles of columns in lists of objects, whatever the list is called."""
+
+
+@dataclass(frozen=True)
+class SampleKind:
+    """A type of samples, and for each field which roles fill it, optional ones with `?`."""
+
+    sample_type: str
+    fields: Mapping[str, str]
+    unless: Sequence[str] = ()
+    """Roles that no column may have, as samples would lack them."""
+
+
+KINDS: Sequence[SampleKind] = (
+    SampleKind(
+        "PreferenceSample",
+        {
+            "chosen": "{chosen}",
+            "rejected": "{rejected}",
+            "prompt": "{prompt}",
+            "images": "{images?}",
+        },
+    ),
+    SampleKind(
+        "PreferenceSample",
+        {
+            "chosen": "{chosen}",
+            "rejected": "{rejected}",
+            "prompt": "{turns?}",
+            "images": "{images?}",
+        },
+    ),
+    SampleKind("InterleavedSample", {"sequence": "interleaved({in_turn}, {images})"}),
+    SampleKind("InterleavedSample", {"sequence": "interleaved({sentences}, {images}, {places})"}),
+    SampleKind(
+        "ConversationSample",
+        {
+            "turns": "{turns}",
+            "images": "{images?}",
+            "videos": "{videos?}",
+            "tools": "first({tools?})",
+        },
+    ),
+    SampleKind(
+        "MultiChoiceVQASample",
+        {
+            "image": "{image}",
+            "context": "{question}",
+            "choices": "items({choices})",
+            "correct_choice_idx": "choice({right}, {choices})",
+        },
+    ),
+    SampleKind(
+        "VQASample",
+        {"image": "{image}", "context": "{question}", "answers": "{answers}"},
+        unless=("choices", "options"),
+    ),
+    SampleKind(
+        "VidQASample", {"video": "{video}", "context": "{question}", "answers": "{answers}"}
+    ),
+    SampleKind(
+        "ConversationSample",
+        {
+            "turns": "exchanges({exchanges}, images={images?}, videos={videos?})",
+            "images": "{images?}",
+            "videos": "{videos?}",
+        },
+    ),
+    SampleKind(
+        "ConversationSample",
+        {
+            "turns": (
+                "chat(system={system?}, history={history?}, user={prompt}, user={input?}, "
+                "assistant={response}, images={images?}, videos={videos?})"
+            ),
+            "images": "{images?}",
+            "videos": "{videos?}",
+        },
+        unless=("choices", "options"),
+    ),
+    SampleKind("OCRSample", {"image": "{image}", "text": "{ocr}"}),
+    SampleKind("CaptioningSample", {"image": "{medium}", "caption": "{caption}"}),
+    SampleKind(
+        "ImageClassificationSample",
+        {"image": "{medium}", "label": "{label}", "label_name": "{label_name?}"},
+    ),
+    SampleKind("ImageClassificationSample", {"image": "{medium}", "label_name": "{label_name}"}),
+    SampleKind("TextSample", {"text": "{text}"}),
+    SampleKind("ImageSample", {"image": "{medium}"}),
+)
+"""Types of samples, the most telling first: the first whose roles are there is taken."""
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The sample type of a table, its field map by columns, and the columns that it uses."""
+
+    sample_type: str
+    field_map: Mapping[str, str] = field(default_factory=dict)
+    used: Mapping[str, str] = field(default_factory=dict)
+    """The role of each column that a field is read from."""
+
+    @property
+    def is_crude(self) -> bool:
+        """Whether samples stay as they are stored."""
+        return self.sample_type == CrudeSample.__name__
+
+
+CRUDE_CHOICE = Choice(CrudeSample.__name__)
+
+
+@dataclass
+class Roles:
+    """Finds the columns that have a role."""
+
+    columns: Mapping[str, Column]
+    rows: Sequence[Row]
+
+    def of(self, role: str, used: Mapping[str, str]) -> list[Column]:
+        """Return the columns that have a role and no other one yet, the best one or all."""
+        free = {n: each for n, each in self.columns.items() if used.get(n, role) == role}
+        roles = Roles(free, self.rows) if len(free) < len(self.columns) else self
+        return _BY_VALUE[role](roles) if role in _BY_VALUE else roles.by_name(role)
+
+    def by_name(self, role: str) -> list[Column]:
+        """Return the column whose name says the role best."""
+        names = ROLES[role]
+        ranked = []
+        for order, column in enumerate(self.columns.values()):
+            parent, star, _ = column.name.partition("[*]")
+            inside = not star or role in _ANYWHERE or plain_name(parent) in names
+            if column.form in FORMS[role] and inside:
+                name, words = plain_name(column.name), words_of(column.name)
+                if name in names:
+                    ranked.append(((column.is_nested, names.index(name), order), column))
+                elif words and words[-1] in names and not column.describes:
+                    rank = len(names) + names.index(words[-1])
+                    ranked.append(((column.is_nested, rank, order), column))
+        return [min(ranked, key=lambda each: each[0])[1]] if ranked else []
+
+    def media(self, *forms: str) -> list[Column]:
+        """Return the columns of media of some forms."""
+        return [each for each in self.columns.values() if each.form in forms]
+
+    def alone(self, role: str, suits: Callable[[Column], bool]) -> list[Column]:
+        """Return the one column with content that suits, none if its name says something else."""
+        others_names = {name for other in ROLES if other != role for name in ROLES[other]}
+        telling = [
+            each
+            for each in self.columns.values()
+            if each.tells and not each.is_nested and not each.is_constant
+        ]
+        found = [each for each in telling if suits(each)]
+        others = [each for each in telling if not (suits(each) or each.is_class)]
+        alone = len(found) == 1 and not others
+        return found if alone and plain_name(found[0].name) not in others_names else []
+
+    def numbered(self) -> list[Column]:
+        """Return the one column of whole numbers that repeat, in a table without names."""
+        found = [each for each in self.columns.values() if not each.is_media]
+        alone = len(found) == 1 and found[0].is_unnamed and found[0].form == "number"
+        return found if alone and 2 * len({*found[0].values}) <= found[0].rows else []
+
+    def single(self, *forms: str) -> list[Column]:
+        """Return the column of media if there is just one, with one of some forms."""
+        found = self.media(*_MEDIA)
+        return found if len(found) == 1 and found[0].form in forms else []
+
+    def options(self) -> list[Column]:
+        """Return the columns A, B, C and so on, of which one is right."""
+        texts = ("text", "number", "null")
+        found = [
+            each
+            for each in self.columns.values()
+            if each.form in texts
+            and _LETTERS.fullmatch(plain_name(each.name))
+            and not each.is_nested
+        ]
+        return found if len(found) > 1 else []
+
+    def in_turn(self) -> list[Column]:
+        """Return the column of texts with a null for each image of the column of images."""
+        images = self.media(f"{IMAGE}s")
+        if len(images) != 1:
+            return []
+        return [
+            each
+            for each in self.columns.values()
+            if each.form == "texts"
+            and all(_are_in_turn(row, each.name, images[0].name) for row in self.rows)
+        ][:1]
+
+    def sentences(self) -> list[Column]:
+        """Return the column of lists of texts that images are placed among."""
+        return [e for e in self.columns.values() if e.form == "texts" and not e.is_nested][:1]
+
+
+_MEDIA = (IMAGE, f"{IMAGE}s", AV, f"{AV}s")
+
+
+def _are_in_turn(row: Row, texts: str, images: str) -> bool:
+    one, other = row.get(texts), row.get(images)
+    if not isinstance(one, list) or not isinstance(other, list) or len(one) != len(other):
+        return False
+    pairs = zip(one, other, strict=True)
+    return None in other and all((text is None) != (image is None) for text, image in pairs)
+
+
+_BY_VALUE: Mapping[str, Callable[[Roles], list[Column]]] = {
+    "image": lambda roles: roles.single(IMAGE),
+    "video": lambda roles: roles.single(AV),
+    "medium": lambda roles: roles.single(IMAGE, AV),
+    "images": lambda roles: roles.media(IMAGE, f"{IMAGE}s"),
+    "videos": lambda roles: roles.media(AV, f"{AV}s"),
+    "turns": lambda roles: roles.media("turns") or roles.by_name("turns"),
+    "exchanges": lambda roles: [
+        e for e in roles.media("exchanges") if plain_name(e.name) != "history"
+    ],
+    "options": Roles.options,
+    "in_turn": Roles.in_turn,
+    "sentences": Roles.sentences,
+    "caption": lambda roles: (
+        roles.by_name("caption")
+        or roles.alone("caption", lambda each: each.is_prose or each.is_unnamed_text)
+    ),
+    "label_name": lambda roles: (
+        roles.by_name("label_name") or roles.alone("label_name", lambda each: each.is_class)
+    ),
+    "label": lambda roles: roles.by_name("label") or roles.numbered(),
+    "text": lambda roles: roles.by_name("text") or roles.alone("text", lambda each: each.is_prose),
+}
+"""Roles that values give to columns, before or in place of names."""
+
+
+def choose(columns: Mapping[str, Column], rows: Sequence[Row], given: Sequence[str] = ()) -> Choice:
+    """Return the first kind of samples whose roles columns have, and which columns these are.
+
+    Args:
+        columns: The columns of a table, as `columns_of` returns them.
+        rows: The rows that they were seen in.
+        given: Fields that the user names, which the type has to have.
+
+    Returns:
+        The choice; of crude samples if no kind fits, or if columns with content would be left out
+        of a sample that is an image alone.
+
+    """
+    whole = {name: each for name, each in columns.items() if not each.is_nested or "[*]" in name}
+    found = _first_kind(whole, rows, {*given})
+    if found is None or found.sample_type == "ImageSample":
+        for parent in dict.fromkeys(name.partition("[")[0] for name in columns if "[" in name):
+            inner = {
+                name: each
+                for name, each in columns.items()
+                if each.is_media or (name.startswith(f"{parent}[") and name.count("[") == 1)
+            }
+            inside = _first_kind(inner, rows, {*given})
+            if inside is not None and inside.sample_type != "ImageSample":
+                return _with_places(inside, rows)
+    if found is None:
+        return CRUDE_CHOICE
+    found = _with_places(found, rows)
+    rest = [each for name, each in columns.items() if name not in found.used]
+    several = any(each.is_media for each in rest)
+    lacking = any(each.tells and not each.is_nested for each in rest)
+    if several or (found.sample_type == "ImageSample" and lacking and not given):
+        return CRUDE_CHOICE
+    return found
+
+
+def _with_places(choice: Choice, rows: Sequence[Row]) -> Choice:
+    """Return a choice of turns with places for images, if no turn of the rows has one."""
+    turns = choice.field_map.get("turns", "")
+    media = {n: choice.field_map[n] for n in ("images", "videos") if n in choice.field_map}
+    if choice.used.get(turns) != "turns" or not media:
+        return choice
+    if any(_PLACES.search(str(values_in(row, turns))) for row in rows):
+        return choice
+    named = "".join(f", {name}={column}" for name, column in media.items())
+    return replace(choice, field_map={**choice.field_map, "turns": f"placed({turns}{named})"})
+
+
+_PLACES = re.compile(r"<(image|video|img)|'type': '(image|video)")
+
+
+def _first_kind(
+    columns: Mapping[str, Column], rows: Sequence[Row], given: set[str]
+) -> Choice | None:
+    roles = Roles(columns, rows)
+    for kind in KINDS:
+        if given <= {*kind.fields} and not any(roles.of(role, {}) for role in kind.unless):
+            choice = _filled(kind, roles, given)
+            if choice is not None:
+                return choice
+    return None
+
+
+def fill(
+    sample_type: str, columns: Mapping[str, Column], rows: Sequence[Row], given: Sequence[str]
+) -> Choice:
+    """Return a type that the user names with as many of its fields as columns fill."""
+    roles = Roles(columns, rows)
+    kinds = [kind for kind in KINDS if kind.sample_type == sample_type]
+    choices = [_filled(kind, roles, {*given}, partly=True) for kind in kinds]
+    found = [choice for choice in choices if choice is not None]
+    return max(found, key=lambda each: len(each.field_map), default=Choice(sample_type))
+
+
+def _filled(
+    kind: SampleKind, roles: Roles, given: set[str], *, partly: bool = False
+) -> Choice | None:
+    """Return a kind with its fields filled, None if a column that it needs is missing."""
+    field_map: dict[str, str] = {}
+    used: dict[str, str] = {}
+    for name, template in kind.fields.items():
+        if name in given:
+            continue
+        text = template
+        missing = False
+        for match in _ROLE.finditer(template):
+            label, role, optional = match.groups()
+            found = roles.of(role, used)
+            if not found:
+                missing |= not optional
+            named = ", ".join(f"{label}={each.name}" if label else each.name for each in found)
+            if template[:1] == "{" or role in ("images", "videos"):
+                named = named.partition(", ")[0]
+            text = text.replace(match[0], named, 1)
+            if found or not optional:
+                used |= {each.name: role for each in found}
+        if missing and not partly:
+            return None
+        text = re.sub(r"(?<=\()(, )+|(, )+(?=\))|(?<=, )(, )+", "", text)
+        if text and not (missing or text.endswith("()")):
+            field_map[name] = text
+    if kind.sample_type == "ConversationSample" and not partly and not field_map.get("turns"):
+        return None
+    return Choice(kind.sample_type, field_map, used)

@@ -1,0 +1,109 @@
+"""Which file a value of a table names: by path, by name, by name without extension, by number."""
+
+from __future__ import annotations
+
+import posixpath
+import re
+import unicodedata
+from collections.abc import Iterable, Sequence
+from functools import cached_property
+from typing import Any
+
+_NUMBER = re.compile(r"(\d+)$")
+
+EXACT, STEM, NUMBER = range(3)
+"""How a value names a file: by its name, by that without extension, by the number that ends it."""
+
+
+def normal(name: str) -> str:
+    """Return a name of a file in one form: composed letters, no `./` at its start."""
+    return unicodedata.normalize("NFC", posixpath.normpath(name.replace("\\", "/")).lstrip("/"))
+
+
+class MediaIndex:
+    """The media of a folder by what rows may call them."""
+
+    def __init__(self, names: Iterable[str]) -> None:
+        self.names = tuple(names)
+
+    @cached_property
+    def paths(self) -> dict[str, str]:
+        """The files by their normal paths."""
+        return {normal(name): name for name in self.names}
+
+    @cached_property
+    def _by(self) -> tuple[dict[str, list[str]], dict[str, list[str]], dict[str, list[str]]]:
+        found: tuple[dict[str, list[str]], ...] = ({}, {}, {})
+        for path in self.paths:
+            base = posixpath.basename(path)
+            stem = posixpath.splitext(base)[0]
+            found[EXACT].setdefault(base, []).append(path)
+            found[STEM].setdefault(stem, []).append(path)
+            if number := _NUMBER.search(stem):
+                found[NUMBER].setdefault(str(int(number[1])), []).append(path)
+        return found  # type: ignore[return-value]
+
+    def find(self, value: Any, below: str = "") -> tuple[int, list[str]]:
+        """Return how a value names files, and the files that it may mean.
+
+        A file whose folders agree with those in the value, or which lies in the folder `below`, is
+        preferred to others of its name.
+        """
+        if isinstance(value, bool) or not isinstance(value, str | int) or value == "":
+            return EXACT, []
+        near = f"{below}/{value}" if below else value
+        if near in self.paths:
+            return EXACT, [self.paths[near]]
+        text = normal(str(value))
+        for path in (posixpath.normpath(posixpath.join(below, text)), text):
+            if path in self.paths:
+                return EXACT, [self.paths[path]]
+        *folders, base = text.split("/")
+        keys = [base, base, str(int(base)) if base.isdigit() and base.isascii() else None]
+        for how, (known, key) in enumerate(zip(self._by, keys, strict=True)):
+            found = known.get(key, ()) if key is not None else ()
+            if found:
+                agreeing = [_agreement(path, folders, below) for path in found]
+                best = max(agreeing)
+                return how, [
+                    self.paths[path]
+                    for path, each in zip(found, agreeing, strict=True)
+                    if each == best
+                ]
+        return EXACT, []
+
+
+def _agreement(path: str, folders: Sequence[str], below: str) -> tuple[int, bool]:
+    """Return how many last folders of a path are those of a value, and whether it lies below."""
+    own = path.split("/")[-2::-1]
+    count = 0
+    for mine, its in zip(own, reversed(folders), strict=False):
+        if mine != its:
+            break
+        count += 1
+    return count, below != "" and path.startswith(f"{below}/")
+
+
+def template_of(value: Any, path: str) -> str | None:
+    """Return how a value becomes the path of a file, for `energize.data.loose.fill`.
+
+    >>> template_of("images/7.jpg", "coco/images/7.jpg"), template_of(7, "COCO_000007.jpg")
+    ('coco/{}', 'COCO_{:06d}.jpg')
+    """
+    text = str(value)
+    normalised = normal(text)
+    at = normal(path).rfind(normalised)
+    if "{" in path:
+        return None
+    if at >= 0 and (not normalised.isdigit() or _alone(path, at, len(normalised))):
+        return f"{path[:at]}{{}}{path[at + len(normalised) :]}"
+    stem, extension = posixpath.splitext(path)
+    number = _NUMBER.search(stem)
+    if text.isdigit() and number and int(number[1]) == int(text):
+        return f"{stem[: number.start()]}{{:0{len(number[1])}d}}{extension}"
+    return None
+
+
+def _alone(path: str, at: int, length: int) -> bool:
+    """Return whether the digits at a place of a path are a whole number there."""
+    return not path[at - 1 : at].isdigit() and not path[at + length : at + length + 1].isdigit()

@@ -1,0 +1,299 @@
+"""The format of tables: files of rows, whose media are in them or beside them."""
+
+from __future__ import annotations
+
+import json
+import posixpath
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from energize.core.progress import counted
+from energize.core.trace import Failed
+from energize.data.files import joined
+from energize.data.loose import fill
+from energize.data.media import kind_by_name, media_name
+from energize.data.rows import Row
+from energize.data.tables import AT, DELIMITED, KEY, MemoryRows, read_delimited, values_in
+from energize.errors import DatasetError, DatasetNotFoundError, EnergizeError
+from energize.inference.candidates import (
+    CERTAIN,
+    FILE,
+    KEYED,
+    WEAK,
+    Candidate,
+    Reading,
+    reading_of,
+)
+from energize.inference.columns import Column, names_of, on_the_web
+from energize.inference.inventory import MEDIA
+from energize.inference.kinds import choose
+from energize.inference.references import normal
+from energize.inference.scene import Look, Scene
+from energize.inference.words import parts_in, qualifiers, why_no_class
+from energize.task.load import parse_field
+
+_COUNTED_BYTES = 64 * 1024 * 1024
+"""Bytes of tables up to which all rows are read to see which files they name."""
+
+
+def tables(scene: Scene) -> list[Candidate]:
+    """Files of rows, of which each row is a sample."""
+    beside = {each.name for each in scene.sidecars}
+    groups: dict[Any, list[str]] = {}
+    for name in scene.names("table"):
+        if name not in beside:
+            stem, suffix = posixpath.splitext(posixpath.basename(name))
+            key = posixpath.dirname(name), suffix.lower(), qualifiers(stem)
+            groups.setdefault(key, []).append(name)
+    looks = [scene.look(group) for group in groups.values()]
+    for name in scene.names("text"):
+        if name not in beside and scene.inventory.is_one_of_few(name) and scene.index.names:
+            look = scene.look([name])
+            if isinstance(look, Look) and len(look.columns) > 1 and look.media:
+                looks.append(look)
+    readable = [look for look in looks if isinstance(look, Look) and look.first]
+    if not scene.is_folder and not readable:
+        raise _no_rows(scene, looks)
+    return [_candidate(scene, look) for look in _joined(scene, _merged(scene, readable))]
+
+
+def _no_rows(scene: Scene, looks: Iterable[Look | EnergizeError]) -> EnergizeError:
+    """Return why a file has no rows."""
+    for look in looks:
+        if isinstance(look, EnergizeError):
+            return look
+        for row in look.rows.read(np.arange(min(1, look.rows.count))):
+            if isinstance(row, Failed):
+                return DatasetError(f"{row.where}: {row.reason}")
+    return DatasetError(f"{scene.path} has no row to read: it is empty")
+
+
+# Which files are one table.
+
+
+def _merged(scene: Scene, looks: Sequence[Look]) -> list[Look]:
+    """Return looks of which those are one that are parts of one table."""
+    merged: list[Look] = []
+    for look in looks:
+        same = next((n for n, other in enumerate(merged) if _are_one(scene, look, other)), None)
+        if same is None:
+            merged.append(look)
+            continue
+        both = scene.look([*merged[same].files, *look.files])
+        if isinstance(both, EnergizeError):
+            raise both
+        merged[same] = both
+    return merged
+
+
+def _are_one(scene: Scene, one: Look, other: Look) -> bool:
+    """Return whether two tables are parts of one: of the same columns and of other media."""
+    suffixes = {posixpath.splitext(name)[1].lower() for name in (*one.files, *other.files)}
+    told = scene.told.field_map
+    alike = one.names == other.names
+    if told and not alike:
+        options = [[access.part for access in parse_field(text)] for text in told.values()]
+        alike = all(not look.names.isdisjoint(some) for some in options for look in (one, other))
+    if len(suffixes) > 1 or not alike:
+        return False
+    named = [{*_named_in(look)} for look in (one, other)]
+    if named[0] or named[1]:
+        return not named[0] & named[1]
+    folders = {posixpath.dirname(look.files[0]) for look in (one, other)}
+    if len(folders) == 1:
+        return not any(parts_in(posixpath.basename(look.files[0])) for look in (one, other))
+    return all(why_no_class(posixpath.basename(folder)) for folder in folders)
+
+
+def _named_in(look: Look) -> Iterator[str]:
+    """Yield the paths of media that the first rows of a table name."""
+    for column in look.media:
+        for value in values_in({"": [*column.values]}, "") if column.paths else ():
+            for each in value if isinstance(value, list) else [value]:
+                yield fill(column.paths[0], media_name(each) or str(each))
+
+
+def _joined(scene: Scene, looks: Sequence[Look]) -> list[Look]:
+    """Return tables of which two are one that share a key and are no samples alone."""
+    if len(looks) != 2 or any(_is_whole(look) for look in looks):
+        return [*looks]
+    one, other = sorted(looks, key=lambda look: not look.media)
+    for name in sorted(one.names & other.names):
+        first, second = ([str(v) for v in look.columns[name].values] for look in (one, other))
+        if len({*first}) == len(first) and {*first} == {*second}:
+            by_key = {row.get(name): row for row in _all_rows(scene, other)}
+            rows = [{**by_key.get(row.get(name), {}), **row} for row in _all_rows(scene, one)]
+            keyed = ({**row, KEY: f"{number:06d}"} for number, row in enumerate(rows))
+            look = scene.look_at(MemoryRows(keyed), (*one.files, *other.files))
+            if _is_whole(look):
+                return [look]
+    return [*looks]
+
+
+def _is_whole(look: Look) -> bool:
+    """Return whether rows make samples of a type that is more than an image."""
+    return choose(look.columns, look.first).sample_type not in ("CrudeSample", "ImageSample")
+
+
+def _all_rows(scene: Scene, look: Look) -> list[Row]:
+    files = [scene.root / name for name in look.files]
+    if files[0].suffix.lower() in DELIMITED:
+        return read_delimited(files)
+    rows: list[Row] = []
+    for number, row in enumerate(look.rows):
+        if isinstance(row, Failed):
+            raise DatasetError(f"{row.where}: {row.reason}")
+        rows.append(row if AT in row else {**row, AT: look.rows.where(number)})
+    return rows
+
+
+# What speaks for a table.
+
+
+def _candidate(scene: Scene, look: Look) -> Candidate:
+    """Return a table as a format: of media that it names, that it holds, or of texts."""
+    named = [column for column in look.media if column.paths]
+    media = scene.names(*MEDIA) if scene.is_folder else []
+    title = ", ".join(look.files[:3])
+    claims = dict.fromkeys(look.files, "table")
+    problem: DatasetError | None = None
+    files = [*look.files[:3]]
+    if named:
+        tells = _is_whole(look) or any(
+            c.tells and c.form != "number" for c in look.columns.values()
+        )
+        by_path = all(path.endswith("{}") for column in named for path in column.paths)
+        strength = WEAK if not tells else CERTAIN if by_path else KEYED
+        argument = f"rows of {title} name media in {', '.join(c.name for c in named)}"
+        claims |= dict.fromkeys(media, f"named by {named[0].name}")
+        folders = dict.fromkeys(posixpath.dirname(name) for name in media)
+        files += [posixpath.join(folder, "*") for folder in [*folders][:3]]
+    elif look.media:
+        strength = CERTAIN
+        argument = f"rows of {title} hold media in {', '.join(c.name for c in look.media)}"
+    else:
+        few = 10 * len(media) <= look.rows.count
+        single = look.rows.count == 1 and look.files[0].endswith(".json")
+        strength = WEAK if single or not few else KEYED
+        argument = f"rows of {title} have no media"
+        problem = _why_no_media(scene, look)
+
+    def read() -> Reading:
+        if named and _is_in_memory(scene, look):
+            return _described(scene, look, named, {*media})
+        unnamed = _unnamed(scene, look, named, media)
+        left_out = {"no row names it": unnamed} if unnamed else {}
+        return Reading(look.rows, look.first, look.columns, left_out=left_out)
+
+    override = f"files: {json.dumps(files)}"
+    return Candidate("tables", strength, argument, claims, read, problem, override)
+
+
+def _why_no_media(scene: Scene, look: Look) -> DatasetError | None:
+    """Return the error for rows that name media which are not here, None if they name none."""
+    for column in look.columns.values():
+        names = names_of(column.values) if column.form in ("text", "texts") else []
+        if names and all(kind_by_name(name) is not None for name in names):
+            return DatasetNotFoundError(
+                f"column {column.name!r} of {look.files[0]} names {names[0]!r}, and there is no "
+                f"{joined(scene.base, names[0])}, nor any other of its files. Write in which "
+                "folder they are: image_folder: FOLDER"
+            )
+    web = on_the_web(look.columns)
+    if web is None or scene.told.kind is not None:
+        return None
+    return DatasetError(
+        f"the images or videos are on the web: column {web.name!r} has {web.values[0]!r:.80}. "
+        "Download them first, with img2dataset for example, or read the texts alone: "
+        "sample_type: TextSample, field_map: {text: COLUMN}"
+    )
+
+
+def _is_in_memory(scene: Scene, look: Look) -> bool:
+    """Return whether all rows are read at once: of delimited values and of metadata, of a table
+    above split parts, and of tables in several folders, each of which names files of its own.
+    """
+    if not scene.is_folder or scene.base != scene.root:
+        return False
+    above = len(scene.splits.parts) > 1 and not {*look.files}.isdisjoint(scene.splits.shared)
+    return (
+        above
+        or len({*map(posixpath.dirname, look.files)}) > 1
+        or any(
+            posixpath.splitext(name)[1].lower() in DELIMITED
+            or posixpath.basename(name).startswith("metadata.")
+            for name in look.files
+        )
+    )
+
+
+def _unnamed(scene: Scene, look: Look, named: Sequence[Column], media: Sequence[str]) -> list[str]:
+    """Return the media that no row names, if tables are small enough to be read for that."""
+    if not named or not media or scene.base != scene.root:
+        return []
+    sizes = [(scene.root / name).stat().st_size for name in look.files]
+    if sum(sizes) > _COUNTED_BYTES:
+        return []
+    below = posixpath.dirname(look.files[0])
+    used = {
+        path
+        for row in look.rows
+        if not isinstance(row, Failed)
+        for column in named
+        for value in values_in(row, column.name)
+        if (path := _path_of(scene, column, value, below)) is not None
+    }
+    return [name for name in media if name not in used]
+
+
+def _described(scene: Scene, look: Look, named: Sequence[Column], media: set[str]) -> Reading:
+    """Return the rows of tables whose files are in the folder, with names from the root on."""
+    found: list[Row] = []
+    absent: list[str] = []
+    elsewhere = False
+    columns = {c.name: c.name if all(p.endswith("{}") for p in c.paths) else FILE for c in named}
+    for row in _all_rows(scene, look):
+        at = str(row[AT]).removeprefix(f"{scene.root}/")
+        files: Mapping[str, list[str]] = {
+            column.name: [
+                _path_of(scene, column, value, posixpath.dirname(at.partition(",")[0]))
+                or f"{value}"
+                for value in values_in(row, column.name)
+            ]
+            for column in named
+        }
+        flat = [each for names in files.values() for each in names]
+        if flat and media.issuperset(flat):
+            listed = {
+                columns[name]: names if isinstance(row.get(name), list) else names[0]
+                for name, names in files.items()
+                if names
+            }
+            found.append({**row, **listed, AT: at})
+        elif flat and scene.inventory.kinds.keys() >= {*flat}:
+            elsewhere = True
+        else:
+            gone = next((each for each in flat if each not in media), "no name")
+            absent.append(f"{gone} ({at})")
+    first = next(iter(columns.values()))
+    if not found and elsewhere:  # a split part of which the table says nothing
+        found = [{**dict.fromkeys(look.names), first: name} for name in sorted(media)]
+    used = {each for row in found for name in columns.values() for each in values_in(row, name)}
+    left_out = {"no row names it": sorted(media - used)}
+    notes = []
+    if absent:
+        shown = ", ".join(absent[:3]) + (", ..." if len(absent) > 3 else "")
+        lost = counted(len(absent), "row")
+        notes.append(f"{lost} left out, whose file is not in this folder: {shown}")
+    return reading_of(scene, found, first, scene.names_below(""), left_out, notes)
+
+
+def _path_of(scene: Scene, column: Column, value: Any, below: str) -> str | None:
+    """Return the file in the folder that a value names, None if there is none."""
+    name = media_name(value) or str(value)
+    if scene.told.media_path is not None:
+        return scene.index.paths.get(normal(fill(column.paths[0], name)))
+    _, paths = scene.index.find(name, below)
+    return paths[0] if len(paths) == 1 else None

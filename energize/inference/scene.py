@@ -1,0 +1,459 @@
+"""What an inference looks at: the files of one path, their split parts, and tables among them."""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from energize.core.samples import CrudeSample, sample_type_named
+from energize.core.trace import Failed
+from energize.core.validation import load_json
+from energize.data.files import absolute, found_at, is_url, joined, path_of
+from energize.data.loose import unfolded
+from energize.data.media import kind_by_name
+from energize.data.nv_meta import CRUDE, DatasetConfig
+from energize.data.rows import JsonSource, ParquetSource, Row
+from energize.data.source import ShardedSource
+from energize.data.tables import open_table
+from energize.errors import ConfigError, DatasetError, EnergizeError
+from energize.inference.columns import AV, IMAGE, Column, Named, NameLook, columns_of, names_of
+from energize.inference.inventory import MEDIA, Inventory, kind_inside, take_inventory
+from energize.inference.references import EXACT, MediaIndex, normal, template_of
+from energize.inference.sidecars import KINDS as SIDECARS
+from energize.inference.sidecars import Sidecar, find_sidecars
+from energize.inference.splits import Splits, find_splits, matches
+from energize.inference.words import is_part_word, words_of
+from energize.task.load import check_sample_type
+
+_ALIKE = {
+    **{kind: {*MEDIA} for kind in MEDIA},
+    **{kind: {kind} for kind in ("table", "tar", "shard")},
+}
+
+FIRST = 20
+"""Rows at the start of a table that are looked at."""
+
+SPREAD = 44
+"""Rows that are looked at over the rest of a table."""
+
+_NAMES_TRIED = 8
+_LONGEST_NAME = 255
+_MOST_TEMPLATES = 8
+_IMAGE_WORDS = frozenset(
+    [
+        "image",
+        "img",
+        "photo",
+        "picture",
+        "pic",
+        "file",
+        "filename",
+        "video",
+        "page",
+        "frame",
+        "media",
+    ]
+)
+_KEY_WORDS = _IMAGE_WORDS | {"id", "key", "name", "idx", "index"}
+
+
+@dataclass(frozen=True)
+class Told:
+    """What an entry of a metadataset says of its samples; what it does not say is inferred.
+
+    Args:
+        sample_type: The type, or its module and its name.
+        field_map: For each field its columns or parts.
+        image_folder: Where names of files in rows begin.
+        strict: Whether files that are left out are an error.
+        format: Which of several possible formats is read.
+        files: Patterns of the files that are read, all as one split part.
+        media_path: Where the file of a value lies below the image folder: `images/{}.jpg`.
+        inferred: What was inferred when the entry was written; data that differ are an error.
+
+    """
+
+    sample_type: type[Any] | tuple[str, str] | None = None
+    field_map: Mapping[str, str] | None = field(default=None, hash=False)
+    image_folder: str | None = None
+    strict: bool | None = False
+    format: str | None = None
+    files: Sequence[str] | None = field(default=None, hash=False)
+    media_path: str | None = None
+    inferred: Mapping[str, Any] | None = field(default=None, hash=False)
+
+    @property
+    def kind(self) -> type[Any] | None:
+        """The type of samples; raise what `sample_type_named` raises."""
+        asked = self.sample_type
+        kind = sample_type_named(*asked) if isinstance(asked, tuple) else asked
+        if kind is not None:
+            check_sample_type(kind)
+        return kind
+
+    def config(self, config: DatasetConfig, field_map: Mapping[str, str] | None) -> DatasetConfig:
+        """Return what a dataset.yaml says, with what was told in its place."""
+        if (kind := self.kind) is not None:
+            name = CRUDE if kind is CrudeSample else kind.__name__
+            own = DatasetConfig(kind.__module__, name)
+            config = replace(own, subflavors=config.subflavors, options=config.options)
+        return config if field_map is None else replace(config, field_map=dict(field_map))
+
+
+OF_SAMPLES = tuple(Told.__dataclass_fields__)
+"""Keys of an entry that say what its samples are, beside what its folder says."""
+
+
+@dataclass(frozen=True)
+class Look:
+    """A table and what its first rows, and rows spread over it, show."""
+
+    files: tuple[str, ...]
+    rows: ShardedSource[Row]
+    first: list[Row]
+    columns: Mapping[str, Column]
+
+    @property
+    def media(self) -> list[Column]:
+        """The columns that hold or name media."""
+        return [column for column in self.columns.values() if column.is_media]
+
+    @property
+    def names(self) -> frozenset[str]:
+        """The names of its columns."""
+        return frozenset(name for name, each in self.columns.items() if not each.is_nested)
+
+
+@dataclass(frozen=True)
+class Scene:
+    """The path that is opened, or the folder of one split part in it, whose files begin there."""
+
+    path: Path
+    told: Told
+    around: Scene | None = None
+    part: str | None = None
+    prefix: str = ""
+
+    @cached_property
+    def is_folder(self) -> bool:
+        """Whether the path is a folder."""
+        return found_at(self.path) != "file"
+
+    @cached_property
+    def root(self) -> Path:
+        """The folder in which names of files begin."""
+        return self.path / self.prefix if self.is_folder else self.path.parent
+
+    @cached_property
+    def base(self) -> Path:
+        """The folder in which names of files in rows begin."""
+        folder = self.told.image_folder
+        return self.root if folder is None else path_of(absolute(folder))
+
+    @cached_property
+    def inventory(self) -> Inventory:
+        """The files that are read or may be: of a file its own name alone."""
+        if self.around is not None:
+            return self.around.inventory.inside(self.prefix)
+        if not self.is_folder:
+            kind = "tar" if self.path.suffix == ".tar" else "table"
+            return Inventory(self.root, {self.path.name: kind})
+        found = take_inventory(self.root)
+        if self.told.files is None:
+            return found
+        kept = [name for name in found.kinds if matches(name, self.told.files)]
+        if not kept:
+            raise DatasetError(f"{self.path}: no file matches {list(self.told.files)}")
+        return found.below(kept)
+
+    @cached_property
+    def splits(self) -> Splits:
+        """Which file belongs to which split part."""
+        if self.told.files is not None or not self.is_folder or self.around is not None:
+            return Splits(shared=tuple(self.inventory.kinds))
+        return find_splits(self.inventory)
+
+    @cached_property
+    def index(self) -> MediaIndex:
+        """The media that names in rows may mean."""
+        if self.is_folder and self.base == self.root:
+            return MediaIndex(self.inventory.media)
+        return MediaIndex(take_inventory(self.base).media)
+
+    @property
+    def part_folders(self) -> frozenset[str]:
+        """The names of folders that are split parts."""
+        return (self.around or self).splits.folders
+
+    @cached_property
+    def everywhere(self) -> list[str]:
+        """The media of all split parts, or of none."""
+        if self.around is not None:
+            return self.around.everywhere
+        media = {*self.inventory.media}
+        parted = [name for names in self.splits.parts.values() for name in names if name in media]
+        return parted or [*media]
+
+    def of_part(self, part: str | None) -> Scene:
+        """Return the scene in which a split part is read: its folder, if it has one of its own."""
+        names = self.splits.parts.get(part, ()) if part is not None else ()
+        folder = _part_folder(names)
+        kinds = {self.inventory.kinds[name] for name in names}
+        above = {self.inventory.kinds[name] for name in self.splits.shared} & {"table", "text"}
+        if folder and (not above or kinds & {"table", "tar", "shard"}):
+            return replace(self, around=self, prefix=folder)
+        return replace(self, part=part) if part is not None else self
+
+    @cached_property
+    def media(self) -> list[str]:
+        """The media that are samples: those of the part, or all if neither it nor a table has some.
+
+        Media of no part are not those of a part that has tables of its own: rows say which are.
+        """
+        media = sorted(self.names(*MEDIA))
+        own = {*self.splits.parts.get(self.part or "", ())}
+        return media if not own or not own.isdisjoint(media) else []
+
+    @cached_property
+    def sidecars(self) -> list[Sidecar]:
+        """The files that belong to one of the media each."""
+        if not self.is_folder or not self.media:
+            return []
+        others = {name: self.inventory.kinds[name] for name in self.names(*SIDECARS)}
+        return find_sidecars(self.media, others, self.part_folders)
+
+    def names(self, *kinds: str) -> list[str]:
+        """Return the files of some kinds: those of the split part, or those of none if it has none.
+
+        Texts and annotations that belong to no part are always among them.
+        """
+        of = self.inventory.kinds
+        own = [n for n in self.splits.parts.get(self.part or "", ()) if of[n] in kinds]
+        shared = [n for n in self.splits.shared if of[n] in kinds]
+        if self.around is not None or self.part is None:
+            return shared
+        has = {of[name] for name in own}
+        beside = (*MEDIA, "table", "tar", "shard")
+        return own + [n for n in shared if of[n] not in beside or not has & _ALIKE[of[n]]]
+
+    # Tables.
+
+    @cached_property
+    def _looks(self) -> dict[tuple[str, ...], Look | EnergizeError]:
+        return {}
+
+    def look(self, files: Sequence[str]) -> Look | EnergizeError:
+        """Return what files of rows show, or why they cannot be read as rows."""
+        key = tuple(files)
+        if key not in self._looks:
+            try:
+                rows = open_table([self.root / name for name in files])
+                if not rows.count:
+                    first = self.root / files[0]
+                    raise DatasetError(f"{first} has no rows: it is empty. Write rows or remove it")
+                self._looks[key] = self.look_at(rows, key)
+            except DatasetError as reason:
+                self._looks[key] = reason
+        return self._looks[key]
+
+    def why_unread(self, *names: str) -> EnergizeError | None:
+        """Return why the first of some files is no rows, though it was looked at as such."""
+        for files, look in self._looks.items():
+            if {*names}.isdisjoint(files):
+                continue
+            if isinstance(look, EnergizeError):
+                return look
+            if not look.first and self.inventory.kinds[files[0]] == "table":
+                return DatasetError(f"{files[0]} has no row that can be read: is it empty?")
+        return None
+
+    def look_at(self, rows: ShardedSource[Row], files: Sequence[str]) -> Look:
+        """Return what rows show."""
+        first = sample_of(rows)
+        below = posixpath.dirname(files[0]) if files else ""
+        columns = columns_of(first, self.names_below(below))
+        padded = next((name for name in columns if name != name.strip()), None)
+        if padded is not None:
+            raise DatasetError(
+                f"{self.root / files[0]}: there are spaces around the name of the column "
+                f"{padded!r}. Write the file again with the name {padded.strip()!r}"
+            )
+        if not any(column.is_media for column in columns.values()):
+            columns = self._with_keys(columns, below, rows.count)
+        for name, kind in classes_of(rows).items():
+            if name in columns:
+                called = [
+                    kind[number] for number in columns[name].values if number in range(len(kind))
+                ]
+                companion = Column(f"{name}_name", "text", tuple(called), columns[name].rows)
+                columns[companion.name] = companion
+        return Look(tuple(files), rows, first, columns)
+
+    def names_below(self, below: str) -> NameLook:
+        """Return what finds the media that values of tables in a folder name."""
+
+        def look(column: str, values: Sequence[Any]) -> Named | None:
+            named = names_of(values)
+            template = self.told.media_path
+            if template is not None and template.partition("{")[2].startswith(
+                (f"{column}}}", f"{column}:")
+            ):
+                path = template.replace(f"{{{column}", "{")
+                return Named(AV if kind_by_name(path) == AV else IMAGE, (path,))
+            if not named or not all(map(_may_be_path, named)):
+                return None
+            by_name = all(kind_by_name(name) is not None for name in named)
+            if not by_name and is_url(self.base):  # whose files are not looked for by every text
+                return None
+            kinds: set[str] = set()
+            templates: dict[str, int] = {}
+            for name in named if by_name else named[:_NAMES_TRIED]:
+                template, kind = self._placed(name, below, by_name=by_name)
+                if kind is not None:
+                    kinds.add(kind)
+                    templates[template] = templates.get(template, 0) + 1
+                elif not by_name:
+                    return None
+            if len(kinds) != 1 or len(templates) > _MOST_TEMPLATES:
+                return None
+            return Named(kinds.pop(), tuple(sorted(templates, key=lambda each: -templates[each])))
+
+        return look
+
+    def _placed(self, name: str, below: str, *, by_name: bool) -> tuple[str, str | None]:
+        """Return where the file of a path lies, and its kind, None if it is not there."""
+        for prefix in (f"{below}/", "") if below else ("",):
+            kind = self._kind_at(f"{prefix}{name}")
+            if kind is not None:
+                return f"{prefix}{{}}", kind
+        how, paths = self.index.find(name, below) if by_name else (EXACT, [])
+        template = template_of(name, paths[0]) if how == EXACT and len(paths) == 1 else None
+        return (template, self._kind_at(paths[0])) if template else ("", None)
+
+    def _kind_at(self, name: str) -> str | None:
+        """Return the kind of media of a file below the base, None if it is not there."""
+        if self.is_folder and self.base == self.root:
+            return self.inventory.kinds.get(self.index.paths.get(normal(name), ""))
+        kind = kind_by_name(name)
+        place = absolute(joined(self.base, name))
+        if not place.startswith(f"{absolute(self.base)}/") or found_at(place) != "file":
+            return None
+        if kind is not None:
+            return str(kind.value)
+        inside = kind_inside(self.base, name)
+        return inside if inside in (IMAGE, AV) else None
+
+    def _found_by(self, most: int, values: Sequence[Any], below: str) -> Named | None:
+        """Return where media of names or numbers lie, None unless each value means one."""
+        templates: dict[str, int] = {}
+        kinds = set()
+        for value in values:
+            how, paths = self.index.find(value, below)
+            if how > most or len(paths) != 1:
+                return None
+            template = template_of(value, paths[0])
+            if template is None:
+                return None
+            templates[template] = templates.get(template, 0) + 1
+            kinds.add(str(kind_by_name(paths[0]) or IMAGE))
+        if not templates or len(templates) > _MOST_TEMPLATES or len(kinds) > 1:
+            return None
+        by_count = sorted(templates, key=lambda each: -templates[each])
+        return Named(kinds.pop(), tuple(by_count))
+
+    def _with_keys(self, columns: dict[str, Column], below: str, count: int) -> dict[str, Column]:
+        """Return columns of which one names media by their names without extension or numbers."""
+        best: tuple[int, int] | None = None
+        chosen: Column | None = None
+        for name, column in columns.items():
+            words = {*words_of(name)}
+            keyed = column.form in ("text", "number", "texts", "numbers") and words & _KEY_WORDS
+            if not keyed or not column.values or (not words & _IMAGE_WORDS and column.is_nested):
+                continue
+            flat = [
+                v for each in column.values for v in (each if isinstance(each, list) else [each])
+            ]
+            by_image = bool(words & _IMAGE_WORDS)
+            if not by_image and (len({*map(str, flat)}) < len(flat) or not self._covers(count)):
+                continue
+            for how in (1, 2):
+                named = self._found_by(how, flat, below)
+                rank = (not by_image, how)
+                if named is not None and (best is None or rank < best):
+                    form = f"{named.form}{'s' * column.form.endswith('s')}"
+                    best, chosen = rank, replace(column, form=form, paths=named.paths)
+        return columns if chosen is None else {**columns, chosen.name: chosen}
+
+    def _covers(self, count: int) -> bool:
+        """Return whether there are about as many media as rows."""
+        there = len(self.index.names)
+        return there > 0 and abs(there - count) <= max(there, count) // 2
+
+
+def _part_folder(names: Sequence[str]) -> str:
+    """Return the folder that all files of a split part are in, if its name is that of the part."""
+    pieces = names[0].split("/")[:-1] if names else []
+    depth = 2 if pieces[:1] == ["data"] else 1
+    folder = "/".join(pieces[:depth])
+    whole = len(pieces) >= depth and is_part_word(pieces[depth - 1])
+    return folder if whole and all(name.startswith(f"{folder}/") for name in names) else ""
+
+
+def _may_be_path(name: str) -> bool:
+    """Return whether a text may be the path of a file."""
+    spaced = any(each in name for each in "\n\t\0") or (" " in name and not kind_by_name(name))
+    return 0 < len(name) <= _LONGEST_NAME and not spaced
+
+
+def sample_of(rows: ShardedSource[Row]) -> list[Row]:
+    """Return the first rows, and rows spread over the others, without those that failed."""
+    count = rows.count
+    numbers = [*range(min(FIRST, count))]
+    if count > FIRST:
+        numbers += np.unique(np.linspace(FIRST, count - 1, SPREAD).astype(int)).tolist()
+    found = rows.read(np.array(numbers, dtype=np.int64)) if numbers else []
+    return [unfolded(row) for row in found if not isinstance(row, Failed)]
+
+
+def classes_of(rows: Any) -> dict[str, list[str]]:
+    """Return the names of classes that Hugging Face's datasets wrote into files, by column."""
+    try:
+        features = load_json(rows._schemas[0].metadata[b"huggingface"])["info"]["features"]
+    except (ValueError, LookupError, TypeError, AttributeError):  # rows without a schema too
+        return {}
+    known = {name: each for name, each in features.items() if each.get("_type") == "ClassLabel"}
+    return {name: [*map(str, each["names"])] for name, each in known.items()}
+
+
+def files_without(rows: Any, column: str) -> list[str]:
+    """Return the files of rows that lack a column that others have; of JSON, in the first rows."""
+    names: list[Iterable[str]] = []
+    if isinstance(rows, ParquetSource):
+        names = [each.names for each in rows._schemas]
+    elif isinstance(rows, JsonSource):
+        for shard, count in enumerate(rows.counts):
+            first = rows._read_shard(shard, [*range(min(FIRST, count))])
+            found = [unfolded(row) for row in first if not isinstance(row, Failed)]
+            names.append({name for row in found for name in row})
+    lacking = [rows.shards[n] for n, own in enumerate(names) if own and column not in own]
+    return lacking if len(lacking) < len(names) else []
+
+
+def listed(names: Iterable[str], most: int = 3) -> str:
+    """Return the first of some names and how many more there are, for messages."""
+    shown = [*islice(names, most + 1)]
+    more = ", ..." if len(shown) > most else ""
+    return ", ".join(shown[:most]) + more
+
+
+def check_folder(scene: Scene) -> None:
+    """Raise `ConfigError` for an image folder that is not there."""
+    if scene.told.image_folder is not None and found_at(scene.base) != "folder":
+        raise ConfigError(f"{scene.path}: image_folder={scene.told.image_folder!r} is not a folder")

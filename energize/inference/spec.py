@@ -1,0 +1,155 @@
+"""What was inferred of data: a description that can be read, written and compared."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict
+
+Status = Literal["used", "metadata", "left out"]
+
+
+class Use(BaseModel):
+    """What is done with a file, a group of alike files, or a column.
+
+    `used` is part of samples; `metadata` can be named in `by` and in a field map, and is in no
+    sample; `left out` is not read.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    name: str
+    status: Status
+    role: str = ""
+    why: str = ""
+    count: int = 1
+    examples: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        what = f"{self.count:,} {self.name}" if self.count > 1 else repr(self.name)
+        shown = ", ".join(self.examples) + (", ..." if self.count > len(self.examples) else "")
+        where = f" ({shown})" if self.count > 1 and self.examples else ""
+        return f"{what}{where}{f': {self.why}' if self.why else ''}"
+
+
+class DataSpec(BaseModel):
+    """What a path holds and how it is read.
+
+    Attributes:
+        path: The folder or file.
+        format: One of the formats of `energize.inference.formats`, `tars` or `mds`.
+        argument: Why it is that format.
+        split_part: The split part that was looked at.
+        splits: Samples of each split part; None for those that were not counted.
+        sample_type: The name of the type of samples.
+        field_map: The columns or parts that each field is read from.
+        classes: Names of classes in the order of their numbers.
+        media_paths: Where files lie that rows name, below the image folder.
+        files: The use of every file, alike ones together.
+        columns: The use of every column.
+        notes: What else was decided or left out.
+
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    path: str
+    format: str
+    argument: str
+    split_part: str
+    splits: dict[str, int | None]
+    sample_type: str
+    field_map: dict[str, str]
+    classes: tuple[str, ...] = ()
+    media_paths: tuple[str, ...] = ()
+    files: tuple[Use, ...] = ()
+    columns: tuple[Use, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    @property
+    def samples(self) -> int:
+        """Samples of the split part that was looked at."""
+        return self.splits[self.split_part] or 0
+
+    @property
+    def left_out(self) -> list[Use]:
+        """Files that are not read."""
+        return [use for use in self.files if use.status == "left out"]
+
+    @property
+    def unused(self) -> list[Use]:
+        """Columns that are in no sample."""
+        return [use for use in self.columns if use.status != "used"]
+
+    @property
+    def column_names(self) -> frozenset[str]:
+        """The names of all columns."""
+        return frozenset(use.name for use in self.columns)
+
+    @property
+    def override(self) -> str:
+        """The keys of an entry that say what was inferred."""
+        field_map = json.dumps(self.field_map, ensure_ascii=False)
+        return f"sample_type: {self.sample_type}" + (
+            f", field_map: {field_map}" if self.field_map else ""
+        )
+
+    @property
+    def is_doubtful(self) -> bool:
+        """Whether something is not in samples, left out or decided."""
+        return bool(self.unused or self.left_out or self.notes or self.sample_type == "CrudeSample")
+
+    def summary(self) -> str:
+        """Return what was inferred in a few sentences."""
+        fields = ", ".join(f"{name}={text}" for name, text in self.field_map.items())
+        text = f"{self.samples:,} samples as {self.sample_type}({fields}); {self.argument}"
+        if self.unused:
+            text += f". Not in samples: {_listed(self.unused)}"
+        if self.left_out:
+            text += f". Files left out: {_listed(self.left_out)}"
+        for note in self.notes:
+            text += f". Note: {note}"
+        return f"{text}. To change it, write {self.override}"
+
+    def comments(self) -> list[str]:
+        """Return what was inferred as lines, one for each file, column and note that matters."""
+        lines = [f"{self.samples:,} samples: {self.argument}"]
+        for what, uses in (("file", self.files), ("column", self.columns)):
+            lines += [f"{what} {use}: {use.role or use.status}" for use in uses]
+        return lines + [f"note: {note}" for note in self.notes]
+
+    def entry(self) -> dict[str, Any]:
+        """Return the keys of an entry that say what was inferred."""
+        entry: dict[str, Any] = {"format": self.format, "sample_type": self.sample_type}
+        if self.field_map:
+            entry["field_map"] = self.field_map
+        return entry | {"inferred": self.facts()}
+
+    def facts(self) -> dict[str, Any]:
+        """Return what an entry keeps to compare the data with when it is read again."""
+        files = {use.name: use.count for use in self.files if use.status == "used"}
+        columns = {use.name: use.role or use.status for use in self.columns}
+        found = {"format": self.format, "samples": self.samples, "files": files, "columns": columns}
+        return found | ({"classes": [*self.classes]} if self.classes else {})
+
+    def differences(self, facts: Mapping[str, Any]) -> list[str]:
+        """Return what is other than the facts of an earlier inference, by file and column."""
+        found = []
+        now = self.facts()
+        for name in ("files", "columns"):
+            before, after = facts.get(name) or {}, now[name]
+            for key in dict.fromkeys([*before, *after]):
+                if before.get(key) != after.get(key):
+                    what = f"{name[:-1]} {key!r}"
+                    old, new = before.get(key, "missing"), after.get(key, "missing")
+                    found.append(f"{what} was {old!r} and is {new!r}")
+        for name in ("format", "samples", "classes"):
+            if name in facts and facts[name] != now.get(name):
+                found.append(f"{name} was {facts[name]!r:.80} and is {now.get(name)!r:.80}")
+        return found
+
+
+def _listed(uses: Iterable[Use]) -> str:
+    return "; ".join(map(str, uses))

@@ -1,0 +1,320 @@
+"""Split parts of a folder: from names at every level, lists of names, and what writers say."""
+
+from __future__ import annotations
+
+import json
+import posixpath
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from typing import Any
+
+from energize.core.validation import load_yaml, parse_json
+from energize.data.files import read_file
+from energize.errors import ConfigError, DatasetError, SplitError, nearest, some
+from energize.inference.inventory import Inventory
+from energize.inference.references import MediaIndex
+from energize.inference.words import (
+    SAME_PARTS,
+    canonical_part,
+    is_part_word,
+    parts_in,
+    why_no_class,
+    words_of,
+)
+
+_HUB_SHARD = re.compile(r"(?P<base>.+?)[-_.]\d{5,}-of-\d{5,}(?:-[0-9a-f]+)?")
+_LINES = 50
+_CLASS_FOLDERS = 3
+
+
+@dataclass(frozen=True)
+class Splits:
+    """The files of each split part, and those of no part; `lists` are the files that said so.
+
+    `folders` are the names of folders that are split parts.
+    `doubt` is an error that lists what the names may mean, an empty text if they are clear.
+    """
+
+    parts: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    shared: tuple[str, ...] = ()
+    lists: tuple[str, ...] = ()
+    folders: frozenset[str] = frozenset()
+    doubt: str = ""
+
+    def part_named(self, asked: str, path: object) -> str | None:
+        """Return the part that is meant by a name; None for all files, where there are no parts.
+
+        Raises:
+            SplitError: If there is no such part, or if the names have several meanings.
+
+        """
+        if self.doubt:
+            raise SplitError(f"{path}: {self.doubt}")
+        name = canonical_part(asked)
+        candidates = (asked, *SAME_PARTS.get(name, (name,))) if name == asked else (asked, name)
+        candidates = (*candidates, *SAME_PARTS.get(name, ()))
+        found = next((each for each in candidates if each in self.parts), None)
+        if found is not None:
+            return found
+        if not self.parts and name == "train":
+            return None
+        known = [*self.parts]
+        like = [each for each in known if parts_in(each) == [name]]
+        choice = f"split_part={like[0]!r}" if like else ""
+        if not known or (name in ("val", "dev", "eval") and "train" in known):
+            choice = "split_part='train', subset={'range': ['90%', '100%']}"
+        known = known or ["train"]
+        raise SplitError(
+            f"{path} has no split part {asked!r}{nearest(asked, known)}; it has "
+            f"{some(known)}. Write {choice or f'split_part={known[0]!r}'}, or name the files of "
+            "this part: files: ['PATTERN', ...]"
+        )
+
+
+def find_splits(inventory: Inventory) -> Splits:
+    """Return which split part each file belongs to.
+
+    What a writer says (`README.md`, `dataset_dict.json`) comes before names of folders, and these
+    before names of files. Lists of names are read if no folder says more.
+
+    Raises:
+        ConfigError: If `README.md` names several configurations.
+
+    """
+    said = _by_readme(inventory) or _by_dict(inventory)
+    if said is not None:
+        return said
+    marks, doubt = _folder_marks(inventory)
+    doubt = _configurations(inventory, {*map(posixpath.basename, marks)}) or doubt
+    parts: dict[str, list[str]] = {}
+    shared = []
+    places = dict.fromkeys(map(posixpath.dirname, inventory.kinds))
+    of_folder = {folder: _part_of(folder, marks) for folder in places}
+    for name in inventory.kinds:
+        part = of_folder[posixpath.dirname(name)] or _part_of_stem(name, inventory)
+        if part is None:
+            shared.append(name)
+        else:
+            parts.setdefault(part, []).append(name)
+    made = {part: tuple(names) for part, names in parts.items()}
+    folders = frozenset(map(posixpath.basename, marks))
+    splits = Splits(made, tuple(shared), folders=folders, doubt=doubt)
+    if not {*shared}.isdisjoint(inventory.media):
+        return _by_lists(inventory, splits) or splits
+    return splits
+
+
+# What writers say.
+
+
+def _by_dict(inventory: Inventory) -> Splits | None:
+    """Return the parts that a saved DatasetDict lists."""
+    if "dataset_dict.json" not in inventory.kinds:
+        return None
+    with suppress(ValueError, LookupError, TypeError):
+        text = read_file(inventory.root / "dataset_dict.json", "JSON_BYTES")
+        listed = parse_json(text)["splits"]
+        return _patterns(inventory, {str(name): [f"{name}/*"] for name in listed})
+    return None
+
+
+def _by_readme(inventory: Inventory) -> Splits | None:
+    """Return the parts that the configurations in `README.md` name."""
+    if "README.md" not in inventory.kinds:
+        return None
+    text = read_file(inventory.root / "README.md", "YAML_BYTES").decode("utf-8", "replace")
+    head = text.split("---\n", 2)[1] if text.startswith("---\n") and text.count("---\n") > 1 else ""
+    try:
+        told = load_yaml(head) or {}
+        configs = told.get("configs") or []
+        known = {str(each.get("config_name", "default")): _data_files(each) for each in configs}
+    except (ValueError, AttributeError, TypeError):
+        return None
+    except Exception:
+        return None
+    known = {name: parts for name, parts in known.items() if parts}
+    found = {name: _patterns(inventory, parts) for name, parts in known.items()}
+    there = {name: splits for name, splits in found.items() if splits.parts}
+    if len(there) > 1:
+        lines = "\n".join(
+            f"  {name}: files: {json.dumps(next(iter(known[name].values())))}" for name in there
+        )
+        raise ConfigError(
+            f"{inventory.root}/README.md names {len(there)} configurations: {some(there)}. Write "
+            f"which one is read, as one of these:\n{lines}"
+        )
+    return next(iter(there.values()), None)
+
+
+def _data_files(config: Mapping[str, Any]) -> dict[str, list[str]]:
+    """Return the patterns of each split part of a configuration."""
+    files = config.get("data_files")
+    if isinstance(files, str | list) and files and not isinstance(files[0], dict):
+        files = {"train": files}
+    if isinstance(files, list):
+        files = {str(each["split"]): each["path"] for each in files}
+    base = f"{config['data_dir']}/" if config.get("data_dir") else ""
+    return {
+        part: [f"{base}{each}" for each in ([paths] if isinstance(paths, str) else paths)]
+        for part, paths in (files or {}).items()
+    }
+
+
+def _patterns(inventory: Inventory, patterns: Mapping[str, Sequence[str]]) -> Splits:
+    parts: dict[str, tuple[str, ...]] = {}
+    for part, wanted in patterns.items():
+        names = tuple(name for name in inventory.kinds if matches(name, wanted))
+        if names:
+            parts[canonical_part(part)] = names
+    used = {name for names in parts.values() for name in names}
+    return Splits(parts, tuple(name for name in inventory.kinds if name not in used))
+
+
+def matches(name: str, patterns: Iterable[str]) -> bool:
+    """Return whether a name of a file is that of a pattern, in which `**/` may be nothing."""
+    return any(
+        fnmatchcase(name, pattern) or fnmatchcase(name, pattern.replace("**/", ""))
+        for pattern in patterns
+    )
+
+
+# Names of folders and files.
+
+
+def _folder_marks(inventory: Inventory) -> tuple[dict[str, tuple[str, bool]], str]:
+    """Return the part of each folder whose name has a word for one, and whether it is only that."""
+    children: dict[str, dict[str, bool]] = {}  # folders by the one around; whether media are inside
+    inside = {posixpath.dirname(name) for name in inventory.media}
+    for start in dict.fromkeys(map(posixpath.dirname, inventory.kinds)):
+        folder = start
+        while folder:
+            around = posixpath.dirname(folder)
+            known = children.setdefault(around, {})
+            known[folder] = known.get(folder, False) or start in inside
+            folder = around
+    marks: dict[str, tuple[str, bool]] = {}
+    doubts = []
+    for folders in children.values():
+        parts = {each: parts_in(posixpath.basename(each)) for each in folders}
+        marked = {each: found[0] for each, found in parts.items() if len(found) == 1}
+        others = [each for each, inside in folders.items() if inside and each not in marked]
+        several = len({*marked.values()}) > 1
+        for folder, part in marked.items():
+            exact = is_part_word(posixpath.basename(folder))
+            if exact or several or not others:
+                marks[folder] = part, exact
+            if others and not several and (exact or len(others) < _CLASS_FOLDERS):
+                doubts.append(_doubt(folder, part, others))
+    return marks, doubts[0] if doubts else ""
+
+
+def _configurations(inventory: Inventory, part_folders: Iterable[str]) -> str:
+    """Return the error for folders that have the same files of rows or shards each."""
+    with_media = {posixpath.dirname(name) for name in inventory.media}
+    files: dict[str, set[str]] = {}
+    for name in inventory.of_kind("table", "tar", "shard"):
+        folder, file = posixpath.split(name)
+        if folder not in with_media:
+            pieces = [each for each in folder.split("/") if each not in (*part_folders, "data")]
+            base = _NUMBERS.sub("", file)
+            files.setdefault("/".join(pieces), set()).add(base)
+    counts = Counter(name for folder, names in files.items() if folder for name in names)
+    alike = [
+        folder for folder, names in files.items() if folder and any(counts[n] > 1 for n in names)
+    ]
+    if len(alike) < 2 or all(why_no_class(posixpath.basename(each)) for each in alike):
+        return ""
+    lines = "\n".join(f"  path: {inventory.root / folder}" for folder in alike[:20])
+    return (
+        f"{len(alike)} folders have the same files, as configurations of one dataset have: "
+        f"{some(alike)}. Write which one is read, or blend several, by one of these:\n{lines}"
+    )
+
+
+_NUMBERS = re.compile(r"\d[\w-]*")
+
+
+def _doubt(folder: str, part: str, others: Sequence[str]) -> str:
+    beside = some(posixpath.basename(each) for each in others)
+    return (
+        f"the folder {folder!r} may be the split part {part!r}, or hold data like {beside} beside "
+        f"it. Write files: ['{folder}/**'] to read it alone, files: ['**'] to read all folders as "
+        f"one part, or files: ['{others[0]}/**', ...] to read the others"
+    )
+
+
+def _part_of(folder: str, marks: Mapping[str, tuple[str, bool]]) -> str | None:
+    """Return the part of a folder and those around it: the outermost only that, or else marked."""
+    folders: list[str] = []
+    while folder:
+        folders.insert(0, folder)
+        folder = posixpath.dirname(folder)
+    found = [marks[folder] for folder in folders if folder in marks]
+    exact = (part for part, only in found if only)
+    return next(exact, found[0][0] if found else None)
+
+
+def _part_of_stem(name: str, inventory: Inventory) -> str | None:
+    """Return the part that the name of a file of rows, of shards or of names says."""
+    kind = inventory.kinds[name]
+    may_list = kind == "text" and inventory.is_one_of_few(name)
+    if kind not in ("table", "tar") and not may_list:
+        return None
+    path = posixpath.splitext(name)[0]
+    if path in inventory.stems:
+        return None
+    shard = _HUB_SHARD.fullmatch(posixpath.basename(path))
+    base = posixpath.basename(path) if shard is None else shard["base"]
+    first = words_of(base)[:1]
+    if shard and first and parts_in(first[0]) and not is_part_word(base):
+        return base
+    found = parts_in(base)
+    return found[0] if len(found) == 1 else None
+
+
+# Lists of names.
+
+
+def _by_lists(inventory: Inventory, splits: Splits) -> Splits | None:
+    """Return the parts that text files list, such as `meta/train.txt`."""
+    index = MediaIndex(inventory.media)
+    parts: dict[str, tuple[str, ...]] = {}
+    lists = []
+    for part, names in splits.parts.items():
+        for name in names:
+            if inventory.kinds[name] == "text":
+                listed = listed_media(inventory, name, index)
+                if listed:
+                    parts[part] = (*parts.get(part, ()), *listed)
+                    lists.append(name)
+    if not parts:
+        return None
+    used = {*lists, *(name for names in parts.values() for name in names)}
+    kept = {part: [*parts.get(part, ())] for part in {**splits.parts, **parts}}
+    for part, names in splits.parts.items():
+        kept[part] += [name for name in names if name not in used]
+    return Splits(
+        {part: tuple(names) for part, names in kept.items() if names},
+        tuple(name for name in splits.shared if name not in used),
+        tuple(lists),
+        splits.folders,
+    )
+
+
+def listed_media(inventory: Inventory, name: str, index: MediaIndex) -> list[str]:
+    """Return the media that a text file lists, one a line; none if it is no such list."""
+    if not inventory.is_one_of_few(name):
+        return []
+    try:
+        lines = read_file(inventory.root / name, "JSON_BYTES").decode("utf-8-sig").splitlines()
+    except (OSError, UnicodeDecodeError, DatasetError):
+        return []
+    lines = [line.strip() for line in lines if line.strip()]
+    found = [index.find(line)[1] for line in lines[:_LINES]]
+    if not found or any(len(each) != 1 for each in found):
+        return []
+    return [each for line in lines for each in index.find(line)[1]]

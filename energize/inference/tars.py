@@ -1,0 +1,138 @@
+"""Tars that nobody prepared: their index is kept in the cache, and their parts are columns."""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+import tempfile
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from energize.core.description import digest
+from energize.core.trace import Failed
+from energize.data.files import PASSING, is_url
+from energize.data.media import HEAD, media_kind
+from energize.data.nv_meta import Origin, is_prepared
+from energize.data.webdataset import WebdatasetSource
+from energize.errors import DatasetError, DecodeError, NotPreparedError, PrepareError
+from energize.inference.candidates import Reading
+from energize.inference.columns import AV, IMAGE, Column, Named, columns_of
+from energize.inference.scene import FIRST, Scene
+from energize.preparation.index import prepare
+from energize.task.load import PART_DECODERS
+
+_log = logging.getLogger("energize")
+_NOT_WRITTEN = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
+"""What a disk refuses only when it is written to."""
+
+
+def open_tars(scene: Scene) -> WebdatasetSource:
+    """Return the samples of tars, whose index is in a folder of links to them in the cache.
+
+    Raises:
+        NotPreparedError: For tars in object storage, which are prepared there.
+        DatasetError: For a tar that cannot be indexed, or a cache folder that cannot be written.
+    """
+    if is_url(scene.path):
+        here = scene.path if scene.is_folder else scene.root
+        raise NotPreparedError(
+            f"{scene.path}: tars in a store are prepared: energize prepare {here}"
+        )
+    names = scene.names("tar")
+    stats = [(scene.root / name).stat() for name in names]
+    known = [[n, each.st_size, each.st_mtime_ns] for n, each in zip(names, stats, strict=True)]
+    called = scene.path.absolute().name  # a tar alone and its folder have indexes of their own
+    folder = cache_folder("tars", digest([called, str(scene.root.absolute()), known]), called)
+    try:
+        if not is_prepared(folder):
+            _log.warning("%s: %d tars are indexed, in %s", scene.path, len(names), folder)
+            _index(scene.root, names, folder)
+    except OSError as error:
+        if error.errno in PASSING:
+            raise
+        raise DatasetError(
+            f"{scene.path}: the index of tars that are not prepared cannot be written to the cache "
+            f"folder: {error.filename or folder} ({error.strerror}). Set XDG_CACHE_HOME to a "
+            f"folder that can be written, or run: energize prepare {scene.root}"
+        ) from error
+    whole = WebdatasetSource(folder)
+    return whole._replace(origin=Origin.of(whole))
+
+
+def cache_folder(*names: str) -> Path:
+    """Return a folder below that of the user's cache."""
+    cache = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    return Path(cache, "energize", *names)
+
+
+def _index(root: Path, names: Sequence[str], folder: Path) -> None:
+    """Write the index of tars into a folder of links to them; raise OSError where it cannot be."""
+    if not folder.is_absolute():
+        raise OSError(errno.ENOENT, os.strerror(errno.ENOENT), str(folder))  # there is no home
+    folder.parent.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder.parent.parent) as new:
+        links = Path(new, "tars", folder.name)
+        for name in names:
+            link = links / name
+            link.parent.mkdir(parents=True, exist_ok=True)
+            link.symlink_to((root / name).absolute())
+        try:
+            report = prepare(links, split_ratios={"train": 1})
+        except PrepareError as reason:
+            cause = reason.__cause__
+            if isinstance(cause, OSError) and cause.errno in _NOT_WRITTEN:
+                raise cause from None
+            raise DatasetError(str(reason).replace(f"{links}", f"{root}")) from None
+        for note in report.notes:
+            _log.warning("%s: %s", root, note)
+        with suppress(OSError):  # another process was sooner
+            Path(new, "tars").rename(folder.parent)
+
+
+def read_tars(source: WebdatasetSource) -> Reading:
+    """Return the parts of the first samples, and the keys of their JSON, as columns."""
+    raw = source.read(np.arange(min(FIRST, source.count)))
+    stored = [each for each in raw if not isinstance(each, Failed)]
+    rows = [_decoded(each) for each in stored]
+    names = [*dict.fromkeys(name for row in rows for name in row)]
+    found = {name: data for each in stored for name, data in each.items()}
+    kinds = {name: media_kind(f"a.{name}", found[name][:HEAD]) for name in names}
+    media = [name for name, kind in kinds.items() if kind is not None]
+    columns = columns_of([{n: v for n, v in row.items() if n not in media} for row in rows], _none)
+    parts = {name: name for name in names if name not in media}
+    for form in (IMAGE, AV):
+        own = [name for name in media if kinds[name] == form]
+        numbered = any("." in name for name in own)
+        if own:
+            called = own[0].rpartition(".")[2] if numbered else own[0]
+            count = max(sum(name in row for name in own) for row in rows)
+            whole = Column(
+                called, f"{form}s" if count > 1 else form, tuple(rows), len(rows), ("{}",)
+            )
+            columns = {called: whole, **columns}
+            ends = dict.fromkeys(name.rpartition(".")[2] for name in own)
+            parts[called] = ",".join(f"*{end}" for end in ends) if count > 1 else ",".join(own)
+    return Reading(source, rows, columns, {}, parts)
+
+
+def _decoded(raw: dict[str, Any]) -> dict[str, Any]:
+    """Return a raw sample with its texts, numbers and JSON decoded, and media as they are."""
+    found = {}
+    for name, data in raw.items():
+        if name.startswith("__") or not isinstance(data, bytes):
+            continue
+        decode = PART_DECODERS.get(name.rpartition(".")[2].lower())
+        try:
+            found[name] = data if decode is None else decode(data)
+        except (ValueError, DecodeError):
+            found[name] = data
+    return found
+
+
+def _none(column: str, values: Sequence[Any]) -> Named | None:
+    return None

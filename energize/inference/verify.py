@@ -1,0 +1,167 @@
+"""Whether samples are what was inferred: looked at before anything is delivered."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any
+
+import numpy as np
+
+from energize.core.description import digest
+from energize.core.ignored import said_once
+from energize.core.lanes import speaks
+from energize.core.samples import CrudeSample, sample_type_named
+from energize.core.trace import Failed
+from energize.data.files import files_at, is_url, own_errors
+from energize.data.loose import LooseSource
+from energize.data.rows import JsonSource
+from energize.data.writing import write_new
+from energize.errors import DataError, DatasetError, EnergizeError
+from energize.inference.engine import Found
+from energize.inference.scene import FIRST, SPREAD, Told
+from energize.inference.tars import cache_folder
+from energize.task.images import without_notes
+from energize.task.load import SampleDecoder, SampleLoader
+from energize.task.types import text_fields, type_fault, type_faults
+
+_MOST_FAILED = 2
+"""One in so many samples may be damaged; more than that is not damage."""
+
+_MOST_ROWS = 1_000_000
+"""Rows whose texts are checked before anything is delivered; the others when they are read."""
+
+_AT_ONCE = 4096
+
+
+@own_errors
+@without_notes()
+def verify(found: Found, told: Told) -> None:
+    """Check the first samples, and samples spread over the others, once for each version of data.
+
+    At most 64 samples are read, by the first rank. Samples that cannot be read or decoded are
+    damage as long as most can: they are left out when they are read.
+
+    Args:
+        found: What was inferred.
+        told: What the user says; fields that are told and have another type are a warning.
+
+    Raises:
+        DatasetError: If a field has a value of another type, or most samples cannot be made.
+
+    """
+    source = found.source
+    marker = cache_folder("verified", _version(found))
+    if not speaks() or not source.count or marker.exists():
+        return
+    numbers = _numbers(source.count)
+    _plan(source, numbers)
+    raws = source.read(numbers)
+    load = _loader(found)
+    failed: list[str] = []
+    for number, raw in zip(numbers.tolist(), raws, strict=True):
+        if isinstance(raw, Failed):
+            failed.append(f"{raw.where}: {raw.reason}")
+            continue
+        try:
+            sample = load(raw)
+        except DataError as reason:
+            failed.append(f"{source.where(number)}: {reason}")
+            continue
+        for name, fault in type_faults(sample).items():
+            text = f"{source.where(number)}: {name!r}: {fault}"
+            if not _is_told(name, told):
+                raise DatasetError(_refusal(found, text))
+            said_once(found.spec.path, f"type of {name}", text, logging.WARNING)
+    if len(failed) * _MOST_FAILED > len(numbers):
+        count = f"{len(failed)} of {len(numbers)} samples cannot be made, the first one is "
+        raise DatasetError(_refusal(found, f"{count}{failed[0]}"))
+    _check_texts(found, inferred_texts(found, told))
+    with suppress(EnergizeError, OSError):
+        marker.parent.mkdir(parents=True, exist_ok=True)
+        write_new(marker, found.spec.model_dump_json().encode(), DatasetError)
+
+
+def inferred_texts(found: Found, told: Told) -> list[str]:
+    """Return the fields that have to be texts, as no user says what they are read from."""
+    if found.config.field_map is None:
+        return []
+    kind = sample_type_named(found.config.sample_module, found.config.sample_class)
+    return [name for name in text_fields(kind) if not _is_told(name, told)]
+
+
+def _is_told(name: str, told: Told) -> bool:
+    """Return whether the user says what a field is read from; `energize init` is no user."""
+    return told.inferred is None and name in (told.field_map or {})
+
+
+def _check_texts(found: Found, fields: Sequence[str]) -> None:
+    """Raise `DatasetError` for a text that is none, in any row of values without types.
+
+    Parquet and Arrow say the types of columns themselves.
+    """
+    source = found.source
+    rows = getattr(source, "rows", None)
+    columns = {name: found.spec.field_map[name] for name in fields if name in found.spec.field_map}
+    plain = {name: text for name, text in columns.items() if text in found.spec.column_names}
+    if not isinstance(rows, JsonSource) or is_url(rows.location) or not plain:
+        return
+    kind = sample_type_named(found.config.sample_module, found.config.sample_class)
+    for start in range(0, min(rows.count, _MOST_ROWS), _AT_ONCE):
+        numbers = np.arange(start, min(start + _AT_ONCE, rows.count))
+        for number, row in zip(numbers.tolist(), rows.read(numbers), strict=True):
+            if isinstance(row, Failed):
+                continue
+            for name, column in plain.items():
+                fault = type_fault(kind, name, row.get(column)) if column in row else ""
+                if fault:
+                    text = f"{source.where(number)}: {name!r}: {fault}"
+                    raise DatasetError(_refusal(found, text))
+
+
+def _plan(source: Any, numbers: Any) -> None:
+    """Have the samples fetched together that are in object storage."""
+    source.expect(numbers)
+    if isinstance(source, LooseSource) and is_url(source.base):
+        files = files_at(source.base)
+        for row in source.rows.read(numbers):
+            for path in [] if isinstance(row, Failed) else source.files_of(row):
+                files.plan(path, [], [])
+
+
+def _numbers(count: int) -> Any:
+    spread = np.linspace(FIRST, count - 1, SPREAD, dtype=np.int64) if count > FIRST else ()
+    return np.unique([*range(min(FIRST, count)), *spread])
+
+
+def _loader(found: Found) -> SampleLoader[Any]:
+    config = found.config
+    kind: Any = CrudeSample
+    if config.field_map is not None:
+        kind = sample_type_named(config.sample_module, config.sample_class)
+    decoder = SampleDecoder(image_decode="torchrgb8").with_options(config.options)
+    return SampleLoader(sample_type=kind, field_map=config.field_map, decoder=decoder)
+
+
+def _refusal(found: Found, fault: str) -> str:
+    return (
+        f"{found.spec.path}: {fault}. Inferred was {found.spec.override}. Correct the data, or "
+        "write what the columns are: sample_type: TYPE, field_map: {FIELD: COLUMN}; verify=False "
+        "skips this check"
+    )
+
+
+def _version(found: Found) -> str:
+    """Return what is another text for other data, or for another inference of them."""
+    rows = getattr(found.source, "rows", found.source)
+    files = [os.path.join(rows.location, each) for each in rows.shards if each]
+    seen: list[Sequence[int]] = []
+    for file in (*files, found.spec.path):
+        with suppress(OSError, ValueError):
+            if not is_url(file):
+                stat = os.stat(file)
+                seen.append((stat.st_size, stat.st_mtime_ns))
+    facts = found.spec.facts(), found.spec.sample_type, found.spec.field_map
+    return digest([found.spec.path, found.source.identity, *facts, seen])

@@ -1,0 +1,248 @@
+"""Images from bytes: by simplejpeg or by Pillow, with the same pixels."""
+
+from __future__ import annotations
+
+import io
+import logging
+import struct
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+import PIL.ExifTags
+import PIL.Image
+import PIL.ImageFile
+import PIL.ImageOps
+import simplejpeg
+
+from energize.core import limits
+from energize.core.ignored import is_said, said_once
+from energize.core.lazy import torch
+from energize.data.media import open_image
+
+_JPEG_START = b"\xff\xd8\xff"
+_JPEG_COLORS = ("YCbCr", "RGB", "Gray")
+_JPEG_SCAN = b"\xff\xda"
+_JPEG_METADATA = (b"Exif\0\0", b"http://ns.adobe.com/xap/1.0/", b"MPF\0")
+"""How segments of a JPEG begin that have its orientation, or say where further pictures are."""
+
+
+@dataclass(frozen=True, slots=True)
+class ImageSpec:
+    """What an image becomes: the container, its channels, and whether values are float 0 to 1."""
+
+    container: Literal["numpy", "torch", "pil"]
+    mode: Literal["L", "RGB", "RGBA", "stored"]
+    floating: bool = False
+    pixel: int = field(init=False)
+    """Bytes that a pixel takes while it is decoded."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "pixel", len(self.mode) * (5 if self.floating else 2))
+
+
+_MODES: tuple[Literal["L", "RGB", "RGBA"], ...] = ("L", "RGB", "RGBA")
+IMAGE_SPECS: Mapping[str, ImageSpec] = MappingProxyType(
+    {f"{mode.lower()}8": ImageSpec("numpy", mode) for mode in _MODES}
+    | {mode.lower(): ImageSpec("numpy", mode, floating=True) for mode in _MODES}
+    | {f"torch{mode.lower()}8": ImageSpec("torch", mode) for mode in _MODES}
+    | {f"torch{mode.lower()}": ImageSpec("torch", mode, floating=True) for mode in _MODES}
+    | {"torch": ImageSpec("torch", "RGB", floating=True)}
+    | {f"pil{mode.lower()}": ImageSpec("pil", mode) for mode in _MODES}
+    | {"pil": ImageSpec("pil", "RGB")}
+    | {"stored": ImageSpec("numpy", "stored"), "torchstored": ImageSpec("torch", "stored")}
+    | {"pilstored": ImageSpec("pil", "stored")}
+)
+"""The names that `SampleDecoder(image_decode=...)` takes."""
+
+
+def decode_image(
+    data: bytes, spec: ImageSpec, *, orient: bool | None = None, name: str = "image"
+) -> Any:
+    """Decode an image.
+
+    What decoding changes or leaves out (orientation, alpha, frames, 16 bits) is logged once.
+
+    Args:
+        data: The bytes of the file.
+        spec: What the image becomes.
+        orient: Whether it is turned as its EXIF data say. None is False, with a warning.
+        name: What messages call it.
+
+    Returns:
+        An array of shape (H, W) or (H, W, C), a tensor of shape (H, W) or (C, H, W), or a PIL
+        image, in memory of its own: uint8, or float32 from 0 to 1; with the mode "stored", the
+        values of the file.
+
+    """
+    pixels: npt.NDArray[Any] | None = None
+    orientation = _UPRIGHT
+    if spec.container != "pil" and spec.mode != "stored" and data.startswith(_JPEG_START):
+        # The strict decoder refuses rare but readable files; Pillow has the last word on those.
+        with suppress(ValueError):
+            pixels = _by_turbo(data, spec)
+            orientation = _orientation_of_jpeg(data, name)
+    if pixels is None:
+        image, orientation = _by_pillow(data, spec, name)
+        if spec.container == "pil":
+            turned = _is_turned(orientation, orient, name)
+            return PIL.ImageOps.exif_transpose(image) if turned else image
+        pixels = np.array(image)
+        if spec.container == "torch" and pixels.dtype.kind == "u" and pixels.itemsize > 1:
+            pixels = pixels.astype(np.int32)  # torch adds up no others of 16 bits
+    if _is_turned(orientation, orient, name):
+        sides = pixels.swapaxes(0, 1) if orientation in _SWAPPED else pixels
+        rows = -1 if orientation in _UPSIDE_DOWN else 1
+        columns = -1 if orientation in _MIRRORED else 1
+        pixels = np.ascontiguousarray(sides[::rows, ::columns])
+    if spec.container == "numpy":
+        return np.divide(pixels, 255, dtype=np.float32) if spec.floating else pixels
+    tensor = torch.from_numpy(pixels)
+    if tensor.ndim == 3:
+        tensor = tensor.permute(2, 0, 1)
+    if not spec.floating:
+        return tensor.contiguous()
+    return tensor.to(torch.float32, memory_format=torch.contiguous_format).div_(255)
+
+
+def _by_turbo(data: bytes, spec: ImageSpec) -> npt.NDArray[np.uint8]:
+    height, width, color, _ = simplejpeg.decode_jpeg_header(data)
+    # The luma stored in a coloured file differs from its pixels' where colours were clipped.
+    if color not in (("Gray",) if spec.mode == "L" else _JPEG_COLORS):
+        raise ValueError("left to Pillow, which takes the luma of the pixels, and converts CMYK")
+    limits.spend_pixels(height * width, spec.pixel, data)
+    if spec.mode == "L":
+        return simplejpeg.decode_jpeg(data, "GRAY")[..., 0]  # type: ignore[no-any-return]
+    return simplejpeg.decode_jpeg(data, spec.mode)  # type: ignore[no-any-return]
+
+
+def _by_pillow(data: bytes, spec: ImageSpec, name: str) -> tuple[PIL.Image.Image, int]:
+    """Return the image in the mode of `spec` and its EXIF orientation."""
+    with io.BytesIO(data) as stream, open_image(stream, spec.pixel) as image:
+        several = getattr(image, "is_animated", False)
+        deep = _is_deep(image, data)
+        image.load()  # a TIFF is upright then
+        converted = spec.mode != "stored"
+        wide = image.mode.startswith(("I", "F"))
+        losses = {
+            _FRAMES: several,
+            _CLIPPED: wide and converted,
+            _ROUNDED: deep and not wide,
+            _OPAQUE: converted and spec.mode != "RGBA" and _is_transparent(image),
+        }
+        for text, lost in losses.items():
+            if lost:
+                _note(text, name, f"mode {image.mode}")
+        found = image.convert(spec.mode) if converted else image.copy()
+        return found, _orientation_of(image)
+
+
+# Orientation, by its numbers in EXIF data.
+
+_UPRIGHT = 1
+_UPSIDE_DOWN = (3, 4, 7, 8)
+_MIRRORED = (2, 3, 6, 7)
+_SWAPPED = (5, 6, 7, 8)
+
+_NO_EXIF = (SyntaxError, ValueError, LookupError, TypeError, OSError, struct.error, OverflowError)
+"""What Pillow raises for damaged EXIF data, which do not damage an image."""
+
+
+def _orientation_of(image: PIL.Image.Image) -> int:
+    with suppress(*_NO_EXIF):
+        found = image.getexif().get(PIL.ExifTags.Base.Orientation)
+        return found if found in (*_MIRRORED, *_SWAPPED, *_UPSIDE_DOWN) else _UPRIGHT
+    return _UPRIGHT
+
+
+def _orientation_of_jpeg(data: bytes, name: str) -> int:
+    """Return the EXIF orientation of a JPEG. Pillow parses segments if they may have one."""
+    at = len(_JPEG_START) - 1
+    while (marker := data[at : at + 2]) != _JPEG_SCAN:
+        if marker[:1] != _JPEG_SCAN[:1] or data.startswith(_JPEG_METADATA, at + 4):
+            with suppress(*_NO_EXIF), PIL.Image.open(io.BytesIO(data), formats=["JPEG"]) as image:
+                if getattr(image, "is_animated", False):
+                    _note(_FRAMES, name, "MPO")
+                return _orientation_of(image)
+            break
+        at += 2 + int.from_bytes(data[at + 2 : at + 4], "big")
+    return _UPRIGHT
+
+
+def _is_turned(orientation: int, orient: bool | None, name: str) -> bool:
+    """Return whether an image is turned, and log what is done with the first rotated one."""
+    if orientation != _UPRIGHT:
+        level = logging.INFO if orient is not None else logging.WARNING
+        _note(_TURNED if orient else _LYING, name, f"orientation {orientation}", level)
+    return orientation != _UPRIGHT and bool(orient)
+
+
+# What is logged of the first image that decoding changes or that loses something.
+
+sample_in_use: ContextVar[Mapping[str, Any] | None] = ContextVar("sample", default=None)
+"""The raw sample whose parts are decoded."""
+
+_is_quiet: ContextVar[bool] = ContextVar("quiet", default=False)
+
+
+@contextmanager
+def without_notes() -> Iterator[None]:
+    """Log nothing of images that are decoded to be checked, as another decoder may keep more."""
+    token = _is_quiet.set(True)
+    try:
+        yield
+    finally:
+        _is_quiet.reset(token)
+
+
+_TURNED = (
+    "Images are turned upright by their EXIF orientation: {}. To keep them as stored, use "
+    "SampleDecoder(orient=False)"
+)
+_LYING = (
+    "Images are not turned by their EXIF orientation: {}. To turn them, write orient: true in "
+    "dataset.yaml, or use SampleDecoder(orient=True)"
+)
+_FRAMES = "Of images with several frames the first one is read: {}"
+_CLIPPED = (
+    "Values above 255 are cut off: {}. To keep them, use image_decode='torchstored', for one field "
+    "by SampleDecoder(fields=...)"
+)
+_ROUNDED = "Colours of 16 bits are reduced to 8 bits, which is what Pillow reads: {}"
+_OPAQUE = (
+    "Transparency is left out: {}. To keep it, use SampleDecoder(image_decode='torchrgba') or "
+    "'pilrgba'"
+)
+
+
+def _note(text: str, name: str, value: str, level: int = logging.WARNING) -> None:
+    if _is_quiet.get():
+        return
+    raw = sample_in_use.get()
+    where = "" if raw is None else f"{raw['__dataset__']}, sample {raw['__key__']!r}, "
+    said_once("images", text, text.format(f"{where}part {name!r} ({value})"), level)
+
+
+def _is_deep(image: PIL.ImageFile.ImageFile, data: bytes) -> bool:
+    """Return whether an image that is not loaded has more than 8 bits a channel."""
+    if image.format == "JPEG2000":
+        precision = data.find(_SIZES_OF_JPEG2000) + _PRECISION_AT
+        return data[precision : precision + 1] > b"\x07"
+    return any(each in str(image.tile) for each in _DEEP_TILES)
+
+
+_SIZES_OF_JPEG2000 = b"\xff\x51"
+_PRECISION_AT = 40  # bytes from there
+_DEEP_TILES = (";16", "'RGB', 65535")
+
+
+def _is_transparent(image: PIL.Image.Image) -> bool:
+    """Return whether some pixel is not opaque; not computed again once that was logged."""
+    if is_said("images", _OPAQUE) or not image.has_transparency_data:
+        return False
+    return image.convert("RGBA").getchannel("A").getextrema() != (255, 255)

@@ -1,0 +1,223 @@
+"""Functions of field maps: they make the value of a field from several parts of a sample.
+
+    field_map:
+      turns: "chat(user=json[instruction], user=json[input], assistant=json[output])"
+
+A contributor adds a function to `SHAPES`: it takes the arguments in order, each with its label.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Mapping, Sequence
+from itertools import chain
+from types import MappingProxyType
+from typing import Any
+
+from energize.core import limits
+from energize.core.turns import IMAGE, VIDEO, Turn, turn_of
+from energize.core.validation import parse_json
+from energize.errors import DataError
+
+Arguments = Sequence[tuple[str, Any]]
+"""What a function is given: for each argument its label, or none, and its value, None if absent."""
+
+_EXCHANGES = (
+    ("user", "assistant"),
+    ("q", "a"),
+    ("question", "answer"),
+    ("human", "gpt"),
+    ("instruction", "output"),
+    ("prompt", "response"),
+    ("input", "output"),
+)
+"""Keys of an object that is a question and its answer."""
+
+
+def chat(arguments: Arguments) -> list[Turn]:
+    """Return the turns of a question and its answer.
+
+    Labels are `system`, `history` (exchanges), `user` (several are joined by line ends),
+    `assistant`, `images` and `videos`; placeholders of images and videos that no turn has come
+    first.
+    """
+    turns = [Turn("system", value) for value in _texts(arguments, "system")]
+    for history in _values(arguments, "history"):
+        turns += exchanges([("", history)])
+    turns.append(Turn("user", "\n".join(_texts(arguments, "user"))))
+    answers = [*chain.from_iterable(_listed(each) for each in _values(arguments, "assistant"))]
+    if not answers or not isinstance(answers[0], str):
+        raise DataError(f"there is no answer; got {answers[:1]!r:.80}")
+    turns.append(Turn("assistant", answers[0]))
+    return _with_placeholders(turns, arguments)
+
+
+def exchanges(arguments: Arguments) -> list[Turn]:
+    """Return the turns of a list of questions with their answers.
+
+    An exchange is an object such as `{user, assistant}` or `{q, a}`, or a list of two texts. Other
+    keys of an object are those of the answer.
+    """
+    turns: list[Turn] = []
+    for exchange in _listed(arguments[0][1]):
+        pair = exchange_of(exchange)
+        if pair is None:
+            raise DataError(f"an exchange is a question and an answer, got {exchange!r:.120}")
+        rest = exchange.items() if isinstance(exchange, Mapping) else ()
+        answer = {name: value for name, value in rest if value not in pair}
+        answer |= {"role": "assistant", "content": pair[1]}
+        turns += [Turn("user", pair[0]), turn_of(answer, len(turns) + 1)]
+    return _with_placeholders(turns, arguments[1:])
+
+
+def first(arguments: Arguments) -> Any:
+    """Return the first value that is not null, or None."""
+    return next((value for _, value in arguments if value is not None), None)
+
+
+def exchange_of(value: Any) -> tuple[str, str] | None:
+    """Return the question and the answer that a value is, None for anything else.
+
+    >>> exchange_of({"q": "What?", "a": "That."}), exchange_of(["What?", "That."]), exchange_of("a")
+    (('What?', 'That.'), ('What?', 'That.'), None)
+    """
+    pair: Sequence[Any] = ()
+    if isinstance(value, list | tuple):
+        pair = value
+    elif isinstance(value, Mapping):
+        keys = next((keys for keys in _EXCHANGES if value.keys() >= {*keys}), ())
+        pair = [value[key] for key in keys]
+    if len(pair) != 2 or not all(isinstance(each, str) for each in pair):
+        return None
+    return pair[0], pair[1]
+
+
+def placed(arguments: Arguments) -> Any:
+    """Return turns as they are, with placeholders before the first turn of the user.
+
+    They are added to turns without any placeholder, one for each image and video.
+    """
+    turns = arguments[0][1]
+    if not isinstance(turns, list) or IMAGE in str(turns) or VIDEO in str(turns):
+        return turns
+    before = _placeholders(arguments)
+    made: list[Any] = []
+    for turn in turns:
+        key = next((k for k in ("content", "value") if isinstance(turn, dict) and k in turn), None)
+        said_by = str((turn.get("role") or turn.get("from")) if isinstance(turn, dict) else "")
+        if before and key and isinstance(turn[key], str) and said_by.lower() in ("user", "human"):
+            turn = {**turn, key: before + turn[key]}  # noqa: PLW2901 - the turn as it is kept
+            before = ""
+        made.append(turn)
+    return made
+
+
+def interleaved(arguments: Arguments) -> list[Any]:
+    """Return texts and images in turn: an image for each text that is null.
+
+    A third argument has for each image the number of the text that it precedes.
+    """
+    texts, images = _listed(arguments[0][1]), _listed(arguments[1][1])
+    if len(arguments) > 2:
+        places = _listed(arguments[2][1])
+        if len(places) != len(images):
+            raise DataError(f"{len(images)} images have {len(places)} places among the texts")
+        before: list[list[Any]] = [[] for _ in range(len(texts) + 1)]
+        for image, place in zip(images, places, strict=True):
+            before[min(max(int(place or 0), 0), len(texts))].append(image)
+        pairs = zip(before, [[text] for text in texts] + [[]], strict=True)
+        return [*chain.from_iterable(some + text for some, text in pairs)]
+    if sum(text is None for text in texts) != len(images):
+        raise DataError(
+            f"{len(images)} images stand where {sum(text is None for text in texts)} texts are null"
+        )
+    rest = iter(images)
+    return [next(rest) if text is None else text for text in texts]
+
+
+def items(arguments: Arguments) -> list[Any]:
+    """Return the values that are not null as one list; a text that is a list is read as one."""
+    found = [value for _, value in arguments if value is not None]
+    if len(found) == 1:
+        return listed_text(found[0]) or _listed(found[0])
+    return found
+
+
+def listed_text(value: Any) -> list[str] | None:
+    """Return the texts that a text such as `['a', "b"]` lists, None for anything else.
+
+    >>> listed_text("['a', 'b']"), listed_text("a, b")
+    (['a', 'b'], None)
+    """
+    if not isinstance(value, str) or value[:1] != "[" or len(value) > limits.LETTERS:
+        return None
+    try:
+        listed = ast.literal_eval(value.strip())
+    except (ValueError, SyntaxError, MemoryError, RecursionError):
+        return None
+    return listed if isinstance(listed, list) and {*map(type, listed)} == {str} else None
+
+
+def choice(arguments: Arguments) -> int:
+    """Return the number of the right one of several choices, counted from 0.
+
+    The answer is a number, a letter, or the text of the choice itself.
+    """
+    answer = arguments[0][1]
+    choices = items(arguments[1:2]) if len(arguments) > 1 else []
+    if isinstance(answer, str):
+        word = answer.strip(" ().")
+        if answer in choices:
+            return choices.index(answer)
+        if len(word) == 1 and word.isalpha():
+            return ord(word.upper()) - ord("A")
+        if word.isdigit():
+            return int(word)
+    if isinstance(answer, int) and not isinstance(answer, bool):
+        return answer
+    raise DataError(f"the right choice is a number, a letter or one of {choices}; got {answer!r}")
+
+
+SHAPES: Mapping[str, Callable[[Arguments], Any]] = MappingProxyType(
+    {each.__name__: each for each in (chat, exchanges, first, placed, interleaved, items, choice)}
+)
+"""The functions that a field map may name."""
+
+
+def _values(arguments: Arguments, label: str) -> list[Any]:
+    return [value for name, value in arguments if name == label and value is not None]
+
+
+def _texts(arguments: Arguments, label: str) -> list[str]:
+    """Return the texts of a label that are not empty."""
+    texts = _values(arguments, label)
+    for text in texts:
+        if not isinstance(text, str):
+            raise DataError(f"what the {label} says is text; got {text!r:.80}")
+    return [text for text in texts if text.strip()]
+
+
+def _listed(value: Any) -> list[Any]:
+    if value is None:
+        return []
+    if isinstance(value, str) and value[:1] == "[":
+        value = parse_json(value)
+    return list(value) if isinstance(value, list | tuple) else [value]
+
+
+def _placeholders(arguments: Arguments) -> str:
+    images = sum(len(_listed(value)) for value in _values(arguments, "images"))
+    videos = sum(len(_listed(value)) for value in _values(arguments, "videos"))
+    return IMAGE * images + VIDEO * videos
+
+
+def _with_placeholders(turns: list[Turn], arguments: Arguments) -> list[Turn]:
+    """Return turns with placeholders before what the user says first, unless they have some."""
+    if any(IMAGE in turn.text or VIDEO in turn.text for turn in turns):
+        return turns
+    first = next((n for n, turn in enumerate(turns) if turn.role == "user"), 0)
+    before = _placeholders(arguments)
+    added = Turn(
+        turns[first].role, f"{before}\n{turns[first].text}" if before else turns[first].text
+    )
+    return [*turns[:first], added, *turns[first + 1 :]]

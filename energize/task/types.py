@@ -1,0 +1,95 @@
+"""Whether the fields of a sample are what the annotations of its type say."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from types import UnionType
+from typing import Any, Union, cast, get_args, get_origin, get_type_hints
+
+import numpy as np
+import PIL.Image
+
+from energize.core.lazy import is_instance_of, torch
+from energize.core.samples import METADATA, CrudeSample, fields_of
+
+_ITEMS = 100
+"""Items of a list that are compared."""
+
+
+def type_faults(sample: Any) -> dict[str, str]:
+    """Return for each field whose value is not of its annotated type what is wrong.
+
+    An image may be a tensor, an array or a PIL image; where images are annotated, a video that is
+    decoded later may stand in its place.
+
+    Args:
+        sample: A sample of any type; a `CrudeSample` has no types.
+
+    Returns:
+        A text for each fault, by the name of the field.
+
+    Example:
+        >>> from energize import TextSample
+        >>> type_faults(TextSample(__key__="0", text=5))
+        {'text': 'expected str, found int: 5'}
+
+    """
+    if isinstance(sample, dict | CrudeSample):
+        return {}
+    values = {name: value for name, value in fields_of(sample).items() if name not in METADATA}
+    faults = {name: type_fault(type(sample), name, value) for name, value in values.items()}
+    return {name: fault for name, fault in faults.items() if fault}
+
+
+def type_fault(kind: type[Any], field: str, value: Any) -> str:
+    """Return why a value does not fit a field of a type; an empty text if it fits."""
+    hints = _hints(cast("Any", kind))
+    if field not in hints or _fits(value, hints[field]):
+        return ""
+    return f"expected {_shown(hints[field])}, found {type(value).__name__}: {value!r:.80}"
+
+
+def text_fields(kind: type[Any]) -> list[str]:
+    """Return the fields of a type that are annotated as one text, or as a text or None."""
+    hints = _hints(cast("Any", kind))
+    texts = [name for name in hints if name not in METADATA]
+    return [name for name in texts if _fits("", hints[name]) and not _fits(0, hints[name])]
+
+
+def may_be_none(kind: type[Any], field: str) -> bool:
+    """Return whether a field of a type may be None."""
+    hints = _hints(cast("Any", kind))
+    return field in hints and _fits(None, hints[field])
+
+
+@lru_cache(maxsize=64)
+def _hints(kind: Any) -> dict[str, Any]:
+    try:
+        return get_type_hints(kind)
+    except Exception:
+        return {}
+
+
+def _shown(annotation: Any) -> str:
+    return getattr(annotation, "__name__", "") if not get_args(annotation) else str(annotation)
+
+
+def _fits(value: Any, annotation: Any) -> bool:  # noqa: PLR0911
+    origin = get_origin(annotation)
+    if origin in (Union, UnionType):
+        return any(_fits(value, each) for each in get_args(annotation))
+    if annotation is None or annotation is type(None):
+        return value is None
+    if origin in (list, tuple):
+        listed = isinstance(value, list | tuple)
+        [item] = get_args(annotation)[:1] or [Any]
+        return listed and all(_fits(each, item) for each in value[:_ITEMS])
+    kind = origin or annotation
+    if not isinstance(kind, type) or kind is Any:
+        return True
+    if kind is torch.Tensor:
+        media = torch.Tensor, np.ndarray, PIL.Image.Image
+        return isinstance(value, media) or is_instance_of(value, "energize.extras.av", "AVDecoder")
+    if kind is float:
+        return isinstance(value, float | int)
+    return isinstance(value, kind)
