@@ -235,6 +235,8 @@ class MemoryRows(ShardedSource[Row], FieldSource[Row]):
     Memory is that of the lines, and 8 bytes for each. The identity is that of the keys.
     """
 
+    order_name = "MemoryRows"
+
     text: bytes
     ends: Int64Array
     name = location = identity = ""
@@ -285,6 +287,8 @@ class ChosenRows(FieldSource[Row], ShardedSource[Row]):
     With a `column` that has lists, a row stands for one element of it: the n-th row of equal
     numbers has the n-th element.
     """
+
+    order_name = "ChosenRows"
 
     rows: ShardedSource[Row]
     numbers: tuple[Int64Array, ...]
