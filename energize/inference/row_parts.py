@@ -14,7 +14,7 @@ from energize.core.trace import Failed
 from energize.data.media import media_name
 from energize.data.rows import ArrowSource, ParquetSource
 from energize.data.tables import values_in
-from energize.errors import ConfigError, SplitError
+from energize.errors import ConfigError, SplitError, nearest, some
 from energize.inference.columns import Column
 from energize.inference.kinds import choose
 from energize.inference.splits import Splits
@@ -78,7 +78,7 @@ def state_parts(scene: Scene, rows: Any, columns: Mapping[str, Column]) -> RowPa
 
     """
     if scene.told.split_by is not None:
-        return _as_told(scene, rows, scene.told.split_by)
+        return _as_told(scene, rows, columns)
     unclear: dict[str, Counter[str]] = {}
     held_out: list[RowParts] = []
     for name, column in columns.items():
@@ -104,13 +104,19 @@ def state_parts(scene: Scene, rows: Any, columns: Mapping[str, Column]) -> RowPa
     return None
 
 
-def _as_told(scene: Scene, rows: Any, told: Mapping[str, Mapping[Any, str]]) -> RowParts | None:
+def _as_told(scene: Scene, rows: Any, columns: Mapping[str, Column]) -> RowParts | None:
     """Return the part of each row by the mapping that the user gives."""
+    told = scene.told.split_by
     if not told:
         return None
     if len(told) > 1:
         raise ConfigError(f"{scene.path}: split_by takes one column, got {len(told)}")
     name, given = next(iter(told.items()))
+    if name not in columns:
+        raise ConfigError(
+            f"{scene.path}: split_by names no column of the rows: {name!r}"
+            f"{nearest(name, [*columns])}. The columns are {some(columns)}"
+        )
     meaning = {_text_of(value): canonical_part(part) for value, part in given.items()}
     texts = [*map(_text_of, _column_values(rows, name))]
     missing = Counter(text for text in texts if text not in meaning)
@@ -185,12 +191,9 @@ def _notes(name: str, counts: Counter[str], meaning: Mapping[str, str]) -> tuple
     near = {}
     for value, part in meaning.items():
         like = nearly_part(value)
-        if (
-            part == value
-            and part not in PARTS
-            and like
-            and (like == "train" or not parts_in(value))
-        ):
+        is_known = part != value or part in PARTS
+        is_held_out = like != "train" and parts_in(value) != []
+        if like is not None and not is_known and not is_held_out:
             near[value] = like
     notes = []
     if near:

@@ -253,7 +253,8 @@ def _described(scene: Scene, look: Look, named: Sequence[Column], media: set[str
     found: list[Row] = []
     absent: list[str] = []
     elsewhere = False
-    of_others = 0
+    is_above = not {*look.files}.isdisjoint(scene.splits.shared)
+    usable = media if is_above else {*scene.inventory.media}  # a table of a part names any file
     columns = {c.name: c.name if all(p.endswith("{}") for p in c.paths) else FILE for c in named}
     for row in _all_rows(scene, look):
         at = str(row[AT]).removeprefix(f"{scene.root}/")
@@ -266,7 +267,7 @@ def _described(scene: Scene, look: Look, named: Sequence[Column], media: set[str
             for column in named
         }
         flat = [each for names in files.values() for each in names]
-        if flat and media.issuperset(flat):
+        if flat and usable.issuperset(flat):
             listed = {
                 columns[name]: names if isinstance(row.get(name), list) else names[0]
                 for name, names in files.items()
@@ -275,7 +276,6 @@ def _described(scene: Scene, look: Look, named: Sequence[Column], media: set[str
             found.append({**row, **listed, AT: at})
         elif flat and scene.inventory.kinds.keys() >= {*flat}:
             elsewhere = True
-            of_others += 1
         else:
             gone = next((each for each in flat if each not in media), "no name")
             absent.append(f"{gone} ({at})")
@@ -289,9 +289,6 @@ def _described(scene: Scene, look: Look, named: Sequence[Column], media: set[str
         shown = ", ".join(absent[:3]) + (", ..." if len(absent) > 3 else "")
         lost = counted(len(absent), "row")
         notes.append(f"{lost} left out, whose file is not in this folder: {shown}")
-    if of_others and {*look.files}.isdisjoint(scene.splits.shared):
-        rows = counted(of_others, "row")
-        notes.append(f"{rows} left out, whose media are files of other split parts")
     return reading_of(scene, found, first, scene.names_below(""), left_out, notes)
 
 

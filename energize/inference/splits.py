@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from typing import Any
 
+from energize.core.progress import counted
 from energize.core.validation import load_yaml, parse_json
 from energize.data.files import read_file
 from energize.errors import ConfigError, DatasetError, SplitError, nearest, some
@@ -21,6 +22,7 @@ from energize.inference.words import (
     SAME_PARTS,
     canonical_part,
     is_part_word,
+    misspelled_part,
     nearly_part,
     parts_in,
     why_no_class,
@@ -122,7 +124,8 @@ def find_splits(inventory: Inventory) -> Splits:
             parts.setdefault(part, []).append(name)
     made = {part: tuple(names) for part, names in parts.items()}
     folders = frozenset(map(posixpath.basename, marks))
-    splits = Splits(made, tuple(shared), folders=folders, doubt=doubt)
+    notes = _misspelled(shared, inventory) if made else ()
+    splits = Splits(made, tuple(shared), folders=folders, doubt=doubt, notes=notes)
     if not {*shared}.isdisjoint(inventory.media):
         return _by_lists(inventory, splits) or splits
     return splits
@@ -157,7 +160,7 @@ def _by_readme(inventory: Inventory) -> Splits | None:
     known = {name: parts for name, parts in known.items() if parts}
     found = {name: _patterns(inventory, parts) for name, parts in known.items()}
     there = {name: splits for name, splits in found.items() if splits.parts}
-    chosen = [name for name in there if name in (*default, "default")]
+    chosen = [name for name in there if name in (default or ["default"])]
     if len(there) > 1 and len(chosen) != 1:
         lines = "\n".join(
             f"  {name}: files: {json.dumps(next(iter(known[name].values())))}" for name in there
@@ -196,7 +199,7 @@ def _unmatched(inventory: Inventory, patterns: Mapping[str, Sequence[str]]) -> l
 def _doubt_of_patterns(
     inventory: Inventory, patterns: Mapping[str, Sequence[str]], splits: Splits
 ) -> str:
-    """Return the error for files that a pattern takes for training and whose names say otherwise."""
+    """Return the error for files that are trained on by a pattern and held out by their names."""
     for part, wanted in patterns.items():
         if canonical_part(part) != "train":
             continue
@@ -349,6 +352,25 @@ def _part_of_stem(name: str, inventory: Inventory) -> str | None:
     return found[0] if len(found) == 1 else None
 
 
+def _misspelled(names: Sequence[str], inventory: Inventory) -> tuple[str, ...]:
+    """Return a note for each name beside the split parts that is nearly one of a part."""
+    near: dict[str, tuple[str, int]] = {}
+    for name in names:
+        kind = inventory.kinds[name]
+        *folders, file = name.split("/")
+        if kind in ("table", "tar"):
+            folders.append(posixpath.splitext(file)[0])
+        for piece in folders:
+            part = misspelled_part(piece)
+            if part is not None and kind in ("image", "av", "table", "tar"):
+                near[piece] = part, near.get(piece, (part, 0))[1] + 1
+    return tuple(
+        f"{piece!r} is no split part and nearly {part!r}: {counted(count, 'file')}. Rename it if "
+        "it is one"
+        for piece, (part, count) in near.items()
+    )
+
+
 # Lists of names.
 
 
@@ -375,6 +397,7 @@ def _by_lists(inventory: Inventory, splits: Splits) -> Splits | None:
         tuple(name for name in splits.shared if name not in used),
         tuple(lists),
         splits.folders,
+        notes=splits.notes,
     )
 
 

@@ -86,6 +86,22 @@ def nearly_part(name: str) -> str | None:
     inside = [word for word in _PART_OF if word in text]
     if inside:
         return _PART_OF[max(inside, key=len)]
+    return misspelled_part(name)
+
+
+_OTHER_WORDS = _words("text texts brain grain rest best vest nest tent task teen evil oval")
+"""Words that differ from one for a split part by one edit and mean something else."""
+
+
+def misspelled_part(name: str) -> str | None:
+    """Return the part whose word differs from a name by one edit.
+
+    >>> misspelled_part("tset"), misspelled_part("test"), misspelled_part("text")
+    ('test', None, None)
+    """
+    text = name.lower()
+    if text in _OTHER_WORDS or text in _PART_OF:
+        return None
     return next((part for word, part in _PART_OF.items() if _is_one_edit(text, word)), None)
 
 
