@@ -32,6 +32,7 @@ from energize.inference.words import (
 _HUB_SHARD = re.compile(r"(?P<base>.+?)[-_.]\d{5,}-of-\d{5,}(?:-[0-9a-f]+)?")
 _LINES = 50
 _CLASS_FOLDERS = 3
+_OF_SEVERAL = frozenset(["partition", "partitions"])  # list_eval_partition.csv is of all parts
 
 
 @dataclass(frozen=True)
@@ -348,7 +349,7 @@ def _part_of_stem(name: str, inventory: Inventory) -> str | None:
     first = words_of(base)[:1]
     if shard and first and parts_in(first[0]) and not is_part_word(base):
         return base
-    found = parts_in(base)
+    found = parts_in(base) if _OF_SEVERAL.isdisjoint(words_of(base)) else []
     return found[0] if len(found) == 1 else None
 
 

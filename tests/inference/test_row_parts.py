@@ -227,10 +227,8 @@ def test_a_table_of_a_split_part_keeps_rows_whose_images_are_in_other_folders(tm
 def test_a_table_of_names_and_parts_alone_lists_the_parts_of_classes(tmp_path):
     names = ["cat/0.jpg", "dog/1.jpg", "cat/2.jpg", "dog/3.jpg"]
     files(tmp_path, names)
-    rows = [
-        f"{name},{part}"
-        for name, part in zip(names, ["train", "train", "test", "test"], strict=True)
-    ]
+    parts = ("train", "train", "test", "test")
+    rows = [f"{name},{part}" for name, part in zip(names, parts, strict=True)]
     (tmp_path / "splits.csv").write_text("\n".join(["filename,split", *rows]))
     spec = infer(tmp_path)
     assert (spec.format, spec.splits) == ("classes", {"train": 2, "test": 2})

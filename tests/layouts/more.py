@@ -981,7 +981,7 @@ def split_in_lines(root: Path, rng: random.Random) -> None:
 @layout(
     "dataset_coco.json of Karpathy: images of val2014 in restval, val and test",
     Opening(
-        meaning="captioning",
+        meaning="caption",
         splits={"train": 3, "restval": 2, "val": 1, "test": 1},
         samples={"train": (captioned(0),), "restval": (captioned(3),), "test": (captioned(6),)},
     ),
@@ -1002,7 +1002,7 @@ def karpathy_coco(root: Path, rng: random.Random) -> None:
 @layout(
     "rows with a split whose images all lie in train_images",
     Opening(
-        meaning="captioning",
+        meaning="caption",
         splits={"train": 4, "val": 1, "test": 1},
         samples={"train": (captioned(0),), "val": (captioned(4),), "test": (captioned(5),)},
     ),
@@ -1025,7 +1025,7 @@ def rows_in_train_images(root: Path, rng: random.Random) -> None:
         not_splits=("val", "test"),
     ),
 )
-def llava_mix(root: Path, rng: random.Random) -> None:
+def llava_mix_of_parts(root: Path, rng: random.Random) -> None:
     folders = ("coco/train2017", "gqa/images", "vg/VG_100K", "textvqa/train_images")
     rows = []
     for n in range(8):
@@ -1038,7 +1038,7 @@ def llava_mix(root: Path, rng: random.Random) -> None:
 @layout(
     "FER2013 with images: a column Usage of Training, PublicTest and PrivateTest",
     Opening(
-        meaning="captioning",
+        meaning="caption",
         splits={"train": 4, "PublicTest": 1, "PrivateTest": 1},
         samples={"train": (captioned(0),), "PrivateTest": (captioned(5),)},
         not_splits=("val", "test"),
@@ -1068,7 +1068,7 @@ def column_partition(root: Path, rng: random.Random) -> None:
 @layout(
     "a column is_train of 1 and 0",
     Opening(
-        meaning="captioning",
+        meaning="caption",
         splits={"train": 4, "test": 2},
         samples={"train": (captioned(0),), "test": (captioned(5),)},
         not_splits=("val",),
@@ -1085,7 +1085,7 @@ def column_is_train(root: Path, rng: random.Random) -> None:
 @layout(
     "a split that is misspelled in a row: tarin",
     Opening(
-        meaning="captioning",
+        meaning="caption",
         splits={"train": 3, "tarin": 1, "val": 2},
         samples={"train": (captioned(0),), "val": (captioned(4),)},
         left_out=("tarin",),
@@ -1135,7 +1135,7 @@ def readme_takes_all(root: Path, rng: random.Random) -> None:
 @layout(
     "README.md of two configurations, of which one is the default",
     Opening(
-        meaning="captioning",
+        meaning="caption",
         splits={"train": 4},
         samples={"train": (captioned(0),)},
         left_out=("fr",),
