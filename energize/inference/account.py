@@ -6,6 +6,7 @@ import posixpath
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from energize.core.progress import counted
 from energize.core.samples import CrudeSample
 from energize.inference.candidates import Candidate, Reading
 from energize.inference.columns import Column
@@ -13,6 +14,7 @@ from energize.inference.folders import class_folders
 from energize.inference.kinds import Roles
 from energize.inference.scene import Scene, classes_of
 from energize.inference.spec import DataSpec, Use
+from energize.inference.splits import Splits
 from energize.task.load import parse_field
 
 _SHOWN = 3
@@ -44,7 +46,11 @@ def account_of(  # noqa: PLR0917
         notes.append(f"names of folders are not used: {', '.join(folders[:_SHOWN])}")
     if top.splits.lists:
         notes.append(f"split parts are those that {', '.join(top.splits.lists)} list")
-    splits: dict[str, int | None] = dict.fromkeys(top.splits.parts)
+    notes += top.splits.notes
+    parts = {part: counted(rows, "row") for part, rows in reading.row_parts.items()}
+    parts |= {part: counted(len(names), "file") for part, names in top.splits.parts.items()}
+    splits: dict[str, int | None] = dict.fromkeys(parts)
+    own = (top.splits if top.splits.parts else Splits(dict.fromkeys(parts, ()))).meant(split_part)
     labels = next(iter(classes_of(reading.rows).values()), [])
     if candidate.format == "classes":
         labels = sorted({str(row["label_name"]) for row in reading.rows})
@@ -61,6 +67,7 @@ def account_of(  # noqa: PLR0917
         files=tuple(_files(top, claims, unread)),
         columns=tuple(_columns(reading, field_map, crude=kind is CrudeSample)),
         notes=tuple(notes),
+        other_parts=tuple(f"{part} ({count})" for part, count in parts.items() if part != own),
     )
 
 

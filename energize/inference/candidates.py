@@ -49,6 +49,7 @@ class Reading:
         parts: Where columns are read from that are not in the rows themselves.
         left_out: Files that no row has, by the reason.
         notes: What else was decided.
+        row_parts: Rows of each split part, if a column states the parts.
 
     """
 
@@ -59,6 +60,7 @@ class Reading:
     parts: Mapping[str, str] = field(default_factory=dict)
     left_out: Mapping[str, Sequence[str]] = field(default_factory=dict)
     notes: Sequence[str] = ()
+    row_parts: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -26,6 +26,7 @@ from energize.errors import ConfigError, DatasetError, EnergizeError
 from energize.inference.columns import AV, IMAGE, Column, Named, NameLook, columns_of, names_of
 from energize.inference.inventory import MEDIA, Inventory, kind_inside, take_inventory
 from energize.inference.references import EXACT, MediaIndex, normal, template_of
+from energize.inference.row_parts import parts_by_rows
 from energize.inference.sidecars import KINDS as SIDECARS
 from energize.inference.sidecars import Sidecar, find_sidecars
 from energize.inference.splits import Splits, find_splits, matches
@@ -44,6 +45,7 @@ SPREAD = 44
 """Rows that are looked at over the rest of a table."""
 
 _NAMES_TRIED = 8
+_SHARED = ("inventory", "splits", "index", "_looks")  # equal for all split parts of a folder
 _LONGEST_NAME = 255
 _MOST_TEMPLATES = 8
 _IMAGE_WORDS = frozenset(
@@ -76,6 +78,8 @@ class Told:
         format: Which of several possible formats is read.
         files: Patterns of the files that are read, all as one split part.
         media_path: Where the file of a value lies below the image folder: `images/{}.jpg`.
+        split_by: The column that states split parts, with the part of each value; an empty
+            mapping if no column does.
         inferred: What was inferred when the entry was written; data that differ are an error.
 
     """
@@ -87,6 +91,7 @@ class Told:
     format: str | None = None
     files: Sequence[str] | None = field(default=None, hash=False)
     media_path: str | None = None
+    split_by: Mapping[str, Mapping[Any, str]] | None = field(default=None, hash=False)
     inferred: Mapping[str, Any] | None = field(default=None, hash=False)
 
     @property
@@ -178,7 +183,10 @@ class Scene:
         """Which file belongs to which split part."""
         if self.told.files is not None or not self.is_folder or self.around is not None:
             return Splits(shared=tuple(self.inventory.kinds))
-        return find_splits(self.inventory)
+        found = find_splits(self.inventory)
+        if self.told.split_by:
+            return Splits(shared=tuple(self.inventory.kinds), folders=found.folders)
+        return parts_by_rows(self, found)
 
     @cached_property
     def index(self) -> MediaIndex:
@@ -209,7 +217,11 @@ class Scene:
         above = {self.inventory.kinds[name] for name in self.splits.shared} & {"table", "text"}
         if folder and (not above or kinds & {"table", "tar", "shard"}):
             return replace(self, around=self, prefix=folder)
-        return replace(self, part=part) if part is not None else self
+        if part is None:
+            return self
+        made = replace(self, part=part)
+        vars(made).update({name: vars(self)[name] for name in _SHARED if name in vars(self)})
+        return made
 
     @cached_property
     def media(self) -> list[str]:
