@@ -10,7 +10,7 @@ MUTANTS ?= 30000
 SEED ?= 0
 PACKAGES := -c 'import sysconfig; print(sysconfig.get_path("purelib"))'
 
-.PHONY: demo test jobs browser sweep soak kills fuzz lint check peers bench bench-mixing bench-resuming clean
+.PHONY: demo test jobs browser sweep soak kills fuzz fix typecheck lint check peers bench bench-mixing bench-resuming clean
 
 # torch, and little else beside it; what tests need is installed by the targets below.
 demo: $(LIGHT)
@@ -50,6 +50,15 @@ fuzz: $(READY)
 lint: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-logo
+
+# What ruff can mend by itself.
+fix: $(READY)
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+typecheck: $(READY)
 	$(BIN)/mypy
 
 .PHONY: docs

@@ -30,6 +30,7 @@ from pydantic import (
 from energize.compat.squirrel import checked_seed
 from energize.core.checks import checked_choice, raised_as
 from energize.core.dataset import Dataset
+from energize.core.description import order_name_of
 from energize.core.ignored import said_once
 from energize.core.lanes import SINGLE_LANE, Lane, WorkerConfig
 from energize.core.lazy import optional_module
@@ -206,6 +207,8 @@ class _LiveState:
 class _Examples(_BaseExamplesIterable):  # type: ignore[misc]  # datasets has no types
     """One lane of a dataset, as Hugging Face's pipelines take it."""
 
+    order_name = "_Examples"
+
     def __init__(self, dataset: Dataset[dict[str, Any]], lane: Lane) -> None:
         super().__init__()
         self._state_dict: dict[str, Any] | None = None
@@ -239,7 +242,7 @@ class _Examples(_BaseExamplesIterable):  # type: ignore[misc]  # datasets has no
     reshard_data_sources = shuffle_data_sources
 
     def _init_state_dict(self) -> dict[str, Any]:
-        fresh: dict[str, Any] = {"energize": None, "lane": None, "type": type(self).__name__}
+        fresh: dict[str, Any] = {"energize": None, "lane": None, "type": order_name_of(self)}
         self._state_dict = fresh
         return fresh
 
@@ -429,6 +432,8 @@ class ShardedDataSource(torch.utils.data.IterableDataset[T]):
     ['A', 'B', 'C']
     """
 
+    order_name = "ShardedDataSource"
+
     _dataset: Dataset[Any] | None = None
     _shards: Mapping[str, Callable[[], Dataset[Any]]] = MappingProxyType({})
 
@@ -575,6 +580,8 @@ class HFDatasetShardedSource(ShardedDataSource[Example]):
     [{'text': 'a'}, {'text': 'b'}]
     """
 
+    order_name = "HFDatasetShardedSource"
+
     def __init__(self, dataset: Any, name: str | None = None) -> None:
         name = name or "hf_dataset"
         whole = as_dataset(dataset, name)
@@ -585,6 +592,8 @@ class ParquetShardedSource(ShardedDataSource[Example]):
     """Parquet files, given by path, pattern, or a list of them; every file is a shard. `columns`
     limits what is read.
     """
+
+    order_name = "ParquetShardedSource"
 
     def __init__(
         self,
@@ -618,6 +627,8 @@ class CompositeShardedSource(ShardedDataSource[Example]):
     >>> [(name, list(combined.open_shard(name))) for name in combined.shard_names]
     [('hf_dataset:0@0', [{'x': 1}]), ('hf_dataset:0@1', [{'x': 2}])]
     """
+
+    order_name = "CompositeShardedSource"
 
     def __init__(self, sources: Sequence[ShardedDataSource[Any]]) -> None:
         often = Counter(name for part in sources for name in part.shard_names)
@@ -659,6 +670,8 @@ class MixedShardedSource(ShardedDataSource[Example]):
     >>> block.count("code"), block.count("text")
     (300, 700)
     """
+
+    order_name = "MixedShardedSource"
 
     def __init__(  # noqa: PLR0917 - the order of arguments that users know
         self,

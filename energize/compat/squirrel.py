@@ -68,6 +68,8 @@ class Composable(torch.utils.data.IterableDataset[Any]):
     [['1', '3']]
     """
 
+    order_name = "Composable"
+
     _divided: frozenset[Kind] = frozenset()
 
     def __init__(self, source: Any = None) -> None:
@@ -177,12 +179,16 @@ class IterableSource(Composable):
     [1, 2]
     """
 
+    order_name = "IterableSource"
+
     def __iter__(self) -> Iterator[Any]:
         return iter(self.source() if callable(self.source) else self.source)
 
 
 class _Chained(Composable):
     """What a function makes of the items of a stream."""
+
+    order_name = "_Chained"
 
     def __init__(self, source: Composable, function: Callable[[Any], Any]) -> None:
         super().__init__(source)
@@ -330,6 +336,8 @@ class Multiplexer(Composable):
     >>> list(mux), mux.num_samples_by_name
     ([1, -1, 2, -2, -3], {'a': 2, 'b': 3})
     """
+
+    order_name = "Multiplexer"
 
     def __init__(  # noqa: PLR0917 - squirrel's order of arguments
         self,

@@ -191,6 +191,8 @@ class _Numbered(PassingDataset[tuple[int, Any]]):
     number where one source has all the samples.
     """
 
+    order_name = "_Numbered"
+
     first: int
 
     def __init__(self, dataset: IndexedDataset[Any], first: int) -> None:
@@ -246,6 +248,8 @@ class StreamingDataset(IterableDataset[Any]):
     Raises what these datasets raise, and `ConfigError`, a ValueError, for streams beside paths, or
     neither.
     """
+
+    order_name = "StreamingDataset"
 
     def __init__(
         self,

@@ -215,6 +215,8 @@ class TorchDataset(IterableDataset[T], Generic[T]):
     all of it, and as many steps are padded as W * N ranks would pad.
     """
 
+    order_name = "TorchDataset"
+
     def __init__(
         self, dataset: Dataset[T], worker_config: WorkerConfig, settings: LoaderSettings
     ) -> None:

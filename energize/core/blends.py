@@ -340,6 +340,8 @@ class ContinuedDataset(IndexedDataset[T_co]):
     they were, and count for nothing. A stage, `afresh`, draws anew what functions draw.
     """
 
+    order_name = "ContinuedDataset"
+
     since: int
     read: int
     afresh: bool

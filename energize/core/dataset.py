@@ -74,6 +74,8 @@ class Dataset(Description, ABC, Generic[T_co]):
     Subclasses set their parameters once, with `_freeze` in `__init__`.
     """
 
+    order_name = "Dataset"
+
     inputs: tuple[Dataset[Any], ...]
 
     _many: ClassVar[bool] = False
@@ -318,6 +320,8 @@ class IndexedDataset(Dataset[T_co]):
     positions raises `NotIndexedError`.
     """
 
+    order_name = "IndexedDataset"
+
     @cached_property
     def size(self) -> int:
         """Items per epoch, or `INFINITE`; asked only where `sized`. By default as the input."""
@@ -360,8 +364,10 @@ class IndexedDataset(Dataset[T_co]):
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
-        if "_makes" not in vars(cls):
-            cls._makes = cls.make is not IndexedDataset.make
+        bodies = [vars(base) for base in cls.__mro__]
+        nearest = next(body for body in bodies if "make" in body or "_makes" in body)
+        if "_makes" not in nearest:
+            cls._makes = True
 
     @cached_property
     def _children(self) -> tuple[IndexedDataset[Any], ...]:
@@ -465,6 +471,8 @@ class IndexedDataset(Dataset[T_co]):
 
 class PassingDataset(IndexedDataset[T_co]):
     """As many items as its only input has, each at its place; they draw nothing of their own."""
+
+    order_name = "PassingDataset"
 
     _passes_on = True
     _draws: ClassVar[bool] = False

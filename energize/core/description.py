@@ -102,6 +102,13 @@ def label_of(dataset: Any) -> str:
     return f"{type(dataset).__name__} over {shown}" if dataset.inputs else shown
 
 
+def order_name_of(value: Any) -> str:
+    """Return the `order_name` that the class of a value sets itself, else its class name."""
+    cls = type(value)
+    order_name = vars(cls).get("order_name")
+    return order_name if isinstance(order_name, str) else cls.__name__
+
+
 def digest(tree: Any) -> str:
     """Return a short fingerprint of a tree."""
     return hashlib.blake2b(json.dumps(tree, sort_keys=True).encode(), digest_size=16).hexdigest()
@@ -115,6 +122,13 @@ class Description:
 
     Two are equal when they are of one class, with equal parameters and equal inputs. Subclasses set
     their parameters once, with `_freeze` in `__init__`.
+    """
+
+    order_name: ClassVar[str] = "Description"
+    """The name that random draws and states know this kind of node by.
+
+    It stays when the class is renamed, so that orders and saved states stay valid. Each class has
+    its own: a subclass that sets none gets its class name.
     """
 
     inputs: tuple[Any, ...]
@@ -139,8 +153,12 @@ class Description:
     """Parameters, beside functions, that may change without changing which samples come."""
 
     def __init_subclass__(cls, **options: Any) -> None:
-        """Show the parameters of `__init__`, also where `__new__` chooses a class by them."""
+        """Set `order_name` where the class names none, and show the parameters of `__init__`, also
+        where `__new__` chooses a class by them.
+        """
         super().__init_subclass__(**options)
+        if "order_name" not in vars(cls):
+            cls.order_name = cls.__name__
         if cls.__new__ is not object.__new__:
             own = inspect.signature(cls.__init__)
             cls.__signature__ = own.replace(parameters=list(own.parameters.values())[1:])
@@ -191,7 +209,7 @@ class Description:
     @cached_property
     def key(self) -> int:
         """What the random choices of this node are keyed by: seed, sources and kinds on the way."""
-        return derive(type(self).__name__, *[each.key for each in self.inputs])
+        return derive(self.order_name, *[each.key for each in self.inputs])
 
     def _tolerance(self, of: str = "") -> int | None:
         return self._tolerances.get(f"{of}failure_tolerance")
@@ -226,7 +244,7 @@ class Description:
 
     def describe(self) -> dict[str, Any]:
         """Return the description as a JSON-able tree."""
-        tree: dict[str, Any] = {"kind": type(self).__name__, **self._settings()}
+        tree: dict[str, Any] = {"kind": self.order_name, **self._settings()}
         if self.inputs:
             tree["inputs"] = [each.describe() for each in self.inputs]
         return tree
@@ -249,7 +267,7 @@ class Description:
         return self is other or bool(self._compared() == other._compared())
 
     def __hash__(self) -> int:
-        return hash((type(self).__name__, self.key))
+        return hash((self.order_name, self.key))
 
     def _compared(self) -> tuple[Any, ...]:
         return self.inputs, *((name, getattr(self, name)) for name in self._parameters)
@@ -349,7 +367,7 @@ def _tree(node: Description, identity: int | None = None) -> Tree:
     while node._passes_on:
         node = node.inputs[0]
     values, left_out = node.__dict__, node._changes_no_sample
-    tree: Tree = {"kind": type(node).__name__}
+    tree: Tree = {"kind": node.order_name}
     for name, value in node._settings().items():
         if name not in left_out and not callable(values.get(name)):
             tree[name] = value

@@ -160,6 +160,8 @@ class JoinedSource(Source[Raw]):
     [('dog', b'a dog', b'un chien')]
     """
 
+    order_name = "JoinedSource"
+
     parts: tuple[WebdatasetSource, ...]
     nonmatch: tuple[str, ...]
     cache: Path | None

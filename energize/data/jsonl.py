@@ -102,6 +102,8 @@ class JsonlSource(ShardedSource[dict[str, Any]], FieldSource[dict[str, Any]]):
     b'{"text": "b"}'
     """
 
+    order_name = "JsonlSource"
+
     path: Path
     samples: int
     stored_bytes: int

@@ -153,6 +153,8 @@ class LooseSource(ShardedSource[dict[str, Any]], FieldSource[dict[str, Any]]):
     `path`, the split part, keys and counts, not on where `path` is mounted.
     """
 
+    order_name = "LooseSource"
+
     path: Path
     split_part: str
     rows: ShardedSource[Row]

@@ -446,6 +446,8 @@ class MdsSource(ShardedSource[dict[str, Any]]):
     with a `DecodeError`.
     """
 
+    order_name = "MdsSource"
+
     path: Path
     split: str
     validate_hash: str | None
@@ -651,5 +653,7 @@ class MdsSource(ShardedSource[dict[str, Any]]):
 
 class MdsFiles(MdsSource):
     """The same samples, in which images are the bytes of files where they were written as files."""
+
+    order_name = "MdsFiles"
 
     _raw = True

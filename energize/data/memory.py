@@ -15,6 +15,7 @@ from energize.core.arrays import Int64Array
 from energize.core.call import Call
 from energize.core.columns import Column
 from energize.core.dataset import Dataset
+from energize.core.description import order_name_of
 from energize.core.digests import content_digest
 from energize.core.lanes import SINGLE_LANE
 from energize.core.lazy import is_instance_of, torch
@@ -80,6 +81,8 @@ class SequenceSource(FieldSource[T_co]):
     'b'
     """
 
+    order_name = "SequenceSource"
+
     samples: SupportsGetItem[T_co]
     given_name: str
     columns: Mapping[str, Column]
@@ -101,7 +104,7 @@ class SequenceSource(FieldSource[T_co]):
                     f"SequenceSource needs an object with __len__ and __getitem__; "
                     f"{type(samples).__name__} has no {method}"
                 )
-        called = name or type(samples).__name__
+        called = name or order_name_of(samples)
         known: dict[str, Column] = {}
         for key, each in (columns or {}).items():
             known[key] = each if isinstance(each, Column) else Column.of(each, key)
@@ -186,7 +189,8 @@ def _digest_of(samples: Any) -> str:
     elif type(samples) in (set, frozenset, dict):
         values = list(islice(samples, _DIGESTED_SAMPLES))
     else:
-        return type(samples).__qualname__
+        cls = type(samples)
+        return cls.__qualname__.removesuffix(cls.__name__) + order_name_of(samples)
     return content_digest([len(samples), *values], most=_DIGESTED)[:_DIGEST_CHARACTERS]
 
 
@@ -196,6 +200,8 @@ class ListSource(SequenceSource[T_co]):
     >>> list(ListSource([1, 2, 3]))
     [1, 2, 3]
     """
+
+    order_name = "ListSource"
 
     def __init__(
         self,
@@ -224,6 +230,8 @@ class HuggingFaceSource(SequenceSource[Row]):
     >>> HuggingFaceSource(rows, name="numbers")[1]
     {'text': 'two'}
     """
+
+    order_name = "HuggingFaceSource"
 
     def __init__(
         self, rows: Any, *, name: str = "hugging face", seed: int = 0, occurrence: int = 0
@@ -290,6 +298,8 @@ class IterableSource(Dataset[T_co]):
     (['a', 'b', 'c'], ['a', 'b', 'c'])
     """
 
+    order_name = "IterableSource"
+
     samples: Iterable[T_co] | Callable[[], Iterable[T_co]]
     name: str
     content: str
@@ -305,7 +315,7 @@ class IterableSource(Dataset[T_co]):
         seed: int = 0,
         occurrence: int = 0,
     ) -> None:
-        name = name or getattr(samples, "__name__", "") or type(samples).__name__
+        name = name or getattr(samples, "__name__", "") or order_name_of(samples)
         if isinstance(samples, Iterator):
             raise ConfigError(
                 f"{name} is an iterator ({type(samples).__name__}): it yields its samples only "

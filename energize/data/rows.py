@@ -84,6 +84,8 @@ _BAD_BYTES = (OSError, ValueError, LookupError, TypeError, NotImplementedError)
 class FieldSource(Source[T_co]):
     """A source whose samples have fields: each that holds numbers or words is a column."""
 
+    order_name = "FieldSource"
+
     def _parsed(self, first: int, stop: int) -> Sequence[Any]:
         """Return the rows from `first` to before `stop`, or why one has none."""
         return self.read(np.arange(first, stop, dtype=np.int64))
@@ -162,6 +164,8 @@ class RowFiles(FieldSource[Row], ShardedSource[Row]):
     the name, the files' names and the number of rows, not on the folder they lie in.
     """
 
+    order_name = "RowFiles"
+
     files: tuple[Path, ...]
     given_name: str
 
@@ -222,6 +226,8 @@ class JsonSource(RowFiles):
     >>> list(JsonSource(path))
     [{'text': 'a'}, {'text': 'b'}]
     """
+
+    order_name = "JsonSource"
 
     @cached_property
     def counts(self) -> tuple[int, ...]:  # type: ignore[override]
@@ -310,6 +316,8 @@ class ParquetSource(RowFiles):
     >>> list(ParquetSource(path))
     [{'text': 'a'}, {'text': 'b'}, {'text': 'c'}]
     """
+
+    order_name = "ParquetSource"
 
     columns: tuple[str, ...] | None
 
@@ -478,6 +486,8 @@ class ArrowSource(RowFiles):
     Raise `DatasetNotFoundError` for a path without a file, `ShardError` for a file that is no such
     stream, and `ConfigError` if pyarrow is missing.
     """
+
+    order_name = "ArrowSource"
 
     @cached_property
     def counts(self) -> tuple[int, ...]:  # type: ignore[override]

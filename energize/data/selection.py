@@ -228,6 +228,8 @@ class PropertySource(Source[T_co]):
     ('texts/low', ['a', 'c', 'd'])
     """
 
+    order_name = "PropertySource"
+
     source: Source[T_co]
     selection: Selection
     rows_digest: str

@@ -44,6 +44,8 @@ class Source(IndexedDataset[T_co]):
     `_freeze` with their parameters.
     """
 
+    order_name = "Source"
+
     seed: int
     occurrence: int
 
@@ -331,6 +333,8 @@ class ShardedSource(Source[T_co]):
     Subclasses give `shards`, the names that tell them apart, `counts`, the samples in each,
     `location`, the folder or file, and `_read_shard`.
     """
+
+    order_name = "ShardedSource"
 
     shards: Sequence[str]
     counts: Sequence[int]

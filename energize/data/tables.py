@@ -235,6 +235,8 @@ class MemoryRows(ShardedSource[Row], FieldSource[Row]):
     Memory is that of the lines, and 8 bytes for each. The identity is that of the keys.
     """
 
+    order_name = "MemoryRows"
+
     text: bytes
     ends: Int64Array
     name = location = identity = ""
@@ -286,6 +288,8 @@ class ChosenRows(FieldSource[Row], ShardedSource[Row]):
     equal numbers has the n-th elements. Nulls of a single column are no elements; several columns
     have as many elements as each other.
     """
+
+    order_name = "ChosenRows"
 
     rows: ShardedSource[Row]
     numbers: tuple[Int64Array, ...]

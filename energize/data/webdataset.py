@@ -114,6 +114,8 @@ class WebdatasetSource(ShardedSource[dict[str, Any]]):
     ('cat', '0.tar', b'a cat')
     """
 
+    order_name = "WebdatasetSource"
+
     path: Path
     split_part: str
     split_config: str | None

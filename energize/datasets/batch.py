@@ -71,6 +71,8 @@ class BatchDataset(IndexedDataset[T_batch_co]):
     ['ab', 'cd', 'e']
     """
 
+    order_name = "BatchDataset"
+
     _many = True
     _gives_batches: ClassVar[bool] = True
     _keep: ClassVar[Keep] = staticmethod(carried)
@@ -324,6 +326,8 @@ class FlatBatchDataset(RoundsDataset[T_batch_co], BatchDataset[T_batch_co]):
     two of what is yielded. `BatchDataset` and `MixBatchDataset` make it of such a function.
     """
 
+    order_name = "FlatBatchDataset"
+
     @cached_property
     def _call(self) -> Call:
         return Call(self.batcher, 0, carried_one_by_one, tolerance=self._tolerance())
@@ -364,6 +368,8 @@ class MixBatchDataset(BatchDataset[T_batch_co]):
     600
     """
 
+    order_name = "MixBatchDataset"
+
     _keep: ClassVar[Keep] = staticmethod(joined)
 
     def __new__(cls, *inputs: Any, **options: Any) -> Self:
@@ -398,6 +404,8 @@ def same(items: list[T_in]) -> list[T_in]:
 
 class FlatMixBatchDataset(FlatBatchDataset[T_batch_co], MixBatchDataset[T_batch_co]):
     """What a generator function yields of every `batch_size` items of a mix."""
+
+    order_name = "FlatMixBatchDataset"
 
 
 def _below_maps(dataset: Dataset[Any]) -> Dataset[Any]:

@@ -151,6 +151,8 @@ class BlendDataset(IndexedDataset[T_co]):
     ['a', 'b', 'c']
     """
 
+    order_name = "BlendDataset"
+
     weights: tuple[Weight, ...]
     scheme: str | Scheme
     options: dict[str, Any]
@@ -849,6 +851,8 @@ class MultiplexedDataset(Dataset[T_co]):
 
     Raises `EmptyDatasetError` naming a dataset that is to start again and has no items.
     """
+
+    order_name = "MultiplexedDataset"
 
     names: tuple[str, ...]
     slots: Scheme

@@ -56,6 +56,8 @@ class GroupBatchDataset(FoundDataset[T_batch_co]):
     ['a+c', 'bb+dd', 'e']
     """
 
+    order_name = "GroupBatchDataset"
+
     _many = _gives_batches = True
 
     fixed_batch_size: int | None

@@ -54,6 +54,8 @@ class LevelBufferDataset(RoundsDataset[T_co]):
     ['aaaaaa', 'c', 'bbbbb', 'dd']
     """
 
+    order_name = "LevelBufferDataset"
+
     buffer_size: int
     batch_size: int
     cost: ItemCost
@@ -138,6 +140,8 @@ class LevelDataset(IndexedDataset[T_co]):
     >>> list(LevelDataset(texts, 2, global_batch_size=4, cost="tokens"))
     ['aaaaaa', 'c', 'bbbbb', 'dd']
     """
+
+    order_name = "LevelDataset"
 
     batch_size: int
     global_batch_size: int

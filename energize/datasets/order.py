@@ -52,6 +52,8 @@ class ConcatDataset(IndexedDataset[T_co]):
     ['a', 'b', 'c']
     """
 
+    order_name = "ConcatDataset"
+
     def __init__(self, *datasets: Dataset[T_co], worker_config: WorkerConfig | None = None) -> None:
         if not datasets:
             raise ConfigError("ConcatDataset: there are no datasets to concatenate")
@@ -106,6 +108,8 @@ class LimitDataset(IndexedDataset[T_co]):
     >>> list(LimitDataset(ListSource("abc"), 2))
     ['a', 'b']
     """
+
+    order_name = "LimitDataset"
 
     length: int
 
@@ -163,6 +167,8 @@ class RepeatDataset(IndexedDataset[T_co]):
     >>> list(RepeatDataset(ListSource("abcd"), 1.5))
     ['a', 'b', 'c', 'd', 'a', 'b']
     """
+
+    order_name = "RepeatDataset"
 
     repeats: float | None
 
@@ -251,6 +257,8 @@ class ShuffleDataset(IndexedDataset[T_co]):
     ['a', 'b', 'c', 'd']
     """
 
+    order_name = "ShuffleDataset"
+
     shuffle_buffer_size: int | None
     max_samples_per_sequence: int | None
     over_epochs: int
@@ -331,6 +339,8 @@ class EpochizeDataset(IndexedDataset[T_co]):
     >>> list(cursor), list(epochs.open(state=cursor.state()))
     (['a', 'b'], ['c', 'a'])
     """
+
+    order_name = "EpochizeDataset"
 
     _ends_loops = sized = True
 

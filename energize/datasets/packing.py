@@ -67,6 +67,8 @@ class PackingDataset(RoundsDataset[T_pack_co]):
     ['ac', 'bd', 'e']
     """
 
+    order_name = "PackingDataset"
+
     _many, _gives_batches = True, False
 
     buffer_size: int
@@ -213,6 +215,8 @@ class ShuffleBufferDataset(RoundsDataset[T_co]):
     >>> sorted(ShuffleBufferDataset(ListSource("abcde"), 2))
     ['a', 'b', 'c', 'd', 'e']
     """
+
+    order_name = "ShuffleBufferDataset"
 
     buffer_size: int
 

@@ -61,6 +61,8 @@ class QuotaDataset(IndexedDataset[T_co]):
     ([3, 3], 'ab', 'xyz')
     """
 
+    order_name = "QuotaDataset"
+
     quotas: tuple[Quota, ...]
     epoch_size: int | None
     sampling_method: str
@@ -227,6 +229,8 @@ class ComposedSamples(QuotaDataset[T_co]):
     True
     """
 
+    order_name = "ComposedSamples"
+
     batching_method: str
     batch_size: int
     global_batch_size: int
@@ -345,6 +349,8 @@ class ComposedDataset(BatchDataset[T_batch_co]):
     >>> ["".join(sorted(batch)) for batch in batches]
     ['aaab', 'aaab']
     """
+
+    order_name = "ComposedDataset"
 
     _lends = True  # in the last global batch of an epoch
 

@@ -59,6 +59,8 @@ class FoundDataset(Dataset[T_co]):
     It has no length and no random access, but that of an input which never ends.
     """
 
+    order_name = "FoundDataset"
+
     indexed = False
 
     @cached_property
@@ -82,6 +84,8 @@ class FoundDataset(Dataset[T_co]):
 
 class RoundsDataset(FoundDataset[T_co]):
     """A dataset that reads in rounds."""
+
+    order_name = "RoundsDataset"
 
     _single: ClassVar[bool] = False
     """Whether a round takes one item and gives one or none: given, it is over."""

@@ -418,6 +418,8 @@ class StagedDataset(IndexedDataset[T_co]):
     'abc1dab'
     """
 
+    order_name = "StagedDataset"
+
     sized = True
 
     plan: StagePlan[None]

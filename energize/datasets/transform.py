@@ -53,6 +53,8 @@ class MapDataset(PassingDataset[T_out_co]):
     [1, 4, 9]
     """
 
+    order_name = "MapDataset"
+
     _draws: ClassVar[bool] = True
     """Whether the function may draw random numbers, for which its calls are told apart."""
 
@@ -115,6 +117,8 @@ class FlatMapDataset(RoundsDataset[T_out_co], MapDataset[T_out_co]):
     ['a', 'b', 'c']
     """
 
+    order_name = "FlatMapDataset"
+
     _passes_on = False
     _many, _gives_batches = True, False
 
@@ -153,6 +157,8 @@ class FilterDataset(RoundsDataset[T_co]):
     >>> list(FilterDataset(ListSource(range(6)), lambda x: x % 2 == 0))
     [0, 2, 4]
     """
+
+    order_name = "FilterDataset"
 
     _single = True
 
@@ -215,6 +221,8 @@ class IterMapDataset(RoundsDataset[T_out_co]):
     >>> list(IterMapDataset(ListSource("abcde"), pairs))
     ['ab', 'cd', 'e']
     """
+
+    order_name = "IterMapDataset"
 
     _many, _gives_batches = True, False
 
@@ -310,6 +318,8 @@ class LogSampleDataset(PassingDataset[T_co]):
     ['a', 'b']
     """
 
+    order_name = "LogSampleDataset"
+
     mode: str
     get_keys_fn: Callable[[Any], Any]
 
@@ -365,6 +375,8 @@ class SampleWeightDataset(MapDataset[T]):
     {'text': 'b', '__sample_weight__': 0.5}
     >>> long = SampleWeightDataset(texts, lambda sample: float(len(sample["text"])))
     """
+
+    order_name = "SampleWeightDataset"
 
     _draws = False
     has_loss_weights = True
@@ -484,6 +496,8 @@ class GcDataset(MapDataset[T]):
     ['a', 'b']
     """
 
+    order_name = "GcDataset"
+
     def __init__(
         self,
         dataset: Dataset[T],
@@ -519,6 +533,8 @@ class WatchdogDataset(MapDataset[T]):
     >>> list(WatchdogDataset(ListSource("ab")))
     ['a', 'b']
     """
+
+    order_name = "WatchdogDataset"
 
     def __init__(
         self,

@@ -309,6 +309,8 @@ class SavableDataLoader(loaders.SavableDataLoader[T], DataLoader[T]):  # type: i
     `Loader.load_state_dict`, `on_mismatch="remap"`.
     """
 
+    order_name = "SavableDataLoader"
+
     batch_size = None
     drop_last = False
     _goes_on = True

@@ -6,6 +6,7 @@ import posixpath
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from energize.core.progress import counted
 from energize.core.samples import CrudeSample
 from energize.inference.candidates import Candidate, Reading
 from energize.inference.columns import Column
@@ -13,6 +14,7 @@ from energize.inference.folders import class_folders, class_names
 from energize.inference.kinds import Roles
 from energize.inference.scene import Scene, by_file_name, classes_of
 from energize.inference.spec import DataSpec, Use
+from energize.inference.splits import Splits
 from energize.task.load import parse_field
 
 _SHOWN = 3
@@ -52,7 +54,11 @@ def account_of(  # noqa: PLR0917
             f"files are found by their names in {', '.join(moved)}, not in the folders that rows "
             "name"
         )
-    splits: dict[str, int | None] = dict.fromkeys(top.splits.parts)
+    notes += top.splits.notes
+    parts = {part: counted(rows, "row") for part, rows in reading.row_parts.items()}
+    parts |= {part: counted(len(names), "file") for part, names in top.splits.parts.items()}
+    splits: dict[str, int | None] = dict.fromkeys(parts)
+    own = (top.splits if top.splits.parts else Splits(dict.fromkeys(parts, ()))).meant(split_part)
     labels = next(iter(classes_of(reading.rows).values()), [])
     if candidate.format == "classes":
         labels = class_names(scene)
@@ -69,6 +75,7 @@ def account_of(  # noqa: PLR0917
         files=tuple(_files(top, claims, unread)),
         columns=tuple(_columns(reading, field_map, crude=kind is CrudeSample)),
         notes=tuple(notes),
+        other_parts=tuple(f"{part} ({count})" for part, count in parts.items() if part != own),
     )
 
 

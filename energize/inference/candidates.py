@@ -50,6 +50,7 @@ class Reading:
         left_out: Files that no row has, by the reason.
         notes: What else was decided.
         claims: What files are used as that the candidate did not claim.
+        row_parts: Rows of each split part, if a column states the parts.
 
     """
 
@@ -61,6 +62,7 @@ class Reading:
     left_out: Mapping[str, Sequence[str]] = field(default_factory=dict)
     notes: Sequence[str] = ()
     claims: Mapping[str, str] = field(default_factory=dict)
+    row_parts: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import posixpath
@@ -14,6 +15,7 @@ import numpy as np
 
 from energize.core.ignored import said_once
 from energize.core.lanes import speaks
+from energize.core.progress import counted
 from energize.core.samples import SAMPLE_TYPES, CrudeSample, required_fields, type_fields
 from energize.data.files import absolute, exists, own_errors, path_of
 from energize.data.jsonl import jsonl_index_path
@@ -32,14 +34,14 @@ from energize.errors import (
 )
 from energize.inference.account import account_of
 from energize.inference.candidates import Candidate, Reading
-from energize.inference.columns import Column
 from energize.inference.fields import parts_of, translated
 from energize.inference.formats import FORMATS
 from energize.inference.kinds import CRUDE_CHOICE, Choice, choose, fill, why_mixed
+from energize.inference.row_parts import state_parts
 from energize.inference.scene import Scene, Told, check_folder, classes_of, files_without, listed
 from energize.inference.spec import DataSpec
 from energize.inference.tars import open_tars, read_tars
-from energize.inference.words import SPLIT_COLUMNS, canonical_part, plain_name
+from energize.inference.words import PARTS, parts_in
 from energize.task.load import check_field_map, parse_field
 
 _log = logging.getLogger("energize")
@@ -87,8 +89,9 @@ def split_parts(path: Path, told: Told | None = None) -> list[str]:
         raise SplitError(f"{path}: {scene.splits.doubt}")
     found = [*scene.splits.parts]
     if not found and not scene.inventory.of_kind("tar"):
-        column = _split_column(_decided(scene)[1])
-        found = [] if column is None else [*dict.fromkeys(map(canonical_part, column.values))]
+        reading = _decided(scene)[1]
+        stated = state_parts(scene, reading.rows, reading.columns)
+        found = [] if stated is None else [*stated.counts]
     return found or ["train"]
 
 
@@ -139,6 +142,7 @@ def inferred(path: Path, split_part: str, told: Told) -> Found:
         own = scene.of_part(part)
         if part != main:
             candidate, reading = _decided(own, like=candidate.format)
+        _check_rows(own, part, candidate, reading)
         found = _opened(own, split_part, candidate, reading, choice, by_column=by_column)
     options = {"orient": True, **({"guess_content": True} if found.spec.format == "tars" else {})}
     return found._replace(config=replace(found.config, options=options))
@@ -300,34 +304,42 @@ def _checked(
     return made
 
 
-def _split_column(reading: Reading) -> Column | None:
-    """Return the column that says which split part a row belongs to."""
-    for column in reading.columns.values():
-        if column.form == "text" and plain_name(column.name) in SPLIT_COLUMNS:
-            parts = {canonical_part(str(value)) for value in column.values}
-            if len(parts) > 1 and "train" in parts:
-                return column
-    return None
-
-
 def _of_split(scene: Scene, split_part: str, reading: Reading) -> Reading:
-    """Return the rows of a split part, if a column says which these are."""
-    column = _split_column(reading)
-    if column is None:
+    """Return the rows of a split part, if a column states the parts."""
+    stated = state_parts(scene, reading.rows, reading.columns)
+    if stated is None:
         scene.splits.part_named(split_part, scene.path)
         return reading
-    wanted = canonical_part(split_part)
+    part = stated.splits.part_named(split_part, scene.path)
+    is_chosen = np.array([own == part for own in stated.of_row])
+    stops = np.cumsum(reading.rows.counts)[:-1]
+    numbers = [np.flatnonzero(own) for own in np.split(is_chosen, stops)]
+    notes = [*reading.notes, *stated.notes]
+    rows = ChosenRows(reading.rows, numbers)
+    return replace(reading, rows=rows, notes=notes, row_parts=stated.counts)
 
-    def keep(row: Any) -> int:
-        return int(canonical_part(str(row.get(column.name))) == wanted)
 
-    rows = ChosenRows.selecting(reading.rows, keep)
-    if not rows.count:
-        known = some(dict.fromkeys(map(str, column.values)))
-        raise SplitError(
-            f"{scene.path} has no row whose {column.name!r} is {split_part!r}; there are {known}"
-        )
-    return replace(reading, rows=rows)
+def _check_rows(scene: Scene, part: str | None, candidate: Candidate, reading: Reading) -> None:
+    """Raise `SplitError` if rows of the training part state that they are held out."""
+    if part is None or parts_in(part) != ["train"]:
+        return
+    try:
+        stated = state_parts(scene, reading.rows, reading.columns)
+    except SplitError:  # the names of files are clear, so numbers in a column need not be
+        return
+    counts = {} if stated is None else stated.counts
+    held_out = {name: count for name, count in counts.items() if name != "train" and name in PARTS}
+    if stated is None or not held_out:
+        return
+    listed_parts = ", ".join(f"{name} ({counted(n, 'row')})" for name, n in held_out.items())
+    values = [str(value) for value in reading.columns[stated.column].values]
+    mapping = {value: name for value in dict.fromkeys(values) for name in parts_in(value)}
+    line = json.dumps({stated.column: mapping})
+    raise SplitError(
+        f"{scene.path}: names of files say that {listed(candidate.claims)} belong to the split "
+        f"part {part!r}, and their column {stated.column!r} has rows of {listed_parts}. Write "
+        f"split_by: {line} to go by the rows, or split_by: {{}} to go by the names"
+    )
 
 
 def _divided(field_map: dict[str, str], reading: Reading) -> tuple[dict[str, str], Reading]:
@@ -366,8 +378,8 @@ def infer(path: str | os.PathLike[str], *, split_part: str | None = None, **told
     Args:
         path: A folder or a file of samples that nobody prepared.
         split_part: The split part that is looked at; None for the training part, or the only one.
-        told: What is not inferred: `sample_type`, `field_map`, `image_folder`, `format`, `files`
-            and `media_path`, as in an entry of a metadataset.
+        told: What is not inferred: `sample_type`, `field_map`, `image_folder`, `format`, `files`,
+            `media_path` and `split_by`, as in an entry of a metadataset.
 
     Returns:
         The spec, with the number of samples of each split part.

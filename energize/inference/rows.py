@@ -312,6 +312,8 @@ def _described(scene: Scene, look: Look, named: Sequence[Column], media: set[str
     found: list[Row] = []
     absent: list[str] = []
     elsewhere = False
+    is_above = not {*look.files}.isdisjoint(scene.splits.shared)
+    usable = media if is_above else {*scene.inventory.media}  # a table of a part names any file
     columns = {c.name: c.name if all(p.endswith("{}") for p in c.paths) else FILE for c in named}
     for row in _all_rows(scene, look):
         at = str(row[AT]).removeprefix(f"{scene.root}/")
@@ -324,7 +326,7 @@ def _described(scene: Scene, look: Look, named: Sequence[Column], media: set[str
             for column in named
         }
         flat = [each for names in files.values() for each in names]
-        if flat and media.issuperset(flat):
+        if flat and usable.issuperset(flat):
             listed = {
                 columns[name]: names if isinstance(row.get(name), list) else names[0]
                 for name, names in files.items()

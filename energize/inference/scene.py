@@ -29,6 +29,7 @@ from energize.errors import ConfigError, DatasetError, EnergizeError
 from energize.inference.columns import AV, IMAGE, Column, Named, NameLook, columns_of, names_of
 from energize.inference.inventory import MEDIA, Inventory, kind_inside, take_inventory
 from energize.inference.references import EXACT, MediaIndex, normal, template_of
+from energize.inference.row_parts import parts_by_rows
 from energize.inference.sidecars import KINDS as SIDECARS
 from energize.inference.sidecars import Sidecar, find_sidecars
 from energize.inference.splits import Splits, find_splits, matches
@@ -47,6 +48,7 @@ SPREAD = 44
 """Rows that are looked at over the rest of a table."""
 
 _NAMES_TRIED = 8
+_SHARED = ("inventory", "splits", "index", "_looks")  # equal for all split parts of a folder
 _LONGEST_NAME = 255
 _MOST_TEMPLATES = 8
 _IMAGE_WORDS = frozenset(
@@ -82,6 +84,8 @@ class Told:
         files: Patterns of the files that are read, all as one split part.
         media_path: Where the file of a column's value is, below the image folder:
             `images/{id}.jpg`, with the file name of a path alone `images/{image:name}`.
+        split_by: The column that states split parts, with the part of each value; an empty
+            mapping if no column does.
         inferred: What was inferred when the entry was written; data that differ are an error.
 
     """
@@ -93,6 +97,7 @@ class Told:
     format: str | None = None
     files: Sequence[str] | None = field(default=None, hash=False)
     media_path: str | None = None
+    split_by: Mapping[str, Mapping[Any, str]] | None = field(default=None, hash=False)
     inferred: Mapping[str, Any] | None = field(default=None, hash=False)
 
     @property
@@ -195,6 +200,14 @@ class Scene:
         """Which file belongs to which split part."""
         if self.told.files is not None or not self.is_folder or self.around is not None:
             return Splits(shared=tuple(self.inventory.kinds))
+        found = self.splits_by_files
+        if self.told.split_by:
+            return Splits(shared=tuple(self.inventory.kinds), folders=found.folders)
+        return parts_by_rows(self, found)
+
+    @cached_property
+    def splits_by_files(self) -> Splits:
+        """Which file belongs to which split part, whatever rows say of it."""
         return find_splits(self.inventory)
 
     @cached_property
@@ -226,7 +239,11 @@ class Scene:
         above = {self.inventory.kinds[name] for name in self.splits.shared} & {"table", "text"}
         if folder and (not above or kinds & {"table", "tar", "shard"}):
             return replace(self, around=self, prefix=folder)
-        return replace(self, part=part) if part is not None else self
+        if part is None:
+            return self
+        made = replace(self, part=part)
+        vars(made).update({name: vars(self)[name] for name in _SHARED if name in vars(self)})
+        return made
 
     @cached_property
     def media(self) -> list[str]:
@@ -451,7 +468,7 @@ class Scene:
 
     def _covers(self, count: int) -> bool:
         """Return whether the folder or the split part has about as many media as rows."""
-        own = self.splits.parts.get(self.part or "", ())
+        own = self.splits_by_files.parts.get(self.part or "", ())
         in_part = sum(self.inventory.kinds[name] in MEDIA for name in own)
         counts = (len(self.index.names), in_part)
         return any(there and abs(there - count) <= max(there, count) // 2 for there in counts)

@@ -50,6 +50,7 @@ class DataSpec(BaseModel):
         files: The use of every file, alike ones together.
         columns: The use of every column.
         notes: What else was decided or left out.
+        other_parts: The split parts that were not looked at, each with its rows or files.
 
     """
 
@@ -67,6 +68,7 @@ class DataSpec(BaseModel):
     files: tuple[Use, ...] = ()
     columns: tuple[Use, ...] = ()
     notes: tuple[str, ...] = ()
+    other_parts: tuple[str, ...] = ()
 
     @property
     def samples(self) -> int:
@@ -109,6 +111,8 @@ class DataSpec(BaseModel):
             text += f". Not in samples: {_listed(self.unused)}"
         if self.left_out:
             text += f". Files left out: {_listed(self.left_out)}"
+        if self.other_parts:
+            text += f". Other split parts: {', '.join(self.other_parts)}"
         for note in self.notes:
             text += f". Note: {note}"
         return f"{text}. To change it, write {self.override}"

@@ -8,10 +8,11 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from typing import Any
 
+from energize.core.progress import counted
 from energize.core.validation import load_yaml, parse_json
 from energize.data.files import read_file
 from energize.errors import ConfigError, DatasetError, SplitError, nearest, some
@@ -21,6 +22,8 @@ from energize.inference.words import (
     SAME_PARTS,
     canonical_part,
     is_part_word,
+    misspelled_part,
+    nearly_part,
     parts_in,
     why_no_class,
     words_of,
@@ -29,6 +32,7 @@ from energize.inference.words import (
 _HUB_SHARD = re.compile(r"(?P<base>.+?)[-_.]\d{5,}-of-\d{5,}(?:-[0-9a-f]+)?")
 _LINES = 50
 _CLASS_FOLDERS = 3
+_OF_SEVERAL = frozenset(["partition", "partitions"])  # list_eval_partition.csv is of all parts
 
 
 @dataclass(frozen=True)
@@ -37,6 +41,7 @@ class Splits:
 
     `folders` are the names of folders that are split parts.
     `doubt` is an error that lists what the names may mean, an empty text if they are clear.
+    `notes` are decisions that the summary mentions.
     """
 
     parts: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
@@ -44,6 +49,15 @@ class Splits:
     lists: tuple[str, ...] = ()
     folders: frozenset[str] = frozenset()
     doubt: str = ""
+    notes: tuple[str, ...] = ()
+
+    def meant(self, asked: str) -> str | None:
+        """Return the part that a name or another usual name for it means, None if there is none."""
+        name = canonical_part(asked)
+        candidates = [asked, name, *SAME_PARTS.get(name, ())]
+        if name == asked:
+            candidates = [asked, *SAME_PARTS.get(name, ())]
+        return next((part for part in candidates if part in self.parts), None)
 
     def part_named(self, asked: str, path: object) -> str | None:
         """Return the part that is meant by a name; None for all files, where there are no parts.
@@ -54,18 +68,21 @@ class Splits:
         """
         if self.doubt:
             raise SplitError(f"{path}: {self.doubt}")
+        found = self.meant(asked)
         name = canonical_part(asked)
-        candidates = (asked, *SAME_PARTS.get(name, (name,))) if name == asked else (asked, name)
-        candidates = (*candidates, *SAME_PARTS.get(name, ()))
-        found = next((each for each in candidates if each in self.parts), None)
         if found is not None:
             return found
         if not self.parts and name == "train":
             return None
         known = [*self.parts]
-        like = [each for each in known if parts_in(each) == [name]]
-        choice = f"split_part={like[0]!r}" if like else ""
-        if not known or (name in ("val", "dev", "eval") and "train" in known):
+        alike = [part for part in known if name in (*parts_in(part), nearly_part(part))]
+        if name == "train" and not alike and all(map(_is_held_out, known)):
+            raise SplitError(
+                f"{path} has only held-out data: {some(known)}, and no split part {asked!r}. If "
+                f"these files are to be trained on nevertheless, write split_part={known[0]!r}"
+            )
+        choice = f"split_part={alike[0]!r}" if alike else ""
+        if not known or (name in ("val", "dev", "eval") and "train" in known and not alike):
             choice = "split_part='train', subset={'range': ['90%', '100%']}"
         known = known or ["train"]
         raise SplitError(
@@ -73,6 +90,12 @@ class Splits:
             f"{some(known)}. Write {choice or f'split_part={known[0]!r}'}, or name the files of "
             "this part: files: ['PATTERN', ...]"
         )
+
+
+def _is_held_out(part: str) -> bool:
+    """Return whether the name of a split part is one for held-out data."""
+    near = (*parts_in(part), nearly_part(part))[0]
+    return near is not None and near != "train"
 
 
 def find_splits(inventory: Inventory) -> Splits:
@@ -102,7 +125,8 @@ def find_splits(inventory: Inventory) -> Splits:
             parts.setdefault(part, []).append(name)
     made = {part: tuple(names) for part, names in parts.items()}
     folders = frozenset(map(posixpath.basename, marks))
-    splits = Splits(made, tuple(shared), folders=folders, doubt=doubt)
+    notes = _misspelled(shared, inventory) if made else ()
+    splits = Splits(made, tuple(shared), folders=folders, doubt=doubt, notes=notes)
     if not {*shared}.isdisjoint(inventory.media):
         return _by_lists(inventory, splits) or splits
     return splits
@@ -129,17 +153,16 @@ def _by_readme(inventory: Inventory) -> Splits | None:
     text = read_file(inventory.root / "README.md", "YAML_BYTES").decode("utf-8", "replace")
     head = text.split("---\n", 2)[1] if text.startswith("---\n") and text.count("---\n") > 1 else ""
     try:
-        told = load_yaml(head) or {}
-        configs = told.get("configs") or []
+        configs = (load_yaml(head) or {}).get("configs") or []
         known = {str(each.get("config_name", "default")): _data_files(each) for each in configs}
-    except (ValueError, AttributeError, TypeError):
-        return None
-    except Exception:
+        default = [str(each["config_name"]) for each in configs if each.get("default") is True]
+    except Exception:  # a page for people, in which anything may be
         return None
     known = {name: parts for name, parts in known.items() if parts}
     found = {name: _patterns(inventory, parts) for name, parts in known.items()}
     there = {name: splits for name, splits in found.items() if splits.parts}
-    if len(there) > 1:
+    chosen = [name for name in there if name in (default or ["default"])]
+    if len(there) > 1 and len(chosen) != 1:
         lines = "\n".join(
             f"  {name}: files: {json.dumps(next(iter(known[name].values())))}" for name in there
         )
@@ -147,7 +170,61 @@ def _by_readme(inventory: Inventory) -> Splits | None:
             f"{inventory.root}/README.md names {len(there)} configurations: {some(there)}. Write "
             f"which one is read, as one of these:\n{lines}"
         )
-    return next(iter(there.values()), None)
+    if not there:
+        return None
+    name = chosen[0] if chosen else next(iter(there))
+    notes = _unmatched(inventory, known[name])
+    others = {other: json.dumps(next(iter(known[other].values()))) for other in there}
+    del others[name]
+    if others:
+        lines = ", ".join(f"files: {patterns}" for patterns in others.values())
+        notes.append(
+            f"README.md has the configurations {some(there)}, and {name!r} is its default. To read "
+            f"another one, write {lines}"
+        )
+    doubt = _doubt_of_patterns(inventory, known[name], there[name])
+    return replace(there[name], notes=tuple(notes), doubt=doubt)
+
+
+def _unmatched(inventory: Inventory, patterns: Mapping[str, Sequence[str]]) -> list[str]:
+    """Return a note for each pattern that no file matches."""
+    return [
+        f"the split part {part!r} of README.md names {pattern!r}, and no file matches it. Correct "
+        "the pattern, or add the files"
+        for part, wanted in patterns.items()
+        for pattern in wanted
+        if not any(matches(name, [pattern]) for name in inventory.kinds)
+    ]
+
+
+def _doubt_of_patterns(
+    inventory: Inventory, patterns: Mapping[str, Sequence[str]], splits: Splits
+) -> str:
+    """Return the error for files that are trained on by a pattern and held out by their names."""
+    for part, wanted in patterns.items():
+        if canonical_part(part) != "train":
+            continue
+        said = {each for pattern in wanted for each in parts_in(pattern)}
+        names = splits.parts.get("train", ())
+        other = [name for name in names if _held_out_by_name(name, inventory) - said]
+        if other:
+            kept = json.dumps([name for name in names if name not in other])
+            return (
+                f"README.md takes {some(wanted)} as the split part {part!r}, and names of files "
+                f"among these say that they are held out: {some(other)}. Write files: {kept} to "
+                f"train without them, files: {json.dumps([*wanted])} to train on all, or correct "
+                "README.md"
+            )
+    return ""
+
+
+def _held_out_by_name(name: str, inventory: Inventory) -> set[str]:
+    """Return the split parts other than training that names of a file and its folders say."""
+    said = {_part_of_stem(name, inventory) or ""}
+    for folder in posixpath.dirname(name).split("/"):
+        said |= {*parts_in(folder)} if is_part_word(folder) else set()
+    parts = {found for each in said for found in parts_in(each)}
+    return parts - {"train"}
 
 
 def _data_files(config: Mapping[str, Any]) -> dict[str, list[str]]:
@@ -272,8 +349,27 @@ def _part_of_stem(name: str, inventory: Inventory) -> str | None:
     first = words_of(base)[:1]
     if shard and first and parts_in(first[0]) and not is_part_word(base):
         return base
-    found = parts_in(base)
+    found = parts_in(base) if _OF_SEVERAL.isdisjoint(words_of(base)) else []
     return found[0] if len(found) == 1 else None
+
+
+def _misspelled(names: Sequence[str], inventory: Inventory) -> tuple[str, ...]:
+    """Return a note for each name beside the split parts that is nearly one of a part."""
+    near: dict[str, tuple[str, int]] = {}
+    for name in names:
+        kind = inventory.kinds[name]
+        *folders, file = name.split("/")
+        if kind in ("table", "tar"):
+            folders.append(posixpath.splitext(file)[0])
+        for piece in folders:
+            part = misspelled_part(piece)
+            if part is not None and kind in ("image", "av", "table", "tar"):
+                near[piece] = part, near.get(piece, (part, 0))[1] + 1
+    return tuple(
+        f"{piece!r} is no split part and nearly {part!r}: {counted(count, 'file')}. Rename it if "
+        "it is one"
+        for piece, (part, count) in near.items()
+    )
 
 
 # Lists of names.
@@ -302,6 +398,7 @@ def _by_lists(inventory: Inventory, splits: Splits) -> Splits | None:
         tuple(name for name in splits.shared if name not in used),
         tuple(lists),
         splits.folders,
+        notes=splits.notes,
     )
 
 

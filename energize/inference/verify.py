@@ -35,14 +35,16 @@ _MOST_ROWS = 1_000_000
 
 _AT_ONCE = 4096
 
+_log = logging.getLogger("energize")
+
 
 @own_errors
 @without_notes()
 def verify(found: Found, told: Told) -> None:
     """Check the first samples, and samples spread over the others, once for each version of data.
 
-    At most 64 samples are read, by the first rank. Samples that cannot be read or decoded are
-    damage as long as most can: they are left out when they are read.
+    At most 64 samples are read, by the first rank. Samples that cannot be read or decoded, or lack
+    a value, are damage as long as most are good: they are left out when they are read.
 
     Args:
         found: What was inferred.
@@ -72,9 +74,12 @@ def verify(found: Found, told: Told) -> None:
             continue
         for name, fault in type_faults(sample).items():
             text = f"{source.where(number)}: {name!r}: {fault}"
-            if not _is_told(name, told):
+            if _is_told(name, told):
+                said_once(found.spec.path, f"type of {name}", text, logging.WARNING)
+            elif getattr(sample, name) is None:
+                failed.append(text)
+            else:
                 raise DatasetError(_refusal(found, text))
-            said_once(found.spec.path, f"type of {name}", text, logging.WARNING)
     if len(failed) * _MOST_FAILED > len(numbers):
         count = f"{len(failed)} of {len(numbers)} samples cannot be made, the first one is "
         raise DatasetError(_refusal(found, f"{count}{failed[0]}"))
@@ -100,7 +105,8 @@ def _is_told(name: str, told: Told) -> bool:
 def _check_texts(found: Found, fields: Sequence[str]) -> None:
     """Raise `DatasetError` for a text that is none, in any row of values without types.
 
-    Parquet and Arrow say the types of columns themselves.
+    Parquet and Arrow say the types of columns themselves. A value that is missing is damage, which
+    is counted when it is read; here it is mentioned.
     """
     source = found.source
     rows = getattr(source, "rows", None)
@@ -109,16 +115,24 @@ def _check_texts(found: Found, fields: Sequence[str]) -> None:
     if not isinstance(rows, JsonSource) or is_url(rows.location) or not plain:
         return
     kind = sample_type_named(found.config.sample_module, found.config.sample_class)
+    missing = dict.fromkeys(plain.values(), 0)
     for start in range(0, min(rows.count, _MOST_ROWS), _AT_ONCE):
         numbers = np.arange(start, min(start + _AT_ONCE, rows.count))
         for number, row in zip(numbers.tolist(), rows.read(numbers), strict=True):
             if isinstance(row, Failed):
                 continue
             for name, column in plain.items():
-                fault = type_fault(kind, name, row.get(column)) if column in row else ""
-                if fault:
+                value = row.get(column)
+                fault = type_fault(kind, name, value) if column in row else ""
+                if fault and value is None:
+                    missing[column] += 1
+                elif fault:
                     text = f"{source.where(number)}: {name!r}: {fault}"
                     raise DatasetError(_refusal(found, text))
+    for column, count in missing.items():
+        if count:
+            rest = f"no {column!r}: they are left out when they are read, and count as damaged"
+            _log.warning("%s: %s of %s rows have %s", found.spec.path, count, rows.count, rest)
 
 
 def _plan(source: Any, numbers: Any) -> None:

@@ -76,6 +76,48 @@ def canonical_part(name: str) -> str:
     return _PART_OF.get(name.lower(), name)
 
 
+def nearly_part(name: str) -> str | None:
+    """Return the part whose word a name contains or differs from by one edit.
+
+    >>> nearly_part("tarin"), nearly_part("restval"), nearly_part("books")
+    ('train', 'val', None)
+    """
+    text = name.lower()
+    inside = [word for word in _PART_OF if word in text]
+    if inside:
+        return _PART_OF[max(inside, key=len)]
+    return misspelled_part(name)
+
+
+_OTHER_WORDS = _words("text texts brain grain rest best vest nest tent task teen evil oval")
+"""Words that differ from one for a split part by one edit and mean something else."""
+
+
+def misspelled_part(name: str) -> str | None:
+    """Return the part whose word differs from a name by one edit.
+
+    >>> misspelled_part("tset"), misspelled_part("test"), misspelled_part("text")
+    ('test', None, None)
+    """
+    text = name.lower()
+    if text in _OTHER_WORDS or text in _PART_OF:
+        return None
+    return next((part for word, part in _PART_OF.items() if _is_one_edit(text, word)), None)
+
+
+def _is_one_edit(text: str, word: str) -> bool:
+    """Return whether a character more, less or other, or two swapped, make one text the other."""
+    if abs(len(text) - len(word)) > 1:
+        return False
+    first = next((n for n, (a, b) in enumerate(zip(text, word, strict=False)) if a != b), None)
+    if first is None:
+        return text != word
+    rest = text[first:]
+    other = word[first:]
+    swapped = rest[:2] == other[1::-1] and rest[2:] == other[2:]
+    return swapped or rest[1:] == other[1:] or rest[1:] == other or rest == other[1:]
+
+
 def is_part_word(name: str) -> bool:
     """Return whether a name is a word for a split part and nothing else but numbers.
 
@@ -220,8 +262,45 @@ ROLES: Mapping[str, Sequence[str]] = _split(
 )
 """Names of columns by what they are for, most telling first, without signs between words."""
 
-SPLIT_COLUMNS = ("split", "set", "setname", "datasplit", "partition", "subset", "fold")
-"""Names of columns that say which split part a row belongs to."""
+NUMBERED_SPLIT_COLUMNS = (
+    "split",
+    "set",
+    "setname",
+    "datasplit",
+    "partition",
+    "subset",
+    "fold",
+    "isvalid",
+)
+"""Names of columns that may state split parts by numbers, too."""
+
+SPLIT_COLUMNS = (*NUMBERED_SPLIT_COLUMNS, "usage", "splitname", "splittype", "phase")
+"""Names of columns that state the split part of a row."""
+
+FLAG_COLUMNS: Mapping[str, tuple[str, str]] = {
+    **dict.fromkeys(
+        ("train", "istrain", "istraining", "istrainingimage", "istrainset", "intrain"),
+        ("train", "test"),
+    ),
+    **dict.fromkeys(("istest", "istestset"), ("test", "train")),
+    **dict.fromkeys(("isval", "isvalset", "isvalidation"), ("val", "train")),
+}
+"""Names of columns of truth values that state split parts: the part if true, and if false."""
+
+_TRUTH = {
+    **dict.fromkeys(("1", "true", "yes", "t", "y"), True),
+    **dict.fromkeys(("0", "false", "no", "f", "n"), False),
+}
+
+
+def truth_of(text: str) -> bool | None:
+    """Return the truth value that a text means, None if it means none.
+
+    >>> truth_of("True"), truth_of("0"), truth_of("2")
+    (True, False, None)
+    """
+    return _TRUTH.get(text.lower())
+
 
 METADATA_WORDS = _words(
     "id idx index uid uuid key url uri source license licence lang language date time"

@@ -111,6 +111,8 @@ class Loader(Generic[T]):
     end of a `with` block, or the last reference to the loader.
     """
 
+    order_name = "Loader"
+
     _goes_on = False
     """Whether a loop ends where the one before it, left early, would have ended."""
 
@@ -864,6 +866,8 @@ class SavableDataLoader(Loader[T]):
     >>> list(SavableDataLoader(ListSource("abc"), uneven="drop"))
     ['a', 'b', 'c']
     """
+
+    order_name = "SavableDataLoader"
 
     def __init__(
         self,

@@ -322,6 +322,8 @@ class Run(Generic[T]):
 class _Marked(PassingDataset[T_co]):
     """A dataset whose stream answers `Stream.first_unread`."""
 
+    order_name = "_Marked"
+
     def __init__(self, dataset: Dataset[T_co]) -> None:
         self._freeze(inputs=[dataset])
 

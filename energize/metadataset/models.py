@@ -372,6 +372,7 @@ class Folder(_Read, _Property):
     format: Text | None = None
     files: Annotated[list[Text], Field(min_length=1)] | None = None
     media_path: Text | None = None
+    split_by: dict[Text, dict[Text | int | bool, Text]] | None = None
     inferred: Table | None = None
 
 

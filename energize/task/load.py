@@ -34,7 +34,7 @@ import numpy as np
 
 from energize.core import limits
 from energize.core.checks import checked_choice
-from energize.core.description import described, function_name
+from energize.core.description import described, function_name, order_name_of
 from energize.core.ignored import said_once
 from energize.core.lazy import av, torch
 from energize.core.samples import (
@@ -779,6 +779,8 @@ class SampleLoader(Generic[T_sample]):
     'hello'
     """
 
+    order_name: ClassVar[str] = "SampleLoader"
+
     sample_type: type[T_sample]
     field_map: Mapping[str, str] | None = None
     decoder: SampleDecoder | None = field(default_factory=SampleDecoder)
@@ -819,7 +821,7 @@ class SampleLoader(Generic[T_sample]):
         for name in ("sample_loader", "part_filter"):
             if values[name] is None:
                 del values[name]
-        return {"kind": type(self).__name__, **described(values)}
+        return {"kind": order_name_of(self), **described(values)}
 
     def __call__(self, raw: Mapping[str, Any]) -> T_sample:
         kept = self.part_filter
@@ -1049,6 +1051,8 @@ class JoinLoader:
     Raises `ConfigError` for a joiner that gives no sample, and what the loaders and it raise.
     """
 
+    order_name: ClassVar[str] = "JoinLoader"
+
     loaders: tuple[Callable[[Any], Any], ...]
     names: tuple[str, ...] | None
     function: Callable[..., Any]
@@ -1079,7 +1083,7 @@ class JoinLoader:
     def describe(self) -> dict[str, Any]:
         """Return the description as a JSON-able tree."""
         return {
-            "kind": type(self).__name__,
+            "kind": order_name_of(self),
             "loaders": [described(each) for each in self.loaders],
             "names": list(self.names or ()),
             "function": function_name(self.function),

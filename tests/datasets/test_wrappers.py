@@ -111,3 +111,14 @@ def test_the_loader_watches(caplog, monkeypatch):
     dataset = WatchdogDataset(ListSource("ab"), WorkerConfig(), 5, fail_on_timeout=True)
     assert list(dataset) == ["a", "b"]
     assert "timeout_seconds=5 has no effect" in caplog.text
+
+
+class OwnBlend(BlendDataset):
+    """A user's blend, in the order of the package's."""
+
+    order_name = "BlendDataset"
+
+
+def test_a_subclass_of_a_blend_reads_as_the_blend_does():
+    parts = [(ListSource("abc"), 2), (ListSource("xyz"), 1)]
+    assert OwnBlend(*parts).at(range(9)) == BlendDataset(*parts).at(range(9))

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from energize import INFINITE, EnergizeError, Lane, WorkerConfig, get_loader, is_padding
+from energize.core.description import unpacked
 from energize.core.trace import padding
 from energize.report import simulate
 
@@ -121,6 +122,16 @@ def lane_items(dataset: Any, lane: int, lanes: int, count: int, stop: int = 7) -
         state = json.loads(json.dumps(cursor.state()))
         cursor.close()
     return found
+
+
+def state_parts(state: Any) -> dict[str, Any]:
+    """Return the content of a saved state, without the texts that only messages use: the names of
+    functions, and where folders are mounted.
+    """
+    parts = {name: unpacked(state[name], name) for name in ("config", "details", "cursor")}
+    for name in ("functions", "places"):
+        parts["details"].pop(name, None)
+    return {"version": state["version"], "fingerprint": state["fingerprint"], **parts}
 
 
 class Run:

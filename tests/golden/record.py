@@ -1,10 +1,12 @@
 """Records what every mix gives, so that no change of the code changes it unnoticed.
 
-    python -m tests.golden.record              write golden.json anew
-    python -m tests.golden.record --api        write api.json and energon_paths.json anew
-    python -m tests.golden.record --show NAME  all that is recorded of one mix, run or face, in full
+    python -m tests.golden.record [NAME ...]   write all records again, or the named ones
+    python -m tests.golden.record --api        write api.json and energon_paths.json again
+    python -m tests.golden.record --show NAME  print a record of a mix, face or run in full
 
-A field of a record is a digest of its canonical JSON, and the beginning of that in clear.
+The folder `recorded` has a file for each mix, face and run, with one field a line. A field is a
+digest of its canonical JSON and the beginning of that in clear. A field of the group `states` is a
+list of short digests, one for each position. `state` is a saved state in full, if it is short.
 """
 
 from __future__ import annotations
@@ -14,9 +16,10 @@ import dataclasses
 import hashlib
 import json
 import logging
+import re
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -32,8 +35,14 @@ from tests.golden.mixes import MIXES, NEAR
 from tests.golden.runs import RUNS
 from tests.golden.stored import STORED, make_folders
 
-GOLDEN = Path(__file__).parent / "golden.json"
+RECORDED = Path(__file__).parent / "recorded"
 CLEAR = 64
+STEPS = 20
+"""Steps after each of which a state is saved."""
+KEPT_AFTER = 7
+"""Steps after which a state on 1 rank is kept in full."""
+LONGEST_STATE = 4096
+"""Bytes of JSON up to which a state is kept in full."""
 FAR = (99, 1003, 65_535, 65_537, 999_999, 10**6, 10**6 + 1, 2**31 + 5, 10**9, 10**9 + 7)
 LEFT_OUT = {"__restore_key__"}
 """Where a reader stood, which is no part of what it gave."""
@@ -125,9 +134,97 @@ def delivered(make: Callable[[], Any]) -> dict[str, Any]:
     return found
 
 
+def resumed(make: Callable[[], Any]) -> dict[str, list[Any]]:
+    """Save a state after each of some steps, and take two steps from it in new loaders.
+
+    On 1 rank all states are loaded. On 3 ranks every third one is, as it takes three loaders.
+    """
+    dataset = make()
+    record: dict[str, list[Any]] = {}
+    for title, ranks, lanes, every in (("1 rank", 1, 2, 1), ("3 ranks", 3, 3, 3)):
+        options = adapter.lanes_of(dataset, lanes)
+        run = Run(dataset, ranks, **options)
+        states = []
+        for _ in range(STEPS):
+            run.steps(1)
+            states.append(run.state())
+        record[f"states, {title}"] = [adapter.state_parts(state) for state in states]
+        record[f"continuations, {title}"] = [
+            continuation(dataset, state, ranks, lanes) for state in states[::every]
+        ]
+    return record
+
+
+def continuation(dataset: Any, state: Any, ranks: int = 1, lanes: int = 2) -> list[Any]:
+    """Return the next two steps of new loaders that load a state."""
+    return Run(dataset, ranks, state=state, **adapter.lanes_of(dataset, lanes)).steps(2)
+
+
+def kept_state(make: Callable[[], Any]) -> Any:
+    """Return the state of 1 rank that is kept in full; None if it is too long."""
+    dataset = make()
+    run = Run(dataset, **adapter.lanes_of(dataset, 2))
+    run.steps(KEPT_AFTER)
+    state = run.state()
+    return state if len(text(state)) < LONGEST_STATE else None
+
+
+@dataclasses.dataclass(frozen=True)
+class Subject:
+    """A mix, face or run that is recorded.
+
+    Attributes:
+        groups: For each group of fields the function that computes them.
+        root: The folder of stored samples, which is removed from texts.
+        make: The function that makes the dataset of a mix; None for faces and runs.
+    """
+
+    groups: dict[str, Callable[[], Any]]
+    root: str
+    make: Callable[[], Any] | None = None
+
+    def values(self, group: str) -> dict[str, Any]:
+        """Compute the fields of a group in full, as canonical JSON."""
+        result = self.groups[group]()
+        fields = result if isinstance(result, dict) else {"items": result}
+        return {field: canonical(value, self.root) for field, value in fields.items()}
+
+    def fields(self, group: str) -> dict[str, Any]:
+        """Compute the fields of a group as they are recorded."""
+        values = self.values(group)
+        if group == "states":
+            return {field: short_digests(value) for field, value in values.items()}
+        return {field: [digest(value), text(value)[:CLEAR]] for field, value in values.items()}
+
+    def follows(self, state: Any) -> str:
+        """Return the short digest of what follows a kept state."""
+        steps = continuation(self.make(), state)
+        return short_digests([canonical(steps, self.root)])
+
+    def record(self, previous: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+        """Compute everything that the file of the subject has.
+
+        Args:
+            previous: The content of the file before. The kept state stays if the recorded digests
+                of states do: a new one would differ in the path of the temporary folder.
+        """
+        groups = {group: self.fields(group) for group in self.groups}
+        if self.make is None:
+            return groups
+        unchanged = groups["states"] == previous.get("states")
+        state = previous.get("state") if unchanged else None
+        state = state or kept_state(self.make)
+        return groups | ({"state": state} if state else {})
+
+
+def short_digests(values: Iterable[Any]) -> str:
+    """Return eight characters of the digest of each value."""
+    return " ".join(digest(value)[:8] for value in values)
+
+
 @contextmanager
-def recording() -> Iterator[dict[str, Callable[[], dict[str, Any]]]]:
-    """All that is recorded, by name, with a folder of stored samples made for it."""
+def recording() -> Iterator[dict[str, Subject]]:
+    """Yield everything that is recorded, by name, with a folder of stored samples made for it."""
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder).resolve()
         logging.disable(logging.CRITICAL)
@@ -135,45 +232,76 @@ def recording() -> Iterator[dict[str, Callable[[], dict[str, Any]]]]:
             make_folders(root)
             stored = {**STORED, **FACE_MIXES}
             mixes = MIXES | {name: partial(make, root) for name, make in stored.items()}
-            found: dict[str, Callable[[], Any]] = {}
+            subjects = {}
             for name, make in mixes.items():
-                found[name] = partial(of_mix, make, FAR[:2] if name in NEAR else FAR)
-                found[f"loader: {name}"] = partial(delivered, make)
-            for kind, asked in {"face": FACES, "run": RUNS}.items():
-                found |= {f"{kind}: {name}": partial(ask, root) for name, ask in asked.items()}
-            yield {name: partial(_plain, ask, str(root)) for name, ask in found.items()}
+                groups = {
+                    "mix": partial(of_mix, make, FAR[:2] if name in NEAR else FAR),
+                    "loader": partial(delivered, make),
+                    "states": partial(resumed, make),
+                }
+                subjects[name] = Subject(groups, str(root), make)
+            for group, functions in {"face": FACES, "run": RUNS}.items():
+                for name, function in functions.items():
+                    groups = {group: partial(function, root)}
+                    subjects[f"{group}: {name}"] = Subject(groups, str(root))
+            yield subjects
         finally:
             logging.disable(logging.NOTSET)
 
 
-def _plain(ask: Callable[[], Any], root: str) -> dict[str, Any]:
-    found = ask()
-    fields = found if isinstance(found, dict) else {"items": found}
-    return {field: canonical(value, root) for field, value in fields.items()}
+def file_of(name: str) -> Path:
+    """Return the file of a mix, face or run."""
+    return RECORDED / f"{re.sub(r'[^a-z0-9.]+', '-', name.lower()).strip('-')}.json"
 
 
-def entry(record: dict[str, Any]) -> dict[str, list[str]]:
-    """A record as it is kept."""
-    return {field: [digest(value), text(value)[:CLEAR]] for field, value in record.items()}
+def recorded() -> dict[str, dict[str, Any]]:
+    """Read all records, by name."""
+    records = [json.loads(file.read_text()) for file in sorted(RECORDED.glob("*.json"))]
+    return {record["name"]: record for record in records}
+
+
+def write(name: str, record: Mapping[str, Mapping[str, Any]]) -> None:
+    """Write the file of a mix, face or run, with one field a line."""
+    parts = [f'"name": {json.dumps(name)}']
+    for group, fields in record.items():
+        lines = [f"  {json.dumps(field)}: {json.dumps(value)}" for field, value in fields.items()]
+        parts.append(f"{json.dumps(group)}: {{\n" + ",\n".join(lines) + "\n}")
+    file_of(name).write_text("{\n" + ",\n".join(parts) + "\n}\n")
+
+
+def remove_others(names: Iterable[str]) -> None:
+    """Remove the files of mixes that there are no more."""
+    files = {file_of(name) for name in names}
+    for file in RECORDED.glob("*.json"):
+        if file not in files:
+            file.unlink()
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("names", nargs="*", metavar="NAME")
     parser.add_argument("--api", action="store_true")
     parser.add_argument("--show", metavar="NAME")
     options = parser.parse_args()
     if options.api:
         api.write()
         return
-    with recording() as asked:
+    with recording() as subjects:
+        names = [options.show] if options.show else options.names or list(subjects)
+        if unknown := [name for name in names if name not in subjects]:
+            parser.error(f"nothing is recorded under the names {unknown}")
         if options.show:
-            for field, value in asked[options.show]().items():
-                sys.stdout.write(f"{field}: {text(value)}\n")
+            subject = subjects[options.show]
+            for group in subject.groups:
+                for field, value in subject.values(group).items():
+                    sys.stdout.write(f"{group}, {field}: {text(value)}\n")
             return
-        found = {name: entry(ask()) for name, ask in asked.items()}
-    lines = [f"{json.dumps(name)}: {json.dumps(found[name])}" for name in found]
-    GOLDEN.write_text("{\n" + ",\n".join(lines) + "\n}\n")
-    sys.stdout.write(f"recorded {len(found)}\n")
+        RECORDED.mkdir(exist_ok=True)
+        remove_others(subjects)
+        previous = recorded()
+        for name in names:
+            write(name, subjects[name].record(previous.get(name, {})))
+    sys.stdout.write(f"recorded {len(names)}\n")
 
 
 if __name__ == "__main__":

@@ -42,6 +42,7 @@ PARTS = {
     "of shards": (["imagenet-train-000000.tar", "imagenet-val-000000.tar"], {"train": 1, "val": 1}),
     "camels": (["cocoTrain2014.json", "cocoVal2014.json"], {"train": 1, "val": 1}),
     "held out": (["a.jsonl", "a_held_out.jsonl"], {"test": 1}),
+    "of a partition": (["list_eval_partition.csv", "0.jpg"], {}),
     "of two words": (["train_test_split.csv", "0.jpg"], {}),
     "inside words": (["contest.jsonl", "latest.jsonl", "trainer.jsonl"], {}),
     "of images": (["train_1.jpg", "test_1.jpg"], {}),

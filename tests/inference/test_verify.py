@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet
 import pytest
 
-from energize import convert, get_loader, get_train_dataset, get_val_dataset, infer
+from energize import WorkerConfig, convert, get_loader, get_train_dataset, get_val_dataset, infer
 from energize.data.tables import read_delimited
 from energize.errors import ConfigError, DatasetError, EnergizeError
 from energize.inference import verify
@@ -38,19 +38,34 @@ def test_what_is_not_as_inferred_is_an_error_with_row_value_and_line(tmp_path):
     places = lines(tmp_path / "places.jsonl", [{"image": "0.jpg", "conversations": chat}])
     turns = lines(tmp_path / "turns.jsonl", [{"conversations": "Hi"}, {"conversations": chat}])
     late = lines(
-        tmp_path / "late.jsonl", [{"text": f"t{n}"} for n in range(80)] + [{"text": None}] * 9
+        tmp_path / "late.jsonl", [{"text": f"t{n}"} for n in range(80)] + [{"text": 7}] * 9
     )
     write = "sample_type: TYPE, field_map: {FIELD: COLUMN}; verify=False"
     check_refusals(
         DatasetError,
         types=(partial(read, mixed), "line 2", "'text': expected str, found int: 5", write),
-        later=(partial(read, late), "expected str, found NoneType", write),
+        later=(partial(read, late), "expected str, found int: 7", write),
         images=(partial(read, tmp_path / "pages"), "4 of 4 samples cannot be made", "404", write),
         placeholders=(partial(read, places), "1 images, and its turns have 2 placeholders", write),
         turns=(partial(read, turns), "2 of 2 samples", "a conversation is a list of turns", write),
     )
     for path in (mixed, tmp_path / "pages", places, turns):
         assert len(read(path, verify=False))
+
+
+def test_a_missing_value_is_a_damaged_sample_and_mentioned_once(tmp_path, caplog):
+    rows = [{"text": None if n % 7 == 3 else f"t{n}"} for n in range(80)]
+    dataset = read(lines(tmp_path / "a.jsonl", rows))
+    assert "11 of 80 rows have no 'text': they are left out when they are read" in caplog.text
+    with get_loader(dataset, worker_config=WorkerConfig(0, 1), failure_budget=None) as loader:
+        texts = {sample.text for sample in loader}
+    assert texts == {row["text"] for row in rows} - {None}
+
+
+def test_most_values_missing_is_an_error(tmp_path):
+    rows = [{"text": None if n % 4 else f"t{n}"} for n in range(80)]
+    with pytest.raises(DatasetError, match=r"samples cannot be made, the first one is .*NoneType"):
+        read(lines(tmp_path / "a.jsonl", rows))
 
 
 def test_every_text_of_json_is_checked_before_anything_is_delivered(tmp_path, caplog):

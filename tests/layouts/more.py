@@ -979,6 +979,180 @@ def split_in_lines(root: Path, rng: random.Random) -> None:
 
 
 @layout(
+    "dataset_coco.json of Karpathy: images of val2014 in restval, val and test",
+    Opening(
+        meaning="caption",
+        splits={"train": 3, "restval": 2, "val": 1, "test": 1},
+        samples={"train": (captioned(0),), "restval": (captioned(3),), "test": (captioned(6),)},
+    ),
+)
+def karpathy_coco(root: Path, rng: random.Random) -> None:
+    parts = ("train", "train", "train", "restval", "restval", "val", "test")
+    images = []
+    for n, part in enumerate(parts):
+        folder = "train2014" if part == "train" else "val2014"
+        name = f"COCO_{folder}_{n:012d}.jpg"
+        draw(root / folder / name, n, rng)
+        said = [{"raw": caption(n), "imgid": n}]
+        row = {"filepath": folder, "filename": name, "sentences": said, "split": part}
+        images.append(row)
+    dump(root / "dataset_coco.json", {"images": images, "dataset": "coco"})
+
+
+@layout(
+    "rows with a split whose images all lie in train_images",
+    Opening(
+        meaning="caption",
+        splits={"train": 4, "val": 1, "test": 1},
+        samples={"train": (captioned(0),), "val": (captioned(4),), "test": (captioned(5),)},
+    ),
+)
+def rows_in_train_images(root: Path, rng: random.Random) -> None:
+    parts = ("train", "train", "train", "train", "val", "test")
+    rows = []
+    for n, part in enumerate(parts):
+        draw(root / "train_images" / f"{n}.jpg", n, rng)
+        rows.append({"image": f"train_images/{n}.jpg", "caption": caption(n), "split": part})
+    dump(root / "annotations.json", {"images": rows})
+
+
+@layout(
+    "LLaVA-1.5 mix665k: one JSON over coco/train2017, gqa, vg and textvqa/train_images",
+    Opening(
+        meaning="conversation",
+        splits={"train": 8},
+        samples={"train": (talked(0), talked(1), talked(2), talked(7))},
+        not_splits=("val", "test"),
+    ),
+)
+def llava_mix_of_parts(root: Path, rng: random.Random) -> None:
+    folders = ("coco/train2017", "gqa/images", "vg/VG_100K", "textvqa/train_images")
+    rows = []
+    for n in range(8):
+        name = f"{folders[n % 4]}/{n}.jpg"
+        draw(root / name, n, rng)
+        rows.append({"id": str(n), "image": name, "conversations": llava_turns(n)})
+    dump(root / "llava_v1_5_mix665k.json", rows)
+
+
+@layout(
+    "FER2013 with images: a column Usage of Training, PublicTest and PrivateTest",
+    Opening(
+        meaning="caption",
+        splits={"train": 4, "PublicTest": 1, "PrivateTest": 1},
+        samples={"train": (captioned(0),), "PrivateTest": (captioned(5),)},
+        not_splits=("val", "test"),
+    ),
+)
+def column_usage(root: Path, rng: random.Random) -> None:
+    usage = ("Training", "Training", "Training", "Training", "PublicTest", "PrivateTest")
+    rows = [("image", "caption", "Usage")]
+    for n, part in enumerate(usage):
+        draw(root / "images" / f"{n}.jpg", n, rng)
+        rows.append((f"{n}.jpg", caption(n), part))
+    table(root / "labels.csv", rows)
+
+
+@layout(
+    "CelebA: a column partition of 0, 1 and 2",
+    Opening(refuse="numbers do not say which split part they mean", says=("split_by",)),
+)
+def column_partition(root: Path, rng: random.Random) -> None:
+    rows: list[tuple[Any, ...]] = [("image_id", "caption", "partition")]
+    for n, part in enumerate((0, 0, 0, 0, 1, 2)):
+        draw(root / "img_align_celeba" / f"{n:06d}.jpg", n, rng)
+        rows.append((f"{n:06d}.jpg", caption(n), part))
+    table(root / "list_eval_partition.csv", rows)
+
+
+@layout(
+    "a column is_train of 1 and 0",
+    Opening(
+        meaning="caption",
+        splits={"train": 4, "test": 2},
+        samples={"train": (captioned(0),), "test": (captioned(5),)},
+        not_splits=("val",),
+    ),
+)
+def column_is_train(root: Path, rng: random.Random) -> None:
+    rows: list[tuple[Any, ...]] = [("image", "caption", "is_train")]
+    for n in range(6):
+        draw(root / "images" / f"{n}.jpg", n, rng)
+        rows.append((f"{n}.jpg", caption(n), int(n < 4)))
+    table(root / "labels.csv", rows)
+
+
+@layout(
+    "a split that is misspelled in a row: tarin",
+    Opening(
+        meaning="caption",
+        splits={"train": 3, "tarin": 1, "val": 2},
+        samples={"train": (captioned(0),), "val": (captioned(4),)},
+        left_out=("tarin",),
+    ),
+)
+def column_misspelled(root: Path, rng: random.Random) -> None:
+    rows = [("image", "caption", "split")]
+    for n, part in enumerate(("train", "train", "train", "tarin", "val", "val")):
+        draw(root / "images" / f"{n}.jpg", n, rng)
+        rows.append((f"{n}.jpg", caption(n), part))
+    table(root / "labels.csv", rows)
+
+
+@layout(
+    "classes in folders, and a table of names and split parts alone",
+    Opening(
+        meaning="classification",
+        splits={"train": 4, "test": 2},
+        samples={"train": (labelled(0, "cat", 0),), "test": (labelled(5, "dog", 1),)},
+        not_splits=("val",),
+    ),
+)
+def classes_with_splits(root: Path, rng: random.Random) -> None:
+    rows = [("filename", "split")]
+    for n in range(6):
+        name = f"{('cat', 'dog')[n % 2]}/{n}.jpg"
+        draw(root / name, n, rng)
+        rows.append((name, "train" if n < 4 else "test"))
+    table(root / "splits.csv", rows)
+
+
+@layout(
+    "README.md whose pattern for training takes the held-out file too",
+    Opening(refuse="the pattern and the name of a file contradict", says=("held out",)),
+)
+def readme_takes_all(root: Path, rng: random.Random) -> None:
+    for part, numbers in (("train", range(4)), ("validation", range(10, 12))):
+        rows = [{"image": struct(n, rng), "caption": caption(n)} for n in numbers]
+        parquet(root / "data" / f"{part}-00000-of-00001.parquet", rows)
+    write(
+        root / "README.md",
+        "---\nconfigs:\n- config_name: default\n  data_files:\n  - split: train\n"
+        "    path: data/*.parquet\n  - split: validation\n    path: data/validaton-*\n---\n",
+    )
+
+
+@layout(
+    "README.md of two configurations, of which one is the default",
+    Opening(
+        meaning="caption",
+        splits={"train": 4},
+        samples={"train": (captioned(0),)},
+        left_out=("fr",),
+    ),
+)
+def readme_default(root: Path, rng: random.Random) -> None:
+    configs = ""
+    for name, numbers in (("en", range(4)), ("fr", range(10, 14))):
+        rows = [{"image": struct(n, rng), "caption": caption(n)} for n in numbers]
+        parquet(root / name / "train-00000-of-00001.parquet", rows)
+        default = "  default: true\n" if name == "en" else ""
+        configs += f"- config_name: {name}\n{default}  data_files:\n"
+        configs += f"  - split: train\n    path: {name}/train-*\n"
+    write(root / "README.md", f"---\nconfigs:\n{configs}---\n")
+
+
+@layout(
     "texts and their held-out part, of which the name says so",
     Opening(
         meaning="text",

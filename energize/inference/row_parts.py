@@ -1,0 +1,388 @@
+"""Split parts that rows state themselves, in a column such as `split`, `Usage` or `is_train`."""
+
+from __future__ import annotations
+
+import json
+import posixpath
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from energize.core.progress import counted
+from energize.core.trace import Failed
+from energize.data.media import media_name
+from energize.data.rows import ArrowSource, ParquetSource
+from energize.data.tables import values_in
+from energize.errors import ConfigError, SplitError, nearest, some
+from energize.inference.columns import Column
+from energize.inference.kinds import choose
+from energize.inference.splits import Splits
+from energize.inference.words import (
+    FLAG_COLUMNS,
+    NUMBERED_SPLIT_COLUMNS,
+    PARTS,
+    SPLIT_COLUMNS,
+    canonical_part,
+    is_part_word,
+    nearly_part,
+    parts_in,
+    plain_name,
+    qualifiers,
+    truth_of,
+)
+
+if TYPE_CHECKING:
+    from energize.inference.scene import Look, Scene
+
+_MOST_VALUES = 12
+"""Distinct values up to which a column of numbers may state split parts."""
+
+_SHOWN = 6
+_MOST_TABLES = 20  # tables in a folder; more are files of samples
+
+
+@dataclass(frozen=True)
+class RowParts:
+    """The split part of every row, as a column states it.
+
+    Attributes:
+        column: The name of the column.
+        of_row: The part of each row; an empty text for a row without a value.
+        notes: Values that may be misspelled, and rows without a value.
+
+    """
+
+    column: str
+    of_row: Sequence[str]
+    notes: tuple[str, ...] = ()
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """The number of rows of each part."""
+        return {part: count for part, count in Counter(self.of_row).items() if part}
+
+    @property
+    def splits(self) -> Splits:
+        """The parts by name, without files."""
+        return Splits(dict.fromkeys(self.counts, ()))
+
+
+def state_parts(scene: Scene, rows: Any, columns: Mapping[str, Column]) -> RowParts | None:
+    """Return the split part of each row, None if no column states it.
+
+    Raises:
+        SplitError: If a column has the name of one that states split parts, and numbers or words
+            that do not say which.
+        ConfigError: If `split_by` does not fit the column.
+
+    """
+    if scene.told.split_by is not None:
+        return _as_told(scene, rows, columns)
+    unclear: dict[str, Counter[str]] = {}
+    held_out: list[RowParts] = []
+    for name, column in columns.items():
+        if not _may_state(column):
+            continue
+        texts = [*map(_text_of, _column_values(rows, name))]
+        counts = Counter(texts)
+        meaning = _meaning(name, [value for value in counts if value])
+        if meaning:
+            of_row = [meaning.get(text, "") for text in texts]
+            stated = RowParts(name, of_row, _notes(name, counts, meaning))
+            if FLAG_COLUMNS.get(plain_name(name), ("train",))[0] == "train":
+                return stated
+            held_out.append(stated)
+        if meaning is None and len(counts) > 1:
+            unclear[name] = counts
+    if held_out:
+        of_rows = zip(*(stated.of_row for stated in held_out), strict=True)
+        held = [next((part for part in parts if part != "train"), "train") for parts in of_rows]
+        return replace(held_out[0], of_row=held)
+    for name, counts in unclear.items():
+        raise SplitError(_unclear(scene, name, counts))
+    return None
+
+
+def _as_told(scene: Scene, rows: Any, columns: Mapping[str, Column]) -> RowParts | None:
+    """Return the part of each row by the mapping that the user gives."""
+    told = scene.told.split_by
+    if not told:
+        return None
+    if len(told) > 1:
+        raise ConfigError(f"{scene.path}: split_by takes one column, got {len(told)}")
+    name, given = next(iter(told.items()))
+    if name not in columns:
+        raise ConfigError(
+            f"{scene.path}: split_by names no column of the rows: {name!r}"
+            f"{nearest(name, [*columns])}. The columns are {some(columns)}"
+        )
+    meaning = {_text_of(value): canonical_part(part) for value, part in given.items()}
+    texts = [*map(_text_of, _column_values(rows, name))]
+    missing = Counter(text for text in texts if text not in meaning)
+    if missing:
+        raise ConfigError(
+            f"{scene.path}: split_by gives no split part for these values of {name!r}: "
+            f"{_listed(missing)}. Write the part of each value"
+        )
+    return RowParts(name, [meaning[text] for text in texts])
+
+
+def _column_values(rows: Any, name: str) -> list[Any]:
+    """Return the value of each row; None for rows that cannot be read."""
+    if isinstance(rows, ParquetSource | ArrowSource):
+        return [*rows._values(name)]
+    found: list[Any] = []
+    for shard, count in enumerate(rows.counts):
+        for row in rows._read_shard(shard, [*range(count)]):
+            found.append(None if isinstance(row, Failed) else row.get(name))
+    return found
+
+
+def _text_of(value: Any) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    return str(value).strip()
+
+
+def _may_state(column: Column) -> bool:
+    """Return whether the name and the first values of a column are those of split parts."""
+    plain = plain_name(column.name)
+    if column.is_nested or column.form not in ("text", "number", "flag", "mixed"):
+        return False
+    values = {_text_of(value) for value in column.values}
+    if plain in FLAG_COLUMNS:
+        return all(truth_of(value) is not None for value in values)
+    if plain not in SPLIT_COLUMNS:
+        return False
+    few = plain in NUMBERED_SPLIT_COLUMNS and len(values) <= _MOST_VALUES
+    return few or any(parts_in(value) for value in values)
+
+
+def _meaning(name: str, values: Sequence[str]) -> dict[str, str] | None:
+    """Return the part of each value: nothing if there is only training, None if it is unclear."""
+    flag = FLAG_COLUMNS.get(plain_name(name))
+    if flag is not None:
+        truths = {value: truth_of(value) for value in values}
+        meaning = {value: flag[not truth] for value, truth in truths.items()}
+        certain = None not in truths.values()
+        return meaning if certain and {*meaning.values()} != {"train"} else {}
+    meant: dict[str, list[str]] = {}
+    for value in values:
+        found = parts_in(value)
+        if len(found) == 1:
+            meant.setdefault(found[0], []).append(value)
+    if not meant:
+        numbers = all(value.lstrip("-").isdigit() for value in values)
+        strict = plain_name(name) in NUMBERED_SPLIT_COLUMNS
+        words = plain_name(name) not in ("set", "subset")
+        return None if strict and len(values) <= _MOST_VALUES and (numbers or words) else {}
+    meaning = {value: value for value in values}
+    for part, alike in meant.items():
+        exact = [value for value in alike if is_part_word(value)] if len(alike) > 1 else alike
+        meaning |= dict.fromkeys(exact, part)
+    return meaning if {*meaning.values()} != {"train"} else {}
+
+
+def _notes(name: str, counts: Counter[str], meaning: Mapping[str, str]) -> tuple[str, ...]:
+    """Return what is to be checked: values nearly of a part, and rows without a value."""
+    near = {}
+    for value, part in meaning.items():
+        like = nearly_part(value)
+        is_known = part != value or part in PARTS
+        is_held_out = like != "train" and parts_in(value) != []
+        if like is not None and not is_known and not is_held_out:
+            near[value] = like
+    notes = []
+    if near:
+        seen = ", ".join(
+            f"{value!r} ({counted(counts[value], 'row')}, nearly {like!r})"
+            for value, like in near.items()
+        )
+        notes.append(
+            f"values in {name!r} that are read as split parts of their own: {seen}. Write "
+            f"split_part: {next(iter(near))!r} to read one, or the part that is meant: "
+            f"split_by: {json.dumps({name: {**meaning, **near}})}"
+        )
+    if counts[""]:
+        rows = counted(counts[""], "row")
+        notes.append(f"{rows} left out, which have no value in {name!r}. Write the part of each")
+    return tuple(notes)
+
+
+def _unclear(scene: Scene, name: str, counts: Counter[str]) -> str:
+    values = sorted((value for value in counts if value), key=lambda each: (len(each), each))
+    last = {3: ("train", "val", "test"), 2: ("train", "test")}
+    parts = last.get(len(values), ("train",) * (len(values) - 1) + ("val",))
+    example = json.dumps({name: dict(zip(values, parts, strict=True))})
+    ordered = {value: counts[value] for value in values}
+    return (
+        f"{scene.path}: the column {name!r} may state the split part of each row, and its values "
+        f"do not say which: {_listed(ordered)}. Write the part of each value, for example "
+        f"split_by: {example}, or split_by: {{}} to read all rows as one part"
+    )
+
+
+def _listed(counts: Mapping[str, int]) -> str:
+    shown = [f"{value} ({counted(count, 'row')})" for value, count in counts.items()]
+    more = ", ..." if len(shown) > _SHOWN else ""
+    return ", ".join(shown[:_SHOWN]) + more
+
+
+# Rows and folders.
+
+
+def parts_by_rows(scene: Scene, splits: Splits) -> Splits:
+    """Return the split parts of media where tables above the parts say more than folders.
+
+    A column of split parts wins over names of folders. A table without one is divided by folders
+    only if every row names media of one split part.
+
+    Raises:
+        SplitError: What `state_parts` raises.
+
+    """
+    if not scene.inventory.media or scene.inventory.of_kind("tar"):
+        return splits
+    kinds = {scene.inventory.kinds[name] for names in splits.parts.values() for name in names}
+    if kinds & {"table", "shard"}:
+        return splits
+    for look in _looks_above(scene, splits):
+        stated = state_parts(scene, look.rows, look.columns)
+        if stated is not None:
+            return _by_column(scene, splits, look, stated)
+        if splits.parts and scene.base == scene.root:
+            splits = _undivided(scene, splits, look)
+    return splits
+
+
+def _looks_above(scene: Scene, splits: Splits) -> list[Look]:
+    """Return the tables of no split part whose rows name media."""
+    groups: dict[Any, list[str]] = {}
+    for name in splits.shared:
+        stem, suffix = posixpath.splitext(name)
+        if scene.inventory.kinds[name] == "table" and stem not in scene.inventory.stems:
+            key = posixpath.dirname(name), suffix.lower(), qualifiers(posixpath.basename(stem))
+            groups.setdefault(key, []).append(name)
+    folders = Counter(folder for folder, *_ in groups)
+    looks = [
+        scene.look(names)
+        for (folder, *_), names in groups.items()
+        if folders[folder] <= _MOST_TABLES
+    ]
+    return [
+        look
+        for look in looks
+        if not isinstance(look, Exception) and any(column.paths for column in look.media)
+    ]
+
+
+def _media_of_rows(scene: Scene, look: Look) -> Iterable[tuple[bool, list[str]]]:
+    """Yield for each row whether it names media, and the files in the folder that it means."""
+    named = [column for column in look.media if column.paths]
+    below = posixpath.dirname(look.files[0])
+    for row in look.rows:
+        values = (
+            [] if isinstance(row, Failed) else [v for c in named for v in values_in(row, c.name)]
+        )
+        found = (scene.index.find(media_name(value) or str(value), below)[1] for value in values)
+        yield bool(values), [paths[0] for paths in found if len(paths) == 1]
+
+
+def _by_column(scene: Scene, splits: Splits, look: Look, stated: RowParts) -> Splits:
+    """Return the parts that rows state: of the rows, or of media if the rows say nothing else."""
+    of_folder = {name: part for part, names in splits.parts.items() for name in names}
+    listed: dict[str, list[str]] = {}
+    against: Counter[tuple[str, str]] = Counter()
+    for part, (_, paths) in zip(stated.of_row, _media_of_rows(scene, look), strict=True):
+        listed.setdefault(part, []).extend(paths)
+        folder = next((of_folder[path] for path in paths if path in of_folder), part)
+        if part and folder != part:
+            against[part, folder] += 1
+    notes = [
+        f"{counted(count, 'row')} of {look.files[0]} have {part!r} in {stated.column!r} and name "
+        f"media in folders of {folder!r}: the rows decide"
+        for (part, folder), count in against.items()
+    ]
+    everything = Splits(
+        shared=tuple(scene.inventory.kinds), folders=splits.folders, notes=tuple(notes)
+    )
+    if _tells_more(look, stated.column) or scene.base != scene.root:
+        return everything
+    of_media = {part: tuple(dict.fromkeys(names)) for part, names in listed.items() if part}
+    used = {*look.files, *(name for names in of_media.values() for name in names)}
+    shared = tuple(name for name in scene.inventory.kinds if name not in used)
+    return replace(
+        everything,
+        parts=of_media,
+        shared=shared,
+        lists=look.files,
+        notes=(*notes, *stated.notes),
+    )
+
+
+def _tells_more(look: Look, column: str) -> bool:
+    """Return whether a table has more than the names of media and their split parts."""
+    if choose(look.columns, look.first).sample_type not in ("CrudeSample", "ImageSample"):
+        return True
+    own = (each for each in look.columns.values() if each.name != column and not each.is_media)
+    return any(each.tells and each.form != "number" for each in own)
+
+
+def _undivided(scene: Scene, splits: Splits, look: Look) -> Splits:
+    """Return split parts that leave no row of a table out."""
+    of_file = {name: part for part, names in splits.parts.items() for name in names}
+    media = {*scene.inventory.media}
+    rows: Counter[str] = Counter()
+    outside: Counter[str] = Counter()
+    for names_some, paths in _media_of_rows(scene, look):
+        parts = {of_file.get(path, "") for path in paths}
+        if len(parts) == 1 and parts != {""}:
+            rows[parts.pop()] += 1
+        elif paths or not names_some:
+            strays = (posixpath.dirname(path) for path in paths if path not in of_file)
+            outside[next(strays, "several parts" if paths else "no file")] += 1
+    if not outside or not rows:
+        return splits
+    title = look.files[0]
+    count = counted(outside.total(), "row")
+    where = ", ".join([*outside][:3])
+    if splits.lists:
+        note = f"{count} of {title} left out, whose media are in no split part: {where}"
+        return replace(splits, notes=(*splits.notes, note))
+    folders = sorted({_part_folder(name, splits) for name in of_file if name in media})
+    if rows.keys() - {"train"} and _beside_each_other(title, folders, outside):
+        doubt = (
+            f"rows of {title} name media in {', '.join(folders)}, which may be split parts, and "
+            f"{count} in none of them: {where}. Write files: ['**'] to read all rows as one part, "
+            "or give the rows a column 'split' with the part of each"
+        )
+        return replace(splits, doubt=doubt)
+    if splits.doubt and rows.keys() - {"train"}:
+        return splits
+    note = (
+        f"{title} names media in and outside of {', '.join(folders)}, so these folders are no "
+        "split parts and all its rows are one part"
+    )
+    every = tuple(scene.inventory.kinds)
+    return Splits(shared=every, folders=splits.folders, notes=(*splits.notes, note))
+
+
+def _part_folder(name: str, splits: Splits) -> str:
+    """Return the folder of a split part that a file is in."""
+    pieces = posixpath.dirname(name).split("/")
+    marked = (n for n, piece in enumerate(pieces, 1) if piece in splits.folders)
+    return "/".join(pieces[: next(marked, len(pieces))])
+
+
+def _beside_each_other(table: str, folders: Sequence[str], outside: Iterable[str]) -> bool:
+    """Return whether folders of split parts are those of the table, or others are among them."""
+    around = {posixpath.dirname(folder) for folder in folders}
+    if len(around) != 1:
+        return False
+    start = around.pop()
+    return start == posixpath.dirname(table) or any(
+        folder.startswith(f"{start}/") for folder in outside
+    )
