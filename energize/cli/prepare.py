@@ -352,7 +352,7 @@ def numbered_types() -> dict[int, str]:
     It counts the types that it exports by name, its `Sample` among them; then come plain dicts, and
     here what it does not number.
     """
-    others = (CRUDE, "ConversationSample", "VQAOCRSample")
+    others = (CRUDE, "ConversationSample", "VQAOCRSample", "PreferenceSample")
     names = [*sorted({*fields.SAMPLE_TYPE_NAMES, "Sample"}.difference(others)), *others]
     return {n: name for n, name in enumerate(names) if name != "Sample"}
 

@@ -223,13 +223,17 @@ def _calls(given: Any) -> list[dict[str, Any]]:
 
 
 def tools_of(given: Any) -> list[dict[str, Any]]:
-    """Return the schemas of tools in one form, from a list of them or JSON text.
+    """Return the schemas of tools in one form, from a list of them, of JSON texts, or JSON text.
 
     Raises:
         DataError: If it is not a list of schemas.
 
     """
-    return _functions(_parsed(given or []))
+    parsed = _parsed(given or [])
+    found = []
+    for each in parsed if isinstance(parsed, list) else [parsed]:
+        found += _functions(_parsed(each))
+    return found
 
 
 def _parsed(given: Any) -> Any:

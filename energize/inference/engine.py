@@ -516,6 +516,8 @@ def _check_told(path: Path, told: Told, spec: DataSpec) -> None:
     if told.strict and (spec.left_out or spec.notes):
         raise DatasetError(f"{path}: {spec.summary()} (strict)")
     if speaks():
-        level = logging.WARNING if spec.is_doubtful else logging.INFO
+        written = told.inferred is not None
+        seen = not written and (told.sample_type is None or spec.is_doubtful)
+        level = logging.WARNING if seen else logging.INFO
         text = spec.summary()
         said_once(str(path), text, text, level)

@@ -279,6 +279,7 @@ TOOLS = {
         [{"type": "function", "function": TOOL}],
     ),
     "null": (None, []),
+    "a list of one text": (["[]"], []),
     "an empty text": ("", []),
     "an empty list": ("[]", []),
 }

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import io
+import json
 import logging
 import os
 import re
@@ -126,11 +127,17 @@ def plain(text: Any, *, placed: bool = True) -> str:
     return _PLACE.sub(r" \1 " if placed else " ", text).replace("  ", " ").strip()
 
 
+def written(turn: Any) -> str:
+    """The text of a turn, or the calls of tools that it makes in place of one."""
+    calls = [json.dumps(call["function"]) for call in turn.extra.get("tool_calls", ())]
+    return turn.text or " ".join(calls)
+
+
 def turns_fit(turns: Any, want: Want) -> bool:
     pairs = zip(turns, want.turns, strict=False)
     return len(turns) == len(want.turns) and all(
         turn.role in role.split("|")
-        and plain(turn.text, placed=want.placed) == plain(text, placed=want.placed)
+        and plain(written(turn), placed=want.placed) == plain(text, placed=want.placed)
         for turn, (role, text) in pairs
     )
 

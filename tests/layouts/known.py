@@ -1692,20 +1692,30 @@ def alpaca(root: Path, rng: random.Random) -> None:
     dump(root / "alpaca_data.json", rows)
 
 
+def called(n: int) -> str:
+    """The call of a tool, with its arguments as an object."""
+    return f'{{"name": "look_up", "arguments": {{"shelf": {n}}}}}'
+
+
 @layout(
     "OpenAI fine tuning: messages with tool_calls and answers of the role tool",
     Opening(
         path="tools.jsonl",
         meaning="text-chat",
-        also=("crude",),
         splits={"train": 6},
         samples={
-            "train": (
-                Want(texts=(question(0), "look_up", "shelf 0 seen", answer(0))),
-                Want(texts=(question(5), "look_up", "shelf 5 seen", answer(5))),
+            "train": tuple(
+                Want(
+                    turns=(
+                        ("user", question(n)),
+                        ("assistant", called(n)),
+                        ("tool", f"shelf {n} seen"),
+                        ("assistant", answer(n)),
+                    )
+                )
+                for n in (0, 5)
             )
         },
-        may_refuse="calls of tools have no place in turns",
     ),
 )
 def tools_openai(root: Path, rng: random.Random) -> None:
@@ -1757,8 +1767,6 @@ def tools_openai(root: Path, rng: random.Random) -> None:
                 ),
             )
         },
-        left_out=("tools",),
-        may_refuse="calls of tools have no place in turns",
     ),
 )
 def tools_sharegpt(root: Path, rng: random.Random) -> None:

@@ -228,6 +228,8 @@ def test_images_stand_upright(tmp_path):
         both = {"": ImageClassificationTaskEncoder(8), "chat.jsonl": ProcessorTaskEncoder(llava())}
         for file, encoder in both.items():
             told = {"split_part": "train", "batch_size": 1, "task_encoder": encoder}
+            if not file:
+                told["format"] = "classes"
             seen.append(get_val_dataset(tmp_path / name / file, **told)[0].pixel_values)
     assert torch.equal(seen[0], seen[2])
     assert torch.equal(seen[1], seen[3])
