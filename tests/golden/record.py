@@ -28,6 +28,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from energize.loader.state import FIELDS, sealed
 from tests.golden import adapter, api
 from tests.golden.adapter import Run
 from tests.golden.faces import FACE_MIXES, FACES
@@ -160,13 +161,18 @@ def continuation(dataset: Any, state: Any, ranks: int = 1, lanes: int = 2) -> li
     return Run(dataset, ranks, state=state, **adapter.lanes_of(dataset, lanes)).steps(2)
 
 
-def kept_state(make: Callable[[], Any]) -> Any:
-    """Return the state of 1 rank that is kept in full; None if it is too long."""
+def kept_state(make: Callable[[], Any], root: str) -> Any:
+    """Return the state of 1 rank that is kept in full, without `root`; None if it is too long."""
     dataset = make()
     run = Run(dataset, **adapter.lanes_of(dataset, 2))
     run.steps(KEPT_AFTER)
-    state = run.state()
+    state = without_root(run.state(), root)
     return state if len(text(state)) < LONGEST_STATE else None
+
+
+def without_root(state: Mapping[str, Any], root: str) -> dict[str, Any]:
+    """Return the same state of files that are not in `root`, sealed again."""
+    return sealed({name: state[name].replace(root, "") for name in FIELDS})
 
 
 @dataclasses.dataclass(frozen=True)
@@ -201,19 +207,10 @@ class Subject:
         steps = continuation(self.make(), state)
         return short_digests([canonical(steps, self.root)])
 
-    def record(self, previous: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-        """Compute everything that the file of the subject has.
-
-        Args:
-            previous: The content of the file before. The kept state stays if the recorded digests
-                of states do: a new one would differ in the path of the temporary folder.
-        """
+    def record(self) -> dict[str, dict[str, Any]]:
+        """Compute everything that the file of the subject has."""
         groups = {group: self.fields(group) for group in self.groups}
-        if self.make is None:
-            return groups
-        unchanged = groups["states"] == previous.get("states")
-        state = previous.get("state") if unchanged else None
-        state = state or kept_state(self.make)
+        state = None if self.make is None else kept_state(self.make, self.root)
         return groups | ({"state": state} if state else {})
 
 
@@ -298,9 +295,8 @@ def main() -> None:
             return
         RECORDED.mkdir(exist_ok=True)
         remove_others(subjects)
-        previous = recorded()
         for name in names:
-            write(name, subjects[name].record(previous.get(name, {})))
+            write(name, subjects[name].record())
     sys.stdout.write(f"recorded {len(names)}\n")
 
 
