@@ -453,19 +453,32 @@ class Multiplexer(Composable):
 
     def _divides(self, kind: Kind) -> bool:
         """Return whether samples are divided here, among ranks or workers."""
-        count, found = _places(kind)[1], [_is_divided(each, kind) for each in self.source]
+        place, count = _places(kind)
+        found = [_is_divided(each, kind) for each in self.source]
         if kind in self._divided or count == 1 or all(found):
             return False
-        if any(each is not False for each in found):
-            pairs = zip(self._kept, found, strict=True)
-            told = ", ".join(repr(name) for name, each in pairs if each is not False)
+        if all(each is False for each in found):
+            return True
+        pairs = zip(self._kept, found, strict=True)
+        named = ", ".join(repr(name) for name, each in pairs if each is not False)
+        remedy = (
+            f"Where every source gives all its samples everywhere, say "
+            f"mux.split_by_{kind}_pytorch(); where all of them are divided already, "
+            "mux.to_torch_iterable(False, False)"
+        )
+        if False in found:
             raise ConfigError(
-                f"Multiplexer: there are {count} {kind}s, and {told} give each {kind} a part of "
-                "their own, or may do so unseen. Where every source gives all its samples "
-                f"everywhere, say mux.split_by_{kind}_pytorch(); where all of them are divided "
-                "already, mux.to_torch_iterable(False, False)"
+                f"Multiplexer: there are {count} {kind}s, and {named} give each {kind} a part of "
+                f"their own, or may do so unseen, and other sources do not. {remedy}"
             )
-        return True
+        if place == 0:
+            text = (
+                f"there are {count} {kind}s, and nothing shows whether {named} give "
+                f"each {kind} a part of their own. They are read as they are, as squirrel does. "
+                f"{remedy}"
+            )
+            said_once("Multiplexer", f"divided by {kind}", text, logging.WARNING)
+        return False
 
     def _split(self) -> frozenset[Kind]:
         found = {kind for kind in _KINDS if all(_is_divided(each, kind) for each in self.source)}
