@@ -24,13 +24,17 @@ _SECONDS = 1800
 
 @dataclass(frozen=True)
 class Subject:
-    """A library that is measured: the interpreter of its environment and the module to run."""
+    """A library that is measured: the interpreter of its environment and the module to
+    run.
+    """
 
     python: str
     module: str
 
     def measure(self, case: Case) -> Measurement:
-        """Measure in a new process. Raises `RuntimeError` with what it wrote when it fails."""
+        """Measure in a new process. Raises `RuntimeError` with what it wrote when it
+        fails.
+        """
         arguments = str(time.monotonic()), json.dumps(asdict(case))
         done = run_module(self.python, self.module, *arguments)
         if done.returncode:
@@ -40,21 +44,31 @@ class Subject:
 
 @dataclass(frozen=True)
 class Comparison:
-    """What was measured of one case: for each library one measurement per round, in order."""
+    """What was measured of one case: for each library one measurement per round, in
+    order.
+    """
 
     case: Case
     measured: Mapping[str, Sequence[Measurement]]
 
     def rate(self, name: str) -> float:
         """Samples per second; the median of the rounds."""
-        return statistics.median(each.samples / each.wall for each in self.measured[name])
+        return statistics.median(
+            each.samples / each.wall for each in self.measured[name]
+        )
 
     def cpu(self, name: str) -> float:
-        """Microseconds of CPU time per sample, of all processes; the median of the rounds."""
-        return statistics.median(each.cpu / each.samples * 1e6 for each in self.measured[name])
+        """Microseconds of CPU time per sample, of all processes; the median of the
+        rounds.
+        """
+        return statistics.median(
+            each.cpu / each.samples * 1e6 for each in self.measured[name]
+        )
 
     def startup(self, name: str) -> float:
-        """Seconds from the start of the process to the first item; the median of the rounds."""
+        """Seconds from the start of the process to the first item; the median of the
+        rounds.
+        """
         return statistics.median(each.startup for each in self.measured[name])
 
     def ratios(self, name: str) -> list[float]:
@@ -65,15 +79,20 @@ class Comparison:
         ]
 
     def check_same_work(self) -> None:
-        """Raises `RuntimeError` when the libraries did not deliver the same kind of items."""
+        """Raises `RuntimeError` when the libraries did not deliver the same kind of
+        items.
+        """
         for name, rounds in self.measured.items():
             for own, other in zip(self.measured[OWN], rounds, strict=True):
-                # Shuffle buffers hold samples back, so which ones were read differs a little.
+                # Shuffle buffers hold samples back, so which ones were read differs a
+                # little.
                 sizes = other.bytes / other.samples, own.bytes / own.samples
                 if own.item != other.item or not 0.9 < sizes[0] / sizes[1] < 1.1:
                     raise RuntimeError(
-                        f"{name} and {OWN} did not do the same work: items are {other.item} and "
-                        f"{own.item}, bytes per sample {sizes[0]:.0f} and {sizes[1]:.0f}"
+                        f"{name} and {OWN} did not do the same work: items are "
+                        f"{other.item} and "
+                        f"{own.item}, bytes per sample {sizes[0]:.0f} and "
+                        f"{sizes[1]:.0f}"
                     )
 
 
@@ -84,7 +103,8 @@ def run_module(
     return subprocess.run(
         [python, "-m", module, *arguments],
         cwd=_REPOSITORY,
-        # A pool of threads for tiny tensors spins on cores that others need, and measures them.
+        # A pool of threads for tiny tensors spins on cores that others need, and
+        # measures them.
         env=os.environ | {"OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
@@ -99,7 +119,9 @@ def failure(done: subprocess.CompletedProcess[str]) -> RuntimeError:
 
 
 def compare(case: Case, subjects: Mapping[str, Subject], runs: int) -> Comparison:
-    """Measure each library `runs` times, in turn, so that they share the machine's bad moments."""
+    """Measure each library `runs` times, in turn, so that they share the machine's bad
+    moments.
+    """
     measured: dict[str, list[Measurement]] = {name: [] for name in subjects}
     for _ in range(runs):
         for name, subject in subjects.items():

@@ -2,8 +2,9 @@
 
     python -m benchmarks.convert --samples 100000
 
-All take turns, each in a process of its own, on files that were read before. What the loop writes
-has no index; `loop, prepared` is the loop and then `prepare`, which is what `convert` comes to.
+All take turns, each in a process of its own, on files that were read before. What the
+loop writes has no index; `loop, prepared` is the loop and then `prepare`, which is what
+`convert` comes to.
 """
 
 from __future__ import annotations
@@ -34,10 +35,13 @@ def loose_images(folder: Path, samples: int) -> Path:
     """Small images with a metadata.csv, made once."""
     if not (folder / "metadata.csv").exists():
         folder.mkdir(parents=True, exist_ok=True)
-        draw, kinds = np.random.default_rng(0), []
+        draw = np.random.default_rng(0)
+        kinds = []
         for _ in range(64):
             stream = io.BytesIO()
-            Image.fromarray(draw.integers(0, 255, (48, 48, 3), np.uint8)).save(stream, "JPEG")
+            Image.fromarray(draw.integers(0, 255, (48, 48, 3), np.uint8)).save(
+                stream, "JPEG"
+            )
             kinds.append(stream.getvalue())
         rows = [("file_name", "text")]
         for number in range(samples):
@@ -75,14 +79,17 @@ KINDS: dict[str, Callable[..., Any]] = {
 
 
 def main() -> None:
-    """Measure all kinds in turns and print medians; or one, for the process that does."""
+    """Measure all kinds in turns and print medians; or one, for the process that
+    does.
+    """
     parser = argparse.ArgumentParser()
     parser.add_argument("--data", type=Path, default=Path("data/benchmarks"))
     parser.add_argument("--samples", type=int, default=100_000)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--only", choices=KINDS)
     told = parser.parse_args()
-    folder, out = told.data / f"small-{told.samples}", told.data / "converted"
+    folder = told.data / f"small-{told.samples}"
+    out = told.data / "converted"
     if told.only is not None:
         shutil.rmtree(out, ignore_errors=True)
         begun = time.perf_counter()
@@ -94,7 +101,14 @@ def main() -> None:
     found: dict[str, list[float]] = {kind: [] for kind in KINDS}
     for _ in range(told.rounds):
         for kind, each in found.items():
-            command = [sys.executable, "-m", "benchmarks.convert", *sys.argv[1:], "--only", kind]
+            command = [
+                sys.executable,
+                "-m",
+                "benchmarks.convert",
+                *sys.argv[1:],
+                "--only",
+                kind,
+            ]
             done = subprocess.run(command, check=True, capture_output=True, text=True)
             each.append(json.loads(done.stdout.splitlines()[-1]))
             print(f"{kind}: {each[-1]:.1f} s", file=sys.stderr, flush=True)
@@ -102,7 +116,11 @@ def main() -> None:
     for kind, runs in found.items():
         took = median(runs)
         rate = told.samples / took
-        print(f"{kind}: {took:.1f} s, {rate:,.0f} samples/s, {whole / took:.2f} times the loop")
+        print(
+            f"{kind}: {took:.1f} s, {rate:,.0f} samples/s, {whole / took:.2f} "
+            "times "
+            "the loop"
+        )
 
 
 if __name__ == "__main__":

@@ -2,10 +2,11 @@
 
     python -m benchmarks.integrity [--samples 8000] [--runs 7]
 
-The same folder is read in three ways, which take turns: as Megatron-Energon prepares it, without a
-record of its shards, so that what follows each sample is looked at; with the record, as `energize
-prepare` writes it; and with a checksum of each sample compared. Microseconds are of CPU time for a
-sample, the median of the runs, each way as new descriptions in one process, in random order.
+The same folder is read in three ways, which take turns: as Megatron-Energon prepares
+it, without a record of its shards, so that what follows each sample is looked at; with
+the record, as `energize prepare` writes it; and with a checksum of each sample
+compared. Microseconds are of CPU time for a sample, the median of the runs, each way as
+new descriptions in one process, in random order.
 """
 
 from __future__ import annotations
@@ -66,10 +67,14 @@ def measured(root: Path, samples: int, runs: int) -> dict[str, dict[str, float]]
         ways = _in_all_ways(folder)
         order = np.random.default_rng(0).permutation(WebdatasetSource(folder).count)
         for case, at_once in _AT_ONCE.items():
-            readers = {way: _raw(each, order, at_once, way) for way, each in ways.items()}
+            readers = {
+                way: _raw(each, order, at_once, way) for way, each in ways.items()
+            }
             found[f"{name}, {case}"] = _taking_turns(readers, len(order), runs)
         if name == "photographs":
-            readers = {way: _decoded(each, len(order), way) for way, each in ways.items()}
+            readers = {
+                way: _decoded(each, len(order), way) for way, each in ways.items()
+            }
             found[f"{name}, decoded"] = _taking_turns(readers, len(order), runs)
     return found
 
@@ -78,7 +83,11 @@ def _texts(folder: Path, count: int) -> Path:
     def samples() -> Iterator[dict[str, Any]]:
         for number in range(count):
             text = f"{number} lorem ipsum " * 64
-            yield {"__key__": f"{number:08d}", "txt": text[:1024], "json": {"n": number}}
+            yield {
+                "__key__": f"{number:08d}",
+                "txt": text[:1024],
+                "json": {"n": number},
+            }
 
     write_shards(samples(), folder, samples_per_shard=1000)
     prepare(folder, split_ratios={"train": 1}, sample_type="CrudeWebdataset")
@@ -106,7 +115,9 @@ def _raw(folder: Path, order: Any, at_once: int, way: str) -> Callable[[], None]
 
 def _decoded(folder: Path, count: int, way: str) -> Callable[[], None]:
     checksums = way == "checksums"
-    dataset: Dataset[Any] = get_train_dataset(folder, batch_size=_BATCH, checksums=checksums)
+    dataset: Dataset[Any] = get_train_dataset(
+        folder, batch_size=_BATCH, checksums=checksums
+    )
 
     def read() -> None:
         batches = iter(dataset)
@@ -127,7 +138,9 @@ def _taking_turns(
             read()
             if run:  # the first one opens the shards and fills the page cache
                 seconds[way].append(time.process_time() - began)
-    return {way: 1e6 * statistics.median(each) / samples for way, each in seconds.items()}
+    return {
+        way: 1e6 * statistics.median(each) / samples for way, each in seconds.items()
+    }
 
 
 if __name__ == "__main__":

@@ -44,7 +44,8 @@ _PHOTOGRAPH = "astronaut"
 _WORKERS = 2
 _BATCHES = 40
 _SLOW = 0.25
-"""Seconds that the trainer takes for a batch, so that workers read as far ahead as they may."""
+"""Seconds that the trainer takes for a batch, so that workers read as far ahead as they
+may."""
 
 _LOOK = 0.02
 _SLOT = "/memfd:energize"
@@ -52,8 +53,9 @@ _SLOT = "/memfd:energize"
 
 @dataclass(frozen=True, kw_only=True)
 class Large:
-    """What one process measured: seconds to the first batch, workers started within them, and to
-    the second; bytes of the largest shared memory while `batches` were read slowly, and of one.
+    """What one process measured: seconds to the first batch, workers started within
+    them, and to the second; bytes of the largest shared memory while `batches` were
+    read slowly, and of one.
     """
 
     kind: str
@@ -68,8 +70,16 @@ class Large:
 def compare_large(root: Path, runs: int, console: Console) -> list[Large]:
     """Measure JPEG and PNG `runs` times each, and print the medians."""
     found: list[Large] = []
-    table = Table(title=f"photographs of {_SIDE} x {_SIDE}, batch size 1, {_WORKERS} workers")
-    for heading in ("", "decoded to", "first batch, s", "second, s", "shared memory, MB"):
+    table = Table(
+        title=f"photographs of {_SIDE} x {_SIDE}, batch size 1, {_WORKERS} workers"
+    )
+    for heading in (
+        "",
+        "decoded to",
+        "first batch, s",
+        "second, s",
+        "shared memory, MB",
+    ):
         table.add_column(heading)
     for kind in ("jpg", "png") if runs else ():
         folder = large_folder(root, kind)
@@ -111,7 +121,11 @@ def _samples(kind: str, side: int) -> Iterator[dict[str, Any]]:
 
 def _measured(folder: Path, kind: str, decoded: str) -> Large:
     done = run_module(
-        sys.executable, "benchmarks.large_photographs", str(folder), decoded, str(_BATCHES)
+        sys.executable,
+        "benchmarks.large_photographs",
+        str(folder),
+        decoded,
+        str(_BATCHES),
     )
     if done.returncode:
         raise failure(done)
@@ -136,7 +150,10 @@ def shared_memory(processes: Sequence[str]) -> int:
 
 def _family() -> list[str]:
     tasks = Path("/proc/self/task").iterdir()
-    return ["self", *(pid for task in tasks for pid in (task / "children").read_text().split())]
+    return [
+        "self",
+        *(pid for task in tasks for pid in (task / "children").read_text().split()),
+    ]
 
 
 def main(folder: str, decoded: str, batches: int) -> dict[str, Any]:
@@ -149,7 +166,8 @@ def main(folder: str, decoded: str, batches: int) -> dict[str, Any]:
         batch_size=1,
         task_encoder=encoder,
     )
-    largest, ended = 0, threading.Event()
+    largest = 0
+    ended = threading.Event()
 
     def watch() -> None:
         nonlocal largest

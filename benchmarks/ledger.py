@@ -2,15 +2,16 @@
 
     python -m benchmarks.ledger [--runs 15] [--json FILE]
 
-Each run delivers the same batches of 32 twice in one process, without a ledger and with one, in
-turns that change; the second ends with a report. Time is CPU time of the process that trains and of
-its workers, their start with it. The ratio is the median over pairs, with its quartiles. `noted` is
-what the ledger takes for itself: the same batches, read before, are noted once more and looked up.
-Where the machine is busy it tells more than the ratio of two runs.
+Each run delivers the same batches of 32 twice in one process, without a ledger and with
+one, in turns that change; the second ends with a report. Time is CPU time of the
+process that trains and of its workers, their start with it. The ratio is the median
+over pairs, with its quartiles. `noted` is what the ledger takes for itself: the same
+batches, read before, are noted once more and looked up. Where the machine is busy it
+tells more than the ratio of two runs.
 
-Cases: photographs (JPEG of 256 x 256 decoded), captions (split into words and padded to a tensor),
-the same packed to 512 words (a stream, whose packs say what they are made of) and numbers, which
-cost nothing to load: the worst case.
+Cases: photographs (JPEG of 256 x 256 decoded), captions (split into words and padded to
+a tensor), the same packed to 512 words (a stream, whose packs say what they are made
+of) and numbers, which cost nothing to load: the worst case.
 """
 
 from __future__ import annotations
@@ -64,9 +65,13 @@ def photographs() -> Dataset[Any]:
     texts = []
     for each in small:
         file = io.BytesIO()
-        Image.fromarray(each).resize((256, 256), Image.Resampling.BICUBIC).save(file, "JPEG")
+        Image.fromarray(each).resize((256, 256), Image.Resampling.BICUBIC).save(
+            file, "JPEG"
+        )
         texts.append(file.getvalue())
-    blend = _blend(lambda n: ListSource([texts[(n + i) % 32] for i in range(500)], name=f"p{n}"))
+    blend = _blend(
+        lambda n: ListSource([texts[(n + i) % 32] for i in range(500)], name=f"p{n}")
+    )
     return BatchDataset(MapDataset(blend, _decoded, seeded=False), _BATCH, torch.stack)
 
 
@@ -87,7 +92,9 @@ def _words(text: str) -> torch.Tensor:
 
 def captions() -> Dataset[Any]:
     """Batches of captions, padded."""
-    return BatchDataset(MapDataset(_blend(_captions), _words, seeded=False), _BATCH, _padded)
+    return BatchDataset(
+        MapDataset(_blend(_captions), _words, seeded=False), _BATCH, _padded
+    )
 
 
 def _padded(rows: list[torch.Tensor]) -> torch.Tensor:
@@ -114,10 +121,17 @@ def _lists(rows: list[torch.Tensor]) -> list[list[torch.Tensor]]:
 
 def numbers() -> Dataset[Any]:
     """Batches of numbers."""
-    return BatchDataset(_blend(lambda n: ListSource(range(1000), name=f"n{n}")), _BATCH, list)
+    return BatchDataset(
+        _blend(lambda n: ListSource(range(1000), name=f"n{n}")), _BATCH, list
+    )
 
 
-CASES = {"photographs": photographs, "captions": captions, "packs": packs, "numbers": numbers}
+CASES = {
+    "photographs": photographs,
+    "captions": captions,
+    "packs": packs,
+    "numbers": numbers,
+}
 _ITEMS = {"photographs": 100, "captions": 400, "packs": 800, "numbers": 1500}
 
 
@@ -128,7 +142,8 @@ def _cpu(dataset: Dataset[Any], items: int, workers: int, *, ledger: bool) -> fl
         read = iter(loader)
         for _ in range(max(8, items // 10)):
             next(read)
-        began, before = time.process_time(), _of_children()
+        began = time.process_time()
+        before = _of_children()
         for _ in range(items):
             next(read)
         if ledger:
@@ -144,10 +159,12 @@ def _of_children() -> float:
 
 
 def _noted(dataset: Dataset[Any], items: int, workers: int) -> float:
-    """Seconds of CPU time per item that the ledger takes for itself, on what a loader delivered.
+    """Seconds of CPU time per item that the ledger takes for itself, on what a loader
+    delivered.
 
-    Where the trainer itself reads, what it has just read is noted, as in a run; what workers read,
-    after all of it, so that the order of the mix has to be looked up once more.
+    Where the trainer itself reads, what it has just read is noted, as in a run; what
+    workers read, after all of it, so that the order of the mix has to be looked up once
+    more.
     """
     book = Book(dataset, Ledger())
     at_once = items if workers else _NOTED_AT_ONCE
@@ -171,7 +188,8 @@ def _noted(dataset: Dataset[Any], items: int, workers: int) -> float:
 
 def measure(name: str, workers: int, runs: int) -> dict[str, Any]:
     """The figures of a case."""
-    dataset, items = CASES[name](), _ITEMS[name]
+    dataset = CASES[name]()
+    items = _ITEMS[name]
     pairs = []
     for run in range(runs):
         order = (False, True) if run % 2 else (True, False)
@@ -183,22 +201,30 @@ def measure(name: str, workers: int, runs: int) -> dict[str, Any]:
         "case": name,
         "workers": workers,
         "us_per_item": 1e6 * statistics.median(off for off, _ in pairs) / items,
-        "noted_us": 1e6 * statistics.median(_noted(dataset, items, workers) for _ in range(5)),
+        "noted_us": 1e6
+        * statistics.median(_noted(dataset, items, workers) for _ in range(5)),
         "ratio": middle,
         "quartiles": [low, high],
     }
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Measure all cases, print a table, and write it to the JSON file if one is asked for."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    """Measure all cases, print a table, and write it to the JSON file if one is asked
+    for.
+    """
+    parser = argparse.ArgumentParser(
+        description=__doc__.splitlines()[0] if __doc__ else None
+    )
     parser.add_argument("--runs", type=int, default=15, help="pairs of each case")
     parser.add_argument("--cases", nargs="+", choices=CASES, default=list(CASES))
     parser.add_argument("--workers", type=int, nargs="+", default=[0, 2])
     parser.add_argument("--json", type=Path, help="a file for the numbers")
     options = parser.parse_args(arguments)
     torch.set_num_threads(1)
-    print("| case | workers | us per item | noted, us | noted, % | with / without (quartiles) |")
+    print(
+        "| case | workers | us per item | noted, us | noted, % | with / without "
+        "(quartiles) |"
+    )
     print("|---|---|---|---|---|---|")
     found = []
     for name in options.cases:
@@ -207,7 +233,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
             found.append(row)
             low, high = row["quartiles"]
             print(
-                f"| {name} | {workers} | {row['us_per_item']:.1f} | {row['noted_us']:.2f} | "
+                f"| {name} | {workers} | {row['us_per_item']:.1f} | "
+                f"{row['noted_us']:.2f} | "
                 f"{100 * row['noted_us'] / row['us_per_item']:.2f} | "
                 f"{row['ratio']:.3f} ({low:.3f}-{high:.3f}) |",
                 flush=True,

@@ -2,17 +2,18 @@
 
     python -m benchmarks.levelling [--data FOLDER] [--ranks 8 64 512] [--json FILE]
 
-Half of the samples are photographs of many sizes, half are texts of many lengths. A photograph
-costs its patches of 28 x 28 pixels, at most 4,096 after it was made smaller, a text its tokens; or
-what a transformer computes for so many, by `attention_cost`. Each rank has 8 samples of a global
-batch.
+Half of the samples are photographs of many sizes, half are texts of many lengths. A
+photograph costs its patches of 28 x 28 pixels, at most 4,096 after it was made smaller,
+a text its tokens; or what a transformer computes for so many, by `attention_cost`. Each
+rank has 8 samples of a global batch.
 
-The first table is of simulated ranks: the cost of the slowest by the mean of all, in the plain
-order and with `level`, over some global batches: on average, and in the worst of them.
+The first table is of simulated ranks: the cost of the slowest by the mean of all, in
+the plain order and with `level`, over some global batches: on average, and in the worst
+of them.
 
-The second is what planning takes of the time of loading: the CPU time that one rank needs to choose
-its 8 samples of a global batch, by that of reading, decoding and encoding 8 samples from prepared
-folders of JPEG photographs and of texts.
+The second is what planning takes of the time of loading: the CPU time that one rank
+needs to choose its 8 samples of a global batch, by that of reading, decoding and
+encoding 8 samples from prepared folders of JPEG photographs and of texts.
 
 The third is a training: see `benchmarks.levelling_training`.
 """
@@ -32,7 +33,13 @@ from typing import Any
 import numpy as np
 import torch
 
-from benchmarks.levelling_samples import Encoder, operations_of, sizes, stored, tokens_of
+from benchmarks.levelling_samples import (
+    Encoder,
+    operations_of,
+    sizes,
+    stored,
+    tokens_of,
+)
 from benchmarks.levelling_training import BATCH, Steps, trained
 from energize import (
     BatchDataset,
@@ -56,13 +63,16 @@ _STORED = 200
 
 _ORDERS = ("plain", "level")
 
-COSTS: dict[str, Callable[..., Any]] = {"tokens": tokens_of, "operations": operations_of}
+COSTS: dict[str, Callable[..., Any]] = {
+    "tokens": tokens_of,
+    "operations": operations_of,
+}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Slowest:
-    """The cost of the slowest rank by the mean of all: on average over global batches, and in the
-    worst of them.
+    """The cost of the slowest rank by the mean of all: on average over global batches,
+    and in the worst of them.
     """
 
     ranks: int
@@ -75,7 +85,9 @@ class Slowest:
 
 @dataclass(frozen=True, kw_only=True)
 class Planned:
-    """CPU milliseconds that a rank takes to plan a global batch, and to load its samples of it."""
+    """CPU milliseconds that a rank takes to plan a global batch, and to load its
+    samples of it.
+    """
 
     ranks: int
     planning: float
@@ -88,22 +100,35 @@ class Planned:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Measure, print the tables and write them to the JSON file when one is asked for."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    """Measure, print the tables and write them to the JSON file when one is asked
+    for.
+    """
+    parser = argparse.ArgumentParser(
+        description=__doc__.splitlines()[0] if __doc__ else None
+    )
     parser.add_argument("--ranks", type=int, nargs="+", default=[8, 16, 64, 256, 1024])
     parser.add_argument("--global-batches", type=int, default=_GLOBAL_BATCHES)
-    parser.add_argument("--data", type=Path, help="a folder for the stored samples, to keep them")
-    parser.add_argument("--stored", type=int, default=_STORED, help="samples that are stored")
-    parser.add_argument("--steps", type=int, default=30, help="of the training; 0 for none")
+    parser.add_argument(
+        "--data", type=Path, help="a folder for the stored samples, to keep them"
+    )
+    parser.add_argument(
+        "--stored", type=int, default=_STORED, help="samples that are stored"
+    )
+    parser.add_argument(
+        "--steps", type=int, default=30, help="of the training; 0 for none"
+    )
     parser.add_argument("--rounds", type=int, default=5, help="of the training")
     parser.add_argument("--json", type=Path, help="a file for the numbers")
     options = parser.parse_args(arguments)
     count = options.global_batches
     found = [slowest(ranks, cost, count) for cost in COSTS for ranks in options.ranks]
-    print(f"{'cost':<11} {'ranks':>5} {'plain':>7} {'worst':>7} {'level':>7} {'worst':>7}")
+    print(
+        f"{'cost':<11} {'ranks':>5} {'plain':>7} {'worst':>7} {'level':>7} {'worst':>7}"
+    )
     for each in found:
         print(
-            f"{each.cost:<11} {each.ranks:>5} {each.plain:>7.3f} {each.plain_worst:>7.3f} "
+            f"{each.cost:<11} {each.ranks:>5} {each.plain:>7.3f} "
+            f"{each.plain_worst:>7.3f} "
             f"{each.level:>7.3f} {each.level_worst:>7.3f}"
         )
     with tempfile.TemporaryDirectory() as folder:
@@ -113,24 +138,34 @@ def main(arguments: Sequence[str] | None = None) -> None:
         print(f"\n{'ranks':>5} {'planning, ms':>13} {'loading, ms':>12} {'share':>7}")
         for plan in plans:
             print(
-                f"{plan.ranks:>5} {plan.planning:>13.2f} {plan.loading:>12.1f} {plan.share:>7.2%}"
+                f"{plan.ranks:>5} {plan.planning:>13.2f} {plan.loading:>12.1f} "
+                f"{plan.share:>7.2%}"
             )
-        steps = [trained(mix, options.steps) for _ in range(options.rounds if options.steps else 0)]
+        steps = [
+            trained(mix, options.steps)
+            for _ in range(options.rounds if options.steps else 0)
+        ]
     if steps:
         print(_told(steps))
     if options.json:
         tables = {"slowest": found, "planned": plans, "trained": steps}
-        rows = {name: [asdict(each) for each in table] for name, table in tables.items()}  # type: ignore[attr-defined]  # all are dataclasses
+        rows = {
+            name: [asdict(each) for each in table] for name, table in tables.items()
+        }  # type: ignore[attr-defined]  # all are dataclasses
         options.json.write_text(json.dumps(rows, indent=1) + "\n")
 
 
 def _told(steps: Sequence[Steps]) -> str:
     ratios = sorted(each.plain / each.level for each in steps)
-    plain, level = (statistics.median(getattr(each, name) for each in steps) for name in _ORDERS)
+    plain, level = (
+        statistics.median(getattr(each, name) for each in steps) for name in _ORDERS
+    )
     return (
-        f"\n{steps[0].ranks} ranks: {plain * 1e3:.0f} ms for a step in the plain order, "
+        f"\n{steps[0].ranks} ranks: {plain * 1e3:.0f} ms for a step in the plain "
+        "order, "
         f"{level * 1e3:.0f} ms with level batches; plain by level "
-        f"{statistics.median(ratios):.3f} ({ratios[0]:.3f} to {ratios[-1]:.3f}); the tokens of the "
+        f"{statistics.median(ratios):.3f} ({ratios[0]:.3f} to {ratios[-1]:.3f}); the "
+        "tokens of the "
         f"slowest rank lead to expect {steps[0].expected:.3f}"
     )
 
@@ -139,8 +174,13 @@ def simulated() -> BlendDataset[int]:
     """Samples of which nothing is there but what they cost."""
     drawn = sizes(_SAMPLES)
     photographs, texts = (
-        ListSource(range(_SAMPLES), name=name, columns={each: drawn[each] for each in columns})
-        for name, columns in (("photographs", ("width", "height")), ("texts", ("characters",)))
+        ListSource(
+            range(_SAMPLES), name=name, columns={each: drawn[each] for each in columns}
+        )
+        for name, columns in (
+            ("photographs", ("width", "height")),
+            ("texts", ("characters",)),
+        )
     )
     return BlendDataset((ShuffleDataset(photographs), 1), (ShuffleDataset(texts), 1))
 
@@ -152,11 +192,15 @@ def slowest(ranks: int, cost: str, count: int = _GLOBAL_BATCHES) -> Slowest:
     found = []
     for batches in (
         BatchDataset(samples, BATCH, list),
-        BatchDataset(samples, BATCH, list, level=COSTS[cost], global_batch_size=ranks * BATCH),
+        BatchDataset(
+            samples, BATCH, list, level=COSTS[cost], global_batch_size=ranks * BATCH
+        ),
     ):
         costs = priced.of(batches, np.arange(count * ranks)).reshape(-1, ranks)
         found.append(costs.max(axis=1) / costs.mean(axis=1))
-    (plain, plain_worst), (level, level_worst) = ((each.mean(), each.max()) for each in found)
+    (plain, plain_worst), (level, level_worst) = (
+        (each.mean(), each.max()) for each in found
+    )
     return Slowest(
         ranks=ranks,
         cost=cost,
@@ -171,9 +215,11 @@ def planned(mix: Path, ranks: int, count: int = _GLOBAL_BATCHES) -> Planned:
     """What planning and loading take a rank, in this process, with one thread."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
-    whole, samples = ranks * BATCH, simulated()
+    whole = ranks * BATCH
+    samples = simulated()
     plain: Any = get_train_dataset(mix, batch_size=BATCH, task_encoder=Encoder())
-    planning, loading = [], []
+    planning = []
+    loading = []
     for _ in range(_RUNS):
         # Made anew, so that nothing is known of the global batches.
         order = LevelDataset(samples, BATCH, global_batch_size=whole, cost=tokens_of)

@@ -44,7 +44,9 @@ def tokens_of(
     return np.asarray(rows * columns + np.ceil(np.divide(characters, _CHARACTERS)))
 
 
-def patches_of(width: npt.ArrayLike, height: npt.ArrayLike) -> tuple[FloatArray, FloatArray]:
+def patches_of(
+    width: npt.ArrayLike, height: npt.ArrayLike
+) -> tuple[FloatArray, FloatArray]:
     """Rows and columns of patches."""
     pixels = np.maximum(np.multiply(width, height, dtype=np.float64), 1)
     scale = np.minimum(np.sqrt(_MOST_PIXELS / pixels), 1) / PATCH
@@ -54,17 +56,22 @@ def patches_of(width: npt.ArrayLike, height: npt.ArrayLike) -> tuple[FloatArray,
 def operations_of(
     characters: npt.ArrayLike = 0, width: npt.ArrayLike = 0, height: npt.ArrayLike = 0
 ) -> FloatArray:
-    """What a transformer computes for these, attention among the tokens of a sample included."""
+    """What a transformer computes for these, attention among the tokens of a sample
+    included.
+    """
     tokens: Any = tokens_of(characters, width, height)
     return np.asarray(attention_cost(tokens), dtype=np.float64)
 
 
 def sizes(count: int) -> dict[str, Any]:
-    """Widths and heights of photographs, and characters of texts, from small to large."""
+    """Widths and heights of photographs, and characters of texts, from small to
+    large.
+    """
     random = np.random.default_rng(0)
     pixels = np.clip(random.lognormal(np.log(1e6), 0.9, count), 0.03e6, 12e6)
     aspect = np.exp(np.clip(random.normal(0, 0.3, count), -0.8, 0.8))
-    width, height = np.sqrt(pixels * aspect), np.sqrt(pixels / aspect)
+    width = np.sqrt(pixels * aspect)
+    height = np.sqrt(pixels / aspect)
     tokens = np.clip(random.lognormal(np.log(250), 1.0, count), 8, 4096)
     return {
         "width": width.astype(int),
@@ -74,7 +81,9 @@ def sizes(count: int) -> dict[str, Any]:
 
 
 class Encoder(DefaultTaskEncoder[Any, Any, Any, Any]):
-    """Photographs as rows of patches, texts as rows of numbers: a row for each token."""
+    """Photographs as rows of patches, texts as rows of numbers: a row for each
+    token.
+    """
 
     decoder = SampleDecoder(image_decode="pilrgb")
 
@@ -100,11 +109,14 @@ class Encoder(DefaultTaskEncoder[Any, Any, Any, Any]):
 
 
 def stored(root: Path, count: int) -> Path:
-    """A metadataset of `count` photographs and as many texts; made when it is not there yet."""
+    """A metadataset of `count` photographs and as many texts; made when it is not there
+    yet.
+    """
     mix = root / f"levelling-{count}.yaml"
     if mix.exists():
         return mix
-    drawn, folders = sizes(count), []
+    drawn = sizes(count)
+    folders = []
     for name, samples, kind, columns in (
         ("photographs", _photographs(drawn), "ImageSample", ("width", "height")),
         ("texts", _texts(drawn), "TextSample", ("characters",)),
@@ -116,7 +128,10 @@ def stored(root: Path, count: int) -> Path:
         prepare(folder, split_ratios={"train": 1}, sample_type=kind, columns=measures)
         folders.append(folder.name)
     entries = "".join(f"    - {{path: {folder}, weight: 1}}\n" for folder in folders)
-    head = "__module__: energize\n__class__: MetadatasetV2\nsplits:\n  train:\n    blend:\n"
+    head = (
+        "__module__: energize\n__class__: MetadatasetV2\nsplits:\n  train:\n    "
+        "blend:\n"
+    )
     mix.write_text(head + entries)
     return mix
 
@@ -132,4 +147,7 @@ def _photographs(drawn: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 def _texts(drawn: dict[str, Any]) -> Iterator[dict[str, Any]]:
     for number, length in enumerate(drawn["characters"].tolist()):
-        yield {"__key__": f"text-{number:06d}", "txt": "word " * (length // 5) + "." * (length % 5)}
+        yield {
+            "__key__": f"text-{number:06d}",
+            "txt": "word " * (length // 5) + "." * (length % 5),
+        }

@@ -1,12 +1,13 @@
-"""The step time of a training whose cost grows with its input, in the plain and a level order.
+"""The step time of a training whose cost grows with its input, in the plain and a level
+order.
 
     torchrun --nproc-per-node 2 -m benchmarks.levelling_training MIX STEPS
 
-The ranks, processes of torchrun with gloo and DistributedDataParallel, train a small network on all
-tokens of their micro batch, so a step takes as long as that of the dearest one. The same global
-batches are read in both orders before the clock starts, and trained on in turn: a global batch in
-the plain order, then with level batches. The first ones warm up. Rank 0 prints the seconds for a
-step as JSON.
+The ranks, processes of torchrun with gloo and DistributedDataParallel, train a small
+network on all tokens of their micro batch, so a step takes as long as that of the
+dearest one. The same global batches are read in both orders before the clock starts,
+and trained on in turn: a global batch in the plain order, then with level batches. The
+first ones warm up. Rank 0 prints the seconds for a step as JSON.
 """
 
 from __future__ import annotations
@@ -48,8 +49,8 @@ _SECONDS = 600
 
 @dataclass(frozen=True, kw_only=True)
 class Steps:
-    """Seconds for a step, on average over the same global batches in both orders; and what the
-    slowest rank's tokens lead to expect of one by the other.
+    """Seconds for a step, on average over the same global batches in both orders; and
+    what the slowest rank's tokens lead to expect of one by the other.
     """
 
     ranks: int
@@ -60,8 +61,21 @@ class Steps:
 
 def trained(mix: Path, steps: int, ranks: int = _RANKS) -> Steps:
     """Run the training. Raises `RuntimeError` with what it wrote when it fails."""
-    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node"]
-    program = [*launch, str(ranks), "-m", "benchmarks.levelling_training", str(mix), str(steps)]
+    launch = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        "--nproc-per-node",
+    ]
+    program = [
+        *launch,
+        str(ranks),
+        "-m",
+        "benchmarks.levelling_training",
+        str(mix),
+        str(steps),
+    ]
     done = subprocess.run(
         program,
         capture_output=True,
@@ -84,14 +98,19 @@ def main(mix: str, steps: int) -> Steps:
     read: list[list[Any]] = []
     orders: list[dict[str, Any]] = [{}, level]
     for options in orders:
-        dataset = get_train_dataset(mix, batch_size=BATCH, task_encoder=Encoder(), **options)
+        dataset = get_train_dataset(
+            mix, batch_size=BATCH, task_encoder=Encoder(), **options
+        )
         with get_loader(dataset) as loader:
             read.append(list(islice(loader, steps + _WARM_UP)))
     torch.manual_seed(0)
-    layers = nn.Sequential(nn.Linear(3 * PATCH**2, _WIDTH), nn.ReLU(), nn.Linear(_WIDTH, 1))
+    layers = nn.Sequential(
+        nn.Linear(3 * PATCH**2, _WIDTH), nn.ReLU(), nn.Linear(_WIDTH, 1)
+    )
     model = DistributedDataParallel(layers)
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
-    seconds, slowest = [0.0, 0.0], [0.0, 0.0]
+    seconds = [0.0, 0.0]
+    slowest = [0.0, 0.0]
     for number, batches in enumerate(zip(*read, strict=True)):
         for order, tokens in enumerate(batches):
             barrier()

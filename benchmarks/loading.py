@@ -65,8 +65,11 @@ def _cases(folder: str, samples: int) -> dict[str, Case]:
 def _subjects(energon: str | None) -> dict[str, Subject]:
     subjects = {OWN: Subject(sys.executable, "benchmarks.subject_energize")}
     if energon is not None:
-        # Not resolved: a virtual environment is known by the path of its link to the interpreter.
-        subjects["energon"] = Subject(os.path.abspath(energon), "benchmarks.peer_energon")
+        # Not resolved: a virtual environment is known by the path of its link to the
+        # interpreter.
+        subjects["energon"] = Subject(
+            os.path.abspath(energon), "benchmarks.peer_energon"
+        )
     subjects["webdataset"] = Subject(sys.executable, "benchmarks.peer_webdataset")
     return subjects
 
@@ -81,19 +84,29 @@ def _warm_page_cache(folder: Path) -> None:
 def _table(name: str, comparison: Comparison) -> Table:
     runs = len(comparison.measured[OWN])
     table = Table(title=f"{name}: {comparison.measured[OWN][0].item}, {runs} runs")
-    headings = ("samples/s", "energize is faster by", "CPU us/sample", "CPU by", "first item, s")
+    headings = (
+        "samples/s",
+        "energize is faster by",
+        "CPU us/sample",
+        "CPU by",
+        "first item, s",
+    )
     table.add_column("")
     for heading in headings:
         table.add_column(heading, justify="right")
     for subject in comparison.measured:
         ratios = comparison.ratios(subject)
-        spread = f"{statistics.median(ratios):.2f} ({min(ratios):.2f} - {max(ratios):.2f})"
+        spread = (
+            f"{statistics.median(ratios):.2f} ({min(ratios):.2f} - {max(ratios):.2f})"
+        )
         table.add_row(
             subject,
             f"{comparison.rate(subject):,.0f}",
             "" if subject == OWN else spread,
             f"{comparison.cpu(subject):,.0f}",
-            "" if subject == OWN else f"{comparison.cpu(subject) / comparison.cpu(OWN):.2f}",
+            ""
+            if subject == OWN
+            else f"{comparison.cpu(subject) / comparison.cpu(OWN):.2f}",
             f"{comparison.startup(subject):.2f}",
         )
     return table
@@ -125,7 +138,8 @@ def _as_json(
 
 def _versions(comparisons: Mapping[str, Comparison]) -> str:
     shown = [
-        f"{name}: " + ", ".join(f"{package} {v}" for package, v in rounds[0].versions.items())
+        f"{name}: "
+        + ", ".join(f"{package} {v}" for package, v in rounds[0].versions.items())
         for name, rounds in next(iter(comparisons.values())).measured.items()
     ]
     return "\n".join(shown)
@@ -133,9 +147,15 @@ def _versions(comparisons: Mapping[str, Comparison]) -> str:
 
 def _parsed(argv: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="benchmarks.loading", description=__doc__)
-    parser.add_argument("--energon", help="the interpreter of an environment with megatron-energon")
-    parser.add_argument("--samples", type=int, default=16000, help="photographs made and measured")
-    parser.add_argument("--runs", type=int, default=5, help="measurements of each library and case")
+    parser.add_argument(
+        "--energon", help="the interpreter of an environment with megatron-energon"
+    )
+    parser.add_argument(
+        "--samples", type=int, default=16000, help="photographs made and measured"
+    )
+    parser.add_argument(
+        "--runs", type=int, default=5, help="measurements of each library and case"
+    )
     parser.add_argument("--only", help="only cases whose name contains this text")
     parser.add_argument("--json", help="file for all measurements")
     parser.add_argument(
@@ -155,7 +175,9 @@ def main(argv: list[str] | None = None) -> None:
     if comparisons:
         console.print(_versions(comparisons))
     if arguments.json:
-        Path(arguments.json).write_text(json.dumps(_as_json(machine, comparisons), indent=1))
+        Path(arguments.json).write_text(
+            json.dumps(_as_json(machine, comparisons), indent=1)
+        )
 
 
 if __name__ == "__main__":

@@ -1,9 +1,10 @@
-"""Decoded batches of loose photographs with a CSV, beside Hugging Face's imagefolder, and shards.
+"""Decoded batches of loose photographs with a CSV, beside Hugging Face's imagefolder,
+and shards.
 
     python -m benchmarks.loose_files --samples 4000 --workers 2
 
-Every measurement is a process of its own, and the three take turns. The clock starts after an
-eighth of the samples; opening, which looks at all files, is told by itself.
+Every measurement is a process of its own, and the three take turns. The clock starts
+after an eighth of the samples; opening, which looks at all files, is told by itself.
 """
 
 from __future__ import annotations
@@ -55,11 +56,19 @@ def _imagefolder(folder: Path, workers: int) -> Iterator[int]:
 
     def collate(rows: list[dict[str, Any]]) -> torch.Tensor:
         pixels = [np.array(row["image"].convert("RGB")) for row in rows]
-        return torch.stack([torch.from_numpy(each).permute(2, 0, 1) for each in pixels]) / 255
+        return (
+            torch.stack([torch.from_numpy(each).permute(2, 0, 1) for each in pixels])
+            / 255
+        )
 
     loaded = datasets.load_dataset("imagefolder", data_dir=str(folder), split="train")
     loader: Any = DataLoader(
-        loaded, BATCH, shuffle=True, num_workers=workers, collate_fn=collate, drop_last=True
+        loaded,
+        BATCH,
+        shuffle=True,
+        num_workers=workers,
+        collate_fn=collate,
+        drop_last=True,
     )
     while True:
         yield from map(len, loader)
@@ -68,7 +77,9 @@ def _imagefolder(folder: Path, workers: int) -> Iterator[int]:
 KINDS = {"loose": _own, "shards": _own, "imagefolder": _imagefolder}
 
 
-def measured(kind: str, folder: Path, workers: int, samples: int) -> tuple[float, float]:
+def measured(
+    kind: str, folder: Path, workers: int, samples: int
+) -> tuple[float, float]:
     """Seconds to the first batch, and samples per second after an eighth of them."""
     begun = time.perf_counter()
     batches = KINDS[kind](folder, workers)
@@ -76,14 +87,17 @@ def measured(kind: str, folder: Path, workers: int, samples: int) -> tuple[float
     first = time.perf_counter() - begun
     while read < samples // 8:
         read += next(batches)
-    begun, read = time.perf_counter(), 0
+    begun = time.perf_counter()
+    read = 0
     while read < samples:
         read += next(batches)
     return first, read / (time.perf_counter() - begun)
 
 
 def main() -> None:
-    """Measure all kinds in turns and print medians; or one, for the process that does."""
+    """Measure all kinds in turns and print medians; or one, for the process that
+    does.
+    """
     parser = argparse.ArgumentParser()
     parser.add_argument("--data", type=Path, default=Path("data/benchmarks"))
     parser.add_argument("--samples", type=int, default=4000)
@@ -104,7 +118,9 @@ def main() -> None:
                 [*command, "--only", kind], check=False, capture_output=True, text=True
             )
             if done.returncode:
-                print(f"{kind} cannot be measured: {done.stderr.strip().splitlines()[-1]}")
+                print(
+                    f"{kind} cannot be measured: {done.stderr.strip().splitlines()[-1]}"
+                )
             else:
                 each.append(json.loads(done.stdout.splitlines()[-1]))
     for kind, runs in found.items():

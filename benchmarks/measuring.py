@@ -1,6 +1,7 @@
 """One measurement in a process of its own; run in the environment of each library.
 
-It needs nothing but the standard library, so that it measures a peer without importing energize.
+It needs nothing but the standard library, so that it measures a peer without importing
+energize.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ from typing import Any, NamedTuple
 __all__ = ["Case", "Measurement", "Size", "main"]
 
 _WARM_UP = 1 / 8
-"""The part of the samples, read before the clock starts, on top of those that are measured."""
+"""The part of the samples, read before the clock starts, on top of those that are
+measured."""
 
 _TICKS = 100
 """Units of CPU time per second in /proc, on every platform that Linux runs on."""
@@ -27,8 +29,8 @@ _TICKS = 100
 class Case:
     """What is asked of every library: shuffled samples for ever, as described here.
 
-    `image_decode`: what JPEG bytes become, None for the bytes themselves; `batch_size`: None for
-    single samples; `samples`: how many are measured.
+    `image_decode`: what JPEG bytes become, None for the bytes themselves; `batch_size`:
+    None for single samples; `samples`: how many are measured.
     """
 
     folder: str
@@ -51,9 +53,9 @@ class Size(NamedTuple):
 class Measurement:
     """What one process measured.
 
-    `startup`: seconds from the start of the process to the first item; `wall` and `cpu`: seconds
-    for `samples` samples after a warm-up, `cpu` of all processes of the library together; `item`:
-    what an item's image looks like.
+    `startup`: seconds from the start of the process to the first item; `wall` and
+    `cpu`: seconds for `samples` samples after a warm-up, `cpu` of all processes of the
+    library together; `item`: what an item's image looks like.
     """
 
     startup: float
@@ -70,7 +72,8 @@ def main(
     parts_of: Callable[[Any], tuple[Any, Any]],
     packages: tuple[str, ...],
 ) -> None:
-    """Measure the case given on the command line and print the measurement, both as JSON.
+    """Measure the case given on the command line and print the measurement, both as
+    JSON.
 
     `parts_of(item)` gives the image and the caption of an item, or those of a batch.
     """
@@ -81,13 +84,17 @@ def main(
     startup = time.monotonic() - launched
     size_of = _size_of_sample if case.batch_size is None else _size_of_batch
     _read(items, int(case.samples * _WARM_UP), lambda item: size_of(*parts_of(item)))
-    cpu, wall = _cpu_seconds(), time.perf_counter()
+    cpu = _cpu_seconds()
+    wall = time.perf_counter()
     size = _read(items, case.samples, lambda item: size_of(*parts_of(item)))
-    wall, cpu = time.perf_counter() - wall, _cpu_seconds() - cpu
+    wall = time.perf_counter() - wall
+    cpu = _cpu_seconds() - cpu
     measurement = Measurement(
         startup=startup,
         wall=wall,
-        cpu=max(cpu, 1 / _TICKS),  # less than a tick of the system's clock cannot be told
+        cpu=max(
+            cpu, 1 / _TICKS
+        ),  # less than a tick of the system's clock cannot be told
         samples=size.samples,
         bytes=size.bytes,
         item=_look_of(image),

@@ -1,14 +1,15 @@
-"""CPU time of mixing: per slot of a scheme, and per delivered sample beside other libraries.
+"""CPU time of mixing: per slot of a scheme, and per delivered sample beside other
+libraries.
 
     python -m benchmarks.mixing [--sources 8 1000 100000] [--slots 1049600] [--peers PYTHON]
 
-A slot is which source comes next, and which of its samples. Slots are asked for in calls of 256, as
-a loader does, from a position on without anything before it. `first` is the first call. `mean` is
-over all later calls, those among them that lay out a window too, the longest of which has 2**16
-slots. `steady` is the median call.
+A slot is which source comes next, and which of its samples. Slots are asked for in
+calls of 256, as a loader does, from a position on without anything before it. `first`
+is the first call. `mean` is over all later calls, those among them that lay out a
+window too, the longest of which has 2**16 slots. `steady` is the median call.
 
-The second table is of mixes that are iterated over, see `benchmarks.mixing_peers`. `--peers` is the
-interpreter of an environment that has the other libraries.
+The second table is of mixes that are iterated over, see `benchmarks.mixing_peers`.
+`--peers` is the interpreter of an environment that has the other libraries.
 """
 
 from __future__ import annotations
@@ -34,14 +35,16 @@ __all__ = ["Cost", "cost", "main"]
 
 _CALL = 256
 _RUNS = 3
-_MANY, _VERY_MANY = 10_000, 100_000
+_MANY = 10_000
+_VERY_MANY = 100_000
 """Sources from which on 4 and 8 times as many slots are measured."""
 _LONG_RUN = 200
 """ms of CPU time for the first call from which on one run has to do."""
 
 _SCHEMES = ("even", "exact", "block", "random", "uniform", "round_robin")
 _UNWEIGHTED = ("uniform", "round_robin")
-_FAR, _LESS_FAR = 10**12, 10**9
+_FAR = 10**12
+_LESS_FAR = 10**9
 _NEARER = ("glides",)
 """Kinds of weights that are measured less far out."""
 _GLIDE = 2**31
@@ -51,8 +54,8 @@ Locate = Callable[[npt.NDArray[np.int64]], object]
 
 @dataclass(frozen=True, kw_only=True)
 class Cost:
-    """What slots of a mix cost from one position on: `first` in ms of CPU time for the first call,
-    `mean` and `steady` in us of CPU time per slot, medians of several runs.
+    """What slots of a mix cost from one position on: `first` in ms of CPU time for the
+    first call, `mean` and `steady` in us of CPU time per slot, medians of several runs.
     """
 
     mixer: str
@@ -65,26 +68,47 @@ class Cost:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Measure, print both tables and write them to the JSON file when one is asked for."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    """Measure, print both tables and write them to the JSON file when one is asked
+    for.
+    """
+    parser = argparse.ArgumentParser(
+        description=__doc__.splitlines()[0] if __doc__ else None
+    )
     parser.add_argument("--sources", type=int, nargs="+", default=[8, 1000, 100_000])
-    parser.add_argument("--slots", type=int, default=2**20 + 2**10, help="measured per position")
-    parser.add_argument("--peers", help="the Python interpreter that has the other libraries")
-    parser.add_argument("--libraries", nargs="+", choices=OPENERS, default=list(OPENERS))
     parser.add_argument(
-        "--positions", type=int, nargs="+", default=[0, 10**6, 10**9, 10**12], help="of deliveries"
+        "--slots", type=int, default=2**20 + 2**10, help="measured per position"
+    )
+    parser.add_argument(
+        "--peers", help="the Python interpreter that has the other libraries"
+    )
+    parser.add_argument(
+        "--libraries", nargs="+", choices=OPENERS, default=list(OPENERS)
+    )
+    parser.add_argument(
+        "--positions",
+        type=int,
+        nargs="+",
+        default=[0, 10**6, 10**9, 10**12],
+        help="of deliveries",
     )
     parser.add_argument("--json", type=Path, help="a file for the numbers")
     options = parser.parse_args(arguments)
     libraries = [each for each in options.libraries if each == OWN or options.peers]
     costs = _compare_schemes(options.sources, options.slots)
-    drawn = compare_delivery(options.peers, libraries, options.sources, options.positions)
+    drawn = compare_delivery(
+        options.peers, libraries, options.sources, options.positions
+    )
     if options.json:
-        found = {"slots": list(map(asdict, costs)), "delivery": list(map(asdict, drawn))}
+        found = {
+            "slots": list(map(asdict, costs)),
+            "delivery": list(map(asdict, drawn)),
+        }
         options.json.write_text(json.dumps(found, indent=1) + "\n")
 
 
-def cost(open_mixer: Callable[[], Locate], position: int, slots: int) -> tuple[float, float, float]:
+def cost(
+    open_mixer: Callable[[], Locate], position: int, slots: int
+) -> tuple[float, float, float]:
     """First call in ms, mean and median call in us per slot, of a mixer opened anew."""
     starts = range(position, position + max(slots, 2 * _CALL), _CALL)
     locate = open_mixer()
@@ -96,7 +120,11 @@ def cost(open_mixer: Callable[[], Locate], position: int, slots: int) -> tuple[f
         times.append(time.process_time_ns() - before)
     first, *others = times
     per_slot = 1e3 * _CALL
-    return first / 1e6, statistics.mean(others) / per_slot, statistics.median(others) / per_slot
+    return (
+        first / 1e6,
+        statistics.mean(others) / per_slot,
+        statistics.median(others) / per_slot,
+    )
 
 
 def _compare_schemes(numbers_of_sources: Sequence[int], slots: int) -> list[Cost]:
@@ -105,7 +133,9 @@ def _compare_schemes(numbers_of_sources: Sequence[int], slots: int) -> list[Cost
     print(f"{'first ms':>10} {'mean us':>9} {'steady us':>9}")
     costs: list[Cost] = []
     for sources in numbers_of_sources:
-        measured = slots * (8 if sources >= _VERY_MANY else 4 if sources >= _MANY else 1)
+        measured = slots * (
+            8 if sources >= _VERY_MANY else 4 if sources >= _MANY else 1
+        )
         for kind, weights in _weights(sources).items():
             for name in _SCHEMES:
                 if name in _UNWEIGHTED and kind != "integers":
@@ -118,8 +148,9 @@ def _compare_schemes(numbers_of_sources: Sequence[int], slots: int) -> list[Cost
 
 
 def _weights(sources: int) -> dict[str, list[Any]]:
-    """Weights as people write them, which repeat soon; measured ones, which never do; and those
-    that glide, each along half a cosine, to a slot beyond all that are measured.
+    """Weights as people write them, which repeat soon; measured ones, which never do;
+    and those that glide, each along half a cosine, to a slot beyond all that are
+    measured.
     """
     rng = np.random.default_rng(sources)
     ways = (rng.random((sources, 2)) + 0.01).tolist()
@@ -130,7 +161,9 @@ def _weights(sources: int) -> dict[str, list[Any]]:
     }
 
 
-def _scheme_cost(name: str, kind: str, weights: Sequence[Any], position: int, slots: int) -> Cost:
+def _scheme_cost(
+    name: str, kind: str, weights: Sequence[Any], position: int, slots: int
+) -> Cost:
     def opened() -> Locate:
         scheme: Scheme = make_scheme(name, weights, key=1)
         return scheme.locate
@@ -138,7 +171,9 @@ def _scheme_cost(name: str, kind: str, weights: Sequence[Any], position: int, sl
     runs = [cost(opened, position, slots)]
     while len(runs) < _RUNS and runs[0][0] < _LONG_RUN:
         runs.append(cost(opened, position, slots))
-    first, mean, steady = (statistics.median(values) for values in zip(*runs, strict=True))
+    first, mean, steady = (
+        statistics.median(values) for values in zip(*runs, strict=True)
+    )
     return Cost(
         mixer=name,
         weights=kind,
@@ -151,7 +186,10 @@ def _scheme_cost(name: str, kind: str, weights: Sequence[Any], position: int, sl
 
 
 def _show(each: Cost) -> None:
-    print(f"{each.mixer:<12} {each.weights:<9} {each.sources:>8,} {each.position:>18,}", end=" ")
+    print(
+        f"{each.mixer:<12} {each.weights:<9} {each.sources:>8,} {each.position:>18,}",
+        end=" ",
+    )
     print(f"{each.first:>10.2f} {each.mean:>9.3f} {each.steady:>9.3f}", flush=True)
 
 

@@ -16,13 +16,16 @@ _UNITS = (("s", 60.0), ("min", 60.0), ("h", 24.0), ("days", 1000.0))
 
 
 def compare_delivery(
-    peers: str, libraries: Sequence[str], sources: Sequence[int], positions: Sequence[int]
+    peers: str,
+    libraries: Sequence[str],
+    sources: Sequence[int],
+    positions: Sequence[int],
 ) -> list[Drawn]:
     """Measure libraries in turn, print the table and return the numbers.
 
-    `peers` is the interpreter of the environment that has the libraries other than energize. A mix
-    that another library cannot make has the last line of its error as a row. Raises `RuntimeError`
-    with what the process wrote when energize fails.
+    `peers` is the interpreter of the environment that has the libraries other than
+    energize. A mix that another library cannot make has the last line of its error as a
+    row. Raises `RuntimeError` with what the process wrote when energize fails.
     """
     print(f"\n{'library':<19} {'sources':>8} {'position':>18} {'build s':>8}", end=" ")
     print(f"{'first s':>8} {'us each':>9}")
@@ -42,12 +45,18 @@ def compare_delivery(
             for each in drawn:
                 print(_row(each), flush=True)
             if len(drawn) < len(positions):
-                print(f"{library:<19} {count:>8,} no sample within {LIMIT} s", flush=True)
+                print(
+                    f"{library:<19} {count:>8,} no sample within {LIMIT} s", flush=True
+                )
     return found
 
 
-def drawn_by(python: str, library: str, sources: int, positions: Sequence[int]) -> list[Drawn]:
-    """What one process measures; fewer than `positions` when a first sample took too long."""
+def drawn_by(
+    python: str, library: str, sources: int, positions: Sequence[int]
+) -> list[Drawn]:
+    """What one process measures; fewer than `positions` when a first sample took too
+    long.
+    """
     done = run_module(
         python, "benchmarks.mixing_peers", library, str(sources), *map(str, positions)
     )
@@ -61,7 +70,10 @@ def _row(each: Drawn) -> str:
     row = f"{name:<19} {each.sources:>8,} {each.position:>18,} {each.build:>8.3f}"
     if each.each is None:
         return f"{row} replays {each.position:,}, about {_duration(each.first)}"
-    return f"{row} {each.first:>8.3f} {each.each:>9.2f}{' after a replay' * _replayed(each)}"
+    return (
+        f"{row} {each.first:>8.3f} "
+        f"{each.each:>9.2f}{' after a replay' * _replayed(each)}"
+    )
 
 
 def _replayed(each: Drawn) -> bool:

@@ -1,11 +1,13 @@
-"""What a drawn sample costs in one library, as the iterator of a weighted mix delivers it.
+"""What a drawn sample costs in one library, as the iterator of a weighted mix delivers
+it.
 
     python -m benchmarks.mixing_peers LIBRARY SOURCES POSITION...
 
-prints one JSON line for each position. It needs the standard library and the one it measures.
+prints one JSON line for each position. It needs the standard library and the one it
+measures.
 
-Every source is a list of 16 small dicts, repeated for ever; weights are whole numbers, most of them
-different. Nothing runs ahead in threads or processes.
+Every source is a list of 16 small dicts, repeated for ever; weights are whole numbers,
+most of them different. Nothing runs ahead in threads or processes.
 """
 
 from __future__ import annotations
@@ -45,9 +47,9 @@ Starts = Callable[[int], Iterator[Item]]
 class Drawn:
     """What samples of a mix cost from one position on, in CPU time of the process.
 
-    `build`: seconds to describe sources and mix. `first`: seconds from there to the sample at
-    `position`; estimated where a replay would take too long, and then `each` is None. `each`: us
-    per later sample, median of several stretches.
+    `build`: seconds to describe sources and mix. `first`: seconds from there to the
+    sample at `position`; estimated where a replay would take too long, and then `each`
+    is None. `each`: us per later sample, median of several stretches.
     """
 
     library: str
@@ -62,10 +64,11 @@ class Drawn:
 
 @dataclass(frozen=True)
 class Opener:
-    """A library: its module, how its mix of lists is made, and whether it starts anywhere.
+    """A library: its module, how its mix of lists is made, and whether it starts
+    anywhere.
 
-    `build(lists, weights)` gives a function from a position to an iterator that starts there, or at
-    0 when the library `replays`.
+    `build(lists, weights)` gives a function from a position to an iterator that starts
+    there, or at 0 when the library `replays`.
     """
 
     module: str
@@ -131,7 +134,9 @@ def _hugging_face(lists: list[list[Item]], weights: list[int]) -> Starts:
     datasets: Any = import_module("datasets")
     mix = datasets.interleave_datasets(
         [
-            datasets.IterableDataset.from_generator(cycle_of, gen_kwargs={"items": each})
+            datasets.IterableDataset.from_generator(
+                cycle_of, gen_kwargs={"items": each}
+            )
             for each in lists
         ],
         probabilities=[weight / sum(weights) for weight in weights],
@@ -142,7 +147,9 @@ def _hugging_face(lists: list[list[Item]], weights: list[int]) -> Starts:
 
 
 def cycle_of(items: list[Item]) -> Iterator[Item]:
-    """The items for ever; Hugging Face names its cache after this function, so it is public."""
+    """The items for ever; Hugging Face names its cache after this function, so it is
+    public.
+    """
     yield from cycle(items)
 
 
@@ -156,7 +163,9 @@ OPENERS = {
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Measure what the arguments name; SIGALRM ends the process when `LIMIT` is not kept."""
+    """Measure what the arguments name; SIGALRM ends the process when `LIMIT` is not
+    kept.
+    """
     # No limit of CPU time: with one in force, Linux counts CPU time in ticks.
     library, sources, *positions = arguments
     opener = OPENERS[library]
@@ -193,7 +202,9 @@ def main(arguments: Sequence[str]) -> None:
 
 
 def _measure(starts: Starts, position: int, skipped: int) -> tuple[float, float]:
-    """Seconds to the first sample, the skipped ones included, and us for each later one."""
+    """Seconds to the first sample, the skipped ones included, and us for each later
+    one.
+    """
     before = time.process_time()
     items = starts(position)
     item = next(islice(items, skipped, None))
@@ -206,7 +217,8 @@ def _measure(starts: Starts, position: int, skipped: int) -> tuple[float, float]
 
 def _stretch(items: Iterator[Item]) -> float:
     """The next samples, until there are enough of them or time is up: us for each."""
-    drawn, spent = 0, 0.0
+    drawn = 0
+    spent = 0.0
     before = time.process_time()
     while drawn < _SAMPLES and spent < _SECONDS:
         deque(islice(items, _CALL), maxlen=0)

@@ -1,9 +1,11 @@
-"""What `energize simulate --network` says of a run, beside the run, from a store on loopback.
+"""What `energize simulate --network` says of a run, beside the run, from a store on
+loopback.
 
     python -m benchmarks.network_forecast
 
-Each row is an epoch of a training whose steps take a given time, with an empty node cache and in a
-process of its own. The store counts requests and bytes; the trainer, how long it waits.
+Each row is an epoch of a training whose steps take a given time, with an empty node
+cache and in a process of its own. The store counts requests and bytes; the trainer, how
+long it waits.
 """
 
 from __future__ import annotations
@@ -49,12 +51,19 @@ CASES = (
 
 
 def made(folder: Path, samples: int) -> Path:
-    """A prepared folder of samples of 0 to 100 KB, in 8 shards; made if it is not there."""
+    """A prepared folder of samples of 0 to 100 KB, in 8 shards; made if it is not
+    there.
+    """
     if not (folder / ".nv-meta").exists():
         sizes = np.random.default_rng(0).integers(0, 100_000, samples).tolist()
-        raw = ({"__key__": f"{n:06d}", "bin": os.urandom(size)} for n, size in enumerate(sizes))
+        raw = (
+            {"__key__": f"{n:06d}", "bin": os.urandom(size)}
+            for n, size in enumerate(sizes)
+        )
         write_shards(raw, folder, samples_per_shard=-(-samples // 8))
-        prepare(folder, split_ratios={"train": 1}, sample_type="CrudeWebdataset", workers=1)
+        prepare(
+            folder, split_ratios={"train": 1}, sample_type="CrudeWebdataset", workers=1
+        )
     return folder
 
 
@@ -62,7 +71,9 @@ def compared(folder: Path, case: str) -> tuple[dict[str, Any], dict[str, Any]]:
     """What is forecast of an epoch, and what was measured, by the same names."""
     network = parsed_network(case)
     dataset: Any = get_train_dataset(folder, batch_size=BATCH)
-    return forecast_network(dataset, _steps(dataset), network), _measured(folder, network)
+    return forecast_network(dataset, _steps(dataset), network), _measured(
+        folder, network
+    )
 
 
 def _steps(dataset: IndexedDataset[Any]) -> int:
@@ -70,8 +81,13 @@ def _steps(dataset: IndexedDataset[Any]) -> int:
 
 
 def _measured(folder: Path, network: Mapping[str, float]) -> dict[str, Any]:
-    """What `_trained` returns, in a process of its own, of a store with the faults of a network."""
-    faults: dict[str, Any] = {"latency": network["latency"], "bandwidth": network["bandwidth"]}
+    """What `_trained` returns, in a process of its own, of a store with the faults of a
+    network.
+    """
+    faults: dict[str, Any] = {
+        "latency": network["latency"],
+        "bandwidth": network["bandwidth"],
+    }
     faults["errors"] = network["errors"] / 100
     with (
         object_server(folder.parent.parent, **faults) as url,
@@ -89,18 +105,25 @@ def _measured(folder: Path, network: Mapping[str, float]) -> dict[str, Any]:
         asked = json.dumps([path, network["step"], int(network["workers"]), url])
         command = [sys.executable, "-m", "benchmarks.network_forecast", "--run", asked]
         done = subprocess.run(
-            command, env=os.environ | own, stdout=subprocess.PIPE, check=True, timeout=300
+            command,
+            env=os.environ | own,
+            stdout=subprocess.PIPE,
+            check=True,
+            timeout=300,
         )
     found: dict[str, Any] = json.loads(done.stdout)
     return found
 
 
 def _trained(path: str, step: float, workers: int, url: str) -> dict[str, Any]:
-    """Train an epoch; return how long steps waited, and what the store was asked for meanwhile."""
+    """Train an epoch; return how long steps waited, and what the store was asked for
+    meanwhile.
+    """
     waits = []
     dataset: Any = get_train_dataset(path, batch_size=BATCH)
     with get_loader(dataset, num_workers=workers) as loader:
-        before, began = counts(url), time.perf_counter()
+        before = counts(url)
+        began = time.perf_counter()
         for _ in islice(loader, _steps(dataset)):
             waits.append(time.perf_counter() - began)
             time.sleep(step)
@@ -108,7 +131,8 @@ def _trained(path: str, step: float, workers: int, url: str) -> dict[str, Any]:
         after = counts(url)
     asked = {"looks": "HEAD", "fetched_bytes": "bytes", "errors": "errors"}
     found = {ours: after[own] - before[own] for ours, own in asked.items()}
-    begin, end = len(waits) // 3, 2 * len(waits) // 3
+    begin = len(waits) // 3
+    end = 2 * len(waits) // 3
     return found | {
         "requests": after["GET"] - before["GET"],
         "first_wait_seconds": float(np.mean(waits[:begin])),
@@ -118,21 +142,30 @@ def _trained(path: str, step: float, workers: int, url: str) -> dict[str, Any]:
 
 def main() -> None:
     """Measure what the arguments say, and print it as it comes."""
-    parser = argparse.ArgumentParser(prog="benchmarks.network_forecast", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="benchmarks.network_forecast", description=__doc__
+    )
     parser.add_argument("--samples", type=int, default=4800, help="samples of an epoch")
-    parser.add_argument("--only", nargs="*", default=CASES, help="what --network is given")
-    parser.add_argument("--data", default=os.path.join(tempfile.gettempdir(), "energize-forecast"))
+    parser.add_argument(
+        "--only", nargs="*", default=CASES, help="what --network is given"
+    )
+    parser.add_argument(
+        "--data", default=os.path.join(tempfile.gettempdir(), "energize-forecast")
+    )
     parser.add_argument("--run", type=json.loads, help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.run:
         print(json.dumps(_trained(*given.run)))
         return
-    folder = made(Path(given.data) / "bucket" / f"samples-{given.samples}", given.samples)
+    folder = made(
+        Path(given.data) / "bucket" / f"samples-{given.samples}", given.samples
+    )
     shown = Table("--network", *_COLUMNS, title="each forecast, and measured")
     for case in given.only:
         both = compared(folder, case)
         rows = (
-            [f"{each[name] * scale:,.0f}" for name, scale in _COLUMNS.values()] for each in both
+            [f"{each[name] * scale:,.0f}" for name, scale in _COLUMNS.values()]
+            for each in both
         )
         shown.add_row(case, *map(", ".join, zip(*rows, strict=True)))
     Console(width=160).print(shown)

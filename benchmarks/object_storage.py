@@ -1,5 +1,5 @@
-"""Two epochs of photographs in an object store, beside the same from a local folder: energize and
-other libraries that read such stores.
+"""Two epochs of photographs in an object store, beside the same from a local folder:
+energize and other libraries that read such stores.
 
     python -m benchmarks.object_storage --runs 3 --streaming PYTHON --litdata PYTHON
 
@@ -27,7 +27,14 @@ from rich.table import Table
 
 from benchmarks.comparing import failure, run_module
 from benchmarks.loading import _machine
-from benchmarks.object_storage_measuring import ENDPOINT, OPENERS, WRITERS, Asked, Epoch, Measured
+from benchmarks.object_storage_measuring import (
+    ENDPOINT,
+    OPENERS,
+    WRITERS,
+    Asked,
+    Epoch,
+    Measured,
+)
 from benchmarks.photographs import prepared_folder
 from tests.support.object_server import object_server
 
@@ -38,7 +45,9 @@ _LARGE = 960
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
-    """What is read: photographs of `side`, a `part` of the samples where they are large."""
+    """What is read: photographs of `side`, a `part` of the samples where they are
+    large.
+    """
 
     side: int = 256
     decoded: bool
@@ -52,7 +61,9 @@ CASES = {
     "torchrgb, 15 KB, 1 worker": Case(decoded=True, workers=1),
     "torchrgb, 15 KB, 2 workers": Case(decoded=True, workers=2),
     "raw, 100 KB, in process": Case(decoded=False, workers=0, side=_LARGE, part=0.25),
-    "torchrgb, 100 KB, 2 workers": Case(decoded=True, workers=2, side=_LARGE, part=0.25),
+    "torchrgb, 100 KB, 2 workers": Case(
+        decoded=True, workers=2, side=_LARGE, part=0.25
+    ),
 }
 
 
@@ -64,7 +75,9 @@ class Round:
     remote: Measured
 
     def ratio(self, epoch: int) -> float:
-        """Samples/s from the store, by those of the same epoch from the local folder."""
+        """Samples/s from the store, by those of the same epoch from the local
+        folder.
+        """
         return _rate(self.remote.epochs[epoch]) / _rate(self.local.epochs[epoch])
 
 
@@ -72,9 +85,14 @@ def _rate(epoch: Epoch) -> float:
     return epoch.samples / epoch.wall
 
 
-def run(arguments: argparse.Namespace, console: Console) -> dict[str, dict[str, list[Round]]]:
+def run(
+    arguments: argparse.Namespace, console: Console
+) -> dict[str, dict[str, list[Round]]]:
     """Measure all cases and print them as they come."""
-    pythons = {name: os.path.abspath(getattr(arguments, name) or sys.executable) for name in _PEERS}
+    pythons = {
+        name: os.path.abspath(getattr(arguments, name) or sys.executable)
+        for name in _PEERS
+    }
     named = [name for name in _PEERS if getattr(arguments, name)]
     libraries = [name for name in OPENERS if name not in _PEERS or name in named]
     found: dict[str, dict[str, list[Round]]] = {}
@@ -104,7 +122,9 @@ def run(arguments: argparse.Namespace, console: Console) -> dict[str, dict[str, 
                 except (RuntimeError, subprocess.TimeoutExpired) as error:
                     lines = str(error).strip().splitlines()
                     console.print(f"[red]{name} fails[/]: {lines[-1][:300]}")
-        console.print(_table(title, case, {name: each for name, each in rounds.items() if each}))
+        console.print(
+            _table(title, case, {name: each for name, each in rounds.items() if each})
+        )
     return found
 
 
@@ -125,28 +145,42 @@ def _write(name: str, python: str, asked: Asked) -> None:
         _module(python, name, asked, "write")
 
 
-def _round(name: str, pythons: Mapping[str, str], asked: Asked, latency: float) -> Round:
-    both, folder = {}, Path(asked.data)
+def _round(
+    name: str, pythons: Mapping[str, str], asked: Asked, latency: float
+) -> Round:
+    both = {}
+    folder = Path(asked.data)
     for remote in (False, True):
         with _store(folder.parent.parent, latency) as server, _empty() as cache:
             _warm_page_cache(folder)
             each = replace(
-                asked, remote=remote, full="all shuffled" in name, cache=cache, server=server
+                asked,
+                remote=remote,
+                full="all shuffled" in name,
+                cache=cache,
+                server=server,
             )
             os.environ["ENERGIZE_CACHE"] = cache
             said = _module(pythons.get(name, sys.executable), name, each)
         read = json.loads(said.splitlines()[-1])
-        both[remote] = Measured(**read | {"epochs": [Epoch(**each) for each in read["epochs"]]})
-    local, far = both[False], both[True]
+        both[remote] = Measured(
+            **read | {"epochs": [Epoch(**each) for each in read["epochs"]]}
+        )
+    local = both[False]
+    far = both[True]
     sizes = [each.epochs[0].bytes / each.epochs[0].samples for each in (local, far)]
     if local.item != far.item or not 0.9 < sizes[0] / sizes[1] < 1.1:
-        raise RuntimeError(f"{name} gave other items: {local.item}, {far.item}, bytes {sizes}")
+        raise RuntimeError(
+            f"{name} gave other items: {local.item}, {far.item}, bytes {sizes}"
+        )
     return Round(local=local, remote=far)
 
 
 def _module(python: str, name: str, asked: Asked, *more: str) -> str:
     module = "benchmarks.object_storage_measuring"
-    done = run_module(python, module, name, json.dumps(asdict(asked)), *more, seconds=_SECONDS)
+    done = run_module(
+        python, module, name, json.dumps(asdict(asked)), *more, seconds=_SECONDS
+    )
     if done.returncode:
         raise failure(done)
     return done.stdout
@@ -179,7 +213,10 @@ def _empty() -> Iterator[str]:
 
 
 def _warm_page_cache(folder: Path) -> None:
-    for each in (folder, *(folder.with_name(f"{folder.name}.{end}") for end in _SUFFIXES.values())):
+    for each in (
+        folder,
+        *(folder.with_name(f"{folder.name}.{end}") for end in _SUFFIXES.values()),
+    ):
         for path in each.glob("*") if each.is_dir() else ():
             if path.is_file():
                 path.read_bytes()
@@ -190,9 +227,13 @@ def _table(title: str, case: Case, rounds: Mapping[str, list[Round]]) -> Table:
     count = some[0].local.epochs[0].samples
     table = Table(title=f"{title}: {count:,} samples an epoch, {len(some)} run(s)")
     for heading in _COLUMNS:
-        table.add_column(heading, justify="right" if heading else "left", no_wrap=not heading)
+        table.add_column(
+            heading, justify="right" if heading else "left", no_wrap=not heading
+        )
     for name, each in rounds.items():
-        table.add_row(name, *(column(each) for heading, column in _COLUMNS.items() if heading))
+        table.add_row(
+            name, *(column(each) for heading, column in _COLUMNS.items() if heading)
+        )
     return table
 
 
@@ -219,7 +260,9 @@ def _micro(role: str, epoch: int) -> Callable[[Round], float]:
 
 def _cpu(epoch: int) -> Callable[[list[Round]], str]:
     roles = ("trainer", "fetching", "server")
-    return lambda rounds: " + ".join(f"{_median(rounds, _micro(r, epoch)):,.0f}" for r in roles)
+    return lambda rounds: " + ".join(
+        f"{_median(rounds, _micro(r, epoch)):,.0f}" for r in roles
+    )
 
 
 def _local_cpu(each: Round) -> float:
@@ -229,15 +272,20 @@ def _local_cpu(each: Round) -> float:
 
 _COLUMNS: dict[str, Callable[[list[Round]], str]] = {
     "": lambda _: "",
-    "local, samples/s": lambda r: f"{_median(r, lambda e: _rate(e.local.epochs[1])):,.0f}",
-    "cold, samples/s": lambda r: f"{_median(r, lambda e: _rate(e.remote.epochs[0])):,.0f}",
+    "local, samples/s": lambda r: (
+        f"{_median(r, lambda e: _rate(e.local.epochs[1])):,.0f}"
+    ),
+    "cold, samples/s": lambda r: (
+        f"{_median(r, lambda e: _rate(e.remote.epochs[0])):,.0f}"
+    ),
     "cold by local": _spread(0),
     "warm by local": _spread(1),
     "CPU us/sample: local": lambda r: f"{_median(r, _local_cpu):,.0f}",
     "cold: trainer + fetching + store": _cpu(0),
     "warm": _cpu(1),
     "first item, s: local, cold": lambda r: (
-        f"{_median(r, lambda e: e.local.startup):.1f}, {_median(r, lambda e: e.remote.startup):.1f}"
+        f"{_median(r, lambda e: e.local.startup):.1f}, "
+        f"{_median(r, lambda e: e.remote.startup):.1f}"
     ),
     "memory, MB: local, cold": lambda r: (
         f"{_median(r, lambda e: e.local.memory / 1e6):,.0f}, "
@@ -247,13 +295,25 @@ _COLUMNS: dict[str, Callable[[list[Round]], str]] = {
 
 
 def _parsed(argv: list[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="benchmarks.object_storage", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="benchmarks.object_storage", description=__doc__
+    )
     for name in _PEERS:
-        parser.add_argument(f"--{name}", help="the interpreter of an environment that has it")
-    parser.add_argument("--samples", type=int, default=4000, help="photographs of an epoch")
-    parser.add_argument("--runs", type=int, default=1, help="measurements of each library and case")
-    parser.add_argument("--latency", type=float, default=0.03, help="seconds added to each request")
-    parser.add_argument("--only", action="append", help="only cases whose name contains this text")
+        parser.add_argument(
+            f"--{name}", help="the interpreter of an environment that has it"
+        )
+    parser.add_argument(
+        "--samples", type=int, default=4000, help="photographs of an epoch"
+    )
+    parser.add_argument(
+        "--runs", type=int, default=1, help="measurements of each library and case"
+    )
+    parser.add_argument(
+        "--latency", type=float, default=0.03, help="seconds added to each request"
+    )
+    parser.add_argument(
+        "--only", action="append", help="only cases whose name contains this text"
+    )
     parser.add_argument("--json", help="file for all measurements")
     parser.add_argument(
         "--data",
@@ -272,10 +332,15 @@ def main(argv: list[str] | None = None) -> None:
     found = run(arguments, console)
     if arguments.json:
         cases = {
-            case: {name: [asdict(each) for each in rounds] for name, rounds in libraries.items()}
+            case: {
+                name: [asdict(each) for each in rounds]
+                for name, rounds in libraries.items()
+            }
             for case, libraries in found.items()
         }
-        Path(arguments.json).write_text(json.dumps({"machine": machine, "cases": cases}, indent=1))
+        Path(arguments.json).write_text(
+            json.dumps({"machine": machine, "cases": cases}, indent=1)
+        )
 
 
 if __name__ == "__main__":

@@ -1,9 +1,10 @@
-"""Two epochs of one library, from a local folder or an object store, in a process of its own.
+"""Two epochs of one library, from a local folder or an object store, in a process of
+its own.
 
     python -m benchmarks.object_storage_measuring LIBRARY CASE
 
-prints one JSON line; with the word `write` after it, the data are written in the format of the
-library instead. It needs the standard library and the one it measures.
+prints one JSON line; with the word `write` after it, the data are written in the format
+of the library instead. It needs the standard library and the one it measures.
 """
 
 from __future__ import annotations
@@ -39,10 +40,10 @@ _SHARD = 8_000_000
 class Asked:
     """What is asked of a library: two shuffled epochs of `samples` photographs.
 
-    `data`: the folder, which is `key` in the store; `remote`: whether it is read from there;
-    `decoded`: whether batches of pixels are asked for, or single samples as bytes; `full`: whether
-    the whole epoch is shuffled, and not runs of 100 neighbours through a buffer; `cache`: an empty
-    folder; `server`: the process of the store.
+    `data`: the folder, which is `key` in the store; `remote`: whether it is read from
+    there; `decoded`: whether batches of pixels are asked for, or single samples as
+    bytes; `full`: whether the whole epoch is shuffled, and not runs of 100 neighbours
+    through a buffer; `cache`: an empty folder; `server`: the process of the store.
     """
 
     data: str
@@ -58,8 +59,9 @@ class Asked:
 
 @dataclass(frozen=True, kw_only=True)
 class Epoch:
-    """Seconds of `samples` samples from the one that came before, and CPU seconds within them: of
-    the trainer and its workers, of processes that fetch for them, of the store.
+    """Seconds of `samples` samples from the one that came before, and CPU seconds
+    within them: of the trainer and its workers, of processes that fetch for them, of
+    the store.
     """
 
     samples: int
@@ -72,8 +74,8 @@ class Epoch:
 
 @dataclass(frozen=True, kw_only=True)
 class Measured:
-    """What one process measured: seconds from its start to the first item; bytes that all of its
-    processes had in memory at most, added up; what an item looks like.
+    """What one process measured: seconds from its start to the first item; bytes that
+    all of its processes had in memory at most, added up; what an item looks like.
     """
 
     startup: float
@@ -86,7 +88,9 @@ class Measured:
 def _energize(asked: Asked, suffix: str = "") -> Iterator[Any]:
     energize: Any = import_module("energize")
     encoder = energize.DefaultTaskEncoder()
-    encoder.decoder = energize.SampleDecoder(image_decode="torchrgb") if asked.decoded else None
+    encoder.decoder = (
+        energize.SampleDecoder(image_decode="torchrgb") if asked.decoded else None
+    )
     dataset = energize.get_train_dataset(
         (f"s3://{asked.key}" if asked.remote else asked.data) + suffix,
         worker_config=energize.WorkerConfig(num_workers=asked.workers),
@@ -99,22 +103,29 @@ def _energize(asked: Asked, suffix: str = "") -> Iterator[Any]:
 
 
 def _energon(asked: Asked) -> Iterator[Any]:
-    """Its remote paths are those of the multi-storage client, here without its cache: that asks the
-    store for the version before each read, and gave cut files where it was told not to.
+    """Its remote paths are those of the multi-storage client, here without its cache:
+    that asks the store for the version before each read, and gave cut files where it
+    was told not to.
     """
     settings = Path(asked.cache) / "msc.yaml"
     provider = {
         "type": "s3",
         "options": {"base_path": "", "endpoint_url": os.environ.get(ENDPOINT)},
     }
-    settings.write_text(json.dumps({"profiles": {"store": {"storage_provider": provider}}}))
+    settings.write_text(
+        json.dumps({"profiles": {"store": {"storage_provider": provider}}})
+    )
     os.environ["MSC_CONFIG"] = str(settings)
     energon: Any = import_module("megatron.energon")
     encoder = energon.DefaultTaskEncoder()
-    encoder.decoder = energon.SampleDecoder(image_decode="torchrgb") if asked.decoded else None
+    encoder.decoder = (
+        energon.SampleDecoder(image_decode="torchrgb") if asked.decoded else None
+    )
     dataset = energon.get_train_dataset(
         f"msc://store/{asked.key}" if asked.remote else asked.data,
-        worker_config=energon.WorkerConfig(rank=0, world_size=1, num_workers=asked.workers),
+        worker_config=energon.WorkerConfig(
+            rank=0, world_size=1, num_workers=asked.workers
+        ),
         batch_size=_BATCH if asked.decoded else None,
         shuffle_buffer_size=1000,
         max_samples_per_sequence=100,
@@ -138,12 +149,16 @@ def _webdataset(asked: Asked) -> Iterator[Any]:
     pipeline = pipeline.to_tuple("jpg", "txt").repeat()
     if asked.decoded:
         pipeline = pipeline.batched(_BATCH, partial=False)
-    return iter(webdataset.WebLoader(pipeline, batch_size=None, num_workers=asked.workers))
+    return iter(
+        webdataset.WebLoader(pipeline, batch_size=None, num_workers=asked.workers)
+    )
 
 
 def _streaming(asked: Asked) -> Iterator[Any]:
     """MosaicML Streaming."""
-    reads = _of_streaming("dataset").StreamingDataset  # imported first, as others import it
+    reads = _of_streaming(
+        "dataset"
+    ).StreamingDataset  # imported first, as others import it
     _of_streaming("util").clean_stale_shared_memory()
     os.environ["S3_ENDPOINT_URL"] = os.environ.get(ENDPOINT, "")
     dataset = reads(
@@ -152,17 +167,21 @@ def _streaming(asked: Asked) -> Iterator[Any]:
         shuffle=True,
         batch_size=_BATCH,
     )
-    for (
-        stream
-    ) in dataset.streams:  # workers would share the connection that read the index, and hang
+    for stream in (
+        dataset.streams
+    ):  # workers would share the connection that read the index, and hang
         stream._downloader.clean_up()
     return _loaded(dataset, asked, import_module("torch.utils.data").DataLoader)
 
 
 def _of_streaming(module: str) -> Any:
-    """A module of its base, without what its top level imports for other parts of it."""
+    """A module of its base, without what its top level imports for other parts of
+    it.
+    """
     if "streaming" not in sys.modules:
-        found = list(importlib.util.find_spec("streaming").submodule_search_locations or ())  # type: ignore[union-attr]
+        found = list(
+            importlib.util.find_spec("streaming").submodule_search_locations or ()
+        )  # type: ignore[union-attr]
         for name, below in (("streaming", ""), ("streaming.base", "/base")):
             sys.modules[name] = types.ModuleType(name)
             sys.modules[name].__path__ = [folder + below for folder in found]
@@ -208,7 +227,9 @@ def _batched(samples: list[Any]) -> tuple[Any, Any]:
     images = []
     for sample in samples:
         pixels = np.asarray(PIL.Image.open(io.BytesIO(sample["jpg"])).convert("RGB"))
-        images.append(torch.from_numpy(pixels.transpose(2, 0, 1).astype(np.float32) / 255))
+        images.append(
+            torch.from_numpy(pixels.transpose(2, 0, 1).astype(np.float32) / 255)
+        )
     return torch.stack(images), [sample["txt"] for sample in samples]
 
 
@@ -229,7 +250,9 @@ def write_mds(data: str) -> None:
     """Write a folder of tar files as MDS shards beside it."""
     writer = _of_streaming("format").MDSWriter
     columns = {"jpg": "bytes", "txt": "str"}
-    with writer(columns=columns, out=f"{data}.mds", size_limit=_SHARD, exist_ok=True) as written:
+    with writer(
+        columns=columns, out=f"{data}.mds", size_limit=_SHARD, exist_ok=True
+    ) as written:
         for jpg, txt in _photographs(data):
             written.write({"jpg": jpg, "txt": txt})
 
@@ -249,7 +272,8 @@ def write_litdata(data: str) -> None:
 
 def write_parquet(data: str) -> None:
     """Write a folder of tar files as Parquet beside it, in groups of 64 rows."""
-    pyarrow, parquet = import_module("pyarrow"), import_module("pyarrow.parquet")
+    pyarrow = import_module("pyarrow")
+    parquet = import_module("pyarrow.parquet")
     rows = [{"image": jpg, "text": txt} for jpg, txt in _photographs(data)]
     Path(made := f"{data}.parquet.made").mkdir(exist_ok=True)
     for first in range(0, len(rows), 512):
@@ -286,18 +310,25 @@ def main(library: str, asked: Asked) -> Measured:
     launched = time.monotonic()
     items = OPENERS[library](asked)
     item = next(items)
-    startup, epochs = time.monotonic() - launched, []
+    startup = time.monotonic() - launched
+    epochs = []
     for _ in range(2):
-        before, began, count, size = _spent(asked.server), time.perf_counter(), 0, 0
+        before = _spent(asked.server)
+        began = time.perf_counter()
+        count = 0
+        size = 0
         while count < asked.samples:
             image, caption = next(items)
             count += len(caption) if asked.decoded else 1
             size += image.nbytes if asked.decoded else len(image)
-        wall, after = time.perf_counter() - began, _spent(asked.server)
+        wall = time.perf_counter() - began
+        after = _spent(asked.server)
         spent = {role: after[role] - before[role] for role in after if role != "memory"}
         epochs.append(Epoch(samples=count, bytes=size, wall=wall, **spent))
     image = item[0]
-    look = "bytes" if isinstance(image, bytes) else f"{image.dtype} {tuple(image.shape)}"
+    look = (
+        "bytes" if isinstance(image, bytes) else f"{image.dtype} {tuple(image.shape)}"
+    )
     package = library.partition(",")[0]
     return Measured(
         startup=startup,
@@ -309,8 +340,8 @@ def main(library: str, asked: Asked) -> Measured:
 
 
 def _spent(server: int) -> dict[str, float]:
-    """CPU seconds by what processes do, those of children that have ended with them; bytes of
-    memory at most.
+    """CPU seconds by what processes do, those of children that have ended with them;
+    bytes of memory at most.
     """
     parents: dict[int, int] = {}
     ticks: dict[int, int] = {}
@@ -328,7 +359,9 @@ def _spent(server: int) -> dict[str, float]:
     spent = {"trainer": 0.0, "fetching": 0.0, "memory": 0.0}
     for pid in family:
         try:
-            fetches = b"energize.data.sidecar" in Path(f"/proc/{pid}/cmdline").read_bytes()
+            fetches = (
+                b"energize.data.sidecar" in Path(f"/proc/{pid}/cmdline").read_bytes()
+            )
             status = Path(f"/proc/{pid}/status").read_text()
         except OSError:
             continue

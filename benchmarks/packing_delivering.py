@@ -2,10 +2,10 @@
 
     python -m benchmarks.packing_delivering energize FOLDER BUFFER CAPACITY RUNS [METHOD ...]
 
-`energize` or `megatron.energon` is the module that everything is taken from: the names are the
-same. Captions are texts in a prepared folder and a byte of them is a token. Read, encoded, selected
-and joined they are in this process, a whole epoch at a time, and the first one is not measured.
-Prints a list of measurements as JSON.
+`energize` or `megatron.energon` is the module that everything is taken from: the names
+are the same. Captions are texts in a prepared folder and a byte of them is a token.
+Read, encoded, selected and joined they are in this process, a whole epoch at a time,
+and the first one is not measured. Prints a list of measurements as JSON.
 """
 
 from __future__ import annotations
@@ -34,7 +34,9 @@ Select = Callable[[list[Any]], list[list[Any]]]
 
 
 def main() -> None:
-    """Measure the methods that the command line names, in turn, and print what was found."""
+    """Measure the methods that the command line names, in turn, and print what was
+    found.
+    """
     module, folder, buffer, capacity, runs, *methods = sys.argv[1:]
     library = import_module(module)
     loaders = {
@@ -64,11 +66,15 @@ def main() -> None:
 def _select(method: str, capacity: int) -> Select:
     if method == GREEDY:
         return lambda samples: greedy(samples, capacity, lambda each: len(each.tokens))
-    packer: Select = import_module("energize.packing").Packer("tokens", capacity, method)
+    packer: Select = import_module("energize.packing").Packer(
+        "tokens", capacity, method
+    )
     return packer
 
 
-def greedy(items: Iterable[T], capacity: int, length: Callable[[T], int]) -> list[list[T]]:
+def greedy(
+    items: Iterable[T], capacity: int, length: Callable[[T], int]
+) -> list[list[T]]:
     """What `benchmarks.packing` calls by this name."""
     packs: list[list[T]] = []
     room = 0

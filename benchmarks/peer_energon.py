@@ -1,4 +1,6 @@
-"""Megatron-Energon, measured in an environment of its own, where energize is not installed."""
+"""Megatron-Energon, measured in an environment of its own, where energize is not
+installed.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,9 @@ from benchmarks.measuring import Case, main
 def _open_items(case: Case) -> Iterator[Any]:
     encoder = DefaultTaskEncoder()
     encoder.decoder = (
-        None if case.image_decode is None else SampleDecoder(image_decode=case.image_decode)
+        None
+        if case.image_decode is None
+        else SampleDecoder(image_decode=case.image_decode)
     )
     dataset = get_train_dataset(
         case.folder,

@@ -1,4 +1,6 @@
-"""Megatron-Energon's savable loader, stopped and resumed; run in an environment of its own."""
+"""Megatron-Energon's savable loader, stopped and resumed; run in an environment of its
+own.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,9 @@ class Energon:
         """The mix, as a new process makes it."""
         return get_train_dataset(
             self._asked.data,
-            worker_config=WorkerConfig(rank=0, world_size=1, num_workers=self._asked.workers),
+            worker_config=WorkerConfig(
+                rank=0, world_size=1, num_workers=self._asked.workers
+            ),
             batch_size=BATCH,
             shuffle_buffer_size=100,
             max_samples_per_sequence=None,
@@ -58,8 +62,8 @@ class Energon:
         return list(batch.__key__)
 
     def reach(self, position: int, seconds: float) -> Place:
-        """Where it comes to by reading: at least a few batches, as the state before the first one
-        is not returned with workers.
+        """Where it comes to by reading: at least a few batches, as the state before the
+        first one is not returned with workers.
         """
         return read_to(self, max(position, _LEAST), seconds)
 

@@ -1,7 +1,8 @@
 """MosaicML Streaming, stopped and resumed; run in an environment of its own.
 
-What its StreamingDataLoader adds to torch's, counting samples for `StreamingDataset.state_dict`, is
-done here: its module imports transformers and torchvision, which serve other parts of it.
+What its StreamingDataLoader adds to torch's, counting samples for
+`StreamingDataset.state_dict`, is done here: its module imports transformers and
+torchvision, which serve other parts of it.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ from torch.utils.data import DataLoader
 
 from benchmarks.resuming_measuring import BATCH, Asked, Place, main
 
-# Packages that only know where their modules lie, without what importing them would import.
+# Packages that only know where their modules lie, without what importing them would
+# import.
 _FOUND = list(importlib.util.find_spec("streaming").submodule_search_locations or ())  # type: ignore[union-attr]
 for _name, _below in (("streaming", ""), ("streaming.base", "/base")):
     sys.modules[_name] = types.ModuleType(_name)
@@ -26,7 +28,9 @@ for _name, _below in (("streaming", ""), ("streaming.base", "/base")):
 StreamingDataset: Any = import_module("streaming.base.dataset").StreamingDataset
 MDSWriter: Any = import_module("streaming.base.format").MDSWriter
 Stream: Any = import_module("streaming.base.stream").Stream
-clean_stale_shared_memory: Any = import_module("streaming.base.util").clean_stale_shared_memory
+clean_stale_shared_memory: Any = import_module(
+    "streaming.base.util"
+).clean_stale_shared_memory
 
 EPOCH = 3 * 10**6
 """Samples of an epoch: the place in it is what a state holds."""
@@ -35,13 +39,17 @@ _PER_FOLDER = 64
 
 
 class Streaming:
-    """Batches of streams that lie in folders of MDS shards, upsampled to an epoch of `EPOCH`."""
+    """Batches of streams that lie in folders of MDS shards, upsampled to an epoch of
+    `EPOCH`.
+    """
 
     name = "streaming"
 
     def __init__(self, asked: Asked) -> None:
         self._asked = asked
-        self._folders = [Path(asked.data).parent / f"mds-{n:05d}" for n in range(asked.sources)]
+        self._folders = [
+            Path(asked.data).parent / f"mds-{n:05d}" for n in range(asked.sources)
+        ]
         for folder in self._folders:
             if not (folder / "index.json").exists():
                 _write(folder)
@@ -53,7 +61,9 @@ class Streaming:
             Stream(local=str(folder), proportion=float(1 + number * 7919 % 97))
             for number, folder in enumerate(self._folders)
         ]
-        return StreamingDataset(streams=streams, epoch_size=EPOCH, batch_size=BATCH, shuffle=True)
+        return StreamingDataset(
+            streams=streams, epoch_size=EPOCH, batch_size=BATCH, shuffle=True
+        )
 
     def loader(self, described: Any) -> Any:
         """The loader of a single rank."""
@@ -76,10 +86,15 @@ class Streaming:
         return list(batch["number"].tolist())
 
     def reach(self, position: int, seconds: float) -> Place:
-        """A state at any position: that of a new run, with the epoch and the place in it."""
+        """A state at any position: that of a new run, with the epoch and the place in
+        it.
+        """
         described = self.describe()
         epoch, sample = divmod(position, EPOCH)
-        state = described.state_dict(0, False) | {"epoch": epoch, "sample_in_epoch": sample}
+        state = described.state_dict(0, False) | {
+            "epoch": epoch,
+            "sample_in_epoch": sample,
+        }
         return Place(position, state, None)
 
 

@@ -1,4 +1,6 @@
-"""torchdata's StatefulDataLoader, stopped and resumed; run in an environment of its own."""
+"""torchdata's StatefulDataLoader, stopped and resumed; run in an environment of its
+own.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,9 @@ from torch.utils.data import ConcatDataset, Dataset
 
 from benchmarks.resuming_measuring import BATCH, Asked, Place, main, read_to
 
-StatefulDataLoader: Any = import_module("torchdata.stateful_dataloader").StatefulDataLoader
+StatefulDataLoader: Any = import_module(
+    "torchdata.stateful_dataloader"
+).StatefulDataLoader
 
 EPOCH = 2 * 10**6
 """Samples of all sources together: it has no mix, and makes a permutation of them."""
@@ -64,7 +68,9 @@ class Torchdata:
         return list(batch.tolist())
 
     def reach(self, position: int, seconds: float) -> Place:
-        """Where it comes to by reading; its state holds no more than a place in an epoch."""
+        """Where it comes to by reading; its state holds no more than a place in an
+        epoch.
+        """
         return read_to(self, min(position, EPOCH // 2), seconds)
 
 

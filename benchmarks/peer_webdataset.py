@@ -21,7 +21,9 @@ def _open_items(case: Case) -> Iterator[Any]:
     if case.batch_size is None:
         return iter(pipeline)
     batches = pipeline.batched(case.batch_size, partial=False)
-    return iter(webdataset.WebLoader(batches, batch_size=None, num_workers=case.workers))
+    return iter(
+        webdataset.WebLoader(batches, batch_size=None, num_workers=case.workers)
+    )
 
 
 def _parts_of(item: Any) -> tuple[Any, Any]:

@@ -17,7 +17,8 @@ from energize import prepare, write_shards
 __all__ = ["SIDE", "prepared_folder", "shard_paths"]
 
 SIDE = 256
-"""Width and height of the photographs: equal, so that they stack without being resized."""
+"""Width and height of the photographs: equal, so that they stack without being
+resized."""
 
 _PHOTOGRAPHS = ("astronaut", "coffee", "chelsea", "rocket", "hubble_deep_field")
 _SHARDS = 8
@@ -26,12 +27,21 @@ _QUALITY = 85
 
 
 def prepared_folder(root: Path, samples: int, side: int = SIDE) -> Path:
-    """The folder of `samples` photographs below `root`; it is made when it is not there yet."""
+    """The folder of `samples` photographs below `root`; it is made when it is not there
+    yet.
+    """
     folder = root / (f"photographs-{samples}" + f"-{side}" * (side != SIDE))
     if not (folder / ".nv-meta").exists():
         shutil.rmtree(folder, ignore_errors=True)
-        write_shards(_samples(samples, side), folder, samples_per_shard=-(-samples // _SHARDS))
-        prepare(folder, split_ratios={"train": 1}, sample_type="CaptioningSample", overwrite=True)
+        write_shards(
+            _samples(samples, side), folder, samples_per_shard=-(-samples // _SHARDS)
+        )
+        prepare(
+            folder,
+            split_ratios={"train": 1},
+            sample_type="CaptioningSample",
+            overwrite=True,
+        )
     return folder
 
 
@@ -56,7 +66,8 @@ def _crop(
 ) -> PIL.Image.Image:
     height, width = photograph.shape[:2]
     side = int(random.integers(_SMALLEST_CROP, min(height, width) + 1))
-    top, left = random.integers(height - side + 1), random.integers(width - side + 1)
+    top = random.integers(height - side + 1)
+    left = random.integers(width - side + 1)
     pixels = photograph[top : top + side, left : left + side]
     if random.integers(2):
         pixels = pixels[:, ::-1]

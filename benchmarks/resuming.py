@@ -1,9 +1,11 @@
-"""What saving a state and resuming from it costs, energize and other loaders side by side.
+"""What saving a state and resuming from it costs, energize and other loaders side by
+side.
 
     python -m benchmarks.resuming --energon PYTHON --streaming PYTHON --torchdata PYTHON
 
-Each library, kind of mix, number of sources and of workers has a process of its own. There, fresh
-starts and resumed ones take turns, each of a description made anew, at several positions.
+Each library, kind of mix, number of sources and of workers has a process of its own.
+There, fresh starts and resumed ones take turns, each of a description made anew, at
+several positions.
 """
 
 from __future__ import annotations
@@ -32,12 +34,15 @@ _PEERS = {
     "streaming": ("benchmarks.peer_streaming_resuming", "folders"),
     "torchdata": ("benchmarks.peer_torchdata_resuming", "indexed"),
 }
-"""The module that measures each of the others, and the kind of mix that it is set beside."""
+"""The module that measures each of the others, and the kind of mix that it is set
+beside."""
 
 
 @dataclass(frozen=True)
 class Subject:
-    """A library that is measured: its interpreter, the module to run, and the kinds it has."""
+    """A library that is measured: its interpreter, the module to run, and the kinds it
+    has.
+    """
 
     name: str
     python: str
@@ -45,7 +50,9 @@ class Subject:
     kinds: tuple[str, ...]
 
     def measure(self, asked: Asked) -> list[Resumption]:
-        """Measure in a new process. Raises `RuntimeError` with what it wrote when it fails."""
+        """Measure in a new process. Raises `RuntimeError` with what it wrote when it
+        fails.
+        """
         done = run_module(self.python, self.module, json.dumps(asdict(asked)))
         if done.returncode:
             raise failure(done)
@@ -56,7 +63,9 @@ class Subject:
 def compare(
     subjects: Sequence[Subject], cases: Sequence[Asked], console: Console
 ) -> list[Resumption]:
-    """Measure all cases and print each kind's table; a peer that fails has its reason printed."""
+    """Measure all cases and print each kind's table; a peer that fails has its reason
+    printed.
+    """
     found: list[Resumption] = []
     for kind in dict.fromkeys(each.kind for each in cases):
         table = _table(kind)
@@ -98,7 +107,9 @@ def _cases(options: argparse.Namespace) -> Iterator[Asked]:
 
 def _subjects(options: argparse.Namespace) -> list[Subject]:
     kinds = ("indexed", "stream", "folders")
-    subjects = [Subject(OWN, sys.executable, "benchmarks.subject_energize_resuming", kinds)]
+    subjects = [
+        Subject(OWN, sys.executable, "benchmarks.subject_energize_resuming", kinds)
+    ]
     for name, (module, kind) in _PEERS.items():
         python = getattr(options, name)
         if python is not None:
@@ -108,9 +119,26 @@ def _subjects(options: argparse.Namespace) -> list[Subject]:
 
 
 def _table(kind: str) -> Table:
-    table = Table(title=f"{kind}: ms, medians; in process of CPU time, with workers of time")
-    headings = ["", "sources", "workers", "position", "build", "fresh start", "resumed", "ratio"]
-    headings += ["with build", "state, first", "later", "JSON bytes", "torch.save bytes"]
+    table = Table(
+        title=f"{kind}: ms, medians; in process of CPU time, with workers of time"
+    )
+    headings = [
+        "",
+        "sources",
+        "workers",
+        "position",
+        "build",
+        "fresh start",
+        "resumed",
+        "ratio",
+    ]
+    headings += [
+        "with build",
+        "state, first",
+        "later",
+        "JSON bytes",
+        "torch.save bytes",
+    ]
     for number, heading in enumerate(headings):
         table.add_column(heading, justify="right" if number else "left", no_wrap=True)
     return table
@@ -134,7 +162,9 @@ def _shown(each: Resumption) -> list[str]:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="benchmarks.resuming", description=__doc__)
     for name in _PEERS:
-        parser.add_argument(f"--{name}", help=f"the interpreter of an environment with {name}")
+        parser.add_argument(
+            f"--{name}", help=f"the interpreter of an environment with {name}"
+        )
     kinds = ["indexed", "stream", "folders"]
     parser.add_argument("--kinds", nargs="*", choices=kinds, default=kinds)
     parser.add_argument("--sources", type=int, nargs="+", default=[1, 200, 10_000])
@@ -142,9 +172,15 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--positions", type=int, nargs="+", default=[0, 10**6, 10**9], help="in samples"
     )
-    parser.add_argument("--rounds", type=int, default=21, help="of each position, at most")
-    parser.add_argument("--seconds", type=float, default=10.0, help="for the rounds of a position")
-    parser.add_argument("--most-folders", type=int, default=200, help="prepared for a mix of them")
+    parser.add_argument(
+        "--rounds", type=int, default=21, help="of each position, at most"
+    )
+    parser.add_argument(
+        "--seconds", type=float, default=10.0, help="for the rounds of a position"
+    )
+    parser.add_argument(
+        "--most-folders", type=int, default=200, help="prepared for a mix of them"
+    )
     parser.add_argument(
         "--large-photographs",
         type=int,
@@ -163,7 +199,9 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Measure, print the tables and write them to the JSON file when one is asked for."""
+    """Measure, print the tables and write them to the JSON file when one is asked
+    for.
+    """
     options = _parser().parse_args(arguments)
     console = Console(width=max(170, Console().width))
     found = compare(_subjects(options), list(_cases(options)), console)

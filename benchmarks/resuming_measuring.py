@@ -1,7 +1,7 @@
 """What stopping and resuming costs a loader, measured in a process of its own.
 
-It needs nothing but the standard library and torch, so that it measures a peer without importing
-energize.
+It needs nothing but the standard library and torch, so that it measures a peer without
+importing energize.
 """
 
 from __future__ import annotations
@@ -32,9 +32,10 @@ Clock = Callable[[], float]
 
 @dataclass(frozen=True, kw_only=True)
 class Asked:
-    """What a process measures: a `kind` of mix of so many `sources`, resumed at `positions` in
-    samples. `seconds` is what one position may take beyond three rounds, and what may be read to
-    reach it; `data` a folder that is prepared for libraries that read files.
+    """What a process measures: a `kind` of mix of so many `sources`, resumed at
+    `positions` in samples. `seconds` is what one position may take beyond three rounds,
+    and what may be read to reach it; `data` a folder that is prepared for libraries
+    that read files.
     """
 
     kind: str
@@ -48,13 +49,15 @@ class Asked:
 
 @dataclass(frozen=True, kw_only=True)
 class Resumption:
-    """What was measured at a position; seconds and ratios are medians of the rounds. Seconds are
-    CPU time of the process without workers, which others of the machine do not change, else time.
+    """What was measured at a position; seconds and ratios are medians of the rounds.
+    Seconds are CPU time of the process without workers, which others of the machine do
+    not change, else time.
 
-    `build`: to describe what is read. `fresh`: from a new loader to its first batch. `resumed`:
-    from `load_state_dict` to the first batch. `ratio`: of these two in one round; `whole_ratio`:
-    with the description on both sides. `state`: the first `state_dict()` of a run, `state_again`
-    later ones. Bytes are those of a state as JSON (None where it is no JSON) and by `torch.save`.
+    `build`: to describe what is read. `fresh`: from a new loader to its first batch.
+    `resumed`: from `load_state_dict` to the first batch. `ratio`: of these two in one
+    round; `whole_ratio`: with the description on both sides. `state`: the first
+    `state_dict()` of a run, `state_again` later ones. Bytes are those of a state as
+    JSON (None where it is no JSON) and by `torch.save`.
     """
 
     library: str
@@ -75,7 +78,9 @@ class Resumption:
 
 
 class Place(NamedTuple):
-    """A state, how many samples lie before it, and what the batch after it looks like if known."""
+    """A state, how many samples lie before it, and what the batch after it looks like
+    if known.
+    """
 
     position: int
     state: Any
@@ -83,7 +88,9 @@ class Place(NamedTuple):
 
 
 class Library(Protocol):
-    """A loader as it is described, opened, saved and resumed; `look` is what a batch holds."""
+    """A loader as it is described, opened, saved and resumed; `look` is what a batch
+    holds.
+    """
 
     name: str
 
@@ -111,7 +118,9 @@ class _Round(NamedTuple):
 
 
 def main(open_library: Any) -> None:
-    """Measure what the command line asks for, and print a line of JSON for each position."""
+    """Measure what the command line asks for, and print a line of JSON for each
+    position.
+    """
     asked = Asked(**json.loads(sys.argv[1]))
     library: Library = open_library(asked)
     before = -1
@@ -127,7 +136,8 @@ def read_to(library: Library, position: int, seconds: float) -> Place:
     """Where reading comes to within `seconds`, at `position` at most."""
     loader = library.loader(library.describe())
     batches = iter(loader)
-    until, read = time.monotonic() + seconds, 0
+    until = time.monotonic() + seconds
+    read = 0
     while read < position and time.monotonic() < until:
         next(batches)
         read += BATCH
@@ -140,7 +150,9 @@ def read_to(library: Library, position: int, seconds: float) -> Place:
 
 def _measured(library: Library, asked: Asked, place: Place) -> Resumption:
     clock = time.perf_counter if asked.workers else time.process_time
-    _round(library, place, clock, swapped=False)  # imports, and what is made once in a process
+    _round(
+        library, place, clock, swapped=False
+    )  # imports, and what is made once in a process
     rounds: list[_Round] = []
     began = time.monotonic()
     while len(rounds) < asked.rounds:
@@ -148,7 +160,9 @@ def _measured(library: Library, asked: Asked, place: Place) -> Resumption:
         if len(rounds) >= _FEWEST and time.monotonic() - began > asked.seconds:
             break
     whole = [(each.build + each.resumed) / (each.build + each.fresh) for each in rounds]
-    middle = _Round(*(statistics.median(values) for values in zip(*rounds, strict=True)))
+    middle = _Round(
+        *(statistics.median(values) for values in zip(*rounds, strict=True))
+    )
     return Resumption(
         library=library.name,
         kind=asked.kind,
@@ -165,7 +179,9 @@ def _measured(library: Library, asked: Asked, place: Place) -> Resumption:
 
 
 def _round(library: Library, place: Place, clock: Clock, *, swapped: bool) -> _Round:
-    """A fresh start and a resumed one, each of a new description, as in a new process."""
+    """A fresh start and a resumed one, each of a new description, as in a new
+    process.
+    """
     if swapped:
         build, resumed = _resumed(library, place, clock)
         _, fresh, *states = _fresh(library, clock)
@@ -218,7 +234,9 @@ def _described(library: Library, clock: Clock) -> tuple[float, Any]:
 def _check(library: Library, batch: Any, expected: Sequence[Any] | None) -> None:
     found = library.look(batch)
     if len(found) != BATCH or expected not in (None, found):
-        raise RuntimeError(f"{library.name}: the first batch is {found}, expected {expected}")
+        raise RuntimeError(
+            f"{library.name}: the first batch is {found}, expected {expected}"
+        )
 
 
 def _json_bytes(state: Any) -> int | None:

@@ -2,17 +2,19 @@
 
     python -m benchmarks.scale [--shards 20000 --samples 50000] [--data FOLDER]
 
-makes a prepared folder of so many shards of so many samples, and opens it in a process of its own.
-Its shards are names of one real tar of tiny samples (hard links), with an index beside each name
-that is another name of one index: what is opened, looked up and kept is that of as many shards,
-and what they take on the disk is not. Nor are reads of cold disks measured: all is in the page
-cache. Each shard has a record of its own in `shards.json`.
+makes a prepared folder of so many shards of so many samples, and opens it in a process
+of its own. Its shards are names of one real tar of tiny samples (hard links), with an
+index beside each name that is another name of one index: what is opened, looked up and
+kept is that of as many shards, and what they take on the disk is not. Nor are reads of
+cold disks measured: all is in the page cache. Each shard has a record of its own in
+`shards.json`.
 
-`rss` is the memory of the process, after a small folder has been read; `held` what it has more when
-the large one is open. An item is a sample that is drawn at random from all of them. A worker's own
-memory is what no other process has a part in. A column of numbers is looked up before workers are
-started, where it has no more than 10**8 values. Seconds are CPU time of the process; those until
-workers have given a batch pass on the clock, imports and all.
+`rss` is the memory of the process, after a small folder has been read; `held` what it
+has more when the large one is open. An item is a sample that is drawn at random from
+all of them. A worker's own memory is what no other process has a part in. A column of
+numbers is looked up before workers are started, where it has no more than 10**8 values.
+Seconds are CPU time of the process; those until workers have given a batch pass on the
+clock, imports and all.
 """
 
 from __future__ import annotations
@@ -61,7 +63,9 @@ def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--shards", type=int, default=2000)
     parser.add_argument("--samples", type=int, default=5000, help="in each shard")
-    parser.add_argument("--data", type=Path, help="where folders are kept; by default nowhere")
+    parser.add_argument(
+        "--data", type=Path, help="where folders are kept; by default nowhere"
+    )
     parser.add_argument("--json", type=Path)
     parser.add_argument("--measure", type=Path, help=argparse.SUPPRESS)
     given = parser.parse_args(arguments)
@@ -96,7 +100,12 @@ def many_shards(root: Path, shards: int, samples: int) -> Path:
             member = tarfile.TarInfo(f"{number:08d}.txt")
             member.size = len(text)
             tar.addfile(member, io.BytesIO(text))
-    prepare(folder, split_ratios={"train": 1}, sample_type="TextSample", field_map={"text": "txt"})
+    prepare(
+        folder,
+        split_ratios={"train": 1},
+        sample_type="TextSample",
+        field_map={"text": "txt"},
+    )
     record = next(iter((nv_meta.read_records(folder) or {}).values()))
     for name in names[1:]:
         os.link(folder / names[0], folder / name)
@@ -104,10 +113,14 @@ def many_shards(root: Path, shards: int, samples: int) -> Path:
     counts = dict.fromkeys(names, samples)
     info = nv_meta.Info(energon_version=nv_meta.FORMAT_VERSION, shard_counts=counts)
     (meta / ".info.json").write_text(nv_meta.dump_info(info))
-    (meta / nv_meta.RECORDS_NAME).write_text(nv_meta.dump_records(dict.fromkeys(names, record)))
+    (meta / nv_meta.RECORDS_NAME).write_text(
+        nv_meta.dump_records(dict.fromkeys(names, record))
+    )
     if shards * samples <= _MOST_VALUES:
         _write_column(folder, counts)
-    (meta / "split.yaml").write_text(nv_meta.dump_splits({"train": names}, "split.yaml"))
+    (meta / "split.yaml").write_text(
+        nv_meta.dump_splits({"train": names}, "split.yaml")
+    )
     return folder
 
 
@@ -130,7 +143,13 @@ def _measured(folder: Path) -> dict[str, float]:
         nonlocal opened
         opened += event == "open" and str(args[0]).startswith(str(folder))
 
-    next(iter(get_loader(get_train_dataset(many_shards(folder.parent, 1, 4), batch_size=8))))
+    next(
+        iter(
+            get_loader(
+                get_train_dataset(many_shards(folder.parent, 1, 4), batch_size=8)
+            )
+        )
+    )
     sys.addaudithook(note)
     found = {"rss before, MiB": _rss()}
     began = time.process_time()
@@ -140,9 +159,13 @@ def _measured(folder: Path) -> dict[str, float]:
     source = dataset.sources[0]
     shards = len(source.shards)
     found["held, bytes a shard"] = (_rss() - found["rss before, MiB"]) * _MIB / shards
-    meta = [each.stat().st_size for each in (folder / nv_meta.META_FOLDER).glob("*[nl]")]
+    meta = [
+        each.stat().st_size for each in (folder / nv_meta.META_FOLDER).glob("*[nl]")
+    ]
     found[".nv-meta, bytes a shard"] = sum(meta) / shards
-    found["index on disk, bytes a sample"] = 8 * (source.count / shards + 1) * shards / source.count
+    found["index on disk, bytes a sample"] = (
+        8 * (source.count / shards + 1) * shards / source.count
+    )
     found["pickled, bytes a shard"] = len(pickle.dumps(dataset)) / shards
     found["unpickle, s"] = _seconds(pickle.loads, pickle.dumps(dataset))
     drawn = np.random.default_rng(0).integers(0, source.count, _RANDOM)
@@ -158,17 +181,23 @@ def _measured(folder: Path) -> dict[str, float]:
     state = loader.state_dict()
     found["a state, bytes"] = len(json.dumps(state))
     again = get_loader(dataset)
-    found["load a state, and the next batch, s"] = _seconds(again.load_state_dict, state)
+    found["load a state, and the next batch, s"] = _seconds(
+        again.load_state_dict, state
+    )
     found["load a state, and the next batch, s"] += _first(again)
     found["report, s"] = _seconds(loader.report)
     if source.column_names:
         found["look a column up, s"] = _seconds(source.column, "tokens")
     for method in ("fork", "spawn"):
-        with get_loader(dataset, num_workers=2, multiprocessing_context=method) as workers:
+        with get_loader(
+            dataset, num_workers=2, multiprocessing_context=method
+        ) as workers:
             began = time.perf_counter()
             batches = iter(workers)
             next(batches)
-            found[f"first batch of 2 workers by {method}, s"] = time.perf_counter() - began
+            found[f"first batch of 2 workers by {method}, s"] = (
+                time.perf_counter() - began
+            )
             list(islice(batches, 8))
             (worker, *_) = _children()
             found[f"memory of a worker by {method}, own, MiB"] = _own(worker)
@@ -195,7 +224,9 @@ def _rss() -> float:
 def _own(pid: int) -> float:
     """Memory of a process that no other one has a part in, in MiB."""
     lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
-    return sum(int(line.split()[1]) for line in lines if line.startswith("Private")) / 1024
+    return (
+        sum(int(line.split()[1]) for line in lines if line.startswith("Private")) / 1024
+    )
 
 
 def _children() -> Iterator[int]:

@@ -1,4 +1,6 @@
-"""Many prepared folders of a few small photographs each, and the metadataset that mixes them."""
+"""Many prepared folders of a few small photographs each, and the metadataset that mixes
+them.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,9 @@ _SIDE = 16
 
 
 def small_mix(root: Path, sources: int) -> Path:
-    """A metadataset file of so many folders below `root`, made when they are not there yet."""
+    """A metadataset file of so many folders below `root`, made when they are not there
+    yet.
+    """
     names = [f"folder-{number:05d}" for number in range(sources)]
     for number, name in enumerate(names):
         if not (root / name / ".nv-meta" / ".info.json").exists():

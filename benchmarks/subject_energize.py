@@ -6,13 +6,21 @@ from collections.abc import Iterator
 from typing import Any
 
 from benchmarks.measuring import Case, main
-from energize import DefaultTaskEncoder, SampleDecoder, WorkerConfig, get_loader, get_train_dataset
+from energize import (
+    DefaultTaskEncoder,
+    SampleDecoder,
+    WorkerConfig,
+    get_loader,
+    get_train_dataset,
+)
 
 
 def _open_items(case: Case) -> Iterator[Any]:
     encoder: DefaultTaskEncoder[Any, Any, Any, Any] = DefaultTaskEncoder()
     encoder.decoder = (
-        None if case.image_decode is None else SampleDecoder(image_decode=case.image_decode)
+        None
+        if case.image_decode is None
+        else SampleDecoder(image_decode=case.image_decode)
     )
     dataset = get_train_dataset(
         case.folder,

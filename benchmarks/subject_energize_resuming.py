@@ -46,8 +46,8 @@ def kept(number: int) -> bool:
 
 
 class Energize:
-    """Batches of `indexed` sources or of the `stream` that a filter makes of them, whose samples
-    are computed; or of prepared `folders`.
+    """Batches of `indexed` sources or of the `stream` that a filter makes of them,
+    whose samples are computed; or of prepared `folders`.
     """
 
     name = "energize"
@@ -66,7 +66,9 @@ class Energize:
                 task_encoder=DefaultTaskEncoder(),
             )
         sources = [
-            RepeatDataset(ShuffleDataset(SequenceSource(Numbers(), name=f"folder-{n:05d}")))
+            RepeatDataset(
+                ShuffleDataset(SequenceSource(Numbers(), name=f"folder-{n:05d}"))
+            )
             for n in range(self._asked.sources)
         ]
         weights = [1 + n * 7919 % 97 for n in range(len(sources))]
@@ -97,21 +99,27 @@ class Energize:
         return list(batch if isinstance(batch, list) else batch.__key__)
 
     def reach(self, position: int, seconds: float) -> Place:
-        """A state at any position: that of a run that has begun, with the numbers of that place."""
+        """A state at any position: that of a run that has begun, with the numbers of
+        that place.
+        """
         if self._asked.kind == "stream":
             return self._reach_in_stream(position, seconds)
-        dataset, batches = self.describe(), position // BATCH
+        dataset = self.describe()
+        batches = position // BATCH
         assert isinstance(dataset, IndexedDataset)
         state = self.loader(dataset).state_dict()
         state = sealed(state | {"cursor": packed({"position": batches})})
         return Place(position, state, self.look(dataset.at([batches])[0]))
 
     def _reach_in_stream(self, position: int, seconds: float) -> Place:
-        """Of each lane's numbers those that it has about there: a filter has no exact ones."""
+        """Of each lane's numbers those that it has about there: a filter has no exact
+        ones.
+        """
         near = read_to(self, min(position, 64 * BATCH), seconds)
         if near.position >= position:
             return near
-        state, times = near.state, position // near.position
+        state = near.state
+        times = position // near.position
         cursor = unpacked(state["cursor"], "cursor")
         lanes = json.loads(cursor["cursors"])
         for lane in lanes["cursors"]:
@@ -121,16 +129,23 @@ class Energize:
             batched["called"] *= times
             part["round"] *= times
         changed = {"position": cursor["position"] * times, "cursors": packed(lanes)}
-        kept = {name: value for name, value in cursor.items() if name not in ("places", "slot")}
+        kept = {
+            name: value
+            for name, value in cursor.items()
+            if name not in ("places", "slot")
+        }
         state = sealed(state | {"cursor": packed(kept | changed)})
         return Place(position, state, self._after(state))
 
     def _after(self, state: Any) -> list[Any]:
         """The batch that another number of workers gives after a state."""
         config = WorkerConfig(rank=0, world_size=1)
-        with get_loader(self.describe(), worker_config=config, lanes=self._lanes) as loader:
+        with get_loader(
+            self.describe(), worker_config=config, lanes=self._lanes
+        ) as loader:
             loader.load_state_dict(state)
-            # How far each source has come is computed anew: it is not a multiple of that before.
+            # How far each source has come is computed anew: it is not a multiple of
+            # that before.
             saved, loaded = (
                 unpacked(each["cursor"], "cursor")["cursors"]
                 for each in (loader.state_dict(), state)

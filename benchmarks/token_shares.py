@@ -1,15 +1,17 @@
-"""The shares of tokens that a mix of short and long texts has, by samples and by tokens.
+"""The shares of tokens that a mix of short and long texts has, by samples and by
+tokens.
 
     python -m benchmarks.token_shares [--energon PYTHON] [--texts 20000]
 
-Three folders of texts of log-normal lengths, whose medians lie ten-fold apart, are to have one
-half, three tenths and two tenths of all tokens. They are read as they come, and packed, by
-Megatron-Energon, whose weights count samples, and by energize by samples, by tokens that the index
-knows (`unit: tokens`), and by tokens as texts have them when they are encoded (`unit: {field:
-tokens}`). `off` is how far the share of a folder is from the one that was asked for, at most;
-`worst` the same in the worst prefix after the first 1,000 texts. `us/text` is CPU time after the
-first item, `first` how many seconds it takes the loader to give that. `--energon` is the
-interpreter of an environment that has Megatron-Energon.
+Three folders of texts of log-normal lengths, whose medians lie ten-fold apart, are to
+have one half, three tenths and two tenths of all tokens. They are read as they come,
+and packed, by Megatron-Energon, whose weights count samples, and by energize by
+samples, by tokens that the index knows (`unit: tokens`), and by tokens as texts have
+them when they are encoded (`unit: {field: tokens}`). `off` is how far the share of a
+folder is from the one that was asked for, at most; `worst` the same in the worst prefix
+after the first 1,000 texts. `us/text` is CPU time after the first item, `first` how
+many seconds it takes the loader to give that. `--energon` is the interpreter of an
+environment that has Megatron-Energon.
 """
 
 from __future__ import annotations
@@ -39,7 +41,11 @@ _CAPACITY = 4096
 _BUFFER = 200
 _BEGINNING = 1000
 
-UNITS = {"samples": "", "tokens, index": "unit: tokens", "tokens, encoded": "unit: {field: tokens}"}
+UNITS = {
+    "samples": "",
+    "tokens, index": "unit: tokens",
+    "tokens, encoded": "unit: {field: tokens}",
+}
 """What shares count, and the line of the metadataset that says so."""
 
 
@@ -60,21 +66,34 @@ class Mixed:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Measure, print the table and write it to the JSON file when one is asked for."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser = argparse.ArgumentParser(
+        description=__doc__.splitlines()[0] if __doc__ else None
+    )
     parser.add_argument("--texts", type=int, default=20_000, help="how many are read")
-    parser.add_argument("--folder", type=int, default=5_000, help="texts of each folder")
-    parser.add_argument("--energon", help="the Python interpreter that has Megatron-Energon")
+    parser.add_argument(
+        "--folder", type=int, default=5_000, help="texts of each folder"
+    )
+    parser.add_argument(
+        "--energon", help="the Python interpreter that has Megatron-Energon"
+    )
     parser.add_argument("--json", type=Path, help="a file for the numbers")
     options = parser.parse_args(arguments)
     asked = ", ".join(f"{share:g}" for share in ASKED.values())
-    print(f"asked: {asked} of tokens; medians of {', '.join(map(str, MEDIANS.values()))} tokens\n")
+    print(
+        f"asked: {asked} of tokens; medians of "
+        f"{', '.join(map(str, MEDIANS.values()))} "
+        "tokens\n"
+    )
     print(f"{'library':<17} {'unit':<16} {'packed':<7}", end="")
     print(f"{'shares':<25} {'off':>8} {'worst':>8} {'us/text':>8} {'first':>6}")
     found = []
     for each in mixed(options.texts, options.folder, options.energon):
         found.append(each)
         shares = ", ".join(f"{share:.5f}" for share in each.shares)
-        print(f"{each.library:<17} {each.unit:<16} {'yes' if each.packed else 'no':<7}", end="")
+        print(
+            f"{each.library:<17} {each.unit:<16} {'yes' if each.packed else 'no':<7}",
+            end="",
+        )
         print(f"{shares:<25} {each.off:>8.5f} {each.worst:>8.5f} ", end="")
         print(f"{each.microseconds:>8.1f} {each.first_after:>6.2f}")
     if options.json:
@@ -97,12 +116,19 @@ def mixed(texts: int, per_folder: int, energon: str | None) -> Iterator[Mixed]:
                 )
                 if done.returncode:
                     raise failure(done)
-                yield _mixed(library, unit, bool(buffer), json.loads(done.stdout.splitlines()[-1]))
+                yield _mixed(
+                    library,
+                    unit,
+                    bool(buffer),
+                    json.loads(done.stdout.splitlines()[-1]),
+                )
 
 
 def text_lengths(letter: str, count: int) -> list[int]:
     """Lengths in tokens, from 1 to below the capacity of a pack."""
-    drawn = np.random.default_rng(ord(letter)).lognormal(np.log(MEDIANS[letter]), 0.7, count)
+    drawn = np.random.default_rng(ord(letter)).lognormal(
+        np.log(MEDIANS[letter]), 0.7, count
+    )
     lengths: list[int] = np.clip(drawn, 1, _CAPACITY - 1).astype(int).tolist()
     return lengths
 
@@ -111,7 +137,9 @@ def folders(root: Path, count: int) -> None:
     """A prepared folder for each letter, with a column of tokens."""
     for letter in MEDIANS:
         lengths = text_lengths(letter, count)
-        texts = ({"__key__": f"{i:06d}", "txt": letter * n} for i, n in enumerate(lengths))
+        texts = (
+            {"__key__": f"{i:06d}", "txt": letter * n} for i, n in enumerate(lengths)
+        )
         write_shards(texts, root / letter, samples_per_shard=-(-count // 4))
         prepare(
             root / letter,
@@ -129,7 +157,10 @@ def _metadataset(root: Path, unit: str) -> Path:
     lines = [f"__module__: {module}", "__class__: MetadatasetV2", "splits:", "  train:"]
     lines += [f"    {UNITS[unit]}"] if UNITS[unit] else []
     lines += ["    blend:"]
-    lines += [f"      - {{path: {letter}, weight: {share}}}" for letter, share in ASKED.items()]
+    lines += [
+        f"      - {{path: {letter}, weight: {share}}}"
+        for letter, share in ASKED.items()
+    ]
     path.write_text("\n".join(lines) + "\n")
     return path
 

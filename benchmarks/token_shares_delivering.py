@@ -2,10 +2,11 @@
 
     python -m benchmarks.token_shares_delivering energize METADATASET TEXTS CAPACITY BUFFER
 
-`energize` or `megatron.energon` is the module that everything is taken from: the names are the
-same. A byte of a text is a token, and which byte it is says the folder that the text is from. Texts
-are encoded one by one; with a BUFFER, packed in buffers of so many into packs of CAPACITY tokens.
-Prints as JSON, for each letter, the tokens that came until some numbers of texts had come.
+`energize` or `megatron.energon` is the module that everything is taken from: the names
+are the same. A byte of a text is a token, and which byte it is says the folder that the
+text is from. Texts are encoded one by one; with a BUFFER, packed in buffers of so many
+into packs of CAPACITY tokens. Prints as JSON, for each letter, the tokens that came
+until some numbers of texts had come.
 """
 
 from __future__ import annotations
@@ -35,10 +36,12 @@ def main() -> None:
     loader = _loader(import_module(module), path, int(capacity), int(buffer))
     counts = np.zeros(256, dtype=np.int64)
     came: list[list[int]] = []
-    seconds, begun = 0.0, 0.0
+    seconds = 0.0
+    begun = 0.0
     for item in loader:
         if not came:
-            seconds, begun = time.perf_counter() - start, time.process_time()
+            seconds = time.perf_counter() - start
+            begun = time.process_time()
         counts += np.bincount(item.tokens.numpy(), minlength=256)
         texts_so_far = len(item.starts) + (came[-1][0] if came else 0)
         came.append([texts_so_far, *(int(counts[ord(letter)]) for letter in "abc")])
@@ -70,7 +73,9 @@ def _loader(library: Any, path: str, capacity: int, buffer: int) -> Any:
             @library.stateless  # type: ignore[untyped-decorator]
             def pack_selected_samples(self, samples: list[Any]) -> Any:
                 joined = torch.cat([each.tokens for each in samples])
-                starts = np.cumsum([0, *(len(each.tokens) for each in samples[:-1])]).tolist()
+                starts = np.cumsum(
+                    [0, *(len(each.tokens) for each in samples[:-1])]
+                ).tolist()
                 return kind.derive_from(  # type: ignore[attr-defined]
                     samples[0], tokens=joined, starts=starts
                 )

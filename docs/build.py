@@ -48,7 +48,11 @@ def reference() -> dict[str, str]:
     names: dict[str, list[str]] = {title: [] for title in GROUPS}
     for node in ast.parse((ROOT / "energize" / "__init__.pyi").read_text()).body:
         if isinstance(node, ast.ImportFrom) and node.module:
-            near = [part for part in GROUPS if set(_above(node.module)) & set(GROUPS[part].split())]
+            near = [
+                part
+                for part in GROUPS
+                if set(_above(node.module)) & set(GROUPS[part].split())
+            ]
             names[[*near, "loading"][0]] += [alias.name for alias in node.names]
     return {
         title: f"# {title.capitalize()}\n\n"
@@ -82,7 +86,8 @@ def made() -> dict[Path, str]:
         _block("tutorial.md", "load_state_dict"),
         _section("debugging.md", "Look at what comes, before you train"),
         _section("messages.md", "Questions"),
-        "## Which page\n\n" + "".join(re.findall(r"^\|.*\n", _read("index.md"), re.M)[:11]).strip(),
+        "## Which page\n\n"
+        + "".join(re.findall(r"^\|.*\n", _read("index.md"), re.M)[:11]).strip(),
     ]
     return {
         DOCS / "llms.txt": "\n".join(lines) + "\n",
@@ -101,7 +106,9 @@ def _title(name: str) -> str:
 def _lead(name: str) -> str:
     """The first sentence of prose on a page, without marks."""
     prose = re.search(r"^(?!```)(?=[A-Za-z*`])(?:.+\n)+", _read(name), re.M)
-    text = re.sub(r"\[([^]]*)\]\([^)]*\)|\*\*", r"\1", " ".join(prose[0].split()) if prose else "")
+    text = re.sub(
+        r"\[([^]]*)\]\([^)]*\)|\*\*", r"\1", " ".join(prose[0].split()) if prose else ""
+    )
     return re.split(r"(?<=[.:])\s", text)[0].rstrip(":") if text else ""
 
 
@@ -111,7 +118,9 @@ def _section(name: str, title: str) -> str:
 
 
 def _block(name: str, word: str) -> str:
-    return next(each for each in re.findall(r"```.*?\n```", _read(name), re.S) if word in each)
+    return next(
+        each for each in re.findall(r"```.*?\n```", _read(name), re.S) if word in each
+    )
 
 
 def fenced(text: str) -> str:
@@ -132,9 +141,15 @@ def fenced(text: str) -> str:
 def lay_out() -> None:
     """Write build/docs: all pages, with links among them as they lie there."""
     shutil.rmtree(LAID_OUT, ignore_errors=True)
-    shutil.copytree(DOCS, LAID_OUT, ignore=shutil.ignore_patterns("*.py", "*.md", "__pycache__"))
-    waiting = [name for names in NAV.values() for name in names if "reference/" not in name]
-    placed = {(DOCS / n if (DOCS / n).exists() else ROOT / n): LAID_OUT / n for n in waiting}
+    shutil.copytree(
+        DOCS, LAID_OUT, ignore=shutil.ignore_patterns("*.py", "*.md", "__pycache__")
+    )
+    waiting = [
+        name for names in NAV.values() for name in names if "reference/" not in name
+    ]
+    placed = {
+        (DOCS / n if (DOCS / n).exists() else ROOT / n): LAID_OUT / n for n in waiting
+    }
 
     def led(link: re.Match[str], source: Path, page: Path) -> str:
         target = (source.parent / link[2]).resolve()
@@ -147,7 +162,9 @@ def lay_out() -> None:
             to = to.with_name(f"{to.name}.md")
             to.parent.mkdir(parents=True, exist_ok=True)
             text = target.read_text()
-            to.write_text(f"# {target.relative_to(ROOT)}\n\n```{target.suffix[1:]}\n{text}```\n")
+            to.write_text(
+                f"# {target.relative_to(ROOT)}\n\n```{target.suffix[1:]}\n{text}```\n"
+            )
         up = "../" * (len(page.relative_to(LAID_OUT).parts) - 1)
         return f"]({up}{to.relative_to(LAID_OUT)}{link[3] or ''})"
 

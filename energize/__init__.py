@@ -1,4 +1,5 @@
-"""energize decides what a training run reads, in which proportion, and delivers typed batches.
+"""energize decides what a training run reads, in which proportion, and delivers typed
+batches.
 
 Names are loaded when they are first used; `__init__.pyi` is the list of them.
 """

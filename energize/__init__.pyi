@@ -1,7 +1,12 @@
 """The public names; `__init__.py` loads each when it is first used."""
 
 from . import compat, errors, mixing, order, packing, testing
-from .compat.stage_files import StageData, build_stage, get_staged_train_dataset, read_stages
+from .compat.stage_files import (
+    StageData,
+    build_stage,
+    get_staged_train_dataset,
+    read_stages,
+)
 from .core.costs import ColumnCost, ItemCost
 from .core.dataset import Dataset, IndexedDataset
 from .core.lanes import Lane, WorkerConfig
@@ -146,7 +151,14 @@ from .extras.paths import EPath
 from .inference.converting import convert
 from .inference.engine import infer
 from .inference.spec import DataSpec
-from .loader import Follower, Loader, RemapReport, WeightsFile, get_loader, get_savable_loader
+from .loader import (
+    Follower,
+    Loader,
+    RemapReport,
+    WeightsFile,
+    get_loader,
+    get_savable_loader,
+)
 from .loader.agreement import shared_reading
 from .loader.loader import BasicDataLoader, SavableDataLoader, SavableDataLoaderState
 from .metadataset.build import get_train_dataset, get_val_dataset, get_val_datasets

@@ -31,8 +31,8 @@
 
 `SkipSample` is not an error: a user's function raises it to leave a sample out.
 
-Every class can be rebuilt from its message alone, so that it survives the way from a worker
-process to the trainer.
+Every class can be rebuilt from its message alone, so that it survives the way from a
+worker process to the trainer.
 """
 
 from __future__ import annotations
@@ -56,22 +56,26 @@ _SPACES = re.compile(r"(\s+)")
 _MOST_LETTERS = 30_000
 _LONGEST_WORD = 1000
 _TOLD = 20
-_COMPARED, _LONGEST = 1000, 200
-"""How many known words are looked at for one like a wrong one, and of how many letters each."""
+_COMPARED = 1000
+_LONGEST = 200
+"""How many known words are looked at for one like a wrong one, and of how many letters
+each."""
 
 
 class EnergizeError(Exception):
     r"""Base of all errors that energize raises on purpose.
 
-    What is quoted from files cannot act on a terminal or flood a log: control characters in the
-    message are written out, and what is very long in it is left out.
+    What is quoted from files cannot act on a terminal or flood a log: control
+    characters in the message are written out, and what is very long in it is left out.
 
     >>> print(EnergizeError("unknown key \x1b[31ma"))
     unknown key \x1b[31ma
     """
 
     def __init__(self, *args: Any) -> None:
-        super().__init__(*(legible(each) if isinstance(each, str) else each for each in args))
+        super().__init__(
+            *(legible(each) if isinstance(each, str) else each for each in args)
+        )
 
 
 class ConfigError(EnergizeError, ValueError):
@@ -79,8 +83,8 @@ class ConfigError(EnergizeError, ValueError):
 
 
 class ReturnError(ConfigError):
-    """A function returned what it may not: None, or a generator. That is no fault of a sample, so
-    nobody may leave it out.
+    """A function returned what it may not: None, or a generator. That is no fault of a
+    sample, so nobody may leave it out.
     """
 
 
@@ -89,7 +93,9 @@ class WeightError(ConfigError):
 
 
 class MetadatasetError(ConfigError):
-    """A YAML metadataset is wrong; the message names the file, the line and the path in it."""
+    """A YAML metadataset is wrong; the message names the file, the line and the path in
+    it.
+    """
 
 
 class ColumnError(ConfigError):
@@ -97,7 +103,9 @@ class ColumnError(ConfigError):
 
 
 class NotIndexedError(ConfigError, TypeError):
-    """Random access or a length was asked of a dataset that can only be read as a stream."""
+    """Random access or a length was asked of a dataset that can only be read as a
+    stream.
+    """
 
 
 class DatasetError(EnergizeError):
@@ -139,8 +147,9 @@ class SampleError(EnergizeError):
 class DataError(SampleError):
     """The bytes of a sample are bad.
 
-    It is counted against the failure budget, and a substitute takes the sample's place, or padding
-    in validation. Raise it in an encoder to have a sample of yours treated the same way.
+    It is counted against the failure budget, and a substitute takes the sample's place,
+    or padding in validation. Raise it in an encoder to have a sample of yours treated
+    the same way.
     """
 
 
@@ -158,15 +167,18 @@ class EncoderError(SampleError):
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Return what travels to other processes; samples stay where they are."""
-        kept = {name: value for name, value in self.__dict__.items() if name != "sample"}
+        kept = {
+            name: value for name, value in self.__dict__.items() if name != "sample"
+        }
         return type(self), self.args, kept
 
 
 class FatalSampleError(SampleError):
     """A failure that ends the run, whatever `on_error` or a handler says of others.
 
-    A handler may raise it. What is wrong with the program, and not with one sample (a name or a
-    module that is not there, memory that is full), becomes one by itself under a handler.
+    A handler may raise it. What is wrong with the program, and not with one sample (a
+    name or a module that is not there, memory that is full), becomes one by itself
+    under a handler.
     """
 
 
@@ -175,7 +187,9 @@ class SubstitutionError(SampleError):
 
 
 class NotRepeatableError(EnergizeError):
-    """A function returned, or a source gave, another value when it was read a second time."""
+    """A function returned, or a source gave, another value when it was read a second
+    time.
+    """
 
 
 class FailureBudgetError(EnergizeError):
@@ -187,7 +201,9 @@ class StateError(EnergizeError, ValueError):
 
 
 class StateMismatchError(StateError):
-    """A saved state belongs to another dataset; the message lists the differences by name."""
+    """A saved state belongs to another dataset; the message lists the differences by
+    name.
+    """
 
 
 class RestoreKeyError(StateError):
@@ -205,9 +221,9 @@ class WorkerDiedError(LoaderError):
 class SkipSample(Exception):  # noqa: N818 - not an error, and the name users know
     """Raised by a user's function to leave a sample out.
 
-    In an indexed dataset a substitute from the same source takes its place, so that batches stay
-    full; in validation its row is padding (`padding_rows`). A streaming dataset goes on with the
-    next sample.
+    In an indexed dataset a substitute from the same source takes its place, so that
+    batches stay full; in validation its row is padding (`padding_rows`). A streaming
+    dataset goes on with the next sample.
 
     >>> def encode_sample(sample):
     ...     if not sample.caption:
@@ -219,13 +235,18 @@ class SkipSample(Exception):  # noqa: N818 - not an error, and the name users kn
 def legible(text: str) -> str:
     r"""Return a text of any origin as it may stand in a message or on a terminal.
 
-    >>> legible("a\x1b[2Jb"), len(legible("a" * 10**6)) < 200, len(legible("a " * 10**6)) <= 30_000
+    >>> (
+    ...     legible("a\x1b[2Jb"),
+    ...     len(legible("a" * 10**6)) < 200,
+    ...     len(legible("a " * 10**6)) <= 30_000,
+    ... )
     ('a\\x1b[2Jb', True, True)
     """
     if len(text) > _LONGEST_WORD:
         words = _SPACES.split(_shortened(text, 10 * _MOST_LETTERS))
         text = "".join(
-            _shortened(each, 80) if len(each) > _LONGEST_WORD else each for each in words
+            _shortened(each, 80) if len(each) > _LONGEST_WORD else each
+            for each in words
         )
     return _shortened(visible(text), _MOST_LETTERS)
 
@@ -265,12 +286,17 @@ def in_place_of(shards: Path) -> str:
     ('; shards are read by their folder: energize prepare a, and then give a', '')
     """
     folder = shards.parent
-    told = f"; shards are read by their folder: energize prepare {folder}, and then give {folder}"
+    told = (
+        f"; shards are read by their folder: energize prepare {folder}, and then "
+        f"give {folder}"
+    )
     return told if shards.suffix == ".tar" else ""
 
 
 def nearest(word: str, known: Sequence[str]) -> str:
-    """Return a hint `; did you mean 'x'?` naming the known word most like `word`, or nothing."""
+    """Return a hint `; did you mean 'x'?` naming the known word most like `word`, or
+    nothing.
+    """
     if len(word) > _LONGEST:
         return ""
     listed = (other for other in islice(known, _COMPARED) if len(other) <= _LONGEST)
@@ -279,13 +305,20 @@ def nearest(word: str, known: Sequence[str]) -> str:
     return f"; did you mean {by_lower[found[0]]!r}?" if found else ""
 
 
-def log_exception(e: Exception, sample: Any, sources: Sequence[Any] | None = None) -> None:
-    """A handler for `WorkerConfig(global_error_handler=)`: what a function raised is logged with
-    its traceback and where the sample is from, and the sample is left out, as a failed one.
+def log_exception(
+    e: Exception, sample: Any, sources: Sequence[Any] | None = None
+) -> None:
+    """A handler for `WorkerConfig(global_error_handler=)`: what a function raised is
+    logged with its traceback and where the sample is from, and the sample is left out,
+    as a failed one.
 
     >>> log_exception(ValueError("no image"), {"__key__": "a"})
     """
-    found = sample.get("__key__") if isinstance(sample, dict) else getattr(sample, "__key__", None)
+    found = (
+        sample.get("__key__")
+        if isinstance(sample, dict)
+        else getattr(sample, "__key__", None)
+    )
     places = [
         f"\n  from {each.dataset_path}, {each.shard_name}, index {each.index}"
         for each in sources or ()
@@ -294,8 +327,11 @@ def log_exception(e: Exception, sample: Any, sources: Sequence[Any] | None = Non
     _log.error(text, type(e).__name__, e, found, "".join(places), exc_info=e)
 
 
-def reraise_exception(e: Exception, sample: Any, sources: Sequence[Any] | None = None) -> None:
-    """A handler for `WorkerConfig(global_error_handler=)`: what a function raised is raised.
+def reraise_exception(
+    e: Exception, sample: Any, sources: Sequence[Any] | None = None
+) -> None:
+    """A handler for `WorkerConfig(global_error_handler=)`: what a function raised is
+    raised.
 
     >>> reraise_exception(ValueError("no image"), {"__key__": "a"})
     Traceback (most recent call last):

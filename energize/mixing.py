@@ -1,4 +1,6 @@
-"""Weights that follow the loss: policies, which are told losses by source and answer weights."""
+"""Weights that follow the loss: policies, which are told losses by source and answer
+weights.
+"""
 
 from __future__ import annotations
 
@@ -16,10 +18,11 @@ __all__ = ["ExcessLoss", "MixingPolicy", "unimax"]
 
 
 class MixingPolicy(Protocol):
-    """Is told losses now and then, and answers weights. `Loader.follow` takes any such object.
+    """Is told losses now and then, and answers weights. `Loader.follow` takes any such
+    object.
 
-    It has to be a function of what it is told and of its state: every rank has one, is told the
-    same, and has to answer the same.
+    It has to be a function of what it is told and of its state: every rank has one, is
+    told the same, and has to answer the same.
     """
 
     def observe(
@@ -27,9 +30,9 @@ class MixingPolicy(Protocol):
     ) -> Mapping[str, float] | None:
         """Return new weights by source, or None to leave them as they are.
 
-        `losses` has the mean loss of each source since the last call, over all ranks, and `counts`
-        of how many samples it is the mean; a source that gave none is not there. `step` is the next
-        step of the loader.
+        `losses` has the mean loss of each source since the last call, over all ranks,
+        and `counts` of how many samples it is the mean; a source that gave none is not
+        there. `step` is the next step of the loader.
         """
 
     def state_dict(self) -> dict[str, Any]:
@@ -40,13 +43,17 @@ class MixingPolicy(Protocol):
 
 
 def _plain(value: object) -> object:
-    """Return a number of numpy, or a tensor of one, as a float; anything else as it is."""
+    """Return a number of numpy, or a tensor of one, as a float; anything else as it
+    is.
+    """
     number = real_number(value)
     return value if number is None else float(number)
 
 
 _LARGEST = 1e300  # no sum of losses comes near it
-_Number = Annotated[float, BeforeValidator(_plain), Field(strict=True, ge=-_LARGEST, le=_LARGEST)]
+_Number = Annotated[
+    float, BeforeValidator(_plain), Field(strict=True, ge=-_LARGEST, le=_LARGEST)
+]
 _Positive = Annotated[_Number, Field(gt=0)]
 _LessThanOne = Annotated[_Number, Field(ge=0, lt=1)]
 _Losses = Annotated[dict[str, _Number], Field(min_length=1)]
@@ -64,16 +71,19 @@ _SEEN = TypeAdapter(_Seen)
 
 
 class ExcessLoss:
-    """Weights by softmax(excess / temperature), the excess of a source being how far its loss is
-    above its `reference`: the loss of a model that was trained on it alone, say, or of a smaller
-    one. So sources differ by what is left to learn, and not by how hard they are by nature.
+    """Weights by softmax(excess / temperature), the excess of a source being how far
+    its loss is above its `reference`: the loss of a model that was trained on it alone,
+    say, or of a smaller one. So sources differ by what is left to learn, and not by how
+    hard they are by nature.
 
-    `temperature` has the unit of the loss; the higher, the more even the weights. `floor` is the
-    least share of each source. The losses are smoothed: each new mean counts `1 - memory`. No
-    weights are answered before every source has had a loss. The excess loss that weights follow is
-    that of DoReMi (Xie et al. 2023, arXiv:2305.10429), there with a reference model.
+    `temperature` has the unit of the loss; the higher, the more even the weights.
+    `floor` is the least share of each source. The losses are smoothed: each new mean
+    counts `1 - memory`. No weights are answered before every source has had a loss. The
+    excess loss that weights follow is that of DoReMi (Xie et al. 2023,
+    arXiv:2305.10429), there with a reference model.
 
-    Raises `ConfigError` for values out of range and for a loss of a source without a reference.
+    Raises `ConfigError` for values out of range and for a loss of a source without a
+    reference.
 
     >>> policy = ExcessLoss({"web": 2.0, "code": 1.0}, temperature=0.5, floor=0.1)
     >>> policy.observe(100, {"web": 2.5, "code": 1.0}, {"web": 50, "code": 50})
@@ -91,25 +101,33 @@ class ExcessLoss:
     ) -> None:
         if floor * len(reference) > 1:
             raise ConfigError(
-                f"{len(reference)} sources cannot all have a share of {floor:g} at least; floor is "
+                f"{len(reference)} sources cannot all have a share of {floor:g} at "
+                "least; floor is "
                 f"at most {1 / len(reference):.4g} here"
             )
-        self.reference, self.temperature = reference, temperature
-        self.floor, self.memory = floor, memory
+        self.reference = reference
+        self.temperature = temperature
+        self.floor = floor
+        self.memory = memory
         self._seen = _Seen()
 
     def observe(
         self, step: int, losses: Mapping[str, float], counts: Mapping[str, int]
     ) -> dict[str, float] | None:
-        """Return the weights of all sources, which sum to 1; None while one had no loss yet."""
+        """Return the weights of all sources, which sum to 1; None while one had no loss
+        yet.
+        """
         seen = self._seen.losses
         for name, loss in losses.items():
             if name not in self.reference:
-                raise ConfigError(f"{name!r} has no reference{nearest(name, list(self.reference))}")
+                raise ConfigError(
+                    f"{name!r} has no reference{nearest(name, list(self.reference))}"
+                )
             number = real_number(loss)
             if number is None or not math.isfinite(number):
                 raise ConfigError(
-                    f"the mean loss of {name!r} is {loss!r}: weights cannot follow it. Leave out "
+                    f"the mean loss of {name!r} is {loss!r}: weights cannot follow it. "
+                    "Leave out "
                     "steps whose loss is not finite"
                 )
             before = seen.get(name, loss)
@@ -118,9 +136,14 @@ class ExcessLoss:
             return None
         excess = {name: seen[name] - low for name, low in self.reference.items()}
         most = max(excess.values())
-        shares = {n: math.exp((each - most) / self.temperature) for n, each in excess.items()}
-        left, total = 1.0 - self.floor * len(shares), sum(shares.values())
-        return {name: self.floor + left * share / total for name, share in shares.items()}
+        shares = {
+            n: math.exp((each - most) / self.temperature) for n, each in excess.items()
+        }
+        left = 1.0 - self.floor * len(shares)
+        total = sum(shares.values())
+        return {
+            name: self.floor + left * share / total for name, share in shares.items()
+        }
 
     def state_dict(self) -> dict[str, Any]:
         """Return the losses so far."""
@@ -136,13 +159,14 @@ class ExcessLoss:
 
 @checked_arguments
 def unimax(sizes: _Sizes, budget: _Positive, max_epochs: _Positive) -> dict[str, float]:
-    """Return the share of each source such that a `budget` is shared out as evenly as possible and
-    no source is read more than `max_epochs` times: UniMax (Chung et al. 2023, arXiv:2304.09151).
+    """Return the share of each source such that a `budget` is shared out as evenly as
+    possible and no source is read more than `max_epochs` times: UniMax (Chung et al.
+    2023, arXiv:2304.09151).
 
-    `sizes` and `budget` count the same: samples, or tokens. From the smallest source on, each gets
-    an equal part of what is left, but no more than `max_epochs` of its size. The shares sum to 1;
-    where the budget is larger than all caps together, every source is read `max_epochs` times, by
-    its size.
+    `sizes` and `budget` count the same: samples, or tokens. From the smallest source
+    on, each gets an equal part of what is left, but no more than `max_epochs` of its
+    size. The shares sum to 1; where the budget is larger than all caps together, every
+    source is read `max_epochs` times, by its size.
 
     Raises `ConfigError` for sizes, a budget or epochs that are not above 0.
 

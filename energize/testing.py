@@ -1,7 +1,7 @@
 """Laws that every dataset keeps, as checks to run on your own.
 
-Each check raises `AssertionError` with what differed. They read real items: give small datasets, or
-a number of items.
+Each check raises `AssertionError` with what differed. They read real items: give small
+datasets, or a number of items.
 
 >>> from energize import ListSource, ShuffleDataset
 >>> check_laws(ShuffleDataset(ListSource(range(10))), epochs=2)
@@ -42,8 +42,8 @@ _EMPTY_EPOCHS = 12
 
 
 def check_laws(dataset: Dataset[Any], *, epochs: int = 2, items: int = 50) -> None:
-    """Check resume, topology and, of an indexed dataset, purity, over `epochs` epochs or, where
-    only reading tells how long an epoch is, or it never ends, `items` items.
+    """Check resume, topology and, of an indexed dataset, purity, over `epochs` epochs
+    or, where only reading tells how long an epoch is, or it never ends, `items` items.
     """
     check_resume(dataset, epochs=epochs, items=items)
     check_topology(dataset, epochs=epochs, items=items)
@@ -52,21 +52,31 @@ def check_laws(dataset: Dataset[Any], *, epochs: int = 2, items: int = 50) -> No
 
 
 def check_resume(
-    dataset: Dataset[Any], *, epochs: int = 2, items: int = 50, lanes: Sequence[int] = (1,)
+    dataset: Dataset[Any],
+    *,
+    epochs: int = 2,
+    items: int = 50,
+    lanes: Sequence[int] = (1,),
 ) -> None:
-    """Check that after every item the state is JSON, of constant shape, and gives exactly the rest;
-    so in each lane, for each number of `lanes`.
+    """Check that after every item the state is JSON, of constant shape, and gives
+    exactly the rest; so in each lane, for each number of `lanes`.
     """
     for lane in (Lane(index, count) for count in lanes for index in range(count)):
         taken = list(_take(dataset, _some(dataset, items, epochs, lane), lane=lane))
         whole = [item for item, _ in taken]
         shapes = {_shape(state) for _, state in taken}
         if len(shapes) > 1:
-            raise AssertionError(f"the state changes its shape on the way: {sorted(shapes)[:2]}")
+            raise AssertionError(
+                f"the state changes its shape on the way: {sorted(shapes)[:2]}"
+            )
         for number, (_, state) in enumerate(taken):
             expected = whole[number + 1 :]
             rest = [item for item, _ in _take(dataset, len(expected), state, lane)]
-            _compare(rest, expected, f"{_named(lane)}resumed after item {number} from {state}")
+            _compare(
+                rest,
+                expected,
+                f"{_named(lane)}resumed after item {number} from {state}",
+            )
 
 
 def check_topology(
@@ -78,13 +88,14 @@ def check_topology(
     items: int = 50,
     lanes: Sequence[int] = (1, 2, 3, 6),
 ) -> None:
-    """Check that the ranks' streams, taken in turn, are the same for every world size and worker
-    count. Worker w of rank r reads lane r + w * world_size of world_size * num_workers.
+    """Check that the ranks' streams, taken in turn, are the same for every world size
+    and worker count. Worker w of rank r reads lane r + w * world_size of world_size *
+    num_workers.
 
-    What a stream yields depends on the number of its lanes, and so it is for each of `lanes` that
-    the same comes whoever reads them: a lane yields the same alone as in turn with the others. Of
-    an epoch of known size a lane has every so many-th item, and lanes of a stream that cannot be
-    divided give, in turn, what a single one gives.
+    What a stream yields depends on the number of its lanes, and so it is for each of
+    `lanes` that the same comes whoever reads them: a lane yields the same alone as in
+    turn with the others. Of an epoch of known size a lane has every so many-th item,
+    and lanes of a stream that cannot be divided give, in turn, what a single one gives.
     """
     if not (isinstance(dataset, IndexedDataset) and dataset.indexed):
         for count in lanes:
@@ -104,7 +115,9 @@ def check_topology(
 
 
 def check_purity(dataset: IndexedDataset[Any], *, items: int = 50) -> None:
-    """Check that an item is the same whatever was read before, and together with whatever."""
+    """Check that an item is the same whatever was read before, and together with
+    whatever.
+    """
     size = 2 * _some(dataset, items)
     whole = [fingerprint(item) for item in dataset.at(np.arange(size))]
     backwards = [fingerprint(dataset.at([k])[0]) for k in range(size - 1, -1, -1)]
@@ -122,10 +135,10 @@ def check_exactly_once(
 ) -> None:
     """Check that one epoch visits every sample the promised number of times.
 
-    `promised(source, index)` gives the least and the most number of visits of a sample of
-    `dataset.sources[source]`. A stream is read up to that epoch, in each number of `lanes`: it is
-    what all lanes together visit. Of a source without random access, samples that no lane came to
-    are not missed after the last one that some lane did.
+    `promised(source, index)` gives the least and the most number of visits of a sample
+    of `dataset.sources[source]`. A stream is read up to that epoch, in each number of
+    `lanes`: it is what all lanes together visit. Of a source without random access,
+    samples that no lane came to are not missed after the last one that some lane did.
     """
     if isinstance(dataset, IndexedDataset) and dataset.indexed:
         positions = np.arange(epoch * dataset.size, (epoch + 1) * dataset.size)
@@ -144,7 +157,8 @@ def check_exactly_once(
 
 
 def fingerprint(item: Any) -> str:
-    """Return a digest of an item's types and contents: tensors, arrays, dataclasses, containers.
+    """Return a digest of an item's types and contents: tensors, arrays, dataclasses,
+    containers.
 
     >>> fingerprint({"a": torch.zeros(2)}) == fingerprint({"a": torch.zeros(2)})
     True
@@ -159,7 +173,9 @@ def _feed(digest: hashlib.blake2b, item: Any) -> None:
     inside: Any = ()
     if isinstance(item, torch.Tensor):
         digest.update(f"{item.dtype}{tuple(item.shape)}".encode())
-        digest.update(item.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
+        digest.update(
+            item.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data
+        )
     elif isinstance(item, np.ndarray):
         digest.update(f"{item.dtype}{item.shape}".encode())
         digest.update(np.ascontiguousarray(item).tobytes())
@@ -172,7 +188,9 @@ def _feed(digest: hashlib.blake2b, item: Any) -> None:
     elif isinstance(item, bytes):
         digest.update(item)
     elif hasattr(item, "tobytes"):  # a Pillow image
-        digest.update(f"{getattr(item, 'mode', '')}{getattr(item, 'size', '')}".encode())
+        digest.update(
+            f"{getattr(item, 'mode', '')}{getattr(item, 'size', '')}".encode()
+        )
         digest.update(item.tobytes())
     else:
         digest.update(repr(item).encode())
@@ -185,15 +203,19 @@ def _feed(digest: hashlib.blake2b, item: Any) -> None:
 
 
 def _take(
-    dataset: Dataset[Any], items: int, state: State | None = None, lane: Lane = SINGLE_LANE
+    dataset: Dataset[Any],
+    items: int,
+    state: State | None = None,
+    lane: Lane = SINGLE_LANE,
 ) -> Iterator[tuple[str, State]]:
-    """Fingerprints of `items` items of a lane, over as many epochs as that takes, with the state
-    after each.
+    """Fingerprints of `items` items of a lane, over as many epochs as that takes, with
+    the state after each.
 
-    An epoch may be empty: a stream cannot know that no item is left in it. Of several lanes of a
-    small one, some have nothing in many an epoch, or ever.
+    An epoch may be empty: a stream cannot know that no item is left in it. Of several
+    lanes of a small one, some have nothing in many an epoch, or ever.
     """
-    empty, given = 0, state
+    empty = 0
+    given = state
     while items:
         cursor = dataset.open(lane, state)
         before = items
@@ -203,23 +225,32 @@ def _take(
         empty = empty + 1 if items == before else 0
         if empty == 2 and lane.count == 1:
             raise AssertionError(f"no item comes from {state} on")
-        if empty > _EMPTY_EPOCHS + (given is not None):  # whose first may be the rest of one
+        if empty > _EMPTY_EPOCHS + (
+            given is not None
+        ):  # whose first may be the rest of one
             return
         state = cursor.state()
 
 
-def _some(dataset: Dataset[Any], items: int, epochs: int = 1, lane: Lane = SINGLE_LANE) -> int:
-    """Return how many items of a lane `epochs` epochs have, or its part of `items` if nobody can
-    say.
+def _some(
+    dataset: Dataset[Any], items: int, epochs: int = 1, lane: Lane = SINGLE_LANE
+) -> int:
+    """Return how many items of a lane `epochs` epochs have, or its part of `items` if
+    nobody can say.
     """
-    if isinstance(dataset, IndexedDataset) and dataset.indexed and dataset.size != INFINITE:
+    if (
+        isinstance(dataset, IndexedDataset)
+        and dataset.indexed
+        and dataset.size != INFINITE
+    ):
         items = dataset.size * epochs
     return -(-items // lane.count)
 
 
 class _ReadInTurn(NamedTuple):
-    """Fingerprints of what lanes gave in an epoch, `of` each of them and all in turn, and what
-    these items are made of; the states of the lanes after it, and whether they have `ended`.
+    """Fingerprints of what lanes gave in an epoch, `of` each of them and all in turn,
+    and what these items are made of; the states of the lanes after it, and whether they
+    have `ended`.
     """
 
     of: list[list[str]]
@@ -229,7 +260,9 @@ class _ReadInTurn(NamedTuple):
     ended: list[bool]
 
 
-def _read_in_turn(dataset: Dataset[Any], states: Sequence[State | None], items: int) -> _ReadInTurn:
+def _read_in_turn(
+    dataset: Dataset[Any], states: Sequence[State | None], items: int
+) -> _ReadInTurn:
     """Read an epoch from these states of its lanes, or at most so many items of it."""
     lanes = range(len(states))
     cursors = [dataset.open(Lane(lane, len(states)), states[lane]) for lane in lanes]
@@ -255,17 +288,24 @@ def _check_lanes(dataset: Dataset[Any], count: int, epochs: int, items: int) -> 
     for epoch in range(epochs):
         read = _read_in_turn(dataset, states, items)
         for lane in (Lane(index, count) for index in range(count)):
-            found, ended = read.of[lane.index], read.ended[lane.index]
+            found = read.of[lane.index]
+            ended = read.ended[lane.index]
             cursor = dataset.open(lane, states[lane.index])
             where = f"{_named(lane)}epoch {epoch}, read alone"
-            _compare([fingerprint(item) for item in islice(cursor, len(found))], found, where)
+            _compare(
+                [fingerprint(item) for item in islice(cursor, len(found))], found, where
+            )
             if ended and next(cursor, _END) is not _END:
                 raise AssertionError(f"{where}: it goes on after {len(found)} items")
             if cursor.state() != read.states[lane.index]:
-                raise AssertionError(f"{where}: its state is {cursor.state()}, another one")
+                raise AssertionError(
+                    f"{where}: its state is {cursor.state()}, another one"
+                )
             share = len(range(lane.index, dataset.size if dataset.sized else 0, count))
             if ended and dataset.sized and len(found) != share:
-                raise AssertionError(f"{where}: {len(found)} items came, of {dataset.size} in all")
+                raise AssertionError(
+                    f"{where}: {len(found)} items came, of {dataset.size} in all"
+                )
         over = all(read.ended)
         if not dataset._divisible:
             alone = _read_in_turn(dataset, single, len(read.items) + over)
@@ -282,7 +322,9 @@ def _check_visits(
     promised: Callable[[int, int], tuple[int, int]],
     epoch: str,
 ) -> None:
-    rows = (zip(each.source.tolist(), each.index.tolist(), strict=True) for each in refs)
+    rows = (
+        zip(each.source.tolist(), each.index.tolist(), strict=True) for each in refs
+    )
     seen = Counter(sample for each in rows for sample in each)
     for number, source in enumerate(dataset.sources):
         known = 1 + max((index for which, index in seen if which == number), default=-1)
@@ -291,7 +333,8 @@ def _check_visits(
             visits = seen[(number, index)]
             if not least <= visits <= most:
                 raise AssertionError(
-                    f"epoch {epoch} visits {source.name}, sample {index}, {visits} times; "
+                    f"epoch {epoch} visits {source.name}, sample {index}, {visits} "
+                    "times; "
                     f"promised were {least} to {most}"
                 )
 
@@ -301,10 +344,16 @@ def _named(lane: Lane) -> str:
 
 
 def _shape(tree: Any) -> str:
-    """Keys and types of a state, without its values, nor the samples that wait for their batch."""
+    """Keys and types of a state, without its values, nor the samples that wait for
+    their batch.
+    """
     if isinstance(tree, dict):
         kept = {key: None if key == "waiting" else value for key, value in tree.items()}
-        return "{" + ",".join(f"{key}:{_shape(value)}" for key, value in sorted(kept.items())) + "}"
+        return (
+            "{"
+            + ",".join(f"{key}:{_shape(value)}" for key, value in sorted(kept.items()))
+            + "}"
+        )
     if isinstance(tree, list):
         return "[" + ",".join(map(_shape, tree)) + "]"
     return type(tree).__name__
@@ -313,6 +362,10 @@ def _shape(tree: Any) -> str:
 def _compare(found: Sequence[str], expected: Sequence[str], what: str) -> None:
     for k, (one, other) in enumerate(zip(found, expected, strict=False)):
         if one != other:
-            raise AssertionError(f"{what}: item {k} differs from the uninterrupted stream")
+            raise AssertionError(
+                f"{what}: item {k} differs from the uninterrupted stream"
+            )
     if len(found) != len(expected):
-        raise AssertionError(f"{what}: {len(found)} items came, expected {len(expected)}")
+        raise AssertionError(
+            f"{what}: {len(found)} items came, expected {len(expected)}"
+        )

@@ -1,4 +1,5 @@
-"""Lengths of captions, measured once: half of the letters, not of the samples, come of each folder.
+"""Lengths of captions, measured once: half of the letters, not of the samples, come of
+each folder.
 
 python -m examples.photographs                              # makes demo-data
 python examples/columns.py
@@ -26,7 +27,9 @@ MIX = {
 
 
 def main() -> None:
-    """Measure, and read some batches; `energize prepare --column letters=len:txt` measures too."""
+    """Measure, and read some batches; `energize prepare --column letters=len:txt`
+    measures too.
+    """
     for name in ("captions_a", "captions_b"):
         prepare_columns(Path("demo-data", name), {"letters": "len:txt"})
     encoder: DefaultTaskEncoder[Any, Any, Any, Any] = DefaultTaskEncoder(decoder=None)

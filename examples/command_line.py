@@ -24,8 +24,8 @@ DEFAULT_DATA = Path("demo-data")
 class Settings:
     """What every example can be told.
 
-    `data`: where the prepared folders are. `workers`: processes that read ahead; any number gives
-    the same batches.
+    `data`: where the prepared folders are. `workers`: processes that read ahead; any
+    number gives the same batches.
     """
 
     data: Path
@@ -42,7 +42,9 @@ def data_parser(description: str) -> argparse.ArgumentParser:
     options = argparse.ArgumentParser(
         description=description, formatter_class=argparse.ArgumentDefaultsHelpFormatter
     )
-    options.add_argument("--data", type=Path, default=DEFAULT_DATA, help="made when missing")
+    options.add_argument(
+        "--data", type=Path, default=DEFAULT_DATA, help="made when missing"
+    )
     return options
 
 
@@ -53,8 +55,12 @@ def parser(description: str, steps: int | None = None) -> argparse.ArgumentParse
         options.add_argument(
             "--steps", type=_at_least(1), default=steps, help="batches of training"
         )
-    options.add_argument("--batch-size", type=_at_least(1), default=16, help="samples per batch")
-    options.add_argument("--workers", type=_at_least(0), default=2, help="reading processes")
+    options.add_argument(
+        "--batch-size", type=_at_least(1), default=16, help="samples per batch"
+    )
+    options.add_argument(
+        "--workers", type=_at_least(0), default=2, help="reading processes"
+    )
     return options
 
 
@@ -64,13 +70,18 @@ def settings(options: argparse.Namespace) -> Settings:
 
 
 def run(main: Callable[[], bool]) -> NoReturn:
-    """Ends the program with `main`: 0 when it returns True, 1 for False and for known errors."""
-    # The models are tiny: more threads would only take cores from the processes that read.
+    """Ends the program with `main`: 0 when it returns True, 1 for False and for known
+    errors.
+    """
+    # The models are tiny: more threads would only take cores from the processes that
+    # read.
     torch.set_num_threads(1)
     try:
         sys.exit(0 if main() else 1)
     except (EnergizeError, ExampleError, OSError) as error:
-        Console(stderr=True).print(f"error: {error}", style="red", markup=False, highlight=False)
+        Console(stderr=True).print(
+            f"error: {error}", style="red", markup=False, highlight=False
+        )
         sys.exit(1)
     except KeyboardInterrupt:
         Console(stderr=True).print("\nstopped")

@@ -34,16 +34,24 @@ def main() -> bool:
     console.rule("[bold]1  Photographs become prepared folders of shards", align="left")
     make_photographs(told.data, console)
 
-    console.rule("[bold]2  A blend: whole batches of two types, weighted by a file", align="left")
+    console.rule(
+        "[bold]2  A blend: whole batches of two types, weighted by a file", align="left"
+    )
     console.print(f"  {METADATASET.relative_to(ROOT)}:")
-    console.print(Syntax(METADATASET.read_text().strip(), "yaml", background_color="default"))
+    console.print(
+        Syntax(METADATASET.read_text().strip(), "yaml", background_color="default")
+    )
     model, optimizer = new_model()
     train_blend(told, given.steps, model, optimizer, console)
 
-    console.rule("[bold]3  A mix: samples of both types within every batch", align="left")
+    console.rule(
+        "[bold]3  A mix: samples of both types within every batch", align="left"
+    )
     train_mixed(told, max(1, given.steps // 4), *new_model(), console)
 
-    console.rule("[bold]4  Validation: every sample once, the same numbers twice", align="left")
+    console.rule(
+        "[bold]4  Validation: every sample once, the same numbers twice", align="left"
+    )
     same_numbers = validate(told, model, console)
 
     console.rule("[bold]5  Stop in the middle, resume in a fresh process", align="left")
@@ -53,7 +61,9 @@ def main() -> bool:
     good = same_numbers and same_batches
     verdict = "[bold green]all equal[/]" if good else "[bold red]something differs[/]"
     console.print(f"  {verdict}, {time.monotonic() - started:.0f} s")
-    console.print(f"  Try next: {NEXT}, and read examples/README.md", soft_wrap=True, markup=False)
+    console.print(
+        f"  Try next: {NEXT}, and read examples/README.md", soft_wrap=True, markup=False
+    )
     return good
 
 

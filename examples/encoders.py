@@ -1,7 +1,7 @@
 """Two tasks: what their batches are, and how samples become them.
 
-How much samples count in the loss is not for encoders to say here: the metadataset does, and
-batches have it as `sample_weights`.
+How much samples count in the loss is not for encoders to say here: the metadataset
+does, and batches have it as `sample_weights`.
 """
 
 from __future__ import annotations
@@ -38,7 +38,9 @@ def words(text: str) -> list[str]:
 def vocabulary() -> dict[str, int]:
     """The token of each word that occurs in captions."""
     texts = [*PHOTOGRAPHS, *ROWS, *COLUMNS]
-    texts += [re.sub(r"{\w+}", "", recipe.caption) for recipe in RECIPES if recipe.caption]
+    texts += [
+        re.sub(r"{\w+}", "", recipe.caption) for recipe in RECIPES if recipe.caption
+    ]
     known = sorted({word for text in texts for word in words(text)})
     return {word: token for token, word in enumerate(known, END + 1)}
 
@@ -100,7 +102,9 @@ class ImageTask(
 class CaptioningTask(
     DefaultTaskEncoder[CaptioningSample, EncodedCaption, CaptionBatch, CaptionBatch]
 ):
-    """What is seen, and where? Captions say left and right, so nothing is flipped here."""
+    """What is seen, and where? Captions say left and right, so nothing is flipped
+    here.
+    """
 
     def __init__(self) -> None:
         super().__init__(batch_type=CaptionBatch)
@@ -111,7 +115,9 @@ class CaptioningTask(
         found = words(sample.caption)
         unknown = [word for word in found if word not in self.vocabulary]
         if unknown:
-            raise DataError(f"caption {sample.caption!r} has unknown words: {', '.join(unknown)}")
+            raise DataError(
+                f"caption {sample.caption!r} has unknown words: {', '.join(unknown)}"
+            )
         return EncodedCaption.derive_from(
             sample,
             image=resized(random_part(sample.image) if self.training else sample.image),
@@ -122,15 +128,18 @@ class CaptioningTask(
 def random_part(image: torch.Tensor) -> torch.Tensor:
     """A square of the image, at least 0.8 of its height and width.
 
-    `random` is seeded for each sample, so the part is the same on any number of workers and after
-    a resume.
+    `random` is seeded for each sample, so the part is the same on any number of workers
+    and after a resume.
     """
     height, width = image.shape[-2:]
     side = int(min(height, width) * random.uniform(0.8, 1.0))
-    top, left = random.randint(0, height - side), random.randint(0, width - side)
+    top = random.randint(0, height - side)
+    left = random.randint(0, width - side)
     return image[:, top : top + side, left : left + side]
 
 
 def resized(image: torch.Tensor) -> torch.Tensor:
     """The image with SIDE pixels a side."""
-    return F.interpolate(image[None], (SIDE, SIDE), mode="bilinear", align_corners=False)[0]
+    return F.interpolate(
+        image[None], (SIDE, SIDE), mode="bilinear", align_corners=False
+    )[0]

@@ -1,9 +1,11 @@
-"""A training script as one writes it for Megatron-Energon, with only its imports changed.
+"""A training script as one writes it for Megatron-Energon, with only its imports
+changed.
 
-It prepares raw photographs, captions and documents, mixes them by a nested metadataset with a join
-and a subset, cooks crude samples, cuts documents into pieces with a generator, packs samples to a
-fixed length, trains a small model, saves, restores in a fresh loader and goes on. The same file
-runs with `megatron.energon` in place of `energize` in its imports (the tests do both).
+It prepares raw photographs, captions and documents, mixes them by a nested metadataset
+with a join and a subset, cooks crude samples, cuts documents into pieces with a
+generator, packs samples to a fixed length, trains a small model, saves, restores in a
+fresh loader and goes on. The same file runs with `megatron.energon` in place of
+`energize` in its imports (the tests do both).
 
     python -m examples.energon_training --data demo-energon
 """
@@ -42,7 +44,20 @@ from energize import (
     stateless,
 )
 
-WORDS = ["a", "an", "the", "cat", "dog", "boat", "hill", "tree", "red", "blue", "small", "large"]
+WORDS = [
+    "a",
+    "an",
+    "the",
+    "cat",
+    "dog",
+    "boat",
+    "hill",
+    "tree",
+    "red",
+    "blue",
+    "small",
+    "large",
+]
 PACK_LENGTH = 64
 PATCH = 8
 
@@ -139,7 +154,9 @@ class PackBatch(Batch):
 def cook_document(sample: dict[str, Any]) -> Pair:
     """A document: a part of JSON, with no photograph."""
     return Pair(
-        **basic_sample_keys(sample), image=torch.zeros(3, 0, 0), text=sample["json"]["text"]
+        **basic_sample_keys(sample),
+        image=torch.zeros(3, 0, 0),
+        text=sample["json"]["text"],
     )
 
 
@@ -200,7 +217,9 @@ class PackingEncoder(DefaultTaskEncoder[Pair, Any, PackBatch, PackBatch]):
         for row, sample in enumerate(samples):
             tokens[row, : len(sample.tokens)] = sample.tokens
         patches = torch.cat([sample.patches for sample in samples])
-        return PackBatch.from_samples(samples, tokens=tokens, mask=tokens > 0, patches=patches)
+        return PackBatch.from_samples(
+            samples, tokens=tokens, mask=tokens > 0, patches=patches
+        )
 
     def encode_batch(self, batch: PackBatch) -> PackBatch:
         """Pixels from 0 to 1, as they come from the decoder, around 0."""
@@ -256,12 +275,19 @@ def make_data(data: Path) -> None:
         Image.fromarray(pixels).save(buffer, "PNG")
         return buffer.getvalue()
 
-    photographs = ({"key": f"{n:04d}", "png": png(16 + 8 * (n % 3))} for n in range(120))
+    photographs = (
+        {"key": f"{n:04d}", "png": png(16 + 8 * (n % 3))} for n in range(120)
+    )
     captions = (
-        {"key": f"{n:04d}", "txt": text(random, 3 + n % 17).encode()} for n in range(120) if n % 6
+        {"key": f"{n:04d}", "txt": text(random, 3 + n % 17).encode()}
+        for n in range(120)
+        if n % 6
     )
     documents = (
-        {"key": f"d{n:04d}", "json": json.dumps({"text": text(random, 20 + n % 90)}).encode()}
+        {
+            "key": f"d{n:04d}",
+            "json": json.dumps({"text": text(random, 20 + n % 90)}).encode(),
+        }
         for n in range(80)
     )
     types = {
@@ -297,7 +323,11 @@ def make_data(data: Path) -> None:
 
 def fingerprint(batch: PackBatch) -> tuple[int, int, float]:
     """What two equal batches have in common."""
-    return int(batch.tokens.sum()), int(batch.mask.sum()), round(float(batch.patches.sum()), 2)
+    return (
+        int(batch.tokens.sum()),
+        int(batch.mask.sum()),
+        round(float(batch.patches.sum()), 2),
+    )
 
 
 def main() -> None:
@@ -327,14 +357,17 @@ def main() -> None:
     model = Model()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
     loader = loader_of()
-    state, seen = None, []
+    state = None
+    seen = []
     for step, batch in enumerate(islice(loader, given.steps)):
         optimizer.zero_grad()
         loss = model(batch)
         loss.backward()
         optimizer.step()
         if step == 0 or step + 1 == given.steps:
-            print(f"step {step}: loss {loss.item():.3f}, {int(batch.mask.sum())} tokens")
+            print(
+                f"step {step}: loss {loss.item():.3f}, {int(batch.mask.sum())} tokens"
+            )
         if step + 1 == given.steps // 2:
             state = loader.save_state_rank()
         if step >= given.steps // 2:

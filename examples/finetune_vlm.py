@@ -1,10 +1,12 @@
-"""A vision-language model fine-tuned from loose files: a jsonl of conversations, images beside it.
+"""A vision-language model fine-tuned from loose files: a jsonl of conversations, images
+beside it.
 
-`python examples/finetune_vlm.py OUT` with Hugging Face's Trainer, `--lightning` with Lightning;
-`torchrun --nproc-per-node=2 examples/finetune_vlm.py OUT` on two ranks. `--steps N` stops after N
-of 20 steps; called again, it goes on from there. Model and processor are small, with random
-weights: in your own program they come from `AutoProcessor.from_pretrained` and
-`AutoModelForImageTextToText.from_pretrained`. It needs `pip install -e ".[clients]"`.
+`python examples/finetune_vlm.py OUT` with Hugging Face's Trainer, `--lightning` with
+Lightning; `torchrun --nproc-per-node=2 examples/finetune_vlm.py OUT` on two ranks.
+`--steps N` stops after N of 20 steps; called again, it goes on from there. Model and
+processor are small, with random weights: in your own program they come from
+`AutoProcessor.from_pretrained` and `AutoModelForImageTextToText.from_pretrained`. It
+needs `pip install -e ".[clients]"`.
 """
 
 from __future__ import annotations
@@ -25,11 +27,14 @@ from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 from energize import Loader, ProcessorTaskEncoder, get_loader, get_train_dataset
 
 COLOURS = {"red": (220, 20, 20), "green": (20, 220, 20), "blue": (20, 20, 220)}
-STEPS, WORKERS = 20, 2
+STEPS = 20
+WORKERS = 2
 SPECIAL = ["<unk>", "<pad>", "<s>", "<end>", "<image>"]
 TEMPLATE = (
-    "<s>{% for message in messages %}{{ message['role'] }} : {% for part in message['content'] %}"
-    "{% if part['type'] == 'image' %} <image> {% else %}{{ part['text'] }}{% endif %}{% endfor %}"
+    "<s>{% for message in messages %}{{ message['role'] }} : {% for part in "
+    "message['content'] %}"
+    "{% if part['type'] == 'image' %} <image> {% else %}{{ part['text'] }}{% endif "
+    "%}{% endfor %}"
     "<end>{% endfor %}{% if add_generation_prompt %}assistant : {% endif %}"
 )
 
@@ -54,7 +59,12 @@ def small_processor() -> Any:
     words.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     text = "user assistant : what colour is this ? it red green blue"
     words.train_from_iterator([text], trainers.WordLevelTrainer(special_tokens=SPECIAL))
-    named = {"unk_token": "<unk>", "pad_token": "<pad>", "bos_token": "<s>", "eos_token": "<end>"}
+    named = {
+        "unk_token": "<unk>",
+        "pad_token": "<pad>",
+        "bos_token": "<s>",
+        "eos_token": "<end>",
+    }
     made: Any = transformers  # whose processors have no types
     tokenizer = made.PreTrainedTokenizerFast(
         tokenizer_object=words, extra_special_tokens=["<image>"], **named
@@ -64,14 +74,22 @@ def small_processor() -> Any:
     )
     options = {"patch_size": 8, "vision_feature_select_strategy": "full"}
     return made.LlavaProcessor(
-        images, tokenizer, num_additional_image_tokens=1, chat_template=TEMPLATE, **options
+        images,
+        tokenizer,
+        num_additional_image_tokens=1,
+        chat_template=TEMPLATE,
+        **options,
     )
 
 
 def small_model(processor: Any) -> Any:
     """A LLaVA model of a few thousand parameters."""
     torch.manual_seed(0)
-    small: dict[str, Any] = {"hidden_size": 16, "intermediate_size": 32, "num_attention_heads": 2}
+    small: dict[str, Any] = {
+        "hidden_size": 16,
+        "intermediate_size": 32,
+        "num_attention_heads": 2,
+    }
     config = transformers.LlavaConfig(
         vision_config=transformers.CLIPVisionConfig(
             image_size=16, patch_size=8, num_hidden_layers=1, **small
@@ -96,9 +114,9 @@ class LoaderState(transformers.TrainerCallback):
     def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         saved = json.dumps(self.loader.state_dict())
         if args.should_save:
-            Path(args.output_dir, f"checkpoint-{state.global_step}", "loader.json").write_text(
-                saved
-            )
+            Path(
+                args.output_dir, f"checkpoint-{state.global_step}", "loader.json"
+            ).write_text(saved)
 
 
 class Trainer(transformers.Trainer):
@@ -111,7 +129,9 @@ class Trainer(transformers.Trainer):
 
 
 def with_trainer(out: Path, model: Any, loader: Loader[Any], steps: int) -> list[float]:
-    """Train up to `steps`, from the last checkpoint on; return the losses of all steps."""
+    """Train up to `steps`, from the last checkpoint on; return the losses of all
+    steps.
+    """
     options = transformers.TrainingArguments(
         output_dir=str(out),
         max_steps=steps,
@@ -141,7 +161,8 @@ class Module(lightning.LightningModule):
 
     def __init__(self, model: Any) -> None:
         super().__init__()
-        self.model, self.losses = model, list[float]()
+        self.losses = list[float]()
+        self.model = model
 
     def training_step(self, batch: Any) -> torch.Tensor:
         loss: torch.Tensor = self.model(**batch).loss
@@ -158,9 +179,14 @@ class Module(lightning.LightningModule):
         self.losses = checkpoint["losses"]
 
 
-def with_lightning(out: Path, model: Any, loader: Loader[Any], steps: int) -> list[float]:
-    """Train up to `steps`, from the last checkpoint on; return the losses of all steps."""
-    module, file = Module(model), out / "last.ckpt"
+def with_lightning(
+    out: Path, model: Any, loader: Loader[Any], steps: int
+) -> list[float]:
+    """Train up to `steps`, from the last checkpoint on; return the losses of all
+    steps.
+    """
+    module = Module(model)
+    file = out / "last.ckpt"
     trainer = lightning.Trainer(
         max_steps=steps,
         accelerator="cpu",
@@ -169,20 +195,25 @@ def with_lightning(out: Path, model: Any, loader: Loader[Any], steps: int) -> li
         enable_progress_bar=False,
         enable_model_summary=False,
     )
-    trainer.fit(module, loader, ckpt_path=file if file.exists() else None, weights_only=False)
+    trainer.fit(
+        module, loader, ckpt_path=file if file.exists() else None, weights_only=False
+    )
     trainer.save_checkpoint(file)
     return module.losses
 
 
 def trained(out: Path, steps: int = STEPS, *, train: Any = with_trainer) -> list[float]:
     """Train up to `steps`; return the losses of all steps."""
-    data, first = out / "data" / "chat.jsonl", os.environ.get("RANK", "0") == "0"
+    data = out / "data" / "chat.jsonl"
+    first = os.environ.get("RANK", "0") == "0"
     if first and not data.exists():
         conversations(data.parent)
     while not data.exists():
         time.sleep(0.1)
     processor = small_processor()
-    dataset = get_train_dataset(data, batch_size=8, task_encoder=ProcessorTaskEncoder(processor))
+    dataset = get_train_dataset(
+        data, batch_size=8, task_encoder=ProcessorTaskEncoder(processor)
+    )
     with get_loader(dataset, num_workers=WORKERS) as loader:
         return train(out / "run", small_model(processor), loader, steps)  # type: ignore[no-any-return]
 

@@ -9,7 +9,14 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
-from energize import Dataset, Sample, get_loader, get_train_dataset, prepare, write_shards
+from energize import (
+    Dataset,
+    Sample,
+    get_loader,
+    get_train_dataset,
+    prepare,
+    write_shards,
+)
 
 SCORES = "demo-data/scores"
 
@@ -24,13 +31,19 @@ class Scored(Sample):
 
 def joined(caption: Any, score: Any) -> Scored:
     """One sample of two; the second is a dict, as its folder is crude."""
-    return Scored.derive_from(caption, caption=caption.caption, score=score["json"]["score"])
+    return Scored.derive_from(
+        caption, caption=caption.caption, score=score["json"]["score"]
+    )
 
 
 def main() -> None:
-    """Write scores of every other caption, and read both as one sample; the rest is skipped."""
+    """Write scores of every other caption, and read both as one sample; the rest is
+    skipped.
+    """
     shutil.rmtree(SCORES, ignore_errors=True)
-    scores = ({"__key__": f"{i:06d}", "json": {"score": i / 640}} for i in range(0, 640, 2))
+    scores = (
+        {"__key__": f"{i:06d}", "json": {"score": i / 640}} for i in range(0, 640, 2)
+    )
     write_shards(scores, SCORES)
     prepare(SCORES, split_ratios={"train": 1}, sample_type="CrudeWebdataset")
     join = [

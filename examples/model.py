@@ -28,7 +28,9 @@ _WIDTH = 96
 
 @dataclass(kw_only=True, slots=True)
 class MixedBatch(Batch):
-    """Both tasks in one batch: label NO_LABEL, or tokens all PADDING, where a sample has none."""
+    """Both tasks in one batch: label NO_LABEL, or tokens all PADDING, where a sample
+    has none.
+    """
 
     image: torch.Tensor
     label: torch.Tensor
@@ -40,14 +42,18 @@ AnyBatch = ImageBatch | CaptionBatch | MixedBatch
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """For each sample its loss, and the share of its labels or words that were right: (n,)."""
+    """For each sample its loss, and the share of its labels or words that were right:
+    (n,).
+    """
 
     losses: torch.Tensor
     correct: torch.Tensor
 
 
 class Model(nn.Module):
-    """Convolutions for the image, a linear head for its class, a recurrent one for its caption."""
+    """Convolutions for the image, a linear head for its class, a recurrent one for its
+    caption.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -77,7 +83,9 @@ class Model(nn.Module):
             return self._captioned(features, batch.tokens)
         named = self._named(features, batch.label)
         captioned = self._captioned(features, batch.tokens)
-        return Outcome(named.losses + captioned.losses, named.correct + captioned.correct)
+        return Outcome(
+            named.losses + captioned.losses, named.correct + captioned.correct
+        )
 
     def _named(self, features: torch.Tensor, label: torch.Tensor) -> Outcome:
         """0 for samples without a label."""
@@ -86,7 +94,9 @@ class Model(nn.Module):
         return Outcome(losses, (logits.argmax(1) == label).float())
 
     def _captioned(self, features: torch.Tensor, tokens: torch.Tensor) -> Outcome:
-        """Means over the words of each caption, every word given those before; 0 without words."""
+        """Means over the words of each caption, every word given those before; 0
+        without words.
+        """
         before = F.pad(tokens[:, :-1], (1, 0), value=START)
         hidden, _ = self.caption(self.embedding(before), features[None])
         logits = self.word(hidden).transpose(1, 2)

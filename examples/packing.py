@@ -44,23 +44,36 @@ def main() -> None:
     """Train for 20 steps; a state is the same on all ranks, so one of them saves it."""
     dist.init_process_group("gloo")
     dataset = get_train_dataset(
-        "demo-data/captions_a", batch_size=4, packing_buffer_size=40, task_encoder=Packing()
+        "demo-data/captions_a",
+        batch_size=4,
+        packing_buffer_size=40,
+        task_encoder=Packing(),
     )
     model = DistributedDataParallel(torch.nn.Embedding(256, 256))
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
-    with get_loader(dataset, num_workers=2) as loader:  # its rank is that of the process group
+    with get_loader(
+        dataset, num_workers=2
+    ) as loader:  # its rank is that of the process group
         for step, batch in enumerate(islice(loader, 20), 1):
             tokens = batch["tokens"]  # (4, 128 at most)
             loss = torch.nn.functional.cross_entropy(
-                model(tokens[:, :-1]).flatten(0, 1), tokens[:, 1:].flatten(), ignore_index=0
+                model(tokens[:, :-1]).flatten(0, 1),
+                tokens[:, 1:].flatten(),
+                ignore_index=0,
             )
             optimizer.zero_grad()
             loss.backward()  # type: ignore[no-untyped-call]
             optimizer.step()
-            if step % 10 == 0 and (state := loader.state_dict()) and dist.get_rank() == 0:
+            if (
+                step % 10 == 0
+                and (state := loader.state_dict())
+                and dist.get_rank() == 0
+            ):
                 torch.save(state, "packing.pt")
                 fill = (tokens > 0).float().mean()
-                print(f"step {step}: loss {loss:.2f}, {fill:.0%} of the batch is tokens")
+                print(
+                    f"step {step}: loss {loss:.2f}, {fill:.0%} of the batch is tokens"
+                )
     dist.destroy_process_group()
 
 

@@ -1,7 +1,9 @@
-"""Makes three small prepared folders from photographs that come with installed packages.
+"""Makes three small prepared folders from photographs that come with installed
+packages.
 
 Shards are written and prepared with energize, as your own data would be. Run it with
-`python -m examples.photographs --data demo-data`; folders that are complete stay as they are.
+`python -m examples.photographs --data demo-data`; folders that are complete stay as
+they are.
 """
 
 from __future__ import annotations
@@ -55,8 +57,8 @@ _PIXELS = (80, 112)
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """One folder to make; `caption` has places for `what` is seen, and `row` and `column` of the
-    crop; without one, the samples have a class.
+    """One folder to make; `caption` has places for `what` is seen, and `row` and
+    `column` of the crop; without one, the samples have a class.
     """
 
     name: str
@@ -68,7 +70,10 @@ class Recipe:
     def contents(self) -> str:
         """What is in the folder, for people."""
         kind = "a class" if self.caption is None else "a caption"
-        return f"{self.samples} {'JPEG' if self.part == 'jpg' else 'PNG'} crops with {kind}"
+        return (
+            f"{self.samples} {'JPEG' if self.part == 'jpg' else 'PNG'} crops with "
+            f"{kind}"
+        )
 
 
 RECIPES = (
@@ -79,7 +84,9 @@ RECIPES = (
 
 
 def make_photographs(data: Path, console: Console) -> None:
-    """The three prepared folders in `data`, made where they are missing or incomplete."""
+    """The three prepared folders in `data`, made where they are missing or
+    incomplete.
+    """
     data.mkdir(parents=True, exist_ok=True)
     for recipe in RECIPES:
         folder = data / recipe.name
@@ -87,7 +94,9 @@ def make_photographs(data: Path, console: Console) -> None:
         if made:
             _make(folder, recipe)
         state = "made" if made else "already there"
-        console.print(f"  {folder}: {recipe.contents}, {state}", soft_wrap=True, markup=False)
+        console.print(
+            f"  {folder}: {recipe.contents}, {state}", soft_wrap=True, markup=False
+        )
 
 
 def _complete(folder: Path, recipe: Recipe) -> bool:
@@ -104,25 +113,31 @@ def _complete(folder: Path, recipe: Recipe) -> bool:
 
 
 def _make(folder: Path, recipe: Recipe) -> None:
-    """Written beside its place and moved there when it is whole, so an abort leaves no half."""
+    """Written beside its place and moved there when it is whole, so an abort leaves no
+    half.
+    """
     if folder.exists():
         if not (folder / _NOTE).exists():
             raise ExampleError(
-                f"{folder} is there, but was not made by these examples. Give another folder with "
+                f"{folder} is there, but was not made by these examples. Give another "
+                "folder with "
                 "--data, or move it out of the way"
             )
         shutil.rmtree(folder)
     for left_by_a_killed_run in folder.parent.glob(f".{folder.name}-*"):
         shutil.rmtree(left_by_a_killed_run)
     try:
-        with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}-") as beside:
+        with tempfile.TemporaryDirectory(
+            dir=folder.parent, prefix=f".{folder.name}-"
+        ) as beside:
             whole = Path(beside) / folder.name
             _write_shards(whole, recipe)
             prepare(whole, split_ratios=SPLIT, workers=1, **_sample_type(recipe))
             whole.rename(folder)
     except (OSError, PrepareError) as error:
         raise ExampleError(
-            f"{folder} cannot be written: {error}. The three folders need 20 MB; make room, or "
+            f"{folder} cannot be written: {error}. The three folders need 20 MB; make "
+            "room, or "
             "give another folder with --data"
         ) from error
 
@@ -138,10 +153,13 @@ def _sample_type(recipe: Recipe) -> dict[str, Any]:
 
 def _write_shards(folder: Path, recipe: Recipe) -> None:
     per_shard = recipe.samples // SHARDS
-    write_shards(_samples(recipe), folder, samples_per_shard=per_shard, pattern="shard-%03d.tar")
+    write_shards(
+        _samples(recipe), folder, samples_per_shard=per_shard, pattern="shard-%03d.tar"
+    )
     files = "\n".join(f"{package}/{file}" for package, file in PHOTOGRAPHS.values())
     (folder / _NOTE).write_text(
-        f"{recipe.contents}, made by the examples of energize.\nThe photographs come with "
+        f"{recipe.contents}, made by the examples of energize.\nThe photographs come "
+        "with "
         f"scikit-image and scikit-learn, which say who took them:\n{files}\n"
     )
 
@@ -154,11 +172,16 @@ def _samples(recipe: Recipe) -> Iterator[dict[str, Any]]:
     for number in range(recipe.samples):
         label = int(random.integers(len(names)))
         crop, row, column = _random_crop(photographs[names[label]], random)
-        sample: dict[str, Any] = {"__key__": f"{number:06d}", recipe.part: _encoded(crop, recipe)}
+        sample: dict[str, Any] = {
+            "__key__": f"{number:06d}",
+            recipe.part: _encoded(crop, recipe),
+        }
         if recipe.caption is None:
             sample["cls"] = label
         else:
-            sample["txt"] = recipe.caption.format(what=names[label], row=row, column=column)
+            sample["txt"] = recipe.caption.format(
+                what=names[label], row=row, column=column
+            )
         yield sample
 
 
@@ -183,17 +206,21 @@ def _encoded(crop: Image.Image, recipe: Recipe) -> bytes:
 
 
 def photograph(package: str, file: str) -> Image.Image:
-    """The RGB photograph in `file` of an installed package; `ExampleError` when it is not there."""
+    """The RGB photograph in `file` of an installed package; `ExampleError` when it is
+    not there.
+    """
     found = importlib.util.find_spec(package)
     if found is None or found.origin is None:
         raise ExampleError(
-            f"the photographs come with the package {package!r}, which is not installed; install "
+            f"the photographs come with the package {package!r}, which is not "
+            "installed; install "
             "it with `pip install scikit-image scikit-learn`"
         )
     path = Path(found.origin).parent / file
     if not path.exists():
         raise ExampleError(
-            f"{path} is missing: this release of {package} comes without that photograph; install "
+            f"{path} is missing: this release of {package} comes without that "
+            "photograph; install "
             "the releases in constraints.txt"
         )
     with Image.open(path) as image:

@@ -37,17 +37,27 @@ Step = tuple[str, str, float]
 
 
 def steps(
-    model: Model, optimizer: torch.optim.Optimizer, loader: Loader[BlendBatch], count: int
+    model: Model,
+    optimizer: torch.optim.Optimizer,
+    loader: Loader[BlendBatch],
+    count: int,
 ) -> list[Step]:
     """Train on the next batches; the fingerprint covers every bit of a batch."""
     return [
-        (type(batch).__name__, fingerprint(batch), training_step(model, optimizer, batch))
+        (
+            type(batch).__name__,
+            fingerprint(batch),
+            training_step(model, optimizer, batch),
+        )
         for batch in islice(loader, count)
     ]
 
 
 def save(
-    path: Path, model: Model, optimizer: torch.optim.Optimizer, loader: Loader[BlendBatch]
+    path: Path,
+    model: Model,
+    optimizer: torch.optim.Optimizer,
+    loader: Loader[BlendBatch],
 ) -> None:
     """A checkpoint. The loader's part is a small dict, exact after every batch."""
     saved = {
@@ -74,10 +84,23 @@ def resumed_steps(told: Settings, checkpoint: Path) -> list[Step]:
 
 def resumed_elsewhere(told: Settings, checkpoint: Path, workers: int) -> list[Step]:
     """The next batches, as a fresh process delivers them."""
-    command = [sys.executable, "-m", "examples.resume", "--checkpoint", str(checkpoint.resolve())]
-    command += ["--data", str(told.data.resolve()), "--batch-size", str(told.batch_size)]
+    command = [
+        sys.executable,
+        "-m",
+        "examples.resume",
+        "--checkpoint",
+        str(checkpoint.resolve()),
+    ]
+    command += [
+        "--data",
+        str(told.data.resolve()),
+        "--batch-size",
+        str(told.batch_size),
+    ]
     command += ["--workers", str(workers)]
-    done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=False)
+    done = subprocess.run(
+        command, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=False
+    )
     if done.returncode:
         return []
     return [(kind, print_, loss) for kind, print_, loss in json.loads(done.stdout)]
@@ -95,8 +118,10 @@ def stop_and_resume(told: Settings, stop: int, console: Console) -> bool:
         save(checkpoint, model, optimizer, loader)
         size = len(json.dumps(loader.state_dict()))
         console.print(
-            f"  A checkpoint after {stop} steps; the loader's part of it has {size} bytes.\n"
-            f"  Reading processes: {told.workers} in the run that is not stopped, {workers} in the "
+            f"  A checkpoint after {stop} steps; the loader's part of it has {size} "
+            "bytes.\n"
+            f"  Reading processes: {told.workers} in the run that is not stopped, "
+            f"{workers} in the "
             "resumed one."
         )
         kept = steps(model, optimizer, loader, COMPARED)
@@ -104,29 +129,50 @@ def stop_and_resume(told: Settings, stop: int, console: Console) -> bool:
     return compare(kept, resumed, stop, console)
 
 
-def compare(kept: Sequence[Step], resumed: Sequence[Step], start: int, console: Console) -> bool:
-    """Show both runs beside each other; whether all batches are equal, and all losses."""
+def compare(
+    kept: Sequence[Step], resumed: Sequence[Step], start: int, console: Console
+) -> bool:
+    """Show both runs beside each other; whether all batches are equal, and all
+    losses.
+    """
     shown = table(
-        "step", "batch of", "not stopped", "resumed", "loss", "", title="The next batches"
+        "step",
+        "batch of",
+        "not stopped",
+        "resumed",
+        "loss",
+        "",
+        title="The next batches",
     )
     for number, (one, other) in enumerate(zip(kept, resumed, strict=False)):
         if number < SHOWN or one != other:
             verdict = "equal" if one == other else "DIFFERS"
             shown.add_row(
-                str(start + number), one[0], one[1][:8], other[1][:8], f"{one[2]:.6f}", verdict
+                str(start + number),
+                one[0],
+                one[1][:8],
+                other[1][:8],
+                f"{one[2]:.6f}",
+                verdict,
             )
     console.print(shown)
     equal = bool(kept) and list(kept) == list(resumed)
     found = sum(one == other for one, other in zip(kept, resumed, strict=False))
     style = "bold green" if equal else "bold red"
-    console.print(f"  {found} of {len(kept)} batches and losses are equal.", style=style)
+    console.print(
+        f"  {found} of {len(kept)} batches and losses are equal.", style=style
+    )
     return equal
 
 
 def main() -> bool:
     """Stop and resume; with --checkpoint, be the process that resumes."""
-    options = parser("Stop in the middle, resume in a fresh process, and compare.", steps=40)
-    options.add_argument("--checkpoint", type=Path, help="print the batches that follow it as JSON")
+    options = parser(
+        "Stop in the middle, resume in a fresh process, and compare.", steps=40
+    )
+    options.add_argument(
+        "--checkpoint", type=Path, help="print the batches that follow it as JSON"
+    )
     given = options.parse_args()
     if given.checkpoint is not None:
         print(json.dumps(resumed_steps(settings(given), given.checkpoint)))

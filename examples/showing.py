@@ -22,7 +22,9 @@ _TENTHS = 10
 
 
 def progress(console: Console) -> Progress:
-    """A bar for steps with their losses. Drawn by hand: no thread may run while workers fork."""
+    """A bar for steps with their losses. Drawn by hand: no thread may run while workers
+    fork.
+    """
     return Progress(
         TextColumn("  {task.description}"),
         BarColumn(bar_width=40),
@@ -43,19 +45,34 @@ def table(*columns: str, title: str) -> Table:
 
 
 def loss_table(losses: Mapping[str, Sequence[float]]) -> Table:
-    """Mean losses in the first and last tenth of the steps, and of all tenths a picture."""
+    """Mean losses in the first and last tenth of the steps, and of all tenths a
+    picture.
+    """
     shown = table(
-        "batches of", "steps", "first tenth", "last tenth", "all", title="Loss without weights"
+        "batches of",
+        "steps",
+        "first tenth",
+        "last tenth",
+        "all",
+        title="Loss without weights",
     )
     for kind, values in sorted(losses.items()):
         means = tenths(values)
-        row = (kind, str(len(values)), f"{means[0]:.3f}", f"{means[-1]:.3f}", picture(means))
+        row = (
+            kind,
+            str(len(values)),
+            f"{means[0]:.3f}",
+            f"{means[-1]:.3f}",
+            picture(means),
+        )
         shown.add_row(*row)
     return shown
 
 
 def tenths(values: Sequence[float]) -> list[float]:
-    """The mean of each tenth of the values; of each value, when they are fewer than ten."""
+    """The mean of each tenth of the values; of each value, when they are fewer than
+    ten.
+    """
     parts = min(_TENTHS, len(values))
     cuts = [len(values) * part // parts for part in range(parts + 1)]
     return [fmean(values[first:last]) for first, last in pairwise(cuts)]
@@ -64,7 +81,9 @@ def tenths(values: Sequence[float]) -> list[float]:
 def picture(values: Sequence[float]) -> str:
     """A bar for each value; the highest is that of the largest."""
     top = max(values) or 1.0
-    return "".join(_BARS[min(int(value / top * len(_BARS)), len(_BARS) - 1)] for value in values)
+    return "".join(
+        _BARS[min(int(value / top * len(_BARS)), len(_BARS) - 1)] for value in values
+    )
 
 
 def share_table(
@@ -79,6 +98,11 @@ def share_table(
     for folder, share in asked.items():
         count = delivered.get(folder, 0)
         weight = weights.get(folder, 0) / max(count, 1)
-        row = (f"{float(share):.2%}", f"{count / total:.2%}", str(count), f"{weight:.2f}")
+        row = (
+            f"{float(share):.2%}",
+            f"{count / total:.2%}",
+            str(count),
+            f"{weight:.2f}",
+        )
         shown.add_row(folder, *row)
     return shown

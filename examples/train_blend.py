@@ -47,7 +47,9 @@ def metadataset(data: Path) -> Path:
 
 
 def blend(told: Settings) -> Dataset[BlendBatch]:
-    """Batches of the type that suits each folder's samples, blended as the file says."""
+    """Batches of the type that suits each folder's samples, blended as the file
+    says.
+    """
     encoders: dict[type, TaskEncoder[Any, Any, Any, Any]] = {
         ImageClassificationSample: ImageTask(),
         CaptioningSample: CaptioningTask(),
@@ -80,8 +82,8 @@ def train_blend(
     *,
     weights_file: Path | None = None,
 ) -> History:
-    """Train on the blend, and show losses and shares; with the weights of a file, once it is there
-    and whenever it is edited.
+    """Train on the blend, and show losses and shares; with the weights of a file, once
+    it is there and whenever it is edited.
     """
     with blend_loader(told) as loader:
         if weights_file is not None:
@@ -89,7 +91,9 @@ def train_blend(
         history = train(model, optimizer, loader, steps, console)
     console.print(loss_table(history.losses))
     asked = asked_shares(told.data)
-    console.print(share_table(asked, history.delivered, history.weights, "Shares of the blend"))
+    console.print(
+        share_table(asked, history.delivered, history.weights, "Shares of the blend")
+    )
     return history
 
 
@@ -97,12 +101,15 @@ def main() -> bool:
     """Train a new model."""
     options = parser("Train on the blend of metadatasets/demo.yaml.", steps=1000)
     options.add_argument("--save", type=Path, help="where to save the model")
-    options.add_argument("--weights-file", type=Path, help="weights that may be edited meanwhile")
+    options.add_argument(
+        "--weights-file", type=Path, help="weights that may be edited meanwhile"
+    )
     given = options.parse_args()
     console = Console()
     make_photographs(given.data, console)
     model, optimizer = new_model()
-    told, file = settings(given), given.weights_file
+    told = settings(given)
+    file = given.weights_file
     train_blend(told, given.steps, model, optimizer, console, weights_file=file)
     if given.save is not None:
         torch.save(model.state_dict(), given.save)

@@ -23,7 +23,13 @@ from energize import (
     get_train_dataset,
 )
 from examples.command_line import Settings, parser, run, settings
-from examples.encoders import PADDING, CaptionBatch, CaptioningTask, ImageBatch, ImageTask
+from examples.encoders import (
+    PADDING,
+    CaptionBatch,
+    CaptioningTask,
+    ImageBatch,
+    ImageTask,
+)
 from examples.model import NO_LABEL, MixedBatch, Model, new_model
 from examples.photographs import make_photographs
 from examples.showing import loss_table, share_table
@@ -38,9 +44,13 @@ def mix_fn(entries: list[ImageBatch | CaptionBatch]) -> MixedBatch:
     no_tokens = torch.full((1, 1), PADDING)
     return MixedBatch(
         __key__=[key for entry in entries for key in entry.__key__],
-        __sources__=list(chain.from_iterable(entry.__sources__ or [] for entry in entries)),
+        __sources__=list(
+            chain.from_iterable(entry.__sources__ or [] for entry in entries)
+        ),
         image=concat_pad([entry.image for entry in entries]),
-        label=concat_pad([e.label if isinstance(e, ImageBatch) else no_label for e in entries]),
+        label=concat_pad(
+            [e.label if isinstance(e, ImageBatch) else no_label for e in entries]
+        ),
         tokens=concat_pad(
             [e.tokens if isinstance(e, CaptionBatch) else no_tokens for e in entries],
             pad_value=PADDING,
@@ -50,14 +60,18 @@ def mix_fn(entries: list[ImageBatch | CaptionBatch]) -> MixedBatch:
 
 def mix(data: Path, batch_size: int) -> Dataset[MixedBatch]:
     """Batches whose samples are drawn one by one in the proportion of WEIGHTS."""
-    images, captions = ImageTask(), CaptioningTask()
+    images = ImageTask()
+    captions = CaptioningTask()
     encoders: dict[str, TaskEncoder[Any, Any, Any, Any]] = {
         "classification": images,
         "captions_a": captions,
         "captions_b": captions,
     }
     pairs = [
-        (get_train_dataset(data / name, batch_size=1, task_encoder=encoders[name]), weight)
+        (
+            get_train_dataset(data / name, batch_size=1, task_encoder=encoders[name]),
+            weight,
+        )
         for name, weight in WEIGHTS.items()
     ]
     return MixBatchDataset(pairs, batch_size=batch_size, batch_mix_fn=mix_fn)
@@ -75,8 +89,13 @@ def train_mixed(
     with get_loader(mix(told.data, told.batch_size), worker_config=config) as loader:
         history = train(model, optimizer, loader, steps, console)
     console.print(loss_table(history.losses))
-    asked = {name: Fraction(weight, sum(WEIGHTS.values())) for name, weight in WEIGHTS.items()}
-    console.print(share_table(asked, history.delivered, history.weights, "Shares of the mix"))
+    asked = {
+        name: Fraction(weight, sum(WEIGHTS.values()))
+        for name, weight in WEIGHTS.items()
+    }
+    console.print(
+        share_table(asked, history.delivered, history.weights, "Shares of the mix")
+    )
     return history
 
 

@@ -21,8 +21,8 @@ T_batch = TypeVar("T_batch", bound=AnyBatch)
 
 @dataclass(slots=True)
 class History:
-    """Losses by type of batch, in order of steps; by folder the delivered samples and the sum of
-    their loss weights.
+    """Losses by type of batch, in order of steps; by folder the delivered samples and
+    the sum of their loss weights.
     """
 
     losses: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
@@ -32,7 +32,8 @@ class History:
     def note(self, batch: AnyBatch, loss: float) -> None:
         """Remember a step."""
         self.losses[type(batch).__name__].append(loss)
-        folders, weights = folders_of(batch), batch.sample_weights
+        folders = folders_of(batch)
+        weights = batch.sample_weights
         told = [1.0] * len(folders) if weights is None else weights.tolist()
         for folder, weight in zip(folders, told, strict=True):
             self.delivered[folder] += 1
@@ -42,10 +43,14 @@ class History:
 def folders_of(batch: Batch) -> list[str]:
     """The name of the folder that each sample of a batch comes from."""
     of_samples = batch.__sources__ or []
-    return [Path(source.dataset_path).name for each in of_samples for source in each or ()]
+    return [
+        Path(source.dataset_path).name for each in of_samples for source in each or ()
+    ]
 
 
-def training_step(model: Model, optimizer: torch.optim.Optimizer, batch: AnyBatch) -> float:
+def training_step(
+    model: Model, optimizer: torch.optim.Optimizer, batch: AnyBatch
+) -> float:
     """One step on the weighted loss; returns the mean loss without weights."""
     losses = model(batch).losses
     optimizer.zero_grad()
@@ -68,5 +73,7 @@ def train(
         for step, batch in enumerate(islice(batches, steps), 1):
             loss = training_step(model, optimizer, batch)
             history.note(batch, loss)
-            bar.update(task, completed=step, loss=f"loss {loss:.2f}", refresh=step % 10 == 0)
+            bar.update(
+                task, completed=step, loss=f"loss {loss:.2f}", refresh=step % 10 == 0
+            )
     return history

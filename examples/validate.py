@@ -31,7 +31,9 @@ def validation(data: Path, batch_size: int) -> Dataset[ImageBatch | CaptionBatch
         data / "classification", batch_size=batch_size, task_encoder=ImageTask()
     )
     captions = [
-        get_val_dataset(data / name, batch_size=batch_size, task_encoder=CaptioningTask())
+        get_val_dataset(
+            data / name, batch_size=batch_size, task_encoder=CaptioningTask()
+        )
         for name in ("captions_a", "captions_b")
     ]
     return ConcatDataset(images, *captions)
@@ -42,24 +44,36 @@ def scores(model: Model, told: Settings) -> Scores:
     losses: dict[str, list[float]] = defaultdict(list)
     correct: dict[str, list[float]] = defaultdict(list)
     config = WorkerConfig.default_worker_config(num_workers=told.workers)
-    with get_loader(validation(told.data, told.batch_size), worker_config=config) as loader:
+    with get_loader(
+        validation(told.data, told.batch_size), worker_config=config
+    ) as loader:
         for batch in loader:
             with torch.no_grad():
                 outcome = model(batch)
             rows = zip(
-                folders_of(batch), outcome.losses.tolist(), outcome.correct.tolist(), strict=True
+                folders_of(batch),
+                outcome.losses.tolist(),
+                outcome.correct.tolist(),
+                strict=True,
             )
             for folder, loss, right in rows:
                 losses[folder].append(loss)
                 correct[folder].append(right)
-    return {name: (len(losses[name]), fmean(losses[name]), fmean(correct[name])) for name in losses}
+    return {
+        name: (len(losses[name]), fmean(losses[name]), fmean(correct[name]))
+        for name in losses
+    }
 
 
 def validate(told: Settings, model: Model, console: Console) -> bool:
-    """Two passes, the second without worker processes; whether their numbers are equal."""
+    """Two passes, the second without worker processes; whether their numbers are
+    equal.
+    """
     first = scores(model, told)
     second = scores(model, replace(told, workers=0))
-    shown = table("folder", "samples", "loss", "right", "second pass", title="Validation")
+    shown = table(
+        "folder", "samples", "loss", "right", "second pass", title="Validation"
+    )
     for folder, (count, loss, right) in first.items():
         again = "equal" if second.get(folder) == first[folder] else "DIFFERS"
         shown.add_row(folder, str(count), f"{loss:.4f}", f"{right:.1%}", again)
@@ -70,7 +84,9 @@ def validate(told: Settings, model: Model, console: Console) -> bool:
 def main() -> bool:
     """Validate a saved model, or a new one."""
     options = parser("Validate on all folders.")
-    options.add_argument("--model", type=Path, help="saved by train_blend --save; else untrained")
+    options.add_argument(
+        "--model", type=Path, help="saved by train_blend --save; else untrained"
+    )
     given = options.parse_args()
     console = Console()
     make_photographs(given.data, console)

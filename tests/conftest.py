@@ -14,20 +14,28 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.too_slow],
     derandomize=True,
 )
-settings.register_profile("sweep", parent=settings.get_profile("suite"), max_examples=1000)
+settings.register_profile(
+    "sweep", parent=settings.get_profile("suite"), max_examples=1000
+)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "suite"))
 
-# A process started in the background ignores Ctrl-C, and so do all that it starts; the tests that
-# send it mean a process at a terminal.
+# A process started in the background ignores Ctrl-C, and so do all that it starts; the
+# tests that send it mean a process at a terminal.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# Tests do not wait for the disk, for no machine stops in the middle of them. What is written in
-# which order is tested in processes of their own.
+# Tests do not wait for the disk, for no machine stops in the middle of them. What is
+# written in which order is tested in processes of their own.
 os.fsync = lambda descriptor: None
 
 LONG = (
     *("test_examples", "test_kills", "test_trainers", "test_rank_groups", "test_fuzz"),
-    *("test_programs", "test_golden", "test_benchmarks", "test_laws", "test_live_weights"),
+    *(
+        "test_programs",
+        "test_golden",
+        "test_benchmarks",
+        "test_laws",
+        "test_live_weights",
+    ),
 )
 """Files that take long, by what they take."""
 
@@ -38,15 +46,20 @@ def pytest_configure(config):
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers(config):
-    """What takes long waits more than it computes: for other processes, and for deadlines."""
-    return len(os.sched_getaffinity(0)) + (not config.option.markexpr.startswith("not "))
+    """What takes long waits more than it computes: for other processes, and for
+    deadlines."""
+    return len(os.sched_getaffinity(0)) + (
+        not config.option.markexpr.startswith("not ")
+    )
 
 
 def pytest_collection_modifyitems(items):
     """What takes long begins first, so that no worker ends long after the others."""
     places = {name: place for place, name in enumerate(LONG)}
     tests = Counter(item.path for item in items)
-    items.sort(key=lambda each: (places.get(each.path.stem, len(LONG)), -tests[each.path]))
+    items.sort(
+        key=lambda each: (places.get(each.path.stem, len(LONG)), -tests[each.path])
+    )
 
 
 @pytest.fixture(scope="module")

@@ -1,8 +1,8 @@
 """What other mixing systems were seen to do, asked of this one through the public API.
 
-The cases are runs of nanotron, the data-stages document and MosaicML Streaming 0.13; those of
-EasyDeL and squirrel-core are in tests/compat. Where "improve" is in a name, there it is another
-value, and the one that is intended is asked for.
+The cases are runs of nanotron, the data-stages document and MosaicML Streaming 0.13;
+those of EasyDeL and squirrel-core are in tests/compat. Where "improve" is in a name,
+there it is another value, and the one that is intended is asked for.
 """
 
 from __future__ import annotations
@@ -31,7 +31,9 @@ def test_a_state_that_contradicts_itself(changed):
     data = two_mixes()
     cursor = data.open()
     list(islice(cursor, 45))
-    with pytest.raises(StateMismatchError, match="in this plan the item before belongs to stage"):
+    with pytest.raises(
+        StateMismatchError, match="in this plan the item before belongs to stage"
+    ):
         data.open(state={**cursor.state(), **changed})
 
 
@@ -50,7 +52,9 @@ def test_batches_of_an_epoch():
         assert tuple(np.sum(found, axis=0)) == drawn, name
         assert every is None or set(found) == {every}, name
         if method == "stratified" and len(found) > 1:  # shares hold over any batches
-            due = np.outer(np.arange(1, batches + 1), np.array(drawn) * size * ranks / sum(drawn))
+            due = np.outer(
+                np.arange(1, batches + 1), np.array(drawn) * size * ranks / sum(drawn)
+            )
             assert abs(np.cumsum(found, axis=0)[:-1] - due[:-1]).max() < 1.68, name
 
 

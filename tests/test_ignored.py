@@ -41,7 +41,9 @@ TAKING = {  # everything that takes arguments of Megatron-Energon, what else it 
 def said(caplog, monkeypatch):
     monkeypatch.setattr("energize.core.ignored._said", set())
     caplog.set_level(logging.INFO, "energize")
-    return lambda: [each.getMessage() for each in caplog.records if each.name == "energize"]
+    return lambda: [
+        each.getMessage() for each in caplog.records if each.name == "energize"
+    ]
 
 
 def test_a_word_for_each_owner_and_argument_that_was_given_and_only_once(said):
@@ -53,7 +55,9 @@ def test_a_word_for_each_owner_and_argument_that_was_given_and_only_once(said):
 
 
 @pytest.mark.parametrize("owner", TAKING)
-def test_what_has_no_use_is_said_and_what_energon_does_not_know_either_is_an_error(owner, said):
+def test_what_has_no_use_is_said_and_what_energon_does_not_know_either_is_an_error(
+    owner, said
+):
     name, *given = TAKING[owner]
     owner(LETTERS, *given, **{name: 7})
     assert [each for each in said() if f"{name}=7 has no effect" in each]

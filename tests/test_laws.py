@@ -1,4 +1,5 @@
-"""The laws of the design over every dataset: one table of mixes, and every law over all of it."""
+"""The laws of the design over every dataset: one table of mixes, and every law over all
+of it."""
 
 from __future__ import annotations
 
@@ -38,7 +39,15 @@ from energize.testing import (
     check_resume,
     check_topology,
 )
-from tests.support.datasets import INDEXED, STREAMS, evens, noisy, numbers, shuffled, skip_thirds
+from tests.support.datasets import (
+    INDEXED,
+    STREAMS,
+    evens,
+    noisy,
+    numbers,
+    shuffled,
+    skip_thirds,
+)
 
 
 @pytest.mark.parametrize("name", INDEXED)
@@ -65,13 +74,15 @@ def refs_in(dataset, positions, before=0):
 
 @pytest.mark.parametrize("name", INDEXED)
 def test_counts_agree(name):
-    """`consumed` says what refs say; `taken` is of a prefix of every input, with nothing left out
-    before what is taken next.
+    """`consumed` says what refs say; `taken` is of a prefix of every input, with
+    nothing left out before what is taken next.
     """
     dataset = INDEXED[name]
     sources = dataset.refs(np.arange(90))
     for n in (0, 1, 2, 3, 5, 11, 37, 64, 90):
-        counted = np.bincount(sources.source[sources.item < n], minlength=len(dataset.sources))
+        counted = np.bincount(
+            sources.source[sources.item < n], minlength=len(dataset.sources)
+        )
         assert dataset.consumed(n).tolist() == counted.tolist(), n
     if dataset.taken(0) is None:
         assert all(dataset.taken(n) is None for n in (1, 10))
@@ -105,7 +116,9 @@ EXACT = dict.fromkeys(ONCE.replace("\n", " ").strip().split("; "), (1, 1)) | {
 @pytest.mark.parametrize("name", EXACT)
 def test_a_finite_pass_visits_each_sample_the_promised_number_of_times(name):
     for epoch in (0, 1, 2, 1000):
-        check_exactly_once(INDEXED[name], lambda source, index: EXACT[name], epoch=epoch)
+        check_exactly_once(
+            INDEXED[name], lambda source, index: EXACT[name], epoch=epoch
+        )
 
 
 def each(times=1):
@@ -138,12 +151,20 @@ def passes(*times, filtered=()):
 
 
 EXACT_STREAMS = {
-    **dict.fromkeys(["iterable", "batch of iterable", "iterables that end", "packs"], each()),
+    **dict.fromkeys(
+        ["iterable", "batch of iterable", "iterables that end", "packs"], each()
+    ),
     **dict.fromkeys(["groups", "iter map", "item cost, uneven ends"], each()),
-    **dict.fromkeys(["filter", "map of filter", "batch of filter", "level buffer"], even()),
-    **dict.fromkeys(["shuffle buffer", "groups of their sizes", "iter map with draws"], even()),
+    **dict.fromkeys(
+        ["filter", "map of filter", "batch of filter", "level buffer"], even()
+    ),
+    **dict.fromkeys(
+        ["shuffle buffer", "groups of their sizes", "iter map with draws"], even()
+    ),
     "filter of filter": kept(lambda index: index % 2 == 0 and index % 3 > 0),
-    "skipping map of filter": kept(lambda index: index % 2 == 0 and left_by_skips(index)),
+    "skipping map of filter": kept(
+        lambda index: index % 2 == 0 and left_by_skips(index)
+    ),
     "map of iterable": kept(left_by_skips),
     "batch of filter, drop last": even(least=0),
     "limit of filter": even(2, least=0),
@@ -156,14 +177,18 @@ EXACT_STREAMS = {
     "item cost, all_exhausted": even(whole=[1]),
     "multiplexed, leave out": passes(1, 2, filtered=[0]),
     "generator": lambda source, index: (index % 4, index % 4),
-    "generator over a stream": lambda source, index: (index % 4 if index % 2 == 0 else 0,) * 2,
+    "generator over a stream": lambda source, index: (
+        (index % 4 if index % 2 == 0 else 0,) * 2
+    ),
 }
 
 
 @pytest.mark.parametrize("name", EXACT_STREAMS)
 def test_all_lanes_together_visit_each_sample_the_promised_number_of_times(name):
     for epoch in (0, 2):
-        check_exactly_once(STREAMS[name], EXACT_STREAMS[name], epoch=epoch, lanes=(1, 2, 3, 6))
+        check_exactly_once(
+            STREAMS[name], EXACT_STREAMS[name], epoch=epoch, lanes=(1, 2, 3, 6)
+        )
 
 
 def thirds_left_out(items):
@@ -182,13 +207,22 @@ def skipping_thirds(item):
 
 BY_THREES = {
     "shuffle buffer": (ShuffleBufferDataset(numbers(240), 20), lambda below: below),
-    "iter map": (IterMapDataset(numbers(240), lambda items: (yield from items)), lambda b: b),
+    "iter map": (
+        IterMapDataset(numbers(240), lambda items: (yield from items)),
+        lambda b: b,
+    ),
     "chain": (ConcatDataset(numbers(240), evens(0)), lambda below: below),
-    "mapped iterable": (MapDataset(IterableSource(range(240)), int), lambda below: below),
+    "mapped iterable": (
+        MapDataset(IterableSource(range(240)), int),
+        lambda below: below,
+    ),
     "batches": (BatchDataset(IterableSource(range(240)), 1, sum), lambda below: below),
     "of its own": (numbers(240), lambda below: IterMapDataset(below, thirds_left_out)),
     "none of some": (numbers(240), lambda below: MapDataset(below, unless_third)),
-    "skipped": (IterableSource(range(240)), lambda below: MapDataset(below, skipping_thirds)),
+    "skipped": (
+        IterableSource(range(240)),
+        lambda below: MapDataset(below, skipping_thirds),
+    ),
 }
 """What is below a condition on every third item, and what leaves it out."""
 
@@ -208,8 +242,8 @@ PART_OF_WHAT_IS_NAMED = (
     "mix that yields", "packs that yield", "packs of blended streams", "batches of packs",
     "blend of packs", "level batches of packs", "item cost of packs",
 )  # fmt: skip
-"""Whose items may be made of some of the samples that they name: what a function yields of several
-samples names them all."""
+"""Whose items may be made of some of the samples that they name: what a function yields
+of several samples names them all."""
 
 
 def samples_of(item):
@@ -226,7 +260,8 @@ def samples_of(item):
 
 
 @pytest.mark.parametrize(
-    "name", [each for each in STREAMS if not each.startswith(("packs, ", "packs of two"))]
+    "name",
+    [each for each in STREAMS if not each.startswith(("packs, ", "packs of two"))],
 )
 def test_references_of_an_item_of_a_stream_lead_back_to_it(name):
     dataset = STREAMS[name]
@@ -250,7 +285,9 @@ def test_references_of_an_item_of_a_stream_lead_back_to_it(name):
 
 
 def test_references_name_a_substitute_and_not_what_was_left_out():
-    dataset = MapDataset(BlendDataset((evens(40), 1), (shuffled(9, 100), 1)), skip_thirds)
+    dataset = MapDataset(
+        BlendDataset((evens(40), 1), (shuffled(9, 100), 1)), skip_thirds
+    )
     origins, cursor = [], dataset.open()
     for item in islice(cursor, 60):
         origins += cursor.origin
@@ -309,11 +346,15 @@ class TestLawsThatAreBroken:
 
     def test_samples_that_all_lanes_give(self):
         check_exactly_once(Greedy(range(9)), each(), lanes=(1,))
-        with pytest.raises(AssertionError, match="0 of 2 lanes visits range, sample 0, 2 times"):
+        with pytest.raises(
+            AssertionError, match="0 of 2 lanes visits range, sample 0, 2 times"
+        ):
             check_exactly_once(Greedy(range(9)), each(), lanes=(2,))
 
     def test_samples_that_do_not_come(self):
-        with pytest.raises(AssertionError, match="sample 1, 0 times; promised were 1 to 1"):
+        with pytest.raises(
+            AssertionError, match="sample 1, 0 times; promised were 1 to 1"
+        ):
             check_exactly_once(evens(), each(), lanes=(1,))
 
     def test_what_is_read_as_a_whole_is_given_in_turn(self):
@@ -322,7 +363,9 @@ class TestLawsThatAreBroken:
                 turned = Lane((lane.index + 1) % lane.count, lane.count)
                 return super()._open_lane(turned, state, reading, endless=endless)
 
-        with pytest.raises(AssertionError, match="2 lanes in turn, epoch 0: item 0 differs"):
+        with pytest.raises(
+            AssertionError, match="2 lanes in turn, epoch 0: item 0 differs"
+        ):
             check_topology(Turned(range(9)), lanes=(2,))
 
 
@@ -353,14 +396,19 @@ finite = st.deferred(
         st.builds(RepeatDataset, finite, st.sampled_from([1, 1.5, 2.25, 3])),
         st.builds(LimitDataset, finite, st.integers(1, 9)),
         st.builds(EpochizeDataset, finite, st.integers(1, 9)),
-        st.builds(lambda parts: ConcatDataset(*parts), st.lists(finite, min_size=1, max_size=3)),
+        st.builds(
+            lambda parts: ConcatDataset(*parts),
+            st.lists(finite, min_size=1, max_size=3),
+        ),
         st.builds(ShuffleDataset, finite),
     )
 )
 weights = st.one_of(st.integers(1, 9), st.floats(0.01, 9, allow_nan=False))
 endless = st.one_of(
     st.builds(RepeatDataset, finite),
-    st.builds(BlendDataset, st.lists(st.tuples(finite, weights), min_size=1, max_size=4)),
+    st.builds(
+        BlendDataset, st.lists(st.tuples(finite, weights), min_size=1, max_size=4)
+    ),
 )
 
 

@@ -51,7 +51,9 @@ def test_the_page_names_every_limit_and_an_error_says_how_to_raise_it(monkeypatc
     page = (ROOT / "docs" / "limits.md").read_text()
     rows = re.findall(r"^\| `(\w+)` \| ([^|]+) \|", page, re.MULTILINE)
     assert {name for name, _ in rows} == {
-        name for name, value in vars(limits).items() if name[0] != "_" and type(value) is int
+        name
+        for name, value in vars(limits).items()
+        if name[0] != "_" and type(value) is int
     }
     for name, number in rows:
         assert getattr(limits, name) == written(number.strip()), name
@@ -67,14 +69,21 @@ def test_limits_are_those_that_a_program_sets(monkeypatch):
         expand(["{0..9}", "{0..1}"])
     monkeypatch.setattr(limits, "BATCH_ITEMS", 3)
     assert len(BatchDataset(ListSource("abcd"), 3, list)[0]) == 3
-    with pytest.raises(ConfigError, match="batch_size: a batch has too many items, 4, more than 3"):
+    with pytest.raises(
+        ConfigError, match="batch_size: a batch has too many items, 4, more than 3"
+    ):
         BatchDataset(ListSource("abcd"), 4, list)
 
 
 def test_no_more_processes_are_started_than_cores_can_serve(monkeypatch):
     """Where too many would begin, nothing begins."""
-    most, told = limits.PROCESSES * os.cpu_count(), "too many processes for a core, 17, more than"
-    with pytest.raises(ConfigError, match=f"num_workers={most + 1} on a machine of .*: .*{told}"):
+    most, told = (
+        limits.PROCESSES * os.cpu_count(),
+        "too many processes for a core, 17, more than",
+    )
+    with pytest.raises(
+        ConfigError, match=f"num_workers={most + 1} on a machine of .*: .*{told}"
+    ):
         next(iter(get_loader(ListSource("abc"), num_workers=most + 1)))
     with pytest.raises(ConfigError, match=r"^workers=1000000 .*PROCESSES"):
         next(map_in_order(str, range(10**6), 10**6))
@@ -82,7 +91,9 @@ def test_no_more_processes_are_started_than_cores_can_serve(monkeypatch):
     check_processes(10**6, "workers")
 
 
-def test_what_few_bytes_are_decoded_to_is_counted_before_it_is_made(tmp_path, monkeypatch):
+def test_what_few_bytes_are_decoded_to_is_counted_before_it_is_made(
+    tmp_path, monkeypatch
+):
     write_parquet(tmp_path / "rows.parquet", [{"n": 0}] * 20_000)
     write_parquet(tmp_path / "words.parquet", [{"text": "x" * 1000}] * 1000)
     lines = write_lines(tmp_path / "lines.jsonl", [{"a": [[]] * 1000}])
@@ -99,10 +110,14 @@ def test_what_few_bytes_are_decoded_to_is_counted_before_it_is_made(tmp_path, mo
 
 
 def test_what_a_batch_takes_is_counted_before_it_is_made(monkeypatch):
-    """All its tensors together, padded, whatever joins them; a batch too large ends the run."""
+    """All its tensors together, padded, whatever joins them; a batch too large ends the
+    run."""
     monkeypatch.setattr(limits, "BATCH_BYTES", 250_000)
     one, many = torch.zeros(1), torch.zeros(30_000)
-    over, twice = "a batch has too many bytes, padded, ", {"a": many[:25_000], "b": many[:25_000]}
+    over, twice = (
+        "a batch has too many bytes, padded, ",
+        {"a": many[:25_000], "b": many[:25_000]},
+    )
     dataset = BatchDataset(ListSource([twice] * 8), 2, generic_batch)
     check_refusals({
         "padding": (lambda: batch_pad_stack([one, many, one]), DecodeError, f"{over}360000"),
@@ -113,7 +128,14 @@ def test_what_a_batch_takes_is_counted_before_it_is_made(monkeypatch):
         "a run": (lambda: next(iter(loader_of(dataset))), DecodeError, f"{over}400000"),
     })  # fmt: skip
     assert len(batch_pad_stack([many] * 2)) == 2
-    assert len(next(iter(loader_of(BatchDataset(ListSource([twice]), 1, generic_batch))))["a"]) == 1
+    assert (
+        len(
+            next(iter(loader_of(BatchDataset(ListSource([twice]), 1, generic_batch))))[
+                "a"
+            ]
+        )
+        == 1
+    )
 
 
 def _raised(items):
@@ -148,12 +170,29 @@ def patterns():
 
 @pytest.mark.parametrize("pattern", list(patterns()))
 def test_no_pattern_takes_for_ever(pattern):
-    """Each against long texts that nearly fit: the time has to grow with the length alone."""
+    """Each against long texts that nearly fit: the time has to grow with the length
+    alone."""
     try:
         compiled = re.compile(pattern)
     except re.error:
         pytest.skip("made of several pieces")
-    units = ["1", "a", " ", "1_", "[a]", "a.", "a ", ".", "-", "/", "${", "\\", "1:", "..", "'"]
+    units = [
+        "1",
+        "a",
+        " ",
+        "1_",
+        "[a]",
+        "a.",
+        "a ",
+        ".",
+        "-",
+        "/",
+        "${",
+        "\\",
+        "1:",
+        "..",
+        "'",
+    ]
     for unit in units:
         for end in ("", "!", "[", "x", "\n"):
             for match in (compiled.fullmatch, compiled.match):

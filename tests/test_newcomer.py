@@ -1,4 +1,5 @@
-"""What somebody types who has not read the docs: it works, or the error says what to write."""
+"""What somebody types who has not read the docs: it works, or the error says what to
+write."""
 
 from __future__ import annotations
 
@@ -29,7 +30,9 @@ from energize.core import progress
 N = 8
 
 
-def photos(folder: Path, rows: str | None = None, count: int = N, head: str = "file_name,text"):
+def photos(
+    folder: Path, rows: str | None = None, count: int = N, head: str = "file_name,text"
+):
     folder.mkdir(parents=True)
     for number in range(count):
         Image.new("RGB", (8, 6)).save(folder / f"{number}.jpg")
@@ -44,7 +47,9 @@ def here(tmp_path_factory):
     for name in ("photos", "more"):
         photos(root / name, " ".join(f"{i}.jpg,words" for i in range(N)))
     (root / "notes.docx").write_text("hello")
-    write_shards([{"__key__": f"{i:03}", "txt": f"t{i}"} for i in range(20)], root / "shards")
+    write_shards(
+        [{"__key__": f"{i:03}", "txt": f"t{i}"} for i in range(20)], root / "shards"
+    )
     return root
 
 
@@ -62,30 +67,66 @@ def torchs(dataset, **options):
 
 
 ASKED = {  # what is typed, and what the error says
-    "no dataset": (lambda: get_loader(num_workers=2), "'dataset'.*get_loader(get_train_dataset("),
+    "no dataset": (
+        lambda: get_loader(num_workers=2),
+        "'dataset'.*get_loader(get_train_dataset(",
+    ),
     "a path": (lambda: get_loader("photos"), "energize Dataset; got str"),
-    "misspelt": (lambda: get_loader(train(), num_wokers=2), "did you mean 'num_workers'?"),
-    "missing": (lambda: get_train_dataset("photos", bach_size=4), "did you mean 'batch_size'?"),
+    "misspelt": (
+        lambda: get_loader(train(), num_wokers=2),
+        "did you mean 'num_workers'?",
+    ),
+    "missing": (
+        lambda: get_train_dataset("photos", bach_size=4),
+        "did you mean 'batch_size'?",
+    ),
     "of loose files": (lambda: train(fieldmap={}), "did you mean 'field_map'?"),
-    "a field": (lambda: train(field_map={"captoin": "text"}), "mean 'caption'?.*give sample_type"),
-    "a type": (lambda: train(sample_type=dict), "sample_type is a dataclass that extends Sample"),
+    "a field": (
+        lambda: train(field_map={"captoin": "text"}),
+        "mean 'caption'?.*give sample_type",
+    ),
+    "a type": (
+        lambda: train(sample_type=dict),
+        "sample_type is a dataclass that extends Sample",
+    ),
     "pinned": (lambda: train(pin_memory=True), "get_loader(dataset, pin_memory=True)"),
-    "ranks": (lambda: get_loader(train(), rank=1), "WorkerConfig(rank=..., world_size=...)"),
-    "converted": (lambda: energize.convert("photos", "x", sample_per_shard=3), "samples_per_shard"),
-    "in a row": (lambda: get_train_dataset("photos", 4), "get_train_dataset('photos/', batch_size"),
+    "ranks": (
+        lambda: get_loader(train(), rank=1),
+        "WorkerConfig(rank=..., world_size=...)",
+    ),
+    "converted": (
+        lambda: energize.convert("photos", "x", sample_per_shard=3),
+        "samples_per_shard",
+    ),
+    "in a row": (
+        lambda: get_train_dataset("photos", 4),
+        "get_train_dataset('photos/', batch_size",
+    ),
     "no size": (lambda: get_train_dataset("photos"), "argument: 'batch_size'"),
     "shuffle": (lambda: train(shuffle=True), "get_train_dataset shuffles"),
     "workers": (lambda: train(num_workers=2), "get_loader(dataset, num_workers="),
-    "batches": (lambda: get_loader(train(), batch_size=2), "get_train_dataset(path, batch_size="),
+    "batches": (
+        lambda: get_loader(train(), batch_size=2),
+        "get_train_dataset(path, batch_size=",
+    ),
     "size 0": (lambda: train(batch_size=0), "1 or more; got 0"),
     "a word": (lambda: train(batch_size="32"), "1 or more; got '32'"),
-    "a config": (lambda: train(worker_config=4), "WorkerConfig(num_workers=4), say; got 4"),
+    "a config": (
+        lambda: train(worker_config=4),
+        "WorkerConfig(num_workers=4), say; got 4",
+    ),
     "another config": (lambda: get_loader(train(), worker_config=4), "say; got 4"),
     "next": (lambda: next(get_loader(train())), "batches = iter(loader)"),
     "of torch": (lambda: torchs(train()), "batch_size=None.*get_loader(dataset)"),
     "of torch, 4": (lambda: torchs(train(), batch_size=4), "batch_size=None"),
-    "samples": (lambda: torchs(ListSource([TextSample(__key__="a", text="b")])), "BatchDataset"),
-    "ratio": (lambda: prepare("shards", split_ratio="8,1,1"), "did you mean 'split_ratios'?"),
+    "samples": (
+        lambda: torchs(ListSource([TextSample(__key__="a", text="b")])),
+        "BatchDataset",
+    ),
+    "ratio": (
+        lambda: prepare("shards", split_ratio="8,1,1"),
+        "did you mean 'split_ratios'?",
+    ),
     "ratios": (lambda: prepare("shards", split_ratios=[8, "x"]), "such as 8,1,1"),
     "home": (lambda: train("~/nowhere"), f"looked for {Path.home()}/nowhere"),
     "near": (lambda: train("photo"), "did you mean 'photos'?"),
@@ -97,7 +138,10 @@ ASKED = {  # what is typed, and what the error says
     "split": (lambda: get_val_dataset("photos", batch_size=4), "split_part='train'"),
     "names": (lambda: energize.get_train_dataste, "did you mean 'get_train_dataset'?"),
     "no weights": (lambda: BlendDataset(train(), train()), "pairs (dataset, weight)"),
-    "a file of a state": (lambda: get_loader(train()).load_state_dict("x.pt"), "torch.load("),
+    "a file of a state": (
+        lambda: get_loader(train()).load_state_dict("x.pt"),
+        "torch.load(",
+    ),
 }
 
 
@@ -106,7 +150,9 @@ def test_what_cannot_be_done_is_answered_by_what_to_write(name):
     typed, words = ASKED[name]
     with pytest.raises((energize.EnergizeError, TypeError, AttributeError)) as told:
         typed()
-    assert re.search(".*".join(map(re.escape, words.split(".*"))), str(told.value)), told.value
+    assert re.search(".*".join(map(re.escape, words.split(".*"))), str(told.value)), (
+        told.value
+    )
 
 
 @pytest.mark.jobs
@@ -125,19 +171,46 @@ def test_torch_is_told_of_beside_energons_names_too():
 
 WORKS = {  # what is typed, and a repr
     "a path": (lambda: train(Path("photos")), "LooseSource('photos', 8 samples)"),
-    "a table": (lambda: train("photos/metadata.csv"), "LooseSource('metadata.csv', 8 samples)"),
-    "names": (lambda: train({"a": "photos/", "b": "more/"}), "0.5), .*0.5)), batch_size=4"),
-    "weights": (lambda: train({"photos": 0.6, "more": 0.4}), "'photos'.*0.6), .*'more'.*0.4)"),
+    "a table": (
+        lambda: train("photos/metadata.csv"),
+        "LooseSource('metadata.csv', 8 samples)",
+    ),
+    "names": (
+        lambda: train({"a": "photos/", "b": "more/"}),
+        "0.5), .*0.5)), batch_size=4",
+    ),
+    "weights": (
+        lambda: train({"photos": 0.6, "more": 0.4}),
+        "'photos'.*0.6), .*'more'.*0.4)",
+    ),
     "a list": (lambda: train(["photos", Path("more")]), "'photos'.*0.5), .*'more'"),
     "pairs": (lambda: train([("photos", 3), ("more", 1)]), "0.75), .*0.25)"),
-    "splits": (lambda: train({"train": "photos", "val": "more"}), "LooseSource('photos'"),
-    "loader": (lambda: get_loader(train(), num_workers=2), "batch_size=4), num_workers=2)"),
+    "splits": (
+        lambda: train({"train": "photos", "val": "more"}),
+        "LooseSource('photos'",
+    ),
+    "loader": (
+        lambda: get_loader(train(), num_workers=2),
+        "batch_size=4), num_workers=2)",
+    ),
     "length": (lambda: len(get_loader(train())), "2"),
-    "a loop": (lambda: next(iter(train())), "image=Tensor(shape=torch.Size([4, 3, 6, 8])"),
-    "of torch": (lambda: torchs(train(), batch_size=None), "CaptioningSample(__key__=["),
+    "a loop": (
+        lambda: next(iter(train())),
+        "image=Tensor(shape=torch.Size([4, 3, 6, 8])",
+    ),
+    "of torch": (
+        lambda: torchs(train(), batch_size=None),
+        "CaptioningSample(__key__=[",
+    ),
     "a sample": (lambda: train(batch_size=None)[0], "caption='words')"),
-    "crude": (lambda: train(sample_type="CrudeSample", batch_size=None)[0], "CrudeSample({"),
-    "ratios": (lambda: prepare("shards", split_ratios=[8, 1, 1]).splits, "'train': .*'test': "),
+    "crude": (
+        lambda: train(sample_type="CrudeSample", batch_size=None)[0],
+        "CrudeSample({",
+    ),
+    "ratios": (
+        lambda: prepare("shards", split_ratios=[8, 1, 1]).splits,
+        "'train': .*'test': ",
+    ),
     "no config": (lambda: get_loader(train()), "num_workers=0"),
 }
 
@@ -156,7 +229,9 @@ def test_a_file_says_paths_from_itself_on(here, tmp_path, monkeypatch):
     )
     monkeypatch.chdir(tmp_path)
     assert len(train(here / "mix.yaml")[0].caption) == 4
-    with pytest.raises(energize.DatasetNotFoundError, match=re.escape(str(tmp_path / "photos"))):
+    with pytest.raises(
+        energize.DatasetNotFoundError, match=re.escape(str(tmp_path / "photos"))
+    ):
         train("photos")
 
 
@@ -167,14 +242,18 @@ LIBRARIES = {  # what is missing, what is asked for, what installs it
 
 
 @pytest.mark.parametrize("name", LIBRARIES)
-def test_a_library_that_is_missing_is_named_with_what_installs_it(name, tmp_path, monkeypatch):
+def test_a_library_that_is_missing_is_named_with_what_installs_it(
+    name, tmp_path, monkeypatch
+):
     (tmp_path / "videos").mkdir()
     (tmp_path / "videos" / "a.mp4").write_bytes(b"\0\0\0\x18ftypmp42")
     (tmp_path / "t.parquet").write_bytes(b"PAR1")
     for each in [name, *(each for each in sys.modules if each.startswith(f"{name}."))]:
         monkeypatch.setitem(sys.modules, each, None)
     asked, install = LIBRARIES[name]
-    with pytest.raises(energize.ConfigError, match=re.escape(f"pip install '{install}'")):
+    with pytest.raises(
+        energize.ConfigError, match=re.escape(f"pip install '{install}'")
+    ):
         asked(tmp_path)
 
 
@@ -248,7 +327,9 @@ def test_long_work_says_how_far_it_has_come(monkeypatch, caplog):
         monkeypatch.setattr(progress, "_ON_TERMINAL", 0)
         list(progress.counting("ab", "Letters", 2))
         shown = ""
-        while "\n" not in shown:  # a terminal gives what has reached it, which may be a part
+        while (
+            "\n" not in shown
+        ):  # a terminal gives what has reached it, which may be a part
             shown += os.read(terminal, 1000).decode()
     os.close(terminal)
     assert shown.count("Letters: 2 of 2") == 1

@@ -49,10 +49,18 @@ def test_launchers():
         "mpirun under srun": (SRUN | OPEN_MPI, Ranks(2, 6)),
         "mpirun with a word of Hydra": (OPEN_MPI | {"PMI_RANK": "0"}, Ranks(2, 6)),
         "half of Hydra": ({"PMI_RANK": "5"}, ALONE),
-        "Lightning": ({"WORLD_SIZE": "2", "LOCAL_RANK": "1", "NODE_RANK": "0"}, Ranks(1, 2)),
+        "Lightning": (
+            {"WORLD_SIZE": "2", "LOCAL_RANK": "1", "NODE_RANK": "0"},
+            Ranks(1, 2),
+        ),
         "Lightning on one node": ({"WORLD_SIZE": "2", "LOCAL_RANK": "0"}, Ranks(0, 2)),
         "a second node": (
-            {"WORLD_SIZE": "8", "LOCAL_RANK": "1", "GROUP_RANK": "1", "LOCAL_WORLD_SIZE": "4"},
+            {
+                "WORLD_SIZE": "8",
+                "LOCAL_RANK": "1",
+                "GROUP_RANK": "1",
+                "LOCAL_WORLD_SIZE": "4",
+            },
             Ranks(5, 8),
         ),
     }
@@ -66,7 +74,10 @@ def test_what_is_no_rank_is_named():
     environments = [
         ({"RANK": "3"}, "RANK='3', WORLD_SIZE=None...torchrun"),
         ({"WORLD_SIZE": "8"}, "RANK=None, WORLD_SIZE='8'"),
-        ({"WORLD_SIZE": "8", "LOCAL_RANK": "1", "NODE_RANK": "1"}, "RANK=None, WORLD_SIZE='8'"),
+        (
+            {"WORLD_SIZE": "8", "LOCAL_RANK": "1", "NODE_RANK": "1"},
+            "RANK=None, WORLD_SIZE='8'",
+        ),
         ({"WORLD_SIZE": "8", "LOCAL_RANK": "x"}, "RANK=None, WORLD_SIZE='8'"),
         ({"WORLD_SIZE": "2", "LOCAL_RANK": "2"}, "rank 2, world_size 2"),
         ({"RANK": "", "WORLD_SIZE": "8"}, "RANK=''"),
@@ -74,18 +85,36 @@ def test_what_is_no_rank_is_named():
         ({"RANK": "-1", "WORLD_SIZE": "8"}, "RANK='-1'"),
         ({"RANK": "1.0", "WORLD_SIZE": "8"}, "RANK='1.0'"),
         ({"RANK": "²", "WORLD_SIZE": "8"}, "RANK='²'"),
-        ({"RANK": "8", "WORLD_SIZE": "8"}, "RANK and WORLD_SIZE...rank 8, world_size 8"),
-        ({"RANK": "0", "WORLD_SIZE": "0"}, "RANK and WORLD_SIZE...rank 0, world_size 0"),
-        (OPEN_MPI | {"OMPI_COMM_WORLD_SIZE": "many"}, "OMPI_COMM_WORLD_SIZE='many'...Open MPI"),
+        (
+            {"RANK": "8", "WORLD_SIZE": "8"},
+            "RANK and WORLD_SIZE...rank 8, world_size 8",
+        ),
+        (
+            {"RANK": "0", "WORLD_SIZE": "0"},
+            "RANK and WORLD_SIZE...rank 0, world_size 0",
+        ),
+        (
+            OPEN_MPI | {"OMPI_COMM_WORLD_SIZE": "many"},
+            "OMPI_COMM_WORLD_SIZE='many'...Open MPI",
+        ),
         (HYDRA | {"PMI_RANK": "7"}, "PMI_RANK and PMI_SIZE...rank 7, world_size 7"),
-        (SRUN | {"SLURM_PROCID": "x"}, "SLURM_PROCID='x', SLURM_STEP_NUM_TASKS='12'...SLURM"),
-        (SRUN | {"SLURM_PROCID": "12"}, "SLURM_PROCID and SLURM_STEP_NUM_TASKS...rank 12"),
+        (
+            SRUN | {"SLURM_PROCID": "x"},
+            "SLURM_PROCID='x', SLURM_STEP_NUM_TASKS='12'...SLURM",
+        ),
+        (
+            SRUN | {"SLURM_PROCID": "12"},
+            "SLURM_PROCID and SLURM_STEP_NUM_TASKS...rank 12",
+        ),
         (SRUN | {"RANK": "1"}, "WORLD_SIZE=None"),
     ]
     given = [
         ({"rank": 2, "world_size": 2}, "rank 2, world_size 2"),
         ({"rank": -1, "world_size": 2}, "rank is a whole number, 0 or more; got -1"),
-        ({"rank": 0, "world_size": 0}, "world_size is a whole number, 1 or more; got 0"),
+        (
+            {"rank": 0, "world_size": 0},
+            "world_size is a whole number, 1 or more; got 0",
+        ),
         ({"rank": 1}, "both rank and world_size, or neither"),
         ({"world_size": 2}, "both rank and world_size, or neither"),
         ({"rank": "0", "world_size": 2}, "rank is a whole number...got '0'"),
@@ -96,22 +125,32 @@ def test_what_is_no_rank_is_named():
         ({"seed_offset": None}, "seed_offset is a whole number; got None"),
         ({"seed_offset": 1.5}, "seed_offset is a whole number; got 1.5"),
     ]
-    faults = {str(e): (lambda e=e: current_ranks(environment=e), said) for e, said in environments}
+    faults = {
+        str(e): (lambda e=e: current_ranks(environment=e), said)
+        for e, said in environments
+    }
     faults |= {str(g): (lambda g=g: WorkerConfig(**g), said) for g, said in given}
     for lane in ((0, 0), (2, 2), (-1, 2)):
         faults[f"lane {lane}"] = lambda lane=lane: Lane(*lane), "0 <= index < count"
     for group in ("group", 3, object()):
         config = WorkerConfig(data_parallel_group=group)
-        faults[f"group {group}"] = config.ranks, "data_parallel_group is a process group"
+        faults[f"group {group}"] = (
+            config.ranks,
+            "data_parallel_group is a process group",
+        )
     check_faults(ConfigError, faults)
 
 
-@pytest.mark.parametrize("half", [{"WORLD_SIZE": "2"}, {"RANK": "1"}, {"WORLD_SIZE": "many"}])
+@pytest.mark.parametrize(
+    "half", [{"WORLD_SIZE": "2"}, {"RANK": "1"}, {"WORLD_SIZE": "many"}]
+)
 def test_torch_distributed_is_asked_first(half):
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     try:
         assert current_ranks(environment=half) == Ranks(0, 1)
-        with pytest.raises(ConfigError, match=r"this is rank 0 of 1.* RANK=0, WORLD_SIZE=2"):
+        with pytest.raises(
+            ConfigError, match=r"this is rank 0 of 1.* RANK=0, WORLD_SIZE=2"
+        ):
             current_ranks(environment={"RANK": "0", "WORLD_SIZE": "2"})
     finally:
         dist.destroy_process_group()
@@ -175,7 +214,9 @@ class TestProcessGroup:
         ranks = WorkerConfig().ranks()
         assert ranks == Ranks(0, 1)
         assert ranks.group() is world
-        assert WorkerConfig.default_worker_config(num_workers=2).ranks().group() is world
+        assert (
+            WorkerConfig.default_worker_config(num_workers=2).ranks().group() is world
+        )
 
     def test_torchrun_that_says_otherwise(self, world, monkeypatch):
         for name, value in TORCHRUN.items():
@@ -200,7 +241,9 @@ class TestProcessGroup:
 
     def test_ranks_against_a_group(self, world):
         config = WorkerConfig(rank=1, world_size=2, data_parallel_group=world)
-        with pytest.raises(ConfigError, match=r"rank 1 of 2 is given.*rank 0 of 1 in data_par"):
+        with pytest.raises(
+            ConfigError, match=r"rank 1 of 2 is given.*rank 0 of 1 in data_par"
+        ):
             config.ranks()
         with pytest.raises(ConfigError, match="give one of the two"):
             iter(get_loader(numbers(4), worker_config=config))

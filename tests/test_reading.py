@@ -1,4 +1,5 @@
-"""What goes along with reading: keyed draws, samples left out, errors of users' functions."""
+"""What goes along with reading: keyed draws, samples left out, errors of users'
+functions."""
 
 from __future__ import annotations
 
@@ -54,7 +55,9 @@ def asks(stream):
 def test_samples_and_epochs_draw_apart(stream):
     loader = loader_of(asks(stream))
     epochs = [list(loader), list(loader), list(loader)]
-    assert [sorted(item for item, *_ in epoch) for epoch in epochs] == [list(range(40))] * 3
+    assert [sorted(item for item, *_ in epoch) for epoch in epochs] == [
+        list(range(40))
+    ] * 3
     assert len({draw for epoch in epochs for _, draw, _ in epoch}) == 120
     assert len({draw for epoch in epochs for _, _, draw in epoch}) == 120
 
@@ -96,7 +99,8 @@ def test_substitutes_are_drawn_from_all_samples_alike(keep):
     assert sorted(came) == list(kept)
     assert sum(came.values()) == 1600
     assert not told  # what is left out on purpose is no failure
-    # Each comes once itself, and 1200 times one of 400 takes another's place: Poisson, mean 3.
+    # Each comes once itself, and 1200 times one of 400 takes another's place: Poisson,
+    # mean 3.
     substitutes = np.array([came[item] - 1 for item in kept])
     assert substitutes.max() < 15
     assert 2.3 < substitutes.var() < 3.7
@@ -151,13 +155,17 @@ def test_skip_leaves_out_and_counts_and_else_it_is_an_error(name, workers, caplo
     assert not [item for item in items if item % 10 == 0]
     assert len(items) == (100 if name == "map" else 90)
     assert list(summary.kinds.values()) == [summary.count]
-    told = [each.message for each in caplog.records if "ZeroDivisionError" in each.message]
+    told = [
+        each.message for each in caplog.records if "ZeroDivisionError" in each.message
+    ]
     assert len(told) == len(set(told)) <= 3, "samples that fail alike are told of once"
     assert f"{summary.count} samples failed alike" in told[-1]
     assert summary.count >= 10 if name == "map" else summary.count == 10
     assert "EncoderError" in summary.last[0]
     with loader_of(BROKEN[name], workers) as loader:
-        with pytest.raises(EncoderError, match=r"(?s)ZeroDivisionError.*on_error='skip'"):
+        with pytest.raises(
+            EncoderError, match=r"(?s)ZeroDivisionError.*on_error='skip'"
+        ):
             list(loader)
         assert loader.failures.count == 0
 
@@ -172,7 +180,9 @@ def test_a_handler_decides(workers):
     def other_fault(item):
         return broken_tens(item) if item < 50 else {}[item]
 
-    with loader_of(MapDataset(numbers(100), broken_tens), workers, on_error=forgives_division) as a:
+    with loader_of(
+        MapDataset(numbers(100), broken_tens), workers, on_error=forgives_division
+    ) as a:
         assert len(list(a)) == 100
         assert a.failures.count >= 10
     stream = MapDataset(FilterDataset(numbers(100), everything), other_fault)
@@ -187,7 +197,9 @@ def test_a_handler_decides(workers):
 @pytest.mark.parametrize("name", BROKEN)
 def test_what_is_skipped_goes_by_the_failure_budget(name):
     loader = get_loader(BROKEN[name], on_error="skip", failure_budget=3)
-    with pytest.raises(FailureBudgetError, match="4 samples failed and failure_budget allows 3"):
+    with pytest.raises(
+        FailureBudgetError, match="4 samples failed and failure_budget allows 3"
+    ):
         list(loader)
     assert loader.failures.count == 4
 
@@ -236,7 +248,9 @@ def test_each_failed_attempt_is_reported_once_and_each_skip_never():
     assert not [item for item in items if item % 4]
     assert not [each for each in told if each.skipped]
     assert len(told) > 200  # a substitute may be bad as well
-    assert all("is bad" in str(each) and "numbers0, sample" in each.where for each in told)
+    assert all(
+        "is bad" in str(each) and "numbers0, sample" in each.where for each in told
+    )
 
 
 @pytest.mark.parametrize("bad", [MAX_ATTEMPTS - 1, MAX_ATTEMPTS])
@@ -263,7 +277,16 @@ WRONG = [
     slice(0, 2), "1", b"1", 1.0, 1.5, True, None, np.bool_(True), np.float32(1), float("nan"),
     float("inf"), 1j, [1], (1, 2), {}, ..., object(), range(3), torch.tensor(1), np.array([1]),
 ]  # fmt: skip
-OUTSIDE = [10**9 + 7, -(10**9), 2**63 - 1, 2**63, 10**30, -(2**63), -(2**70), np.uint64(2**63)]
+OUTSIDE = [
+    10**9 + 7,
+    -(10**9),
+    2**63 - 1,
+    2**63,
+    10**30,
+    -(2**63),
+    -(2**70),
+    np.uint64(2**63),
+]
 
 
 @pytest.mark.parametrize("name", INDEXED)
@@ -276,7 +299,9 @@ def test_an_index_is_one_whole_number(name):
         if not 0 <= index < min(dataset.size, 2**62):
             with pytest.raises((IndexError, ConfigError), match="position"):
                 dataset[index]
-    assert prints([dataset[np.int64(0)], dataset[np.uint8(0)]]) == prints([dataset[0]] * 2)
+    assert prints([dataset[np.int64(0)], dataset[np.uint8(0)]]) == prints(
+        [dataset[0]] * 2
+    )
     if dataset.size < 10**9:
         assert prints([dataset[-1]]) == prints([dataset[dataset.size - 1]])
         with pytest.raises(IndexError, match=f"a dataset of {dataset.size} items"):
@@ -284,7 +309,19 @@ def test_an_index_is_one_whole_number(name):
 
 
 def test_positions_are_whole_numbers_in_one_row():
-    rows = [3, [1.0], [True], ["1"], [None], [[0]], [-1], [2**62], [2**63], [10**30], slice(3)]
+    rows = [
+        3,
+        [1.0],
+        [True],
+        ["1"],
+        [None],
+        [[0]],
+        [-1],
+        [2**62],
+        [2**63],
+        [10**30],
+        slice(3),
+    ]
     for dataset in (numbers(9), INDEXED["tower"], INDEXED["repeat for ever"]):
         for positions in (*rows, "12"):
             with pytest.raises(ConfigError, match="positions are whole numbers"):
@@ -295,7 +332,9 @@ def test_a_stream_has_no_index():
     rows = IterableSource(list("abc"), name="rows")
     for dataset in (*STREAMING.values(), rows, RepeatDataset(rows)):
         for index in (0, -1, slice(2), "1", 1.5):
-            with pytest.raises(NotIndexedError, match="a stream, so it has no random access"):
+            with pytest.raises(
+                NotIndexedError, match="a stream, so it has no random access"
+            ):
                 dataset[index]
 
 

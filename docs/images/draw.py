@@ -74,17 +74,24 @@ def main(folder: Path) -> None:
     folder = folder.absolute()
     with tempfile.TemporaryDirectory() as scratch, contextlib.chdir(scratch):
         lay_out(Path())
-        energize("simulate", "stages.yaml", "--batch-size", 10, into=folder / "stages.png")
+        energize(
+            "simulate", "stages.yaml", "--batch-size", 10, into=folder / "stages.png"
+        )
         options = ("--steps", 100_000, "--batch-size", 12)
         energize("simulate", "many.yaml", *options, into=folder / "many.png")
-        energize("report", "small/state.json", "small/mix.yaml", into=folder / "changed.png")
+        energize(
+            "report", "small/state.json", "small/mix.yaml", into=folder / "changed.png"
+        )
 
 
 def lay_out(data: Path) -> None:
     """The mixes and the state that the page names."""
     for name, count in COUNTS.items():
         described(data / name, count)
-    parts = [f"      - {{path: part-{i:02d}, weight: {100 / (i + 1):.3f}}}" for i in range(40)]
+    parts = [
+        f"      - {{path: part-{i:02d}, weight: {100 / (i + 1):.3f}}}"
+        for i in range(40)
+    ]
     for i in range(40):
         described(data / f"part-{i:02d}", 20_000 + 3_000 * i)
     head = CHANGED.partition("    blend:")[0]
@@ -99,7 +106,9 @@ def described(folder: Path, count: int) -> None:
     meta.mkdir(parents=True)
     shards = {f"shard-{i}.tar": count // 10 for i in range(10)}
     (meta / ".info.json").write_text(json.dumps({"shard_counts": shards}))
-    (meta / "split.yaml").write_text(f"split_parts:\n  train: {json.dumps(list(shards))}\n")
+    (meta / "split.yaml").write_text(
+        f"split_parts:\n  train: {json.dumps(list(shards))}\n"
+    )
     (meta / "dataset.yaml").write_text(
         "sample_type: {__module__: energize, __class__: TextSample}\nfield_map: {text: txt}\n"
     )
@@ -125,7 +134,9 @@ def trained(folder: Path) -> None:
     (folder / "packing.yaml").write_text(CHANGED + PACKED)
     (folder / "tasks.py").write_text(ENCODER)
     config = WorkerConfig(rank=0, world_size=1)
-    dataset = get_train_dataset(folder / "mix.yaml", batch_size=12, worker_config=config)
+    dataset = get_train_dataset(
+        folder / "mix.yaml", batch_size=12, worker_config=config
+    )
     with get_loader(dataset) as loader:
         loader.set_weights({"web": 1, "books": 2}, at_step=150)
         for _ in islice(loader, 400):

@@ -1,4 +1,6 @@
-"""`energize blame`: from a step of a run to its samples, their losses and their pictures."""
+"""`energize blame`: from a step of a run to its samples, their losses and their
+pictures.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,14 @@ from typer import Option
 from energize.cli.console import Console, print_json, table
 from energize.cli.mixes import AsJson, Run, takes_run
 from energize.cli.pages import Batch, Look
-from energize.cli.state import SavedState, StatePath, fitting, mix_of, one_of, read_states
+from energize.cli.state import (
+    SavedState,
+    StatePath,
+    fitting,
+    mix_of,
+    one_of,
+    read_states,
+)
 from energize.core.blends import Edits
 from energize.core.dataset import Dataset
 from energize.core.description import leaves
@@ -26,7 +35,13 @@ from energize.core.trace import Refs
 from energize.data.files import path_of
 from energize.data.writing import write_new
 from energize.errors import ConfigError, StateError
-from energize.loader.state import check_place, cursor_of, resumed, saved_details, tree_of
+from energize.loader.state import (
+    check_place,
+    cursor_of,
+    resumed,
+    saved_details,
+    tree_of,
+)
 from energize.report.blame import BlamedSample, short_loss
 from energize.report.blame import blame as blamed
 from energize.report.levels import levels_of
@@ -38,26 +53,35 @@ def blame(
     run: Run,
     *,
     step: Annotated[int, Option(min=0, help="The step of the run, from 0 on.")],
-    rank: Annotated[int | None, Option(min=0, help="Show the batch of this rank alone.")] = None,
+    rank: Annotated[
+        int | None, Option(min=0, help="Show the batch of this rank alone.")
+    ] = None,
     mix: Annotated[
         Path | None,
-        Option(parser=path_of, help="What the run reads, if it is not where it was any more."),
+        Option(
+            parser=path_of,
+            help="What the run reads, if it is not where it was any more.",
+        ),
     ] = None,
     world_size: Annotated[
-        int | None, Option(min=1, help="Ranks of the run at that step; by default of the state.")
+        int | None,
+        Option(min=1, help="Ranks of the run at that step; by default of the state."),
     ] = None,
     losses: Annotated[
-        str | None, Option(help="The file of get_loader(losses=...); those of all ranks are read.")
+        str | None,
+        Option(help="The file of get_loader(losses=...); those of all ranks are read."),
     ] = None,
     html: Annotated[
-        Path | None, Option(parser=path_of, help="Write a page of the samples, with their images.")
+        Path | None,
+        Option(parser=path_of, help="Write a page of the samples, with their images."),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Show which samples the batches of a step were made of, and the losses they had.
 
-    The state is any one of the run; mix, split, seed and batch size are those that it says. Nothing
-    is read but the keys of the samples, with --html the samples, however far the step is.
+    The state is any one of the run; mix, split, seed and batch size are those that it
+    says. Nothing is read but the keys of the samples, with --html the samples, however
+    far the step is.
     """
     saved = one_of(read_states([state]))
     details = saved_details(saved.state)
@@ -67,7 +91,9 @@ def blame(
     ranks = world_size or (known if isinstance(known, int) and known > 0 else 1)
     files = [] if losses is None else files_of(losses)
     if losses is not None and not files:
-        raise ConfigError(f"--losses: there is no file {losses}, nor those of ranks beside it")
+        raise ConfigError(
+            f"--losses: there is no file {losses}, nor those of ranks beside it"
+        )
     found = blamed(dataset, step, world_size=ranks, rank=rank, losses=files)
     if html is not None:
         past = list(_batches(dataset, found, step))
@@ -89,13 +115,20 @@ def _mix(
 ) -> tuple[Path, Run]:
     """Return what the run read, and with which options, as far as the state says it."""
     place = details.get("mix")
-    if isinstance(place, list) and len(place) == 2 and all(isinstance(p, str) for p in place):
+    if (
+        isinstance(place, list)
+        and len(place) == 2
+        and all(isinstance(p, str) for p in place)
+    ):
         run = replace(run, split=place[1]) if run.split == "train" else run
         if mix is None and not (mix := path_of(place[0])).exists():
-            raise ConfigError(f"{saved.place} is of {mix}, which is not there any more; give --mix")
+            raise ConfigError(
+                f"{saved.place} is of {mix}, which is not there any more; give --mix"
+            )
     if mix is None:
         raise ConfigError(
-            f"{saved.place} does not say which mix it is of, as its dataset was put together in "
+            f"{saved.place} does not say which mix it is of, as its dataset was put "
+            "together in "
             "Python; give a file of it as --mix, or use energize.report.blame in Python"
         )
     seeds = {leaf.get("seed") for leaf in leaves(tree_of(saved.state))}
@@ -112,8 +145,10 @@ def _dataset(saved: SavedState, mix: Path, run: Run, *, samples: bool) -> Datase
     edits = Edits.loaded(cursor)
     if edits.moves:
         raise StateError(
-            f"{saved.place}: the mix was edited while the run went on, and the state does not say "
-            "what came before; blame a step by a state saved before that, or one without the edit"
+            f"{saved.place}: the mix was edited while the run went on, and the state "
+            "does not say "
+            "what came before; blame a step by a state saved before that, or one "
+            "without the edit"
         )
     dataset = edits.applied(dataset)
     check_place(dataset, cursor)
@@ -125,13 +160,19 @@ def _show(console: Console, found: list[BlamedSample], step: int) -> None:
     columns = ("key", ">epoch", ">weight", ">loss")
     rows = []
     for each in found:
-        file, key, loss = each.shard or "", each.key or f"sample {each.index:,}", each.loss
+        file = each.shard or ""
+        key = each.key or f"sample {each.index:,}"
+        loss = each.loss
         alone = file in ("", PurePosixPath(each.dataset).name)
         stored = each.dataset if alone else f"{each.dataset}/{file}"
         weight = "function" if each.weight is None else f"{each.weight:g}"
         told = "-" if loss is None else f"{loss:.4g}"
-        rows.append((each.rank, each.source, stored, key, f"{each.epoch:,}", weight, told))
-    console.print(table(">rank", "source", "stored in", *columns, rows=rows, title=title))
+        rows.append(
+            (each.rank, each.source, stored, key, f"{each.epoch:,}", weight, told)
+        )
+    console.print(
+        table(">rank", "source", "stored in", *columns, rows=rows, title=title)
+    )
 
 
 def _notes(dataset: Any, position: int, step: int, ranks: int) -> Iterator[str]:
@@ -139,22 +180,39 @@ def _notes(dataset: Any, position: int, step: int, ranks: int) -> Iterator[str]:
     if (step + 1) * ranks > position:
         yield (
             f"the state was saved after {counted(position // ranks, 'step')} on "
-            f"{counted(ranks, 'rank')}: step {step:,} is what would come, if no weight is changed"
+            f"{counted(ranks, 'rank')}: step {step:,} is what would come, if no weight "
+            "is changed"
         )
     epoch, of = divmod(step, -(-dataset.size // ranks))
     if epoch:
-        yield f"an epoch ends before it: this is step {of:,} of epoch {epoch:,}, counted from 0"
+        yield (
+            f"an epoch ends before it: this is step {of:,} of epoch {epoch:,}, "
+            "counted from 0"
+        )
 
 
-def _batches(dataset: Dataset[Any], found: list[BlamedSample], step: int) -> Iterator[Batch]:
+def _batches(
+    dataset: Dataset[Any], found: list[BlamedSample], step: int
+) -> Iterator[Batch]:
     """Yield the batch of each rank, those samples first that had the highest losses."""
     leaves = levels_of(dataset).leaves
     for rank, of_rank in groupby(found, lambda each: each.rank):
         samples = sorted(of_rank, key=lambda each: _height(each.loss), reverse=True)
-        sources = [dataset.sources.index(cast("Any", leaves[each.row].source)) for each in samples]
-        numbers = [(0, n, s.sample, s.epoch) for n, s in zip(sources, samples, strict=True)]
-        yield Batch(step, None, samples, Refs(*np.array(numbers, dtype=np.int64).T), rank)
+        sources = [
+            dataset.sources.index(cast("Any", leaves[each.row].source))
+            for each in samples
+        ]
+        numbers = [
+            (0, n, s.sample, s.epoch) for n, s in zip(sources, samples, strict=True)
+        ]
+        yield Batch(
+            step, None, samples, Refs(*np.array(numbers, dtype=np.int64).T), rank
+        )
 
 
 def _height(loss: float | None) -> float:
-    return -inf if loss is None else inf if isnan(loss) else loss
+    if loss is None:
+        return -inf
+    if isnan(loss):
+        return inf
+    return loss

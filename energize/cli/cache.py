@@ -23,7 +23,9 @@ from energize.errors import ConfigError
 from energize.report.forecast import indexed
 from energize.report.network import Known
 
-app = typer.Typer(no_args_is_help=True, help="Look at the node cache of this machine, empty it.")
+app = typer.Typer(
+    no_args_is_help=True, help="Look at the node cache of this machine, empty it."
+)
 
 
 @app.command()
@@ -32,8 +34,13 @@ def status() -> int:
     cache = NodeCache()
     found = cache.status()
     used, limit, free = (decimal(found[each]) for each in ("used", "limit", "free"))
-    what = f"{counted(found['sections'], 'section')} of {counted(found['objects'], 'object')}"
-    Console().say(f"{cache.folder}: {used} of at most {limit}, {what}; {free} free on its disk")
+    what = (
+        f"{counted(found['sections'], 'section')} of "
+        f"{counted(found['objects'], 'object')}"
+    )
+    Console().say(
+        f"{cache.folder}: {used} of at most {limit}, {what}; {free} free on its disk"
+    )
     return found["sections"]
 
 
@@ -44,19 +51,25 @@ def warm(
     run: mixes.Run,
     *,
     steps: Annotated[
-        int, typer.Option(min=1, help="For the first so many batches of all ranks together.")
+        int,
+        typer.Option(
+            min=1, help="For the first so many batches of all ranks together."
+        ),
     ],
 ) -> None:
     """Fetch what the first steps of a run read, before it begins; nothing is decoded.
 
-    Exits with 1 if not all of it is held then: it is larger than the limit, or cannot be written.
+    Exits with 1 if not all of it is held then: it is larger than the limit, or cannot
+    be written.
     """
     dataset = run.read(mix)
     indexed(dataset, "cache warm")
     if not any(source.remote for source in dataset.sources):
         raise ConfigError(f"{mix} lies on this machine: there is nothing to fetch")
-    ahead, size = Ahead(dataset, samples=8 * AHEAD), max(1, AHEAD // int(dataset.consumed(1).sum()))
-    advance, known = progress("Fetching"), Known(dataset)
+    ahead = Ahead(dataset, samples=8 * AHEAD)
+    size = max(1, AHEAD // int(dataset.consumed(1).sum()))
+    advance = progress("Fetching")
+    known = Known(dataset)
     spans = defaultdict[str, set[Range]](set)
     for start in range(0, steps, size):
         ahead(start, lambda turns: turns[turns < steps])
@@ -64,14 +77,18 @@ def warm(
         for number, rows in rows_by_value(refs.source):
             indices = np.unique(refs.index[rows])
             dataset.sources[number].read(indices)
-            for path, span in chain.from_iterable(known.ranges(number, each) for each in indices):
+            for path, span in chain.from_iterable(
+                known.ranges(number, each) for each in indices
+            ):
                 if is_url(path):
                     spans[path].add(span)
         advance(min(start + size, steps), steps)
     status()
     asked = sum(stop - start for wanted in spans.values() for start, stop in wanted)
     if lost := sum(missing(path, files()._stat(path), spans[path]) for path in spans):
-        Console().note(f"of {decimal(asked)} that these steps read, {decimal(lost)} are not kept")
+        Console().note(
+            f"of {decimal(asked)} that these steps read, {decimal(lost)} are not kept"
+        )
         raise typer.Exit(1)
 
 
@@ -81,5 +98,7 @@ def clear() -> None:
     before = status()
     NodeCache().clear()
     if 0 < before <= status():
-        Console().note("nothing could be removed: this user may not, or the disk is read-only")
+        Console().note(
+            "nothing could be removed: this user may not, or the disk is read-only"
+        )
         raise typer.Exit(1)

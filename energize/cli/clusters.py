@@ -1,4 +1,6 @@
-"""Options of tasks that share a command out, and where all of them run: here, by Ray, by Slurm."""
+"""Options of tasks that share a command out, and where all of them run: here, by Ray,
+by Slurm.
+"""
 
 from __future__ import annotations
 
@@ -55,7 +57,10 @@ class Work:
     num_workers: Annotated[
         Number,
         Option(
-            "--num-workers", "--workers", min=1, help="How many processes; by default the cores."
+            "--num-workers",
+            "--workers",
+            min=1,
+            help="How many processes; by default the cores.",
         ),
     ] = None
     progress: Annotated[bool, Option("--progress/--no-progress")] = True
@@ -69,41 +74,65 @@ class Work:
 class Tasks(Work):
     """Which tasks there are, which of them this is, and where they run."""
 
-    tasks: Annotated[Number, Option(min=1, help="Share the shards out to so many tasks.")] = None
+    tasks: Annotated[
+        Number, Option(min=1, help="Share the shards out to so many tasks.")
+    ] = None
     task: Annotated[Number, Option(help="Do this one of the tasks, from 0 on.")] = None
-    merge: Annotated[bool, Option("--merge", help="Merge what all tasks found.")] = False
-    on: Annotated[str, Option(help="Where tasks run: local, ray, ray://HOST:PORT, slurm.")] = (
-        "local"
+    merge: Annotated[bool, Option("--merge", help="Merge what all tasks found.")] = (
+        False
     )
-    submit: Annotated[bool, Option("--submit", help="Submit to Slurm, print no script.")] = False
-    gpus_per_task: Annotated[float, Option(min=0, help="GPUs of each, by Ray or Slurm.")] = 0
+    on: Annotated[
+        str, Option(help="Where tasks run: local, ray, ray://HOST:PORT, slurm.")
+    ] = "local"
+    submit: Annotated[
+        bool, Option("--submit", help="Submit to Slurm, print no script.")
+    ] = False
+    gpus_per_task: Annotated[
+        float, Option(min=0, help="GPUs of each, by Ray or Slurm.")
+    ] = 0
 
     def __post_init__(self) -> None:
         check_tasks(self.tasks, self.task, merge=self.merge)
-        if self.on not in ("local", "ray", "slurm") and not self.on.startswith("ray://"):
-            raise ConfigError(f"--on is local, ray, ray://HOST:PORT or slurm; got {self.on!r}")
-        here, some = self.on == "local", self.task is not None or self.merge
+        if self.on not in ("local", "ray", "slurm") and not self.on.startswith(
+            "ray://"
+        ):
+            raise ConfigError(
+                f"--on is local, ray, ray://HOST:PORT or slurm; got {self.on!r}"
+            )
+        here = self.on == "local"
+        some = self.task is not None or self.merge
         if not here and (self.tasks is None or some):
-            raise ConfigError(f"--on {self.on} runs all tasks: give --tasks, and no other of them")
+            raise ConfigError(
+                f"--on {self.on} runs all tasks: give --tasks, and no other of them"
+            )
         if (self.submit and self.on != "slurm") or (self.gpus_per_task and here):
             raise ConfigError(
                 "--submit goes with --on slurm, --gpus-per-task with that or --on ray"
             )
 
     def given(self, what: str) -> dict[str, Any]:
-        """What functions are given that share their shards out, and say how far `what` is."""
+        """What functions are given that share their shards out, and say how far `what`
+        is.
+        """
         how = {"workers": self.num_workers, "on_progress": self.telling(what)}
         return {"tasks": self.tasks, "task": self.task, "merge": self.merge, **how}
 
     def run(self, console: Console) -> Tasks:
-        """Run this command by tasks where they are to run, and return what is left to do here.
+        """Run this command by tasks where they are to run, and return what is left to
+        do here.
 
         Exits when Slurm does all of it.
         """
         if self.on == "local":
             return self
         given = [each for each in sys.argv[1:] if each != "--submit"]
-        here = ("--on", "local", "--gpus-per-task", "0", "--no-progress")  # what is said last holds
+        here = (
+            "--on",
+            "local",
+            "--gpus-per-task",
+            "0",
+            "--no-progress",
+        )  # what is said last holds
         workers = self.num_workers or 1
         command = [*given, *here, "--num-workers", str(workers)]
         if self.on == "slurm":
@@ -117,7 +146,9 @@ class Tasks(Work):
             tasks=self.tasks,
             last=(self.tasks or 1) - 1,
             cpus=workers,
-            gpus=f" --gpus-per-task={self.gpus_per_task:g}" if self.gpus_per_task else "",
+            gpus=f" --gpus-per-task={self.gpus_per_task:g}"
+            if self.gpus_per_task
+            else "",
             folder=shlex.quote(os.getcwd()),
             command=shlex.join([sys.executable, "-m", "energize", *command]),
         )
@@ -125,17 +156,30 @@ class Tasks(Work):
             typer.echo(script, nl=False)
             return
         if shutil.which("sbatch") is None:
-            raise ConfigError("--submit: there is no sbatch here; leave it out, and run the script")
-        done = subprocess.run(["bash", "-c", script], text=True, capture_output=True, check=False)  # noqa: S603, S607
+            raise ConfigError(
+                "--submit: there is no sbatch here; leave it out, and run the script"
+            )
+        command = ["bash", "-c", script]
+        done = subprocess.run(  # noqa: S603
+            command, text=True, capture_output=True, check=False
+        )
         if done.returncode:
             raise PrepareError(f"sbatch: {done.stderr or done.stdout}")
         console.say(done.stdout.strip())
 
     def _by_ray(self, command: list[str], workers: int) -> None:
-        """Run the tasks, and tell what those print that fail; the merge names them all."""
+        """Run the tasks, and tell what those print that fail; the merge names them
+        all.
+        """
         ray = optional_module("ray", "energize[ray]", "--on ray")
-        tasks, told, console = self.tasks or 1, set[str](), Console(stderr=True)
-        needs = {"num_cpus": workers, "num_gpus": self.gpus_per_task, "max_retries": _RETRIES}
+        tasks = self.tasks or 1
+        told = set[str]()
+        console = Console(stderr=True)
+        needs = {
+            "num_cpus": workers,
+            "num_gpus": self.gpus_per_task,
+            "max_retries": _RETRIES,
+        }
         try:
             address = None if self.on == "ray" else self.on
             ray.init(address, logging_level="WARNING", log_to_driver=False)
@@ -150,7 +194,8 @@ class Tasks(Work):
                 try:
                     code, printed = ray.get(done)
                 except ray.exceptions.RayError as reason:
-                    code, printed = 1, str(reason)
+                    code = 1
+                    printed = str(reason)
                 if code and printed not in told:
                     told.add(printed)
                     console.note(printed.strip(), f"Task {task} of {tasks}", "bold red")
@@ -166,12 +211,15 @@ class Readers(Tasks):
     """Tasks whose processes are called by another option."""
 
     num_workers: Annotated[
-        Number, Option("--parallel", "--num-workers", min=1, help="How many processes read.")
+        Number,
+        Option("--parallel", "--num-workers", min=1, help="How many processes read."),
     ] = None
 
 
 def _ran(arguments: list[str], folder: str) -> tuple[int, str]:
-    """Run a command in a process that ends with this one; return its exit code, what it says."""
+    """Run a command in a process that ends with this one; return its exit code, what it
+    says.
+    """
     with suppress(OSError):  # a node that does not have it takes whole paths
         os.chdir(folder)
     command = [sys.executable, "-c", _PROGRAM, str(os.getpid()), *arguments]

@@ -18,9 +18,9 @@ from energize.errors import visible
 
 
 class Console(rich.console.Console):
-    """A console of rich, on which names and texts of folders cannot steer the terminal: of what is
-    printed, only what rich itself makes of styles is not written out. It is at least 120 columns
-    wide, on a terminal 80: a narrower one breaks the lines itself.
+    """A console of rich, on which names and texts of folders cannot steer the terminal:
+    of what is printed, only what rich itself makes of styles is not written out. It is
+    at least 120 columns wide, on a terminal 80: a narrower one breaks the lines itself.
     """
 
     def __init__(self, **options: Any) -> None:
@@ -43,7 +43,9 @@ class Console(rich.console.Console):
         self.print(Text.assemble((f"{kind}:", style), f" {text}"), soft_wrap=True)
 
 
-def table(*columns: str, rows: Iterable[Iterable[object]] = (), title: str | None = None) -> Table:
+def table(
+    *columns: str, rows: Iterable[Iterable[object]] = (), title: str | None = None
+) -> Table:
     """Return a table of these rows; columns whose names begin with ">" hold numbers."""
     told = None if title is None else Text(title)
     made = Table(title=told, title_justify="left", box=SIMPLE_HEAD)

@@ -28,9 +28,12 @@ splits:
 
 
 def init(
-    data: Annotated[list[Path], mixes.path_argument("Folders and files of samples.", "DATA...")],
+    data: Annotated[
+        list[Path], mixes.path_argument("Folders and files of samples.", "DATA...")
+    ],
     output: Annotated[
-        Path | None, Option("--output", "-o", parser=path_of, help="Write to this file.")
+        Path | None,
+        Option("--output", "-o", parser=path_of, help="Write to this file."),
     ] = None,
 ) -> None:
     """Write what is inferred of data as a metadataset to correct, with comments.
@@ -57,7 +60,8 @@ def metadataset_text(data: list[Path], folder: Path) -> str:
         YAML with a split for each split part, and what was inferred as comments.
 
     Raises:
-        DatasetError: For data that cannot be read as they are, naming the line to write.
+        DatasetError: For data that cannot be read as they are, naming the line to
+            write.
 
     """
     splits: dict[str, list[DataSpec]] = {}
@@ -80,9 +84,16 @@ def _entry(spec: DataSpec, folder: Path, *, in_blend: bool) -> str:
     path = Path(os.path.abspath(spec.path))
     named = path.relative_to(folder) if path.is_relative_to(folder) else path
     entry = {"path": str(named), **({"weight": 1} if in_blend else {}), **spec.entry()}
-    lines = yaml.safe_dump(entry, sort_keys=False, allow_unicode=True, width=100).splitlines()
+    lines = yaml.safe_dump(
+        entry, sort_keys=False, allow_unicode=True, width=100
+    ).splitlines()
     before = "      " if in_blend else "    "
     comments = "".join(f"{before}# {line}\n" for line in spec.comments())
-    marks = ["- " if in_blend and number == 0 else "  " * in_blend for number in range(len(lines))]
-    body = "".join(f"{before}{mark}{line}\n" for mark, line in zip(marks, lines, strict=True))
+    marks = [
+        "- " if in_blend and number == 0 else "  " * in_blend
+        for number in range(len(lines))
+    ]
+    body = "".join(
+        f"{before}{mark}{line}\n" for mark, line in zip(marks, lines, strict=True)
+    )
     return comments + body

@@ -46,7 +46,9 @@ _AT_ONCE = 32
 
 _SHOWN = 3
 
-_ITS_OWN = re.compile(r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|0x[0-9a-f]+|\d+(?:\.\d+)?""")
+_ITS_OWN = re.compile(
+    r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|0x[0-9a-f]+|\d+(?:\.\d+)?"""
+)
 """Names, texts, counts and sizes, in which faults differ that are alike."""
 
 Fault = tuple[str, str]
@@ -55,8 +57,8 @@ Fault = tuple[str, str]
 
 @dataclass(slots=True)
 class Findings:
-    """What is wrong: faults of samples, told together at the end, and of more than a sample; and
-    which task finds it.
+    """What is wrong: faults of samples, told together at the end, and of more than a
+    sample; and which task finds it.
     """
 
     console: Console
@@ -64,7 +66,9 @@ class Findings:
     count: int = 0
     samples: int = 0
     told: set[str] = field(default_factory=set)
-    alike: defaultdict[str, list[Fault]] = field(default_factory=lambda: defaultdict(list))
+    alike: defaultdict[str, list[Fault]] = field(
+        default_factory=lambda: defaultdict(list)
+    )
     counts: Counter[str] = field(default_factory=Counter)
 
     def add(self, faults: Sequence[Fault]) -> None:
@@ -84,8 +88,8 @@ class Findings:
             self.console.note(text, "Fault", "bold red")
 
     def conclude(self) -> None:
-        """Tell of each kind of fault of samples, the most frequent first, and how many there are;
-        end with 1 if there are any.
+        """Tell of each kind of fault of samples, the most frequent first, and how many
+        there are; end with 1 if there are any.
         """
         for kind, count in self.counts.most_common():
             faults = self.alike[kind]
@@ -105,17 +109,20 @@ class Findings:
 @mixes.takes("stored", mixes.Stored)
 @mixes.takes("by", Readers)
 def lint(path: mixes.DataPath, stored: mixes.Stored, by: Readers) -> None:
-    """Read, decode and type every sample of every split; exit with 1 if anything is wrong.
+    """Read, decode and type every sample of every split; exit with 1 if anything is
+    wrong.
 
-    Cookers and task encoders are not needed: samples are checked as they are stored. Many machines
-    may do it together: see --tasks.
+    Cookers and task encoders are not needed: samples are checked as they are stored.
+    Many machines may do it together: see --tasks.
     """
     console = Console()
     found = Findings(console, by)
     leaves = _leaves(found, path, stored)
     found.by = by.run(console)
     markers = _markers(path, by.tasks or 0)
-    records = [each / META_FOLDER / RECORDS_NAME for leaf in leaves for each in _paths(leaf)]
+    records = [
+        each / META_FOLDER / RECORDS_NAME for leaf in leaves for each in _paths(leaf)
+    ]
     made_of = f"{stored} {[crc32(read_file(each)) for each in records if exists(each)]}"
     if found.by.merge:
         said = [json.loads(read_file(each)) if exists(each) else {} for each in markers]
@@ -146,15 +153,22 @@ def lint(path: mixes.DataPath, stored: mixes.Stored, by: Readers) -> None:
         for fault in () if by.task or not mixes.is_jsonl(each) else check_lines(each):
             found.tell(fault)
     if by.task is not None:
-        marker, counts = markers[by.task], {"samples": found.samples, "faults": found.count}
+        marker = markers[by.task]
+        counts = {"samples": found.samples, "faults": found.count}
         with writing(marker, PrepareError):
             marker.parent.mkdir(parents=True, exist_ok=True)
-        write_new(marker, json.dumps(counts | {"made_of": made_of}).encode(), PrepareError)
+        write_new(
+            marker, json.dumps(counts | {"made_of": made_of}).encode(), PrepareError
+        )
     found.conclude()
 
 
 def _paths(leaf: Leaf) -> list[Path]:
-    return [e.leaf.path for e in leaf.parts] if isinstance(leaf, JoinedLeaf) else [leaf.path]
+    return (
+        [e.leaf.path for e in leaf.parts]
+        if isinstance(leaf, JoinedLeaf)
+        else [leaf.path]
+    )
 
 
 def _leaves(found: Findings, path: Path, stored: mixes.Stored) -> Iterable[Leaf]:
@@ -171,13 +185,19 @@ def _leaves(found: Findings, path: Path, stored: mixes.Stored) -> Iterable[Leaf]
 
 
 def _is_prepared(path: Path) -> bool:
-    """Return whether it is a folder whose shards can be compared with what was prepared."""
+    """Return whether it is a folder whose shards can be compared with what was
+    prepared.
+    """
     return path.is_dir() and not is_loose(path)
 
 
 def _markers(path: Path, tasks: int) -> list[Path]:
     """Return where tasks say what they found."""
-    folder = path / TASKS_FOLDER if _is_prepared(path) else path.with_name(f".{path.name}.tasks")
+    folder = (
+        path / TASKS_FOLDER
+        if _is_prepared(path)
+        else path.with_name(f".{path.name}.tasks")
+    )
     return [folder / f"lint-{tasks}" / f"{task:05d}.json" for task in range(tasks)]
 
 
@@ -188,15 +208,19 @@ def _lint_part(found: Findings, name: str, part: IndexedDataset[Any]) -> None:
     starts = starts[share(len(starts), found.by.tasks, found.by.task)]
     count = size = 0
     advance = found.by.telling("Reading samples")
-    with closing(map_in_order(partial(_faults, part), starts, found.by.num_workers)) as results:
+    with closing(
+        map_in_order(partial(_faults, part), starts, found.by.num_workers)
+    ) as results:
         for start in starts:
             stop = min(start + _AT_ONCE, part.size)
             try:
                 faults = next(results)
             except PrepareError as reason:
                 raise PrepareError(
-                    f"the process that was reading samples {start} to {stop - 1} of {name} was "
-                    "killed: by the system when memory is short, then try fewer --parallel; or by "
+                    f"the process that was reading samples {start} to {stop - 1} of "
+                    f"{name} was "
+                    "killed: by the system when memory is short, then try fewer "
+                    "--parallel; or by "
                     "what decodes one of these samples"
                 ) from reason
             if isinstance(faults, Exception):
@@ -221,7 +245,9 @@ def _faults(part: IndexedDataset[Any], start: int) -> list[Fault]:
             failed = Failed(reason, where(part, position))
         if not isinstance(failed, Failed):
             wrong = type_faults(failed)
-            text = "; ".join(f"field {name!r}: {fault}" for name, fault in wrong.items())
+            text = "; ".join(
+                f"field {name!r}: {fault}" for name, fault in wrong.items()
+            )
             faults += [(where(part, position), f"DataError: {text}")] if wrong else []
         else:
             text = str(failed.reason).removeprefix(failed.where).lstrip(":, ")
@@ -231,8 +257,8 @@ def _faults(part: IndexedDataset[Any], start: int) -> list[Fault]:
 
 
 def _lint_shards(found: Findings, path: Path) -> None:
-    """Shards that are not those that were prepared, samples that changed since, keys that stand
-    twice, and columns that do not say what samples are.
+    """Shards that are not those that were prepared, samples that changed since, keys
+    that stand twice, and columns that do not say what samples are.
     """
     by = found.by
     advance = by.telling("Checking shards")
@@ -241,7 +267,9 @@ def _lint_shards(found: Findings, path: Path) -> None:
         found.tell(fault)
     if checked.unrecorded:
         found.console.note(
-            f"{path}: {checked.unrecorded} of {checked.shards} shards have no record of what was "
-            "prepared, so that one that is replaced is not always seen; write it with: energize "
+            f"{path}: {checked.unrecorded} of {checked.shards} shards have no record "
+            "of what was "
+            "prepared, so that one that is replaced is not always seen; write it with: "
+            "energize "
             f"prepare --tar-index-only {path}"
         )

@@ -1,4 +1,6 @@
-"""`energize info`, `preview`, `replay`, `plan`, `simulate`: what is there, and what runs read."""
+"""`energize info`, `preview`, `replay`, `plan`, `simulate`: what is there, and what
+runs read.
+"""
 
 from __future__ import annotations
 
@@ -62,10 +64,14 @@ def info(
     split_config: mixes.SplitConfig = "split.yaml",
     dataset_config: mixes.DatasetConfig = "dataset.yaml",
 ) -> None:
-    """Show the samples, shards, splits and fields of a folder, or the parts of a metadataset."""
-    console, stored = Console(), mixes.Stored(None, dataset_config, split_config)
+    """Show the samples, shards, splits and fields of a folder, or the parts of a
+    metadataset.
+    """
+    console = Console()
+    stored = mixes.Stored(None, dataset_config, split_config)
     if mixes.is_jsonl(path):
-        count, size = JsonlSource(path).count, decimal(path.stat().st_size)
+        count = JsonlSource(path).count
+        size = decimal(path.stat().st_size)
         console.say(f"{path}: {counted(count, 'sample')}, {size}")
         console.say("Samples: crude: plain dicts with the line as `json`; no splits")
     elif mixes.is_folder(path):
@@ -87,14 +93,17 @@ def _show_folder(console: Console, path: Path, stored: mixes.Stored) -> None:
     if splits.exclude:
         console.say(f"Excluded: {len(splits.exclude)} shards or samples")
     try:
-        show_config(console, nv_meta.read_dataset_yaml(path, stored.dataset_config, code=True))
+        show_config(
+            console, nv_meta.read_dataset_yaml(path, stored.dataset_config, code=True)
+        )
     except NotPreparedError as reason:
         console.say(f"Samples: of no type yet. {reason}")
     try:
         index = read_columns(path)
         total = sum(index.shard_counts.values())
         columns = {
-            name: read_values(path, name, column, total) for name, column in index.columns.items()
+            name: read_values(path, name, column, total)
+            for name, column in index.columns.items()
         }
         if columns:
             show_columns(console, columns, index.measured)
@@ -128,17 +137,25 @@ def show_config(console: Console, config: nv_meta.DatasetConfig) -> None:
     for name, source in (config.field_map or {}).items():
         console.say(f"  {name} from {source}")
     for name, value in config.code.items():
-        code = f"{value}, code of the folder" if isinstance(value, str) else ", ".join(value)
+        code = (
+            f"{value}, code of the folder"
+            if isinstance(value, str)
+            else ", ".join(value)
+        )
         console.say(f"  {name}: {code}")
 
 
 def show_columns(
     console: Console, columns: Mapping[str, Column], measured: Mapping[str, str]
 ) -> None:
-    """Print columns: their range and mean, or their words, and how they were measured."""
+    """Print columns: their range and mean, or their words, and how they were
+    measured.
+    """
     head = ("column", "values", *(["measured as"] if measured else []))
     how = {name: [told] for name, told in measured.items()}
-    rows = ([name, values_text(each), *how.get(name, ())] for name, each in columns.items())
+    rows = (
+        [name, values_text(each), *how.get(name, ())] for name, each in columns.items()
+    )
     console.print(table(*head, rows=rows))
 
 
@@ -154,9 +171,15 @@ def values_text(column: Column) -> str:
         return "no samples"
     if column.categories is None:
         least, most, mean = (f(column.values) for f in (np.min, np.max, np.mean))
-        return f"{least:g} to {most:g}, mean {mean:g}" if least != most else f"{least:g}"
-    counts = np.bincount(column.values + 1, minlength=len(column.categories) + 1).tolist()
-    pairs = sorted(zip(column.categories, counts[1:], strict=True), key=lambda each: -each[1])
+        return (
+            f"{least:g} to {most:g}, mean {mean:g}" if least != most else f"{least:g}"
+        )
+    counts = np.bincount(
+        column.values + 1, minlength=len(column.categories) + 1
+    ).tolist()
+    pairs = sorted(
+        zip(column.categories, counts[1:], strict=True), key=lambda each: -each[1]
+    )
     shown = [f"{word}: {count:,}" for word, count in pairs[:_WORDS_SHOWN]]
     more = len(pairs) - _WORDS_SHOWN
     shown += [f"{more} other words"] if more > 0 else []
@@ -168,17 +191,23 @@ def _show_mix(console: Console, path: Path, stored: mixes.Stored) -> None:
     """The parts of each split, with the shares that are asked for them."""
     columns = ("folder", "split", ">samples", ">asked %", "sample type")
     for split in stored.splits(path):
-        shares, rows = _shares(path, split), []
+        shares = _shares(path, split)
+        rows = []
         for leaf in stored.leaves(path, split):
             share = shares.get(leaf.identity)
             asked = "-" if share is None else f"{100 * share:.3f}"
-            name, count = mixes.leaf_name(leaf, path.absolute().parent), leaf.source().size
-            rows.append((name, leaf.split_part, f"{count:,}", asked, leaf.sample_type.__name__))
+            name = mixes.leaf_name(leaf, path.absolute().parent)
+            count = leaf.source().size
+            rows.append(
+                (name, leaf.split_part, f"{count:,}", asked, leaf.sample_type.__name__)
+            )
         console.print(table(*columns, rows=rows, title=f"{path} [{split}]"))
 
 
 def _shares(path: Path, split: str) -> dict[Leaf, float]:
-    """Return the share of each part; nothing where there is no single one, as of stages."""
+    """Return the share of each part; nothing where there is no single one, as of
+    stages.
+    """
     try:
         asked = leaves_with_weights(mixes.node_at(path, split))
     except MetadatasetError:
@@ -191,7 +220,10 @@ def _shares(path: Path, split: str) -> dict[Leaf, float]:
 # Samples field by field.
 
 _WITHOUT_QUESTIONS = 3
-_MOST_PICTURES, _MOST_BYTES, _MOST_ROWS, _MOST_SOURCES = 4, 64, 24, 32
+_MOST_PICTURES = 4
+_MOST_BYTES = 64
+_MOST_ROWS = 24
+_MOST_SOURCES = 32
 
 
 @mixes.takes("stored", mixes.Stored)
@@ -201,45 +233,62 @@ def preview(
     *,
     count: Annotated[
         int | None,
-        typer.Option("--count", "-n", min=1, help="Samples of each split, without questions."),
+        typer.Option(
+            "--count", "-n", min=1, help="Samples of each split, without questions."
+        ),
     ] = None,
     html: Annotated[
         Path | None,
-        Option(parser=path_of, help="Write a page of the first batches, with their images."),
+        Option(
+            parser=path_of, help="Write a page of the first batches, with their images."
+        ),
     ] = None,
     batches: Annotated[int, Option(min=1, max=64, help="Batches on the page.")] = 4,
     at: Annotated[int, Option(min=0, help="The first step on the page.")] = 0,
     encoder: Annotated[
-        str | None, Option(help="The task encoder of the run, for the page: MODULE:NAME.")
+        str | None,
+        Option(help="The task encoder of the run, for the page: MODULE:NAME."),
     ] = None,
     batch_size: Annotated[
         int | None, Option(min=1, help="That of the run, for the page; by default 8.")
     ] = None,
 ) -> None:
-    """Show samples as they are stored, field by field, images too; with --html, batches of a run
-    on a page.
+    """Show samples as they are stored, field by field, images too; with --html, batches
+    of a run on a page.
     """
     console = Console()
     if html is not None:
         if count or (stored.dataset_config, stored.split_config) != mixes.CONFIGS:
             raise ConfigError(
-                "--count, --dataset-config and --split-config are for samples as they are stored; "
-                "--html shows batches of a run, see --batches, --batch-size and --split-parts"
+                "--count, --dataset-config and --split-config are for samples as they "
+                "are stored; "
+                "--html shows batches of a run, see --batches, --batch-size and "
+                "--split-parts"
             )
-        split, trusted = stored.split_parts or "train", stored.trust_code
+        split = stored.split_parts or "train"
+        trusted = stored.trust_code
         run = mixes.Run(batch_size, split=split, encoder=encoder, trust_code=trusted)
         write_new(html, Look(path, run).page(at, batches), ConfigError)
         console.say(f"Wrote {html}: {decimal(html.stat().st_size)}")
         return
     if encoder or batch_size or at:
-        raise ConfigError("--encoder, --batch-size and --at are for --html, or energize serve")
+        raise ConfigError(
+            "--encoder, --batch-size and --at are for --html, or energize serve"
+        )
     asks = count is None and sys.stdin.isatty()
     for split in stored.splits(path):
         for leaf in stored.leaves(path, split):
             part = stored.samples(leaf, SampleDecoder())
-            for number in range(part.size if asks else min(part.size, count or _WITHOUT_QUESTIONS)):
-                sample = Trace(part, np.array([number], dtype=np.int64)).read(Reading())[0]
-                console.say(f"{mixes.leaf_name(leaf)}, sample {number:,} of {part.size:,}", "bold")
+            for number in range(
+                part.size if asks else min(part.size, count or _WITHOUT_QUESTIONS)
+            ):
+                sample = Trace(part, np.array([number], dtype=np.int64)).read(
+                    Reading()
+                )[0]
+                console.say(
+                    f"{mixes.leaf_name(leaf)}, sample {number:,} of {part.size:,}",
+                    "bold",
+                )
                 show_item(console, sample)
                 console.say()
                 if asks and not typer.confirm("Continue?", default=True):
@@ -250,14 +299,18 @@ def preview(
 def replay(
     mix: mixes.MixPath,
     key: Annotated[
-        str, typer.Argument(metavar="KEY", help="As loader.restore_key prints it, or in JSON.")
+        str,
+        typer.Argument(
+            metavar="KEY", help="As loader.restore_key prints it, or in JSON."
+        ),
     ],
     run: mixes.Run,
 ) -> None:
-    """Show one sample or batch of a run again: its fields, and the files it was made from.
+    """Show one sample or batch of a run again: its fields, and the files it was made
+    from.
 
-    The options have to be those of the run. Without its encoder, samples are shown as they are
-    before it, in batches of the default encoder.
+    The options have to be those of the run. Without its encoder, samples are shown as
+    they are before it, in batches of the default encoder.
     """
     parsed = parse_key(key)
     dataset = run.read(mix, samples=True)
@@ -266,7 +319,11 @@ def replay(
     console.say(f"{type(item).__name__} {parsed!r}", "bold")
     show_item(console, item)
     lines = [
-        f"{each.dataset_path}/{each.shard_name}: {', '.join(each.file_names)} (sample {each.index})"
+        (
+            f"{each.dataset_path}/{each.shard_name}: {', '.join(each.file_names)} "
+            "(sample "
+            f"{each.index})"
+        )
         for each in get_source_info(item) or ()
     ]
     if not lines and dataset.indexed and len(parsed) == 2:
@@ -280,7 +337,8 @@ def replay(
 
 
 def parse_key(text: str) -> tuple[Any, ...]:
-    """Return a restore key as it is printed: `('energize', 7)`, or `["energize", 7]` in JSON.
+    """Return a restore key as it is printed: `('energize', 7)`, or `["energize", 7]` in
+    JSON.
 
     Raise `ConfigError` for anything else; nothing is run.
 
@@ -294,7 +352,8 @@ def parse_key(text: str) -> tuple[Any, ...]:
     if isinstance(key, list | tuple):
         return tuple(key)
     raise ConfigError(
-        "KEY: expected a restore key as loader.restore_key prints it, in quotes, such as "
+        "KEY: expected a restore key as loader.restore_key prints it, in quotes, such "
+        "as "
         f"\"('energize', 7)\"; got {text[:200]!r}"
     )
 
@@ -309,7 +368,9 @@ def show_item(console: Console, item: Any) -> None:
 
 
 def _show(console: Console, name: str, value: Any) -> None:
-    """Print a value by its name: its type, what it says of itself, and its picture if it is one."""
+    """Print a value by its name: its type, what it says of itself, and its picture if
+    it is one.
+    """
     pictures = pictures_of(value)
     if pictures:
         size = f"{pictures[0].width} x {pictures[0].height} pixels"
@@ -318,17 +379,23 @@ def _show(console: Console, name: str, value: Any) -> None:
             console.print(drawn(picture))
         return
     if isinstance(value, bytes) and len(value) > _MOST_BYTES:
-        text = f"{value[:_MOST_BYTES]!r}... (and {len(value) - _MOST_BYTES:,} more bytes)"
+        text = (
+            f"{value[:_MOST_BYTES]!r}... (and {len(value) - _MOST_BYTES:,} more bytes)"
+        )
     else:
         text = format_sample_detailed(value)
     lines = text.split("\n")
-    console.say(f"  {name} ({type(value).__name__}):" + (f" {text}" if len(lines) == 1 else ""))
+    console.say(
+        f"  {name} ({type(value).__name__}):" + (f" {text}" if len(lines) == 1 else "")
+    )
     for line in lines if len(lines) > 1 else ():
         console.say(f"    {line}")
 
 
 def drawn(picture: PIL.Image.Image) -> Text:
-    """Return the image as lines of text of at most 24 rows; a character is two pixels."""
+    """Return the image as lines of text of at most 24 rows; a character is two
+    pixels.
+    """
     scaled = picture.convert("RGB")
     scaled.thumbnail((100, 2 * _MOST_ROWS))
     pixels = np.asarray(scaled)[: scaled.height // 2 * 2].tolist()
@@ -336,7 +403,9 @@ def drawn(picture: PIL.Image.Image) -> Text:
     for upper, lower in zip(pixels[::2], pixels[1::2], strict=True):
         text.append("  ")
         for above, below in zip(upper, lower, strict=True):
-            colours = [f"rgb({red},{green},{blue})" for red, green, blue in (above, below)]
+            colours = [
+                f"rgb({red},{green},{blue})" for red, green, blue in (above, below)
+            ]
             text.append("▀", " on ".join(colours))
         text.append("\n")
     return text
@@ -361,18 +430,28 @@ def plan(
     mix: mixes.MixPath,
     run: mixes.Run,
     *,
-    at: Annotated[int, Option(min=0, help="The first step: batches of all ranks before it.")] = 0,
-    steps: Annotated[int, Option(min=1, help="How many batches of all ranks together.")] = 1,
-    world_size: Annotated[int | None, Option(min=1, help="Show which of so many ranks.")] = None,
-    keys: Annotated[bool, Option("--keys", help="Show keys; this opens the shards.")] = False,
+    at: Annotated[
+        int, Option(min=0, help="The first step: batches of all ranks before it.")
+    ] = 0,
+    steps: Annotated[
+        int, Option(min=1, help="How many batches of all ranks together.")
+    ] = 1,
+    world_size: Annotated[
+        int | None, Option(min=1, help="Show which of so many ranks.")
+    ] = None,
+    keys: Annotated[
+        bool, Option("--keys", help="Show keys; this opens the shards.")
+    ] = False,
     read: Annotated[
-        bool, Option("--read", help="Read a run that packs or filters, up to these steps.")
+        bool,
+        Option("--read", help="Read a run that packs or filters, up to these steps."),
     ] = False,
     as_json: mixes.AsJson = False,
 ) -> None:
     """Show which samples of which sources the batches of some steps are made of.
 
-    Nothing but the metadata of the folders is read, and a far step costs what the first one does.
+    Nothing but the metadata of the folders is read, and a far step costs what the first
+    one does.
     """
     dataset = run.read(mix, samples=read)
     batches = planned(dataset, at, steps, world_size=world_size, keys=keys, read=read)
@@ -386,19 +465,28 @@ def plan(
         console.print(_plan_table(chunk))
         totals.update(sample.source for batch in chunk for sample in batch.samples)
     samples = totals.total()
-    parts = [f"{name} {n:,} ({100 * n / samples:.1f} %)" for name, n in totals.most_common()]
-    total = f"{counted(steps, 'step')}, {counted(samples, 'sample')}: {', '.join(parts)}"
+    parts = [
+        f"{name} {n:,} ({100 * n / samples:.1f} %)" for name, n in totals.most_common()
+    ]
+    total = (
+        f"{counted(steps, 'step')}, {counted(samples, 'sample')}: {', '.join(parts)}"
+    )
     if not dataset.indexed:
         total += "; read, as no plan says what is packed or left out"
-    console.say(total if run.validates else f"{total}; weights count {weighed_in(dataset)}")
+    console.say(
+        total if run.validates else f"{total}; weights count {weighed_in(dataset)}"
+    )
 
 
 def _plan_table(batches: Sequence[PlannedBatch]) -> Table:
-    first, last = batches[0].step, batches[-1].step
+    first = batches[0].step
+    last = batches[-1].step
     title = f"Step {first:,}" if first == last else f"Steps {first:,} to {last:,}"
     ranked = batches[0].rank is not None
     ranks = (">rank",) if ranked else ()
-    made = table(">step", *ranks, "source", ">samples", ">epoch", "shard[samples]", title=title)
+    made = table(
+        ">step", *ranks, "source", ">samples", ">epoch", "shard[samples]", title=title
+    )
     for batch in batches:
         place = [f"{batch.step:,}", *([str(batch.rank)] if ranked else [])]
         parts: dict[tuple[str, int], list[PlannedSample]] = {}
@@ -415,11 +503,18 @@ def _plan_table(batches: Sequence[PlannedBatch]) -> Table:
 def _where(samples: Iterable[PlannedSample]) -> str:
     """Return where samples lie, shard by shard: "a.tar[0,3-5] b.tar[7]"."""
     ordered = sorted(samples, key=lambda each: (each.shard or "", each.index))
-    by_shard = [(shard, list(group)) for shard, group in groupby(ordered, lambda each: each.shard)]
-    texts = [f"{shard or ''}[{_numbers(group)}]" for shard, group in by_shard[:_SHARDS_SHOWN]]
+    by_shard = [
+        (shard, list(group))
+        for shard, group in groupby(ordered, lambda each: each.shard)
+    ]
+    texts = [
+        f"{shard or ''}[{_numbers(group)}]" for shard, group in by_shard[:_SHARDS_SHOWN]
+    ]
     if hidden := by_shard[_SHARDS_SHOWN:]:
         number = sum(len(group) for _, group in hidden)
-        texts.append(f"and {number:,} samples of {len(hidden):,} more shards (--json lists all)")
+        texts.append(
+            f"and {number:,} samples of {len(hidden):,} more shards (--json lists all)"
+        )
     return " ".join(texts)
 
 
@@ -436,23 +531,31 @@ def simulate(
     run: mixes.Run,
     *,
     steps: Annotated[
-        int | None, Option(min=1, help="How many batches of all ranks; by default to the end.")
+        int | None,
+        Option(min=1, help="How many batches of all ranks; by default to the end."),
     ] = None,
     plot: Plot = None,
     read: Annotated[
         int | None,
-        Option(min=1, help="Read so many batches of a run that packs or filters, to estimate all."),
+        Option(
+            min=1,
+            help="Read so many batches of a run that packs or filters, to estimate "
+            "all.",
+        ),
     ] = None,
     network: Annotated[
         str | None,
-        Option(help="Show what it asks of object storage: latency=30ms,bandwidth=1GB/s,step=0.5s"),
+        Option(
+            help="Show what it asks of object storage: "
+            "latency=30ms,bandwidth=1GB/s,step=0.5s"
+        ),
     ] = None,
     as_json: mixes.AsJson = False,
 ) -> None:
     """Show what a run of many steps takes of each source, and when it begins to repeat.
 
-    Nothing but the metadata of the folders is read, with --network indices of shards too; any
-    number of steps costs the same.
+    Nothing but the metadata of the folders is read, with --network indices of shards
+    too; any number of steps costs the same.
     """
     given = None if network is None else parsed_network(network)
     if plot is not None:
@@ -462,13 +565,16 @@ def simulate(
         indexed(dataset, "simulate", "--read 100")
     if steps is None and (not dataset.sized or dataset.size == INFINITE):
         raise ConfigError(
-            "this mix never ends, or only reading tells where; say with --steps how many steps to "
+            "this mix never ends, or only reading tells where; say with --steps how "
+            "many steps to "
             "look at"
         )
     steps = steps or dataset.size
     intervals = 1 if plot is None else intervals_for(dataset, steps)
     simulation = simulated(dataset, steps, intervals=intervals, read=read)
-    asked = forecast_network(dataset, steps, given) if given and dataset.indexed else None
+    asked = (
+        forecast_network(dataset, steps, given) if given and dataset.indexed else None
+    )
     if as_json:
         print_json(_as_json(simulation, validates=run.validates) | {"network": asked})
     else:
@@ -482,7 +588,9 @@ def simulate(
 
 def _show_network(console: Console, asked: dict[str, Any] | None) -> None:
     if asked is None:
-        console.note("which samples a stream reads is known by reading it only", "Network")
+        console.note(
+            "which samples a stream reads is known by reading it only", "Network"
+        )
         return
     node = f"each of {asked['nodes']:,} nodes" if asked["nodes"] > 1 else "the node"
     ways: Any = {"bytes": decimal, "seconds": seconds, "part": "{:.1%}".format}
@@ -496,10 +604,14 @@ def _show_network(console: Console, asked: dict[str, Any] | None) -> None:
     console.print(table(node, ">", rows=rows))
     console.say(f"{asked['verdict']}.")
     if not asked["whole"]:
-        console.note(f"scaled from {counted(asked['played'], 'sample')} of a node", "Network")
+        console.note(
+            f"scaled from {counted(asked['played'], 'sample')} of a node", "Network"
+        )
     if asked["unknown"]:
         names = ", ".join(asked["unknown"])
-        console.note(f"{names}: only reading tells which bytes samples are", "Not counted")
+        console.note(
+            f"{names}: only reading tells which bytes samples are", "Not counted"
+        )
 
 
 def _as_json(simulation: Simulation, *, validates: bool) -> dict[str, Any]:
@@ -510,12 +622,17 @@ def _as_json(simulation: Simulation, *, validates: bool) -> dict[str, Any]:
         "validates": validates,
         "read": simulation.read,
         "stages": [asdict(each) for each in simulation.stages],
-        "sources": [{**asdict(each), "epochs": each.epochs} for each in simulation.sources],
+        "sources": [
+            {**asdict(each), "epochs": each.epochs} for each in simulation.sources
+        ],
     }
 
 
-def _show_simulation(console: Console, simulation: Simulation, *, validates: bool) -> None:
-    steps, samples = simulation.steps, simulation.samples
+def _show_simulation(
+    console: Console, simulation: Simulation, *, validates: bool
+) -> None:
+    steps = simulation.steps
+    samples = simulation.samples
     length = f"{counted(steps, 'step')}, {counted(samples, 'sample')}"
     if simulation.read is not None:
         length += f", estimated from the {simulation.read:,} batches that were read"
@@ -527,7 +644,9 @@ def _show_simulation(console: Console, simulation: Simulation, *, validates: boo
     columns = (">planned %", ">drawn", ">of", ">epochs", ">repeats at")
     made = table("source", *([">asked %"] if asked else []), *columns)
     for each in simulation.sources:
-        cells = ["-" if each.asked is None else f"{100 * each.asked:.3f}"] if asked else []
+        cells = (
+            ["-" if each.asked is None else f"{100 * each.asked:.3f}"] if asked else []
+        )
         drawn = f"{100 * each.share:.3f}", short(each.drawn), short(each.count)
         first = "-" if each.repeats_at is None else f"{each.repeats_at:,}"
         latest = "unknown" if each.repeats_at is None else f"<= {first}"
@@ -540,5 +659,9 @@ def _show_simulation(console: Console, simulation: Simulation, *, validates: boo
     console.print(made)
     for each in simulation.sources:
         if not each.drawn:
-            why = "its weight is 0" if each.asked == 0 else f"not in {counted(steps, 'step')}"
+            why = (
+                "its weight is 0"
+                if each.asked == 0
+                else f"not in {counted(steps, 'step')}"
+            )
             console.note(f"{each.name}: {why}", "Never reached")

@@ -37,17 +37,22 @@ from energize.errors import (
 )
 from energize.metadataset.models import json_schema
 
-_FAULTS, _USAGE = 1, 2
-"""How commands end: 0 when all is well, 1 when something is wrong with the data, 2 when the command
-was given something that cannot be used.
+_FAULTS = 1
+_USAGE = 2
+"""How commands end: 0 when all is well, 1 when something is wrong with the data, 2 when
+the command was given something that cannot be used.
 """
 
 
 class _Commands(TyperGroup):
-    """Errors of energize are one message, without the traceback that means nothing to a user."""
+    """Errors of energize are one message, without the traceback that means nothing to a
+    user.
+    """
 
     def main(self, *arguments: Any, **options: Any) -> Any:
-        """Run a command; what the encoding of the terminal lacks is printed as its escapes."""
+        """Run a command; what the encoding of the terminal lacks is printed as its
+        escapes.
+        """
         for stream in (sys.stdout, sys.stderr):
             if isinstance(stream, io.TextIOWrapper):
                 stream.reconfigure(errors="backslashreplace")
@@ -64,10 +69,13 @@ class _Commands(TyperGroup):
             errors.note(str(reason), "Error", "bold red")
             if isinstance(reason, UntrustedCodeError):
                 errors.say(
-                    "Here: energize --import MODULE COMMAND, COMMAND --trust-code FOLDER, or once "
+                    "Here: energize --import MODULE COMMAND, COMMAND --trust-code "
+                    "FOLDER, or once "
                     "and for all programs: energize trust FOLDER"
                 )
-            given = isinstance(reason, ConfigError) and not isinstance(reason, MetadatasetError)
+            given = isinstance(reason, ConfigError) and not isinstance(
+                reason, MetadatasetError
+            )
             missing = isinstance(reason, DatasetNotFoundError)
             sys.exit(_USAGE if given or missing else _FAULTS)
 
@@ -78,7 +86,8 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
-    help="Prepare data sets for energize, look into them, and see what a run will read.",
+    help="Prepare data sets for energize, look into them, and see what a run will "
+    "read.",
 )
 _looking = (preview, serve, plan, simulate, state.report, replay, blame, profile)
 for command in (init, prepare, prepare_media, convert, info, lint, *_looking):
@@ -95,15 +104,21 @@ def _print_version(asked: bool) -> None:
 
 @app.callback()
 def main(
-    debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks of errors.")] = False,
+    debug: Annotated[
+        bool, typer.Option("--debug", help="Show tracebacks of errors.")
+    ] = False,
     show_version: Annotated[
-        bool, typer.Option("--version", "-V", help="Show the version.", callback=_print_version)
+        bool,
+        typer.Option(
+            "--version", "-V", help="Show the version.", callback=_print_version
+        ),
     ] = False,
     modules: Annotated[
         list[str] | None,
         typer.Option(
             "--import",
-            help="A module, or FILE.py, of the program whose sample types and joiners data name.",
+            help="A module, or FILE.py, of the program whose sample types and joiners "
+            "data name.",
         ),
     ] = None,
 ) -> None:
@@ -118,7 +133,10 @@ def schema(
     output: Annotated[
         Path | None,
         typer.Option(
-            "--output", "-o", parser=path_of, help="Write to this file, not to the screen."
+            "--output",
+            "-o",
+            parser=path_of,
+            help="Write to this file, not to the screen.",
         ),
     ] = None,
 ) -> None:
@@ -140,25 +158,32 @@ def schema(
 def manifest(
     mix: Annotated[Path, mixes.path_argument("A metadataset, a .yaml file.", "MIX")],
 ) -> None:
-    """Write the small files of all folders of a mix into one beside it, for runs of many ranks.
+    """Write the small files of all folders of a mix into one beside it, for runs of
+    many ranks.
 
-    Each rank opens mix.yaml by mix.manifest.json then, instead of four files of every folder. Write
-    it again when folders, or files that the mix includes, were changed: rank 0 refuses a stale one.
+    Each rank opens mix.yaml by mix.manifest.json then, instead of four files of every
+    folder. Write it again when folders, or files that the mix includes, were changed:
+    rank 0 refuses a stale one.
     """
     if mix.is_dir():
-        raise ConfigError(f"{mix} is no file of a mix; a single folder is opened as quickly")
+        raise ConfigError(
+            f"{mix} is no file of a mix; a single folder is opened as quickly"
+        )
     with Documents().used() as documents:
         stored = mixes.Stored()
         for split in stored.splits(mix):
             for leaf in stored.leaves(mix, split):
-                source, name = leaf.source(), mixes.leaf_name(leaf)
+                source = leaf.source()
+                name = mixes.leaf_name(leaf)
                 columns = len(source.column_names)
                 typer.echo(f"Read {name}: {source.count:,} samples, {columns} columns")
                 for ref in leaf.aux.values():
                     open_store(ref)
     text, count = dump_manifest(mix, documents)
     if not count:
-        raise ConfigError(f"{mix} reads no small files but itself: it needs no manifest")
+        raise ConfigError(
+            f"{mix} reads no small files but itself: it needs no manifest"
+        )
     write_new(manifest_path(mix), text.encode(), ConfigError)
     read_manifest(mix)  # which says if it is too large
     typer.echo(f"Wrote {manifest_path(mix)}: {count} files, {len(text):,} bytes")
@@ -169,12 +194,15 @@ def trust(
     folder: Annotated[
         Path | None, mixes.path_argument("A prepared folder with code in its .nv-meta.")
     ] = None,
-    forgotten: Annotated[bool, typer.Option("--forget", help="Trust it no longer.")] = False,
+    forgotten: Annotated[
+        bool, typer.Option("--forget", help="Trust it no longer.")
+    ] = False,
 ) -> None:
-    """Trust the code in a prepared folder, as it is now: sample loaders and part filters.
+    """Trust the code in a prepared folder, as it is now: sample loaders and part
+    filters.
 
-    Programs may run it from now on, without a change. Code that is changed has to be trusted anew.
-    Without a folder, those that are trusted are listed.
+    Programs may run it from now on, without a change. Code that is changed has to be
+    trusted anew. Without a folder, those that are trusted are listed.
     """
     if folder is None:
         for each in sorted(trusting.trusted_folders()) or ["no folder is trusted"]:
@@ -189,6 +217,8 @@ def trust(
 
 # A command of Megatron-Energon by its name.
 
-checkpoint = typer.Typer(no_args_is_help=True, help="As `state`, by Megatron-Energon's names.")
+checkpoint = typer.Typer(
+    no_args_is_help=True, help="As `state`, by Megatron-Energon's names."
+)
 checkpoint.command("info")(state.show)
 app.add_typer(checkpoint, name="checkpoint")

@@ -47,7 +47,8 @@ MixPath = Annotated[
     Path, path_argument("A metadataset, a stage file, or a prepared folder.", "MIX")
 ]
 TrustCode = Annotated[
-    list[Path] | None, Option(help="A folder whose sample_loader and part_filter files may be run.")
+    list[Path] | None,
+    Option(help="A folder whose sample_loader and part_filter files may be run."),
 ]
 AsJson = Annotated[bool, Option("--json", help="Write JSON, for programs.")]
 Number = int | None
@@ -60,26 +61,46 @@ class Run:
     batch_size: Annotated[
         Number,
         Option(
-            min=1, help="Samples per batch of a rank; by default that of the state or mix, or 1."
+            min=1,
+            help="Samples per batch of a rank; by default that of the state or mix, or "
+            "1.",
         ),
     ] = None
     unbatched: Annotated[
-        bool, Option("--unbatched", help="The run has batch_size=None: its items are samples.")
+        bool,
+        Option(
+            "--unbatched", help="The run has batch_size=None: its items are samples."
+        ),
     ] = False
     split: Annotated[
         str,
-        Option("--split", "--split-part", help="The split; val and test are read as validation."),
+        Option(
+            "--split",
+            "--split-part",
+            help="The split; val and test are read as validation.",
+        ),
     ] = "train"
     seed: Annotated[int, Option(help="The seed_offset of the run.")] = 0
     shuffle_buffer_size: Annotated[Number, Option(min=1, help="As in the run.")] = None
-    max_samples_per_sequence: Annotated[Number, Option(min=1, help="As in the run.")] = None
+    max_samples_per_sequence: Annotated[
+        Number, Option(min=1, help="As in the run.")
+    ] = None
     packing_buffer_size: Annotated[Number, Option(min=1, help="As in the run.")] = None
     encoder: Annotated[
         str | None,
-        Option(help="The task encoder, or a function that makes it: MODULE:NAME, FILE.py:NAME."),
+        Option(
+            help=(
+                "The task encoder, or a function that makes it: MODULE:NAME, "
+                "FILE.py:NAME."
+            )
+        ),
     ] = None
     encoder_per_type: Annotated[
-        bool, Option("--encoder-per-type", help="The run has an encoder for each type of samples.")
+        bool,
+        Option(
+            "--encoder-per-type",
+            help="The run has an encoder for each type of samples.",
+        ),
     ] = False
     trust_code: TrustCode = None
 
@@ -91,11 +112,12 @@ class Run:
     def read(
         self, mix: Path, batch_size: int | None = None, *, samples: bool = False
     ) -> IndexedDataset[Any]:
-        """Return what the run reads of `mix`, in batches of `batch_size` if no option says it.
+        """Return what the run reads of `mix`, in batches of `batch_size` if no option
+        says it.
 
-        What only making `samples` needs, code of folders and stores of cookers, is left out unless
-        these are wanted. Raise what `get_train_dataset` raises, and `ConfigError` for options that
-        do not go together.
+        What only making `samples` needs, code of folders and stores of cookers, is left
+        out unless these are wanted. Raise what `get_train_dataset` raises, and
+        `ConfigError` for options that do not go together.
         """
         node = node_at(mix, self.split)
         local = ("shuffle_buffer_size", "max_samples_per_sequence")
@@ -103,21 +125,32 @@ class Run:
         options = {name: value for name in given if (value := getattr(self, name))}
         if self.validates and any(name in options for name in local):
             raise ConfigError(
-                "--shuffle-buffer-size and --max-samples-per-sequence keep the reads of training "
-                f"local, and the split {self.split!r} is read in stored order; leave them out"
+                "--shuffle-buffer-size and --max-samples-per-sequence keep the reads "
+                "of training "
+                f"local, and the split {self.split!r} is read in stored order; leave "
+                "them out"
             )
         if not samples:
             options |= _stand_ins(every_leaf(node))
         if self.encoder is not None:
             options["task_encoder"] = made_encoder(self.encoder)
         else:
-            node = with_leaves(node, lambda leaf: replace(leaf, aux={}))  # only cookers read them
+            node = with_leaves(
+                node, lambda leaf: replace(leaf, aux={})
+            )  # only cookers read them
         if self.encoder_per_type:
             kinds = dict.fromkeys(leaf.sample_type for leaf in every_leaf(node))
             options["task_encoder"] = {kind: DefaultTaskEncoder() for kind in kinds}
         composition = node.composition if isinstance(node, Blend) else None
-        size = self.batch_size or batch_size or (composition and composition.global_batch_size) or 1
-        make: Callable[..., Any] = get_val_dataset if self.validates else get_train_dataset
+        size = (
+            self.batch_size
+            or batch_size
+            or (composition and composition.global_batch_size)
+            or 1
+        )
+        make: Callable[..., Any] = (
+            get_val_dataset if self.validates else get_train_dataset
+        )
         dataset = make(
             node,
             batch_size=None if self.unbatched else size,
@@ -127,8 +160,12 @@ class Run:
         return cast("IndexedDataset[Any]", dataset)
 
 
-def takes(name: str, kind: type[Any]) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Give a command, which has a parameter of that name, the options of a dataclass instead."""
+def takes(
+    name: str, kind: type[Any]
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Give a command, which has a parameter of that name, the options of a dataclass
+    instead.
+    """
     options = inspect.signature(kind, eval_str=True).parameters
 
     def taking(command: Callable[..., None]) -> Callable[..., None]:
@@ -140,7 +177,10 @@ def takes(name: str, kind: type[Any]) -> Callable[[Callable[..., None]], Callabl
             command(**{name: made}, **given)
 
         shown = [each for each in own.values() if each.name != name]
-        shown += [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in options.values()]
+        shown += [
+            each.replace(kind=inspect.Parameter.KEYWORD_ONLY)
+            for each in options.values()
+        ]
         called.__signature__ = inspect.Signature(shown)  # type: ignore[attr-defined]
         called.__annotations__ = {each.name: each.annotation for each in shown}
         del called.__wrapped__
@@ -156,7 +196,9 @@ def made_encoder(text: str) -> TaskEncoder[Any, Any, Any, Any]:
     """Return the task encoder that MODULE:NAME names, or makes."""
     found = object_named(text, "--encoder")
     try:
-        made: TaskEncoder[Any, Any, Any, Any] = found if isinstance(found, TaskEncoder) else found()
+        made: TaskEncoder[Any, Any, Any, Any] = (
+            found if isinstance(found, TaskEncoder) else found()
+        )
     except Exception as reason:  # whatever the code of a user raises
         raise ConfigError(
             f"--encoder: {text} cannot be made: {type(reason).__name__}: {reason}"
@@ -166,7 +208,12 @@ def made_encoder(text: str) -> TaskEncoder[Any, Any, Any, Any]:
 
 def _stand_ins(leaves: Sequence[Leaf]) -> dict[str, Any]:
     """Functions in place of those that folders bring along, which are never called."""
-    parts = [part.leaf for leaf in leaves if isinstance(leaf, JoinedLeaf) for part in leaf.parts]
+    parts = [
+        part.leaf
+        for leaf in leaves
+        if isinstance(leaf, JoinedLeaf)
+        for part in leaf.parts
+    ]
     coded = [leaf for leaf in (*leaves, *parts) if leaf.config.code]
     return {
         name: {leaf.path: stand_in for leaf in coded if name in leaf.config.code}
@@ -174,30 +221,39 @@ def _stand_ins(leaves: Sequence[Leaf]) -> dict[str, Any]:
     }
 
 
-# What lies at a path: the split parts of a folder, or those that a file of a mix is made of.
+# What lies at a path: the split parts of a folder, or those that a file of a mix is
+# made of.
 
 DataPath = Annotated[
     Path, path_argument("A prepared folder, a .jsonl file, or a metadataset.", "PATH")
 ]
-DatasetConfig = Annotated[str, Option(help="The file of .nv-meta that says what samples are.")]
-SplitConfig = Annotated[str, Option(help="The file of .nv-meta that says what splits are.")]
+DatasetConfig = Annotated[
+    str, Option(help="The file of .nv-meta that says what samples are.")
+]
+SplitConfig = Annotated[
+    str, Option(help="The file of .nv-meta that says what splits are.")
+]
 
 CONFIGS = ("dataset.yaml", "split.yaml")
 
 
 @dataclass(frozen=True)
 class Stored:
-    """Which samples are looked at as they are stored, by options that commands have in common."""
+    """Which samples are looked at as they are stored, by options that commands have in
+    common.
+    """
 
     split_parts: Annotated[
-        str | None, Option(help="Which splits, with commas between them; by default all.")
+        str | None,
+        Option(help="Which splits, with commas between them; by default all."),
     ] = None
     dataset_config: DatasetConfig = CONFIGS[0]
     split_config: SplitConfig = CONFIGS[1]
     trust_code: TrustCode = None
 
     def splits(self, path: Path) -> Sequence[str]:
-        """Return the splits that were asked for, or else all; a file of JSON lines has one.
+        """Return the splits that were asked for, or else all; a file of JSON lines has
+        one.
 
         Raise what reading the split file or the metadataset raises.
         """
@@ -206,7 +262,9 @@ class Stored:
         if is_jsonl(path):
             return ("train",)
         if self.split_parts is not None:
-            names = [name.strip() for name in self.split_parts.split(",") if name.strip()]
+            names = [
+                name.strip() for name in self.split_parts.split(",") if name.strip()
+            ]
             if not names:
                 told = f"expected names of splits, got {self.split_parts!r}"
                 raise ConfigError(f"--split-parts: {told}")
@@ -216,10 +274,14 @@ class Stored:
         if is_folder(path):
             splits = read_splits(path, self.split_config).split_parts
             return [name for name, shards in splits.items() if shards]
-        return ("train",) if is_stage_file(path) else list(read_metadataset(path).splits)
+        return (
+            ("train",) if is_stage_file(path) else list(read_metadataset(path).splits)
+        )
 
     def leaves(self, path: Path, split: str) -> Iterator[Leaf]:
-        """Yield the parts that a split is read from, each once. Raise what `node_at` raises."""
+        """Yield the parts that a split is read from, each once. Raise what `node_at`
+        raises.
+        """
         node = node_at(path, split)
         if isinstance(node, Leaf):
             named = None if self.dataset_config == CONFIGS[0] else self.dataset_config
@@ -227,17 +289,20 @@ class Stored:
             node = replace(node, dataset_config=named, split_config=splits)
         elif (self.dataset_config, self.split_config) != CONFIGS:
             raise ConfigError(
-                f"--dataset-config and --split-config are for folders; the entries of {path} name "
+                "--dataset-config and --split-config are for folders; the entries of "
+                f"{path} name "
                 "their own, as dataset_config and split_config"
             )
         yield from {leaf.identity: leaf for leaf in every_leaf(node)}.values()
 
     def samples(self, leaf: Leaf, decoder: SampleDecoder) -> IndexedDataset[Any]:
-        """Return the typed samples of a part in stored order; code of folders that are trusted may
-        be run.
+        """Return the typed samples of a part in stored order; code of folders that are
+        trusted may be run.
         """
         code = LoadingCode(trust_code=self.trust_code or ())
-        return cast("IndexedDataset[Any]", factory_of(leaf, decoder=decoder, code=code).build())
+        return cast(
+            "IndexedDataset[Any]", factory_of(leaf, decoder=decoder, code=code).build()
+        )
 
 
 def is_folder(path: Path) -> bool:
@@ -251,14 +316,18 @@ def is_jsonl(path: Path) -> bool:
 
 
 def node_at(path: Path, split: str) -> Node | Staged:
-    """Return what a split is made of. Raise `MetadatasetError`, `DatasetNotFoundError`."""
+    """Return what a split is made of. Raise `MetadatasetError`,
+    `DatasetNotFoundError`.
+    """
     if is_stage_file(path):
         return Staged(read_stages(path, split).with_datasets(stage_node), str(path))
     return resolve(path, split)
 
 
 def leaf_name(leaf: Leaf, above: Path | None = None) -> str:
-    """Return what a part is called: in full, or from the folder `above` on, without its split."""
+    """Return what a part is called: in full, or from the folder `above` on, without its
+    split.
+    """
     if isinstance(leaf, JoinedLeaf):
         return " joined with ".join(leaf_name(part.leaf, above) for part in leaf.parts)
     path = leaf.path if leaf.chosen is None else leaf.path / leaf.chosen.name
@@ -271,8 +340,9 @@ def leaf_name(leaf: Leaf, above: Path | None = None) -> str:
 
 
 def imported(name: str, option: str) -> ModuleType:
-    """Return the module of that name, or the Python file at that path; the working folder is looked
-    in. Raise `ConfigError` that names the `option` for one that cannot be imported.
+    """Return the module of that name, or the Python file at that path; the working
+    folder is looked in. Raise `ConfigError` that names the `option` for one that cannot
+    be imported.
     """
     here = str(Path.cwd())
     if here not in sys.path:
@@ -291,9 +361,13 @@ def object_named(text: str, option: str) -> Any:
     """Return what MODULE:NAME, or FILE.py:NAME, names."""
     module_name, colon, name = text.rpartition(":")
     if not (module_name and colon and name):
-        raise ConfigError(f"{option}: expected MODULE:NAME or FILE.py:NAME, got {text!r}")
+        raise ConfigError(
+            f"{option}: expected MODULE:NAME or FILE.py:NAME, got {text!r}"
+        )
     found: Any = imported(module_name, option)
     if not hasattr(found, name):
         known = [each for each in vars(found) if not each.startswith("_")]
-        raise ConfigError(f"{option}: {module_name} has no {name!r}{nearest(name, known)}")
+        raise ConfigError(
+            f"{option}: {module_name} has no {name!r}{nearest(name, known)}"
+        )
     return getattr(found, name)

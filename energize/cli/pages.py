@@ -1,4 +1,6 @@
-"""`energize preview --html`, `blame --html` and `energize serve`: what a run reads, as a page."""
+"""`energize preview --html`, `blame --html` and `energize serve`: what a run reads, as
+a page.
+"""
 
 from __future__ import annotations
 
@@ -49,17 +51,21 @@ from energize.report.blame import BlamedSample
 from energize.report.forecast import batches_read, planned_samples, simulate, weighed_in
 from energize.report.levels import source_names
 
-_BATCH, _MOST_SAMPLES, _HORIZON, _FARTHEST = 8, 48, 1000, 10**12
-"""Samples of a batch where nobody says, those that are shown, steps that shares are told of, and
-the last step.
+_BATCH = 8
+_MOST_SAMPLES = 48
+_HORIZON = 1000
+_FARTHEST = 10**12
+"""Samples of a batch where nobody says, those that are shown, steps that shares are
+told of, and the last step.
 """
 _COLOURS = 8
 
 
 @dataclass(frozen=True)
 class Batch:
-    """A batch as it was read: what it is, or the error why there is none, and the samples that it
-    was made of; of a past step, also whose it was and the losses of its samples.
+    """A batch as it was read: what it is, or the error why there is none, and the
+    samples that it was made of; of a past step, also whose it was and the losses of its
+    samples.
     """
 
     step: int
@@ -70,7 +76,9 @@ class Batch:
 
     @property
     def name(self) -> str:
-        return f"Step {self.step:,}" + ("" if self.rank is None else f", rank {self.rank}")
+        return f"Step {self.step:,}" + (
+            "" if self.rank is None else f", rank {self.rank}"
+        )
 
     @property
     def anchor(self) -> str:
@@ -79,7 +87,9 @@ class Batch:
 
 @dataclass
 class Look:
-    """A run whose batches are shown; by default of `dataset`, what it reads with its options."""
+    """A run whose batches are shown; by default of `dataset`, what it reads with its
+    options.
+    """
 
     mix: Path
     run: mixes.Run
@@ -113,11 +123,13 @@ class Look:
         """Yield the batches of some steps, those that cannot be made too."""
         none = np.zeros(0, dtype=np.int64)
         for step in range(at, min(at + steps, self.end)):
-            item, refs = None, Refs(none, none, none, none)
+            item = None
+            refs = Refs(none, none, none, none)
             try:
                 if not self.dataset.indexed:
                     if self._stream is None or step < self._reached:
-                        self._stream, self._reached = batches_read(self.dataset, SILENT), 0
+                        self._stream = batches_read(self.dataset, SILENT)
+                        self._reached = 0
                     item, refs = next(islice(self._stream, step - self._reached, None))
                     self._reached = step + 1
                 else:
@@ -129,8 +141,11 @@ class Look:
                 self._stream = None
                 return
             except Exception as reason:  # whatever the encoder of the user raises
-                self._stream, item = None, reason
-            samples = planned_samples(self.dataset.sources, self.labels, refs, keys=False)
+                self._stream = None
+                item = reason
+            samples = planned_samples(
+                self.dataset.sources, self.labels, refs, keys=False
+            )
             yield Batch(step, item, samples, refs)
             if not self.dataset.indexed and isinstance(item, Exception):
                 return
@@ -149,16 +164,21 @@ class Look:
     def page(
         self, at: int, steps: int, *, served: bool = False, past: Sequence[Batch] = ()
     ) -> bytes:
-        """Return the page of some steps; `served`, with links to others; or of batches that are
-        `past`, without what comes.
+        """Return the page of some steps; `served`, with links to others; or of batches
+        that are `past`, without what comes.
         """
-        found, shown = [], ""
+        found = []
+        shown = ""
         for batch in past or self.batches(at, steps):
             shown += self._batch_html(batch)
             found.append(replace(batch, item=None))  # which may be large
         kinds = ("html", "css", "js")
-        shell, *own = (Path(__file__).with_name(f"page.{kind}").read_text() for kind in kinds)
-        digests = [base64.b64encode(hashlib.sha256(e.encode()).digest()).decode() for e in own]
+        shell, *own = (
+            Path(__file__).with_name(f"page.{kind}").read_text() for kind in kinds
+        )
+        digests = [
+            base64.b64encode(hashlib.sha256(e.encode()).digest()).decode() for e in own
+        ]
         page = Template(shell).substitute(
             name=text(self.mix.name or self.mix),
             split=text(self.run.split),
@@ -173,15 +193,25 @@ class Look:
         )
         return page.encode("utf-8", "backslashreplace")
 
-    def _links(self, at: int, steps: int, found: Sequence[Batch], *, served: bool) -> str:
+    def _links(
+        self, at: int, steps: int, found: Sequence[Batch], *, served: bool
+    ) -> str:
         if not served:
             return "".join(f'<a href="#{b.anchor}">{b.name}</a>' for b in found[:12])
-        before, after = max(0, at - steps), at + steps
-        back = f'<a href="/?step=0">First</a><a rel="prev" href="/?step={before}">Previous</a>'
-        ahead = f'<a rel="next" href="/?step={after}">Next</a>' if after < self.end else ""
+        before = max(0, at - steps)
+        after = at + steps
+        back = (
+            '<a href="/?step=0">First</a><a rel="prev" '
+            f'href="/?step={before}">Previous</a>'
+        )
+        ahead = (
+            f'<a rel="next" href="/?step={after}">Next</a>' if after < self.end else ""
+        )
         return (
-            f'{back if at else ""}{ahead}<form action="/"><label for="step">Step</label><input '
-            f'id="step" name="step" type="number" min="0" max="{self.end - 1}" value="{at}">'
+            f'{back if at else ""}{ahead}<form action="/"><label '
+            'for="step">Step</label><input '
+            f'id="step" name="step" type="number" min="0" max="{self.end - 1}" '
+            f'value="{at}">'
             "<button>Go</button></form>"
         )
 
@@ -194,35 +224,57 @@ class Look:
             told = simulate(self.dataset, horizon, read=read)
         except Exception as reason:  # reading a stream calls the encoder of the user
             return error(f"What comes of each source cannot be told: {reason}")
-        body, bar, begun = [], "", 0.0
+        body = []
+        bar = ""
+        begun = 0.0
         for number, each in enumerate(told.sources):
             asked = "-" if each.asked is None else f"{each.asked:.2%}"
             size = stored_size(self.dataset.sources[number])
-            numbers = (f"{here[each.name]:,}", short(each.count), size, short(each.epochs, 2))
-            body.append((_chip(each.name, number), asked, f"{each.share:.2%}", *numbers))
+            numbers = (
+                f"{here[each.name]:,}",
+                short(each.count),
+                size,
+                short(each.epochs, 2),
+            )
+            body.append(
+                (_chip(each.name, number), asked, f"{each.share:.2%}", *numbers)
+            )
             bar += (
-                f'<rect class="s{number % _COLOURS}" x="{100 * begun:.3f}" y="0" height="1" '
+                f'<rect class="s{number % _COLOURS}" x="{100 * begun:.3f}" y="0" '
+                'height="1" '
                 f'width="{100 * each.share:.3f}"/>'
             )
             begun += each.share
         counts = "samples" if self.run.validates else weighed_in(self.dataset)
         what = f"{counted(horizon, 'step')}, {counted(told.samples, 'sample')}"
-        head = ("source", ">asked", ">delivered", ">here", ">samples", ">stored", ">epochs")
+        head = (
+            "source",
+            ">asked",
+            ">delivered",
+            ">here",
+            ">samples",
+            ">stored",
+            ">epochs",
+        )
         return (
             f"<h2>Sources <small>of {what}; weights count {text(counts)}</small></h2>"
-            '<svg class="bar" viewBox="0 0 100 1" preserveAspectRatio="none" role="img" '
+            '<svg class="bar" viewBox="0 0 100 1" preserveAspectRatio="none" '
+            'role="img" '
             f'aria-label="Shares of the sources, as in the table">{bar}</svg>'
             f'<div class="wide">{rows(head, body)}</div>'
         )
 
     def _batch_html(self, batch: Batch) -> str:
         count = len(batch.samples)
-        weights = np.asarray(field_of(batch.item, WEIGHTS) if is_record(batch.item) else None)
+        weights = np.asarray(
+            field_of(batch.item, WEIGHTS) if is_record(batch.item) else None
+        )
         told = [self.weights[source] for source in batch.refs.source.tolist()]
         if weights.shape == (count,):
             told = weights.tolist()
         shown = "".join(
-            self._sample_html(batch, row, told[row]) for row in range(min(count, _MOST_SAMPLES))
+            self._sample_html(batch, row, told[row])
+            for row in range(min(count, _MOST_SAMPLES))
         )
         more = count - _MOST_SAMPLES
         if more > 0:
@@ -249,47 +301,62 @@ class Look:
         )
 
     def _sample_html(self, batch: Batch, row: int, weight: float) -> str:
-        planned, source = batch.samples[row], int(batch.refs.source[row])
+        planned = batch.samples[row]
+        source = int(batch.refs.source[row])
         sample = self.stored(source, int(batch.refs.index[row]))
         where = f"{planned.shard or ''} #{planned.index:,}".strip()
         if planned.epoch:
             where += f", pass {planned.epoch + 1:,}"
-        told = f'<span class="weight">loss weight {weight:g}</span>' if weight != 1 else ""
+        told = (
+            f'<span class="weight">loss weight {weight:g}</span>' if weight != 1 else ""
+        )
         loss = getattr(planned, "loss", None)
         told += "" if loss is None else f'<span class="weight">loss {loss:.4g}</span>'
-        key, body, more = "", "", {"type": type(sample).__name__}
+        key = ""
+        body = ""
+        more = {"type": type(sample).__name__}
         if isinstance(sample, Failed | Exception):
             body = error(f"{_told(sample)}\nA substitute takes its place in the batch.")
         else:
-            pictures, told_of = [], []
+            pictures = []
+            told_of = []
             for name, value in fields_shown(sample).items():
                 if name == "__key__":
                     key = str(value)
                 elif name.startswith("__"):
                     more[name.strip("_")] = value
                 elif name == "turns" and isinstance(sample, ConversationSample):
-                    told_of.append(conversation(sample.turns, sample.images, sample.videos))
+                    told_of.append(
+                        conversation(sample.turns, sample.images, sample.videos)
+                    )
                 elif isinstance(sample, ConversationSample) or value is None:
                     continue
                 elif seen := gallery(value, name):
                     pictures.append(seen)
                 else:
                     seen = value_html(value, name)
-                    told_of.append(f'<div class="field"><b>{text(name)}</b>{seen}</div>')
+                    told_of.append(
+                        f'<div class="field"><b>{text(name)}</b>{seen}</div>'
+                    )
             body = "".join(pictures + told_of)
         files = getattr(sample, "__sources__", None) or ()
         more |= {"files": " ".join(name for each in files for name in each.file_names)}
         label = f"Sample {row + 1} of {len(batch.samples)}, {planned.source} {key}"
         return (
-            f'<article class="sample" tabindex="0" aria-label="{text(label[:300])}"><header>'
-            f'{_chip(planned.source, source)}<span class="where">{text(key)} {text(where)}</span>'
-            f'{told}</header><div class="body">{body}<details><summary>Metadata</summary>'
+            '<article class="sample" tabindex="0" '
+            f'aria-label="{text(label[:300])}"><header>'
+            f'{_chip(planned.source, source)}<span class="where">{text(key)} '
+            f"{text(where)}</span>"
+            f"{told}</header><div "
+            f'class="body">{body}<details><summary>Metadata</summary>'
             f"{mapping_html({k: v for k, v in more.items() if v})}</details></div></article>"
         )
 
 
 def _weights(dataset: Dataset[Any], above: float = 1.0) -> list[float]:
-    """Return how much the samples of each source count in the loss, as far as numbers say it."""
+    """Return how much the samples of each source count in the loss, as far as numbers
+    say it.
+    """
     if isinstance(dataset, SampleWeightDataset) and not callable(dataset.weight):
         above *= dataset.weight
     if not dataset.inputs:
@@ -310,7 +377,9 @@ def stored_size(source: Any) -> str:
     """Return the bytes that a source takes on this machine, if that is quickly said."""
     with suppress(OSError, AttributeError):
         if isinstance(source, WebdatasetSource) and len(source.shards) <= 10_000:
-            return decimal(sum((source.path / each).stat().st_size for each in source.shards))
+            return decimal(
+                sum((source.path / each).stat().st_size for each in source.shards)
+            )
         if source.path.is_file():
             return decimal(source.path.stat().st_size)
     return "-"
@@ -318,7 +387,9 @@ def stored_size(source: Any) -> str:
 
 # On loopback
 
-_HOST, _PORT, _TRIED = "127.0.0.1", 8000, 20
+_HOST = "127.0.0.1"
+_PORT = 8000
+_TRIED = 20
 
 
 class _Server(ThreadingHTTPServer):
@@ -332,11 +403,14 @@ class _Server(ThreadingHTTPServer):
 
 
 class _Handler(BaseHTTPRequestHandler):
-    """Answers `/?step=N`, for those who ask for this machine by its own name; nothing else."""
+    """Answers `/?step=N`, for those who ask for this machine by its own name; nothing
+    else.
+    """
 
     server: _Server
     timeout = 30
-    server_version, sys_version = "energize", ""
+    server_version = "energize"
+    sys_version = ""
 
     def do_GET(self) -> None:
         asked = urlsplit(self.path)
@@ -351,7 +425,9 @@ class _Handler(BaseHTTPRequestHandler):
         else:
             try:
                 with self.server.reading:
-                    page = self.server.look.page(int(given), self.server.steps, served=True)
+                    page = self.server.look.page(
+                        int(given), self.server.steps, served=True
+                    )
                 self._answer(200, page, "text/html")
             except EnergizeError as reason:
                 self._answer(500, str(reason).encode("utf-8", "backslashreplace"))
@@ -382,16 +458,21 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 def _bound(port: int | None) -> _Server:
-    """Return a server at the port; where nobody names one, at the first free one of some."""
+    """Return a server at the port; where nobody names one, at the first free one of
+    some.
+    """
     tried = range(_PORT, _PORT + _TRIED) if port is None else (port,)
     for each in tried:
         try:
             return _Server((_HOST, each), _Handler)
         except OSError as reason:
             refused = reason
-    named = f"port {port}" if port is not None else f"a port from {_PORT} to {tried[-1]}"
+    named = (
+        f"port {port}" if port is not None else f"a port from {_PORT} to {tried[-1]}"
+    )
     raise ConfigError(
-        f"--port: {named} cannot be used ({refused.strerror}); give another one, or --port 0 for "
+        f"--port: {named} cannot be used ({refused.strerror}); give another one, or "
+        "--port 0 for "
         "any that is free"
     )
 
@@ -402,17 +483,25 @@ def serve(
     run: mixes.Run,
     *,
     port: Annotated[
-        int | None, Option(min=0, max=65535, help="By default the first free one from 8000 on.")
+        int | None,
+        Option(min=0, max=65535, help="By default the first free one from 8000 on."),
     ] = None,
     at: Annotated[int, Option(min=0, help="The step that comes first.")] = 0,
     batches: Annotated[int, Option(min=1, max=64, help="Batches on a page.")] = 1,
 ) -> None:
-    """Show the batches of any step of a run in the browser of this machine, until Ctrl-C."""
+    """Show the batches of any step of a run in the browser of this machine, until
+    Ctrl-C.
+    """
     look = Look(mix, run)
     with _bound(port) as server:
-        server.look, server.steps, server.first = look, batches, at
+        server.look = look
+        server.steps = batches
+        server.first = at
         console = Console()
-        console.say(f"http://{_HOST}:{server.server_port}/?step={at} shows {mix}; Ctrl-C ends it")
+        console.say(
+            f"http://{_HOST}:{server.server_port}/?step={at} shows {mix}; Ctrl-C ends "
+            "it"
+        )
         with suppress(KeyboardInterrupt):
             server.serve_forever()
         console.say("Ended")

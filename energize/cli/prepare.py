@@ -1,4 +1,6 @@
-"""`energize prepare`, `prepare-media` and `convert`: folders of shards, ready to be read."""
+"""`energize prepare`, `prepare-media` and `convert`: folders of shards, ready to be
+read.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +47,8 @@ class Media:
         bool, Option("--media-metadata-by-header", help="The same, by how files begin.")
     ] = False
     media_by_extension: Annotated[
-        bool, Option("--media-metadata-by-extension", help="The same, by usual extensions.")
+        bool,
+        Option("--media-metadata-by-extension", help="The same, by usual extensions."),
     ] = False
     tmp_path: Annotated[
         Path | None, Option(help="Where the index with media metadata is built.")
@@ -54,27 +57,43 @@ class Media:
     @property
     def given(self) -> tuple[str | None, bool, bool]:
         """What was said of media."""
-        return self.media_metadata_by_glob, self.media_by_header, self.media_by_extension
+        return (
+            self.media_metadata_by_glob,
+            self.media_by_header,
+            self.media_by_extension,
+        )
 
 
 @takes("media", Media)
 @takes("by", Tasks)
 def prepare(
     path: Annotated[
-        Path, path_argument("A folder of tar shards, a .jsonl file, or a metadataset with joins.")
+        Path,
+        path_argument(
+            "A folder of tar shards, a .jsonl file, or a metadataset with joins."
+        ),
     ],
     media: Media,
     by: Tasks,
     *,
-    split_ratio: Annotated[str | None, Option(help="Shares of train, val, test: 8,1,1.")] = None,
-    split_parts: Annotated[Names, Option(help="SPLIT:REGEX, shards by name: 'val:val-.*'.")] = None,
-    exclude: Annotated[str | None, Option(help="Leave out shards by this REGEX.")] = None,
+    split_ratio: Annotated[
+        str | None, Option(help="Shares of train, val, test: 8,1,1.")
+    ] = None,
+    split_parts: Annotated[
+        Names, Option(help="SPLIT:REGEX, shards by name: 'val:val-.*'.")
+    ] = None,
+    exclude: Annotated[
+        str | None, Option(help="Leave out shards by this REGEX.")
+    ] = None,
     shuffle_tars: Annotated[
         bool, Option("--shuffle-tars", help="Shuffle shards before they are split.")
     ] = False,
     sample_type: Annotated[str | None, Option(help=_TYPES)] = None,
     field_map: Annotated[
-        str | None, Option(help='Parts by fields, as JSON: {"image": "jpg,png", "caption": "txt"}.')
+        str | None,
+        Option(
+            help='Parts by fields, as JSON: {"image": "jpg,png", "caption": "txt"}.'
+        ),
     ] = None,
     dataset_yaml_name: Annotated[
         str, Option(help="The file that says what samples are.")
@@ -82,9 +101,12 @@ def prepare(
     skip_dataset_yaml: Annotated[
         bool, Option("--skip-dataset-yaml", help="Write no dataset.yaml.")
     ] = False,
-    sqlite: Annotated[bool, Option(help="Write the index that joins and stores read.")] = True,
+    sqlite: Annotated[
+        bool, Option(help="Write the index that joins and stores read.")
+    ] = True,
     tar_index_only: Annotated[
-        bool, Option("--tar-index-only", help="Write the index of a prepared folder again.")
+        bool,
+        Option("--tar-index-only", help="Write the index of a prepared folder again."),
     ] = False,
     fix_duplicates: Annotated[
         bool, Option("--fix-duplicates", help="Write shards that share keys anew.")
@@ -93,13 +115,16 @@ def prepare(
         bool, Option("--force-overwrite", help="Prepare a folder again without asking.")
     ] = False,
     non_interactive: Annotated[
-        bool, Option("--non-interactive", help="Never ask: what is missing is an error.")
+        bool,
+        Option("--non-interactive", help="Never ask: what is missing is an error."),
     ] = False,
     column: Annotated[
         Names,
         Option(
-            help="NAME=HOW, what is known of samples without reading them: tokens=size:txt, "
-            "quality=json[quality], width=image:width, length=len:txt, tokens=MODULE:FUNCTION."
+            help="NAME=HOW, what is known of samples without reading them: "
+            "tokens=size:txt, "
+            "quality=json[quality], width=image:width, length=len:txt, "
+            "tokens=MODULE:FUNCTION."
         ),
     ] = None,
     column_default: Annotated[
@@ -111,18 +136,22 @@ def prepare(
 ) -> None:
     """Index a folder of tar shards, and say how it is split and what its samples are.
 
-    What is not given is asked for, after a look at the first samples; answers may come from a pipe.
-    Of a folder that is prepared, --column and --checksums are all that is written. Many machines
-    may do it together: see --tasks.
+    What is not given is asked for, after a look at the first samples; answers may come
+    from a pipe. Of a folder that is prepared, --column and --checksums are all that is
+    written. Many machines may do it together: see --tasks.
     """
     console = Console()
     filtered = MediaFilterConfig.parse(*media.given) if any(media.given) else None
     if filtered is not None and (by.tasks or tar_index_only or not is_folder(path)):
-        raise ConfigError("only folders have metadata of media; for it alone use prepare-media")
+        raise ConfigError(
+            "only folders have metadata of media; for it alone use prepare-media"
+        )
     columns = parse_columns(column or ())
     if not is_folder(path):
         if by.tasks:
-            raise ConfigError(f"{path} is one file: --tasks share out the shards of folders")
+            raise ConfigError(
+                f"{path} is one file: --tasks share out the shards of folders"
+            )
         if columns:
             raise ConfigError(f"{path} is a file: --column measures samples of folders")
         _prepare_file(console, path, by, checksums=checksums)
@@ -136,21 +165,26 @@ def prepare(
     }
     measured: dict[str, Any] = {
         "columns": columns,
-        "column_defaults": dict(_pair("--column-default", each) for each in column_default or ()),
+        "column_defaults": dict(
+            _pair("--column-default", each) for each in column_default or ()
+        ),
         "checksums": checksums,
     }
     anew = force_overwrite or tar_index_only or (by.tasks and any(choices.values()))
     if (columns or checksums) and is_prepared(path) and not anew:
         if any((*choices.values(), filtered)):
             raise ConfigError(
-                f"{path} is prepared already, so --column and --checksums are all that is written: "
-                "leave the other options out, or give --force-overwrite to prepare it again"
+                f"{path} is prepared already, so --column and --checksums are all that "
+                "is written: "
+                "leave the other options out, or give --force-overwrite to prepare it "
+                "again"
             )
         _add(console, path, by.run(console), measured)
         return
     choices["overwrite"] = force_overwrite
     if not tar_index_only and by.task is None:
-        typed, may_ask = not skip_dataset_yaml, not (non_interactive or by.on == "slurm")
+        typed = not skip_dataset_yaml
+        may_ask = not (non_interactive or by.on == "slurm")
         _complete(console, path, choices, typed=typed, may_ask=may_ask)
     by = by.run(console)
     report = index.prepare(
@@ -171,8 +205,12 @@ def prepare(
         _collect(console, path, filtered, media, by)
 
 
-def show_report(console: Console, report: index.PrepareReport, by: Tasks, done: str) -> None:
-    """Tell what was done to samples and shards, and what the folder, or the task, has now."""
+def show_report(
+    console: Console, report: index.PrepareReport, by: Tasks, done: str
+) -> None:
+    """Tell what was done to samples and shards, and what the folder, or the task, has
+    now.
+    """
     of = "" if by.task is None else f"Task {by.task} of {by.tasks}: "
     samples = f"{report.samples:,} samples"
     console.say(of + done.format(samples, counted(len(report.shard_counts), "shard")))
@@ -197,7 +235,9 @@ def _add(console: Console, path: Path, by: Tasks, measured: dict[str, Any]) -> N
     options = by.given("Reading shards")
     if checksums:
         report = prepare_checksums(path, **options)
-        console.say(f"Wrote checksums of {report.samples:,} samples, {report.bytes:,} bytes")
+        console.say(
+            f"Wrote checksums of {report.samples:,} samples, {report.bytes:,} bytes"
+        )
     if columns:
         made = measures.prepare_columns(path, columns, defaults=defaults, **options)
         _show_measured(console, made)
@@ -205,7 +245,9 @@ def _add(console: Console, path: Path, by: Tasks, measured: dict[str, Any]) -> N
 
 
 def _prepare_file(console: Console, path: Path, work: Work, *, checksums: bool) -> None:
-    """Index a file of JSON lines; or write down the joins of a metadataset, if it has any."""
+    """Index a file of JSON lines; or write down the joins of a metadataset, if it has
+    any.
+    """
     if is_jsonl(path):
         on_progress = work.telling("Indexing lines")
         count = index.prepare_jsonl(path, checksums=checksums, on_progress=on_progress)
@@ -213,7 +255,8 @@ def _prepare_file(console: Console, path: Path, work: Work, *, checksums: bool) 
         return
     if checksums or path.suffix not in (".yaml", ".yml"):
         raise ConfigError(
-            f"{path} is a file, and neither a .jsonl file nor a metadataset .yaml, which has no "
+            f"{path} is a file, and neither a .jsonl file nor a metadataset .yaml, "
+            "which has no "
             "checksums of its own; of tar shards give the folder"
         )
     prepare_metadataset(path)
@@ -231,7 +274,9 @@ def _pair(option: str, text: str, separator: str = "=") -> tuple[str, str]:
 
 
 def parse_columns(given: Sequence[str]) -> dict[str, measures.How]:
-    """Return the columns of `--column NAME=HOW`; a function that HOW names is imported."""
+    """Return the columns of `--column NAME=HOW`; a function that HOW names is
+    imported.
+    """
     columns: dict[str, measures.How] = {}
     for each in given:
         name, how = _pair("--column", each)
@@ -246,7 +291,8 @@ def parse_columns(given: Sequence[str]) -> dict[str, measures.How]:
 
 
 def parse_patterns(given: Sequence[str]) -> dict[str, list[str]]:
-    """Return patterns of shard names by split: "train:train-.*"; several for one split are joined.
+    """Return patterns of shard names by split: "train:train-.*"; several for one split
+    are joined.
 
     >>> parse_patterns(["train:a-.*", "train:b-.*", "val:c-.*"])
     {'train': ['a-.*', 'b-.*'], 'val': ['c-.*']}
@@ -268,7 +314,8 @@ def parse_field_map(text: str) -> dict[str, str]:
         return TypeAdapter(dict[str, str]).validate_json(text, strict=True)
     except ValidationError as reason:
         raise ConfigError(
-            '--field-map: expected a JSON object from fields to parts such as {"image": "jpg,png", '
+            "--field-map: expected a JSON object from fields to parts such as "
+            '{"image": "jpg,png", '
             f'"caption": "txt"}}, got {text!r}'
         ) from reason
 
@@ -277,7 +324,8 @@ def parse_field_map(text: str) -> dict[str, str]:
 
 _NEEDED = (
     "please give --split-ratio 8,1,1 or --split-parts 'train:train-.*'; --sample-type "
-    "(CrudeWebdataset for plain dicts) or --skip-dataset-yaml; and --force-overwrite where it is "
+    "(CrudeWebdataset for plain dicts) or --skip-dataset-yaml; and --force-overwrite "
+    "where it is "
     "prepared already"
 )
 
@@ -285,7 +333,8 @@ _NEEDED = (
 def _complete(
     console: Console, path: Path, choices: dict[str, Any], *, typed: bool, may_ask: bool
 ) -> None:
-    """Complete the choices: what was not given is asked for, where somebody may be asked.
+    """Complete the choices: what was not given is asked for, where somebody may be
+    asked.
 
     Raise `ConfigError` that names the options for what is missing.
     """
@@ -300,7 +349,9 @@ def _complete(
     except typer.Abort:
         if sys.stdin.isatty():
             raise
-        raise ConfigError(f"the input ended before all was answered: {_NEEDED}") from None
+        raise ConfigError(
+            f"the input ended before all was answered: {_NEEDED}"
+        ) from None
 
 
 def _ask(console: Console, path: Path, choices: dict[str, Any], *, typed: bool) -> None:
@@ -323,9 +374,14 @@ def _ask(console: Console, path: Path, choices: dict[str, Any], *, typed: bool) 
     numbers = numbered_types()
     rows = []
     for number, name in numbers.items():
-        told = [f if needed else f"[{f}]" for f, needed in fields.sample_fields(name).items()]
+        told = [
+            f if needed else f"[{f}]"
+            for f, needed in fields.sample_fields(name).items()
+        ]
         rows.append((number, name, ", ".join(told) or "all parts as they are"))
-    console.print(table("", "sample type", "fields (optional ones in brackets)", rows=rows))
+    console.print(
+        table("", "sample type", "fields (optional ones in brackets)", rows=rows)
+    )
     proposed = fields.propose_sample_type(look)
     kind = choices["sample_type"] = _answer("Sample type", proposed, _sample_type)
     if kind != CRUDE and choices["field_map"] is None:
@@ -333,7 +389,9 @@ def _ask(console: Console, path: Path, choices: dict[str, Any], *, typed: bool) 
 
 
 def _answer(question: str, proposal: str, parse: Any) -> Any:
-    """Return the answer to a question; of a person's that is wrong another one is asked for."""
+    """Return the answer to a question; of a person's that is wrong another one is asked
+    for.
+    """
 
     def checked(text: str) -> Any:
         try:
@@ -349,8 +407,8 @@ def _answer(question: str, proposal: str, parse: Any) -> Any:
 def numbered_types() -> dict[int, str]:
     """Return the sample types by the numbers that Megatron-Energon gives them.
 
-    It counts the types that it exports by name, its `Sample` among them; then come plain dicts, and
-    here what it does not number.
+    It counts the types that it exports by name, its `Sample` among them; then come
+    plain dicts, and here what it does not number.
     """
     others = (CRUDE, "ConversationSample", "VQAOCRSample", "PreferenceSample")
     names = [*sorted({*fields.SAMPLE_TYPE_NAMES, "Sample"}.difference(others)), *others]
@@ -361,21 +419,26 @@ def _sample_type(text: str) -> str:
     name = numbered_types().get(int(text), text) if text.isdecimal() else text
     if name not in fields.SAMPLE_TYPE_NAMES:
         near = nearest(text, fields.SAMPLE_TYPE_NAMES)
-        raise ConfigError(f"give one of the numbers above, or a name, as sample type{near}")
+        raise ConfigError(
+            f"give one of the numbers above, or a name, as sample type{near}"
+        )
     return name
 
 
 def _ask_field_map(
     console: Console, sample_type: str, look: fields.FirstLook
 ) -> dict[str, str] | None:
-    """Ask from which part each field comes; None where the proposal is taken as it is."""
+    """Ask from which part each field comes; None where the proposal is taken as it
+    is.
+    """
     proposed = fields.propose_field_map(sample_type, look)
     told = ", ".join(f"{name} from {source}" for name, source in proposed.items())
     console.say(f"Proposed: {told or 'nothing fits'}")
     if not typer.confirm("Say for each field where it comes from?", default=True):
         return None
     console.say(
-        f"Where each field comes from. Parts: {', '.join(look.parts)}. A comma separates "
+        f"Where each field comes from. Parts: {', '.join(look.parts)}. A comma "
+        "separates "
         "alternatives (jpg,png), brackets look into JSON (json[caption][en])."
     )
     field_map: dict[str, str] = {}
@@ -398,15 +461,20 @@ def prepare_media(
 ) -> None:
     """Store width, height, duration and the like of all media, for stores to look up.
 
-    Exits with 1 when some are damaged; what is known of the others is stored all the same.
+    Exits with 1 when some are damaged; what is known of the others is stored all the
+    same.
     """
     by = MediaFilterConfig.parse(*media.given)
     if not is_folder(path):
-        raise ConfigError(f"{path} is a file; media metadata are those of the files of a folder")
+        raise ConfigError(
+            f"{path} is a file; media metadata are those of the files of a folder"
+        )
     _collect(Console(), path, by, media, work)
 
 
-def _collect(console: Console, path: Path, by: MediaFilterConfig, media: Media, work: Work) -> None:
+def _collect(
+    console: Console, path: Path, by: MediaFilterConfig, media: Media, work: Work
+) -> None:
     """Collect the metadata, and tell which media are damaged; exit with 1 if any is."""
     report = collected(
         path,
@@ -432,18 +500,25 @@ def convert(
     out: Annotated[Path, path_argument("A new folder, or one half done.")],
     by: Tasks,
     *,
-    samples_per_shard: Annotated[int, Option(min=1, help="Samples of each shard.")] = 1000,
+    samples_per_shard: Annotated[
+        int, Option(min=1, help="Samples of each shard.")
+    ] = 1000,
     sample_type: Annotated[str | None, Option(help=_TYPES)] = None,
     field_map: Annotated[
         str | None, Option(help='Columns by fields, as JSON: {"text": "a"}.')
     ] = None,
-    image_folder: Annotated[str | None, Option(help="Where the paths in rows begin.")] = None,
-    strict: Annotated[bool, Option("--strict", help="What is left out is an error.")] = False,
+    image_folder: Annotated[
+        str | None, Option(help="Where the paths in rows begin.")
+    ] = None,
+    strict: Annotated[
+        bool, Option("--strict", help="What is left out is an error.")
+    ] = False,
 ) -> None:
-    """Make loose files a prepared folder of tar shards, of the same samples in the same order.
+    """Make loose files a prepared folder of tar shards, of the same samples in the same
+    order.
 
-    What was stopped goes on where it was. A training may go on with either: states fit both. Many
-    machines may do it together: see --tasks.
+    What was stopped goes on where it was. A training may go on with either: states fit
+    both. Many machines may do it together: see --tasks.
     """
     console = Console()
     by = by.run(console)

@@ -31,26 +31,43 @@ _STAGES = {
     "datasets/packing.py": "batch",
     "datasets/group.py": "batch",
 }
-"""What a thread is busy with, by the innermost of these files in which it is; else with order."""
+"""What a thread is busy with, by the innermost of these files in which it is; else with
+order."""
 
 _EVERY = 0.001
 """Seconds after which the reading thread is looked at."""
 
-_WARM, _BUSY = 0.2, 0.5
-"""The part of a measurement that is not counted, and of the trainer's time that handing over may
-take."""
+_WARM = 0.2
+_BUSY = 0.5
+"""The part of a measurement that is not counted, and of the trainer's time that handing
+over may take."""
 
-_HEADROOM, _ALONE, _ALIKE = 1.1, 9.0, 0.95
-"""What a loader has to give of what is consumed; the same without workers, where training waits for
-each batch, so that it does for a tenth of its time; and what of the most that was measured."""
+_HEADROOM = 1.1
+_ALONE = 9.0
+_ALIKE = 0.95
+"""What a loader has to give of what is consumed; the same without workers, where
+training waits for each batch, so that it does for a tenth of its time; and what of the
+most that was measured."""
 
 _REMEDIES = {
-    "read": "copy the data to a disk of this machine, or keep reads local by shuffle_buffer_size",
-    "decode": "store smaller images, or leave what is not used undecoded (SampleDecoder)",
-    "encode": "make the encoder cheaper, or do that part once when the data are prepared",
+    "read": (
+        "copy the data to a disk of this machine, or keep reads local by "
+        "shuffle_buffer_size"
+    ),
+    "decode": (
+        "store smaller images, or leave what is not used undecoded (SampleDecoder)"
+    ),
+    "encode": (
+        "make the encoder cheaper, or do that part once when the data are prepared"
+    ),
     "batch": "make batch() cheaper: fewer copies, less padding, smaller types",
-    "hand over": "send smaller items: uint8 in place of float32, and convert on the GPU",
-    "order": "give simpler weights or larger batches, and report it: this should cost nothing",
+    "hand over": (
+        "send smaller items: uint8 in place of float32, and convert on the GPU"
+    ),
+    "order": (
+        "give simpler weights or larger batches, and report it: this should cost "
+        "nothing"
+    ),
 }
 
 
@@ -63,23 +80,32 @@ def profile(
         str, Option(help="The numbers of workers to measure, with commas between them.")
     ] = "0,1,2,4",
     consume: Annotated[
-        str | None, Option(help="Samples that the trainer takes on a rank, such as 120/s.")
+        str | None,
+        Option(help="Samples that the trainer takes on a rank, such as 120/s."),
     ] = None,
     step_time: Annotated[
         str | None, Option(help="What a step of the trainer takes, such as 250ms.")
     ] = None,
-    seconds: Annotated[float, Option(min=1, help="How long to measure in all, about.")] = 20,
+    seconds: Annotated[
+        float, Option(min=1, help="How long to measure in all, about.")
+    ] = 20,
     as_json: AsJson = False,
 ) -> None:
-    """Measure which stage limits a run, and how many workers it takes; with the encoder of the run.
+    """Measure which stage limits a run, and how many workers it takes; with the encoder
+    of the run.
 
-    Its batches are made as a rank makes them, first in this process, where each stage is timed, and
-    then by each number of workers. Every measurement goes on where the one before stood.
+    Its batches are made as a rank makes them, first in this process, where each stage
+    is timed, and then by each number of workers. Every measurement goes on where the
+    one before stood.
     """
-    numbers = {0, *(int(_number("--workers", each, r"(\d+)$")) for each in workers.split(","))}
+    numbers = {
+        0,
+        *(int(_number("--workers", each, r"(\d+)$")) for each in workers.split(",")),
+    }
     step = _number("--step-time", step_time, r"(\d+\.?\d*) ?(m?)s$")
     asked = _number("--consume", consume, r"(\d+\.?\d*)(?:/s)?$")
-    dataset, state = run.read(mix, samples=True), None
+    dataset = run.read(mix, samples=True)
+    state = None
     rows: list[dict[str, Any]] = []
     busy: dict[tuple[str, str], float] = defaultdict(float)
     tell = progress("Measuring")
@@ -88,7 +114,8 @@ def profile(
         into = None if many else busy
         row, state = _measured(dataset, many, seconds / len(numbers), state, into)
         rows.append(row)
-    each, total = rows[0]["samples_per_item"], sum(busy.values())
+    each = rows[0]["samples_per_item"]
+    total = sum(busy.values())
     stages: dict[str, float] = defaultdict(float)
     for (stage, _), part in busy.items():
         stages[stage] += part / total
@@ -110,8 +137,14 @@ def profile(
 
 def _number(option: str, text: str | None, form: str) -> float:
     found = re.match(form, text.strip()) if text else None
-    if text is not None and (found is None or (option != "--workers" and not float(found[1]))):
-        forms = {"--workers": "0,1,2,4", "--consume": "120/s", "--step-time": "250ms or 0.25s"}
+    if text is not None and (
+        found is None or (option != "--workers" and not float(found[1]))
+    ):
+        forms = {
+            "--workers": "0,1,2,4",
+            "--consume": "120/s",
+            "--step-time": "250ms or 0.25s",
+        }
         raise ConfigError(f"{option}: expected {forms[option]}, got {text!r}")
     return float(found[1]) / (1000 if "m" in found.groups() else 1) if found else 0.0
 
@@ -119,7 +152,9 @@ def _number(option: str, text: str | None, form: str) -> float:
 def _measured(
     dataset: Any, workers: int, seconds: float, state: Any, into: Any
 ) -> tuple[dict[str, Any], Any]:
-    """Return what a loader with so many workers gives, and its state; `into` is for its stages."""
+    """Return what a loader with so many workers gives, and its state; `into` is for its
+    stages.
+    """
     with get_loader(dataset, num_workers=workers, failure_budget=None) as loader:
         if state is not None:
             loader.load_state_dict(state)
@@ -127,18 +162,24 @@ def _measured(
         items = chain.from_iterable(repeat(loader))
         next(items)
         first = start = time.perf_counter()
-        counted, used, over = 0, 0.0, threading.Event()
+        counted = 0
+        used = 0.0
+        over = threading.Event()
         told = into, threading.get_ident(), over
         watch = threading.Thread(target=_watch, args=told, daemon=True)
         for _ in items:
-            counted, now = counted + 1, time.perf_counter()
+            counted = counted + 1
+            now = time.perf_counter()
             if not used and now - first >= _WARM * seconds:
-                counted, start, used = 0, now, time.thread_time()
+                counted = 0
+                start = now
+                used = time.thread_time()
                 if into is not None:
                     watch.start()
             elif used and now - first >= seconds:
                 break
-        passed, used = time.perf_counter() - start, time.thread_time() - used
+        passed = time.perf_counter() - start
+        used = time.thread_time() - used
         over.set()
         if watch.ident is not None:
             watch.join()
@@ -155,18 +196,30 @@ def _measured(
         return row, loader.state_dict()
 
 
-def _watch(busy: dict[tuple[str, str], float], thread: int, over: threading.Event) -> None:
-    """Count what each stage takes of the time of a thread, by looking what it is busy with."""
+def _watch(
+    busy: dict[tuple[str, str], float], thread: int, over: threading.Event
+) -> None:
+    """Count what each stage takes of the time of a thread, by looking what it is busy
+    with.
+    """
     last = time.perf_counter()
     while not over.wait(_EVERY):
-        frame, line, stage = sys._current_frames().get(thread), "", "order"
+        frame = sys._current_frames().get(thread)
+        line = ""
+        stage = "order"
         now = time.perf_counter()
-        while frame is not None and stage == "order" and frame.f_code.co_name != "route":
+        while (
+            frame is not None and stage == "order" and frame.f_code.co_name != "route"
+        ):
             file = frame.f_code.co_filename
             if file.startswith(_PACKAGE):
                 inner = file.removeprefix(_PACKAGE)
-                stage = next((n for at, n in _STAGES.items() if inner.startswith(at)), stage)
-            elif not line and "/site-packages/" not in file and "/lib/python" not in file:
+                stage = next(
+                    (n for at, n in _STAGES.items() if inner.startswith(at)), stage
+                )
+            elif (
+                not line and "/site-packages/" not in file and "/lib/python" not in file
+            ):
                 line = f"{file}:{frame.f_lineno} ({frame.f_code.co_name})"
             frame = frame.f_back
         busy[stage, line if stage in ("encode", "batch") else ""] += now - last
@@ -175,40 +228,62 @@ def _watch(busy: dict[tuple[str, str], float], thread: int, over: threading.Even
 
 def _verdict(told: dict[str, Any]) -> dict[str, Any]:
     """Return what limits, how many workers to use, and what to do, in words."""
-    asked, of = told["consumes"], {row["workers"]: row for row in told["workers"]}
+    asked = told["consumes"]
+    of = {row["workers"]: row for row in told["workers"]}
     limit = next(iter(told["stages"]), "read")
-    most = max(of) if limit == "read" else told["cpus"]  # who waits for disks needs no core
+    most = (
+        max(of) if limit == "read" else told["cpus"]
+    )  # who waits for disks needs no core
     able = [many for many in of if 0 < many <= most] or [max(of)]
     rate = {many: of[many]["samples_per_second"] for many in able}
     enough = _ALIKE * max(rate.values()) if asked is None else _HEADROOM * asked
-    use = min((n for n in rate if rate[n] >= enough), default=max(rate, key=lambda n: rate[n]))
+    use = min(
+        (n for n in rate if rate[n] >= enough), default=max(rate, key=lambda n: rate[n])
+    )
     if asked and of[0]["samples_per_second"] >= _ALONE * asked:
         use = 0
     given = of[use]["samples_per_second"]
     if of[use]["hand_over_seconds"] * given > _BUSY:
         limit = "hand over"
-    words = [f"Use num_workers={use}: {given:,.0f} samples/s", f"What limits it is {limit}"]
+    words = [
+        f"Use num_workers={use}: {given:,.0f} samples/s",
+        f"What limits it is {limit}",
+    ]
     if asked:
-        words[0] += f", {given / asked:.2f} times the {asked:,.0f} that the trainer consumes"
+        words[0] += (
+            f", {given / asked:.2f} times the {asked:,.0f} that the trainer consumes"
+        )
     if given < enough:
         words.append(f"The trainer will wait: {_REMEDIES[limit]}")
         if use == max(rate) < told["cpus"] and limit != "hand over":
-            words.append(f"Measure more workers, too: this machine has {told['cpus']} CPUs")
+            words.append(
+                f"Measure more workers, too: this machine has {told['cpus']} CPUs"
+            )
     elif not asked:
         words.append(f"To have more: {_REMEDIES[limit]}")
     return {"limit": limit, "num_workers": use, "verdict": words}
 
 
 def _show(console: Console, told: dict[str, Any]) -> None:
-    cost, stages = told["workers"][0]["samples_per_second"], told["stages"].items()
-    rows = [(name, f"{1000 * part / cost:.3f}", f"{100 * part:.1f}") for name, part in stages]
+    cost = told["workers"][0]["samples_per_second"]
+    stages = told["stages"].items()
+    rows = [
+        (name, f"{1000 * part / cost:.3f}", f"{100 * part:.1f}")
+        for name, part in stages
+    ]
     console.print(table("stage", ">ms per sample", ">%", rows=rows))
     for line, share in told["lines"].items():
         console.say(f"  {100 * share:.1f} % in {line}")
-    columns = (">samples/s", ">% of what is consumed", ">hand over, ms", ">first item, s")
+    columns = (
+        ">samples/s",
+        ">% of what is consumed",
+        ">hand over, ms",
+        ">first item, s",
+    )
     measured = []
     for row in told["workers"]:
-        rate, first = row["samples_per_second"], f"{row['first_item_seconds']:.2f}"
+        rate = row["samples_per_second"]
+        first = f"{row['first_item_seconds']:.2f}"
         of = f"{100 * rate / told['consumes']:.0f}" if told["consumes"] else "-"
         hands = f"{1000 * row['hand_over_seconds']:.3f}" if row["workers"] else "-"
         measured.append((str(row["workers"]), f"{rate:,.1f}", of, hands, first))

@@ -1,4 +1,6 @@
-"""`energize state` and `energize report`: what a saved state holds, and where it leads."""
+"""`energize state` and `energize report`: what a saved state holds, and where it
+leads.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,12 @@ from energize.core.stream import State
 from energize.core.validation import parse_json
 from energize.data.files import absent, files_at, os_errors_as, path_of, read_file, told
 from energize.data.writing import write_new, writing
-from energize.errors import ConfigError, DatasetNotFoundError, StateError, StateMismatchError
+from energize.errors import (
+    ConfigError,
+    DatasetNotFoundError,
+    StateError,
+    StateMismatchError,
+)
 from energize.extras.plots import check_plot, draw, intervals_for
 from energize.loader import get_loader
 from energize.loader.state import (
@@ -46,10 +53,13 @@ from energize.report.forecast import simulate as simulated
 app = typer.Typer(
     no_args_is_help=True,
     context_settings={"help_option_names": ["-h", "--help"]},
-    help="Look into saved states, compare them with a mix, have them go on in an edited one.",
+    help="Look into saved states, compare them with a mix, have them go on in an "
+    "edited one.",
 )
 
-StatePath = Annotated[Path, path_argument("A file with a state, or a folder of such.", "STATE")]
+StatePath = Annotated[
+    Path, path_argument("A file with a state, or a folder of such.", "STATE")
+]
 
 
 @takes_run
@@ -61,10 +71,11 @@ def report(
     plot: Plot = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show how far a run had come when it saved a state, and what each source had given it.
+    """Show how far a run had come when it saved a state, and what each source had given
+    it.
 
-    The options have to be those of the run. A state alone has the names of the sources. Nothing but
-    the metadata of the folders is read.
+    The options have to be those of the run. A state alone has the names of the sources.
+    Nothing but the metadata of the folders is read.
     """
     if plot is not None:
         check_plot(plot)
@@ -84,28 +95,34 @@ def report(
 
 @contextmanager
 def fitting(saved: SavedState, mix: Path | None) -> Iterator[State]:
-    """Compare a mix as options read it with a state, of which is given what decides samples:
-    functions, and where loops end, are not known here.
+    """Compare a mix as options read it with a state, of which is given what decides
+    samples: functions, and where loops end, are not known here.
     """
     try:
         yield sealed({**saved.state, "details": "{}"})
     except StateMismatchError as error:
         raise StateMismatchError(
-            f"{saved.place} does not fit {mix}, which has changed since, or was read with other "
-            f"options: {error}\nHere: give the mix as it was; the options are those of the run, as "
+            f"{saved.place} does not fit {mix}, which has changed since, or was read "
+            "with other "
+            f"options: {error}\nHere: give the mix as it was; the options are those of "
+            "the run, as "
             "--batch-size, --split, --seed, --encoder-per-type or --shuffle-buffer-size"
         ) from None
 
 
 def _draw(saved: SavedState, dataset: Dataset[Any], plot: Path, title: str) -> None:
-    """Draw what the items up to the state are made of, with what was changed on the way."""
+    """Draw what the items up to the state are made of, with what was changed on the
+    way.
+    """
     cursor = with_names_of(dataset, cursor_of(saved.state))
     edits = Edits.loaded(cursor)
     items = int(cursor.get("position", 0)) if dataset.indexed else 0
     if not items or edits.moves:
         raise ConfigError(
-            f"{saved.place}: there is nothing to draw; nothing was delivered yet, or it is of a "
-            "stream, or of a run whose mix was edited on the way, and what came before is not in it"
+            f"{saved.place}: there is nothing to draw; nothing was delivered yet, or "
+            "it is of a "
+            "stream, or of a run whose mix was edited on the way, and what came before "
+            "is not in it"
         )
     edited = indexed(edits.applied(dataset), "report")
     drawn = simulated(edited, items, intervals=intervals_for(edited, items))
@@ -113,9 +130,11 @@ def _draw(saved: SavedState, dataset: Dataset[Any], plot: Path, title: str) -> N
     typer.echo(f"Drawn: {plot}", err=True)
 
 
-def mix_of(saved: SavedState, mix: Path, run: Run, *, samples: bool = True) -> IndexedDataset[Any]:
-    """Return the dataset that a run reads, by the options of a command and the batch size of a
-    state, or none where that has none.
+def mix_of(
+    saved: SavedState, mix: Path, run: Run, *, samples: bool = True
+) -> IndexedDataset[Any]:
+    """Return the dataset that a run reads, by the options of a command and the batch
+    size of a state, or none where that has none.
     """
     size = batch_size_of(tree_of(saved.state))
     run = replace(run, unbatched=run.unbatched or size is None)
@@ -125,7 +144,8 @@ def mix_of(saved: SavedState, mix: Path, run: Run, *, samples: bool = True) -> I
 @app.command("diff")
 @takes_run
 def diff(state: StatePath, mix: MixPath, run: Run) -> None:
-    """Show how a mix that may have been edited differs from that of a state; ends with 1 if so.
+    """Show how a mix that may have been edited differs from that of a state; ends with
+    1 if so.
 
     The options have to be those of the run.
     """
@@ -146,11 +166,15 @@ def remap(
     output: Annotated[
         Path,
         typer.Option(
-            "--output", "-o", parser=path_of, help="The file to write; in the format of STATE."
+            "--output",
+            "-o",
+            parser=path_of,
+            help="The file to write; in the format of STATE.",
         ),
     ],
 ) -> None:
-    """Write the state with which a run goes on in an edited mix, every source at its place.
+    """Write the state with which a run goes on in an edited mix, every source at its
+    place.
 
     The options have to be those of the run. A loader does the same with
     load_state_dict(state, on_mismatch="remap").
@@ -167,7 +191,11 @@ def remap(
         output.parent.mkdir(parents=True, exist_ok=True)
     write_state(replace(saved, state=found), output)
     console = Console()
-    lines = ["It fits as it is; nothing had to be moved."] if moved is None else moved.lines()
+    lines = (
+        ["It fits as it is; nothing had to be moved."]
+        if moved is None
+        else moved.lines()
+    )
     for line in [*lines, f"Wrote {output}"]:
         console.say(line)
 
@@ -176,7 +204,9 @@ def remap(
 def show(
     files: Annotated[list[Path], path_argument("Files, or folders of such.", "IN...")],
 ) -> None:
-    """Show what the saved states of a loader hold: where it stood, and over which dataset."""
+    """Show what the saved states of a loader hold: where it stood, and over which
+    dataset.
+    """
     console = Console()
     groups: dict[Any, list[SavedState]] = {}
     for each in read_states(files):
@@ -188,7 +218,8 @@ def show(
 
 
 def _show(console: Console, state: State) -> None:
-    cursor, tree = cursor_of(state), tree_of(state)
+    cursor = cursor_of(state)
+    tree = tree_of(state)
     console.say(f"  version: {state['version']}, fingerprint: {state['fingerprint']}")
     position = f"{cursor.get('position', 0):,} items"
     if "lanes" in cursor:
@@ -205,7 +236,10 @@ def _show(console: Console, state: State) -> None:
     for number, leaf in enumerate(leaves(tree)):
         count = leaf.get("count")
         cells = [leaf.get("name", leaf.get("kind")), leaf.get("split_part", "-")]
-        cells += [f"{count:,}" if isinstance(count, int) else "-", leaf.get("seed", "-")]
+        cells += [
+            f"{count:,}" if isinstance(count, int) else "-",
+            leaf.get("seed", "-"),
+        ]
         cells += [f"{taken[number]:,}"] if kept else []
         rows.append(cells)
     columns = ("name", "split", ">samples", ">seed", *([">taken"] if kept else []))
@@ -213,7 +247,9 @@ def _show(console: Console, state: State) -> None:
     for change in Edits.loaded(cursor).changes:
         of = f"of the blend {change.blend!r} " if change.blend else ""
         place = f"{'item' if change.waits else 'slot'} {change.at:,}"
-        weights = ", ".join(f"{name} {weight:g}" for name, weight in change.weights.items())
+        weights = ", ".join(
+            f"{name} {weight:g}" for name, weight in change.weights.items()
+        )
         console.say(f"  weights {of}from {place} on: {weights}")
 
 
@@ -245,20 +281,24 @@ class SavedState:
 
 
 def read_states(paths: Sequence[Path]) -> list[SavedState]:
-    """Return the states in these files, and in the files of folders: plain, or anywhere in a
-    checkpoint.
+    """Return the states in these files, and in the files of folders: plain, or anywhere
+    in a checkpoint.
 
-    Files are JSON, or written by torch.save. Nothing but tensors and plain data is unpickled.
+    Files are JSON, or written by torch.save. Nothing but tensors and plain data is
+    unpickled.
 
-    Raise `StateError` for a file that holds no state of energize, saying what to do about one of
-    Megatron-Energon; `DatasetNotFoundError` for one that does not exist.
+    Raise `StateError` for a file that holds no state of energize, saying what to do
+    about one of Megatron-Energon; `DatasetNotFoundError` for one that does not exist.
     """
     found: list[SavedState] = []
     for file in _files(paths):
-        states = [SavedState(file, keys, state) for keys, state in _states(_content(file), ())]
+        states = [
+            SavedState(file, keys, state) for keys, state in _states(_content(file), ())
+        ]
         if not states:
             raise StateError(
-                f"{file} holds no state of a loader, which is what its state_dict() returns: a "
+                f"{file} holds no state of a loader, which is what its state_dict() "
+                "returns: a "
                 "dict with version, fingerprint, config, details, cursor and check"
             )
         found += states
@@ -280,7 +320,9 @@ def _files(paths: Sequence[Path]) -> list[Path]:
             raise DatasetNotFoundError(f"{path} {absent(path)}")
         with os_errors_as(StateError, path):
             inside = (
-                [e for e in path.iterdir() if e.suffix in _SUFFIXES] if path.is_dir() else [path]
+                [e for e in path.iterdir() if e.suffix in _SUFFIXES]
+                if path.is_dir()
+                else [path]
             )
         if not inside:
             raise StateError(f"{path} has no files that end in {', '.join(_SUFFIXES)}")
@@ -289,7 +331,9 @@ def _files(paths: Sequence[Path]) -> list[Path]:
 
 
 def _content(file: Path) -> Any:
-    """Return what a file holds, without tensors in memory and without running anything."""
+    """Return what a file holds, without tensors in memory and without running
+    anything.
+    """
     try:
         if _is_json(file):
             return parse_json(read_file(file, "JSON_BYTES").decode("utf-8"))
@@ -320,21 +364,30 @@ def _content(file: Path) -> Any:
 
 def _is_json(file: Path) -> bool:
     place = os.fspath(file)
-    return files_at(place).read(place, 0, min(1, files_at(place).size(place))) in (b"{", b"[")
+    return files_at(place).read(place, 0, min(1, files_at(place).size(place))) in (
+        b"{",
+        b"[",
+    )
 
 
 def _refused(file: Path, reason: str) -> StateError:
     if "megatron.energon" in reason:
         return StateError(
-            f"{file} is a state of Megatron-Energon itself: pickled objects of its classes, which "
-            "are never unpickled here, and positions of its random order, which mean nothing here. "
-            "Finish the epoch with Megatron-Energon, or start the data anew with energize (the "
-            "model's checkpoint stays as it is) and save states with loader.state_dict()"
+            f"{file} is a state of Megatron-Energon itself: pickled objects of its "
+            "classes, which "
+            "are never unpickled here, and positions of its random order, which mean "
+            "nothing here. "
+            "Finish the epoch with Megatron-Energon, or start the data anew with "
+            "energize (the "
+            "model's checkpoint stays as it is) and save states with "
+            "loader.state_dict()"
         )
     named = re.search(r"GLOBAL (\S+)", reason)
     return StateError(
-        f"{file} holds pickled objects, and nothing but tensors and plain data is unpickled: "
-        f"{f'it names {named[1]}' if named else 'it holds others'}. Save the loader's state in a "
+        f"{file} holds pickled objects, and nothing but tensors and plain data is "
+        "unpickled: "
+        f"{f'it names {named[1]}' if named else 'it holds others'}. Save the loader's "
+        "state in a "
         "file of its own, with torch.save(loader.state_dict(), file)"
     )
 
@@ -345,8 +398,12 @@ def _states(
     if len(keys) > _DEEPEST:
         return
     if isinstance(content, dict):
-        # The fingerprint was called digest in states of version 4, which are refused by name.
-        if all(name in content for name in _FIELDS) and {"fingerprint", "digest"} & content.keys():
+        # The fingerprint was called digest in states of version 4, which are refused by
+        # name.
+        if (
+            all(name in content for name in _FIELDS)
+            and {"fingerprint", "digest"} & content.keys()
+        ):
             yield keys, content
             return
         for key, value in content.items():
@@ -365,7 +422,8 @@ def one_of(states: Sequence[SavedState]) -> SavedState:
             same = other.state["fingerprint"] == first.state["fingerprint"]
             raise StateError(
                 f"{first.place} and {other.place} are of different "
-                f"{'places' if same else 'datasets'}. All ranks of a run have one state after the "
+                f"{'places' if same else 'datasets'}. All ranks of a run have one "
+                "state after the "
                 "same number of steps; give those of one step"
             )
     return first

@@ -1,4 +1,6 @@
-"""EasyDeL's words for mixing: named sources in blocks, pipelines, and the older mixtures."""
+"""EasyDeL's words for mixing: named sources in blocks, pipelines, and the older
+mixtures.
+"""
 
 from __future__ import annotations
 
@@ -54,7 +56,8 @@ try:
     from datasets.iterable_dataset import _BaseExamplesIterable
 except ImportError as missing:
     raise ImportError(
-        "energize.compat.easydel works on Hugging Face datasets, which are not installed here; "
+        "energize.compat.easydel works on Hugging Face datasets, which are not "
+        "installed here; "
         "install them with: pip install 'energize[hf]'"
     ) from missing
 
@@ -110,7 +113,9 @@ class Options(Model):
     def __init__(self, *in_order: Any, **given: Any) -> None:
         names = list(type(self).model_fields)
         if len(in_order) > len(names) or given.keys() & names[: len(in_order)]:
-            raise TypeError(f"{type(self).__name__}: an option is given once, in order or by name")
+            raise TypeError(
+                f"{type(self).__name__}: an option is given once, in order or by name"
+            )
         given |= dict(zip(names, in_order, strict=False))
         try:
             super().__init__(**given)
@@ -123,7 +128,9 @@ class Options(Model):
 
 
 def _named(source: str, field: str | None, example: Any) -> Example:
-    """Copy an example, or fields of a sample, and write into the copy which source it is from."""
+    """Copy an example, or fields of a sample, and write into the copy which source it
+    is from.
+    """
     copy = {**example} if isinstance(example, Mapping) else fields_of(example)
     return copy if field is None else {**copy, field: source}
 
@@ -140,12 +147,14 @@ def mixed(
 ) -> Dataset[Example]:
     """Return the blend of `sources`, the same whatever the order of their names.
 
-    Each example is a new dict with its source in `source_field`. Sources with random access are
-    shuffled, anew in every pass, if `shuffle`. `options` are those of `BlendDataset`. Errors name
-    `owner`, who was given all this.
+    Each example is a new dict with its source in `source_field`. Sources with random
+    access are shuffled, anew in every pass, if `shuffle`. `options` are those of
+    `BlendDataset`. Errors name `owner`, who was given all this.
     """
     if not isinstance(sources, Mapping):
-        raise ConfigError(f"{owner}: sources are given by name, {{'code': ..., 'text': ...}}")
+        raise ConfigError(
+            f"{owner}: sources are given by name, {{'code': ..., 'text': ...}}"
+        )
     seed = checked_seed(seed, owner)
     parts: dict[str, Dataset[Example]] = {}
     for name in sorted(sources):
@@ -171,17 +180,19 @@ def _shuffled(dataset: Dataset[Any]) -> Dataset[Any]:
 
 
 def to_iterable_dataset(dataset: Dataset[dict[str, Any]]) -> datasets.IterableDataset:
-    """Return a `datasets.IterableDataset` of the examples of `dataset`, in the same order.
+    """Return a `datasets.IterableDataset` of the examples of `dataset`, in the same
+    order.
 
-    It can be handed to trainers, to a torch DataLoader and to `split_dataset_by_node`: ranks and
-    workers take turns in one order, and all their parts together are the whole. A stream, which can
-    only be read from the front, is one shard: one worker reads it, and each rank reads it all and
-    leaves out what is not its part. An indexed dataset has shards enough for any number of them.
+    It can be handed to trainers, to a torch DataLoader and to `split_dataset_by_node`:
+    ranks and workers take turns in one order, and all their parts together are the
+    whole. A stream, which can only be read from the front, is one shard: one worker
+    reads it, and each rank reads it all and leaves out what is not its part. An indexed
+    dataset has shards enough for any number of them.
 
-    `state_dict()` is exact after any example; `load_state_dict` costs the same anywhere in an
-    indexed dataset. Iterating raises `StateMismatchError` naming what differs when the state is of
-    another dataset. The order is that of `dataset`: `shuffle` only adds a buffer, and `set_epoch`
-    changes nothing.
+    `state_dict()` is exact after any example; `load_state_dict` costs the same anywhere
+    in an indexed dataset. Iterating raises `StateMismatchError` naming what differs
+    when the state is of another dataset. The order is that of `dataset`: `shuffle` only
+    adds a buffer, and `set_epoch` changes nothing.
 
     >>> from energize import ListSource
     >>> stream = to_iterable_dataset(ListSource([{"x": 1}, {"x": 2}]))
@@ -192,8 +203,8 @@ def to_iterable_dataset(dataset: Dataset[dict[str, Any]]) -> datasets.IterableDa
 
 
 class _LiveState:
-    """The state of a running cursor, packed when it is copied or pickled: states are asked for
-    seldom, examples often.
+    """The state of a running cursor, packed when it is copied or pickled: states are
+    asked for seldom, examples often.
     """
 
     def __init__(self, dataset: Dataset[Any], cursor: Cursor[Any]) -> None:
@@ -222,27 +233,38 @@ class _Examples(_BaseExamplesIterable):  # type: ignore[misc]  # datasets has no
 
     n_shards = num_shards  # the name in older versions
 
-    def shard_data_sources(self, num_shards: int, index: int, contiguous: bool = True) -> _Examples:
-        """Every `num_shards`-th of the examples of this lane; of a stream, one shard, all."""
+    def shard_data_sources(
+        self, num_shards: int, index: int, contiguous: bool = True
+    ) -> _Examples:
+        """Every `num_shards`-th of the examples of this lane; of a stream, one shard,
+        all.
+        """
         if self.dataset.indexed:
             count = self.lane.count
             lane = Lane(self.lane.index + count * index, count * num_shards)
             return _Examples(self.dataset, lane)
         if index:
             raise ConfigError(
-                f"part {index} of {num_shards} was asked of a mix that reads a stream, which is "
+                f"part {index} of {num_shards} was asked of a mix that reads a stream, "
+                "which is "
                 "one shard; use split_dataset_by_node, which divides its examples"
             )
         return copy.copy(self)
 
     def shuffle_data_sources(self, generator: Any = None) -> _Examples:
-        """Return the same: the order is the dataset's own, and there are parts enough."""
+        """Return the same: the order is the dataset's own, and there are parts
+        enough.
+        """
         return copy.copy(self)
 
     reshard_data_sources = shuffle_data_sources
 
     def _init_state_dict(self) -> dict[str, Any]:
-        fresh: dict[str, Any] = {"energize": None, "lane": None, "type": order_name_of(self)}
+        fresh: dict[str, Any] = {
+            "energize": None,
+            "lane": None,
+            "type": order_name_of(self),
+        }
         self._state_dict = fresh
         return fresh
 
@@ -252,14 +274,19 @@ class _Examples(_BaseExamplesIterable):  # type: ignore[misc]  # datasets has no
         here = [self.lane.index, self.lane.count]
         if saved is not None and state.get("lane") != here:
             raise StateError(
-                f"the saved state is of part {state.get('lane')} (number, of how many), this is "
-                f"part {here}; resume with as many ranks and workers as it was saved with, or use "
+                f"the saved state is of part {state.get('lane')} (number, of how "
+                "many), this is "
+                f"part {here}; resume with as many ranks and workers as it was saved "
+                "with, or use "
                 "energize.get_loader, whose states fit any number"
             )
         start = None if saved is None else unpacked_state(self.dataset, saved)
         cursor = self.dataset.open(self.lane, start)
         if self._state_dict is not None:
-            self._state_dict |= {"energize": _LiveState(self.dataset, cursor), "lane": here}
+            self._state_dict |= {
+                "energize": _LiveState(self.dataset, cursor),
+                "lane": here,
+            }
         yield from enumerate(cursor)
 
 
@@ -276,10 +303,9 @@ _KINDS: dict[str, type[ParquetSource | JsonSource]] = {
 class ExampleFiles(Options):
     """Files of examples.
 
-    `data_files`: a path, a pattern, or a list of them.
-    `type`: parquet or json (a line for each example, or an array); by default what the names of the
-    files end in. Other kinds are read by Hugging Face's `load_dataset`, for a
-    `HFDatasetShardedSource`.
+    `data_files`: a path, a pattern, or a list of them. `type`: parquet or json (a line
+    for each example, or an array); by default what the names of the files end in. Other
+    kinds are read by Hugging Face's `load_dataset`, for a `HFDatasetShardedSource`.
     `content_field`: the field with the text.
     """
 
@@ -296,7 +322,9 @@ class ExampleFiles(Options):
         return _KINDS[kind](found, name=name)
 
 
-def _content(field: str, make: Callable[[Any], Example], example: Mapping[str, Any]) -> Example:
+def _content(
+    field: str, make: Callable[[Any], Example], example: Mapping[str, Any]
+) -> Example:
     """Return what is made of the content of an example."""
     checked_choice(field, "content_field", example, "an example")
     return make(example[field])
@@ -311,7 +339,9 @@ def _by_name(files: Iterable[F], owner: str, default: str, first: int) -> dict[s
     for number, each in enumerate(files, first):
         name = each.name or f"{default}{number}"
         if name in found:
-            raise ConfigError(f"{owner}: several datasets are called {name!r}; rename them")
+            raise ConfigError(
+                f"{owner}: several datasets are called {name!r}; rename them"
+            )
         found[name] = each
     return found
 
@@ -319,11 +349,14 @@ def _by_name(files: Iterable[F], owner: str, default: str, first: int) -> dict[s
 # Texts as token ids.
 
 Tokenizer = Callable[[str], Any]
-"""A function of a text that gives token ids, or a mapping with `input_ids` among its values."""
+"""A function of a text that gives token ids, or a mapping with `input_ids` among its
+values."""
 
 
 def _tokens(tokenizer: Tokenizer, text: object) -> Example:
-    """Return `input_ids` of a text, an `attention_mask`, and what else the tokenizer gives."""
+    """Return `input_ids` of a text, an `attention_mask`, and what else the tokenizer
+    gives.
+    """
     given = tokenizer(str(text))
     values = dict(given) if isinstance(given, Mapping) else {"input_ids": list(given)}
     values.setdefault("attention_mask", [1] * len(values["input_ids"]))
@@ -341,7 +374,8 @@ def _loaded_tokenizer(given: str | Tokenizer, dataset: str) -> Tokenizer:
         )
     except (OSError, ValueError) as error:
         raise ConfigError(
-            f"{purpose}: it is not on this machine, and nothing is downloaded; fetch it first, or "
+            f"{purpose}: it is not on this machine, and nothing is downloaded; fetch "
+            "it first, or "
             f"give a function ({error})"
         ) from error
     return found
@@ -353,17 +387,19 @@ def _loaded_tokenizer(given: str | Tokenizer, dataset: str) -> Tokenizer:
 class DatasetConfig(ExampleFiles):
     """One dataset of a pipeline: its files, and a `tokenizer` for their texts.
 
-    That is a function of a text, or a name or folder that transformers finds on this machine.
-    Nothing is downloaded, and no code that comes with a tokenizer is run.
+    That is a function of a text, or a name or folder that transformers finds on this
+    machine. Nothing is downloaded, and no code that comes with a tokenizer is run.
     """
 
     tokenizer: str | Tokenizer | None = None
 
 
 class MixStageConfig(Options):
-    """How the datasets of a pipeline are mixed: by `weights`, which sum to 1, or by a schedule.
+    """How the datasets of a pipeline are mixed: by `weights`, which sum to 1, or by a
+    schedule.
 
-    A `weight_schedule` comes before `weights`. `seed=None` takes the seed of the pipeline.
+    A `weight_schedule` comes before `weights`. `seed=None` takes the seed of the
+    pipeline.
 
     >>> MixStageConfig(weights={"code": 0.3, "text": 0.8})
     Traceback (most recent call last):
@@ -415,20 +451,26 @@ class PipelineConfig(Options):
 class ShardedDataSource(torch.utils.data.IterableDataset[T]):
     """Examples in shards that are opened by name; `dataset` is all of them as one.
 
-    A source of your own gives `shard_names`, `num_shards()` and `open_shard(name)`, an iterator
-    over the examples of a shard, from its front each time. It is a stream: resuming reads the shard
-    at hand again, up to the place.
+    A source of your own gives `shard_names`, `num_shards()` and `open_shard(name)`, an
+    iterator over the examples of a shard, from its front each time. It is a stream:
+    resuming reads the shard at hand again, up to the place.
 
-    It is an iterable torch dataset: iterating yields all examples, in the workers of a DataLoader a
-    part each. Ranks are not divided among: `to_iterable_dataset()` is for trainers, which do that.
+    It is an iterable torch dataset: iterating yields all examples, in the workers of a
+    DataLoader a part each. Ranks are not divided among: `to_iterable_dataset()` is for
+    trainers, which do that.
 
     >>> class Letters(ShardedDataSource):
     ...     shard_names = ("ab", "c")
+    ...
     ...     def num_shards(self):
     ...         return 2
+    ...
     ...     def open_shard(self, name):
     ...         return ({"text": letter} for letter in name)
-    >>> [example["text"] for example in Letters().map(lambda e: {"text": e["text"].upper()})]
+    >>> [
+    ...     example["text"]
+    ...     for example in Letters().map(lambda e: {"text": e["text"].upper()})
+    ... ]
     ['A', 'B', 'C']
     """
 
@@ -437,9 +479,12 @@ class ShardedDataSource(torch.utils.data.IterableDataset[T]):
     _dataset: Dataset[Any] | None = None
     _shards: Mapping[str, Callable[[], Dataset[Any]]] = MappingProxyType({})
 
-    def _of(self, dataset: Dataset[Any], shards: Mapping[str, Callable[[], Dataset[Any]]]) -> Self:
+    def _of(
+        self, dataset: Dataset[Any], shards: Mapping[str, Callable[[], Dataset[Any]]]
+    ) -> Self:
         """Be a source of a dataset, and of what makes that of each of its shards."""
-        self._dataset, self._shards = dataset, dict(shards)
+        self._shards = dict(shards)
+        self._dataset = dataset
         return self
 
     @property
@@ -462,23 +507,30 @@ class ShardedDataSource(torch.utils.data.IterableDataset[T]):
         return len(self.shard_names)
 
     def shard(self, shard_name: str) -> Dataset[Any]:
-        """Return the examples of one shard; raise `ConfigError` for a name that is not there."""
+        """Return the examples of one shard; raise `ConfigError` for a name that is not
+        there.
+        """
         checked_choice(shard_name, "shard_name", self.shard_names, type(self).__name__)
         if shard_name in self._shards:
             return self._shards[shard_name]()
         return IterableSource(partial(self.open_shard, shard_name), name=shard_name)
 
     def open_shard(self, shard_name: str, state: State | None = None) -> Iterator[T]:
-        """Return one pass over a shard, or the rest of one from the `state()` of such a pass."""
+        """Return one pass over a shard, or the rest of one from the `state()` of such a
+        pass.
+        """
         if not self._shards:
             raise ConfigError(
-                f"{type(self).__name__} has no open_shard(shard_name): write one that returns an "
+                f"{type(self).__name__} has no open_shard(shard_name): write one that "
+                "returns an "
                 f"iterator over the examples of the shard {shard_name!r}"
             )
         return self.shard(shard_name).open(state=state)
 
     def open_shard_at_row(self, shard_name: str, row: int) -> Iterator[T]:
-        """Return a pass that begins at example `row`; with random access nothing is skipped."""
+        """Return a pass that begins at example `row`; with random access nothing is
+        skipped.
+        """
         shard = self.shard(shard_name)
         if shard.indexed:
             return shard.open(state={"position": row})
@@ -487,10 +539,13 @@ class ShardedDataSource(torch.utils.data.IterableDataset[T]):
         return examples
 
     def iter_shards(
-        self, shard_indices: Sequence[int] | None = None, start_shard: int = 0, start_row: int = 0
+        self,
+        shard_indices: Sequence[int] | None = None,
+        start_shard: int = 0,
+        start_row: int = 0,
     ) -> Iterator[T]:
-        """Yield the examples of all shards, or of those of these numbers, from a row of one on:
-        `start_shard` counts among the shards that are read.
+        """Yield the examples of all shards, or of those of these numbers, from a row of
+        one on: `start_shard` counts among the shards that are read.
         """
         names = self.shard_names
         chosen = range(len(names)) if shard_indices is None else shard_indices
@@ -500,8 +555,12 @@ class ShardedDataSource(torch.utils.data.IterableDataset[T]):
 
     # Other sources made of this one. Nothing is read until these are.
 
-    def _with(self, change: Callable[[Dataset[Any]], Dataset[Any]]) -> ShardedDataSource[Any]:
-        shards = {name: partial(_changed, change, self, name) for name in self.shard_names}
+    def _with(
+        self, change: Callable[[Dataset[Any]], Dataset[Any]]
+    ) -> ShardedDataSource[Any]:
+        shards = {
+            name: partial(_changed, change, self, name) for name in self.shard_names
+        }
         return ShardedDataSource[Any]()._of(change(self.dataset), shards)
 
     def map(self, fn: Callable[[T], Any]) -> ShardedDataSource[Any]:
@@ -509,11 +568,15 @@ class ShardedDataSource(torch.utils.data.IterableDataset[T]):
         return self._with(partial(MapDataset, map_fn=fn))
 
     def filter(self, predicate: Callable[[T], bool]) -> ShardedDataSource[Any]:
-        """Return a source of the examples for which `predicate(example)` is true: a stream."""
+        """Return a source of the examples for which `predicate(example)` is true: a
+        stream.
+        """
         return self._with(partial(FilterDataset, filter_fn=predicate))
 
     def rename_fields(self, mapping: Mapping[str, str]) -> ShardedDataSource[Any]:
-        """Return a source whose fields have the names that `mapping` gives for theirs."""
+        """Return a source whose fields have the names that `mapping` gives for
+        theirs.
+        """
         return self.map(partial(_renamed, dict(mapping)))
 
     def select_fields(self, fields: Sequence[str]) -> ShardedDataSource[Any]:
@@ -524,9 +587,11 @@ class ShardedDataSource(torch.utils.data.IterableDataset[T]):
         """Return a source without these fields."""
         return self.map(partial(_dropped, frozenset(fields)))
 
-    def shuffle(self, buffer_size: int = 10_000, seed: int | None = None) -> ShardedDataSource[Any]:
-        """Return a source in random order, another one in each pass: the whole of what has random
-        access, else `buffer_size` examples at a time.
+    def shuffle(
+        self, buffer_size: int = 10_000, seed: int | None = None
+    ) -> ShardedDataSource[Any]:
+        """Return a source in random order, another one in each pass: the whole of what
+        has random access, else `buffer_size` examples at a time.
         """
         seeded = self.dataset.reseeded(checked_seed(seed, "shuffle"))
         mixed = _shuffled(seeded)
@@ -540,18 +605,22 @@ class ShardedDataSource(torch.utils.data.IterableDataset[T]):
         return self.dataset.open(lane)
 
     def to_iterable_dataset(self) -> datasets.IterableDataset:
-        """Return the examples as a Hugging Face iterable dataset, with a state and parts for
-        ranks.
+        """Return the examples as a Hugging Face iterable dataset, with a state and
+        parts for ranks.
         """
         return to_iterable_dataset(self.dataset)
 
     def __len__(self) -> int:
-        """Examples in all shards; `NotIndexedError` (a TypeError) when there is no such number."""
+        """Examples in all shards; `NotIndexedError` (a TypeError) when there is no such
+        number.
+        """
         return len(self.dataset)
 
 
 def _changed(
-    change: Callable[[Dataset[Any]], Dataset[Any]], source: ShardedDataSource[Any], name: str
+    change: Callable[[Dataset[Any]], Dataset[Any]],
+    source: ShardedDataSource[Any],
+    name: str,
 ) -> Dataset[Any]:
     return change(source.shard(name))
 
@@ -589,8 +658,8 @@ class HFDatasetShardedSource(ShardedDataSource[Example]):
 
 
 class ParquetShardedSource(ShardedDataSource[Example]):
-    """Parquet files, given by path, pattern, or a list of them; every file is a shard. `columns`
-    limits what is read.
+    """Parquet files, given by path, pattern, or a list of them; every file is a shard.
+    `columns` limits what is read.
     """
 
     order_name = "ParquetShardedSource"
@@ -619,8 +688,8 @@ class ParquetShardedSource(ShardedDataSource[Example]):
 class CompositeShardedSource(ShardedDataSource[Example]):
     """The shards of several sources one after another, without mixing.
 
-    A shard name that several sources have gets the number of its source, from 0, after it:
-    "hf_dataset:0@1".
+    A shard name that several sources have gets the number of its source, from 0, after
+    it: "hf_dataset:0@1".
 
     >>> parts = [HFDatasetShardedSource([{"x": 1}]), HFDatasetShardedSource([{"x": 2}])]
     >>> combined = CompositeShardedSource(parts)
@@ -643,26 +712,29 @@ class CompositeShardedSource(ShardedDataSource[Example]):
 class MixedShardedSource(ShardedDataSource[Example]):
     """Examples of named sources in blocks, one shard called "mixed_shard_0".
 
-    `weights` by name, or none for equal ones; they need not sum to 1. With a `weight_scheduler` the
-    weights change; its steps count examples of the mix from 0, by its `slots_per_step` optimizer
-    steps. Every block of `block_size` examples holds the shares in whole examples, in random order;
-    what a source is owed is carried into the next block. `__source__` of an example, a copy, names
-    its source.
+    `weights` by name, or none for equal ones; they need not sum to 1. With a
+    `weight_scheduler` the weights change; its steps count examples of the mix from 0,
+    by its `slots_per_step` optimizer steps. Every block of `block_size` examples holds
+    the shares in whole examples, in random order; what a source is owed is carried into
+    the next block. `__source__` of an example, a copy, names its source.
 
     `stop_strategy`: "restart" never ends, and a source that is exhausted starts again;
-    "first_exhausted" ends where an exhausted source would be asked for more; "all_exhausted" gives
-    every example once, and hands the share of an exhausted source to the others.
+    "first_exhausted" ends where an exhausted source would be asked for more;
+    "all_exhausted" gives every example once, and hands the share of an exhausted source
+    to the others.
 
-    Sources with random access are visited in random order, a new one in each pass, unless
-    `shuffle=False`; streams come as they come. `seed=None` draws a seed, which the log tells.
+    Sources with random access are visited in random order, a new one in each pass,
+    unless `shuffle=False`; streams come as they come. `seed=None` draws a seed, which
+    the log tells.
 
-    `dataset` is the mix for `energize.get_loader`; `to_iterable_dataset()` the same for trainers.
-    Either gives ranks and workers a part each of one and the same order; with a stream among the
-    sources, only the second can divide it among ranks. The source itself goes into a torch
-    DataLoader, whose workers get a part each.
+    `dataset` is the mix for `energize.get_loader`; `to_iterable_dataset()` the same for
+    trainers. Either gives ranks and workers a part each of one and the same order; with
+    a stream among the sources, only the second can divide it among ranks. The source
+    itself goes into a torch DataLoader, whose workers get a part each.
 
-    Raises `WeightError` listing names that do not match, `ConfigError` for other values,
-    `EmptyDatasetError` naming a source that is to start again and has no examples.
+    Raises `WeightError` listing names that do not match, `ConfigError` for other
+    values, `EmptyDatasetError` naming a source that is to start again and has no
+    examples.
 
     >>> sources = {"code": [{"x": 1}] * 5, "text": [{"x": 2}] * 5}
     >>> mixed = MixedShardedSource(sources, weights={"code": 0.3, "text": 0.7}, seed=42)
@@ -704,15 +776,19 @@ def block_mixture_interleave(
     seed: int | None = 42,
     stop: str = "restart",
 ) -> datasets.IterableDataset:
-    """Return a `datasets.IterableDataset` that mixes named datasets, map-style and streaming ones.
+    """Return a `datasets.IterableDataset` that mixes named datasets, map-style and
+    streaming ones.
 
-    The mix is that of `MixedShardedSource` with the same arguments, without `__source__`. Its
-    `state_dict()` is exact after any example, and ranks and workers get a part each.
+    The mix is that of `MixedShardedSource` with the same arguments, without
+    `__source__`. Its `state_dict()` is exact after any example, and ranks and workers
+    get a part each.
 
     >>> import datasets
     >>> one = datasets.Dataset.from_dict({"x": [1] * 4})
     >>> two = datasets.Dataset.from_dict({"x": [2] * 4})
-    >>> mix = block_mixture_interleave({"one": one, "two": two}, {"one": 0.25, "two": 0.75})
+    >>> mix = block_mixture_interleave(
+    ...     {"one": one, "two": two}, {"one": 0.25, "two": 0.75}
+    ... )
     >>> sum(example["x"] == 1 for example in mix.take(1000))
     250
     """
@@ -734,10 +810,11 @@ class TextDatasetInform(ExampleFiles):
 class DatasetMixture(Options):
     """Files of texts and how they are mixed; `build_dataset` makes the dataset.
 
-    Informs without a name are called "ds1", "ds2", ... by their number; `mixture_weights` are by
-    these names. With `block_mixture` every block of `mixture_block_size` examples holds the shares;
-    without it sources are drawn at random by weight, or in turn when there are no weights. The text
-    is called "text" in the result.
+    Informs without a name are called "ds1", "ds2", ... by their number;
+    `mixture_weights` are by these names. With `block_mixture` every block of
+    `mixture_block_size` examples holds the shares; without it sources are drawn at
+    random by weight, or in turn when there are no weights. The text is called "text" in
+    the result.
     """
 
     informs: Listed[TextDatasetInform]
@@ -749,8 +826,11 @@ class DatasetMixture(Options):
     seed: Seed | None = 42
 
 
-def build_dataset(mixture: DatasetMixture) -> datasets.IterableDataset | Dataset[Example]:
-    """Return the mix: a Hugging Face iterable dataset when `streaming`, else an energize dataset.
+def build_dataset(
+    mixture: DatasetMixture,
+) -> datasets.IterableDataset | Dataset[Example]:
+    """Return the mix: a Hugging Face iterable dataset when `streaming`, else an
+    energize dataset.
 
     The energize dataset has random access, and a length when the stop strategy ends it.
     """
@@ -758,7 +838,8 @@ def build_dataset(mixture: DatasetMixture) -> datasets.IterableDataset | Dataset
     for name, each in _by_name(mixture.informs, "DatasetMixture", "ds", 1).items():
         text = partial(_content, each.content_field, _text)
         texts[name] = MapDataset(each.examples(name), text)
-    weights, options = mixture.mixture_weights, dict[str, Any](stop=mixture.stop_strategy)
+    weights = mixture.mixture_weights
+    options = dict[str, Any](stop=mixture.stop_strategy)
     if mixture.block_mixture:
         options["block_size"] = mixture.mixture_block_size
     else:
@@ -778,13 +859,14 @@ def _text(content: Any) -> Example:
 class Pipeline:
     """Stages that are called one after another, each giving a new pipeline:
 
-    `source()` opens the datasets, `tokenize()` turns texts into token ids where a dataset has a
-    tokenizer, `mix()` makes one stream of them with `__source__` in each example, also of a single
-    dataset; `load()` makes batches, `build()` gives the result: a `Loader` of batches after
-    `load()`, else the dataset itself. A batch is a dict of columns: arrays where the values have
-    one shape, lists where they do not.
+    `source()` opens the datasets, `tokenize()` turns texts into token ids where a
+    dataset has a tokenizer, `mix()` makes one stream of them with `__source__` in each
+    example, also of a single dataset; `load()` makes batches, `build()` gives the
+    result: a `Loader` of batches after `load()`, else the dataset itself. A batch is a
+    dict of columns: arrays where the values have one shape, lists where they do not.
 
-    Raises `ConfigError` for stages out of order, and where several datasets would be left unmixed.
+    Raises `ConfigError` for stages out of order, and where several datasets would be
+    left unmixed.
 
     >>> import pathlib, tempfile
     >>> path = pathlib.Path(tempfile.mkdtemp(), "a.jsonl")
@@ -812,9 +894,12 @@ class Pipeline:
 
     def tokenize(self) -> Pipeline:
         """Turn texts into token ids; datasets without a tokenizer stay as they are."""
-        datasets, known = dict(self.datasets), self.config.named
+        datasets = dict(self.datasets)
+        known = self.config.named
         if set(datasets) != set(known):
-            raise ConfigError("Pipeline: tokenize() comes after source() and before mix()")
+            raise ConfigError(
+                "Pipeline: tokenize() comes after source() and before mix()"
+            )
         for name, config in known.items():
             if config.tokenizer is not None:
                 tokens = partial(_tokens, _loaded_tokenizer(config.tokenizer, name))
@@ -851,23 +936,29 @@ class Pipeline:
     def _only(self) -> Dataset[Any]:
         if len(self.datasets) != 1:
             raise ConfigError(
-                f"Pipeline: one dataset is needed, and there are {', '.join(self.datasets) or 0}; "
+                "Pipeline: one dataset is needed, and there are "
+                f"{', '.join(self.datasets) or 0}; "
                 "call source() and mix() before"
             )
         return next(iter(self.datasets.values()))
 
 
 def collated(examples: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return examples as columns: numeric values of one shape as one array, others as a list.
+    """Return examples as columns: numeric values of one shape as one array, others as a
+    list.
 
     An example that lacks a field has None there.
     """
     names = dict.fromkeys(name for example in examples for name in example)
-    return {name: _column([example.get(name) for example in examples]) for name in names}
+    return {
+        name: _column([example.get(name) for example in examples]) for name in names
+    }
 
 
 def _column(values: list[Any]) -> Any:
-    if not all(isinstance(each, int | float | list | np.ndarray | np.number) for each in values):
+    if not all(
+        isinstance(each, int | float | list | np.ndarray | np.number) for each in values
+    ):
         return values
     try:
         column = np.array(values)

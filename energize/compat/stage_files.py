@@ -50,7 +50,15 @@ from energize.metadataset.located import (
     read_yaml,
 )
 from energize.metadataset.models import Expected, Name, Portion, Settings
-from energize.metadataset.tree import DEFAULT, Blend, Node, Staged, not_staged, plan_of, resolve
+from energize.metadataset.tree import (
+    DEFAULT,
+    Blend,
+    Node,
+    Staged,
+    not_staged,
+    plan_of,
+    resolve,
+)
 from energize.task.encoder import DefaultTaskEncoder, TaskEncoder
 
 # TOML as plain values that remember the lines they were written on.
@@ -61,7 +69,9 @@ _KEY = re.compile(r"\s*([\w-]+)\s*=")
 
 
 def read_toml(file: Path, problems: list[Problem]) -> Located | None:
-    """Return the values of `file`, or None when it cannot be read; faults go to `problems`."""
+    """Return the values of `file`, or None when it cannot be read; faults go to
+    `problems`.
+    """
     content = read_bytes(file, problems)
     if content is None:
         return None
@@ -81,13 +91,16 @@ def read_toml(file: Path, problems: list[Problem]) -> Located | None:
 
 
 def _lines(text: str) -> dict[KeyPath, int]:
-    """Return the line of each table and of each of its keys, as far as they are plain words."""
+    """Return the line of each table and of each of its keys, as far as they are plain
+    words.
+    """
     lines: dict[KeyPath, int] = {}
     last: dict[KeyPath, int] = {}
     table: KeyPath = ()
     in_text = False
     for number, line in enumerate(text.splitlines(), 1):
-        header, key = _HEADER.match(line), _KEY.match(line)
+        header = _HEADER.match(line)
+        key = _KEY.match(line)
         if header and not in_text:
             table = ()
             for name in header[2].split("."):
@@ -106,7 +119,8 @@ def _lines(text: str) -> dict[KeyPath, int]:
 # What a stage file says: the table `training`, and each of its `data_stages`.
 
 _TOLERANCE = 0.001
-"""How far the sum of weights may be from 1: they are often written with two or three digits."""
+"""How far the sum of weights may be from 1: they are often written with two or three
+digits."""
 
 _NEEDED = {"huggingface": "dataset", "nanoset": "dataset_folders"}
 _FOLDERS = Expected("a list of one or more folders, relative to this file")
@@ -115,8 +129,8 @@ _FOLDERS = Expected("a list of one or more folders, relative to this file")
 class StageData(Settings):
     """What a stage file says about the data of a stage, as it is written.
 
-    `folder` is that of the file: paths are relative to it. `split_part` is what is read of a folder
-    or a metadataset.
+    `folder` is that of the file: paths are relative to it. `split_part` is what is read
+    of a folder or a metadataset.
     """
 
     dataset_type: Name | None = None
@@ -140,12 +154,17 @@ class StageData(Settings):
     @model_validator(mode="after")
     def _data(self, info: ValidationInfo) -> Self:
         self._place = info.context or self._place
-        folders, weights = self.dataset_folders, self.dataset_weights
+        folders = self.dataset_folders
+        weights = self.dataset_weights
         needed = _NEEDED.get(self.dataset_type or "")
         if needed is not None and not getattr(self, needed):
             raise ConfigError(f"a {self.dataset_type} is read from {needed!r}; give it")
-        if self.dataset_type == "energize" and (self.dataset_path is None) != bool(folders):
-            raise ConfigError("energize reads either 'dataset_path' or 'dataset_folders'; give one")
+        if self.dataset_type == "energize" and (self.dataset_path is None) != bool(
+            folders
+        ):
+            raise ConfigError(
+                "energize reads either 'dataset_path' or 'dataset_folders'; give one"
+            )
         if weights and len(weights) != len(folders):
             raise ConfigError(
                 f"there are {len(weights)} weights for {len(folders)} folders in "
@@ -153,7 +172,8 @@ class StageData(Settings):
             )
         if weights and abs(math.fsum(weights) - 1) > _TOLERANCE:
             raise ConfigError(
-                f"weights sum to 1 (within {_TOLERANCE}); these sum to {math.fsum(weights):g}"
+                f"weights sum to 1 (within {_TOLERANCE}); these sum to "
+                f"{math.fsum(weights):g}"
             )
         return self
 
@@ -178,7 +198,12 @@ class TrainingKeys(StageData):
     @property
     def has_data(self) -> bool:
         """Whether it says which data are read, in the stage `default`."""
-        return bool(self.dataset or self.dataset_path or self.dataset_type or self.dataset_folders)
+        return bool(
+            self.dataset
+            or self.dataset_path
+            or self.dataset_type
+            or self.dataset_folders
+        )
 
     @model_validator(mode="after")
     def _default(self) -> Self:
@@ -193,15 +218,16 @@ class TrainingKeys(StageData):
 _TRAINING = TypeAdapter(TrainingKeys)
 
 
-# Stages in a file: those of a trainer's table `training`, or of a split of a metadataset.
+# Stages in a file: those of a trainer's table `training`, or of a split of a
+# metadataset.
 
 _ROOT = "training"
 _SPLITS = "splits"
 
 
 def is_stage_file(path: str | os.PathLike[str]) -> bool:
-    """Return whether a file is one of stages rather than a metadataset: TOML, or YAML with
-    `training`.
+    """Return whether a file is one of stages rather than a metadataset: TOML, or YAML
+    with `training`.
     """
     file = path_of(path)
     if file.suffix not in (".yaml", ".yml") or not file.is_file():
@@ -214,17 +240,18 @@ def is_stage_file(path: str | os.PathLike[str]) -> bool:
 def read_stages(
     path: str | os.PathLike[str], split_part: str = "train"
 ) -> StagePlan[StageData] | StagePlan[Node]:
-    """Return the plan in a `.toml` or `.yaml` file of stages, or in a split of a metadataset.
+    """Return the plan in a `.toml` or `.yaml` file of stages, or in a split of a
+    metadataset.
 
-    In a stage file it is the table `training`. Each of `training.data_stages` says all about its
-    data; only `dataset_random_seed`, `items_per_step` and `global_batch_size` fall back to
-    `training`. The data fields of `training` itself make the stage "default": the only one when
-    there are no others, or that of the steps before the first one. Other keys of `training`, and
-    other tables, are the trainer's. `stage.dataset` is a `StageData`, and what it names is not
-    looked at.
+    In a stage file it is the table `training`. Each of `training.data_stages` says all
+    about its data; only `dataset_random_seed`, `items_per_step` and `global_batch_size`
+    fall back to `training`. The data fields of `training` itself make the stage
+    "default": the only one when there are no others, or that of the steps before the
+    first one. Other keys of `training`, and other tables, are the trainer's.
+    `stage.dataset` is a `StageData`, and what it names is not looked at.
 
-    In a metadataset the stages are those of its split `split_part`, and `stage.dataset` is what
-    `resolve` makes of each.
+    In a metadataset the stages are those of its split `split_part`, and `stage.dataset`
+    is what `resolve` makes of each.
 
     Raises `MetadatasetError` with every fault of the file, each with its place;
     `DatasetNotFoundError` when there is no such file.
@@ -244,7 +271,10 @@ def read_stages(
     ... dataset_path = "other.yaml"
     ... seq_len = 1024
     ... ''')
-    >>> [(stage.name, stage.start_step, stage.end_step) for stage in read_stages(file).stages]
+    >>> [
+    ...     (stage.name, stage.start_step, stage.end_step)
+    ...     for stage in read_stages(file).stages
+    ... ]
     [('default', 0, 5), ('ablation', 5, 10)]
     """
     file = path_of(path)
@@ -258,7 +288,8 @@ def read_stages(
         if isinstance(node, Staged):
             return node.plan
         raise MetadatasetError(
-            f"{node.place}: the split {split_part!r} has no stages, so there is no plan; read it "
+            f"{node.place}: the split {split_part!r} has no stages, so there is no "
+            "plan; read it "
             "with get_train_dataset, or give it `stages`"
         )
     plan = None if text is None or problems else _plan(text, split_part, problems)
@@ -267,13 +298,18 @@ def read_stages(
     return plan
 
 
-def _plan(text: Located, split_part: str, problems: list[Problem]) -> StagePlan[StageData] | None:
-    """Return the plan in the table `training`, or None when something in it is wrong, which goes to
-    `problems`.
+def _plan(
+    text: Located, split_part: str, problems: list[Problem]
+) -> StagePlan[StageData] | None:
+    """Return the plan in the table `training`, or None when something in it is wrong,
+    which goes to `problems`.
     """
     table = text.data.get(_ROOT) if isinstance(text.data, dict) else None
     if not isinstance(table, dict):
-        told = f"there is no table {_ROOT!r}; a stage file has its stages in {_ROOT}.data_stages"
+        told = (
+            f"there is no table {_ROOT!r}; a stage file has its stages in "
+            f"{_ROOT}.data_stages"
+        )
         problems.append(text.problem((), f"{told}, and a metadataset in its {_SPLITS}"))
         return None
     known = [each.alias or name for name, each in TrainingKeys.model_fields.items()]
@@ -282,7 +318,8 @@ def _plan(text: Located, split_part: str, problems: list[Problem]) -> StagePlan[
         misspelt = key.startswith(("dataset_", "data_stage")) and nearest(key, known)
         return key in known or bool(misspelt)
 
-    given, place = {key: table[key] for key in table if is_ours(key)}, text.file.parent
+    given = {key: table[key] for key in table if is_ours(key)}
+    place = text.file.parent
     try:
         training = _TRAINING.validate_python(given, context=(place, split_part))
     except ValidationError as error:
@@ -293,7 +330,9 @@ def _plan(text: Located, split_part: str, problems: list[Problem]) -> StagePlan[
     return plan_of(
         text,
         (_ROOT,),
-        training.model_copy(update={"batch": {} if size is None else {"global_batch_size": size}}),
+        training.model_copy(
+            update={"batch": {} if size is None else {"global_batch_size": size}}
+        ),
         [
             (each, (_ROOT, "data_stages", number), each)
             for number, each in enumerate(training.data_stages)
@@ -322,18 +361,19 @@ def get_staged_train_dataset(
     """Return the batches of a run whose stages are in a file; see `read_stages` and
     `StagedDataset`.
 
-    Each stage is made by `build(stage)`, or else by `build_stage` with `options`, which are those
-    of `get_train_dataset` that do not cut epochs. `stage.dataset` is what the file says of its
-    data, `stage.seq_len` and `stage.batch` are its settings; the stage's seed is applied to what
-    `build` returns.
+    Each stage is made by `build(stage)`, or else by `build_stage` with `options`, which
+    are those of `get_train_dataset` that do not cut epochs. `stage.dataset` is what the
+    file says of its data, `stage.seq_len` and `stage.batch` are its settings; the
+    stage's seed is applied to what `build` returns.
 
-    Raises what `read_stages` and `get_train_dataset` raise, all before a sample is read, and
-    `ConfigError` for options beside `build`, which takes none, and for a `build` that returns no
-    dataset.
+    Raises what `read_stages` and `get_train_dataset` raise, all before a sample is
+    read, and `ConfigError` for options beside `build`, which takes none, and for a
+    `build` that returns no dataset.
     """
     if build is not None and options:
         raise ConfigError(
-            f"get_staged_train_dataset: {', '.join(options)} would have no effect beside build, "
+            f"get_staged_train_dataset: {', '.join(options)} would have no effect "
+            "beside build, "
             "which makes the datasets; use them in it, for example with build_stage"
         )
     cuts = ("repeat", "virtual_epoch_length")
@@ -343,7 +383,8 @@ def get_staged_train_dataset(
         dataset = build_stage(stage, **options) if build is None else build(stage)
         if not isinstance(dataset, Dataset):
             raise ConfigError(
-                f"{stage_label(stage)}: build returns the dataset of the stage; got {dataset!r}"
+                f"{stage_label(stage)}: build returns the dataset of the stage; got "
+                f"{dataset!r}"
             )
         return dataset
 
@@ -352,19 +393,22 @@ def get_staged_train_dataset(
 
 
 def build_stage(stage: Stage[StageData] | Stage[Node], **options: Any) -> Dataset[Any]:
-    """Return the training batches of one stage of a file, by `get_train_dataset` with `options`.
+    """Return the training batches of one stage of a file, by `get_train_dataset` with
+    `options`.
 
-    A stage of a metadataset has been resolved. Of one of a stage file, `dataset_type` "energize"
-    reads `dataset_path`, a prepared folder or a metadataset, or a blend of `dataset_folders` by
-    `dataset_weights`; so does "nanoset", when its folders are prepared ones. Rows, of which the
-    encoder is given dicts in random order, are read by "huggingface" (`dataset` from the Hub, or
-    what `save_to_disk` wrote to `dataset_path`), "preprocessed" (the same, with tensors for lists
-    of numbers), and "packed_memmap" (a `.npy` of token ids at `dataset_path`, rows as they are or
-    one long one that is cut into rows of `seq_len`, each as `input_ids`). A `batch_size` in the
-    stage's `batch` wins over that of `options`; the split part is chosen where stages are read.
+    A stage of a metadataset has been resolved. Of one of a stage file, `dataset_type`
+    "energize" reads `dataset_path`, a prepared folder or a metadataset, or a blend of
+    `dataset_folders` by `dataset_weights`; so does "nanoset", when its folders are
+    prepared ones. Rows, of which the encoder is given dicts in random order, are read
+    by "huggingface" (`dataset` from the Hub, or what `save_to_disk` wrote to
+    `dataset_path`), "preprocessed" (the same, with tensors for lists of numbers), and
+    "packed_memmap" (a `.npy` of token ids at `dataset_path`, rows as they are or one
+    long one that is cut into rows of `seq_len`, each as `input_ids`). A `batch_size` in
+    the stage's `batch` wins over that of `options`; the split part is chosen where
+    stages are read.
 
-    Raises `MetadatasetError` for other types, naming the stage, and what `get_train_dataset`
-    raises.
+    Raises `MetadatasetError` for other types, naming the stage, and what
+    `get_train_dataset` raises.
     """
     size = batch_size_of(stage, options.get("batch_size"))
     if size is not None:
@@ -373,23 +417,29 @@ def build_stage(stage: Stage[StageData] | Stage[Node], **options: Any) -> Datase
         if isinstance(stage.dataset, StageData) and stage.dataset.dataset_type in _ROWS:
             return _batches_of(_rows(stage.dataset, stage_label(stage)), **options)
         # What a node reads is settled; an error tells whoever gives a split_part, too.
-        dataset: Dataset[Any] = get_train_dataset(stage_node(stage), split_part="", **options)
+        dataset: Dataset[Any] = get_train_dataset(
+            stage_node(stage), split_part="", **options
+        )
     return dataset
 
 
 def stage_node(stage: Stage[StageData] | Stage[Node]) -> Node:
-    """Return what a stage of a file reads: what its path resolves to, or the blend of its folders.
+    """Return what a stage of a file reads: what its path resolves to, or the blend of
+    its folders.
 
     Raises what `build_stage` raises for data that energize does not read.
     """
-    data, where = stage.dataset, stage_label(stage)
+    data = stage.dataset
+    where = stage_label(stage)
     if not isinstance(data, StageData):
         return data
     if data.dataset_type not in _BUILT:
         hint = nearest(data.dataset_type or "", _BUILT) or "."
         raise MetadatasetError(
-            f"{where}: dataset_type {data.dataset_type!r} is not read by energize{hint} Types that "
-            f"are: {', '.join(_BUILT)}; for others pass build=, a function of a stage that returns "
+            f"{where}: dataset_type {data.dataset_type!r} is not read by "
+            f"energize{hint} Types that "
+            f"are: {', '.join(_BUILT)}; for others pass build=, a function of a stage "
+            "that returns "
             "its dataset"
         )
     nodes = []
@@ -407,8 +457,8 @@ def stage_node(stage: Stage[StageData] | Stage[Node]) -> Node:
 
 @dataclass(frozen=True)
 class TokenRows:
-    """Rows of the token ids in a `.npy` file, which is mapped into memory by each process; of a
-    store, a copy of it.
+    """Rows of the token ids in a `.npy` file, which is mapped into memory by each
+    process; of a store, a copy of it.
     """
 
     path: Path
@@ -419,10 +469,17 @@ class TokenRows:
         file = files_at(self.path).local(str(self.path))
         found = np.load(file, mmap_mode="r", allow_pickle=False)
         if found.ndim == 1:
-            found = found[: len(found) // self.length * self.length].reshape(-1, self.length)
-        if found.ndim != 2 or not np.issubdtype(found.dtype, np.integer) or not len(found):
+            found = found[: len(found) // self.length * self.length].reshape(
+                -1, self.length
+            )
+        if (
+            found.ndim != 2
+            or not np.issubdtype(found.dtype, np.integer)
+            or not len(found)
+        ):
             raise DatasetError(
-                f"{self.path}: packed token ids are whole numbers, rows of them or {self.length} "
+                f"{self.path}: packed token ids are whole numbers, rows of them or "
+                f"{self.length} "
                 f"and more in one; found {found.dtype} of shape {found.shape}"
             )
         return found
@@ -438,26 +495,38 @@ class TokenRows:
 
 
 def _rows(data: StageData, where: str) -> Dataset[Any]:
-    kind, path = data.dataset_type, joined(data.folder, data.dataset_path or "")
+    kind = data.dataset_type
+    path = joined(data.folder, data.dataset_path or "")
     name = data.dataset or data.dataset_path or ""
     if kind != "huggingface" and not path.exists():
-        raise DatasetNotFoundError(f"{where}: there is nothing at {path}; write its dataset_path")
+        raise DatasetNotFoundError(
+            f"{where}: there is nothing at {path}; write its dataset_path"
+        )
     if kind == "packed_memmap":
         if path.suffix != ".npy":
             raise MetadatasetError(
-                f"{where}: packed_memmap reads a .npy file of token ids; got {path}. For other "
+                f"{where}: packed_memmap reads a .npy file of token ids; got {path}. "
+                "For other "
                 "formats pass build=, a function of a stage that returns its dataset"
             )
         return SequenceSource(TokenRows(path, data.seq_len or 1), name=name)
-    library = optional_module("datasets", "energize[hf]", f"{where}: dataset_type {kind!r}")
+    library = optional_module(
+        "datasets", "energize[hf]", f"{where}: dataset_type {kind!r}"
+    )
     local = data.dataset_path is not None and path.is_dir()
     try:
-        rows = library.load_from_disk(str(path)) if local else library.load_dataset(data.dataset)
+        rows = (
+            library.load_from_disk(str(path))
+            if local
+            else library.load_dataset(data.dataset)
+        )
         rows = rows[data.split_part] if isinstance(rows, dict) else rows
     except Exception as reason:  # of many kinds
         raise DatasetNotFoundError(
-            f"{where}: Hugging Face's datasets cannot load {str(path) if local else name!r} "
-            f"({data.split_part}): {type(reason).__name__}: {reason}; correct the name, or give a "
+            f"{where}: Hugging Face's datasets cannot load "
+            f"{str(path) if local else name!r} "
+            f"({data.split_part}): {type(reason).__name__}: {reason}; correct the "
+            "name, or give a "
             "dataset_path that save_to_disk wrote"
         ) from reason
     rows = rows.with_format("torch") if kind == "preprocessed" else rows

@@ -34,8 +34,8 @@ from energize.loader.state import checked_state, packed_state, unpacked_state
 T = TypeVar("T")
 
 Place: TypeAlias = tuple[int, int]
-"""Where a loop starts: position and step in an indexed dataset, the number of a loop over a stream
-and 0.
+"""Where a loop starts: position and step in an indexed dataset, the number of a loop
+over a stream and 0.
 """
 
 _UNREAD = (-1, 0)
@@ -51,8 +51,8 @@ _log = logging.getLogger("energize")
 
 
 class SharedTable:
-    """Numbers that a process shares with those that are being started; another copy has its own,
-    which begins with those from `_kept` on.
+    """Numbers that a process shares with those that are being started; another copy has
+    its own, which begins with those from `_kept` on.
     """
 
     _kept = 0
@@ -76,10 +76,12 @@ class SharedTable:
 
 
 class SharedPlace(SharedTable):
-    """Where the next loop starts, as a process and the workers of its DataLoaders know it.
+    """Where the next loop starts, as a process and the workers of its DataLoaders know
+    it.
 
-    A DataLoader makes an iterator in each of its workers, which do not know of each other; the
-    first of them moves the place on, the others of the same loop find it moved.
+    A DataLoader makes an iterator in each of its workers, which do not know of each
+    other; the first of them moves the place on, the others of the same loop find it
+    moved.
     """
 
     _kept = _SET
@@ -92,19 +94,23 @@ class SharedPlace(SharedTable):
     def _shared(numbers: list[int]) -> Any:
         return SharedTable._shared([_process(os.getpid()), _NO_SEED, 0, 0, *numbers])
 
-    def begin(self, following: Callable[[Place], Place], at: Place | None = None) -> Place | None:
-        """Begin a loop, or join the one that another worker has begun; return where it starts.
+    def begin(
+        self, following: Callable[[Place], Place], at: Place | None = None
+    ) -> Place | None:
+        """Begin a loop, or join the one that another worker has begun; return where it
+        starts.
 
-        It is `at`, or where `set` said, or else `following(start)` of the loop before, and what
-        that raises leaves the place as it is. None: the loop was left before this worker came to
-        it, and the next one has begun.
+        It is `at`, or where `set` said, or else `following(start)` of the loop before,
+        and what that raises leaves the place as it is. None: the loop was left before
+        this worker came to it, and the next one has begun.
         """
         info = get_worker_info()
         seed = _NO_SEED if info is None else info.seed - info.id
         self._begun += 1
         with self._owned() as table:
             begun = table[_BEGUN] if table[_SEED] == seed else 0
-            # Loops of equal seeds are told apart by their workers, who are all there by then.
+            # Loops of equal seeds are told apart by their workers, who are all there by
+            # then.
             all_there = info is not None and table[_JOINED] >= info.num_workers
             start = table[_START], table[_START + 1]
             if self._begun > begun or all_there:
@@ -141,12 +147,15 @@ class SharedPlace(SharedTable):
 
     @contextmanager
     def _owned(self) -> Iterator[Any]:
-        """The table, locked. A process that was started with it makes one of its own."""
+        """The table, locked. A process that was started with it makes one of its
+        own.
+        """
         parent = None if get_worker_info() is None else multiprocessing.parent_process()
         if self._table[_OWNER] != _process(parent.pid or 0 if parent else os.getpid()):
             if parent is not None:
                 raise LoaderError(
-                    "a dataset for DataLoader was made by another process than the one that reads "
+                    "a dataset for DataLoader was made by another process than the one "
+                    "that reads "
                     "it with workers; call as_torch_dataset in the process of each rank"
                 )
             self._table = self._shared(self._table[_SET:])
@@ -155,7 +164,9 @@ class SharedPlace(SharedTable):
 
 
 def _process(pid: int) -> int:
-    """Return a number that no other process has, none either that is given this pid again."""
+    """Return a number that no other process has, none either that is given this pid
+    again.
+    """
     with suppress(OSError):
         stat = Path(f"/proc/{pid}/stat").read_bytes()
         return pid << 40 | int(stat.rpartition(b")")[2].split()[19])  # when it began
@@ -171,16 +182,17 @@ def as_torch_dataset(
     failure_budget: int | None = 100,
     on_error: str | OnError = "raise",
 ) -> TorchDataset[T]:
-    """Return an `IterableDataset` for torch's DataLoader with any number of workers: the items that
-    `get_loader` delivers on this rank, in the same order.
+    """Return an `IterableDataset` for torch's DataLoader with any number of workers:
+    the items that `get_loader` delivers on this rank, in the same order.
 
-    `DataLoader(as_torch_dataset(dataset), batch_size=None, num_workers=4)`: batches are made in the
-    dataset (`BatchDataset`), and DataLoader passes them on. One with a `batch_size` of its own
-    makes each batch of the items of one worker.
+    `DataLoader(as_torch_dataset(dataset), batch_size=None, num_workers=4)`: batches are
+    made in the dataset (`BatchDataset`), and DataLoader passes them on. One with a
+    `batch_size` of its own makes each batch of the items of one worker.
 
-    Every `for` over the DataLoader is the next epoch, or the next steps of a run whose loops count
-    them (`EpochizeDataset`). The arguments are those of `get_loader`; see `TorchDataset` for states
-    and streams. Raises `ConfigError` for values that cannot be used.
+    Every `for` over the DataLoader is the next epoch, or the next steps of a run whose
+    loops count them (`EpochizeDataset`). The arguments are those of `get_loader`; see
+    `TorchDataset` for states and streams. Raises `ConfigError` for values that cannot
+    be used.
 
     >>> from torch.utils.data import DataLoader
     >>> from energize.data.memory import ListSource
@@ -201,18 +213,19 @@ class TorchDataset(IterableDataset[T], Generic[T]):
     """The steps of this rank, which the workers of a DataLoader take in turn; made by
     `as_torch_dataset`.
 
-    Worker k of N delivers the rank's steps k, k + N, ... of each loop: it reads with a `Loader` of
-    its own, as rank r + W * k of W * N ranks.
+    Worker k of N delivers the rank's steps k, k + N, ... of each loop: it reads with a
+    `Loader` of its own, as rank r + W * k of W * N ranks.
 
-    **State.** `state_dict(steps)` is that of a `Loader` so many steps after the start of the loop:
-    it goes on with any number of ranks and workers, and in `get_loader`. Of a stream only those who
-    read it know it: use `StatefulDataLoader`, which asks each of its workers, and goes on with as
-    many ranks and workers.
+    **State.** `state_dict(steps)` is that of a `Loader` so many steps after the start
+    of the loop: it goes on with any number of ranks and workers, and in `get_loader`.
+    Of a stream only those who read it know it: use `StatefulDataLoader`, which asks
+    each of its workers, and goes on with as many ranks and workers.
 
-    **Streams** that N workers read need loops of a number of steps that N divides. From loop to
-    loop, only live workers know where they stand; without `persistent_workers=True` new ones read
-    it all again, with a warning. Where only reading tells how long an epoch is, each worker reads
-    all of it, and as many steps are padded as W * N ranks would pad.
+    **Streams** that N workers read need loops of a number of steps that N divides. From
+    loop to loop, only live workers know where they stand; without
+    `persistent_workers=True` new ones read it all again, with a warning. Where only
+    reading tells how long an epoch is, each worker reads all of it, and as many steps
+    are padded as W * N ranks would pad.
     """
 
     order_name = "TorchDataset"
@@ -240,23 +253,30 @@ class TorchDataset(IterableDataset[T], Generic[T]):
         try:
             return self._next_loop()
         except EnergizeError as error:
-            return _raising(error)  # a worker of DataLoader that raises here dies without a word
+            return _raising(
+                error
+            )  # a worker of DataLoader that raises here dies without a word
 
     def _loader(self) -> Loader[T]:
         return Loader(self.dataset, self.worker_config, self._settings)
 
     def _next_loop(self) -> Iterator[T]:
-        ranks, info = self.worker_config.ranks(), get_worker_info()
+        ranks = self.worker_config.ranks()
+        info = get_worker_info()
         check_undivided(self.worker_config)
         turn = (0, 1) if info is None else (info.id, info.num_workers)
         mark = [ranks.rank, ranks.world_size, *turn]
-        share, saved, self._resumed = self._share, self._resumed, None
+        share = self._share
+        saved = self._resumed
+        self._resumed = None
         if saved is not None and saved.share != mark:
             if not self.dataset.indexed or saved.share[3] > 1 or turn[1] > 1:
                 raise StateError(
-                    f"the state is of rank, world size, worker, workers {saved.share}, this is "
+                    f"the state is of rank, world size, worker, workers {saved.share}, "
+                    "this is "
                     f"{mark}. A worker's state goes on with as many of them; that of "
-                    "state_dict(steps), asked of the dataset outside of workers, with any number"
+                    "state_dict(steps), asked of the dataset outside of workers, with "
+                    "any number"
                 )
             self.load_state_dict(saved.reader)  # that of any rank is that of all
             share = saved = None
@@ -277,12 +297,15 @@ class TorchDataset(IterableDataset[T], Generic[T]):
 
     def _following(self, start: Place) -> Place:
         """Return where the loop after the one at `start` starts."""
-        dataset, (position, step) = self.dataset, start
+        dataset = self.dataset
+        (position, step) = start
         loop = dataset._steps_per_epoch
         if loop is None and dataset.sized and dataset.size == INFINITE:
             raise LoaderError(
-                "the dataset never ends, so nobody but you knows where a second loop over it "
-                "starts: say how many steps a loop has (EpochizeDataset, virtual_epoch_length), or "
+                "the dataset never ends, so nobody but you knows where a second loop "
+                "over it "
+                "starts: say how many steps a loop has (EpochizeDataset, "
+                "virtual_epoch_length), or "
                 "load state_dict(steps) before it"
             )
         if not dataset.indexed:
@@ -292,33 +315,41 @@ class TorchDataset(IterableDataset[T], Generic[T]):
         return (position // dataset.size + 1) * dataset.size, 0
 
     def state_dict(self, steps: int | None = None) -> State:
-        """Return the state after so many `steps` of this rank since the loop, or what was loaded,
-        started.
+        """Return the state after so many `steps` of this rank since the loop, or what
+        was loaded, started.
 
         Without `steps`, after those that this process has delivered itself: what
-        `StatefulDataLoader` asks its workers for. Raises `StateError` where nobody here knows.
+        `StatefulDataLoader` asks its workers for. Raises `StateError` where nobody here
+        knows.
         """
         if steps is None and self._share is not None:
             return self._share.state()
         if steps is None and self.place.in_workers:
             raise StateError(
-                "how many steps DataLoader's workers have delivered is only known where they are "
+                "how many steps DataLoader's workers have delivered is only known "
+                "where they are "
                 "counted: state_dict(steps)"
             )
         if not self.dataset.indexed:
             raise StateError(
-                "where a stream stands is only known to those who read it; use torchdata's "
+                "where a stream stands is only known to those who read it; use "
+                "torchdata's "
                 "StatefulDataLoader, or energize.get_loader"
             )
         steps = checked_whole(steps or 0, "state_dict: steps")
         place = position, step = self.place.start
-        loop, world = self.dataset._steps_per_epoch, self.worker_config.ranks().world_size
+        loop = self.dataset._steps_per_epoch
+        world = self.worker_config.ranks().world_size
         after = position + steps * world, step + steps * (loop is not None)
         endless = loop is None and self.dataset.size == INFINITE
-        return _state_at(self.dataset, after if endless else min(after, self._following(place)))
+        return _state_at(
+            self.dataset, after if endless else min(after, self._following(place))
+        )
 
     def load_state_dict(self, state_dict: State, strict: bool = True) -> None:
-        """Start the next loop at a state, that of a `Loader` too; see `Loader.load_state_dict`."""
+        """Start the next loop at a state, that of a `Loader` too; see
+        `Loader.load_state_dict`.
+        """
         if isinstance(state_dict, dict) and "share" in state_dict:
             saved = validated(_SHARE_STATE, state_dict, StateError, "the saved state")
             checked_state(saved.reader)
@@ -326,19 +357,23 @@ class TorchDataset(IterableDataset[T], Generic[T]):
             return
         if not self.dataset.indexed:
             raise StateError(
-                "the state of a Loader over a stream cannot be divided among DataLoader's workers; "
+                "the state of a Loader over a stream cannot be divided among "
+                "DataLoader's workers; "
                 "load it with energize.get_loader"
             )
         loader = self._loader()
         loader.load_state_dict(state_dict, strict)
         state = unpacked_state(self.dataset, loader.state_dict())
-        self._share, self._resumed = None, None
+        self._share = None
+        self._resumed = None
         step = counter_field(state, "step") if "step" in state else 0
         self.place.set((counter_field(state, "position"), step))
 
 
 class _ShareState(Model):
-    """The state of a worker's share: whose, in which loop, and after how many items of it."""
+    """The state of a worker's share: whose, in which loop, and after how many items of
+    it.
+    """
 
     share: Annotated[list[NonNegativeInt], Field(min_length=4, max_length=4)]
     place: Annotated[list[NonNegativeInt], Field(min_length=2, max_length=2)]
@@ -363,27 +398,40 @@ def _raising(error: EnergizeError) -> Iterator[Any]:
 
 
 class _Share(Iterator[T]):
-    """The steps of a rank that one process delivers: those of a worker of DataLoader, or all.
+    """The steps of a rank that one process delivers: those of a worker of DataLoader,
+    or all.
 
     `mark` is rank, world size, worker, workers.
     """
 
-    def __init__(self, dataset: Dataset[T], mark: list[int], settings: LoaderSettings) -> None:
-        self._dataset, self.mark, self._settings = dataset, mark, settings
+    def __init__(
+        self, dataset: Dataset[T], mark: list[int], settings: LoaderSettings
+    ) -> None:
+        self._dataset = dataset
+        self.mark = mark
+        self._settings = settings
         rank, world_size, worker, workers = mark
-        loop, uneven = dataset._steps_per_epoch, settings.uneven
+        loop = dataset._steps_per_epoch
+        uneven = settings.uneven
         if loop is not None:
             dataset = EpochizeDataset(without_loops(dataset), _NO_END)
             if loop % workers and not dataset.indexed:
                 raise ConfigError(
-                    f"a loop of {loop} steps over a stream cannot be shared out to {workers} "
+                    f"a loop of {loop} steps over a stream cannot be shared out to "
+                    f"{workers} "
                     "workers of a DataLoader; use a number of workers that divides it"
                 )
-        if loop is not None or dataset.sized:  # what is too much is cut where the rank's loop ends
+        if (
+            loop is not None or dataset.sized
+        ):  # what is too much is cut where the rank's loop ends
             uneven = "repeat" if uneven == "repeat" else "pad"
-        config = WorkerConfig(rank=rank + world_size * worker, world_size=world_size * workers)
+        config = WorkerConfig(
+            rank=rank + world_size * worker, world_size=world_size * workers
+        )
         self.dataset = dataset
-        self._loader = Loader(dataset, config, replace(settings, uneven=uneven, apart=True))
+        self._loader = Loader(
+            dataset, config, replace(settings, uneven=uneven, apart=True)
+        )
         self._items: Iterator[T] = iter(())
         self._place: Place = _UNREAD
         self._made = self._own = 0
@@ -391,32 +439,50 @@ class _Share(Iterator[T]):
     def begin(
         self, place: Place, state: State | None, made: int = 0, *, over: bool = False
     ) -> None:
-        """Begin a loop at a place, or go on in it after so many items; at its end if `over`."""
+        """Begin a loop at a place, or go on in it after so many items; at its end if
+        `over`.
+        """
         if state is not None:
             self._loader.load_state_dict(state)
-        self._place, self._made, self._own = place, made, made
+        self._place = place
+        self._made = made
+        self._own = made
         if not over:
-            self._items, (*_, worker, workers) = iter(self._loader), self.mark
+            self._items = iter(self._loader)
+            (*_, worker, workers) = self.mark
             steps = self._steps(*place)
-            self._own = INFINITE if steps == INFINITE else len(range(worker, steps, workers))
+            self._own = (
+                INFINITE if steps == INFINITE else len(range(worker, steps, workers))
+            )
 
     def _steps(self, position: int, step: int) -> int:
-        """Steps of the rank in this loop, or `INFINITE`, also where only reading tells."""
-        dataset, loop = self._dataset, self._dataset._steps_per_epoch
+        """Steps of the rank in this loop, or `INFINITE`, also where only reading
+        tells.
+        """
+        dataset = self._dataset
+        loop = self._dataset._steps_per_epoch
         if loop is not None:
             return loop - step
         if not dataset.sized or dataset.size == INFINITE:
             return INFINITE
         ranks = WorkerConfig(rank=self.mark[0], world_size=self.mark[1]).ranks()
-        start, uneven = position if dataset.indexed else 0, self._settings.uneven
-        return plan_epoch(ranks, start, dataset.size, uneven=uneven, global_items=None).steps
+        start = position if dataset.indexed else 0
+        uneven = self._settings.uneven
+        return plan_epoch(
+            ranks, start, dataset.size, uneven=uneven, global_items=None
+        ).steps
 
     def go_on(self, place: Place) -> None:
-        """Begin a loop over a stream, once those before have been read to their ends."""
+        """Begin a loop over a stream, once those before have been read to their
+        ends.
+        """
         if self._place == _UNREAD:
             self.begin((0, 0), None)
             if place[0] and not self.mark[2]:
-                text = "new workers of a DataLoader find where loop %d over a stream starts by "
+                text = (
+                    "new workers of a DataLoader find where loop %d over a stream "
+                    "starts by "
+                )
                 text += "reading those before; give it persistent_workers=True"
                 _log.warning(text, place[0])
         while self._place < place:
@@ -432,9 +498,15 @@ class _Share(Iterator[T]):
         raise StopIteration
 
     def _ended(self) -> bool:
-        """Return whether the rank's loop has ended; what the reader still has then is padding."""
+        """Return whether the rank's loop has ended; what the reader still has then is
+        padding.
+        """
         ended = self._made >= self._own
-        if ended and not self._dataset.indexed and self._dataset._steps_per_epoch is None:
+        if (
+            ended
+            and not self._dataset.indexed
+            and self._dataset._steps_per_epoch is None
+        ):
             deque(self._items, maxlen=0)
         return ended
 

@@ -1,4 +1,6 @@
-"""The arrays that are handed on inside energize, by what they hold; and rows by their value."""
+"""The arrays that are handed on inside energize, by what they hold; and rows by their
+value.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,9 @@ def rows_by_value(values: Int64Array) -> list[tuple[int, Int64Array]]:
     [(5, [1]), (7, [0, 2])]
     """
     # 16 bits are sorted by radix, in a fraction of the time.
-    narrow = len(values) >= _MANY and int(values.min()) >= 0 and int(values.max()) < 2**16
+    narrow = (
+        len(values) >= _MANY and int(values.min()) >= 0 and int(values.max()) < 2**16
+    )
     order = np.argsort(values.astype(np.uint16) if narrow else values, kind="stable")
     ordered = values[order]
     starts = np.flatnonzero(np.diff(ordered, prepend=ordered[:1] - 1)).tolist()
@@ -45,7 +49,9 @@ def pairs_by_value(
     """Return two columns, found by `find(value, rows)` for the rows of each value.
 
     >>> slots = np.array([70, 71, 50])
-    >>> pairs_by_value(slots // 10, lambda ten, rows: (slots[rows] * 0 + ten, slots[rows] % 10))
+    >>> pairs_by_value(
+    ...     slots // 10, lambda ten, rows: (slots[rows] * 0 + ten, slots[rows] % 10)
+    ... )
     (array([7, 7, 5]), array([0, 1, 0]))
     """
     if len(values) and (values == values[0]).all():  # mostly
@@ -57,8 +63,8 @@ def pairs_by_value(
 
 
 def as_tensor(value: Any, dtype: torch.dtype | None = None) -> torch.Tensor:
-    """Return numbers as a tensor in the memory of this machine, whatever the program's default
-    device is; a tensor where it is.
+    """Return numbers as a tensor in the memory of this machine, whatever the program's
+    default device is; a tensor where it is.
     """
     device = value.device if isinstance(value, torch.Tensor) else "cpu"
     return torch.as_tensor(value, dtype=dtype, device=device)

@@ -1,5 +1,5 @@
-"""Blends in a tree of datasets: found by name, how far a run has come in them, others in their
-places.
+"""Blends in a tree of datasets: found by name, how far a run has come in them, others
+in their places.
 """
 
 from __future__ import annotations
@@ -34,7 +34,8 @@ from energize.core.validation import short
 from energize.errors import ConfigError, StateError, WeightError, nearest
 
 Way = tuple[int, ...]
-"""From the outermost dataset to one below it: the number of an input, again and again."""
+"""From the outermost dataset to one below it: the number of an input, again and
+again."""
 
 _SHOWN = 8
 
@@ -43,8 +44,8 @@ _SHOWN = 8
 class FoundBlend:
     """A `blend` in a tree: its `name`, and the `way` to it.
 
-    The name is what the mixes above it call what it stands in, "texts/code" say; that of the
-    outermost blend is "".
+    The name is what the mixes above it call what it stands in, "texts/code" say; that
+    of the outermost blend is "".
     """
 
     name: str
@@ -65,8 +66,8 @@ def blends_in(dataset: Dataset[Any]) -> list[FoundBlend]:
 
 
 def _found(node: Any, above: tuple[str, str], way: Way) -> Iterator[FoundBlend]:
-    """Yield the blends in a node, whose names begin with that of the node, with and without names
-    of entries.
+    """Yield the blends in a node, whose names begin with that of the node, with and
+    without names of entries.
     """
     if callable(getattr(node, "with_weights_from", None)):
         yield FoundBlend(above[0], way, node, above[1])
@@ -79,27 +80,33 @@ def _found(node: Any, above: tuple[str, str], way: Way) -> Iterator[FoundBlend]:
     for number, (each, pair) in enumerate(zip(inputs, pairs, strict=True)):
         if each.inputs:  # no source: most of a wide mix
             joined = zip(above, pair, strict=True)
-            named, unnamed = (f"{group}/{name}" if group else str(name) for group, name in joined)
+            named, unnamed = (
+                f"{group}/{name}" if group else str(name) for group, name in joined
+            )
             yield from _found(each, (named, unnamed), (*way, number))
 
 
 def chosen_blend(
     dataset: Dataset[Any], weights: Mapping[str, float], name: str | None
 ) -> FoundBlend:
-    """Return the blend of this name; without one the only blend, or the one over sources so called.
+    """Return the blend of this name; without one the only blend, or the one over
+    sources so called.
 
-    Raises `ConfigError` for a name that no blend has, and where it is not clear which is meant;
-    `WeightError` where the weights do not name what the blend is over.
+    Raises `ConfigError` for a name that no blend has, and where it is not clear which
+    is meant; `WeightError` where the weights do not name what the blend is over.
     """
     found = blends_in(dataset)
     if not found:
         raise ConfigError(
-            f"{type(dataset).__name__} has no blend whose weights could change: nothing in it is a "
+            f"{type(dataset).__name__} has no blend whose weights could change: "
+            "nothing in it is a "
             "BlendDataset. Quotas and concatenations have no weights"
         )
     if name is not None:
         named = [each for each in found if each.name == name]
-        wrong = f"no blend is called {name!r}{nearest(name, [each.name for each in found])}"
+        wrong = (
+            f"no blend is called {name!r}{nearest(name, [each.name for each in found])}"
+        )
     else:
         named = [each for each in found if set(each.blend.names) == set(weights)]
         named = found if len(found) == 1 else named
@@ -122,7 +129,10 @@ def _check_named(found: FoundBlend, weights: Mapping[str, float]) -> None:
     if missing or extra:
         said = [f"missing {', '.join(map(repr, missing[:_SHOWN]))}"] if missing else []
         if extra:
-            shown = [f"{each!r}{nearest(str(each), missing or names)}" for each in extra[:_SHOWN]]
+            shown = [
+                f"{each!r}{nearest(str(each), missing or names)}"
+                for each in extra[:_SHOWN]
+            ]
             said.append(f"unknown {', '.join(shown)}")
         raise WeightError(
             f"weights of {found.label} are given for all that it is over, by name: "
@@ -132,7 +142,9 @@ def _check_named(found: FoundBlend, weights: Mapping[str, float]) -> None:
 
 
 def group_of(name: str, weights: Mapping[str, float]) -> str | None:
-    """Return what of some names a name is, or is below, as "texts/code" is below "texts"."""
+    """Return what of some names a name is, or is below, as "texts/code" is below
+    "texts".
+    """
     while name not in weights:
         name, slash, _ = name.rpartition("/")
         if not slash:
@@ -145,15 +157,17 @@ _LEAST_OF_GROUP = 1e-300
 
 
 def ungrouped(blend: Any, weights: Mapping[str, float], slot: int) -> dict[str, float]:
-    """Return a weight for each name of a blend. That of a group, a blend that was opened up into
-    this one say, is shared out to its parts as it is at a slot.
+    """Return a weight for each name of a blend. That of a group, a blend that was
+    opened up into this one say, is shared out to its parts as it is at a slot.
     """
     if set(weights) == set(blend.names):
         return dict(weights)
     if max(weights.values()) < _LEAST_OF_GROUP:
         raise WeightError(
-            f"weights of groups are divided among their parts, and the largest weight is "
-            f"{max(weights.values()):g}, less than {_LEAST_OF_GROUP:g}. Multiply all of them by "
+            "weights of groups are divided among their parts, and the largest weight "
+            "is "
+            f"{max(weights.values()):g}, less than {_LEAST_OF_GROUP:g}. Multiply all "
+            "of them by "
             "one number"
         )
     shares = blend.by_name(blend.shares(slot))
@@ -200,8 +214,8 @@ def numbers_by_name(weights: object) -> dict[str, float]:
         The weights by name, as int or float, in their order.
 
     Raises:
-        WeightError: If it is not a mapping, if a name is given twice, if a weight is not a number
-            from 0 to `MOST_WEIGHT`, or if all weights are 0.
+        WeightError: If it is not a mapping, if a name is given twice, if a weight is
+            not a number from 0 to `MOST_WEIGHT`, or if all weights are 0.
 
     Example:
         >>> import numpy as np
@@ -210,7 +224,8 @@ def numbers_by_name(weights: object) -> dict[str, float]:
     """
     if not isinstance(weights, Mapping) or not weights:
         raise WeightError(
-            "weights that change while a run goes on are given by name, {name: number}; got "
+            "weights that change while a run goes on are given by name, {name: "
+            "number}; got "
             f"{short(weights)}"
         )
     found: dict[str, float] = {}
@@ -221,7 +236,8 @@ def numbers_by_name(weights: object) -> dict[str, float]:
         found[name] = _plain_weight(weight, name)
     if not any(found.values()):
         raise WeightError(
-            f"all {len(found)} weights are 0, so nothing could be drawn; give one above 0"
+            f"all {len(found)} weights are 0, so nothing could be drawn; give one "
+            "above 0"
         )
     return found
 
@@ -235,8 +251,10 @@ def _plain_weight(weight: object, name: str) -> float:
     vanishes = bool(number) and not value
     if vanishes or not 0 <= value <= MOST_WEIGHT:
         raise WeightError(
-            f"the weight of {name!r} is {short(weight)}; a change takes finite numbers, 0 or more "
-            f"and at most {MOST_WEIGHT:g}. Weights that follow a plan are Schedules where the mix "
+            f"the weight of {name!r} is {short(weight)}; a change takes finite "
+            "numbers, 0 or more "
+            f"and at most {MOST_WEIGHT:g}. Weights that follow a plan are Schedules "
+            "where the mix "
             "is written"
         )
     whole = whole_number(number)
@@ -246,7 +264,8 @@ def _plain_weight(weight: object, name: str) -> float:
 def checked_request(
     weights: object, at_step: object, blend: object
 ) -> tuple[dict[str, float], int | None, str | None]:
-    """Return the arguments of `Loader.set_weights` as plain values, however they were given.
+    """Return the arguments of `Loader.set_weights` as plain values, however they were
+    given.
 
     Args:
         weights: Weights by name, see `numbers_by_name`.
@@ -258,7 +277,8 @@ def checked_request(
 
     Raises:
         WeightError: For weights that no change can have.
-        ConfigError: If `at_step` is not a step that a run can come to, or `blend` is not text.
+        ConfigError: If `at_step` is not a step that a run can come to, or `blend` is
+            not text.
 
     Example:
         >>> checked_request({"web": 3}, 2000, None)
@@ -267,7 +287,9 @@ def checked_request(
     numbers = numbers_by_name(weights)
     step = None if at_step is None else whole_number(at_step, 0)
     if at_step is not None and step is None:
-        raise ConfigError(f"at_step is a whole number, 0 or more, or None; got {short(at_step)}")
+        raise ConfigError(
+            f"at_step is a whole number, 0 or more, or None; got {short(at_step)}"
+        )
     if step is not None and step >= MOST_COUNTED:
         raise ConfigError(
             f"at_step={short(at_step)} is after the last step that a run can count, "
@@ -279,7 +301,10 @@ def checked_request(
 
 
 def _listed(found: Sequence[FoundBlend]) -> str:
-    shown = [f"{each.name!r} over {', '.join(each.blend.names[:4])}" for each in found[:_SHOWN]]
+    shown = [
+        f"{each.name!r} over {', '.join(each.blend.names[:4])}"
+        for each in found[:_SHOWN]
+    ]
     return "; ".join(shown) + ("; ..." if len(found) > _SHOWN else "")
 
 
@@ -291,7 +316,8 @@ def blend_called(dataset: Dataset[Any], name: str) -> FoundBlend | None:
 def with_names_of(dataset: Dataset[Any], cursor: State) -> State:
     """Return a saved cursor in which changes of weights have the names of a dataset.
 
-    Entries of a mix may have been given names since. Then the saved names are those without them.
+    Entries of a mix may have been given names since. Then the saved names are those
+    without them.
     """
     edits = Edits.loaded(cursor)
     changes = []
@@ -300,7 +326,9 @@ def with_names_of(dataset: Dataset[Any], cursor: State) -> State:
         for found in blends_in(dataset):
             names = dict(zip(found.blend.unnamed, found.blend.names, strict=True))
             if found.unnamed == change.blend and names.keys() == change.weights.keys():
-                weights = {names[name]: weight for name, weight in change.weights.items()}
+                weights = {
+                    names[name]: weight for name, weight in change.weights.items()
+                }
                 renamed = replace(change, blend=found.name, weights=weights)
         changes.append(renamed)
     return cursor | replace(edits, changes=tuple(changes)).saved()
@@ -316,9 +344,9 @@ def replaced(dataset: Any, way: Way, blend: Any) -> Any:
 
 
 def slot_after(dataset: Any, way: Way, items: int) -> int | None:
-    """Return how many slots of the blend at the end of the way the first `items` items of `dataset`
-    lead to: the first slot that is not among them. None where only reading tells; some number from
-    `LAST_START` on if it is beyond what can be computed.
+    """Return how many slots of the blend at the end of the way the first `items` items
+    of `dataset` lead to: the first slot that is not among them. None where only reading
+    tells; some number from `LAST_START` on if it is beyond what can be computed.
     """
     for number in way:
         if items >= LAST_START:
@@ -326,7 +354,8 @@ def slot_after(dataset: Any, way: Way, items: int) -> int | None:
         reached = dataset._reached(items)
         if reached is None:
             return None
-        items, dataset = reached[number], dataset.inputs[number]
+        items = reached[number]
+        dataset = dataset.inputs[number]
     return items
 
 
@@ -336,8 +365,9 @@ T_co = TypeVar("T_co", covariant=True)
 class ContinuedDataset(IndexedDataset[T_co]):
     """Another dataset, of which item `since` here is item `read`, and so on.
 
-    It goes on where a run, or an earlier stage of one, has left it. Those before `since` are as
-    they were, and count for nothing. A stage, `afresh`, draws anew what functions draw.
+    It goes on where a run, or an earlier stage of one, has left it. Those before
+    `since` are as they were, and count for nothing. A stage, `afresh`, draws anew what
+    functions draw.
     """
 
     order_name = "ContinuedDataset"
@@ -362,7 +392,9 @@ class ContinuedDataset(IndexedDataset[T_co]):
 
     def route(self, positions: Int64Array) -> Routes:
         later = positions + (self.read - self.since)
-        return Routes(np.where(positions < self.since, positions, later) if self.since else later)
+        return Routes(
+            np.where(positions < self.since, positions, later) if self.since else later
+        )
 
     def _spans(self, n: int) -> tuple[Sequence[Span], int]:
         return [Span(0, self.read, self.read + max(n - self.since, 0))], n
@@ -396,8 +428,8 @@ MOST_PARTS = 256
 
 
 class Place(NamedTuple):
-    """How many `items` of a part have been taken, of the one with this `digest`, called `name`,
-    which reads these `sources`.
+    """How many `items` of a part have been taken, of the one with this `digest`, called
+    `name`, which reads these `sources`.
     """
 
     digest: str
@@ -407,8 +439,8 @@ class Place(NamedTuple):
 
 
 class Move(NamedTuple):
-    """A part that had given `since` items by the arithmetic of the mix when `read` had been taken
-    of it: what would be its item `since` is item `read`.
+    """A part that had given `since` items by the arithmetic of the mix when `read` had
+    been taken of it: what would be its item `since` is item `read`.
     """
 
     part: str
@@ -417,7 +449,8 @@ class Move(NamedTuple):
 
 
 def places(dataset: Any, items: int) -> list[Place]:
-    """Return how many items of each part the first `items` items of an endless dataset take.
+    """Return how many items of each part the first `items` items of an endless dataset
+    take.
 
     >>> from energize import BatchDataset, BlendDataset, ListSource
     >>> web, code = ListSource("ab", name="web"), ListSource("cd", name="code")
@@ -428,20 +461,22 @@ def places(dataset: Any, items: int) -> list[Place]:
     seen: Counter[str] = Counter()
     found = []
     for _, node, taken in _parts(dataset, items):
-        part, before = node, 0
+        part = node
+        before = 0
         if type(node) is ContinuedDataset:
-            part, before = node.inputs[0], node.read - node.since
+            part = node.inputs[0]
+            before = node.read - node.since
         name = ", ".join([source.label or source.name for source in part.sources])
         found.append(Place(_told_apart(part, seen), name, taken + before, part.sources))
     return found
 
 
 def places_kept(dataset: Any, items: int, lanes: Any) -> State:
-    """Return what a state says of where its parts stand, where that may be asked for; see
-    `remapped`. `lanes`: the state of the lanes of a stream, else None.
+    """Return what a state says of where its parts stand, where that may be asked for;
+    see `remapped`. `lanes`: the state of the lanes of a stream, else None.
 
-    Below what finds its items by reading it is the place of the lane that has come farthest, when
-    it began with what it is busy with (`slot`).
+    Below what finds its items by reading it is the place of the lane that has come
+    farthest, when it began with what it is busy with (`slot`).
     """
     if len(dataset.sources) > MOST_PARTS or not dataset._never_ends:
         return {}
@@ -451,7 +486,10 @@ def places_kept(dataset: Any, items: int, lanes: Any) -> State:
     counted = [round_of(each) for each in lanes.cursors.values() if each]
     rounds = [counter_field(each, "round") for each in counted if each]
     slot = max(rounds, default=0) * lanes.lanes
-    return {"places": {each.digest: each.items for each in places(mix.node, slot)}, "slot": slot}
+    return {
+        "places": {each.digest: each.items for each in places(mix.node, slot)},
+        "slot": slot,
+    }
 
 
 def round_of(tree: State) -> State:
@@ -484,23 +522,26 @@ class ReadMix(NamedTuple):
 
 
 def read_mix(dataset: Any) -> ReadMix | None:
-    """Return the mix below packing, a filter or the like, of which only reading tells how far it
-    was read; None where positions tell it, or where nothing is mixed.
+    """Return the mix below packing, a filter or the like, of which only reading tells
+    how far it was read; None where positions tell it, or where nothing is mixed.
     """
     node: Any = dataset
     way: Way = ()
     while len(node.inputs) == 1:
-        node, way = node.inputs[0], (*way, 0)
+        node = node.inputs[0]
+        way = (*way, 0)
     if dataset.indexed or not node.inputs or slot_after(dataset, way, 0) is not None:
         return None
     return ReadMix(node, way)
 
 
 def _parts(node: Any, items: int, way: Way = ()) -> list[tuple[Way, Any, int]]:
-    """Return the parts, each with the way to it and how many of its items the first `items` items
-    take: down to where that is not known without reading, or items are not taken in turn.
+    """Return the parts, each with the way to it and how many of its items the first
+    `items` items take: down to where that is not known without reading, or items are
+    not taken in turn.
     """
-    taken, several = None, len(node.inputs) > 1
+    taken = None
+    several = len(node.inputs) > 1
     if several and (node.indexed or node.sized):
         taken = node.taken(items)
     elif node.inputs and not several:
@@ -516,7 +557,9 @@ def _parts(node: Any, items: int, way: Way = ()) -> list[tuple[Way, Any, int]]:
 
 
 def _told_apart(part: Any, seen: Counter[str]) -> str:
-    """Return a digest of what decides the order of a part; the second of one order has a number."""
+    """Return a digest of what decides the order of a part; the second of one order has
+    a number.
+    """
     digest: str = part._fingerprint[:_DIGITS]
     seen[digest] += 1
     return digest if seen[digest] == 1 else f"{digest}.{seen[digest]}"
@@ -526,13 +569,14 @@ def _told_apart(part: Any, seen: Counter[str]) -> str:
 class Change:
     """Other weights of the blend called `blend`, from one of its slots on.
 
-    While it `waits`, `at` is an item of the run that is still to come. Which slot that leads to may
-    change until then, by what changes before it; and where only reading tells, it is found by the
-    first step that begins with that item or after it (`Run.first_unread_slot`). `of_file`
-    says that an operator's file asked for it.
+    While it `waits`, `at` is an item of the run that is still to come. Which slot that
+    leads to may change until then, by what changes before it; and where only reading
+    tells, it is found by the first step that begins with that item or after it
+    (`Run.first_unread_slot`). `of_file` says that an operator's file asked for it.
 
-    Every change is checked here, whether it is set or loaded from a state, so a state holds only
-    what can be loaded again. Raises `WeightError` for weights and `ConfigError` for the rest.
+    Every change is checked here, whether it is set or loaded from a state, so a state
+    holds only what can be loaded again. Raises `WeightError` for weights and
+    `ConfigError` for the rest.
     """
 
     blend: str
@@ -545,20 +589,27 @@ class Change:
 
     def __post_init__(self) -> None:
         if not isinstance(self.blend, str):
-            raise ConfigError(f"a change is of a blend by its name; got {short(self.blend)}")
+            raise ConfigError(
+                f"a change is of a blend by its name; got {short(self.blend)}"
+            )
         if type(self.waits) is not bool or type(self.of_file) is not bool:
-            raise ConfigError("whether a change waits, and is of a file, is True or False")
+            raise ConfigError(
+                "whether a change waits, and is of a file, is True or False"
+            )
         counted, most = ("item", MOST_COUNTED) if self.waits else ("slot", LAST_START)
         at = whole_number(self.at, 0)
         if at is None or at >= most:
             raise ConfigError(
-                f"weights cannot change at {counted} {short(self.at)}; {counted}s are 0 to "
+                f"weights cannot change at {counted} {short(self.at)}; {counted}s are "
+                "0 to "
                 f"{most - 1}. Give an earlier at_step"
             )
         object.__setattr__(self, "at", at)
         object.__setattr__(self, "weights", numbers_by_name(self.weights))
         text = json.dumps(self.saved())
-        object.__setattr__(self, "size", (len(text), sum(map(text.count, (",", "[", "{")))))
+        object.__setattr__(
+            self, "size", (len(text), sum(map(text.count, (",", "[", "{"))))
+        )
 
     def saved(self) -> list[Any]:
         """Return the change as plain JSON, which `Edits.loaded` reads."""
@@ -568,7 +619,9 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Edits:
-    """Changes, in the order of their slots, and moves; those that wait apart from the others."""
+    """Changes, in the order of their slots, and moves; those that wait apart from the
+    others.
+    """
 
     changes: tuple[Change, ...] = ()
     moves: tuple[Move, ...] = ()
@@ -579,29 +632,38 @@ class Edits:
         Raises `ConfigError` if a state could not hold that many changes.
         """
         place = change.blend, change.at, change.waits
-        kept = [each for each in self.changes if (each.blend, each.at, each.waits) != place]
+        kept = [
+            each for each in self.changes if (each.blend, each.at, each.waits) != place
+        ]
         changes = sorted([*kept, change], key=lambda each: (each.waits, each.at))
         _check_size(changes)
         return replace(self, changes=tuple(changes))
 
     def without(self, change: Change) -> Edits:
         """Without a change."""
-        return replace(self, changes=tuple(each for each in self.changes if each != change))
+        return replace(
+            self, changes=tuple(each for each in self.changes if each != change)
+        )
 
     @property
     def waiting(self) -> tuple[Change, ...]:
         """The changes that are still to come."""
         return tuple(each for each in self.changes if each.waits)
 
-    def applied(self, dataset: Dataset[Any], known: Edits | None = None, edited: Any = None) -> Any:
-        """Return the dataset with all of them but those whose slots only reading will tell;
-        `edited` is the dataset with those that are `known`, from which it goes on where it can.
+    def applied(
+        self, dataset: Dataset[Any], known: Edits | None = None, edited: Any = None
+    ) -> Any:
+        """Return the dataset with all of them but those whose slots only reading will
+        tell; `edited` is the dataset with those that are `known`, from which it goes on
+        where it can.
 
-        Raises `ConfigError` for a blend that it does not have, and for what no change can be.
+        Raises `ConfigError` for a blend that it does not have, and for what no change
+        can be.
         """
         begun = 0 if known is None else len(known.changes)
         if known != replace(self, changes=self.changes[:begun]):
-            begun, moves = 0, {each.part: each for each in self.moves}
+            begun = 0
+            moves = {each.part: each for each in self.moves}
             edited = moved(dataset, moves) if moves else dataset
         for change in self.changes[begun:]:
             edited = with_change(edited, change)
@@ -637,34 +699,44 @@ NOT_EDITED = Edits()
 
 
 def with_change(dataset: Dataset[Any], change: Change) -> Any:
-    """Return the dataset with one change, if its slot is known; with no other one at that slot."""
+    """Return the dataset with one change, if its slot is known; with no other one at
+    that slot.
+    """
     found = blend_called(dataset, change.blend)
     if found is None:
         raise ConfigError(
-            f"the weights of the blend {change.blend!r} were changed while the run went on, and "
+            f"the weights of the blend {change.blend!r} were changed while the run "
+            "went on, and "
             "this dataset has no such blend"
         )
-    slot, weights, blend = change.at, change.weights, found.blend
+    slot = change.at
+    weights = change.weights
+    blend = found.blend
     if change.waits:
         reached = slot_after(dataset, found.way, change.at)
         if reached is None:
             return dataset
         _check_named(found, weights)
         acting = Change(found.name, reached, ungrouped(blend, weights, reached))
-        slot, weights = acting.at, acting.weights
+        slot = acting.at
+        weights = acting.weights
     if blend.changes[-1:] and blend.changes[-1][0] == slot:
         blend = blend._replace(changes=blend.changes[:-1])
     return replaced(dataset, found.way, blend.with_weights_from(slot, weights))
 
 
 def _check_size(changes: Sequence[Change]) -> None:
-    """Raise `ConfigError` for changes that take more than half of what a state may hold."""
+    """Raise `ConfigError` for changes that take more than half of what a state may
+    hold.
+    """
     for counted, name in enumerate(("JSON_BYTES", "JSON_VALUES")):
         total = sum(change.size[counted] for change in changes)
         most = getattr(limits, name) // 2
         if total > most:
             raise ConfigError(
-                f"weights: {len(changes)} changes of this run are too much for a saved state, "
-                f"{total} of half of energize.core.limits.{name}, {most}. Change weights less "
+                f"weights: {len(changes)} changes of this run are too much for a saved "
+                "state, "
+                f"{total} of half of energize.core.limits.{name}, {most}. Change "
+                "weights less "
                 "often, or set a larger limit, also where states are loaded"
             )

@@ -1,10 +1,11 @@
-"""Users' functions as datasets call them: keyed randomness, skipping, and errors that say where.
+"""Users' functions as datasets call them: keyed randomness, skipping, and errors that
+say where.
 
-Whatever calls a function of a user goes through `Call`. A function that has a parameter `rng` is
-given a random generator of its own for each call, keyed by the dataset and the position. For others
-the global generators of random, numpy and torch are seeded by the same key if they draw from them,
-see `energize.core.randomness`. Either way an augmentation is the same on any number of workers and
-after a resume.
+Whatever calls a function of a user goes through `Call`. A function that has a parameter
+`rng` is given a random generator of its own for each call, keyed by the dataset and the
+position. For others the global generators of random, numpy and torch are seeded by the
+same key if they draw from them, see `energize.core.randomness`. Either way an
+augmentation is the same on any number of workers and after a resume.
 """
 
 from __future__ import annotations
@@ -50,14 +51,16 @@ from energize.errors import (
 T = TypeVar("T")
 
 Where = Callable[[int], str]
-"""Says where the n-th argument comes from; asked only if something went wrong with it."""
+"""Says where the n-th argument comes from; asked only if something went wrong with
+it."""
 
 Word = Callable[[], int]
-"""Returns the 64-bit word that the draws of a call are keyed by; called only if they may matter."""
+"""Returns the 64-bit word that the draws of a call are keyed by; called only if they
+may matter."""
 
 index_of_call: ContextVar[tuple[int, Any]] = ContextVar("index_of_call")
-"""The number of what a function is called for: of an item, in the order in which they come, on all
-ranks together; and the worker config that it may ask for, if any."""
+"""The number of what a function is called for: of an item, in the order in which they
+come, on all ranks together; and the worker config that it may ask for, if any."""
 
 _END = object()
 
@@ -88,7 +91,8 @@ def call_without_draws(function: Callable[..., T], what: str, /, **arguments: An
     result = window.call_seeded(record, 0, partial(function, **arguments))
     if record.draws:
         raise ConfigError(
-            f"{what}: {function_name(function)} draws random numbers. Let it depend on its "
+            f"{what}: {function_name(function)} draws random numbers. Let it depend on "
+            "its "
             "arguments alone"
         )
     return result
@@ -107,18 +111,19 @@ def _pickled(value: Any) -> bytes | None:
 
 
 class Call:
-    """Calls a function of the user, which may skip a sample, or find its bytes bad: it is `Failed`
-    then. Another exception becomes an `EncoderError` with the place of the sample, and
-    `reading.on_error` decides about it.
+    """Calls a function of the user, which may skip a sample, or find its bytes bad: it
+    is `Failed` then. Another exception becomes an `EncoderError` with the place of the
+    sample, and `reading.on_error` decides about it.
 
     Args:
-        fn: The function. It is called with one argument, and with `rng`, if it has such a
-            parameter.
+        fn: The function. It is called with one argument, and with `rng`, if it has such
+            a parameter.
         key: What its random draws are keyed by, beside the number of the call.
         keep: Gives what is returned the loss weights of what it was made of.
-        seeded: Whether its draws are keyed. Otherwise it is called as it is, and nothing is
-            checked.
-        tolerance: After how many failures in a row the run ends; by default what the function says.
+        seeded: Whether its draws are keyed. Otherwise it is called as it is, and
+            nothing is checked.
+        tolerance: After how many failures in a row the run ends; by default what the
+            function says.
 
     """
 
@@ -136,7 +141,9 @@ class Call:
         self._keep = keep
         self._tolerance: int | None = tolerance
         if tolerance is None:
-            self._tolerance = getattr(getattr(fn, "method", fn), "failure_tolerance", None)
+            self._tolerance = getattr(
+                getattr(fn, "method", fn), "failure_tolerance", None
+            )
         self._in_a_row = 0
         self._is_pure = getattr(fn, "is_pure", False)
         self._seeded = seeded
@@ -162,14 +169,18 @@ class Call:
         if seeds or self._takes_generator:
             words = keyed() if keyed else self._words(numbers, reading.attempt)
         made: list[Any] = []
-        for row, (argument, number) in enumerate(zip(arguments, numbers.tolist(), strict=True)):
+        for row, (argument, number) in enumerate(
+            zip(arguments, numbers.tolist(), strict=True)
+        ):
             if type(argument) is Failed:
                 made.append(argument)
                 continue
             index_of_call.set((number, reading.config))
             word = 0 if words is None else words[row]
             made.append(
-                self._called(argument, word, reading, row, where, window if seeds else None)
+                self._called(
+                    argument, word, reading, row, where, window if seeds else None
+                )
             )
         return made
 
@@ -177,15 +188,23 @@ class Call:
         words: list[int] = hash_positions(self._key, numbers, attempt).tolist()
         return words
 
-    def one(self, argument: Any, word: Word, index: int, reading: Reading, where: Where) -> Any:
-        """Return what the function makes of an argument, for item `index`, keyed by `word()`."""
+    def one(
+        self, argument: Any, word: Word, index: int, reading: Reading, where: Where
+    ) -> Any:
+        """Return what the function makes of an argument, for item `index`, keyed by
+        `word()`.
+        """
         window = current_window()
         if window is None:
-            return read_in_window(partial(self.one, argument, word, index, reading, where))
+            return read_in_window(
+                partial(self.one, argument, word, index, reading, where)
+            )
         seeds = self._begin(window, reading)
         index_of_call.set((index, reading.config))
         keyed = word() if seeds or self._takes_generator else 0
-        return self._called(argument, keyed, reading, 0, where, window if seeds else None)
+        return self._called(
+            argument, keyed, reading, 0, where, window if seeds else None
+        )
 
     def _begin(self, window: ReadWindow, reading: Reading) -> bool:
         """Get ready for calls in a window; return whether they are seeded."""
@@ -211,7 +230,9 @@ class Call:
         window: ReadWindow | None,
     ) -> Any:
         fn = self.fn
-        if reading.listed is not None and reading.listed.holds(function_name(fn), argument):
+        if reading.listed is not None and reading.listed.holds(
+            function_name(fn), argument
+        ):
             return reading.listed.failed(where(row))
         try:
             if window is not None:
@@ -222,7 +243,9 @@ class Call:
                 made = fn(argument)
             if self._in_a_row:
                 self._in_a_row = 0
-            if self._keep is None and type(made) is not GeneratorType:  # as for most samples
+            if (
+                self._keep is None and type(made) is not GeneratorType
+            ):  # as for most samples
                 return made
             return self._checked(argument, made)
         except NotRepeatableError:
@@ -239,7 +262,9 @@ class Call:
         where: Where,
         window: ReadWindow,
     ) -> Any:
-        """Call the function with seeded generators; the first times twice, to compare."""
+        """Call the function with seeded generators; the first times twice, to
+        compare.
+        """
         call = self.fn
         if self._takes_generator:
             call = partial(_call_with_generator, self.fn, word)
@@ -264,28 +289,40 @@ class Call:
             return None
         return pickle.loads(pickled)  # noqa: S301 - made three lines above
 
-    def _compare(self, made: Any, again: Any, reading: Reading, where: Callable[[], str]) -> None:
+    def _compare(
+        self, made: Any, again: Any, reading: Reading, where: Callable[[], str]
+    ) -> None:
         """Compare what two calls returned.
 
         Raises:
-            NotRepeatableError: If they differ, unless `reading.check_functions` is "warn".
+            NotRepeatableError: If they differ, unless `reading.check_functions` is
+                "warn".
 
         """
         pickled = _pickled(made)
-        equal = pickled is not None and pickled == _pickled(again)  # the quick way to be sure
+        equal = pickled is not None and pickled == _pickled(
+            again
+        )  # the quick way to be sure
         if equal or content_digest(made) == content_digest(again):
-            self._record.points += 1 if made is None or isinstance(made, bool) else PROVEN
+            self._record.points += (
+                1 if made is None or isinstance(made, bool) else PROVEN
+            )
             return
         name = function_name(self.fn)
         text = (
-            f"{name} returned another value when it was called a second time with the same sample "
-            f"and the same seeds: {where()} ({made!r:.60}, then {again!r:.60}). It keeps state "
-            "between calls, such as a counter or a generator of its own. Let it depend on its "
-            "argument alone, and draw from its parameter `rng` or from the global generators"
+            f"{name} returned another value when it was called a second time with the "
+            "same sample "
+            f"and the same seeds: {where()} ({made!r:.60}, then {again!r:.60}). It "
+            "keeps state "
+            "between calls, such as a counter or a generator of its own. Let it depend "
+            "on its "
+            "argument alone, and draw from its parameter `rng` or from the global "
+            "generators"
         )
         if reading.check_functions == "error":
             raise NotRepeatableError(
-                f"{text}; or pass get_loader(check_functions='warn'), if it decides nothing"
+                f"{text}; or pass get_loader(check_functions='warn'), if it decides "
+                "nothing"
             )
         self._record.points = PROVEN
         said_once(name, "not repeatable", text, logging.WARNING)
@@ -293,8 +330,10 @@ class Call:
     def _checked(self, argument: Any, made: Any) -> Any:
         if type(made) is GeneratorType:
             raise ReturnError(
-                f"{function_name(self.fn)} returned a generator, which is no item. To make several "
-                "items of one, write it as a generator function itself, with `yield` or `yield "
+                f"{function_name(self.fn)} returned a generator, which is no item. To "
+                "make several "
+                "items of one, write it as a generator function itself, with `yield` "
+                "or `yield "
                 "from`, where one may stand; else return a list"
             )
         return made if self._keep is None else self._keep(argument, made)
@@ -309,20 +348,25 @@ class Call:
         *,
         made: tuple[Any, Sequence[Any]],
     ) -> Iterator[Any]:
-        """Return what a generator function yields of an argument, one item after another. If it
-        fails, what is `made` is left out: a dataset, and the origins of the argument.
+        """Return what a generator function yields of an argument, one item after
+        another. If it fails, what is `made` is left out: a dataset, and the origins of
+        the argument.
 
-        Its draws go on from item to item, whatever is drawn in between. Where it skips, or fails
-        and that is no error, it ends there; what it has given stays.
+        Its draws go on from item to item, whatever is drawn in between. Where it skips,
+        or fails and that is no error, it ends there; what it has given stays.
         """
         fn = self.fn
 
-        def run(given: Any) -> Iterator[Any]:  # with the part of a function before it iterates
+        def run(
+            given: Any,
+        ) -> Iterator[Any]:  # with the part of a function before it iterates
             own = {"rng": generator(word())} if self._takes_generator else {}
             yield from fn(given, **own)
 
         copied = self._copied(argument, reading)
-        shadow = None if copied is None else DrawingIterator(self._record, run(copied), word)
+        shadow = (
+            None if copied is None else DrawingIterator(self._record, run(copied), word)
+        )
         running = DrawingIterator(self._record, run(argument), word)
         while True:
             item = self._next(running, shadow, argument, index, reading, where)
@@ -347,13 +391,17 @@ class Call:
             return listed.failed(where(0))
         window = current_window()
         if window is None:
-            raise LoaderError(f"{function_name(self.fn)} is read outside of a cursor; open one")
+            raise LoaderError(
+                f"{function_name(self.fn)} is read outside of a cursor; open one"
+            )
         seeds = self._begin(window, reading)
         index_of_call.set((index, reading.config))
         try:
             made = running.next(window, seeded=seeds)
             if shadow is not None:
-                self._compare(made, shadow.next(window, seeded=True), reading, partial(where, 0))
+                self._compare(
+                    made, shadow.next(window, seeded=True), reading, partial(where, 0)
+                )
         except StopIteration:
             return _END
         except NotRepeatableError:
@@ -366,8 +414,12 @@ class Call:
         except Exception as error:
             return self._failed(error, argument, reading, where(0))
 
-    def _failed(self, error: Exception, argument: Any, reading: Reading, place: str) -> Failed:
-        """Return what becomes of an argument for which the function raised an exception."""
+    def _failed(
+        self, error: Exception, argument: Any, reading: Reading, place: str
+    ) -> Failed:
+        """Return what becomes of an argument for which the function raised an
+        exception.
+        """
         name = function_name(self.fn)
         window = current_window()
         if window is not None and window.restarting:
@@ -380,9 +432,14 @@ class Call:
                 lost = f"{name} " if isinstance(error, LostWeightError) else ""
                 text = f"{lost}{error}\n  at {place}"
             elif (asked := failed_allocation(error)) is not None:
-                batch = f" for a batch of {len(argument)}" if isinstance(argument, list) else ""
+                batch = (
+                    f" for a batch of {len(argument)}"
+                    if isinstance(argument, list)
+                    else ""
+                )
                 text = (
-                    f"{name} could not allocate {asked}{batch}: {type(error).__name__}: {error}\n"
+                    f"{name} could not allocate {asked}{batch}: "
+                    f"{type(error).__name__}: {error}\n"
                     f"  at {place}\n"
                     "  (use a smaller batch_size, smaller samples or fewer workers)"
                 )
@@ -390,11 +447,13 @@ class Call:
                 text = (
                     f"{name} raised {type(error).__name__}: {error}\n"
                     f"  at {place}\n"
-                    "  (raise SkipSample to leave a sample out, DataError to count it as damaged; "
+                    "  (raise SkipSample to leave a sample out, DataError to count it "
+                    "as damaged; "
                     "or have all exceptions counted with get_loader(on_error='skip'))"
                 )
             wrapped = EncoderError(text)
-            wrapped.__cause__, wrapped.sample = error, argument
+            wrapped.__cause__ = error
+            wrapped.sample = argument
             reason = wrapped
             try:
                 reading.on_error(wrapped)
@@ -404,7 +463,8 @@ class Call:
             most = reading.tolerance if self._tolerance is None else self._tolerance
             if most and self._in_a_row >= most:
                 raise FatalSampleError(
-                    f"{name} failed {self._in_a_row} times in a row, which is as often as it may "
+                    f"{name} failed {self._in_a_row} times in a row, which is as often "
+                    "as it may "
                     f"(failure_tolerance), the last time: {text}"
                 ) from error
         _forget_frames(reason)
@@ -413,8 +473,8 @@ class Call:
 
 
 def _forget_frames(reason: BaseException | None) -> None:
-    """Frames hold the sample, and the list that this failure comes into: a circle, which keeps
-    every bad sample in memory until the collector comes by.
+    """Frames hold the sample, and the list that this failure comes into: a circle,
+    which keeps every bad sample in memory until the collector comes by.
     """
     if isinstance(reason, EncoderError):
         return

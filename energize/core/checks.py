@@ -31,11 +31,17 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def whole_number(value: object, least: int | None = None) -> int | None:
-    """`value` as an int when its type is one of whole numbers, else None; True is no number.
+    """`value` as an int when its type is one of whole numbers, else None; True is no
+    number.
 
     A number below `least` is None too.
 
-    >>> whole_number(np.int32(3)), whole_number(3.0), whole_number(True), whole_number(3, 4)
+    >>> (
+    ...     whole_number(np.int32(3)),
+    ...     whole_number(3.0),
+    ...     whole_number(True),
+    ...     whole_number(3, 4),
+    ... )
     (3, None, None, None)
     """
     if isinstance(value, bool | np.bool_):
@@ -48,9 +54,12 @@ def whole_number(value: object, least: int | None = None) -> int | None:
 
 
 def failed_allocation(error: BaseException | None) -> str | None:
-    """Return how many bytes an allocation that failed asked for, as text; None for other errors.
+    """Return how many bytes an allocation that failed asked for, as text; None for
+    other errors.
 
-    >>> failed_allocation(RuntimeError("can't allocate memory: you tried to allocate 2048 bytes."))
+    >>> failed_allocation(
+    ...     RuntimeError("can't allocate memory: you tried to allocate 2048 bytes.")
+    ... )
     '2,048 bytes'
     >>> failed_allocation(MemoryError()), failed_allocation(RuntimeError("no such key"))
     ('an unknown number of bytes', None)
@@ -60,7 +69,8 @@ def failed_allocation(error: BaseException | None) -> str | None:
         found is None or not isinstance(error, RuntimeError)
     ):
         return None
-    shape, dtype = getattr(error, "shape", None), getattr(error, "dtype", None)
+    shape = getattr(error, "shape", None)
+    dtype = getattr(error, "dtype", None)
     if shape is not None and dtype is not None:
         return f"{math.prod(shape) * dtype.itemsize:,} bytes"
     if found is None:
@@ -93,8 +103,8 @@ def check_processes(count: int, where: str) -> None:
 
 
 def checked_function(value: F, where: str) -> F:
-    """Return a function of the user; `ConfigError` beginning with `where` for what cannot be
-    called.
+    """Return a function of the user; `ConfigError` beginning with `where` for what
+    cannot be called.
 
     >>> checked_function("len", "Dice: roll")
     Traceback (most recent call last):
@@ -107,8 +117,8 @@ def checked_function(value: F, where: str) -> F:
 
 
 def checked_batch_size(value: object, where: str) -> int:
-    """Return the size of a batch; `ConfigError` beginning with `where` for what is none, or for
-    more than the limit BATCH_ITEMS: all that a batch holds lies in memory.
+    """Return the size of a batch; `ConfigError` beginning with `where` for what is
+    none, or for more than the limit BATCH_ITEMS: all that a batch holds lies in memory.
     """
     size = checked_whole(value, where, 1)
     if size > limits.BATCH_ITEMS:
@@ -117,7 +127,8 @@ def checked_batch_size(value: object, where: str) -> int:
 
 
 def real_number(value: object) -> float | Fraction | Decimal | None:
-    """`value` as a number, one of numpy as it is; None when it is none. True is no number.
+    """`value` as a number, one of numpy as it is; None when it is none. True is no
+    number.
 
     >>> real_number(np.float32(0.1)), real_number(np.array(3)), real_number("3")
     (np.float32(0.1), 3, None)
@@ -141,8 +152,11 @@ def checked_flag(value: object, name: str, owner: str) -> bool:
     return bool(value)
 
 
-def checked_choice(value: object, name: str, known: Collection[str], owner: str = "") -> str:
-    """Return `value` if it is one of the words `known`; else raise `ConfigError` with the nearest.
+def checked_choice(
+    value: object, name: str, known: Collection[str], owner: str = ""
+) -> str:
+    """Return `value` if it is one of the words `known`; else raise `ConfigError` with
+    the nearest.
 
     >>> checked_choice("cosin", "way", ["cosine"], "Mix")
     Traceback (most recent call last):
@@ -152,14 +166,15 @@ def checked_choice(value: object, name: str, known: Collection[str], owner: str 
     if isinstance(value, str) and value in known:
         return value
     raise ConfigError(
-        f"{owner and owner + ': '}{name}={value!r} is not one of {', '.join(known) or 'none'}"
+        f"{owner and owner + ': '}{name}={value!r} is not one of "
+        f"{', '.join(known) or 'none'}"
         f"{nearest(str(value), list(known))}"
     )
 
 
 def check_names(given: Iterable[str], options: Iterable[str], *makers: type) -> None:
-    """`ConfigError` for a name given that is neither of `options` nor a parameter of the classes
-    `makers`; it lists those that are known.
+    """`ConfigError` for a name given that is neither of `options` nor a parameter of
+    the classes `makers`; it lists those that are known.
     """
     parameters = [
         name
@@ -177,10 +192,11 @@ def check_names(given: Iterable[str], options: Iterable[str], *makers: type) -> 
 
 
 def checked_arguments(function: F) -> F:
-    """Check the arguments of a function, or of `__init__`, by its annotations, as pydantic does.
+    """Check the arguments of a function, or of `__init__`, by its annotations, as
+    pydantic does.
 
-    Raises `ConfigError` for the first wrong one: whose parameter it is, what was expected and what
-    was given.
+    Raises `ConfigError` for the first wrong one: whose parameter it is, what was
+    expected and what was given.
 
     >>> @checked_arguments
     ... def half(number: float) -> float:
@@ -190,7 +206,8 @@ def checked_arguments(function: F) -> F:
         ...
     energize.errors.ConfigError: half: number: Input should be a valid number; got None
     """
-    checked, signature = validate_call(function), inspect.signature(function)
+    checked = validate_call(function)
+    signature = inspect.signature(function)
     owner = function.__qualname__.removesuffix(".__init__")
 
     @functools.wraps(function)
@@ -204,15 +221,17 @@ def checked_arguments(function: F) -> F:
                 name = list(signature.parameters)[name]
             where = ".".join(map(str, (name, *inside)))
             given = repr(first["input"])[:80]
-            raise ConfigError(f"{owner}: {where}: {first['msg']}; got {given}") from None
+            raise ConfigError(
+                f"{owner}: {where}: {first['msg']}; got {given}"
+            ) from None
 
     return cast("F", called)
 
 
 @contextmanager
 def raised_as(owner: str, *parts: str) -> Iterator[None]:
-    """Errors about parameters begin with the name of the class that the user made, `owner`, instead
-    of one of the classes that it is put together from, or none.
+    """Errors about parameters begin with the name of the class that the user made,
+    `owner`, instead of one of the classes that it is put together from, or none.
     """
     try:
         yield
@@ -225,8 +244,8 @@ def raised_as(owner: str, *parts: str) -> Iterator[None]:
 
 
 def explained(example: str, *more: str) -> Callable[[Callable[P, T]], Callable[P, T]]:
-    """Have the `TypeError` for arguments that a function does not take, or lacks, say what to
-    write; `more` are those that it takes without their names.
+    """Have the `TypeError` for arguments that a function does not take, or lacks, say
+    what to write; `more` are those that it takes without their names.
 
     >>> @explained("half(3)")
     ... def half(number: float) -> float:
@@ -239,7 +258,8 @@ example: half(3)
     """
 
     def explain(function: Callable[P, T]) -> Callable[P, T]:
-        signature, name = inspect.signature(function), function.__name__
+        signature = inspect.signature(function)
+        name = function.__name__
         known_arguments[name] = [*signature.parameters, *more]
 
         @functools.wraps(function)

@@ -16,9 +16,9 @@ from energize.errors import ColumnError
 class Column:
     """One value for each sample of a source, in the order in which these are numbered.
 
-    `values` has the shape (samples,): int64 or float64 numbers; or, where there are `categories`,
-    int32 places among these, -1 for a sample without a value. The array is not to be written
-    to.
+    `values` has the shape (samples,): int64 or float64 numbers; or, where there are
+    `categories`, int32 places among these, -1 for a sample without a value. The array
+    is not to be written to.
 
     >>> Column.of(["high", "low", "high"], "quality").categories
     ('high', 'low')
@@ -37,8 +37,8 @@ class Column:
 
     @classmethod
     def of(cls, values: Iterable[Any], name: str) -> Column:
-        """Return a column of numbers, or of words with None for none; `ColumnError` for anything
-        else.
+        """Return a column of numbers, or of words with None for none; `ColumnError` for
+        anything else.
         """
         given = list(values)
         kinds = {type(each) for each in given} - {type(None)}
@@ -50,14 +50,21 @@ class Column:
         odd = next((i for i, each in enumerate(given) if not _number(each)), None)
         if odd is not None:
             raise ColumnError(
-                f"column {name!r} has numbers, or words, for all samples; sample {odd} has "
+                f"column {name!r} has numbers, or words, for all samples; sample {odd} "
+                "has "
                 f"{str(given[odd])[:80]!r}"
             )
-        kind = np.float64 if any(isinstance(each, float | np.floating) for each in given) else int
+        kind = (
+            np.float64
+            if any(isinstance(each, float | np.floating) for each in given)
+            else int
+        )
         try:
             return cls(np.array(given, dtype=kind))
         except OverflowError:
-            raise ColumnError(f"column {name!r} has whole numbers of more than 64 bits") from None
+            raise ColumnError(
+                f"column {name!r} has whole numbers of more than 64 bits"
+            ) from None
 
     def part(self, rows: Any) -> Column:
         """Those of some samples: a slice, or their numbers."""

@@ -24,23 +24,24 @@ if TYPE_CHECKING:
 
 
 Cost: TypeAlias = str | Callable[..., Any]
-"""The name of a column, or a function of columns: its parameters are called as they are, and each
-is given an array with the values of some samples. It returns one number for each, above 0."""
+"""The name of a column, or a function of columns: its parameters are called as they
+are, and each is given an array with the values of some samples. It returns one number
+for each, above 0."""
 
 
 @dataclass(frozen=True)
 class ColumnCost:
-    """What items of indexed datasets cost, together for all samples that they are made of.
+    """What items of indexed datasets cost, together for all samples that they are made
+    of.
 
-    `cost` is the name of a column of the sources, such as "tokens", or a function of columns:
-    `lambda width, height: width * height / 196`. A parameter with a default is a column that some
-    sources lack, so that one function says what images and texts cost:
-    `lambda tokens=0, width=0, height=0: tokens + width * height / 196`. It may not draw random
-    numbers. Substitutes of failed
-    samples are not looked at.
+    `cost` is the name of a column of the sources, such as "tokens", or a function of
+    columns: `lambda width, height: width * height / 196`. A parameter with a default is
+    a column that some sources lack, so that one function says what images and texts
+    cost: `lambda tokens=0, width=0, height=0: tokens + width * height / 196`. It may
+    not draw random numbers. Substitutes of failed samples are not looked at.
 
-    Raises `ConfigError` for what is no such function; asking raises `ColumnError` for a source
-    without the column, one of words, and a cost that is not above 0 and finite.
+    Raises `ConfigError` for what is no such function; asking raises `ColumnError` for a
+    source without the column, one of words, and a cost that is not above 0 and finite.
 
     >>> from energize import BatchDataset, ListSource
     >>> texts = ListSource(["a b", "c", "d e f"], columns={"tokens": [2, 1, 3]})
@@ -53,9 +54,12 @@ class ColumnCost:
     cost: Cost
 
     def __post_init__(self) -> None:
-        if not isinstance(self.cost, str) and not (callable(self.cost) and self.columns):
+        if not isinstance(self.cost, str) and not (
+            callable(self.cost) and self.columns
+        ):
             raise ConfigError(
-                "a cost is the name of a column, or a function that has parameters, each called as "
+                "a cost is the name of a column, or a function that has parameters, "
+                "each called as "
                 f"a column is: lambda width, height: width * height; got {self.cost!r}"
             )
 
@@ -65,29 +69,38 @@ class ColumnCost:
         return tuple(self._columns)
 
     def describe(self) -> dict[str, Any]:
-        """As JSON: the columns that are looked at; of a function no more, as of all functions."""
+        """As JSON: the columns that are looked at; of a function no more, as of all
+        functions.
+        """
         named = isinstance(self.cost, str)
         return {"column": self.cost} if named else {"columns": list(self.columns)}
 
     def check(self, source: Source[Any]) -> None:
-        """Raise `ColumnError` where a source has no column for what is asked, or one of words."""
+        """Raise `ColumnError` where a source has no column for what is asked, or one of
+        words.
+        """
         self._values(source)
 
     def of(self, dataset: IndexedDataset[Any], positions: Int64Array) -> FloatArray:
         """Return what the items at `positions` cost: float64 of the same shape."""
         if not dataset.indexed:
             raise NotIndexedError(
-                f"{type(dataset).__name__} is read as a stream, so which samples its items are "
+                f"{type(dataset).__name__} is read as a stream, so which samples its "
+                "items are "
                 "made of, and what these cost, is only known when they have been read"
             )
         refs = dataset.refs(np.asarray(positions, dtype=np.int64))
         costs = np.zeros(len(refs), dtype=np.float64)
         for number, rows in rows_by_value(refs.source):
             costs[rows] = self.of_samples(dataset.sources[number], refs.index[rows])
-        return np.bincount(refs.item, costs, len(positions)).astype(np.float64, copy=False)
+        return np.bincount(refs.item, costs, len(positions)).astype(
+            np.float64, copy=False
+        )
 
     def of_samples(self, source: Source[Any], index: Int64Array) -> FloatArray:
-        """Return what the samples `index` of a source cost: float64 of the same shape."""
+        """Return what the samples `index` of a source cost: float64 of the same
+        shape.
+        """
         values = {name: each[index] for name, each in self._values(source).items()}
         if isinstance(self.cost, str):
             made = values[self.cost]
@@ -95,10 +108,13 @@ class ColumnCost:
             made = call_without_draws(self.cost, "ColumnCost", **values)
         costs = np.asarray(made, dtype=np.float64)
         if not costs.ndim:
-            costs = np.broadcast_to(costs, index.shape)  # of no column that this source has
+            costs = np.broadcast_to(
+                costs, index.shape
+            )  # of no column that this source has
         if costs.shape != index.shape:
             raise ColumnError(
-                f"{source.name}: the cost of {len(index)} samples is an array of as many numbers; "
+                f"{source.name}: the cost of {len(index)} samples is an array of as "
+                "many numbers; "
                 f"{self.cost!r} gave one of shape {costs.shape}"
             )
         wrong = np.flatnonzero(~(np.isfinite(costs) & (costs > 0)))
@@ -106,15 +122,17 @@ class ColumnCost:
             at = int(wrong[0])
             raise ColumnError(
                 f"{source.where(int(index[at]))}: its cost is {costs[at]:g}, by "
-                f"{self.cost if isinstance(self.cost, str) else self.columns!r}, and costs are "
-                "numbers above 0; measure the column again, or give a function that adds what "
+                f"{self.cost if isinstance(self.cost, str) else self.columns!r}, and "
+                "costs are "
+                "numbers above 0; measure the column again, or give a function that "
+                "adds what "
                 "every sample costs, such as lambda tokens: tokens + 1"
             )
         return costs
 
     def _values(self, source: Source[Any]) -> dict[str, npt.NDArray[Any]]:
-        """Return the columns of a source that are looked at, but those that it may lack and
-        lacks.
+        """Return the columns of a source that are looked at, but those that it may lack
+        and lacks.
         """
         values = {}
         for name, required in self._columns.items():
@@ -145,17 +163,20 @@ _OWNER = "ItemCost"
 class ItemCost:
     """What an item costs, where that is known only when it has been encoded or packed.
 
-    `cost` is a function of the item, or the name of its field, which is a number itself or a tensor
-    or list that is so long. Of a batch, give a function that says what its samples cost together:
-    `lambda batch: int(batch.lengths.sum())`.
+    `cost` is a function of the item, or the name of its field, which is a number itself
+    or a tensor or list that is so long. Of a batch, give a function that says what its
+    samples cost together: `lambda batch: int(batch.lengths.sum())`.
 
-    As the `unit` of a `BlendDataset` it makes this a stream: which dataset comes next is known when
-    the items before have been read.
+    As the `unit` of a `BlendDataset` it makes this a stream: which dataset comes next
+    is known when the items before have been read.
 
-    Raises `ConfigError` for what is neither, a field that is not there, and a cost that is no
-    finite number above 0, with the key of the sample.
+    Raises `ConfigError` for what is neither, a field that is not there, and a cost that
+    is no finite number above 0, with the key of the sample.
 
-    >>> ItemCost("tokens").of({"tokens": [5, 7, 9]}), ItemCost(lambda item: item / 2).of(5)
+    >>> (
+    ...     ItemCost("tokens").of({"tokens": [5, 7, 9]}),
+    ...     ItemCost(lambda item: item / 2).of(5),
+    ... )
     (3.0, 2.5)
     """
 
@@ -164,12 +185,15 @@ class ItemCost:
     def __post_init__(self) -> None:
         if not (isinstance(self.cost, str) and self.cost) and not callable(self.cost):
             raise ConfigError(
-                f"{_OWNER}: a cost is a function of an item, or the name of a field of it; got "
+                f"{_OWNER}: a cost is a function of an item, or the name of a field of "
+                "it; got "
                 f"{self.cost!r}"
             )
 
     def describe(self) -> dict[str, Any]:
-        """As JSON: the name of a field; of a function nothing, as of all functions of items."""
+        """As JSON: the name of a field; of a function nothing, as of all functions of
+        items.
+        """
         return {"field": self.cost if isinstance(self.cost, str) else None}
 
     def of(self, item: Any) -> float:
@@ -180,21 +204,27 @@ class ItemCost:
         cost = math.nan if number is None else float(number)
         if math.isfinite(cost) and cost > 0:
             return cost
-        says = f"the field {self.cost!r}" if isinstance(self.cost, str) else "the function"
+        says = (
+            f"the field {self.cost!r}" if isinstance(self.cost, str) else "the function"
+        )
         raise ConfigError(
-            f"{_OWNER}: {called} costs {str(given)[:80]} ({type(given).__name__}) by {says}, and "
-            "costs are finite numbers above 0; leave such samples out with SkipSample in the hook "
+            f"{_OWNER}: {called} costs {str(given)[:80]} ({type(given).__name__}) by "
+            f"{says}, and "
+            "costs are finite numbers above 0; leave such samples out with SkipSample "
+            "in the hook "
             "before, or give a function that adds what every item costs, such as "
             "lambda item: len(item['tokens']) + 1"
         )
 
 
-def said_of(sample: Any, says: Callable[[Any], Any] | str, called: str, owner: str) -> Any:
+def said_of(
+    sample: Any, says: Callable[[Any], Any] | str, called: str, owner: str
+) -> Any:
     """Return what `says`, a function of a sample or the name of a field of it, says.
 
-    What has entries is counted, but for what a function gives: a tensor with a single entry could
-    be read as a number, too. Raises `ConfigError`, of `owner` and of the sample as it is `called`,
-    for a field that is not there.
+    What has entries is counted, but for what a function gives: a tensor with a single
+    entry could be read as a number, too. Raises `ConfigError`, of `owner` and of the
+    sample as it is `called`, for a field that is not there.
     """
     if not isinstance(says, str):
         return says(sample)
@@ -205,7 +235,11 @@ def said_of(sample: Any, says: Callable[[Any], Any] | str, called: str, owner: s
             f"{', '.join(map(repr, fields)) or 'none'}{nearest(says, list(fields))}"
         )
     given = fields[says]
-    return len(given) if hasattr(given, "__len__") and getattr(given, "ndim", 1) != 0 else given
+    return (
+        len(given)
+        if hasattr(given, "__len__") and getattr(given, "ndim", 1) != 0
+        else given
+    )
 
 
 def named(sample: Any, otherwise: str) -> str:

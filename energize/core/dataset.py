@@ -1,12 +1,12 @@
 """Datasets describe what is read and in which order; nothing in them moves.
 
-An `IndexedDataset` is an endless sequence cut into epochs of `size` items: item k is a pure
-function of k, and positions after the first epoch are those of the next ones, each in an order of
-its own. A node of a tree of datasets says two things: `route`, which items of its inputs an item is
-made of, which is arithmetic on positions; and `make`, what is made of them. `Trace` follows
-positions down a tree once, and both reading and `refs` go the way that it found. A dataset that is
-not indexed is a stream: the same arithmetic, but its items are found one after another
-(`energize.core.stream`).
+An `IndexedDataset` is an endless sequence cut into epochs of `size` items: item k is a
+pure function of k, and positions after the first epoch are those of the next ones, each
+in an order of its own. A node of a tree of datasets says two things: `route`, which
+items of its inputs an item is made of, which is arithmetic on positions; and `make`,
+what is made of them. `Trace` follows positions down a tree once, and both reading and
+`refs` go the way that it found. A dataset that is not indexed is a stream: the same
+arithmetic, but its items are found one after another (`energize.core.stream`).
 """
 
 from __future__ import annotations
@@ -68,10 +68,11 @@ _READING = Reading()
 
 
 class Dataset(Description, ABC, Generic[T_co]):
-    """What to read and in which order: immutable, picklable, comparable, holding nothing open.
+    """What to read and in which order: immutable, picklable, comparable, holding
+    nothing open.
 
-    Two datasets are equal when they are of one class, with equal parameters and equal inputs.
-    Subclasses set their parameters once, with `_freeze` in `__init__`.
+    Two datasets are equal when they are of one class, with equal parameters and equal
+    inputs. Subclasses set their parameters once, with `_freeze` in `__init__`.
     """
 
     order_name = "Dataset"
@@ -82,7 +83,10 @@ class Dataset(Description, ABC, Generic[T_co]):
     """Whether an item may be made of several items of an input, or of none."""
 
     def open(
-        self, lane: Lane = SINGLE_LANE, state: State | None = None, reading: Reading = _READING
+        self,
+        lane: Lane = SINGLE_LANE,
+        state: State | None = None,
+        reading: Reading = _READING,
     ) -> Cursor[T_co]:
         """Return a cursor that reads a lane from its beginning, or from `state` on.
 
@@ -93,8 +97,15 @@ class Dataset(Description, ABC, Generic[T_co]):
     def _open_lane(
         self, lane: Lane, state: State | None, reading: Reading, *, endless: bool
     ) -> LaneCursor[T_co]:
-        """Return a cursor over this dataset as a stream; if `endless`, its epoch never ends."""
-        size = INFINITE if endless else self.size if self.sized else None
+        """Return a cursor over this dataset as a stream; if `endless`, its epoch never
+        ends.
+        """
+        if endless:
+            size = INFINITE
+        elif self.sized:
+            size = self.size
+        else:
+            size = None
         goes_on = size is not None
 
         def open_stream(inner: State | None) -> Stream[T_co]:
@@ -104,22 +115,30 @@ class Dataset(Description, ABC, Generic[T_co]):
 
     @cached_property
     def indexed(self) -> bool:
-        """Whether item k is a function of k alone: so for all inputs, down to the sources."""
+        """Whether item k is a function of k alone: so for all inputs, down to the
+        sources.
+        """
         return all(map(attrgetter("indexed"), self.inputs))
 
     @cached_property
     def sized(self) -> bool:
         """Whether `size` is known without reading."""
-        return all(map(attrgetter("sized"), self.inputs)) if self.inputs else self.indexed
+        return (
+            all(map(attrgetter("sized"), self.inputs)) if self.inputs else self.indexed
+        )
 
     @cached_property
     def size(self) -> int:
-        """Items per epoch, or `INFINITE`; `NotIndexedError` where only reading tells."""
+        """Items per epoch, or `INFINITE`; `NotIndexedError` where only reading
+        tells.
+        """
         raise self._length_unknown()
 
     @cached_property
     def sources(self) -> tuple[Source[Any], ...]:
-        """The sources that are read, in the order of the description; refs count in it."""
+        """The sources that are read, in the order of the description; refs count in
+        it.
+        """
         found: list[Source[Any]] = []
         for each in self.inputs:
             found.extend(each.sources)
@@ -132,8 +151,9 @@ class Dataset(Description, ABC, Generic[T_co]):
 
     @cached_property
     def _pass_length(self) -> int:
-        """Items in one pass over what is read: those of an epoch; of an epoch that never ends, as
-        many as the inputs have together. `NotIndexedError` where only reading tells.
+        """Items in one pass over what is read: those of an epoch; of an epoch that
+        never ends, as many as the inputs have together. `NotIndexedError` where only
+        reading tells.
         """
         if (self.sized and self.size != INFINITE) or not self.inputs:
             return self.size
@@ -145,7 +165,8 @@ class Dataset(Description, ABC, Generic[T_co]):
         return dataset_html(self)
 
     def __len__(self) -> int:
-        """Return the items per epoch; of an endless dataset those of a pass, for progress bars.
+        """Return the items per epoch; of an endless dataset those of a pass, for
+        progress bars.
 
         Raise `NotIndexedError` (a TypeError) if there is no such number.
         """
@@ -163,7 +184,10 @@ class Dataset(Description, ABC, Generic[T_co]):
         if found is None:
             text = f"{type(self).__name__!r} object has no attribute {name!r}"
             if name in ("state_dict", "load_state_dict"):
-                text += ": a dataset has no position; its loader has one, get_loader(dataset)"
+                text += (
+                    ": a dataset has no position; its loader has one, "
+                    "get_loader(dataset)"
+                )
             raise AttributeError(text)
         return found
 
@@ -171,42 +195,54 @@ class Dataset(Description, ABC, Generic[T_co]):
         raise self._not_indexed("random access")
 
     def refs_of(self, origins: Sequence[Origin]) -> Refs:
-        """Return the samples that an item of a cursor is made of, from `cursor.origin`: of item 0.
+        """Return the samples that an item of a cursor is made of, from `cursor.origin`:
+        of item 0.
 
         >>> from energize import ListSource
         >>> from energize.datasets.transform import FilterDataset
         >>> evens = FilterDataset(ListSource(range(9)), lambda x: x % 2 == 0)
         >>> cursor = evens.open()
-        >>> [(next(cursor), evens.refs_of(cursor.origin).index.tolist()) for _ in range(3)]
+        >>> [
+        ...     (next(cursor), evens.refs_of(cursor.origin).index.tolist())
+        ...     for _ in range(3)
+        ... ]
         [(0, [0]), (2, [2]), (4, [4])]
         """
         return refs_of(self, origins)
 
     @property
     def _divisible(self) -> bool:
-        """Whether a lane of this stream is read without reading the other lanes' items."""
+        """Whether a lane of this stream is read without reading the other lanes'
+        items.
+        """
         return True
 
     @property
     def _holds(self) -> int:
-        """How many items of its input a lane may have taken of which nothing was given yet."""
+        """How many items of its input a lane may have taken of which nothing was given
+        yet.
+        """
         return 0
 
     @property
     def _steps_per_epoch(self) -> int | None:
-        """The steps that each rank of a loader makes in a loop, where not the epochs say it."""
+        """The steps that each rank of a loader makes in a loop, where not the epochs
+        say it.
+        """
         return None
 
     @property
     def _never_ends(self) -> bool:
         """Whether a loader reads it without an end of epochs."""
-        return self._steps_per_epoch is not None or (self.sized and self.size == INFINITE)
+        return self._steps_per_epoch is not None or (
+            self.sized and self.size == INFINITE
+        )
 
     def _stream(self, opening: Opening) -> Stream[T_co]:
         """Return the dataset as an input of something that is read in a lane.
 
-        If endless it goes on from epoch to epoch; else a stream of unknown length ends with its
-        epoch.
+        If endless it goes on from epoch to epoch; else a stream of unknown length ends
+        with its epoch.
         """
         if self.indexed or self._divisible or opening.lane.count == 1:
             return self._addressed(opening)
@@ -221,7 +257,9 @@ class Dataset(Description, ABC, Generic[T_co]):
         return WholeStream(self._open_stream, opening)
 
     def _open_stream(self, opening: Opening) -> Stream[T_co]:
-        """As `_addressed`, where it is not indexed; in a single lane if not `_divisible`."""
+        """As `_addressed`, where it is not indexed; in a single lane if not
+        `_divisible`.
+        """
         if self.sized or not opening.endless:
             return self._open_pass(opening)
         return PassesStream(self._open_pass, opening, self)
@@ -232,28 +270,29 @@ class Dataset(Description, ABC, Generic[T_co]):
         Opened as endless, other passes follow.
         """
         raise NotIndexedError(
-            f"{type(self).__name__} needs random access to its input, and {self._first_stream()} "
+            f"{type(self).__name__} needs random access to its input, and "
+            f"{self._first_stream()} "
             "can only be read as a stream"
         )
 
     def _until(
         self, saved: dict[str, Any], now: dict[str, Any], n: int
     ) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Return a saved and today's config of this node without what concerns only what comes
-        after the first `n` items.
+        """Return a saved and today's config of this node without what concerns only
+        what comes after the first `n` items.
         """
         return saved, now
 
     def _reached(self, n: int) -> Sequence[int] | None:
-        """Return how far in each input the first `n` items lead, if they lead on without gaps, and
-        that is known without reading.
+        """Return how far in each input the first `n` items lead, if they lead on
+        without gaps, and that is known without reading.
         """
         return None
 
     @cached_property
     def _parts(self) -> tuple[Dataset[Any], ...]:
-        """What a stream reads: the largest indexed datasets below it, and sources without random
-        access. An indexed dataset is its own only one.
+        """What a stream reads: the largest indexed datasets below it, and sources
+        without random access. An indexed dataset is its own only one.
         """
         if self.indexed or not self.inputs:
             return (self,)
@@ -265,8 +304,8 @@ class Dataset(Description, ABC, Generic[T_co]):
         return list(accumulate((len(each.sources) for each in self.inputs), initial=0))
 
     def _source_numbers(self, child: int) -> int | Int64Array:
-        """Return the numbers in `sources` of those of an input: the first of neighbours, or
-        each.
+        """Return the numbers in `sources` of those of an input: the first of
+        neighbours, or each.
         """
         return self._sources_before[child]
 
@@ -288,17 +327,21 @@ class Dataset(Description, ABC, Generic[T_co]):
         for number, each in enumerate(self.inputs):
             own = self._source_numbers(number)
             parts = each._numbers_of_parts
-            found += [own + inner if isinstance(own, int) else own[inner] for inner in parts]
+            found += [
+                own + inner if isinstance(own, int) else own[inner] for inner in parts
+            ]
         return found
 
     def _length_unknown(self) -> NotIndexedError:
         return NotIndexedError(
-            f"how many items {type(self).__name__} gives is only known when they have been read; "
+            f"how many items {type(self).__name__} gives is only known when they have "
+            "been read; "
             "cut it with EpochizeDataset and count steps"
         )
 
     def _not_indexed(self, wanted: str) -> NotIndexedError:
-        own, stream = type(self).__name__, self._first_stream()
+        own = type(self).__name__
+        stream = self._first_stream()
         read = "is" if own == stream else f"reads from {stream},"
         return NotIndexedError(
             f"{own} {read} a stream, so it has no {wanted}; iterate over it instead"
@@ -312,41 +355,42 @@ class Dataset(Description, ABC, Generic[T_co]):
 
 
 class IndexedDataset(Dataset[T_co]):
-    """A dataset whose item k is a pure function of k: `dataset[10**9]` costs what `dataset[0]`
-    does.
+    """A dataset whose item k is a pure function of k: `dataset[10**9]` costs what
+    `dataset[0]` does.
 
-    A node over others gives `size`, `route` where it decides order, and `make` where it decides
-    content. It is as indexed as its inputs: over a stream `indexed` is False, and what needs
-    positions raises `NotIndexedError`.
+    A node over others gives `size`, `route` where it decides order, and `make` where it
+    decides content. It is as indexed as its inputs: over a stream `indexed` is False,
+    and what needs positions raises `NotIndexedError`.
     """
 
     order_name = "IndexedDataset"
 
     @cached_property
     def size(self) -> int:
-        """Items per epoch, or `INFINITE`; asked only where `sized`. By default as the input."""
+        """Items per epoch, or `INFINITE`; asked only where `sized`. By default as the
+        input.
+        """
         return self.inputs[0].size
 
     def route(self, positions: Int64Array) -> Routes:
         """Return which items of the inputs the items at `positions` are made of.
 
-        A pure function of the positions (int64, of any order and epoch) that reads nothing. By
-        default item k is item k of the only input.
+        A pure function of the positions (int64, of any order and epoch) that reads
+        nothing. By default item k is item k of the only input.
         """
         return Routes(positions)
 
     def make(self, items: list[Any], request: Request) -> list[T_co | Failed]:
         """Return the items asked for, each made of what stands for it in `items`.
 
-        That is an item of an input, or `Failed`; or where `route` gives owners, the list of its
-        members, of which none has failed.
-        By default items pass through.
+        That is an item of an input, or `Failed`; or where `route` gives owners, the
+        list of its members, of which none has failed. By default items pass through.
         """
         return items
 
     def taken(self, n: int) -> Sequence[int] | None:
-        """Return how many items of each input the first `n` items are made of, if these are each
-        input's first ones; None if others are taken.
+        """Return how many items of each input the first `n` items are made of, if these
+        are each input's first ones; None if others are taken.
         """
         return None
 
@@ -375,8 +419,8 @@ class IndexedDataset(Dataset[T_co]):
         return cast("tuple[IndexedDataset[Any], ...]", self.inputs)
 
     def _spans(self, n: int) -> tuple[Sequence[Span], int]:
-        """Return what of the inputs the first items are made of, as runs, and how many items that
-        accounts for: the others of the first `n` are located one by one.
+        """Return what of the inputs the first items are made of, as runs, and how many
+        items that accounts for: the others of the first `n` are located one by one.
         """
         taken = self.taken(n)
         if taken is None:
@@ -404,15 +448,18 @@ class IndexedDataset(Dataset[T_co]):
         return Trace(self, np.asarray(positions, dtype=np.int64)).refs(attempt)
 
     def consumed(self, n: int) -> Int64Array:
-        """Return how many samples of each of `sources` the first `n` items are made of: int64.
+        """Return how many samples of each of `sources` the first `n` items are made of:
+        int64.
 
-        Nothing is read. Failed samples count, their substitutes do not. What takes no prefix of its
-        inputs costs in proportion to its epochs among the `n` items, or to `n`.
+        Nothing is read. Failed samples count, their substitutes do not. What takes no
+        prefix of its inputs costs in proportion to its epochs among the `n` items, or
+        to `n`.
         """
         return cast("Int64Array", consumed(self, n))
 
     def __getitem__(self, position: int) -> T_co:
-        """Return item `position` of the first epoch, a negative one counted from its end.
+        """Return item `position` of the first epoch, a negative one counted from its
+        end.
 
         Raise IndexError for positions outside of it.
         """
@@ -420,13 +467,16 @@ class IndexedDataset(Dataset[T_co]):
             raise self._not_indexed("random access")
         if isinstance(position, bool) or not isinstance(position, int | np.integer):
             raise ConfigError(
-                f"{type(self).__name__}[{position!r}]: an index is one whole number; for several "
+                f"{type(self).__name__}[{position!r}]: an index is one whole number; "
+                "for several "
                 "items at once use at([0, 1, 2]), for the first ones LimitDataset"
             )
         if position < 0 and self.size != INFINITE:
             position += self.size
         if not 0 <= position < self.size:
-            raise IndexError(f"position {position} of a dataset of {self.size} items per epoch")
+            raise IndexError(
+                f"position {position} of a dataset of {self.size} items per epoch"
+            )
         at = np.array([position], dtype=np.int64)
         return read_items(self, at, _READING)[0]
 
@@ -437,20 +487,28 @@ class IndexedDataset(Dataset[T_co]):
         return items
 
     def at(self, positions: npt.ArrayLike, reading: Reading = _READING) -> list[T_co]:
-        """Return the items at any positions, of any epochs, with failed samples substituted."""
+        """Return the items at any positions, of any epochs, with failed samples
+        substituted.
+        """
         if not self.indexed:
             raise self._not_indexed("random access")
         asked = np.asarray(positions)
         whole = asked.dtype.kind in "iu" or not asked.size
-        if asked.ndim != 1 or not (whole and ((asked >= 0) & (asked < LAST_START)).all()):
+        if asked.ndim != 1 or not (
+            whole and ((asked >= 0) & (asked < LAST_START)).all()
+        ):
             raise ConfigError(
-                f"{type(self).__name__}.at: positions are whole numbers, 0 or more and below 2**62,"
+                f"{type(self).__name__}.at: positions are whole numbers, 0 or more and "
+                "below 2**62,"
                 f" in one row; got {str(positions)[:80]}"
             )
         return read_items(self, asked.astype(np.int64), reading)
 
     def open(
-        self, lane: Lane = SINGLE_LANE, state: State | None = None, reading: Reading = _READING
+        self,
+        lane: Lane = SINGLE_LANE,
+        state: State | None = None,
+        reading: Reading = _READING,
     ) -> Cursor[T_co]:
         if not self.indexed:
             return super().open(lane, state, reading)
@@ -465,12 +523,16 @@ class IndexedDataset(Dataset[T_co]):
         """Raise `StateError` if this dataset cannot go on from a state."""
 
     def _watcher(self, lane: Lane) -> Callable[[int], None] | None:
-        """Return what is told the position of each item that a lane delivers, if anything is."""
+        """Return what is told the position of each item that a lane delivers, if
+        anything is.
+        """
         return None
 
 
 class PassingDataset(IndexedDataset[T_co]):
-    """As many items as its only input has, each at its place; they draw nothing of their own."""
+    """As many items as its only input has, each at its place; they draw nothing of
+    their own.
+    """
 
     order_name = "PassingDataset"
 
@@ -483,7 +545,9 @@ class PassingDataset(IndexedDataset[T_co]):
 
     @cached_property
     def key(self) -> int:
-        """That of the input: what is done with items does not change the order of a mix of them."""
+        """That of the input: what is done with items does not change the order of a mix
+        of them.
+        """
         return self.inputs[0].key
 
     def taken(self, n: int) -> Sequence[int] | None:

@@ -35,8 +35,8 @@ ATOMS = frozenset({type(None), bool, int, float, str})
 
 
 def described(value: Any) -> Any:
-    """Return a parameter as JSON: numbers and text as they are, functions and objects by their
-    names.
+    """Return a parameter as JSON: numbers and text as they are, functions and objects
+    by their names.
     """
     if type(value) in ATOMS:
         return value
@@ -57,12 +57,16 @@ def _object_described(value: Any) -> Any:
     if hasattr(value, "describe"):
         return value.describe()
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {f.name: described(getattr(value, f.name)) for f in dataclasses.fields(value)}
+        return {
+            f.name: described(getattr(value, f.name)) for f in dataclasses.fields(value)
+        }
     return str(value) if isinstance(value, Path) else name_of(value)
 
 
 def name_of(value: Any) -> str:
-    """Return the full name of a function or a class, or of the class of anything else."""
+    """Return the full name of a function or a class, or of the class of anything
+    else.
+    """
     while isinstance(value, functools.partial):
         value = value.func
     owner = getattr(value, "__self__", None)
@@ -89,7 +93,8 @@ def functions_of(dataset: Description) -> str:
 
 
 def label_of(dataset: Any) -> str:
-    """Return the class of a dataset and the sources it reads, for messages; of a source its name.
+    """Return the class of a dataset and the sources it reads, for messages; of a source
+    its name.
 
     >>> from energize import LimitDataset, ListSource
     >>> label_of(LimitDataset(ListSource("ab", name="letters"), 1))
@@ -103,7 +108,9 @@ def label_of(dataset: Any) -> str:
 
 
 def order_name_of(value: Any) -> str:
-    """Return the `order_name` that the class of a value sets itself, else its class name."""
+    """Return the `order_name` that the class of a value sets itself, else its class
+    name.
+    """
     cls = type(value)
     order_name = vars(cls).get("order_name")
     return order_name if isinstance(order_name, str) else cls.__name__
@@ -111,7 +118,9 @@ def order_name_of(value: Any) -> str:
 
 def digest(tree: Any) -> str:
     """Return a short fingerprint of a tree."""
-    return hashlib.blake2b(json.dumps(tree, sort_keys=True).encode(), digest_size=16).hexdigest()
+    return hashlib.blake2b(
+        json.dumps(tree, sort_keys=True).encode(), digest_size=16
+    ).hexdigest()
 
 
 # Frozen descriptions: what a dataset is made from, set once and never changed.
@@ -120,15 +129,15 @@ def digest(tree: Any) -> str:
 class Description:
     """Parameters and inputs: immutable, picklable, comparable, holding nothing open.
 
-    Two are equal when they are of one class, with equal parameters and equal inputs. Subclasses set
-    their parameters once, with `_freeze` in `__init__`.
+    Two are equal when they are of one class, with equal parameters and equal inputs.
+    Subclasses set their parameters once, with `_freeze` in `__init__`.
     """
 
     order_name: ClassVar[str] = "Description"
     """The name that random draws and states know this kind of node by.
 
-    It stays when the class is renamed, so that orders and saved states stay valid. Each class has
-    its own: a subclass that sets none gets its class name.
+    It stays when the class is renamed, so that orders and saved states stay valid. Each
+    class has its own: a subclass that sets none gets its class name.
     """
 
     inputs: tuple[Any, ...]
@@ -141,27 +150,33 @@ class Description:
     __signature__: ClassVar[inspect.Signature]
 
     _tolerances: Mapping[str, Any] = MappingProxyType({})
-    """After how many failures in a row a function of it ends a run, where that was given."""
+    """After how many failures in a row a function of it ends a run, where that was
+    given."""
 
     _passes_on: ClassVar[bool] = False
-    """Whether items of the input pass through, each at its place, whatever is done with them."""
+    """Whether items of the input pass through, each at its place, whatever is done with
+    them."""
 
     _ends_loops: ClassVar[bool] = False
-    """Whether, as the outermost of a loader, it says where a loop ends instead of what is read."""
+    """Whether, as the outermost of a loader, it says where a loop ends instead of what
+    is read."""
 
     _changes_no_sample: ClassVar[tuple[str, ...]] = ()
-    """Parameters, beside functions, that may change without changing which samples come."""
+    """Parameters, beside functions, that may change without changing which samples
+    come."""
 
     def __init_subclass__(cls, **options: Any) -> None:
-        """Set `order_name` where the class names none, and show the parameters of `__init__`, also
-        where `__new__` chooses a class by them.
+        """Set `order_name` where the class names none, and show the parameters of
+        `__init__`, also where `__new__` chooses a class by them.
         """
         super().__init_subclass__(**options)
         if "order_name" not in vars(cls):
             cls.order_name = cls.__name__
         if cls.__new__ is not object.__new__:
             own = inspect.signature(cls.__init__)
-            cls.__signature__ = own.replace(parameters=list(own.parameters.values())[1:])
+            cls.__signature__ = own.replace(
+                parameters=list(own.parameters.values())[1:]
+            )
 
     def _freeze(
         self,
@@ -170,31 +185,44 @@ class Description:
         ignored: Mapping[str, object] = MappingProxyType({}),
         **parameters: Any,
     ) -> None:
-        """Set inputs and parameters for good; `ignored` are arguments without a use here, but for
-        how many failures in a row of its functions end a run.
+        """Set inputs and parameters for good; `ignored` are arguments without a use
+        here, but for how many failures in a row of its functions end a run.
 
-        Of a worker config given here, `seed_offset` seeds the inputs that carry no config yet.
+        Of a worker config given here, `seed_offset` seeds the inputs that carry no
+        config yet.
         """
         if ignored:
             calls = any(callable(value) for value in parameters.values())
             own = {k: most for k, most in ignored.items() if calls and k in TOLERANCES}
-            accepted(type(self).__name__, **{k: v for k, v in ignored.items() if k not in own})
+            accepted(
+                type(self).__name__,
+                **{k: v for k, v in ignored.items() if k not in own},
+            )
             object.__setattr__(self, "_tolerances", own)
         for each in inputs:
             if not isinstance(each, Description):
                 raise ConfigError(
-                    f"{type(self).__name__} reads from datasets, got {type(each).__name__} "
-                    f"{str(each)[:80]!r}; wrap an object that has __len__ and __getitem__ in "
+                    f"{type(self).__name__} reads from datasets, got "
+                    f"{type(each).__name__} "
+                    f"{str(each)[:80]!r}; wrap an object that has __len__ and "
+                    "__getitem__ in "
                     "SequenceSource, one that can be iterated over again and again in "
-                    "IterableSource; a function of samples is for MapDataset or IterMapDataset"
+                    "IterableSource; a function of samples is for MapDataset or "
+                    "IterMapDataset"
                 )
-        if worker_config is not None and (seed := checked_config(worker_config).seed_offset):
-            inputs = [each if each.worker_config else each.reseeded(seed) for each in inputs]
+        if worker_config is not None and (
+            seed := checked_config(worker_config).seed_offset
+        ):
+            inputs = [
+                each if each.worker_config else each.reseeded(seed) for each in inputs
+            ]
         carried = {worker_config, *map(attrgetter("worker_config"), inputs)} - {None}
         if len(carried) > 1:
             raise ConfigError(
-                f"{type(self).__name__} is built from parts with different worker configs: "
-                f"{' and '.join(sorted(map(str, carried)))}. Use one for a whole loader, or give "
+                f"{type(self).__name__} is built from parts with different worker "
+                "configs: "
+                f"{' and '.join(sorted(map(str, carried)))}. Use one for a whole "
+                "loader, or give "
                 "it to the loader alone"
             )
         values = {
@@ -208,7 +236,9 @@ class Description:
 
     @cached_property
     def key(self) -> int:
-        """What the random choices of this node are keyed by: seed, sources and kinds on the way."""
+        """What the random choices of this node are keyed by: seed, sources and kinds on
+        the way.
+        """
         return derive(self.order_name, *[each.key for each in self.inputs])
 
     def _tolerance(self, of: str = "") -> int | None:
@@ -219,19 +249,27 @@ class Description:
         return self._replace(inputs=tuple(inputs))
 
     def reseeded(self, seed: int) -> Self:
-        """Return the same description with `seed` in all its sources: other orders, other draws."""
+        """Return the same description with `seed` in all its sources: other orders,
+        other draws.
+        """
         return self.with_inputs([each.reseeded(seed) for each in self.inputs])
 
     def _distinguished(self, occurrence: int) -> Self:
-        """Return the same description with an order of its own, to stand beside itself in a mix."""
-        return self.with_inputs([each._distinguished(occurrence) for each in self.inputs])
+        """Return the same description with an order of its own, to stand beside itself
+        in a mix.
+        """
+        return self.with_inputs(
+            [each._distinguished(occurrence) for each in self.inputs]
+        )
 
     def labelled(self, label: str | None, unnamed_label: str | None) -> Self:
         """Return the same description with labels, on which no order depends."""
         return self._replace(label=label, unnamed_label=unnamed_label)
 
     def _with_worker_config(self, worker_config: WorkerConfig | None) -> Self:
-        """Return the same description carrying a worker config for the loader to take."""
+        """Return the same description carrying a worker config for the loader to
+        take.
+        """
         return self._replace(worker_config=worker_config)
 
     @functools.cached_property
@@ -257,7 +295,8 @@ class Description:
 
     def __setattr__(self, name: str, value: object) -> None:
         raise ConfigError(
-            f"{type(self).__name__}.{name} cannot be changed: a dataset is a frozen description; "
+            f"{type(self).__name__}.{name} cannot be changed: a dataset is a frozen "
+            "description; "
             "make a new one"
         )
 
@@ -273,8 +312,16 @@ class Description:
         return self.inputs, *((name, getattr(self, name)) for name in self._parameters)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return what is copied and pickled: the description, not what was computed from it."""
-        carried = ("worker_config", "_tolerances", "_mix_file", "label", "unnamed_label")
+        """Return what is copied and pickled: the description, not what was computed
+        from it.
+        """
+        carried = (
+            "worker_config",
+            "_tolerances",
+            "_mix_file",
+            "label",
+            "unnamed_label",
+        )
         kept = ("inputs", "_parameters", *carried, *self._parameters)
         return {name: getattr(self, name) for name in kept if name in self.__dict__}
 
@@ -283,19 +330,30 @@ class Description:
             object.__setattr__(self, name, value)
 
     def __repr__(self) -> str:
-        """Return what it is made of, in short, without reading anything: sources, weights, and
-        numbers of its own that are above 1; `describe()` says all.
+        """Return what it is made of, in short, without reading anything: sources,
+        weights, and numbers of its own that are above 1; `describe()` says all.
         """
-        known, shown = vars(self), [repr(each) for each in self.inputs[:4]]
+        known = vars(self)
+        shown = [repr(each) for each in self.inputs[:4]]
         if len(weights := known.get("weights") or ()) == len(self.inputs):
-            shown = [f"({each}, {weight})" for each, weight in zip(shown, weights, strict=False)]
+            shown = [
+                f"({each}, {weight})"
+                for each, weight in zip(shown, weights, strict=False)
+            ]
         if len(self.inputs) > 4:
             shown.append(f"... {len(self.inputs) - 4} more")
         if not self.inputs:
             count = sum(known.get("counts") or ())
-            shown = [repr(getattr(self, "name", "")), *([f"{count:,} samples"] if count else [])]
-        own: dict[str, Any] = {name: known.get(name) for name in self._parameters if self.inputs}
-        shown += [f"{n}={v}" for n, v in own.items() if type(v) in (int, float) and v > 1]
+            shown = [
+                repr(getattr(self, "name", "")),
+                *([f"{count:,} samples"] if count else []),
+            ]
+        own: dict[str, Any] = {
+            name: known.get(name) for name in self._parameters if self.inputs
+        }
+        shown += [
+            f"{n}={v}" for n, v in own.items() if type(v) in (int, float) and v > 1
+        ]
         return f"{type(self).__name__}({', '.join(shown)})"
 
 
@@ -309,7 +367,8 @@ _PLAIN = 1024
 """Characters up to which JSON stays readable; longer texts are compressed."""
 
 _LONGEST = 9 * 1024
-"""Characters of a config that a state keeps; of a longer one it keeps a few for each input."""
+"""Characters of a config that a state keeps; of a longer one it keeps a few for each
+input."""
 
 _DIGITS = 4
 
@@ -326,9 +385,9 @@ _ABSENT: Any = object()
 
 
 class Config(NamedTuple):
-    """The `fingerprint` of all that decides which samples come, and the `text` of it, if that is
-    not too long. Beside it what decides nothing: the `functions` that are called on items, and a
-    digest of the `places` where folders are mounted.
+    """The `fingerprint` of all that decides which samples come, and the `text` of it,
+    if that is not too long. Beside it what decides nothing: the `functions` that are
+    called on items, and a digest of the `places` where folders are mounted.
     """
 
     fingerprint: str
@@ -341,7 +400,8 @@ def config_of(dataset: Description) -> Config:
     """Return the config of a dataset, which is worked out once."""
     known = dataset.__dict__.get("_config")
     if known is None:
-        tree, (functions, places) = config_tree(dataset), _beside(dataset)
+        tree = config_tree(dataset)
+        (functions, places) = _beside(dataset)
         text = packed(tree)
         text = text if len(text) <= _LONGEST else packed(_cut(tree))
         known = Config(dataset._fingerprint, text, functions, places)
@@ -350,8 +410,8 @@ def config_of(dataset: Description) -> Config:
 
 
 def config_tree(dataset: Description) -> Tree:
-    """Return what decides which samples come, as a JSON-able tree, in which the identities of
-    sources are short.
+    """Return what decides which samples come, as a JSON-able tree, in which the
+    identities of sources are short.
     """
     return _tree(deciding(dataset), _IDENTITY)
 
@@ -366,7 +426,8 @@ def deciding(node: Any) -> Any:
 def _tree(node: Description, identity: int | None = None) -> Tree:
     while node._passes_on:
         node = node.inputs[0]
-    values, left_out = node.__dict__, node._changes_no_sample
+    values = node.__dict__
+    left_out = node._changes_no_sample
     tree: Tree = {"kind": node.order_name}
     for name, value in node._settings().items():
         if name not in left_out and not callable(values.get(name)):
@@ -379,20 +440,29 @@ def _tree(node: Description, identity: int | None = None) -> Tree:
 
 
 def _cut(tree: Tree) -> Tree:
-    """Return a config in which each input of its outermost mix is a few digits, weights and all."""
+    """Return a config in which each input of its outermost mix is a few digits, weights
+    and all.
+    """
     inputs = tree.get("inputs", [])
     if len(inputs) < 2:
         return {**tree, "inputs": [_cut(each) for each in inputs]} if inputs else tree
     of_each = _of_each_input(tree)
     kept = {name: value for name, value in tree.items() if name not in of_each}
     columns = [tree[name] for name in of_each]
-    return {**kept, "inputs": [digest(row)[:_DIGITS] for row in zip(*columns, strict=True)]}
+    return {
+        **kept,
+        "inputs": [digest(row)[:_DIGITS] for row in zip(*columns, strict=True)],
+    }
 
 
 def _of_each_input(tree: Tree) -> list[str]:
     """Return the fields that have a value for each input, and the inputs."""
     count = len(tree["inputs"])
-    return [name for name, each in tree.items() if isinstance(each, list) and len(each) == count]
+    return [
+        name
+        for name, each in tree.items()
+        if isinstance(each, list) and len(each) == count
+    ]
 
 
 def _beside(dataset: Description) -> tuple[tuple[str, ...], str]:
@@ -404,7 +474,9 @@ def _beside(dataset: Description) -> tuple[tuple[str, ...], str]:
         if len(functions) < _FUNCTIONS:
             values = (getattr(node, name) for name in node._parameters)
             told = ((each, described(each)) for each in values if callable(each))
-            names = (text if isinstance(text, str) else name_of(each) for each, text in told)
+            names = (
+                text if isinstance(text, str) else name_of(each) for each, text in told
+            )
             functions.update(dict.fromkeys(names))
         if not node.inputs and "path" in node.__dict__:
             places.append(str(node.path))
@@ -412,11 +484,14 @@ def _beside(dataset: Description) -> tuple[tuple[str, ...], str]:
     return tuple(functions), digest(places)
 
 
-def changed_until(dataset: Any, saved: Any, current: Any, items: int | None) -> Iterator[str]:
-    """Yield a line for each difference of two configs, the second of which is that of `dataset`.
+def changed_until(
+    dataset: Any, saved: Any, current: Any, items: int | None
+) -> Iterator[str]:
+    """Yield a line for each difference of two configs, the second of which is that of
+    `dataset`.
 
-    With `items`, those that concern only what comes after the first `items` items are none: weights
-    of later slots, later stages.
+    With `items`, those that concern only what comes after the first `items` items are
+    none: weights of later slots, later stages.
     """
     dataset = deciding(dataset)
     if items is not None and isinstance(saved, dict) and isinstance(current, dict):
@@ -426,19 +501,31 @@ def changed_until(dataset: Any, saved: Any, current: Any, items: int | None) -> 
         reached = dataset._reached(items) if dataset.inputs else None
         same = {**saved, "inputs": 0} == {**current, "inputs": 0}
         listed = all(isinstance(each, list) for each in inputs)
-        if reached is not None and same and listed and _labels(inputs[0]) == _labels(inputs[1]):
+        if (
+            reached is not None
+            and same
+            and listed
+            and _labels(inputs[0]) == _labels(inputs[1])
+        ):
             rows = zip(dataset.inputs, inputs[1], inputs[0], reached, strict=False)
             for each, before, now, count in rows:
                 yield from changed_until(each, before, now, count)
             return
-        if saved.get("kind") == current.get("kind") and not same and _OVER_TIME & saved.keys():
-            yield f"{_label(current)}: {items:,} of its items are read; it may change from there on"
+        if (
+            saved.get("kind") == current.get("kind")
+            and not same
+            and _OVER_TIME & saved.keys()
+        ):
+            yield (
+                f"{_label(current)}: {items:,} of its items are read; it may change "
+                "from there on"
+            )
     yield from differences(saved, current)
 
 
 def differences(saved: Any, current: Any) -> Iterator[str]:
-    """Yield a line for each difference of two configs: the name of the source, the argument, and
-    what it was and is.
+    """Yield a line for each difference of two configs: the name of the source, the
+    argument, and what it was and is.
     """
     if not isinstance(saved, dict) or not isinstance(current, dict):
         yield "the saved state does not describe its dataset: it is damaged"
@@ -447,20 +534,27 @@ def differences(saved: Any, current: Any) -> Iterator[str]:
     if saved.get("kind") != current.get("kind"):
         yield f"{_label(saved)}: was a {saved.get('kind')}, is a {current.get('kind')}"
         return
-    old, new = saved.get("inputs") or [], current.get("inputs") or []
+    old = saved.get("inputs") or []
+    new = current.get("inputs") or []
     names = _labels(new)
     if old and all(isinstance(each, str) for each in old):  # as `_cut` leaves them
         columns = _of_each_input(current)
-        cut, current = _cut(current), {k: v for k, v in current.items() if k not in columns}
+        cut = _cut(current)
+        current = {k: v for k, v in current.items() if k not in columns}
         if len(old) != len(new):
             yield f"{label}: had {len(old):,} inputs, has {len(new):,}"
         else:
-            others = [who for who, a, b in zip(names, old, cut["inputs"], strict=True) if a != b]
+            others = [
+                who
+                for who, a, b in zip(names, old, cut["inputs"], strict=True)
+                if a != b
+            ]
             yield from (f"{who}: its weight or its settings changed" for who in others)
         old = new = names = []
     for name in {**saved, **current}:
         if name not in ("kind", "inputs"):
-            was, now = saved.get(name, _ABSENT), current.get(name, _ABSENT)
+            was = saved.get(name, _ABSENT)
+            now = current.get(name, _ABSENT)
             yield from _changed(f"{label}: {name}", was, now, names)
     renamed = []
     if len(old) != 1 or len(new) != 1:
@@ -471,8 +565,12 @@ def differences(saved: Any, current: Any) -> Iterator[str]:
             yield from differences(one, other)
 
 
-def _changed(what: str, saved: Any, current: Any, inputs: Sequence[str]) -> Iterator[str]:
-    """One setting; of one that has parts, by name or for each input, those that changed."""
+def _changed(
+    what: str, saved: Any, current: Any, inputs: Sequence[str]
+) -> Iterator[str]:
+    """One setting; of one that has parts, by name or for each input, those that
+    changed.
+    """
     if saved == current:
         return
     parts = _parts(saved, current, inputs)
@@ -486,27 +584,39 @@ def _changed(what: str, saved: Any, current: Any, inputs: Sequence[str]) -> Iter
         yield f"{what} was {_short(saved)}, is {_short(current)}"
 
 
-def _parts(saved: Any, current: Any, inputs: Sequence[str]) -> list[tuple[str, Any, Any]]:
+def _parts(
+    saved: Any, current: Any, inputs: Sequence[str]
+) -> list[tuple[str, Any, Any]]:
     if isinstance(saved, dict) and isinstance(current, dict):
         names = {**saved, **current}
-        return [(f".{n}", saved.get(n, _ABSENT), current.get(n, _ABSENT)) for n in names]
+        return [
+            (f".{n}", saved.get(n, _ABSENT), current.get(n, _ABSENT)) for n in names
+        ]
     if not (isinstance(saved, list) and isinstance(current, list)):
         return []
     if all(isinstance(each, dict) and "name" in each for each in [*saved, *current]):
         rows: Any = zip_longest(saved, current, fillvalue=_ABSENT)  # stages of a plan
         return [(f"[{(b if a is _ABSENT else a)['name']!r}]", a, b) for a, b in rows]
     if len(saved) == len(current) == len(inputs):
-        return list(zip([f" of {each}" for each in inputs], saved, current, strict=True))
+        return list(
+            zip([f" of {each}" for each in inputs], saved, current, strict=True)
+        )
     return []
 
 
 def _renamed(label: str, before: Sequence[str], now: Sequence[str]) -> Iterator[str]:
-    """Yield what of the names of inputs is gone or new, or that their order is another one."""
-    old, new = Counter(before), Counter(now)
+    """Yield what of the names of inputs is gone or new, or that their order is another
+    one.
+    """
+    old = Counter(before)
+    new = Counter(now)
     for word, names in (("is gone", old - new), ("is new", new - old)):
         yield from (f"{label}: {name} {word}" for name in names)
     if old == new and before != now:
-        yield f"{label}: the order of its inputs was {', '.join(before)}, is {', '.join(now)}"
+        yield (
+            f"{label}: the order of its inputs was {', '.join(before)}, is "
+            f"{', '.join(now)}"
+        )
 
 
 def _labels(trees: Any) -> list[str]:
@@ -542,7 +652,9 @@ def leaf_names(tree: Any) -> Iterator[str]:
 
 
 def weights_of(tree: Any) -> dict[str, float]:
-    """Return the weights of the outermost mix of a config that are numbers, by their sources."""
+    """Return the weights of the outermost mix of a config that are numbers, by their
+    sources.
+    """
     while isinstance(tree, dict) and "weights" not in tree:
         inputs = tree.get("inputs")
         tree = inputs[0] if isinstance(inputs, list) and len(inputs) == 1 else None
@@ -585,8 +697,9 @@ def packed(tree: Tree) -> str:
 
 
 def unpacked(text: str, what: str) -> Tree:
-    """Return what `packed` packed; raise `StateError` naming `what` for anything else, and for what
-    is larger or deeper than states are (see `energize.core.limits`), before it is made.
+    """Return what `packed` packed; raise `StateError` naming `what` for anything else,
+    and for what is larger or deeper than states are (see `energize.core.limits`),
+    before it is made.
     """
     try:
         plain = text if text.startswith("{") else _unzipped(text)
@@ -597,12 +710,15 @@ def unpacked(text: str, what: str) -> Tree:
             f"{type(error).__name__}: {str(error)[:200]}"
         ) from error
     if not isinstance(value, dict):
-        raise StateError(f"the saved state's {what!r} is not a JSON object: {plain[:80]}")
+        raise StateError(
+            f"the saved state's {what!r} is not a JSON object: {plain[:80]}"
+        )
     return value
 
 
 def _unzipped(text: str) -> str:
-    most, unzip = limits.JSON_BYTES, zlib.decompressobj()
+    most = limits.JSON_BYTES
+    unzip = zlib.decompressobj()
     data = unzip.decompress(base64.b64decode(text, validate=True), most)
     if unzip.unconsumed_tail:
         raise ValueError(limits.over("JSON_BYTES"))
@@ -612,7 +728,9 @@ def _unzipped(text: str) -> str:
 
 
 def generates(fn: object) -> bool:
-    """Return whether a function is written with `yield`: it makes any number of items of one."""
+    """Return whether a function is written with `yield`: it makes any number of items
+    of one.
+    """
     if not callable(fn):
         return False
     while isinstance(fn, functools.partial):

@@ -18,14 +18,14 @@ _MOST_VALUES = 1_000_000
 def content_digest(value: Any, *, most: int | None = None) -> str:
     """Return a digest of the content of a value.
 
-    Numbers, text, bytes, arrays, tensors, images, containers and records (dataclasses, named
-    tuples, mappings) are compared by content. Other objects count by the name of their class, as
-    their content is unknown.
+    Numbers, text, bytes, arrays, tensors, images, containers and records (dataclasses,
+    named tuples, mappings) are compared by content. Other objects count by the name of
+    their class, as their content is unknown.
 
     Args:
         value: Any value.
-        most: How many bytes at the beginning of each array, text and image are looked at, beside
-            their sizes. None for all.
+        most: How many bytes at the beginning of each array, text and image are looked
+            at, beside their sizes. None for all.
 
     Returns:
         32 hexadecimal characters, the same in every process and on every machine.

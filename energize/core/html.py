@@ -21,11 +21,17 @@ from energize.core.samples import fields_of, format_sample_detailed, is_record
 from energize.core.turns import Turn, messages_of
 from energize.errors import EnergizeError, NotIndexedError, visible
 
-LETTERS, PICTURES, TOKENS, ROWS, DEPTH = 4000, 8, 512, 4, 3
-"""Shown of a text, of the images of a field, of a row of tokens, of the rows, of nested values."""
+LETTERS = 4000
+PICTURES = 8
+TOKENS = 512
+ROWS = 4
+DEPTH = 3
+"""Shown of a text, of the images of a field, of a row of tokens, of the rows, of nested
+values."""
 
 THUMBNAIL_BYTES = 48_000
-_SIDE, _QUALITIES = 448, (82, 65, 45, 25, 10)
+_SIDE = 448
+_QUALITIES = (82, 65, 45, 25, 10)
 _IGNORED = -100
 """The label of what counts nothing in a loss, in torch and transformers."""
 
@@ -48,9 +54,13 @@ def rows(head: Sequence[str], body: Iterable[Sequence[str]], caption: str = "") 
     """Return a table of cells that are HTML; columns of a head with ">" are numbers."""
     kinds = [' class="number"' if each.startswith(">") else "" for each in head]
     names = [each.removeprefix(">") for each in head]
-    top = "".join(f'<th scope="col"{k}>{text(n)}</th>' for k, n in zip(kinds, names, strict=True))
+    top = "".join(
+        f'<th scope="col"{k}>{text(n)}</th>' for k, n in zip(kinds, names, strict=True)
+    )
     lines = (
-        "".join(f"<td{kind}>{cell}</td>" for kind, cell in zip(kinds, cells, strict=True))
+        "".join(
+            f"<td{kind}>{cell}</td>" for kind, cell in zip(kinds, cells, strict=True)
+        )
         for cells in body
     )
     told = f"<caption>{text(caption)}</caption>" if caption else ""
@@ -61,10 +71,13 @@ def rows(head: Sequence[str], body: Iterable[Sequence[str]], caption: str = "") 
 # Pictures
 
 
-def pictures_of(value: Any, depth: int = 0, *, stretched: bool = False) -> list[PIL.Image.Image]:
-    """Return the images that a value is, of many the first `PICTURES`: PIL's; and tensors and
-    arrays of shape (3, H, W) or (H, W, 3), after the batch if there is one, of uint8 or of numbers
-    from 0 to 1. If `stretched`, others with their range made 0 to 1, and one channel in grey, too.
+def pictures_of(
+    value: Any, depth: int = 0, *, stretched: bool = False
+) -> list[PIL.Image.Image]:
+    """Return the images that a value is, of many the first `PICTURES`: PIL's; and
+    tensors and arrays of shape (3, H, W) or (H, W, 3), after the batch if there is one,
+    of uint8 or of numbers from 0 to 1. If `stretched`, others with their range made 0
+    to 1, and one channel in grey, too.
     """
     if isinstance(value, PIL.Image.Image):
         return [value]
@@ -77,7 +90,9 @@ def pictures_of(value: Any, depth: int = 0, *, stretched: bool = False) -> list[
         return []
     if stretched:
         inner = np.repeat(inner, 3, axis=0) if inner.shape[0] == 1 else inner
-        drawn = 3 in (inner.shape[0], inner.shape[-1]) and min(sorted(inner.shape)[1:]) > 3
+        drawn = (
+            3 in (inner.shape[0], inner.shape[-1]) and min(sorted(inner.shape)[1:]) > 3
+        )
         if drawn and inner.dtype.kind == "f":
             inner = np.nan_to_num(inner.astype(np.float32), posinf=0, neginf=0)
             inner = _stretched(inner) if inner.min() < 0 or inner.max() > 1 else inner
@@ -93,8 +108,15 @@ def _array(value: Any) -> np.ndarray[Any, Any] | None:
     """Return a tensor or an array as an array, of which numbers can be told."""
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(value, torch.Tensor):
-        value = (value.float() if value.is_floating_point() else value).detach().cpu().numpy()
-    return value if isinstance(value, np.ndarray) and value.dtype.kind in "fiub" else None
+        value = (
+            (value.float() if value.is_floating_point() else value)
+            .detach()
+            .cpu()
+            .numpy()
+        )
+    return (
+        value if isinstance(value, np.ndarray) and value.dtype.kind in "fiub" else None
+    )
 
 
 def _stretched(values: Any) -> Any:
@@ -104,7 +126,9 @@ def _stretched(values: Any) -> Any:
 def thumbnail(picture: PIL.Image.Image, alt: str) -> str:
     """Return an image as HTML that holds it, small, in at most `THUMBNAIL_BYTES`."""
     if picture.mode.startswith("I") or picture.mode == "F":
-        picture = PIL.Image.fromarray(np.uint8(255 * _stretched(np.asarray(picture, np.float32))))
+        picture = PIL.Image.fromarray(
+            np.uint8(255 * _stretched(np.asarray(picture, np.float32)))
+        )
     small = picture.convert("RGBA")
     small.thumbnail((_SIDE, _SIDE))
     white = PIL.Image.new("RGBA", small.size, "white")
@@ -116,7 +140,8 @@ def thumbnail(picture: PIL.Image.Image, alt: str) -> str:
             break
     data = base64.b64encode(buffer.getvalue()).decode()
     return (
-        f'<img src="data:image/jpeg;base64,{data}" width="{small.width}" height="{small.height}" '
+        f'<img src="data:image/jpeg;base64,{data}" width="{small.width}" '
+        f'height="{small.height}" '
         f'alt="{text(alt[:300])}">'
     )
 
@@ -138,7 +163,9 @@ def error(reason: object) -> str:
 
 
 def gallery(value: Any, name: str) -> str:
-    """Return the images that a value is, as figures; of many the first; else nothing."""
+    """Return the images that a value is, as figures; of many the first; else
+    nothing.
+    """
     images = pictures_of(value, stretched=True)
     whole = isinstance(value, list | tuple) or getattr(value, "ndim", 3) == 4
     more = len(value) - len(images) if whole else 0
@@ -153,8 +180,8 @@ def gallery(value: Any, name: str) -> str:
 def value_html(  # noqa: PLR0911 - one for each kind
     value: Any, name: str = "", depth: int = 0, *, bare: bool = False
 ) -> str:
-    """Return a value as HTML: images as pictures, numbers with shape and range, turns as a
-    conversation, else what it says of itself. `bare`: of images nothing but these.
+    """Return a value as HTML: images as pictures, numbers with shape and range, turns
+    as a conversation, else what it says of itself. `bare`: of images nothing but these.
     """
     array = _array(value)
     if images := gallery(value, name):
@@ -167,8 +194,14 @@ def value_html(  # noqa: PLR0911 - one for each kind
     if isinstance(value, list | tuple) and value and depth < DEPTH:
         if all(isinstance(each, Turn) for each in value):
             return conversation(value)
-        parts = (f"<li>{value_html(each, name, depth + 1)}</li>" for each in value[:PICTURES])
-        more = f"<p>and {len(value) - PICTURES:,} more</p>" if len(value) > PICTURES else ""
+        parts = (
+            f"<li>{value_html(each, name, depth + 1)}</li>" for each in value[:PICTURES]
+        )
+        more = (
+            f"<p>and {len(value) - PICTURES:,} more</p>"
+            if len(value) > PICTURES
+            else ""
+        )
         return f"<ol>{''.join(parts)}</ol>{more}"
     if isinstance(value, str | int | float | None):
         return f'<div class="text" dir="auto">{text(value)}</div>'
@@ -182,19 +215,26 @@ def _told(array: np.ndarray[Any, Any]) -> str:
     if array.size and array.dtype.kind != "b":
         finite = array[np.isfinite(array)]
         if finite.size:
-            low, high = finite.min(), finite.max()
+            low = finite.min()
+            high = finite.max()
             told += f", {low:g} to {high:g}" if low != high else f", all {low:g}"
         told += "" if finite.size == array.size else ", not all finite"
     return f"<code>{text(told)}</code>"
 
 
 def _video(decoder: Any, name: str) -> str:
-    """Return what a video or a sound is, and its first frame where PyAV can be imported."""
+    """Return what a video or a sound is, and its first frame where PyAV can be
+    imported.
+    """
     shown = f"<p>{text(decoder)}</p>"
     try:
-        told = decoder.get_metadata(get_video_duration=False, get_video_frame_count=False)
+        told = decoder.get_metadata(
+            get_video_duration=False, get_video_frame_count=False
+        )
         kept = {key: each for key, each in fields_of(told).items() if each is not None}
-        shown += f"<p>{text(', '.join(f'{key} {each:g}' for key, each in kept.items()))}</p>"
+        shown += (
+            f"<p>{text(', '.join(f'{key} {each:g}' for key, each in kept.items()))}</p>"
+        )
         if told.video_width:
             frame = decoder.get_video_clips([(0, 0)], "frames")[0][0]
             shown += f'<div class="images">{figure(pictures_of(frame)[0], name)}</div>'
@@ -206,15 +246,20 @@ def _video(decoder: Any, name: str) -> str:
 def conversation(
     turns: Sequence[Turn], images: Iterable[Any] = (), videos: Iterable[Any] = ()
 ) -> str:
-    """Return turns by role, with the images and videos where the texts have their places."""
-    media, said = {"image": iter(images), "video": iter(videos)}, []
+    """Return turns by role, with the images and videos where the texts have their
+    places.
+    """
+    media = {"image": iter(images), "video": iter(videos)}
+    said = []
     for turn, message in zip(turns, messages_of(turns), strict=True):
         pieces = [text(f"{name}: {value}") for name, value in turn.extra.items()]
         for each in message["content"]:
             kind = each["type"]
             found = next(media[kind], None) if kind in media else None
             shown = text(each.get("text", f"<{kind}>").strip("\n"))
-            pieces.append(shown if found is None else value_html(found, kind, bare=True))
+            pieces.append(
+                shown if found is None else value_html(found, kind, bare=True)
+            )
         role = message["role"] if message["role"] in ("user", "assistant") else "other"
         said.append(
             f'<li class="turn {role}"><b class="role">{text(message["role"])}</b>'
@@ -224,14 +269,20 @@ def conversation(
 
 
 def tokens(ids: Any, labels: Any, words: Any = None) -> str | None:
-    """Return rows of token ids, those whose labels are masked shaded; None for what is none.
+    """Return rows of token ids, those whose labels are masked shaded; None for what is
+    none.
 
     `words` makes texts of a list of ids, as `tokenizer.convert_ids_to_tokens` does.
     """
-    numbers, given = _array(ids), _array(labels)
+    numbers = _array(ids)
+    given = _array(labels)
     if numbers is None or numbers.dtype.kind not in "iu" or numbers.ndim not in (1, 2):
         return None
-    masked = given == _IGNORED if given is not None and given.shape == numbers.shape else None
+    masked = (
+        given == _IGNORED
+        if given is not None and given.shape == numbers.shape
+        else None
+    )
     shown = []
     for number, row in enumerate(np.atleast_2d(numbers)[:ROWS]):
         kept = row[:TOKENS].tolist()
@@ -241,9 +292,16 @@ def tokens(ids: Any, labels: Any, words: Any = None) -> str | None:
                 names = [str(each) for each in words(kept)]
             except Exception:  # of a tokenizer of the user: then ids are shown
                 words = None
-        dark = [False] * len(kept) if masked is None else np.atleast_2d(masked)[number].tolist()
+        dark = (
+            [False] * len(kept)
+            if masked is None
+            else np.atleast_2d(masked)[number].tolist()
+        )
         cells = "".join(
-            f'<span{" class=masked" if off else ""} title="{each}">{text(name, 40)}</span>'
+            (
+                f"<span{' class=masked' if off else ''} "
+                f'title="{each}">{text(name, 40)}</span>'
+            )
             for each, name, off in zip(kept, names, dark[:TOKENS], strict=True)
         )
         more = f" … and {len(row) - TOKENS:,} more" if len(row) > TOKENS else ""
@@ -251,7 +309,8 @@ def tokens(ids: Any, labels: Any, words: Any = None) -> str | None:
     if masked is not None:
         part = f"{1 - masked.mean():.0%}" if masked.size else "none"
         shown.append(
-            f"<p><small>Shaded: masked, label {_IGNORED}. {part} count in the loss</small></p>"
+            f"<p><small>Shaded: masked, label {_IGNORED}. {part} count in the "
+            "loss</small></p>"
         )
     return "".join(shown)
 
@@ -260,12 +319,16 @@ def tokens(ids: Any, labels: Any, words: Any = None) -> str | None:
 
 
 def fields_shown(item: Any) -> dict[str, Any]:
-    """Return the fields of an item that say something to people; of what has none, itself."""
+    """Return the fields of an item that say something to people; of what has none,
+    itself.
+    """
     found = fields_of(item) if is_record(item) else {type(item).__name__: item}
     return {
         str(name): value
         for name, value in found.items()
-        if not (name in UNSEEN or (str(name).startswith("__") and value in (None, {}, ())))
+        if not (
+            name in UNSEEN or (str(name).startswith("__") and value in (None, {}, ()))
+        )
         and not (name == WEIGHTS and value is None)
     }
 
@@ -276,7 +339,9 @@ def item_html(item: Any, words: Any = None) -> str:
     labels = fields.get("labels")
     body = []
     for name, value in fields.items():
-        shown = tokens(value, labels, words) if name in ("input_ids", "tokens") else None
+        shown = (
+            tokens(value, labels, words) if name in ("input_ids", "tokens") else None
+        )
         told = value_html(value, name)
         body.append((f"<b>{text(name)}</b>", told + (shown or "")))
     return rows(("field", type(item).__name__), body)
@@ -286,14 +351,21 @@ def item_html(item: Any, words: Any = None) -> str:
 
 
 def dataset_html(dataset: Any, heading: str = "") -> str:
-    """Return what a dataset is made of: its sources, and how much of each comes first."""
+    """Return what a dataset is made of: its sources, and how much of each comes
+    first.
+    """
     from energize.report.levels import source_names
 
     try:
-        size = f"{dataset.size:,} items per epoch" if dataset.size < 2**53 else "without end"
+        size = (
+            f"{dataset.size:,} items per epoch"
+            if dataset.size < 2**53
+            else "without end"
+        )
     except NotIndexedError:
         size = "as many items as reading finds"
-    sources, begun = dataset.sources[:32], None
+    sources = dataset.sources[:32]
+    begun = None
     if dataset.indexed:
         taken = dataset.consumed(1000)
         begun = taken / max(1, taken.sum())
@@ -306,14 +378,18 @@ def dataset_html(dataset: Any, heading: str = "") -> str:
     more = len(dataset.sources) - len(sources)
     body += [(f"and {more:,} more", "", "")] if more > 0 else []
     caption = f"{heading}{type(dataset).__name__}: {size}"
-    return notebook(rows(("source", ">samples", ">of the first 1,000 items"), body, caption))
+    return notebook(
+        rows(("source", ">samples", ">of the first 1,000 items"), body, caption)
+    )
 
 
 def notebook(shown: str) -> str:
     """Return a part of a page as notebooks show it, which have no style of ours."""
     style = (
-        ".energize img { max-height: 8rem; width: auto } .energize .images { display: flex; "
-        "flex-wrap: wrap; gap: .5rem } .energize .masked { opacity: .4 } .energize figure { "
+        ".energize img { max-height: 8rem; width: auto } .energize .images { display: "
+        "flex; "
+        "flex-wrap: wrap; gap: .5rem } .energize .masked { opacity: .4 } .energize "
+        "figure { "
         "margin: 0 } .energize td, .energize th, .energize caption { text-align: left }"
     )
     return f'<div class="energize"><style>{style}</style>{shown}</div>'
@@ -321,5 +397,8 @@ def notebook(shown: str) -> str:
 
 def mapping_html(values: Mapping[str, Any]) -> str:
     """Return names and short values, one beside the other."""
-    pairs = (f"<dt>{text(name)}</dt><dd>{text(value, 400)}</dd>" for name, value in values.items())
+    pairs = (
+        f"<dt>{text(name)}</dt><dd>{text(value, 400)}</dd>"
+        for name, value in values.items()
+    )
     return f"<dl>{''.join(pairs)}</dl>"

@@ -1,4 +1,6 @@
-"""Arguments that other libraries have and that have no use here: taken, with a word in the log."""
+"""Arguments that other libraries have and that have no use here: taken, with a word in
+the log.
+"""
 
 from __future__ import annotations
 
@@ -46,15 +48,19 @@ IGNORED = {
 }
 
 TOLERANCES = tuple(
-    f"{of}failure_tolerance" for of in ("", "pre_packer_", "final_packer_", "sample_encoder_")
+    f"{of}failure_tolerance"
+    for of in ("", "pre_packer_", "final_packer_", "sample_encoder_")
 )
-"""Arguments of datasets that say after how many failures in a row one of its functions ends a run.
+"""Arguments of datasets that say after how many failures in a row one of its functions
+ends a run.
 """
 
 _ELSEWHERE = {
     "batch_size": "get_train_dataset(path, batch_size=...) makes the batches",
     "collate_fn": "TaskEncoder.batch makes a batch of samples",
-    "drop_last": "it is batch_drop_last in get_train_dataset, uneven='drop' in get_loader",
+    "drop_last": (
+        "it is batch_drop_last in get_train_dataset, uneven='drop' in get_loader"
+    ),
     "force": "it is overwrite",
     "num_workers": "it is said to the loader, get_loader(dataset, num_workers=...)",
     "pin_memory": "it is said to the loader, get_loader(dataset, pin_memory=True)",
@@ -102,12 +108,12 @@ def unexpected(owner: str, argument: str) -> str:
 
 
 def accepted(owner: str, **values: object) -> None:
-    """Say once for each (`owner`, argument) of `values`, at INFO on the logger `energize`, that an
-    argument of Megatron-Energon has no use here.
+    """Say once for each (`owner`, argument) of `values`, at INFO on the logger
+    `energize`, that an argument of Megatron-Energon has no use here.
 
-    `None` and `False` stand for an argument that was not given, of which nothing is said. Raises
-    `TypeError`, as Python does, for an argument that Megatron-Energon does not have either; so
-    what is left of `**kwargs` can be given as it is.
+    `None` and `False` stand for an argument that was not given, of which nothing is
+    said. Raises `TypeError`, as Python does, for an argument that Megatron-Energon does
+    not have either; so what is left of `**kwargs` can be given as it is.
 
     >>> accepted("get_savable_loader", checkpoint_every_sec=60, n_checkpoints=None)
     >>> accepted("get_savable_loader", chekpoint_every_sec=60)
@@ -129,7 +135,9 @@ def is_said(owner: str, name: str) -> bool:
 
 
 def said_once(owner: str, name: str, text: str, level: int = logging.INFO) -> None:
-    """Log what there is to say of an argument of `owner`, or of what it has by a name, once."""
+    """Log what there is to say of an argument of `owner`, or of what it has by a name,
+    once.
+    """
     if (owner, name) in _said:
         return
     _said.add((owner, name))
@@ -140,9 +148,11 @@ def said_once(owner: str, name: str, text: str, level: int = logging.INFO) -> No
 
 
 def kept_lines() -> list[Line]:
-    """Return the lines since the last call. From the first call on, lines are kept, not logged.
+    """Return the lines since the last call. From the first call on, lines are kept, not
+    logged.
 
-    Worker processes send them to their trainer, which logs each line once for all workers.
+    Worker processes send them to their trainer, which logs each line once for all
+    workers.
     """
     lines = _outbox.lines or []
     _outbox.lines = []

@@ -1,4 +1,6 @@
-"""Who delivers what: lanes, ranks and workers. None of it changes what there is to deliver."""
+"""Who delivers what: lanes, ranks and workers. None of it changes what there is to
+deliver.
+"""
 
 from __future__ import annotations
 
@@ -17,12 +19,14 @@ from energize.errors import ConfigError
 
 @dataclass(frozen=True, slots=True)
 class Lane:
-    """Every `count`-th item of each epoch of a dataset: the items index, index + count, ...
+    """Every `count`-th item of each epoch of a dataset: the items index, index + count,
+    ...
 
-    What an indexed dataset delivers does not depend on the number of lanes. A stream, such as a
-    filter, whose items can only be found one after another, is divided where it reads: each lane
-    has its own part of the input. So which items a stream yields, and in which order, depends on
-    the number of lanes, which loaders take from what is read; on nothing of who reads them.
+    What an indexed dataset delivers does not depend on the number of lanes. A stream,
+    such as a filter, whose items can only be found one after another, is divided where
+    it reads: each lane has its own part of the input. So which items a stream yields,
+    and in which order, depends on the number of lanes, which loaders take from what is
+    read; on nothing of who reads them.
     """
 
     index: int = 0
@@ -31,7 +35,9 @@ class Lane:
     def __post_init__(self) -> None:
         if self.count < 1 or not 0 <= self.index < self.count:
             raise ConfigError(
-                f"a lane is given as 0 <= index < count, got index {self.index}, count {self.count}"
+                f"a lane is given as 0 <= index < count, got index {self.index}, "
+                "count "
+                f"{self.count}"
             )
 
 
@@ -44,17 +50,19 @@ _LAUNCHERS = {
     "MPI": ("PMI_RANK", "PMI_SIZE"),
     "SLURM": ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS"),
 }
-"""The variables that launchers set for each process. A launcher may start another one on each node,
-which then numbers the processes, so the first that is found counts. SLURM sets the second variable
-for `srun` only: in a batch script itself there is one process, whatever its job has asked for."""
+"""The variables that launchers set for each process. A launcher may start another one
+on each node, which then numbers the processes, so the first that is found counts. SLURM
+sets the second variable for `srun` only: in a batch script itself there is one process,
+whatever its job has asked for."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ranks:
-    """Rank `rank` of `world_size`; `group()` is the process group in which they can talk, if any.
+    """Rank `rank` of `world_size`; `group()` is the process group in which they can
+    talk, if any.
 
-    Who keeps a group beyond `destroy_process_group` has its threads end with the interpreter, which
-    may abort the process; so it is asked for when it is needed.
+    Who keeps a group beyond `destroy_process_group` has its threads end with the
+    interpreter, which may abort the process; so it is asked for when it is needed.
     """
 
     rank: int = 0
@@ -64,7 +72,8 @@ class Ranks:
     def __post_init__(self) -> None:
         if self.world_size < 1 or not 0 <= self.rank < self.world_size:
             raise ConfigError(
-                f"a rank is one of 0 <= rank < world_size; got rank {self.rank}, world_size "
+                f"a rank is one of 0 <= rank < world_size; got rank {self.rank}, "
+                "world_size "
                 f"{self.world_size}"
             )
 
@@ -72,16 +81,19 @@ class Ranks:
 ALONE = Ranks()
 
 
-def current_ranks(group: Any = None, environment: Mapping[str, str] | None = None) -> Ranks:
+def current_ranks(
+    group: Any = None, environment: Mapping[str, str] | None = None
+) -> Ranks:
     """Return the rank of this process at this moment.
 
-    `group`: a torch process group or a device mesh of the ranks that read different data. Without
-    one it is the default group of torch.distributed when that is initialised, else what the
-    variables of torchrun, MPI or SLURM say, else one process alone. Without RANK that is worked out
-    from LOCAL_RANK, and on further nodes NODE_RANK and LOCAL_WORLD_SIZE.
+    `group`: a torch process group or a device mesh of the ranks that read different
+    data. Without one it is the default group of torch.distributed when that is
+    initialised, else what the variables of torchrun, MPI or SLURM say, else one process
+    alone. Without RANK that is worked out from LOCAL_RANK, and on further nodes
+    NODE_RANK and LOCAL_WORLD_SIZE.
 
-    Raises `ConfigError` for variables that are no ranks, and when torch.distributed and torchrun
-    disagree.
+    Raises `ConfigError` for variables that are no ranks, and when torch.distributed and
+    torchrun disagree.
     """
     if group is not None:
         return _in_group(group)
@@ -95,16 +107,21 @@ def current_ranks(group: Any = None, environment: Mapping[str, str] | None = Non
     by_torchrun = _launched_by("torchrun", environment) if complete else None
     if by_torchrun is not None and by_torchrun != ranks:
         raise ConfigError(
-            f"torch.distributed says that this is rank {ranks.rank} of {ranks.world_size}, and the "
-            f"environment says RANK={by_torchrun.rank}, WORLD_SIZE={by_torchrun.world_size}. Say "
-            "which ranks read different data: WorkerConfig(rank=..., world_size=...), or "
+            f"torch.distributed says that this is rank {ranks.rank} of "
+            f"{ranks.world_size}, and the "
+            f"environment says RANK={by_torchrun.rank}, "
+            f"WORLD_SIZE={by_torchrun.world_size}. Say "
+            "which ranks read different data: WorkerConfig(rank=..., world_size=...), "
+            "or "
             "WorkerConfig(data_parallel_group=...)"
         )
     return ranks
 
 
 def speaks() -> bool:
-    """Whether this process is the first rank, which alone says what all of them know."""
+    """Whether this process is the first rank, which alone says what all of them
+    know.
+    """
     try:
         return not current_ranks().rank
     except ConfigError:  # told when a loop begins, unless its ranks are given
@@ -116,9 +133,15 @@ def _world() -> Any:
 
 
 def _initialised() -> Any:
-    """torch.distributed when it is initialised; nobody has initialised it without importing it."""
+    """torch.distributed when it is initialised; nobody has initialised it without
+    importing it.
+    """
     distributed = sys.modules.get("torch.distributed")
-    if distributed is None or not distributed.is_available() or not distributed.is_initialized():
+    if (
+        distributed is None
+        or not distributed.is_available()
+        or not distributed.is_initialized()
+    ):
         return None
     return distributed
 
@@ -131,7 +154,8 @@ def _in_group(group: Any) -> Ranks:
     rank = -1 if distributed is None else distributed.get_rank(group)
     if rank < 0:
         raise ConfigError(
-            "data_parallel_group is a process group or device mesh of torch.distributed that this "
+            "data_parallel_group is a process group or device mesh of "
+            "torch.distributed that this "
             f"process is a member of; got {group!r}"
         )
     return Ranks(rank, distributed.get_world_size(group), weakref.ref(group))
@@ -147,19 +171,25 @@ def _launched_by(launcher: str, environment: Mapping[str, str]) -> Ranks | None:
     if None in values or not all(str(value).isdecimal() for value in values):
         shown = ", ".join(f"{n}={v!r}" for n, v in zip(names, values, strict=True))
         raise ConfigError(
-            f"the environment has {shown}: both are whole numbers, as {launcher} sets them. Set "
+            f"the environment has {shown}: both are whole numbers, as {launcher} sets "
+            "them. Set "
             "both, or neither, or give WorkerConfig(rank=..., world_size=...)"
         )
     rank, world_size = (int(str(value)) for value in values)
     try:
         return Ranks(rank, world_size)
     except ConfigError as error:
-        raise ConfigError(f"{' and '.join(names)} of the environment: {error}") from error
+        raise ConfigError(
+            f"{' and '.join(names)} of the environment: {error}"
+        ) from error
 
 
 def _rank_on_node(environment: Mapping[str, str]) -> str | None:
-    """Return the rank of a process that knows its place on its node: Lightning sets no RANK."""
-    local, per_node = environment.get("LOCAL_RANK"), environment.get("LOCAL_WORLD_SIZE", "0")
+    """Return the rank of a process that knows its place on its node: Lightning sets no
+    RANK.
+    """
+    local = environment.get("LOCAL_RANK")
+    per_node = environment.get("LOCAL_WORLD_SIZE", "0")
     node = environment.get("NODE_RANK") or environment.get("GROUP_RANK") or "0"
     if local is None or not (local + node + per_node).isdecimal():
         return None
@@ -169,40 +199,43 @@ def _rank_on_node(environment: Mapping[str, str]) -> str | None:
 
 
 ErrorHandler = Callable[[Exception, Any, Any], None]
-"""Is given what a function raised, what it was called with, and the sources of that, if they are
-known. It raises, or returns to have the sample left out as a failed one."""
+"""Is given what a function raised, what it was called with, and the sources of that, if
+they are known. It raises, or returns to have the sample left out as a failed one."""
 
 
 @dataclass(frozen=True, init=False, repr=False)
 class WorkerConfig:
     """Which part of a run this process delivers, and with how many worker processes.
 
-    Rank r of `world_size` delivers the micro batches r, r + world_size, ... of one global stream.
-    The stream is the same for every `world_size` and `num_workers`; only `seed_offset` names
-    another one. `num_workers=0` reads in the training process itself.
+    Rank r of `world_size` delivers the micro batches r, r + world_size, ... of one
+    global stream. The stream is the same for every `world_size` and `num_workers`; only
+    `seed_offset` names another one. `num_workers=0` reads in the training process
+    itself.
 
-    Without `rank` and `world_size` they are those of `data_parallel_group` (a process group, or a
-    device mesh of the data-parallel dimensions), else of torch.distributed, torchrun, MPI or SLURM,
-    taken whenever they are asked for: a loader asks when its first item is asked for, so it may be
-    made before the process group is. Ranks of one data-parallel group's other dimensions (tensor
-    parallel, say) get the same data.
+    Without `rank` and `world_size` they are those of `data_parallel_group` (a process
+    group, or a device mesh of the data-parallel dimensions), else of torch.distributed,
+    torchrun, MPI or SLURM, taken whenever they are asked for: a loader asks when its
+    first item is asked for, so it may be made before the process group is. Ranks of one
+    data-parallel group's other dimensions (tensor parallel, say) get the same data.
 
-    `global_error_handler(exception, sample, sources)` decides what becomes of exceptions in
-    functions of yours, and is told of damaged samples, as an `on_error` of the loader: it raises,
-    or returns to have the sample left out and counted (`energize.errors.log_exception`,
-    `reraise_exception`). Without one the loader's `on_error` holds. `restore_error_handler` does
-    the same for `Loader.restore_sample`, which else goes by what held when the item was made.
-    `worker_debug_path` and `worker_log_level` have no effect.
+    `global_error_handler(exception, sample, sources)` decides what becomes of
+    exceptions in functions of yours, and is told of damaged samples, as an `on_error`
+    of the loader: it raises, or returns to have the sample left out and counted
+    (`energize.errors.log_exception`, `reraise_exception`). Without one the loader's
+    `on_error` holds. `restore_error_handler` does the same for `Loader.restore_sample`,
+    which else goes by what held when the item was made. `worker_debug_path` and
+    `worker_log_level` have no effect.
 
-    Raises `ConfigError` for a number out of range, for a handler that cannot be called, and when
-    the rank given is not that of the group given.
+    Raises `ConfigError` for a number out of range, for a handler that cannot be called,
+    and when the rank given is not that of the group given.
 
     >>> WorkerConfig(rank=0, world_size=2, num_workers=4)
     WorkerConfig(rank=0, world_size=2, num_workers=4, seed_offset=0)
     """
 
     failure_tolerance: ClassVar[int | None] = None
-    """After how many failures in a row a function ends the run, where others are left out."""
+    """After how many failures in a row a function ends the run, where others are left
+    out."""
 
     check_functions: ClassVar[str] = "error"
     """The default of `get_loader(check_functions=...)`."""
@@ -228,17 +261,22 @@ class WorkerConfig:
         restore_error_handler: ErrorHandler | None = None,
     ) -> None:
         level = worker_log_level or None
-        accepted("WorkerConfig", worker_debug_path=worker_debug_path, worker_log_level=level)
+        accepted(
+            "WorkerConfig", worker_debug_path=worker_debug_path, worker_log_level=level
+        )
         if (rank is None) != (world_size is None):
             raise ConfigError(
-                "a worker config has both rank and world_size, or neither (they are then those of "
+                "a worker config has both rank and world_size, or neither (they are "
+                "then those of "
                 f"torch.distributed or of the launcher); got rank={rank!r}, "
                 f"world_size={world_size!r}"
             )
         chosen = None
         if rank is not None:
             number = checked_whole(rank, "WorkerConfig: rank", 0)
-            chosen = Ranks(number, checked_whole(world_size, "WorkerConfig: world_size", 1))
+            chosen = Ranks(
+                number, checked_whole(world_size, "WorkerConfig: world_size", 1)
+            )
         values = {
             "num_workers": checked_whole(num_workers, "WorkerConfig: num_workers", 0),
             "seed_offset": checked_whole(seed_offset, "WorkerConfig: seed_offset"),
@@ -263,7 +301,8 @@ class WorkerConfig:
         return self.ranks().world_size
 
     def ranks(self) -> Ranks:
-        """Rank, world size, and the process group in which these ranks can talk, if there is one.
+        """Rank, world size, and the process group in which these ranks can talk, if
+        there is one.
 
         Raises `ConfigError` when sources disagree.
         """
@@ -277,8 +316,10 @@ class WorkerConfig:
             return found
         if self.data_parallel_group is not None:
             raise ConfigError(
-                f"WorkerConfig: rank {self._chosen.rank} of {self._chosen.world_size} is given, and"
-                f" this process is rank {found.rank} of {found.world_size} in data_parallel_group; "
+                f"WorkerConfig: rank {self._chosen.rank} of {self._chosen.world_size} "
+                "is given, and"
+                f" this process is rank {found.rank} of {found.world_size} in "
+                "data_parallel_group; "
                 "give one of the two"
             )
         if found.world_size == self._chosen.world_size:
@@ -288,17 +329,22 @@ class WorkerConfig:
     def with_workers(self, num_workers: int) -> Self:
         """Return the same with so many worker processes."""
         other = object.__new__(type(self))
-        vars(other).update(vars(self), num_workers=checked_whole(num_workers, "num_workers", 0))
+        vars(other).update(
+            vars(self), num_workers=checked_whole(num_workers, "num_workers", 0)
+        )
         return other
 
-    # What a dataset that carries it asks: other meanings of length and iteration are other configs.
+    # What a dataset that carries it asks: other meanings of length and iteration are
+    # other configs.
 
     def over_ranks(self, count: int) -> int:
         """Return how many items of all ranks together a limit stands for."""
         return count
 
     def of_calls(self) -> Any:
-        """Return what functions of the user may ask for while they are called, if anything."""
+        """Return what functions of the user may ask for while they are called, if
+        anything.
+        """
         return None
 
     def length(self, dataset: Any) -> int:
@@ -317,18 +363,27 @@ class WorkerConfig:
     def default_worker_config(
         cls, num_workers: int = 4, data_parallel_group: Any = None
     ) -> WorkerConfig:
-        """Ranks as torch.distributed, the launcher, or the group say; `num_workers` for each."""
+        """Ranks as torch.distributed, the launcher, or the group say; `num_workers` for
+        each.
+        """
         return cls(num_workers=num_workers, data_parallel_group=data_parallel_group)
 
     def __repr__(self) -> str:
         chosen = self._chosen
-        named = "" if chosen is None else f"rank={chosen.rank}, world_size={chosen.world_size}, "
+        named = (
+            ""
+            if chosen is None
+            else f"rank={chosen.rank}, world_size={chosen.world_size}, "
+        )
         return (
-            f"WorkerConfig({named}num_workers={self.num_workers}, seed_offset={self.seed_offset})"
+            f"WorkerConfig({named}num_workers={self.num_workers}, "
+            f"seed_offset={self.seed_offset})"
         )
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """In another process the ranks of a process group, which cannot follow, are numbers."""
+        """In another process the ranks of a process group, which cannot follow, are
+        numbers.
+        """
         ranks: tuple[int | None, int | None] = (None, None)
         if self.data_parallel_group is not None or self._chosen is not None:
             ranks = (self.rank, self.world_size)
@@ -336,11 +391,18 @@ class WorkerConfig:
             "global_error_handler": self.global_error_handler,
             "restore_error_handler": self.restore_error_handler,
         }
-        return partial(type(self), **handlers), (*ranks, self.num_workers, None, self.seed_offset)
+        return partial(type(self), **handlers), (
+            *ranks,
+            self.num_workers,
+            None,
+            self.seed_offset,
+        )
 
 
 def checked_config(value: Any) -> WorkerConfig:
     """Return a worker config; `ConfigError` for anything else."""
     if not isinstance(value, WorkerConfig):
-        raise ConfigError(f"worker_config is WorkerConfig(num_workers=4), say; got {value!r:.80}")
+        raise ConfigError(
+            f"worker_config is WorkerConfig(num_workers=4), say; got {value!r:.80}"
+        )
     return value

@@ -1,7 +1,9 @@
-"""Libraries, and modules of `energize.extras`, that are imported when they are first used.
+"""Libraries, and modules of `energize.extras`, that are imported when they are first
+used.
 
-Importing torch takes longer than anything that commands such as `energize plan` do, and the others
-are for few of them. Modules that need one to define classes import it themselves.
+Importing torch takes longer than anything that commands such as `energize plan` do, and
+the others are for few of them. Modules that need one to define classes import it
+themselves.
 """
 
 from __future__ import annotations
@@ -14,7 +16,15 @@ from typing import TYPE_CHECKING, Any
 
 from energize.errors import ConfigError
 
-__all__ = ["av", "fsspec", "is_instance_of", "optional_module", "paths", "torch", "webdataset"]
+__all__ = [
+    "av",
+    "fsspec",
+    "is_instance_of",
+    "optional_module",
+    "paths",
+    "torch",
+    "webdataset",
+]
 
 
 class _LateModule(ModuleType):
@@ -48,22 +58,23 @@ else:
 
 
 def optional_module(name: str, install: str, purpose: str) -> Any:
-    """Return the module `name`; `ConfigError` saying what `pip install` needs where it is
-    missing.
+    """Return the module `name`; `ConfigError` saying what `pip install` needs where it
+    is missing.
     """
     try:
         return importlib.import_module(name)
     except ImportError as error:
         library = name.partition(".")[0]
         raise ConfigError(
-            f"{purpose} needs {library}, which cannot be imported ({error}); install it with: "
+            f"{purpose} needs {library}, which cannot be imported ({error}); install "
+            "it with: "
             f"pip install {install!r}"
         ) from error
 
 
 def is_instance_of(value: object, module: str, name: str) -> bool:
-    """Return whether `value` is an instance of `module.name`, without importing the module for
-    it.
+    """Return whether `value` is an instance of `module.name`, without importing the
+    module for it.
     """
     cls = getattr(sys.modules.get(module), name, None)
     return isinstance(cls, type) and isinstance(value, cls)

@@ -1,8 +1,8 @@
 """How much is read of files that nobody has looked at.
 
-More than a limit allows is an error that names the limit, told before memory is taken for it. A
-program sets a limit before it makes datasets, and at the top of its script where workers are
-spawned:
+More than a limit allows is an error that names the limit, told before memory is taken
+for it. A program sets a limit before it makes datasets, and at the top of its script
+where workers are spawned:
 
 >>> from energize.core import limits
 >>> limits.DECODED_BYTES *= 4
@@ -18,11 +18,12 @@ from energize.errors import DecodeError
 
 _MIB = 1024 * 1024
 
-# Bytes of a file that people write: a metadataset, a stage file, `split.yaml`, `dataset.yaml`.
+# Bytes of a file that people write: a metadataset, a stage file, `split.yaml`,
+# `dataset.yaml`.
 YAML_BYTES = 16 * _MIB
 
-# Values in a file of YAML, with aliases written out; datasets that a metadataset reads, with all
-# that it includes.
+# Values in a file of YAML, with aliases written out; datasets that a metadataset reads,
+# with all that it includes.
 YAML_VALUES = 60_000
 
 # Letters of a text, a number or a key in YAML, and of a pattern of names.
@@ -55,8 +56,8 @@ SAMPLE_BYTES = 2048 * _MIB
 # Parts of a sample, and arrays in an `.npz`.
 PARTS = 10_000
 
-# Bytes that a sample takes when all of it is unpacked and decoded, a group of rows of Parquet, an
-# unpacked shard.
+# Bytes that a sample takes when all of it is unpacked and decoded, a group of rows of
+# Parquet, an unpacked shard.
 DECODED_BYTES = 1024 * _MIB
 
 # Bytes of the tensors that a batch is made of, padded as they are.
@@ -68,7 +69,8 @@ BATCH_ITEMS = 1_000_000
 # Rows that an `index.sqlite` has for one name.
 ROWS = 10_000
 
-# Steps of SQLite for each byte of an `index.sqlite`, and of 100,000 bytes more, in one look-up.
+# Steps of SQLite for each byte of an `index.sqlite`, and of 100,000 bytes more, in one
+# look-up.
 STEPS = 100
 
 # Bytes of a value in an `index.sqlite`.
@@ -99,7 +101,9 @@ _COMPLAINTS = {
     "ROWS": "the database has too many rows for one name",
     "OBJECTS": "there are too many names in this folder",
     "PROCESSES": "there are too many processes for a core",
-    "STEPS": "what it has makes far more work than its size tells, in steps for each byte",
+    "STEPS": (
+        "what it has makes far more work than its size tells, in steps for each byte"
+    ),
     "CELL_BYTES": "a value in the database has too many bytes",
 }
 
@@ -119,14 +123,16 @@ energize.core.limits.LEVELS'
 
 
 class _Budget(threading.local, ContextDecorator):
-    """A block, or a function, in which all that is counted counts together, as that of one sample
-    or batch; what is counted outside of any counts alone. Blocks inside others are part of these.
+    """A block, or a function, in which all that is counted counts together, as that of
+    one sample or batch; what is counted outside of any counts alone. Blocks inside
+    others are part of these.
     """
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.blocks: list[int] = []
-        """Blocks that this thread is in; the first one has what was counted in all of them."""
+        """Blocks that this thread is in; the first one has what was counted in all of
+        them."""
 
     def __enter__(self) -> None:
         self.blocks.append(0)
@@ -135,11 +141,11 @@ class _Budget(threading.local, ContextDecorator):
         self.blocks.pop()
 
     def spend(self, size: int, counted: int = 0) -> int:
-        """Count the bytes of something before it is made, or as it grows: then it was `counted` so
-        far. Return its size as it is counted now.
+        """Count the bytes of something before it is made, or as it grows: then it was
+        `counted` so far. Return its size as it is counted now.
 
-        Raise `DecodeError` if that is too much. Time is counted so too, and not measured: what
-        fails once fails on every machine.
+        Raise `DecodeError` if that is too much. Time is counted so too, and not
+        measured: what fails once fails on every machine.
         """
         total = (self.blocks[0] if self.blocks else 0) + max(size - counted, 0)
         if total > globals()[self.name]:
@@ -154,8 +160,9 @@ batching = _Budget("BATCH_BYTES")
 
 
 def spend_pixels(count: int, pixel: int, data: bytes) -> None:
-    """Count the pixels of an image before it is decoded. A JPEG may go over all of them again and
-    again, in scans of few bytes, which takes the time for about half a byte each.
+    """Count the pixels of an image before it is decoded. A JPEG may go over all of them
+    again and again, in scans of few bytes, which takes the time for about half a byte
+    each.
     """
     scans = data.count(b"\xff\xda") if data.startswith(b"\xff\xd8") else 0
     decoding.spend(count * (pixel + scans // 2))

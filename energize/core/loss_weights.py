@@ -1,8 +1,10 @@
-"""How much samples count in the loss: where items have their weights, how these travel, and means.
+"""How much samples count in the loss: where items have their weights, how these travel,
+and means.
 
-A sample has up to two weights, which multiply: `__sample_weight__`, the product of what its sources
-say, and `sample_weight`, what its encoder says. A batch, and a pack, has the weights of what it is
-made of in `sample_weights`. Nobody has to say anything; what says nothing counts 1.
+A sample has up to two weights, which multiply: `__sample_weight__`, the product of what
+its sources say, and `sample_weight`, what its encoder says. A batch, and a pack, has
+the weights of what it is made of in `sample_weights`. Nobody has to say anything; what
+says nothing counts 1.
 """
 
 from __future__ import annotations
@@ -43,7 +45,9 @@ _DECLARED = {WEIGHT: "float | None", WEIGHTS: "torch.Tensor | None"}
 
 
 def tells(item: Any) -> bool:
-    """Return whether an item may say how much it counts, or those of a list how much they do."""
+    """Return whether an item may say how much it counts, or those of a list how much
+    they do.
+    """
     if type(item) is dict:
         return WEIGHT in item or OWN in item or WEIGHTS in item
     return (
@@ -65,8 +69,8 @@ def field_of(item: Any, name: str) -> Any:
 def placed(item: T, name: str, value: Any) -> T | None:
     """Return a shallow copy with `value` in its place; None where there is none.
 
-    A batch that is a dataclass has to declare the field: an attribute that is no field is lost
-    where the tensors of a batch are moved to another device.
+    A batch that is a dataclass has to declare the field: an attribute that is no field
+    is lost where the tensors of a batch are moved to another device.
     """
     if type(item) is dict:  # as most samples are
         return cast("T", {**cast("dict[str, Any]", item), name: value})
@@ -83,29 +87,41 @@ def placed(item: T, name: str, value: Any) -> T | None:
             other[name] = value
         else:
             object.__setattr__(other, name, value)
-    except (AttributeError, TypeError):  # it has neither a __dict__ nor a slot of that name
+    except (
+        AttributeError,
+        TypeError,
+    ):  # it has neither a __dict__ nor a slot of that name
         return None
     return cast("T", other)
 
 
 def _named(item: Any) -> str:
     key = field_of(item, "__key__")
-    return f"a {type(item).__name__}" + ("" if key is None else f" (key {str(key)[:80]!r})")
+    return f"a {type(item).__name__}" + (
+        "" if key is None else f" (key {str(key)[:80]!r})"
+    )
 
 
 def _no_place(item: Any, name: str) -> str:
-    """Return what to do about an item without a place for its weight, or its weights."""
-    what, base = ("weights of its samples", "Batch") if name == WEIGHTS else ("weight", "Sample")
+    """Return what to do about an item without a place for its weight, or its
+    weights.
+    """
+    what, base = (
+        ("weights of its samples", "Batch") if name == WEIGHTS else ("weight", "Sample")
+    )
     field = f"the field `{name}: {_DECLARED[name]} = None`"
     remedy = f"Use a dict, or a dataclass with {field}"
     if dataclasses.is_dataclass(item):
-        remedy = f"Add {field} to {type(item).__name__}, or let it extend energize.{base}"
+        remedy = (
+            f"Add {field} to {type(item).__name__}, or let it extend energize.{base}"
+        )
     return f"it has no place for the {what}. {remedy}"
 
 
 def default_get_batch_keys(batch: Any) -> list[str] | None:
-    """Return the keys of the samples of a batch: its `__key__`, `__keys__` or `keys`, where that is
-    a list of texts; None where there is none. Of a list of batches, those of the first.
+    """Return the keys of the samples of a batch: its `__key__`, `__keys__` or `keys`,
+    where that is a list of texts; None where there is none. Of a list of batches, those
+    of the first.
 
     >>> default_get_batch_keys({"__key__": ["a", "b"]})
     ['a', 'b']
@@ -120,7 +136,9 @@ def default_get_batch_keys(batch: Any) -> list[str] | None:
 
 
 def _listed_keys(item: Any) -> list[str] | None:
-    """Return the keys of the samples of a batch; None where it lists none, and for a sample."""
+    """Return the keys of the samples of a batch; None where it lists none, and for a
+    sample.
+    """
     return None if isinstance(item, list) else default_get_batch_keys(item)
 
 
@@ -131,7 +149,8 @@ def _keys_of(item: Any) -> list[str]:
 
 
 def counted(batch: Any) -> int:
-    """Return how many samples a batch has, by its keys, or by its tensors and lists if they agree.
+    """Return how many samples a batch has, by its keys, or by its tensors and lists if
+    they agree.
 
     Raises `WeightError` where neither tells.
     """
@@ -149,8 +168,10 @@ def counted(batch: Any) -> int:
     found = sorted({len(each) for each in columns})
     if len(found) != 1:
         raise WeightError(
-            f"{_named(batch)} does not tell how many samples it has, by columns of the lengths "
-            f"{found}. Give it a list of their keys as '__key__', or weigh samples before batching"
+            f"{_named(batch)} does not tell how many samples it has, by columns of the "
+            "lengths "
+            f"{found}. Give it a list of their keys as '__key__', or weigh samples "
+            "before batching"
         )
     return found[0]
 
@@ -159,7 +180,8 @@ def counted(batch: Any) -> int:
 
 
 def checked_factor(value: Any, what: str) -> float:
-    """Return a weight as a float; `WeightError` for anything but a finite number, 0 or more.
+    """Return a weight as a float; `WeightError` for anything but a finite number, 0 or
+    more.
 
     >>> checked_factor(2, "sample_weight")
     2.0
@@ -167,13 +189,15 @@ def checked_factor(value: Any, what: str) -> float:
     number = real_number(value)
     if number is None or not math.isfinite(number) or number < 0:
         raise WeightError(
-            f"{what} is {str(value)[:80]!r}; a weight in the loss is a finite number, 0 or more"
+            f"{what} is {str(value)[:80]!r}; a weight in the loss is a finite number, "
+            "0 or more"
         )
     return float(number)
 
 
 def own_weight(sample: Any) -> float | None:
-    """Return what the encoder of one sample says; None for nothing, and for a column of a batch.
+    """Return what the encoder of one sample says; None for nothing, and for a column of
+    a batch.
 
     Raises `WeightError` naming the sample for what is no finite number, 0 or more.
     """
@@ -189,43 +213,51 @@ def _is_column(own: Any) -> bool:
 
 
 def weight_of(sample: Any) -> float | None:
-    """Return how much one sample counts; None where nobody says. Raises what `own_weight` raises.
+    """Return how much one sample counts; None where nobody says. Raises what
+    `own_weight` raises.
 
     >>> weight_of({"__sample_weight__": 0.5, "sample_weight": 3})
     1.5
     """
-    source, own = field_of(sample, WEIGHT), own_weight(sample)
+    source = field_of(sample, WEIGHT)
+    own = own_weight(sample)
     if source is None:
         return own
     return float(source if own is None else source * own)
 
 
 def is_weighed(item: Any) -> bool:
-    """Return whether somebody says how much a sample, or each one of a batch, counts."""
+    """Return whether somebody says how much a sample, or each one of a batch,
+    counts.
+    """
     return field_of(item, WEIGHTS) is not None or weight_of(item) is not None
 
 
 def weighed(item: T, factor: float, *, batched: bool = False) -> T:
-    """Return a shallow copy that counts `factor` times as much: of a batch or a pack each sample,
-    of a list each item. `batched` says that it is a batch, though it may list no keys.
+    """Return a shallow copy that counts `factor` times as much: of a batch or a pack
+    each sample, of a list each item. `batched` says that it is a batch, though it may
+    list no keys.
 
-    Raises `WeightError` for a type without a place for weights, and for a batch that does not tell
-    how many samples it has.
+    Raises `WeightError` for a type without a place for weights, and for a batch that
+    does not tell how many samples it has.
 
     >>> weighed({"__key__": "a", "sample_weight": 2.0}, 0.25)
     {'__key__': 'a', 'sample_weight': 2.0, '__sample_weight__': 0.25}
     """
     if isinstance(item, list):
         return cast("T", [weighed(each, factor) for each in item])
-    weights, before = field_of(item, WEIGHTS), field_of(item, WEIGHT)
+    weights = field_of(item, WEIGHTS)
+    before = field_of(item, WEIGHT)
     is_batch = batched or _listed_keys(item) is not None
     is_pack = before is None and field_of(item, "cu_seqlens") is not None
     if weights is None and (is_batch or is_pack):
         size = counted(item) if is_batch else _pieces(item)
         weights = torch.ones(size, dtype=torch.float32, device="cpu")
-    name, value = WEIGHT, factor if before is None else before * factor
+    name = WEIGHT
+    value = factor if before is None else before * factor
     if weights is not None:
-        name, value = WEIGHTS, as_tensor(weights) * factor
+        name = WEIGHTS
+        value = as_tensor(weights) * factor
     other = placed(item, name, value)
     if other is None:
         raise WeightError(f"{_named(item)} cannot be weighed: {_no_place(item, name)}")
@@ -233,7 +265,8 @@ def weighed(item: T, factor: float, *, batched: bool = False) -> T:
 
 
 def zeroed(item: T) -> T:
-    """Return a shallow copy whose samples count nothing; the item where it has no place for that.
+    """Return a shallow copy whose samples count nothing; the item where it has no place
+    for that.
 
     >>> zeroed({"__key__": ["a", "b"]})
     {'__key__': ['a', 'b'], 'sample_weights': tensor([0., 0.])}
@@ -253,12 +286,14 @@ def zeroed(item: T) -> T:
 def batch_weights(samples: Sequence[Any]) -> torch.Tensor | None:
     """Return what `sample_weights` of a batch of these is: float32 of shape (samples,).
 
-    None where none of them has a weight; else those without count 1. Of packs it has the shape
-    (packs, pieces), those with fewer pieces filled up with 0; of batches that list their keys, all
-    their weights one after the other. A function that makes a batch need not ask: its batch gets
-    them, unless it leaves samples out, sorts them, or makes several batches, and lists no keys.
+    None where none of them has a weight; else those without count 1. Of packs it has
+    the shape (packs, pieces), those with fewer pieces filled up with 0; of batches that
+    list their keys, all their weights one after the other. A function that makes a
+    batch need not ask: its batch gets them, unless it leaves samples out, sorts them,
+    or makes several batches, and lists no keys.
 
-    Raises `WeightError` naming the sample for a weight that is negative, not finite or no number.
+    Raises `WeightError` naming the sample for a weight that is negative, not finite or
+    no number.
 
     >>> batch_weights([{"sample_weight": 0.5}, {"__key__": "b"}])
     tensor([0.5000, 1.0000])
@@ -267,15 +302,15 @@ def batch_weights(samples: Sequence[Any]) -> torch.Tensor | None:
 
 
 def joined_weights(batches: Sequence[Any]) -> torch.Tensor | None:
-    """Return the weights of batches one after the other, also of those that list no keys; of
-    samples, those that `batch_weights` returns.
+    """Return the weights of batches one after the other, also of those that list no
+    keys; of samples, those that `batch_weights` returns.
     """
     return _weights(batches, packs=False)
 
 
 def _weights(items: Sequence[Any], *, packs: bool) -> torch.Tensor | None:
-    """`packs`: items that have several weights and list no keys are packs, a row of a batch each;
-    else they are batches.
+    """`packs`: items that have several weights and list no keys are packs, a row of a
+    batch each; else they are batches.
     """
     if not any(map(tells, items)):  # mostly so, and cheap to see
         return None
@@ -293,10 +328,14 @@ def _weights(items: Sequence[Any], *, packs: bool) -> torch.Tensor | None:
     size = counted if batches else _pieces
     for number, row in enumerate(rows):
         if not isinstance(row, torch.Tensor):
-            rows[number] = as_tensor(1.0 if row is None else row).expand(size(items[number]))
+            rows[number] = as_tensor(1.0 if row is None else row).expand(
+                size(items[number])
+            )
     if batches:
         return torch.cat(cast("list[torch.Tensor]", rows))
-    return torch.nn.utils.rnn.pad_sequence(cast("list[torch.Tensor]", rows), batch_first=True)
+    return torch.nn.utils.rnn.pad_sequence(
+        cast("list[torch.Tensor]", rows), batch_first=True
+    )
 
 
 def _row(item: Any) -> torch.Tensor | float | None:
@@ -309,7 +348,8 @@ def _check_single(sample: Any) -> None:
     own = field_of(sample, OWN)
     if _is_column(own) and field_of(sample, WEIGHTS) is None:
         raise WeightError(
-            f"{OWN} of {_named(sample)} is one number; got {str(own)[:80]}. Weights of what a "
+            f"{OWN} of {_named(sample)} is one number; got {str(own)[:80]}. Weights of "
+            "what a "
             f"sample is made of are its {WEIGHTS!r}"
         )
 
@@ -318,7 +358,8 @@ def _pieces(pack: Any) -> int:
     bounds = field_of(pack, "cu_seqlens")
     if bounds is None:
         raise WeightError(
-            f"{_named(pack)} has no {WEIGHTS!r} of its pieces, as others in its batch have; give "
+            f"{_named(pack)} has no {WEIGHTS!r} of its pieces, as others in its batch "
+            "have; give "
             f"it one for each piece, or give every source a {OWN}"
         )
     return len(bounds) - 1
@@ -327,36 +368,49 @@ def _pieces(pack: Any) -> int:
 # Weights taken over by what users' functions make of samples and of batches.
 
 Keep: TypeAlias = Callable[[Any, Any], Any]
-"""Gives what a function made, its second argument, the weights of what the function was given.
+"""Gives what a function made, its second argument, the weights of what the function was
+given.
 
-Raises `LostWeightError`, to go on after the name of the function, for what has no place for them.
+Raises `LostWeightError`, to go on after the name of the function, for what has no place
+for them.
 """
 
 
 class LostWeightError(ReturnError):
-    """What a function returned has no place for weights, or does not say which are whose."""
+    """What a function returned has no place for weights, or does not say which are
+    whose.
+    """
 
 
 def carried(given: Any, made: T, *, several: bool = False, together: bool = False) -> T:
-    """Return what a function made of an item, or of a list of samples, with the weights of that
-    where it says none itself. With `several`, it is one of several things made of that; with
-    `together`, a list is of batches, whose weights come one after the other.
+    """Return what a function made of an item, or of a list of samples, with the weights
+    of that where it says none itself. With `several`, it is one of several things made
+    of that; with `together`, a list is of batches, whose weights come one after the
+    other.
 
-    Weights find their samples by the keys that a batch lists; without such a list, in their order.
+    Weights find their samples by the keys that a batch lists; without such a list, in
+    their order.
     """
-    own = OWN in made if isinstance(made, dict) else getattr(made, OWN, None) is not None
+    own = (
+        OWN in made if isinstance(made, dict) else getattr(made, OWN, None) is not None
+    )
     told = any(map(tells, given)) if type(given) is list else tells(given)
     if not (own or told):  # mostly so, and cheap to see
         return made
     if type(given) is list:
         weights = (joined_weights if together else batch_weights)(given)
-        return made if weights is None else _gathered(given, made, weights, several=several)
+        return (
+            made
+            if weights is None
+            else _gathered(given, made, weights, several=several)
+        )
     if made is given or field_of(made, WEIGHTS) is not None:
         return made
     weights = field_of(given, WEIGHTS)
     if weights is None:
         return _with_weight(given, made)
-    before, keys = _listed_keys(given), _listed_keys(made)
+    before = _listed_keys(given)
+    keys = _listed_keys(made)
     if before is not None and keys is not None:
         weights = _by_key(before, keys, weights)
     elif several:
@@ -374,8 +428,8 @@ joined: Keep = partial(carried, together=True)
 class Passed:
     """What a function of a whole stream has taken since it gave something.
 
-    Only the function knows which samples it made something of. So what comes of samples all of
-    which have weights has to have some itself.
+    Only the function knows which samples it made something of. So what comes of samples
+    all of which have weights has to have some itself.
     """
 
     __slots__ = ("_taken", "_weighed")
@@ -397,26 +451,38 @@ class Passed:
 
 def _with_weight(sample: Any, made: T) -> T:
     """Return what was made of one sample, with its weight."""
-    source, said, own = field_of(sample, WEIGHT), field_of(made, WEIGHT), own_weight(sample)
+    source = field_of(sample, WEIGHT)
+    said = field_of(made, WEIGHT)
+    own = own_weight(sample)
     if own_weight(made) is not None:
         own = None
     if said is not None and said != source:
         return made  # it says so itself
-    weight = source if own is None else own if source is None else source * own
+    if own is None:
+        weight = source
+    elif source is None:
+        weight = own
+    else:
+        weight = source * own
     return made if weight == said else _with(made, WEIGHT, weight)
 
 
-def _gathered(items: Sequence[Any], made: T, weights: torch.Tensor, *, several: bool) -> T:
+def _gathered(
+    items: Sequence[Any], made: T, weights: torch.Tensor, *, several: bool
+) -> T:
     if made is items:
         return made
     own_weights = field_of(made, WEIGHTS)
     # A function that copies all keys lists the weights of its batches, or packs.
-    listed = isinstance(own_weights, list) and any(getattr(w, "ndim", 0) for w in own_weights)
+    listed = isinstance(own_weights, list) and any(
+        getattr(w, "ndim", 0) for w in own_weights
+    )
     if own_weights is not None and not listed:
         return _without_weight(made)
     if type(made) in (list, tuple) and any(map(is_weighed, cast("Any", made))):
         return made  # a list of the samples, which carry their weights
-    given, keys = [key for each in items for key in _keys_of(each)], _listed_keys(made)
+    given = [key for each in items for key in _keys_of(each)]
+    keys = _listed_keys(made)
     if keys is not None and len(given) == len(weights):
         weights = _by_key(given, keys, weights)
     elif several:
@@ -424,14 +490,18 @@ def _gathered(items: Sequence[Any], made: T, weights: torch.Tensor, *, several: 
     own = own_weight(made)
     found = placed(made, WEIGHTS, weights if own is None else weights * own)
     if found is None:
-        if field_of(made, OWN) is not None and all(field_of(s, WEIGHT) is None for s in items):
+        if field_of(made, OWN) is not None and all(
+            field_of(s, WEIGHT) is None for s in items
+        ):
             return made  # it has what the encoder said of each sample
         raise LostWeightError(f"returned {_named(made)}: {_no_place(made, WEIGHTS)}")
     return _without_weight(found)
 
 
 def _without_weight(batch: T) -> T:
-    """Return a batch without the `__sample_weight__` that a function copied from its samples."""
+    """Return a batch without the `__sample_weight__` that a function copied from its
+    samples.
+    """
     if isinstance(batch, _KEYED) and WEIGHT in batch:
         other: Any = copy.copy(batch)
         del other[WEIGHT]
@@ -440,10 +510,13 @@ def _without_weight(batch: T) -> T:
 
 
 def _itself(made: T) -> T:
-    """Return one of several things, which says itself what it weighs; a `LostWeightError` else."""
+    """Return one of several things, which says itself what it weighs; a
+    `LostWeightError` else.
+    """
     if not is_weighed(made):
         raise LostWeightError(
-            "gives several things of samples that have weights, and has to say which has which: of "
+            "gives several things of samples that have weights, and has to say which "
+            "has which: of "
             f"a sample in {OWN!r}, of a batch or a pack in {WEIGHTS!r}, {_MAKES}"
         )
     return made
@@ -457,7 +530,9 @@ def _with(made: T, name: str, value: Any) -> T:
 
 
 def _by_key(given: list[str], keys: list[str], weights: torch.Tensor) -> torch.Tensor:
-    """Return the weights of the samples `given` in the order in which a batch lists their keys."""
+    """Return the weights of the samples `given` in the order in which a batch lists
+    their keys.
+    """
     if given == keys:
         return weights
     at: dict[str, int] = {}
@@ -465,13 +540,15 @@ def _by_key(given: list[str], keys: list[str], weights: torch.Tensor) -> torch.T
     for number, key in enumerate(given):
         if not torch.equal(weights[at.setdefault(key, number)], weights[number]):
             raise LostWeightError(
-                "returned a batch with keys in another order than its samples, and two samples "
+                "returned a batch with keys in another order than its samples, and two "
+                "samples "
                 f"called {key!r} have different weights; {remedy}"
             )
     unknown = next((key for key in keys if key not in at), None)
     if unknown is not None:
         raise LostWeightError(
-            f"returned a batch with the key {unknown!r}, which none of its samples has; {remedy}"
+            f"returned a batch with the key {unknown!r}, which none of its samples "
+            f"has; {remedy}"
         )
     return weights[[at[key] for key in keys]]
 
@@ -479,18 +556,20 @@ def _by_key(given: list[str], keys: list[str], weights: torch.Tensor) -> torch.T
 # The mean of weighted losses over a whole global batch, however it is divided.
 
 Weights: TypeAlias = Any
-"""A tensor of weights, or a batch with its `sample_weights`; without them each sample counts 1."""
+"""A tensor of weights, or a batch with its `sample_weights`; without them each sample
+counts 1."""
 
 PADDING = "__padding__"
 """The attribute, or in a dict the key, that marks an item as padding."""
 
 UNWEIGHED = "unweighed"
-"""What that attribute is, instead of True, of what had no weights before it was marked."""
+"""What that attribute is, instead of True, of what had no weights before it was
+marked."""
 
 
 class PaddedRows(NamedTuple):
-    """What that attribute is where some `of` so many rows are padding; `is_unweighed` if the
-    item had no weights before.
+    """What that attribute is where some `of` so many rows are padding; `is_unweighed`
+    if the item had no weights before.
     """
 
     rows: tuple[int, ...]
@@ -505,83 +584,108 @@ def weighted_mean(
     total: torch.Tensor | float | None = None,
     group: Any = None,
 ) -> torch.Tensor:
-    """Return the mean of `loss`, weighted, over the global batch: a scalar to call `backward()` on.
+    """Return the mean of `loss`, weighted, over the global batch: a scalar to call
+    `backward()` on.
 
-    `loss` and `weights` have one shape, such as (batch,) with a loss for each sample, or (tokens,)
-    with one for each token; without weights each entry counts 1. The result is sum(weights * loss)
-    of this rank, divided by the weights of the whole global batch, times the number of ranks. So
-    when DistributedDataParallel or FSDP have averaged gradients over the ranks, the gradient is
-    that of sum(w * l) / sum(w) over all samples of the global batch, on any number of ranks with
-    any numbers of samples; and that is also the mean of the results of the ranks.
+    `loss` and `weights` have one shape, such as (batch,) with a loss for each sample,
+    or (tokens,) with one for each token; without weights each entry counts 1. The
+    result is sum(weights * loss) of this rank, divided by the weights of the whole
+    global batch, times the number of ranks. So when DistributedDataParallel or FSDP
+    have averaged gradients over the ranks, the gradient is that of sum(w * l) / sum(w)
+    over all samples of the global batch, on any number of ranks with any numbers of
+    samples; and that is also the mean of the results of the ranks.
 
     `total` are the weights of the global batch: over all ranks and, where gradients are
-    accumulated, over all its micro batches, from `total_weight`. Without it, this batch is all of
-    it on this rank, and the ranks tell each other what theirs are: a collective of one number, for
-    which all call this. `group` is the process group of those that average their gradients, by
-    default all; without torch.distributed there is one rank.
+    accumulated, over all its micro batches, from `total_weight`. Without it, this batch
+    is all of it on this rank, and the ranks tell each other what theirs are: a
+    collective of one number, for which all call this. `group` is the process group of
+    those that average their gradients, by default all; without torch.distributed there
+    is one rank.
 
-    Where all weights are 0 the result is 0, and so is its gradient. An entry that counts 0 adds 0,
-    also if its loss is not finite.
+    Where all weights are 0 the result is 0, and so is its gradient. An entry that
+    counts 0 adds 0, also if its loss is not finite.
 
     Raises `ConfigError` for tensors of different shapes.
 
     >>> weighted_mean(torch.tensor([1.0, 2.0]), torch.tensor([3.0, 1.0]))
     tensor(1.2500)
     """
-    if not isinstance(loss, torch.Tensor) or not isinstance(weights, torch.Tensor | None):
+    if not isinstance(loss, torch.Tensor) or not isinstance(
+        weights, torch.Tensor | None
+    ):
         kinds = f"a {type(loss).__name__} and a {type(weights).__name__}"
-        raise ConfigError(f"weighted_mean takes tensors, a loss and its weights; got {kinds}")
+        raise ConfigError(
+            f"weighted_mean takes tensors, a loss and its weights; got {kinds}"
+        )
     weights = torch.ones_like(loss) if weights is None else weights.to(loss.device)
     if loss.shape != weights.shape:
         raise ConfigError(
-            f"weighted_mean: the loss has the shape {tuple(loss.shape)} and the weights have "
-            f"{tuple(weights.shape)}; give one loss for each sample (reduction='none'), or each "
+            f"weighted_mean: the loss has the shape {tuple(loss.shape)} and the "
+            "weights have "
+            f"{tuple(weights.shape)}; give one loss for each sample "
+            "(reduction='none'), or each "
             "token the weight of its sample (torch.repeat_interleave)"
         )
     if total is None:
         total = total_weight(weights, group=group)
     over = as_tensor(total, torch.float64).to(loss.device)
     scale = torch.where(over > 0, _ranks(group) / over, torch.zeros_like(over))
-    counting = torch.where(weights > 0, loss * weights, torch.zeros_like(loss * weights))
+    counting = torch.where(
+        weights > 0, loss * weights, torch.zeros_like(loss * weights)
+    )
     return counting.sum() * scale.to(counting.dtype)
 
 
-def total_weight(weights: Weights | Iterable[Weights], *, group: Any = None) -> torch.Tensor:
+def total_weight(
+    weights: Weights | Iterable[Weights], *, group: Any = None
+) -> torch.Tensor:
     """Return the sum of all weights, over all ranks: a float64 scalar, for
     `weighted_mean(total=...)`.
 
-    `weights` is a tensor of weights or a batch, or several of them: the micro batches that
-    gradients are accumulated over. A batch without `sample_weights` counts its samples, padding
-    nothing. All ranks of `group` (by default all that there are) call this at the same point; the
-    collective is of one number.
+    `weights` is a tensor of weights or a batch, or several of them: the micro batches
+    that gradients are accumulated over. A batch without `sample_weights` counts its
+    samples, padding nothing. All ranks of `group` (by default all that there are) call
+    this at the same point; the collective is of one number.
 
-    Raises `ConfigError` where there are none, `WeightError` for what is neither, and for a batch
-    without weights that does not tell how many samples it has.
+    Raises `ConfigError` where there are none, `WeightError` for what is neither, and
+    for a batch without weights that does not tell how many samples it has.
 
-    >>> total_weight([torch.tensor([0.5, 1.0]), {"sample_weights": torch.tensor([2.0])}])
+    >>> total_weight(
+    ...     [torch.tensor([0.5, 1.0]), {"sample_weights": torch.tensor([2.0])}]
+    ... )
     tensor(3.5000, dtype=torch.float64)
     """
     several = isinstance(weights, list | tuple) and not hasattr(weights, "_fields")
     sums = [_summed(each) for each in (weights if several else [weights])]
     if not sums:
-        raise ConfigError("total_weight: there are no weights; give those of all micro batches")
+        raise ConfigError(
+            "total_weight: there are no weights; give those of all micro batches"
+        )
     total = torch.stack([each.to(sums[0].device) for each in sums]).sum()
     if _ranks(group) > 1:
         backend = torch.distributed.get_backend(group)
-        if total.device.type == "cpu" and "gloo" not in backend and torch.cuda.is_available():
+        if (
+            total.device.type == "cpu"
+            and "gloo" not in backend
+            and torch.cuda.is_available()
+        ):
             total = total.to("cuda")
         torch.distributed.all_reduce(total, group=group)
     return total
 
 
 def effective_sample_size(weights: npt.ArrayLike | torch.Tensor) -> float:
-    """Return how many samples of equal weight tell as much as these: (sum of w)² / sum of w².
+    """Return how many samples of equal weight tell as much as these: (sum of w)² / sum
+    of w².
 
-    From Kish, Survey Sampling (1965). It is as many as there are where all weights are equal, less
-    the more they differ, and 0 where all are 0. Divided by the number of samples it says what part
-    of them a weighting leaves.
+    From Kish, Survey Sampling (1965). It is as many as there are where all weights are
+    equal, less the more they differ, and 0 where all are 0. Divided by the number of
+    samples it says what part of them a weighting leaves.
 
-    >>> effective_sample_size([1.0, 1.0, 1.0, 1.0]), effective_sample_size([2.0, 1.0, 0.0, 0.0])
+    >>> (
+    ...     effective_sample_size([1.0, 1.0, 1.0, 1.0]),
+    ...     effective_sample_size([2.0, 1.0, 0.0, 0.0]),
+    ... )
     (4.0, 1.8)
     """
     on_host = weights.detach().cpu() if isinstance(weights, torch.Tensor) else weights
@@ -593,7 +697,9 @@ def effective_sample_size(weights: npt.ArrayLike | torch.Tensor) -> float:
 def _summed(weights: Weights) -> torch.Tensor:
     found = weights if isinstance(weights, torch.Tensor) else field_of(weights, WEIGHTS)
     if found is None:
-        number = 0 if is_padding(weights) else counted(weights) - len(padding_rows(weights))
+        number = (
+            0 if is_padding(weights) else counted(weights) - len(padding_rows(weights))
+        )
         return as_tensor(number, torch.float64)
     return found.sum(dtype=torch.float64)
 
@@ -610,12 +716,14 @@ STORED_KEY = "__stored_key__"
 
 
 def is_padding(item: Any) -> bool:
-    """Return whether an item is padding as a whole, to be left out of losses and metrics.
+    """Return whether an item is padding as a whole, to be left out of losses and
+    metrics.
 
-    That is a copy that fills the last step of an epoch, or an item of a validation all of whose
-    samples failed. Where only some failed, see `padding_rows`. Dicts hold the mark under the key
-    `__padding__`, tensors, dataclasses and other objects in an attribute of that name. Lists,
-    tuples, numbers and texts have no place for it: use `Loader.padding` for them.
+    That is a copy that fills the last step of an epoch, or an item of a validation all
+    of whose samples failed. Where only some failed, see `padding_rows`. Dicts hold the
+    mark under the key `__padding__`, tensors, dataclasses and other objects in an
+    attribute of that name. Lists, tuples, numbers and texts have no place for it: use
+    `Loader.padding` for them.
 
     >>> is_padding({"loss": 1.0}), is_padding({"loss": 1.0, "__padding__": True})
     (False, True)
@@ -625,25 +733,33 @@ def is_padding(item: Any) -> bool:
 
 
 def padding_rows(batch: Any) -> list[int]:
-    """Return the numbers of the rows of a batch that are padding, to be left out of metrics.
+    """Return the numbers of the rows of a batch that are padding, to be left out of
+    metrics.
 
-    In validation no other sample counts in place of one that failed: its row is filled with a
-    substitute, and listed here. A batch has the weight 0 for such a row in `sample_weights`, if it
-    has weights. Lists, tuples and numbers have no place for a mark: use `Loader.padding_rows` for
-    them.
+    In validation no other sample counts in place of one that failed: its row is filled
+    with a substitute, and listed here. A batch has the weight 0 for such a row in
+    `sample_weights`, if it has weights. Lists, tuples and numbers have no place for a
+    mark: use `Loader.padding_rows` for them.
 
     Args:
         batch: A batch, as a loader delivered it, or moved to another device since.
 
     Returns:
-        Row numbers, ascending; empty for nearly every batch; all rows of one that is padding as a
-        whole (`is_padding`).
+        Row numbers, ascending; empty for nearly every batch; all rows of one that is
+        padding as a whole (`is_padding`).
 
     Raises:
-        WeightError: If the whole batch is padding, and the number of its rows is unknown.
+        WeightError: If the whole batch is padding, and the number of its rows is
+            unknown.
 
     Example:
-        >>> from energize import BatchDataset, DataError, ListSource, MapDataset, get_loader
+        >>> from energize import (
+        ...     BatchDataset,
+        ...     DataError,
+        ...     ListSource,
+        ...     MapDataset,
+        ...     get_loader,
+        ... )
         >>> def checked(number):
         ...     if number == 2:
         ...         raise DataError("two is damaged")
@@ -663,7 +779,9 @@ def padding_rows(batch: Any) -> list[int]:
 
 
 def has_hidden_weights(item: Any) -> bool:
-    """Return whether an item has weights only because it, or a row of it, is padding."""
+    """Return whether an item has weights only because it, or a row of it, is
+    padding.
+    """
     mark = _mark_of(item)
     return mark == UNWEIGHED or (isinstance(mark, PaddedRows) and mark.is_unweighed)
 
@@ -673,24 +791,30 @@ def _mark_of(item: Any) -> Any:
 
 
 def marked(item: T) -> T:
-    """Return a shallow copy of an item that says that it is padding, where its type can say it.
+    """Return a shallow copy of an item that says that it is padding, where its type can
+    say it.
 
     Its samples have the weight 0, where it has a place for weights.
     """
     if isinstance(item, dict):
         return _with_mark(zeroed(item), True)
-    return _with_mark(zeroed(item), UNWEIGHED if field_of(item, WEIGHTS) is None else True)
+    return _with_mark(
+        zeroed(item), UNWEIGHED if field_of(item, WEIGHTS) is None else True
+    )
 
 
 def with_padding(item: T, rows: Sequence[int], count: int) -> T:
-    """Return a shallow copy of an item some of whose `count` rows are padding, which says so where
-    its type can say it. These rows have the weight 0, if it has or may have weights.
+    """Return a shallow copy of an item some of whose `count` rows are padding, which
+    says so where its type can say it. These rows have the weight 0, if it has or may
+    have weights.
     """
     if len(rows) == count:
         return marked(item)
     weights = field_of(item, WEIGHTS)
     is_unweighed = weights is None
-    if is_unweighed and (_listed_keys(item) is not None or dataclasses.is_dataclass(item)):
+    if is_unweighed and (
+        _listed_keys(item) is not None or dataclasses.is_dataclass(item)
+    ):
         weights = torch.ones(count, dtype=torch.float32, device="cpu")
     if weights is not None and len(weights) == count:
         weights = as_tensor(weights).clone()
@@ -701,42 +825,62 @@ def with_padding(item: T, rows: Sequence[int], count: int) -> T:
 
 
 def moved_rows(given: Any, made: Any, rows: Sequence[int]) -> tuple[int, ...]:
-    """Return where `rows` of a batch, or of a list of samples, are in what a function made of it.
+    """Return where `rows` of a batch, or of a list of samples, are in what a function
+    made of it.
 
-    Rows are found by the keys that a batch lists; without such a list they stay where they were.
+    Rows are found by the keys that a batch lists; without such a list they stay where
+    they were.
     """
     after = _listed_keys(made)
     before = _listed_keys(given)
     if isinstance(given, list):
         before = [key for each in given for key in _keys_of(each)]
-    if before is None or after is None or before == after or max(rows, default=0) >= len(before):
+    if (
+        before is None
+        or after is None
+        or before == after
+        or max(rows, default=0) >= len(before)
+    ):
         return tuple(rows)
     places: dict[str, list[int]] = {}
     for row, key in enumerate(after):
         places.setdefault(key, []).append(row)
     wanted = [places.get(before[row], []) for row in rows]
-    # A substitute has the key of the sample that it is a copy of: which of the two is no matter.
+    # A substitute has the key of the sample that it is a copy of: which of the two is
+    # no matter.
     return tuple(sorted(each.pop() for each in wanted if each))
 
 
 def _with_mark(item: T, mark: Any) -> T:
-    other: Any = item.view_as(item) if isinstance(item, torch.Tensor) else copy.copy(item)
+    other: Any = (
+        item.view_as(item) if isinstance(item, torch.Tensor) else copy.copy(item)
+    )
     try:
         if isinstance(item, dict):
             other[PADDING] = mark
         else:
             object.__setattr__(other, PADDING, mark)
-    except (AttributeError, TypeError):  # it has neither a __dict__ nor a slot of that name
+    except (
+        AttributeError,
+        TypeError,
+    ):  # it has neither a __dict__ nor a slot of that name
         if not dataclasses.is_dataclass(item):
             return item
-        object.__setattr__(other, "__class__", _padding_type(cast("Any", type(other)), mark))
+        object.__setattr__(
+            other, "__class__", _padding_type(cast("Any", type(other)), mark)
+        )
     return cast("T", other)
 
 
 @lru_cache(maxsize=256)
 def _padding_type(kind: Any, mark: Any) -> Any:
     """Return a type of the instances of a dataclass with slots that have this mark."""
-    own = {"__slots__": (), "__module__": kind.__module__, "__reduce_ex__": _reduced, PADDING: mark}
+    own = {
+        "__slots__": (),
+        "__module__": kind.__module__,
+        "__reduce_ex__": _reduced,
+        PADDING: mark,
+    }
     return type(kind)(kind.__name__, (kind,), own)
 
 

@@ -1,4 +1,6 @@
-"""Items in which padding takes the place of samples that failed, on their way to a loader."""
+"""Items in which padding takes the place of samples that failed, on their way to a
+loader.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,9 @@ class Padded:
 
     @classmethod
     def of_members(cls, members: Sequence[Any], sizes: Iterable[int]) -> Padded:
-        """Return a list of members, each made of so many samples, without `Padded` among them."""
+        """Return a list of members, each made of so many samples, without `Padded`
+        among them.
+        """
         plain: list[Any] = []
         slots: list[int] = []
         rows: list[int] = []
@@ -77,8 +81,8 @@ UNMARKED = Marks()
 
 
 def with_marks(item: Any, is_copy: bool = False) -> tuple[Any, Marks]:
-    """Return an item, which may be `Padded`, as a loader delivers it: marked where its type has a
-    place for that. `is_copy`: it fills the last step of an epoch.
+    """Return an item, which may be `Padded`, as a loader delivers it: marked where its
+    type has a place for that. `is_copy`: it fills the last step of an epoch.
     """
     if type(item) is not Padded:
         return (marked(item), Marks(True)) if is_copy else (item, UNMARKED)

@@ -16,15 +16,16 @@ Progress = Callable[[int, int], None]
 
 _SHORT = 3.0
 """Seconds of work of which nothing is said."""
-_ON_TERMINAL, _IN_LOG = 0.5, 30.0
+_ON_TERMINAL = 0.5
+_IN_LOG = 30.0
 """Seconds from one time that it is said to the next."""
 
 _log = logging.getLogger("energize")
 
 
 def progress(what: str) -> Progress:
-    """Return what says how far work has come that takes more than 3 s: on a terminal in a line that
-    is written over, else in the log every 30 s.
+    """Return what says how far work has come that takes more than 3 s: on a terminal in
+    a line that is written over, else in the log every 30 s.
 
     >>> tell = progress("Counting")
     >>> tell(1, 2)
@@ -40,13 +41,19 @@ def progress(what: str) -> Progress:
         ended = said and shown and done == total
         if now < due and not ended:
             return
-        due, said = now + (_ON_TERMINAL if shown else _IN_LOG), True
+        due = now + (_ON_TERMINAL if shown else _IN_LOG)
+        said = True
         if done == total:
-            due, said = math.inf, False
+            due = math.inf
+            said = False
         left = (now - begun) * (total - done) / max(done, 1)
-        text = f"{what}: {done:,}" + (f" of {total:,}, about {left:,.0f} s left" if total else "")
+        text = f"{what}: {done:,}" + (
+            f" of {total:,}, about {left:,.0f} s left" if total else ""
+        )
         if shown:
-            print(f"{text:<78}", end="\n" if ended else "\r", file=sys.stderr, flush=True)
+            print(
+                f"{text:<78}", end="\n" if ended else "\r", file=sys.stderr, flush=True
+            )
         else:
             _log.warning("%s", text)
 
@@ -59,7 +66,8 @@ def counting(items: Iterable[T], what: str, total: int = 0) -> Iterator[T]:
     >>> list(counting("ab", "Letters"))
     ['a', 'b']
     """
-    tell, done = progress(what), 0
+    tell = progress(what)
+    done = 0
     for done, item in enumerate(items, 1):
         tell(done, total)
         yield item

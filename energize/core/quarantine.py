@@ -1,11 +1,12 @@
 """Samples that failed, kept in a file, so that later runs leave them out.
 
-A file has a JSON object in each line: `dataset`, `shard`, `index` and `key` of a sample, the
-`source` that it belongs to, `function` where it is found by what a function is called with, and the
-`reason` it failed for. A sample that is listed counts as skipped at once, without being read, so
-the same substitute takes its place as in the run in which it failed; no order moves, and states
-stay good. (Where a mix reads one folder both by positions and as a stream, a sample that has failed
-in one of them is left out of both, and other samples come in the stream.)
+A file has a JSON object in each line: `dataset`, `shard`, `index` and `key` of a
+sample, the `source` that it belongs to, `function` where it is found by what a function
+is called with, and the `reason` it failed for. A sample that is listed counts as
+skipped at once, without being read, so the same substitute takes its place as in the
+run in which it failed; no order moves, and states stay good. (Where a mix reads one
+folder both by positions and as a stream, a sample that has failed in one of them is
+left out of both, and other samples come in the stream.)
 """
 
 from __future__ import annotations
@@ -71,7 +72,8 @@ class Entry:
             found = validated(_LINE, parse_json(line), ConfigError, "the line")
         except ValueError as error:
             raise ConfigError(
-                f"{where}: no entry of a list of failed samples, as quarantine= writes it: "
+                f"{where}: no entry of a list of failed samples, as quarantine= writes "
+                "it: "
                 f"{error}; the line is {line.strip()[:80]!r}. Remove or repair it"
             ) from error
         fields = dict(found)
@@ -80,8 +82,8 @@ class Entry:
 
 
 def path_for_rank(path: str, rank: int, world_size: int) -> Path:
-    """Return the file of one rank: `{rank}` filled in, or with several ranks set before the
-    suffix.
+    """Return the file of one rank: `{rank}` filled in, or with several ranks set before
+    the suffix.
     """
     if RANK in path:
         return Path(path.replace(RANK, str(rank)))
@@ -101,29 +103,36 @@ def files_of(path: str) -> list[Path]:
     if is_url(path):
         from energize.data.files import path_of
 
-        return sorted(f for each in map(path_of, patterns) for f in each.parent.glob(each.name))
+        return sorted(
+            f for each in map(path_of, patterns) for f in each.parent.glob(each.name)
+        )
     found = {each for pattern in patterns for each in glob(pattern)}
     return sorted(map(Path, found))
 
 
 def read_entries(file: Path) -> tuple[list[Entry], int]:
-    """Return the entries of a file, and how many bytes at its end are half a line; `ConfigError`
-    naming file and line for what is none.
+    """Return the entries of a file, and how many bytes at its end are half a line;
+    `ConfigError` naming file and line for what is none.
 
-    A last line without its end may be the half of one, of a machine that stopped while it was
-    written: if it is, it is passed over with a warning.
+    A last line without its end may be the half of one, of a machine that stopped while
+    it was written: if it is, it is passed over with a warning.
     """
     try:
         *lines, last = read_file(file, "JSON_BYTES").decode("utf-8").split("\n")
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(
-            f"{file}: the list of failed samples cannot be read: {type(error).__name__}: {error}"
+            f"{file}: the list of failed samples cannot be read: "
+            f"{type(error).__name__}: {error}"
         ) from error
     half = _is_half(last)
     if half:
-        _log.warning("%s, line %d is half a line; it is passed over", file, len(lines) + 1)
+        _log.warning(
+            "%s, line %d is half a line; it is passed over", file, len(lines) + 1
+        )
     whole = enumerate(lines if half else [*lines, last], 1)
-    entries = [Entry.parsed(each, f"{file}, line {n}") for n, each in whole if each.strip()]
+    entries = [
+        Entry.parsed(each, f"{file}, line {n}") for n, each in whole if each.strip()
+    ]
     return entries, len(last.encode()) if half else 0
 
 
@@ -140,7 +149,9 @@ def _is_half(line: str) -> bool:
 
 @dataclass(frozen=True)
 class Listed:
-    """The samples to leave out, by the sources of a run: plain data, which travels to workers."""
+    """The samples to leave out, by the sources of a run: plain data, which travels to
+    workers.
+    """
 
     name: str
     by_source: dict[str, frozenset[int]] = field(default_factory=dict)
@@ -152,7 +163,9 @@ class Listed:
         return sum(map(len, self.by_source.values())) + len(self.by_function)
 
     def left_out(self, source: Source[Any], indices: Int64Array) -> dict[int, Failed]:
-        """Of the samples `indices` of a source those that are listed, by their place among them."""
+        """Of the samples `indices` of a source those that are listed, by their place
+        among them.
+        """
         mine = self.by_source.get(_told_apart(source)) if self.by_source else None
         if mine is None:
             return {}
@@ -177,10 +190,11 @@ class Listed:
 def listed_for(
     sources: Iterable[Source[Any]], entries: Sequence[Entry], name: str
 ) -> tuple[Listed, list[Entry]]:
-    """Return the entries as the sources of a run know them, and those that none of them knows.
+    """Return the entries as the sources of a run know them, and those that none of them
+    knows.
 
-    An entry is of the source at its path; or, where no source lies there, of those with the same
-    identity, which are the same samples mounted elsewhere.
+    An entry is of the source at its path; or, where no source lies there, of those with
+    the same identity, which are the same samples mounted elsewhere.
     """
     by_path: dict[str, list[Source[Any]]] = {}
     by_identity: dict[str, list[Source[Any]]] = {}
@@ -195,9 +209,12 @@ def listed_for(
         if place.function is not None:
             functions.add(_function_entry(place))
             continue
-        # Several of one path are split parts or subsets of a folder: some may have the sample.
+        # Several of one path are split parts or subsets of a folder: some may have the
+        # sample.
         owners = by_path.get(place.dataset) or by_identity.get(place.source or "", [])
-        indices = [(_told_apart(each), each.find(place.shard, place.index)) for each in owners]
+        indices = [
+            (_told_apart(each), each.find(place.shard, place.index)) for each in owners
+        ]
         for source, index in indices:
             if index is not None:
                 found.setdefault(source, set()).add(index)
@@ -208,27 +225,41 @@ def listed_for(
 
 
 def _told_apart(source: Source[Any]) -> str:
-    """Return what sources of other samples, or at other paths, do not have in common."""
+    """Return what sources of other samples, or at other paths, do not have in
+    common.
+    """
     return f"{source.location}\n{source.identity}"
 
 
 def _function_entry(place: SamplePlace) -> tuple[str, str, str | None, int]:
-    return place.function or "", os.path.abspath(place.dataset), place.shard, place.index
+    return (
+        place.function or "",
+        os.path.abspath(place.dataset),
+        place.shard,
+        place.index,
+    )
 
 
 def place_of(argument: Any, function: str) -> SamplePlace | None:
-    """Return the place of the one stored sample that a function was called with, if it says so."""
+    """Return the place of the one stored sample that a function was called with, if it
+    says so.
+    """
     if isinstance(argument, dict):
-        found, key = argument.get("__sources__"), argument.get("__key__")
+        found = argument.get("__sources__")
+        key = argument.get("__key__")
         if "__shard__" in argument and not found:
-            dataset, shard = str(argument.get("__dataset__")), str(argument["__shard__"])
+            dataset = str(argument.get("__dataset__"))
+            shard = str(argument["__shard__"])
             index = int(argument.get("__index__", 0))
             return SamplePlace(dataset, shard, index, key, function=function)
     else:
-        found, key = getattr(argument, "__sources__", None), getattr(argument, "__key__", None)
+        found = getattr(argument, "__sources__", None)
+        key = getattr(argument, "__key__", None)
     if not isinstance(found, tuple) or not found or not isinstance(key, str):
         return None
     first = found[0]
     if not isinstance(first.index, int):
         return None
-    return SamplePlace(first.dataset_path, first.shard_name, first.index, key, function=function)
+    return SamplePlace(
+        first.dataset_path, first.shard_name, first.index, key, function=function
+    )

@@ -1,9 +1,11 @@
-"""Random draws of users' functions: a function of what is called, never of what ran before.
+"""Random draws of users' functions: a function of what is called, never of what ran
+before.
 
-Everything is read in a `ReadWindow`, opened by `read_in_window`. The first calls of a function are
-seeded; if it draws nothing, further calls are not. At the end of a window, the global generators
-are compared with twins that nothing else can reach. If a generator moved, a function drew after
-all: the window is read again to find it, and all its calls are seeded from then on.
+Everything is read in a `ReadWindow`, opened by `read_in_window`. The first calls of a
+function are seeded; if it draws nothing, further calls are not. At the end of a window,
+the global generators are compared with twins that nothing else can reach. If a
+generator moved, a function drew after all: the window is read again to find it, and all
+its calls are seeded from then on.
 """
 
 from __future__ import annotations
@@ -35,7 +37,8 @@ _WORD = 2**32 - 1
 """Bits of a seed that numpy takes."""
 
 _MOST_DISTURBANCES = 3
-"""Disturbances by other threads after which every call is seeded, instead of read again."""
+"""Disturbances by other threads after which every call is seeded, instead of read
+again."""
 
 _MersenneTwister = ctypes.c_char * (624 * 4 + 4)
 """The memory of numpy.random.MT19937: 624 words, and the position among them."""
@@ -45,11 +48,12 @@ _REFERENCE = 0x5EED
 
 
 class NumpyGenerator:
-    """The global generator of numpy, saved and restored in 3 us where numpy itself takes 75.
+    """The global generator of numpy, saved and restored in 3 us where numpy itself
+    takes 75.
 
-    Its state is the memory of the Mersenne Twister and, after an odd number of normal draws, the
-    second value of the last pair. Only `numpy.random.get_state` returns that value. So it is
-    called unless the memory is as it was when there was none.
+    Its state is the memory of the Mersenne Twister and, after an odd number of normal
+    draws, the second value of the last pair. Only `numpy.random.get_state` returns that
+    value. So it is called unless the memory is as it was when there was none.
     """
 
     def __init__(self) -> None:
@@ -87,11 +91,12 @@ class NumpyGenerator:
 
 
 class GlobalGenerators:
-    """The global generators of random, numpy and torch, and twins that show whether they moved.
+    """The global generators of random, numpy and torch, and twins that show whether
+    they moved.
 
     Attributes:
-        owned: Whether nothing but reading uses the generators of this process, so that they need
-            not be restored. A worker process sets it.
+        owned: Whether nothing but reading uses the generators of this process, so that
+            they need not be restored. A worker process sets it.
 
     """
 
@@ -120,7 +125,9 @@ class GlobalGenerators:
         self.synchronized = True
 
     def moved(self) -> bool:
-        """Return whether anything was drawn since `synchronize`, or since the last call of this."""
+        """Return whether anything was drawn since `synchronize`, or since the last call
+        of this.
+        """
         python_moved = random.getrandbits(64) != self._python_twin.getrandbits(64)
         numpy_moved = np.random.random_sample() != self._numpy_twin.random_sample()
         torch_moved = _torch_state() != self._torch_state
@@ -131,7 +138,11 @@ class GlobalGenerators:
 
     def states(self) -> States:
         """Return the states of the generators."""
-        return random.getstate(), self._numpy.state(), torch.default_generator.get_state()
+        return (
+            random.getstate(),
+            self._numpy.state(),
+            torch.default_generator.get_state(),
+        )
 
     def restore(self, states: States) -> None:
         """Set the generators to saved states."""
@@ -157,8 +168,9 @@ class FunctionRecord:
 
     Attributes:
         draws: Whether it drew from a global generator. All its calls are then seeded.
-        points: Points for calls that were made twice with equal results, up to `PROVEN`. One call
-            is enough, but for a result of True, False or None, which may be equal by chance: 1.
+        points: Points for calls that were made twice with equal results, up to
+            `PROVEN`. One call is enough, but for a result of True, False or None, which
+            may be equal by chance: 1.
 
     """
 
@@ -172,11 +184,14 @@ class FunctionRecord:
 
 
 _records: dict[tuple[int, int], tuple[weakref.ref[Any], FunctionRecord]] = {}
-"""By the identities of an object and of its method, or of a function; none outlives the object."""
+"""By the identities of an object and of its method, or of a function; none outlives the
+object."""
 
 
 def record_of(function: Callable[..., Any]) -> FunctionRecord:
-    """Return the record of a function, which everything that calls it in this process shares."""
+    """Return the record of a function, which everything that calls it in this process
+    shares.
+    """
     owner = getattr(function, "__self__", None)
     owner = function if owner is None else owner
     key = (id(owner), id(getattr(function, "__func__", function)))
@@ -186,7 +201,9 @@ def record_of(function: Callable[..., Any]) -> FunctionRecord:
     record = FunctionRecord()
     try:
         reference = weakref.ref(owner, partial(_forget, key))
-    except TypeError:  # an object that cannot be referenced weakly, such as a method of a tuple
+    except (
+        TypeError
+    ):  # an object that cannot be referenced weakly, such as a method of a tuple
         return record
     _records[key] = (reference, record)
     return record
@@ -219,7 +236,9 @@ class ReadWindow:
         self._found_drawing = False
 
     def enter(self, threads: int | None = None) -> None:
-        """Get ready for calls of users' functions, in which torch computes in `threads` threads."""
+        """Get ready for calls of users' functions, in which torch computes in `threads`
+        threads.
+        """
         if self._keeps_states and self._states is None:
             self._states = generators.states()
             generators.synchronized = False
@@ -238,7 +257,9 @@ class ReadWindow:
             torch.set_num_threads(self._threads)
 
     def read_for_call(self, read: Callable[[], T]) -> T:
-        """Read while a function is being called, and leave its own draws as they were."""
+        """Read while a function is being called, and leave its own draws as they
+        were.
+        """
         unseeded = self._unseeded_calls
         states = None if unseeded else generators.states()
         try:
@@ -267,7 +288,9 @@ class ReadWindow:
         self.begin_seeded()
         generators.synchronized = False
 
-    def call_seeded(self, record: FunctionRecord, word: int, function: Callable[[], T]) -> T:
+    def call_seeded(
+        self, record: FunctionRecord, word: int, function: Callable[[], T]
+    ) -> T:
         """Call a function with seeded generators; note whether it draws."""
         if record.draws:
             generators.seed(word)
@@ -313,12 +336,14 @@ def defer(effect: Callable[[], object]) -> None:
         window.effects.append(effect)
 
 
-def read_in_window(read: Callable[[], T], restart: Callable[[], object] | None = None) -> T:
+def read_in_window(
+    read: Callable[[], T], restart: Callable[[], object] | None = None
+) -> T:
     """Return what `read()` returns when every draw in it was seeded.
 
     Args:
-        read: Reads something. It may be called several times, and has no effects but those that are
-            given to `defer`.
+        read: Reads something. It may be called several times, and has no effects but
+            those that are given to `defer`.
         restart: Takes back what a call of `read` did, before it is called again.
 
     Raises:
@@ -356,7 +381,8 @@ def read_in_window(read: Callable[[], T], restart: Callable[[], object] | None =
 
 
 class DrawingIterator(Generic[T]):
-    """An iterator of a user, whose draws go on from item to item, whatever draws in between.
+    """An iterator of a user, whose draws go on from item to item, whatever draws in
+    between.
 
     Args:
         record: Record of the function that makes the iterator.

@@ -6,8 +6,9 @@ Keys are plain data, so they can be logged, and kept in a file:
     ("energize", lane, lanes, state as JSON)    an item of a stream
     ("Webdataset", shard, index)                a stored sample, as it was loaded
 
-The first two are of what a loader delivers, on any ranks and workers: a batch, a packed sample,
-what passed a filter. The last is what a sample carries on its way through task encoders.
+The first two are of what a loader delivers, on any ranks and workers: a batch, a packed
+sample, what passed a filter. The last is what a sample carries on its way through task
+encoders.
 """
 
 from __future__ import annotations
@@ -46,8 +47,10 @@ _READING = Reading()
 _MOST_LANES = 2**16
 
 _FORMS = (
-    f'a restore key is ("{ITEM}", position), ("{ITEM}", lane, lanes, state as JSON) or ("{STORED}",'
-    " shard, index), with whole numbers, 0 or more, lane < lanes; Loader.restore_key and the "
+    f'a restore key is ("{ITEM}", position), ("{ITEM}", lane, lanes, state as JSON) or '
+    f'("{STORED}",'
+    " shard, index), with whole numbers, 0 or more, lane < lanes; Loader.restore_key "
+    "and the "
     "__restore_key__ of items say it"
 )
 
@@ -58,13 +61,16 @@ def lane_key(lane: int, lanes: int, state: State | None) -> tuple[Any, ...]:
 
 
 def restore_sample(dataset: Dataset[T], key: Any, *, reading: Reading = _READING) -> T:
-    """Return the item of a dataset that a restore key is of: the very same one, read again.
+    """Return the item of a dataset that a restore key is of: the very same one, read
+    again.
 
-    `dataset` is the one that the loader delivered from. The key of a stored sample gives the sample
-    as it was loaded and typed, before any encoder saw it. `reading` says what becomes of samples
-    that fail; what failed when the item was made has to fail again, for its substitute to come.
+    `dataset` is the one that the loader delivered from. The key of a stored sample
+    gives the sample as it was loaded and typed, before any encoder saw it. `reading`
+    says what becomes of samples that fail; what failed when the item was made has to
+    fail again, for its substitute to come.
 
-    Raises `RestoreKeyError` for what is no key of this dataset, and what reading the item raises.
+    Raises `RestoreKeyError` for what is no key of this dataset, and what reading the
+    item raises.
 
     >>> from energize import BatchDataset, ListSource
     >>> restore_sample(BatchDataset(ListSource("abcd"), 2, "".join), ("energize", 1))
@@ -93,21 +99,23 @@ def _check_kind(dataset: Dataset[Any], key: Any, *, indexed: bool) -> None:
     if dataset.indexed != indexed:
         kinds = ["a stream", "indexed"]
         raise RestoreKeyError(
-            f"{short(key)} is the key of an item of another dataset: that is {kinds[indexed]}, "
+            f"{short(key)} is the key of an item of another dataset: that is "
+            f"{kinds[indexed]}, "
             f"and this is {kinds[not indexed]}, {type(dataset).__name__}"
         )
 
 
 def has_place(item: Any) -> bool:
-    """Return whether an item can say what it is restored by: a sample, a batch, a dict with the
-    entry.
+    """Return whether an item can say what it is restored by: a sample, a batch, a dict
+    with the entry.
     """
     return isinstance(item, Markable) or (isinstance(item, dict) and KEY in item)
 
 
 def with_key(item: T, key: tuple[Any, ...]) -> T:
-    """Return a shallow copy that says it, and as `__stored_key__` what the item had before: the key
-    of the stored sample, or a list of these. The item itself may be one that its dataset keeps.
+    """Return a shallow copy that says it, and as `__stored_key__` what the item had
+    before: the key of the stored sample, or a list of these. The item itself may be one
+    that its dataset keeps.
     """
     other: Any = copy.copy(item)
     if isinstance(other, dict):
@@ -128,15 +136,20 @@ def _in_lane(dataset: Dataset[T], lane: Lane, text: str, reading: Reading) -> T:
         raise RestoreKeyError(f"{told} no JSON: {str(error)[:200]}") from error
     if not isinstance(state, dict | None):
         raise RestoreKeyError(f"{told} a {type(state).__name__}, not an object")
-    stream, endless = without_loops(dataset), dataset._never_ends
+    stream = without_loops(dataset)
+    endless = dataset._never_ends
     try:
         cursor = stream._open_lane(lane, state, reading, endless=endless)
     except EnergizeError as error:
-        raise RestoreKeyError(f"the restore key is of another dataset: {error}") from error
+        raise RestoreKeyError(
+            f"the restore key is of another dataset: {error}"
+        ) from error
     with closing(cursor):
         for item in cursor:
             return cast("T", with_marks(item)[0])
-    raise RestoreKeyError("the restore key is of another dataset: no item comes after its state")
+    raise RestoreKeyError(
+        "the restore key is of another dataset: no item comes after its state"
+    )
 
 
 def without_loops(dataset: Dataset[T]) -> Dataset[T]:
@@ -149,7 +162,9 @@ def without_loops(dataset: Dataset[T]) -> Dataset[T]:
 
 
 def _stored(dataset: Dataset[Any], shard: str, number: int) -> Any:
-    """Return a stored sample; what makes typed ones of raw ones is what gives them their keys."""
+    """Return a stored sample; what makes typed ones of raw ones is what gives them
+    their keys.
+    """
     found: dict[str, tuple[Any, int, Any]] = {}
     for source, load in loads_of(dataset):
         index = source.find(shard, number) if hasattr(source, "find") else None
@@ -158,13 +173,15 @@ def _stored(dataset: Dataset[Any], shard: str, number: int) -> Any:
     shown = short((STORED, shard, number))
     if not found:
         raise RestoreKeyError(
-            f"{shown}: none of the {len(dataset.sources)} sources of this dataset has a sample "
+            f"{shown}: none of the {len(dataset.sources)} sources of this dataset has "
+            "a sample "
             f"{number} in a shard of this name"
         )
     if len(found) > 1:
         names = ", ".join(sorted(found))
         raise RestoreKeyError(
-            f"{shown} names a sample in several sources: {names}. Restore it from a dataset "
+            f"{shown} names a sample in several sources: {names}. Restore it from a "
+            "dataset "
             "over one of them, or the item it was delivered in by the key of that"
         )
     ((source, index, load),) = found.values()
@@ -175,7 +192,9 @@ def _stored(dataset: Dataset[Any], shard: str, number: int) -> Any:
 
 
 def loads_of(dataset: Dataset[Any], load: Any = None) -> list[tuple[Any, Any]]:
-    """Return the sources, each with what makes typed samples of it, where there is one."""
+    """Return the sources, each with what makes typed samples of it, where there is
+    one.
+    """
     own = getattr(dataset, "map_fn", None)
     load = own if getattr(own, "loads_stored", False) else load
     if not dataset.inputs:

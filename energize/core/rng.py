@@ -1,10 +1,12 @@
 """Keyed randomness: every random choice is a function of a key and a position.
 
-There is no generator that is shared, advanced or saved. A key is a 128-bit integer derived from
-what a stream of choices is for (a source, an operation on it, an epoch); a position is the index of
-the choice. The same key and position give the same choice in every process and on every platform.
+There is no generator that is shared, advanced or saved. A key is a 128-bit integer
+derived from what a stream of choices is for (a source, an operation on it, an epoch); a
+position is the index of the choice. The same key and position give the same choice in
+every process and on every platform.
 
-Only streams that numpy promises never to change are used: raw Philox words and integer arithmetic.
+Only streams that numpy promises never to change are used: raw Philox words and integer
+arithmetic.
 """
 
 from __future__ import annotations
@@ -39,10 +41,11 @@ def derive(*parts: str | int) -> int:
 
 
 def mix64(values: UInt64Array, *keys: np.uint64) -> UInt64Array:
-    """The splitmix64 finaliser: a bijection of 64-bit words in which every bit depends on every
-    bit. With `keys`, once more for each, of the words with that key on top.
+    """The splitmix64 finaliser: a bijection of 64-bit words in which every bit depends
+    on every bit. With `keys`, once more for each, of the words with that key on top.
 
-    Source: Steele, Lea, Flood, "Fast splittable pseudorandom number generators", OOPSLA 2014.
+    Source: Steele, Lea, Flood, "Fast splittable pseudorandom number generators", OOPSLA
+    2014.
     """
     for key in (None, *keys):
         if key is not None:
@@ -54,14 +57,18 @@ def mix64(values: UInt64Array, *keys: np.uint64) -> UInt64Array:
 
 
 def hash_positions(key: int, positions: npt.NDArray[Any], salt: int = 0) -> UInt64Array:
-    """Return one uniform 64-bit word per position, a function of (key, salt, position) alone."""
+    """Return one uniform 64-bit word per position, a function of (key, salt, position)
+    alone.
+    """
     low = np.uint64((key ^ (salt * _GOLDEN)) & _MASK)
     high = np.uint64((key >> 64) & _MASK)
     return mix64(positions.astype(np.uint64) * np.uint64(_GOLDEN) + low, high)
 
 
 def words(key: int, counter: int, count: int) -> UInt64Array:
-    """`count` uniform 64-bit words: the Philox stream of `key` that starts at block `counter`."""
+    """`count` uniform 64-bit words: the Philox stream of `key` that starts at block
+    `counter`.
+    """
     generator = np.random.Philox(
         key=np.array([key & _MASK, (key >> 64) & _MASK], dtype=np.uint64),
         counter=np.array([0, 0, counter & _MASK, 0], dtype=np.uint64),
@@ -70,9 +77,12 @@ def words(key: int, counter: int, count: int) -> UInt64Array:
 
 
 def shuffled(key: int, counter: int, count: int) -> Int64Array:
-    """Return a permutation of `range(count)`, a function of (key, counter, count) alone."""
+    """Return a permutation of `range(count)`, a function of (key, counter, count)
+    alone.
+    """
     keys = words(key, counter, count)
-    # Numpy's fastest sort may leave equal keys in any order, and there are hardly ever any.
+    # Numpy's fastest sort may leave equal keys in any order, and there are hardly ever
+    # any.
     order = np.argsort(keys)
     ordered = keys[order]
     if (ordered[1:] == ordered[:-1]).any():
@@ -88,18 +98,20 @@ def generator(word: int) -> np.random.Generator:
 # Permutations of `range(n)` that are evaluated at single points, without a table.
 
 _TABLE_LIMIT = 512
-"""Up to this size a permutation is sorted outright: small Feistel networks are visibly uneven."""
+"""Up to this size a permutation is sorted outright: small Feistel networks are visibly
+uneven."""
 
 _ROUNDS = 6
 
 
 class Permutation:
-    """A family of random permutations of `range(size)`, one per tweak (an epoch, a window).
+    """A family of random permutations of `range(size)`, one per tweak (an epoch, a
+    window).
 
-    `permutation(index, tweak)` is elementwise, for arrays of equal shape; memory does not grow with
-    `size`. Small domains sort keyed hashes; large ones use a Feistel network on the mixed-radix
-    digits (left, right) with left < a, right < b and a * b only just above `size`, walking the few
-    values outside back in.
+    `permutation(index, tweak)` is elementwise, for arrays of equal shape; memory does
+    not grow with `size`. Small domains sort keyed hashes; large ones use a Feistel
+    network on the mixed-radix digits (left, right) with left < a, right < b and a * b
+    only just above `size`, walking the few values outside back in.
 
     Source: Black, Rogaway, "Ciphers with arbitrary finite domains", CT-RSA 2002.
 
@@ -111,7 +123,8 @@ class Permutation:
     """
 
     def __init__(self, size: int, key: int) -> None:
-        self.size, self.key = size, key
+        self.size = size
+        self.key = key
         self._a = math.isqrt(max(size - 1, 0)) + 1
         self._b = -(-size // self._a) if size else 1
         self._round_keys = [np.uint64(derive(key, r) & _MASK) for r in range(_ROUNDS)]
@@ -122,9 +135,13 @@ class Permutation:
         """Return the image of each index; with `inverse`, the index of each image."""
         if self.size <= _TABLE_LIMIT:
             tweaks, row = np.unique(tweak, return_inverse=True)
-            cells = tweaks[:, None] * np.int64(self.size) + np.arange(self.size, dtype=np.int64)
+            cells = tweaks[:, None] * np.int64(self.size) + np.arange(
+                self.size, dtype=np.int64
+            )
             tables = np.argsort(hash_positions(self.key, cells), axis=1, kind="stable")
-            found: Int64Array = (np.argsort(tables, axis=1) if inverse else tables)[row, index]
+            found: Int64Array = (np.argsort(tables, axis=1) if inverse else tables)[
+                row, index
+            ]
             return found
         tweaked = mix64(tweak.astype(np.uint64) + np.uint64(self.key & _MASK))
         out = self._pass(index, tweaked, inverse=inverse)
@@ -132,8 +149,12 @@ class Permutation:
             out[outside] = self._pass(out[outside], tweaked[outside], inverse=inverse)
         return out
 
-    def _pass(self, values: Int64Array, tweaked: UInt64Array, *, inverse: bool) -> Int64Array:
-        """Run once through the network over the domain a * b; the halves change in turn."""
+    def _pass(
+        self, values: Int64Array, tweaked: UInt64Array, *, inverse: bool
+    ) -> Int64Array:
+        """Run once through the network over the domain a * b; the halves change in
+        turn.
+        """
         left, right = np.divmod(values, self._b)
         sign = -1 if inverse else 1
         for r in range(_ROUNDS)[::sign]:
@@ -148,8 +169,8 @@ class Permutation:
 
 
 class WindowedPermutation:
-    """A family of permutations of `range(size)` that move nothing out of its window: the first
-    `window` places, the next ones, ...; one per tweak.
+    """A family of permutations of `range(size)` that move nothing out of its window:
+    the first `window` places, the next ones, ...; one per tweak.
     """
 
     def __init__(self, size: int, window: int, key: int, tail_key: int) -> None:
@@ -169,15 +190,17 @@ class WindowedPermutation:
 
 
 class ShuffleOrder:
-    """Which sample is visited at a position: every epoch a new permutation of `range(size)`.
+    """Which sample is visited at a position: every epoch a new permutation of
+    `range(size)`.
 
-    `over_epochs` epochs may be shuffled together, each sample coming that many times in them; -1
-    draws every sample independently, with replacement.
+    `over_epochs` epochs may be shuffled together, each sample coming that many times in
+    them; -1 draws every sample independently, with replacement.
 
-    Without `run_length` and `window` it is a full permutation. With them it trades randomness for
-    locality, like a loader that opens shards at random and keeps a shuffle buffer: runs of
-    `run_length` neighbouring samples are put in random order, then samples are shuffled within
-    windows of `window` positions. Any position costs the same, and nothing is buffered.
+    Without `run_length` and `window` it is a full permutation. With them it trades
+    randomness for locality, like a loader that opens shards at random and keeps a
+    shuffle buffer: runs of `run_length` neighbouring samples are put in random order,
+    then samples are shuffled within windows of `window` positions. Any position costs
+    the same, and nothing is buffered.
 
     >>> import numpy as np
     >>> order = ShuffleOrder(6, key=7)
@@ -193,7 +216,8 @@ class ShuffleOrder:
         window: int | None = None,
         over_epochs: int = 1,
     ) -> None:
-        self._samples, self._key = size, key
+        self._samples = size
+        self._key = key
         self._with_replacement = over_epochs == -1
         self.size = size = size * max(over_epochs, 1)
         self._run = size if run_length is None else min(run_length, size)
@@ -208,8 +232,8 @@ class ShuffleOrder:
         self._all = Permutation(size, derive(key, "all"))
 
     def locate(self, positions: Int64Array) -> Int64Array:
-        """Return the sample, 0 <= sample < size, visited at each position; epochs follow one
-        another.
+        """Return the sample, 0 <= sample < size, visited at each position; epochs
+        follow one another.
         """
         if self._with_replacement:
             drawn = hash_positions(derive(self._key, "with replacement"), positions)
@@ -219,9 +243,14 @@ class ShuffleOrder:
             return self._all(at, epoch) % self._samples
         if self._window > 1:
             at = self._in_windows(at, epoch)
-        # Runs in random order. The last one may be short: after its place all slots move up.
+        # Runs in random order. The last one may be short: after its place all slots
+        # move up.
         last = np.full_like(at, self._runs.size - 1)
-        short_end = (self._runs(last, epoch, inverse=True) + 1) * self._run - self._missing
+        short_end = (
+            self._runs(last, epoch, inverse=True) + 1
+        ) * self._run - self._missing
         run, offset = np.divmod(at + (at >= short_end) * self._missing, self._run)
-        sample: Int64Array = (self._runs(run, epoch) * self._run + offset) % self._samples
+        sample: Int64Array = (
+            self._runs(run, epoch) * self._run + offset
+        ) % self._samples
         return sample

@@ -1,4 +1,6 @@
-"""Sample types, the names that data folders know them by, and records as fields by name."""
+"""Sample types, the names that data folders know them by, and records as fields by
+name.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,13 @@ import numpy as np
 from rich.pretty import pretty_repr
 
 from energize.core.lazy import av, torch
-from energize.core.loss_weights import PADDING, STORED_KEY, WEIGHT, WEIGHTS, has_hidden_weights
+from energize.core.loss_weights import (
+    PADDING,
+    STORED_KEY,
+    WEIGHT,
+    WEIGHTS,
+    has_hidden_weights,
+)
 from energize.core.turns import (
     IMAGE,
     Place,
@@ -30,7 +38,13 @@ from energize.core.turns import (
     tools_of,
     turn_of,
 )
-from energize.errors import ConfigError, DataError, DatasetError, UntrustedCodeError, nearest
+from energize.errors import (
+    ConfigError,
+    DataError,
+    DatasetError,
+    UntrustedCodeError,
+    nearest,
+)
 
 T = TypeVar("T")
 
@@ -41,7 +55,9 @@ MAKE_ALIKE = "make them alike in encode_sample, or join them in a function of yo
 
 
 def is_record(value: object) -> bool:
-    """Return whether `value` has fields by name: a dataclass instance, a named tuple or a dict."""
+    """Return whether `value` has fields by name: a dataclass instance, a named tuple or
+    a dict.
+    """
     return not isinstance(value, type) and is_record_type(cast("Any", type(value)))
 
 
@@ -62,11 +78,11 @@ def fields_of(record: Any) -> dict[str, Any]:
 
 
 def rebuilt(like: T, values: Mapping[str, Any], *, marks: bool = False) -> T:
-    """Return a record of the type of `like`, with `values` for all its fields; with `marks`, and
-    what a loader says of it beside them.
+    """Return a record of the type of `like`, with `values` for all its fields; with
+    `marks`, and what a loader says of it beside them.
 
-    `__init__` and `__post_init__` do not run again: what they check of one sample need not hold for
-    a batch.
+    `__init__` and `__post_init__` do not run again: what they check of one sample need
+    not hold for a batch.
     """
     if isinstance(like, dict):
         copied = copy.copy(like)
@@ -81,7 +97,9 @@ def rebuilt(like: T, values: Mapping[str, Any], *, marks: bool = False) -> T:
 
 
 def type_fields(kind: type[Any]) -> tuple[str, ...]:
-    """Return the fields that a dataclass or a named tuple is made from, in their order."""
+    """Return the fields that a dataclass or a named tuple is made from, in their
+    order.
+    """
     return declared_fields(cast("Any", kind))[0]
 
 
@@ -92,19 +110,24 @@ def required_fields(kind: type[Any]) -> tuple[str, ...]:
 
 @lru_cache(maxsize=256)
 def declared_fields(kind: Any) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the fields that a dataclass or a named tuple is made from, and those of them that have
-    no default.
+    """Return the fields that a dataclass or a named tuple is made from, and those of
+    them that have no default.
     """
     if issubclass(kind, tuple):
-        return tuple(kind._fields), tuple(n for n in kind._fields if n not in kind._field_defaults)
+        return tuple(kind._fields), tuple(
+            n for n in kind._fields if n not in kind._field_defaults
+        )
     given = [each for each in fields(kind) if each.init]
     missing = dataclasses.MISSING
-    required = [n for n in given if n.default is missing and n.default_factory is missing]
+    required = [
+        n for n in given if n.default is missing and n.default_factory is missing
+    ]
     return tuple(each.name for each in given), tuple(each.name for each in required)
 
 
 def build(kind: type[T], values: Mapping[str, Any], what: str) -> T:
-    """Return a record of type `kind` of those of `values` that it has fields for; a dict has all.
+    """Return a record of type `kind` of those of `values` that it has fields for; a
+    dict has all.
 
     Raises `ConfigError` naming `what` the values are and the fields that they lack.
     """
@@ -113,7 +136,8 @@ def build(kind: type[T], values: Mapping[str, Any], what: str) -> T:
     missing = [name for name in required_fields(kind) if name not in values]
     if missing:
         raise ConfigError(
-            f"{kind.__name__} needs the fields {_quoted(missing)}, which {what} lacks; it has "
+            f"{kind.__name__} needs the fields {_quoted(missing)}, which {what} lacks; "
+            "it has "
             f"{_quoted(values)}. Give them a default, or fill them in the hook before"
         )
     return kind(**{name: values[name] for name in type_fields(kind) if name in values})
@@ -122,7 +146,8 @@ def build(kind: type[T], values: Mapping[str, Any], what: str) -> T:
 def columns_of(
     rows: Sequence[dict[str, Any]], what: str, optional: Collection[str] = ()
 ) -> dict[str, list[Any]]:
-    """Return for each name the values of all rows; None for those of `optional` that some lack.
+    """Return for each name the values of all rows; None for those of `optional` that
+    some lack.
 
     Raises `ConfigError` naming `what` they are where only some have another name.
     """
@@ -130,12 +155,16 @@ def columns_of(
     if set(map(len, rows)) != {len(names)}:
         some = [name for name in names if not all(name in row for row in rows)]
         if odd := sorted(repr(name) for name in some if name not in optional):
-            raise ConfigError(f"{what}: only some have the keys {', '.join(odd)}; {MAKE_ALIKE}")
+            raise ConfigError(
+                f"{what}: only some have the keys {', '.join(odd)}; {MAKE_ALIKE}"
+            )
     return {name: [row.get(name) for row in rows] for name in names}
 
 
 def map_leaves(value: Any, fn: Callable[[Any], Any]) -> Any:
-    """Return a copy of `value` with `fn` of all, at any depth, that is no record, list or tuple."""
+    """Return a copy of `value` with `fn` of all, at any depth, that is no record, list
+    or tuple.
+    """
     if is_record(value):
         mapped = {name: map_leaves(each, fn) for name, each in fields_of(value).items()}
         return rebuilt(value, mapped, marks=True)
@@ -155,9 +184,9 @@ def _quoted(names: Iterable[str]) -> str:
 class SourceInfo:
     """The files of a dataset that a sample was made from.
 
-    `shard_name` is relative to `dataset_path`; `index` is the number of the sample in the split
-    part, in the order of its shards (in a store or a join, in its shard); `file_names` are those of
-    its files there that were used.
+    `shard_name` is relative to `dataset_path`; `index` is the number of the sample in
+    the split part, in the order of its shards (in a store or a join, in its shard);
+    `file_names` are those of its files there that were used.
     """
 
     dataset_path: str
@@ -170,10 +199,12 @@ class SourceInfo:
 
 
 def pin_memory(value: T) -> T:
-    """Return a copy of `value` with all tensors in page-locked memory; itself without a GPU.
+    """Return a copy of `value` with all tensors in page-locked memory; itself without a
+    GPU.
 
-    Tensors are found at any depth in dataclasses, named tuples, dicts, lists and tuples. Another
-    object is asked to pin itself when it has a `pin_memory` method, and else passed on as it is.
+    Tensors are found at any depth in dataclasses, named tuples, dicts, lists and
+    tuples. Another object is asked to pin itself when it has a `pin_memory` method, and
+    else passed on as it is.
     """
     if not torch.cuda.is_available():
         return value
@@ -181,11 +212,17 @@ def pin_memory(value: T) -> T:
 
 
 def asked(value: T, method: str, *given: Any, **options: Any) -> T:
-    """Return a copy of `value` with what a method returns of all, at any depth, that has it."""
+    """Return a copy of `value` with what a method returns of all, at any depth, that
+    has it.
+    """
 
     def ask(leaf: Any) -> Any:
         found = getattr(leaf, method, None)
-        return found(*given, **options) if callable(found) and not isinstance(leaf, type) else leaf
+        return (
+            found(*given, **options)
+            if callable(found) and not isinstance(leaf, type)
+            else leaf
+        )
 
     return map_leaves(value, ask)  # type: ignore[no-any-return]  # of the type of `value`
 
@@ -194,7 +231,9 @@ def asked(value: T, method: str, *given: Any, **options: Any) -> T:
 
 
 class _Fields(dict[str, Any]):
-    """The fields of a class; of an object without the `hidden` ones for which it has no value."""
+    """The fields of a class; of an object without the `hidden` ones for which it has no
+    value.
+    """
 
     hidden: tuple[str, ...] = ()
 
@@ -202,13 +241,21 @@ class _Fields(dict[str, Any]):
         if item is None:
             return self
         left_out = [name for name in self.hidden if getattr(item, name, None) is None]
-        return {n: each for n, each in self.items() if n not in left_out} if left_out else self
+        return (
+            {n: each for n, each in self.items() if n not in left_out}
+            if left_out
+            else self
+        )
 
 
 def _in_short(item: Any) -> str:
-    """Return the fields of a sample or a batch in one line; of tensors their shape and type."""
+    """Return the fields of a sample or a batch in one line; of tensors their shape and
+    type.
+    """
     hidden = ("__restore_key__", "__sources__")
-    own = [(n, value) for n, value in _shown(item) if value is not None and n not in hidden]
+    own = [
+        (n, value) for n, value in _shown(item) if value is not None and n not in hidden
+    ]
     told = (f"{n}={format_sample_compact(value, 2, 4, 60)}" for n, value in own)
     return f"{type(item).__name__}({', '.join(told)})"
 
@@ -216,15 +263,19 @@ def _in_short(item: Any) -> str:
 def _shown(item: Any) -> Iterator[tuple[str, Any]]:
     """Yield the fields of a dataclass that a `repr` of it has."""
     known = getattr(type(item), "__dataclass_fields__", {})
-    yield from ((name, getattr(item, name, None)) for name, each in known.items() if each.repr)
+    yield from (
+        (name, getattr(item, name, None)) for name, each in known.items() if each.repr
+    )
 
 
 class _WithFields(ABCMeta):
-    """Gives classes their fields as `_Fields`, when `dataclass` makes them dataclasses, and a short
-    `repr` where they have none of their own.
+    """Gives classes their fields as `_Fields`, when `dataclass` makes them dataclasses,
+    and a short `repr` where they have none of their own.
     """
 
-    def __new__(cls, name: str, bases: Any, namespace: dict[str, Any], **options: Any) -> Any:
+    def __new__(
+        cls, name: str, bases: Any, namespace: dict[str, Any], **options: Any
+    ) -> Any:
         if all(each.__repr__ in (object.__repr__, _in_short) for each in bases):
             namespace = {"__repr__": _in_short, **namespace}
         return super().__new__(cls, name, bases, namespace, **options)
@@ -232,11 +283,22 @@ class _WithFields(ABCMeta):
     def __setattr__(cls, name: str, value: Any) -> None:
         if name == "__dataclass_fields__":
             value = _Fields(value)
-            own = {n for each in cls.__mro__ if not is_ours(each) for n in get_annotations(each)}
-            value.hidden = tuple(n for n in (WEIGHT, WEIGHTS) if n in value and n not in own)
+            own = {
+                n
+                for each in cls.__mro__
+                if not is_ours(each)
+                for n in get_annotations(each)
+            }
+            value.hidden = tuple(
+                n for n in (WEIGHT, WEIGHTS) if n in value and n not in own
+            )
             for each in value.values():
-                if each.name in dir(abc.MutableMapping) and isinstance(each.default, FunctionType):
-                    each.default = dataclasses.MISSING  # a field of that name, no method
+                if each.name in dir(abc.MutableMapping) and isinstance(
+                    each.default, FunctionType
+                ):
+                    each.default = (
+                        dataclasses.MISSING
+                    )  # a field of that name, no method
         super().__setattr__(name, value)
 
 
@@ -246,10 +308,11 @@ def is_ours(kind: type) -> bool:
 
 
 class Markable(metaclass=_WithFields):
-    """Base of classes with slots, whose items have a place for what a loader says of them.
+    """Base of classes with slots, whose items have a place for what a loader says of
+    them.
 
-    `dataclasses.fields` of an object has those for weights only where it has one, unless its user
-    declared them; so `asdict` is what the user made.
+    `dataclasses.fields` of an object has those for weights only where it has one,
+    unless its user declared them; so `asdict` is what the user made.
     """
 
     __slots__ = (PADDING, STORED_KEY)
@@ -270,16 +333,16 @@ RestoreKey = tuple[Any, ...]
 class Sample(Markable):
     """Base of all sample types: a dataclass whose fields are what the task needs.
 
-    `__key__` names the sample in its dataset. `__subflavors__` are labels that the dataset gives to
-    all its samples. `__sources__` says which files it was read from. All three, and
-    `__restore_key__`, are passed on by `derive_from`. `__restore_key__` names the stored sample
-    until a loader delivers what was made of it: then it is what `Loader.restore_sample` finds that
-    by, and `__stored_key__` is what it was.
+    `__key__` names the sample in its dataset. `__subflavors__` are labels that the
+    dataset gives to all its samples. `__sources__` says which files it was read from.
+    All three, and `__restore_key__`, are passed on by `derive_from`. `__restore_key__`
+    names the stored sample until a loader delivers what was made of it: then it is what
+    `Loader.restore_sample` finds that by, and `__stored_key__` is what it was.
 
-    `__sample_weight__` is how much the sources of the sample say that it counts in the loss; an
-    encoder adds to that what it says, in a field `sample_weight` of its own type. `sample_weights`
-    is for what is made of several samples: the weights of these, float32. Both are passed on too,
-    and None where nobody gives a weight.
+    `__sample_weight__` is how much the sources of the sample say that it counts in the
+    loss; an encoder adds to that what it says, in a field `sample_weight` of its own
+    type. `sample_weights` is for what is made of several samples: the weights of these,
+    float32. Both are passed on too, and None where nobody gives a weight.
 
     >>> @dataclass
     ... class Tokens(Sample):
@@ -298,22 +361,28 @@ class Sample(Markable):
     sample_weights: torch.Tensor | None = field(default=None, repr=False)
 
     @classmethod
-    def derive_from(cls, base_sample: Sample | Mapping[str, Any], **values: Any) -> Self:
-        """Return a sample of this type with the metadata of `base_sample` and the fields `values`.
+    def derive_from(
+        cls, base_sample: Sample | Mapping[str, Any], **values: Any
+    ) -> Self:
+        """Return a sample of this type with the metadata of `base_sample` and the
+        fields `values`.
 
-        `base_sample` is a sample, or a crude one: a dict with the metadata under the same names.
+        `base_sample` is a sample, or a crude one: a dict with the metadata under the
+        same names.
         """
         return cls(**metadata_of(base_sample) | values)
 
     @classmethod
     def extend(cls, src: Sample, **values: Any) -> Self:
-        """Return a sample of this type with all fields of `src`, and `values` added or put in.
+        """Return a sample of this type with all fields of `src`, and `values` added or
+        put in.
 
         Raises `ConfigError` when this type is not that of `src` or a subclass of it.
         """
         if not issubclass(cls, type(src)):
             raise ConfigError(
-                f"{cls.__name__} does not extend the type of the sample, {type(src).__name__}; to "
+                f"{cls.__name__} does not extend the type of the sample, "
+                f"{type(src).__name__}; to "
                 "keep only its metadata use derive_from"
             )
         kept = {name: getattr(src, name) for name in type_fields(type(src))}
@@ -323,12 +392,13 @@ class Sample(Markable):
     def from_joined(cls, *args: Any, **kwargs: Any) -> Self:
         """Return a sample of this type from those that a join puts together.
 
-        The first one is the primary: it gives key, restore key, subflavors and weight. Its fields
-        come first; of fields with one name the value of the last sample is taken. Sources of all
-        are listed, in their order. None stands for a sample that has no match, and gives nothing.
-        The samples may be crude, and named (`from_joined(image=..., text=...)`): their names are
-        for types that override this method. Raises `ConfigError` without a primary, for a field
-        that this type does not have, and for one that it needs and nothing gives.
+        The first one is the primary: it gives key, restore key, subflavors and weight.
+        Its fields come first; of fields with one name the value of the last sample is
+        taken. Sources of all are listed, in their order. None stands for a sample that
+        has no match, and gives nothing. The samples may be crude, and named
+        (`from_joined(image=..., text=...)`): their names are for types that override
+        this method. Raises `ConfigError` without a primary, for a field that this type
+        does not have, and for one that it needs and nothing gives.
 
         >>> @dataclass
         ... class Captioned(Sample):
@@ -340,24 +410,35 @@ class Sample(Markable):
         """
         samples = (*args, *kwargs.values())
         if not samples or samples[0] is None:
-            got = "takes the primary sample first; got " + ("None" if samples else "no sample")
+            got = "takes the primary sample first; got " + (
+                "None" if samples else "no sample"
+            )
             raise ConfigError(f"{cls.__name__}.from_joined {got}")
         present = [each for each in samples if each is not None]
-        joined = {name: value for each in present for name, value in _own_fields(each).items()}
+        joined = {
+            name: value for each in present for name, value in _own_fields(each).items()
+        }
         unknown = [name for name in joined if name not in type_fields(cls)]
         if unknown:
             raise ConfigError(
-                f"{cls.__name__} has no field {_quoted(unknown)}, which the joined samples have; "
+                f"{cls.__name__} has no field {_quoted(unknown)}, which the joined "
+                "samples have; "
                 f"add it, or override from_joined in {cls.__name__} to choose"
             )
         metadata = [metadata_of(each) for each in present]
-        sources = [each["__sources__"] for each in metadata if each.get("__sources__") is not None]
+        sources = [
+            each["__sources__"]
+            for each in metadata
+            if each.get("__sources__") is not None
+        ]
         if sources:
             metadata[0]["__sources__"] = tuple(chain.from_iterable(sources))
         return build(cls, metadata[0] | joined, "the join")
 
     def pin_memory(self) -> Self:
-        """Return a copy with all tensors in page-locked memory; the sample itself without a GPU."""
+        """Return a copy with all tensors in page-locked memory; the sample itself
+        without a GPU.
+        """
         return pin_memory(self)
 
 
@@ -375,13 +456,16 @@ class _Name(str):
 
 
 class _Rebuilt(_WithFields):
-    """Has classes made again of their own items: `type(batch)({name: value, ...})`, as trainers do
-    to move a batch, is the batch with these values; names know what no item says, as padding.
+    """Has classes made again of their own items: `type(batch)({name: value, ...})`, as
+    trainers do to move a batch, is the batch with these values; names know what no item
+    says, as padding.
     """
 
     @property
     def __signature__(cls) -> Signature:
-        return Signature([*signature(cast("Any", cls).__init__).parameters.values()][1:])
+        return Signature(
+            [*signature(cast("Any", cls).__init__).parameters.values()][1:]
+        )
 
     def __call__(cls, *given: Any, **fields: Any) -> Any:
         if len(given) == 1 and not fields and isinstance(given[0], Mapping):
@@ -392,8 +476,9 @@ class _Rebuilt(_WithFields):
 
 
 class Items(Markable, abc.MutableMapping[str, Any], metaclass=_Rebuilt):
-    """Base of dataclasses whose fields are items of a mapping too, but for metadata: so they pass
-    through trainers, and `model(**batch)` gets what its user made, and weights where there are any.
+    """Base of dataclasses whose fields are items of a mapping too, but for metadata: so
+    they pass through trainers, and `model(**batch)` gets what its user made, and
+    weights where there are any.
     """
 
     __slots__ = ()
@@ -419,23 +504,33 @@ class Items(Markable, abc.MutableMapping[str, Any], metaclass=_Rebuilt):
 def metadata_of(sample: Any) -> dict[str, Any]:
     """Return the metadata of a sample, crude or not; `ConfigError` for what is none."""
     if hasattr(sample, "__key__"):
-        return {name: getattr(sample, name) for name in METADATA if hasattr(sample, name)}
+        return {
+            name: getattr(sample, name) for name in METADATA if hasattr(sample, name)
+        }
     if not isinstance(sample, Mapping):
-        raise ConfigError(f"expected a sample to take metadata from, got a {type(sample).__name__}")
+        raise ConfigError(
+            f"expected a sample to take metadata from, got a {type(sample).__name__}"
+        )
     if "__key__" not in sample:
         keys = _quoted(list(sample)[:20])
-        raise ConfigError(f"a crude sample is a dict with a '__key__'; got one with {keys}")
+        raise ConfigError(
+            f"a crude sample is a dict with a '__key__'; got one with {keys}"
+        )
     return {name: sample[name] for name in METADATA if name in sample}
 
 
 def _own_fields(sample: Any) -> dict[str, Any]:
-    """Return the fields of a sample that are no metadata; of a crude one, no other `__name__`
-    either.
+    """Return the fields of a sample that are no metadata; of a crude one, no other
+    `__name__` either.
     """
     if not isinstance(sample, Mapping) and not is_record(sample):
-        raise ConfigError(f"a join puts samples together; got a {type(sample).__name__}")
+        raise ConfigError(
+            f"a join puts samples together; got a {type(sample).__name__}"
+        )
     values = dict(sample) if isinstance(sample, Mapping) else fields_of(sample)
-    own = (name for name in values if not name.startswith("__") and name not in METADATA)
+    own = (
+        name for name in values if not name.startswith("__") and name not in METADATA
+    )
     return {name: values[name] for name in own}
 
 
@@ -443,11 +538,12 @@ def _own_fields(sample: Any) -> dict[str, Any]:
 
 
 class CrudeSample(dict[str, Any]):
-    """All parts of a sample by their names, with the metadata fields of `Sample` beside them.
+    """All parts of a sample by their names, with the metadata fields of `Sample` beside
+    them.
 
-    These are `__key__`, `__restore_key__`, `__subflavors__` and `__sources__`; beyond them,
-    `__shard__` and `__index__` say where it lies. `Sample.derive_from(crude, ...)` makes a typed
-    sample with the same metadata.
+    These are `__key__`, `__restore_key__`, `__subflavors__` and `__sources__`; beyond
+    them, `__shard__` and `__index__` say where it lies. `Sample.derive_from(crude,
+    ...)` makes a typed sample with the same metadata.
     """
 
     def __repr__(self) -> str:
@@ -486,17 +582,21 @@ class ImageClassificationSample(Sample):
 
 @dataclass(kw_only=True, slots=True)
 class InterleavedSample(Sample):
-    """Texts and images in the order in which they are read; an image is a tensor, a text a str."""
+    """Texts and images in the order in which they are read; an image is a tensor, a
+    text a str.
+    """
 
     sequence: list[torch.Tensor | str]
 
 
 @dataclass(kw_only=True, slots=True)
 class SimilarityInterleavedSample(Sample):
-    """Images and sentences of one document, of which it is not settled which belong together.
+    """Images and sentences of one document, of which it is not settled which belong
+    together.
 
     `similarity_matrix` is float (images, texts), how well each image fits each text;
-    `matched_text_indices` has for each image the number of the text that it was matched to.
+    `matched_text_indices` has for each image the number of the text that it was matched
+    to.
     """
 
     images: list[torch.Tensor]
@@ -514,8 +614,8 @@ class SimilarityInterleavedSample(Sample):
 class OCRSample(Sample):
     """An image and the text in it, whole or by blocks, lines, words and characters.
 
-    Boxes are float (N, 4), or (N, 5) with a confidence: x, y, width, height in pixels. The texts
-    that belong to them are N strings.
+    Boxes are float (N, 4), or (N, 5) with a confidence: x, y, width, height in pixels.
+    The texts that belong to them are N strings.
     """
 
     image: torch.Tensor
@@ -533,7 +633,8 @@ class OCRSample(Sample):
 
 @dataclass(kw_only=True, slots=True)
 class VQAOCRSample(Sample):
-    """A question about an image of text, its accepted answers, and the text in the image.
+    """A question about an image of text, its accepted answers, and the text in the
+    image.
 
     Boxes are as those of `OCRSample`; there is a weight for each answer.
     """
@@ -564,21 +665,26 @@ class TextSample(Sample):
 class ConversationSample(Sample):
     """A conversation, with the images and videos in it.
 
-    Turns may be given in the forms of LLaVA, ShareGPT and OpenAI's API. The keys that decide which
-    turns are learned, calls of tools and reasoning become fields of `Turn`.
+    Turns may be given in the forms of LLaVA, ShareGPT and OpenAI's API. The keys that
+    decide which turns are learned, calls of tools and reasoning become fields of
+    `Turn`.
 
     Attributes:
         turns: The turns in their order.
         images: One for each placeholder `<image>` in the turns, in their order.
         videos: One for each placeholder `<video>`.
-        tools: The tools that the assistant may call, as schemas in the form of OpenAI's API. May be
-            given as JSON text, and as functions alone.
+        tools: The tools that the assistant may call, as schemas in the form of OpenAI's
+            API. May be given as JSON text, and as functions alone.
 
     Raises:
-        DataError: If a turn or a tool has another form, or placeholders and media differ in number.
+        DataError: If a turn or a tool has another form, or placeholders and media
+            differ in number.
 
     Example:
-        >>> given = [{"from": "human", "value": "What?"}, {"from": "gpt", "value": "A cat."}]
+        >>> given = [
+        ...     {"from": "human", "value": "What?"},
+        ...     {"from": "gpt", "value": "A cat."},
+        ... ]
         >>> ConversationSample(__key__="7", turns=given).turns
         [Turn(role='user', text='What?'), Turn(role='assistant', text='A cat.')]
 
@@ -606,11 +712,12 @@ class ConversationSample(Sample):
 
 @dataclass(kw_only=True, slots=True)
 class PreferenceSample(Sample):
-    """A prompt with two answers, of which one is preferred, and the images that they speak of.
+    """A prompt with two answers, of which one is preferred, and the images that they
+    speak of.
 
-    Prompt and answers may be given as text, or as turns in any of the usual forms. If both answers
-    begin with the same turns, these are the prompt. Images without a placeholder come before the
-    first turn of the prompt.
+    Prompt and answers may be given as text, or as turns in any of the usual forms. If
+    both answers begin with the same turns, these are the prompt. Images without a
+    placeholder come before the first turn of the prompt.
 
     Attributes:
         prompt: What is asked, and what was said before.
@@ -622,7 +729,9 @@ class PreferenceSample(Sample):
         DataError: If placeholders and images differ in number, or an answer is missing.
 
     Example:
-        >>> sample = PreferenceSample(__key__="7", prompt="What?", chosen="A cat.", rejected="No.")
+        >>> sample = PreferenceSample(
+        ...     __key__="7", prompt="What?", chosen="A cat.", rejected="No."
+        ... )
         >>> sample.prompt, sample.chosen
         ([Turn(role='user', text='What?')], [Turn(role='assistant', text='A cat.')])
 
@@ -638,12 +747,17 @@ class PreferenceSample(Sample):
         rejected = _as_turns(self.rejected, "assistant")
         prompt = _as_turns(self.prompt, "user")
         shared = 0
-        while shared < min(len(chosen), len(rejected)) - 1 and chosen[shared] == rejected[shared]:
+        while (
+            shared < min(len(chosen), len(rejected)) - 1
+            and chosen[shared] == rejected[shared]
+        ):
             shared += 1
         if shared:
             prompt = chosen[:shared]
         if not chosen[shared:] or not rejected[shared:]:
-            raise DataError(f"an answer is missing: chosen {chosen}, rejected {rejected}"[:300])
+            raise DataError(
+                f"an answer is missing: chosen {chosen}, rejected {rejected}"[:300]
+            )
         images = len(self.images)
         if images and prompt and not places_of(prompt):
             first = prompt[0]
@@ -662,7 +776,9 @@ def _as_turns(given: Any, role: str) -> list[Turn]:
     if isinstance(given, Mapping):
         given = [given]
     if not isinstance(given, Sequence):
-        raise DataError(f"a prompt or an answer is text or a list of turns, got {given!r:.80}")
+        raise DataError(
+            f"a prompt or an answer is text or a list of turns, got {given!r:.80}"
+        )
     return [turn_of(each, number) for number, each in enumerate(given)]
 
 
@@ -673,7 +789,8 @@ def _as_turns(given: Any, role: str) -> list[Turn]:
 class VidQASample(Sample):
     """A question about a video and its accepted answers, with a weight for each answer.
 
-    The `video` is not decoded yet: its methods give the frames and sounds that are wanted.
+    The `video` is not decoded yet: its methods give the frames and sounds that are
+    wanted.
     """
 
     video: av.AVDecoder
@@ -687,7 +804,8 @@ class VidQASample(Sample):
 
 @dataclass(kw_only=True, slots=True)
 class VQASample(Sample):
-    """A question and its accepted answers, with a weight for each answer; no answers in a test.
+    """A question and its accepted answers, with a weight for each answer; no answers in
+    a test.
 
     The image is None for a question without one.
     """
@@ -719,29 +837,33 @@ SAMPLE_TYPES: Mapping[str, SampleType] = MappingProxyType(
     {
         name: kind
         for name, kind in globals().items()
-        if isinstance(kind, type) and issubclass(kind, Sample | CrudeSample) and kind is not Sample
+        if isinstance(kind, type)
+        and issubclass(kind, Sample | CrudeSample)
+        and kind is not Sample
     }
     | {"CrudeWebdataset": CrudeSample}
 )
-"""The sample types that come with energize; "CrudeWebdataset" is what prepared folders write."""
+"""The sample types that come with energize; "CrudeWebdataset" is what prepared folders
+write."""
 
 
 def is_own_module(module: str) -> bool:
-    """Return whether a name means the types that come with energize: those of its modules, and of
-    Megatron-Energon's.
+    """Return whether a name means the types that come with energize: those of its
+    modules, and of Megatron-Energon's.
     """
     return f"{module}.".startswith(("energize.", "megatron.energon."))
 
 
 def sample_type_named(module: str, name: str) -> SampleType:
-    """Return the sample type that dataset.yaml means by `__module__: module`, `__class__: name`.
+    """Return the sample type that dataset.yaml means by `__module__: module`,
+    `__class__: name`.
 
-    Modules of energize and of Megatron-Energon mean the types here. A type of another module is
-    found only when the program has imported that module itself: nothing is imported because a data
-    folder names it.
+    Modules of energize and of Megatron-Energon mean the types here. A type of another
+    module is found only when the program has imported that module itself: nothing is
+    imported because a data folder names it.
 
-    Raises `UntrustedCodeError` for a module that has not been imported, `DatasetError` for an
-    unknown name and for what is no sample type.
+    Raises `UntrustedCodeError` for a module that has not been imported, `DatasetError`
+    for an unknown name and for what is no sample type.
 
     >>> sample_type_named("megatron.energon", "TextSample").__name__
     'TextSample'
@@ -753,7 +875,9 @@ def sample_type_named(module: str, name: str) -> SampleType:
                 f"{', '.join(SAMPLE_TYPES)}{nearest(name, list(SAMPLE_TYPES))}"
             )
         return SAMPLE_TYPES[name]
-    named = f"the dataset names the sample type {name!r} of the module {module!r}, which"
+    named = (
+        f"the dataset names the sample type {name!r} of the module {module!r}, which"
+    )
     if module not in sys.modules:
         raise UntrustedCodeError(
             f"{named} this program has not imported. If you trust that module, write "
@@ -761,9 +885,14 @@ def sample_type_named(module: str, name: str) -> SampleType:
         )
     kind = vars(sys.modules[module]).get(name)
     if not isinstance(kind, type) or not issubclass(kind, Sample | CrudeSample):
-        found = "has no such name" if kind is None else f"has a {type(kind).__name__} of that name"
+        found = (
+            "has no such name"
+            if kind is None
+            else f"has a {type(kind).__name__} of that name"
+        )
         raise DatasetError(
-            f"{named} {found}; a sample type is a dataclass that extends energize.Sample"
+            f"{named} {found}; a sample type is a dataclass that extends "
+            "energize.Sample"
         )
     return kind
 
@@ -776,12 +905,17 @@ _ENDS = 3
 
 
 def format_sample_detailed(sample: Any, indent: str = "") -> str:
-    """Return the sample as Python would write it, in lines that each begin with `indent`.
+    """Return the sample as Python would write it, in lines that each begin with
+    `indent`.
 
-    Tensors and arrays are shown by shape, type, range and first values. What is long is cut, and
-    says by how much.
+    Tensors and arrays are shown by shape, type, range and first values. What is long is
+    cut, and says by how much.
 
-    >>> print(format_sample_detailed({"label": 5, "scores": np.array([0.5, 1.0]), "of": ["a"]}))
+    >>> print(
+    ...     format_sample_detailed(
+    ...         {"label": 5, "scores": np.array([0.5, 1.0]), "of": ["a"]}
+    ...     )
+    ... )
     {
         'label': 5,
         'scores': np.ndarray(shape=(2,), dtype=float64, min=0.5, max=1.0, values=[0.5, 1.0]),
@@ -799,7 +933,9 @@ def format_sample_compact(
     """Return the sample in one line: `depth` levels, `max_items` of each, texts up to
     `max_str_len`.
 
-    >>> format_sample_compact({"text": "a" * 9, "image": np.zeros((3, 2, 2))}, max_str_len=5)
+    >>> format_sample_compact(
+    ...     {"text": "a" * 9, "image": np.zeros((3, 2, 2))}, max_str_len=5
+    ... )
     "{'text': 'aaaaa'+4, 'image': np.ndarray(shape=(3, 2, 2), dtype=float64)}"
     """
     return pretty_repr(
@@ -822,8 +958,8 @@ class _Text:
 
 
 def _leaf(value: Any, most: int, *, values: bool) -> Any:
-    """Return what is shown in place of a value: of arrays what they are, with `values` what is in
-    them.
+    """Return what is shown in place of a value: of arrays what they are, with `values`
+    what is in them.
     """
     torch = sys.modules.get("torch")
     tensor = torch is not None and isinstance(value, torch.Tensor)
@@ -845,8 +981,13 @@ def _values(flat: Any) -> list[str]:
         return ["values=[]"]
     try:
         span = [f"min={flat.min().item()}", f"max={flat.max().item()}"]
-        ends = [each.tolist() for each in (flat[:_ENDS], flat[max(_ENDS, count - _ENDS) :])]
+        ends = [
+            each.tolist() for each in (flat[:_ENDS], flat[max(_ENDS, count - _ENDS) :])
+        ]
     except (RuntimeError, TypeError, ValueError, AttributeError):
         return []  # complex numbers, texts, meta tensors: no order, or no values
     shown = [", ".join(map(repr, each)) for each in ends if each]
-    return [*span, f"values=[{(', ' if count <= 2 * _ENDS else ', ..., ').join(shown)}]"]
+    return [
+        *span,
+        f"values=[{(', ' if count <= 2 * _ENDS else ', ..., ').join(shown)}]",
+    ]

@@ -1,6 +1,7 @@
 """File stores, lazy references and cache pools: what hooks and loaders know of them.
 
-Stores of real folders and the pool that fetches files ahead are in `energize.extras.cache`.
+Stores of real folders and the pool that fetches files ahead are in
+`energize.extras.cache`.
 """
 
 from __future__ import annotations
@@ -25,15 +26,19 @@ T_co = TypeVar("T_co", covariant=True)
 class FileStore(ABC, Generic[T_co]):
     """Files by name: `store[key]` returns the content of a file and where it came from.
 
-    Subclasses define `__getitem__` and `get_path`. A store opens what it needs at first use, may be
-    pickled, and is used by several threads.
+    Subclasses define `__getitem__` and `get_path`. A store opens what it needs at first
+    use, may be pickled, and is used by several threads.
 
     >>> class Words(FileStore[bytes]):
     ...     def __getitem__(self, key):
     ...         source = SourceInfo(
-    ...             dataset_path="words", index=key, shard_name="words", file_names=(key,)
+    ...             dataset_path="words",
+    ...             index=key,
+    ...             shard_name="words",
+    ...             file_names=(key,),
     ...         )
     ...         return key.upper().encode(), source
+    ...
     ...     def get_path(self):
     ...         return "words"
     >>> sample = {"__key__": "000"}
@@ -43,14 +48,18 @@ class FileStore(ABC, Generic[T_co]):
 
     @abstractmethod
     def __getitem__(self, key: str) -> tuple[T_co, SourceInfo]:
-        """Return the content of the file `key` and its source; raise `DataError` without one."""
+        """Return the content of the file `key` and its source; raise `DataError`
+        without one.
+        """
 
     @abstractmethod
     def get_path(self) -> str:
         """Return where the files are, for messages and sources."""
 
     def get(self, key: str, sample: Any = None) -> T_co:
-        """Return the content of the file `key`, and add its source to a sample or crude sample."""
+        """Return the content of the file `key`, and add its source to a sample or crude
+        sample.
+        """
         content, source = self[key]
         add_source(sample, source)
         return content
@@ -58,10 +67,12 @@ class FileStore(ABC, Generic[T_co]):
     def get_media_metadata(self, key: str) -> MediaMetadataBase:
         """Return what is known of the image, video or sound `key` without reading it.
 
-        Raise `ConfigError` if the store keeps no metadata, `DataError` if it has none of the file.
+        Raise `ConfigError` if the store keeps no metadata, `DataError` if it has none
+        of the file.
         """
         raise ConfigError(
-            f"{self} keeps no media metadata; prepared folders and plain folders do, after "
+            f"{self} keeps no media metadata; prepared folders and plain folders do, "
+            "after "
             "`energize prepare-media`"
         )
 
@@ -74,24 +85,31 @@ class FileStore(ABC, Generic[T_co]):
         return raw  # type: ignore[no-any-return]
 
     def resolved(self, key: str) -> tuple[FileStore[T_co], str]:
-        """Return the store that holds the file for any sample, and the name of the file there."""
+        """Return the store that holds the file for any sample, and the name of the file
+        there.
+        """
         return self, key
 
 
 def add_source(sample: Any, source: SourceInfo | None) -> None:
-    """Add `source` to the `__sources__` of a sample or dict, unless it is there already.
+    """Add `source` to the `__sources__` of a sample or dict, unless it is there
+    already.
 
     Raise `ConfigError` for an object that cannot have sources.
 
     >>> sample = {"__key__": "000"}
-    >>> add_source(sample, SourceInfo(dataset_path="", index=0, shard_name="", file_names=()))
+    >>> add_source(
+    ...     sample, SourceInfo(dataset_path="", index=0, shard_name="", file_names=())
+    ... )
     >>> len(sample["__sources__"])
     1
     """
     if sample is None or source is None:
         return
     is_dict = isinstance(sample, dict)
-    known = sample.get("__sources__") if is_dict else getattr(sample, "__sources__", None)
+    known = (
+        sample.get("__sources__") if is_dict else getattr(sample, "__sources__", None)
+    )
     if source in (known or ()):
         return
     sources = (*(known or ()), source)
@@ -102,8 +120,10 @@ def add_source(sample: Any, source: SourceInfo | None) -> None:
         sample.__sources__ = sources
     except AttributeError as reason:
         raise ConfigError(
-            f"a source is added to a Sample or a dict, and a {type(sample).__name__} has no "
-            "__sources__ that can be set; pass the sample that the hook was given, or none"
+            f"a source is added to a Sample or a dict, and a {type(sample).__name__} "
+            "has no "
+            "__sources__ that can be set; pass the sample that the hook was given, or "
+            "none"
         ) from reason
 
 
@@ -163,9 +183,11 @@ class DecodeFileStore(FileStore[Any]):
 
 
 class PrimaryFileStore(FileStore[T]):
-    """The store that the current sample is from: the key `".jpg"` is a part of that sample.
+    """The store that the current sample is from: the key `".jpg"` is a part of that
+    sample.
 
-    Keys that begin with a dot follow `current_key`; all others are names in the store inside.
+    Keys that begin with a dot follow `current_key`; all others are names in the store
+    inside.
     """
 
     def __init__(self, inner: FileStore[T], current_key: str) -> None:
@@ -195,10 +217,11 @@ class PrimaryFileStore(FileStore[T]):
 
 
 class Lazy(Generic[T]):
-    """A file that is read when it is needed: `get()` returns its content, the same each time.
+    """A file that is read when it is needed: `get()` returns its content, the same each
+    time.
 
-    Cheap to keep in a packing buffer. Equal if it stands for the same file. In another process,
-    pickled or forked, it reads the file itself.
+    Cheap to keep in a packing buffer. Equal if it stands for the same file. In another
+    process, pickled or forked, it reads the file itself.
     """
 
     def __init__(self, *, ds: FileStore[T], fname: str, pool: CachePool) -> None:
@@ -219,7 +242,10 @@ class Lazy(Generic[T]):
         return self.ds[self.fname]
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Lazy) and (self.ds, self.fname) == (other.ds, other.fname)
+        return isinstance(other, Lazy) and (self.ds, self.fname) == (
+            other.ds,
+            other.fname,
+        )
 
     def __hash__(self) -> int:
         return hash((self.ds.get_path(), self.fname))
@@ -244,7 +270,9 @@ class CachePool(ABC):
 
     @abstractmethod
     def get_lazy(self, ds: FileStore[T], fname: str) -> Lazy[T]:
-        """Return a reference to the file `fname` of the store `ds`, which may be fetched ahead."""
+        """Return a reference to the file `fname` of the store `ds`, which may be
+        fetched ahead.
+        """
 
     @abstractmethod
     def to_cache(self, data: T, name: str) -> Lazy[T]:
@@ -254,7 +282,9 @@ class CachePool(ABC):
         """
 
     def close(self) -> None:  # noqa: B027 - most pools hold nothing
-        """Give back all that is held; references still read their files. May be called twice."""
+        """Give back all that is held; references still read their files. May be called
+        twice.
+        """
 
 
 def _unpickled(ds: FileStore[T], fname: str) -> Lazy[T]:
@@ -262,7 +292,8 @@ def _unpickled(ds: FileStore[T], fname: str) -> Lazy[T]:
 
 
 class HeldStore(FileStore[Any]):
-    """Stands for the store of what was put into a pool and is in no file: it holds the content.
+    """Stands for the store of what was put into a pool and is in no file: it holds the
+    content.
 
     `clear` is for a pool that has put the content elsewhere.
     """
@@ -276,7 +307,8 @@ class HeldStore(FileStore[Any]):
     def __getitem__(self, key: str) -> tuple[Any, SourceInfo]:
         if not self._content:
             raise LoaderError(
-                f"{key!r} was put into a cache pool that has been closed, belongs to another "
+                f"{key!r} was put into a cache pool that has been closed, belongs to "
+                "another "
                 "process, or whose files were changed or removed; put it there again"
             )
         return self._content[0], None  # type: ignore[return-value]  # it was read nowhere
@@ -312,9 +344,11 @@ _current: ContextVar[CachePool] = ContextVar("energize_cache_pool")
 
 @contextmanager
 def activate(pool: CachePool | None) -> Iterator[None]:
-    """Make `pool` the one of all hooks that are called within the block, in this thread.
+    """Make `pool` the one of all hooks that are called within the block, in this
+    thread.
 
-    None leaves the current one. Blocks may be nested. The pool is not closed at the end.
+    None leaves the current one. Blocks may be nested. The pool is not closed at the
+    end.
 
     >>> pool = NoCachePool()
     >>> with activate(pool):

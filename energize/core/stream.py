@@ -1,19 +1,20 @@
 """Streams: datasets whose items can only be found one after another, read in lanes.
 
-What a stream is made of is asked for by position, as everything is, and positions only go up. Lane
-i of L is asked for the positions i, i + L, ... of each epoch; a mix leads them to positions of its
-inputs, a batch to those of its members, by the same arithmetic as if all were indexed. Where items
-have to be found by reading, by a filter say, the position is no help: the filter gives the next
-item that it finds among its lane's share of its input. So limits, epochs, shares and stop rules are
-those of the one stream, and lanes need not know of each other.
+What a stream is made of is asked for by position, as everything is, and positions only
+go up. Lane i of L is asked for the positions i, i + L, ... of each epoch; a mix leads
+them to positions of its inputs, a batch to those of its members, by the same arithmetic
+as if all were indexed. Where items have to be found by reading, by a filter say, the
+position is no help: the filter gives the next item that it finds among its lane's share
+of its input. So limits, epochs, shares and stop rules are those of the one stream, and
+lanes need not know of each other.
 
-A lane's share of an input (`LaneShare`) is one position of every L in a row, a random one each
-time, and in every pass other ones: the shares of all lanes together are every position of a pass
-once, a lane that reads more than others, or alone, comes round to all of them, and nothing that
-recurs in an input goes by lanes.
+A lane's share of an input (`LaneShare`) is one position of every L in a row, a random
+one each time, and in every pass other ones: the shares of all lanes together are every
+position of a pass once, a lane that reads more than others, or alone, comes round to
+all of them, and nothing that recurs in an input goes by lanes.
 
-A stream that cannot be divided, an iterable or a mix that must see its inputs' ends, is read from
-the front in each lane, and what is not the lane's is left out.
+A stream that cannot be divided, an iterable or a mix that must see its inputs' ends, is
+read from the front in each lane, and what is not the lane's is left out.
 """
 
 from __future__ import annotations
@@ -50,7 +51,12 @@ from energize.core.trace import (
     stop_raised,
 )
 from energize.core.validation import short
-from energize.errors import EmptyDatasetError, NotRepeatableError, StateError, SubstitutionError
+from energize.errors import (
+    EmptyDatasetError,
+    NotRepeatableError,
+    StateError,
+    SubstitutionError,
+)
 
 if TYPE_CHECKING:
     from energize.core.dataset import Dataset, IndexedDataset
@@ -68,24 +74,25 @@ LAST_START = 2**62
 """Below it positions of one epoch and what is computed from them fit in int64."""
 
 MOST_COUNTED = 2**45
-"""No run counts so far (35 trillion items or passes), and such a number times the samples of a
-batch, or lanes, fits in int64."""
+"""No run counts so far (35 trillion items or passes), and such a number times the
+samples of a batch, or lanes, fits in int64."""
 
 AnyPosition = TypeVar("AnyPosition", int, Int64Array)
 
 _AT_ONCE_SECONDS = 0.02
-"""Items are read together while that takes no longer, so that the first one comes soon and large
-ones do not pile up."""
+"""Items are read together while that takes no longer, so that the first one comes soon
+and large ones do not pile up."""
 
 _WINDOW_READS = 4
-"""How many times what is worth reading together is read in one window, if that is quick."""
+"""How many times what is worth reading together is read in one window, if that is
+quick."""
 
 _WINDOW = 256
 """Positions that are announced together."""
 
 _PASSES_PER_LANE = 100
-"""How many empty passes for each lane are an error: fewer may be chance, where lanes are many and
-items few."""
+"""How many empty passes for each lane are an error: fewer may be chance, where lanes
+are many and items few."""
 
 _MARK_SECONDS = 1.0
 """Seconds of reading after which the state of a lane is kept anew, see `LaneCursor`."""
@@ -94,20 +101,24 @@ _END = object()
 
 _SCATTER = derive("scatter")
 
-_SAMPLES_OF_A_LANE, _MOST_LANES = 1000, 64
+_SAMPLES_OF_A_LANE = 1000
+_MOST_LANES = 64
 
 _MOST_BUFFERED = 2**14
-"""Samples that the buffers of all lanes hold together, where nobody says how many lanes."""
+"""Samples that the buffers of all lanes hold together, where nobody says how many
+lanes."""
 
-_FEWEST, _MOST = 10_000, 1_000_000
+_FEWEST = 10_000
+_MOST = 1_000_000
 """How many items may be read in a row without giving one before it is an error."""
 
 
 class Cursor(ABC, Iterator[T_co]):
     """One pass over a dataset in one lane, driven by one thread.
 
-    It ends with the epoch. `state()` is exact after any item; opening the dataset with it goes on
-    with the next item, and a state taken at the end of an epoch opens the next epoch.
+    It ends with the epoch. `state()` is exact after any item; opening the dataset with
+    it goes on with the next item, and a state taken at the end of an epoch opens the
+    next epoch.
     """
 
     @abstractmethod
@@ -124,7 +135,9 @@ class Cursor(ABC, Iterator[T_co]):
 
     @property
     def ended(self) -> bool:
-        """Whether the epoch is known to have ended. A stream may learn it by asking for more."""
+        """Whether the epoch is known to have ended. A stream may learn it by asking for
+        more.
+        """
         return False
 
     def close(self) -> None:
@@ -132,7 +145,9 @@ class Cursor(ABC, Iterator[T_co]):
 
 
 def state_field(state: State, name: str, kind: type[T]) -> T:
-    """Return field `name` of a state; raise `StateError` if it is missing or of another type."""
+    """Return field `name` of a state; raise `StateError` if it is missing or of another
+    type.
+    """
     value = state.get(name) if isinstance(state, dict) else None
     if not isinstance(value, kind) or isinstance(value, bool):
         raise StateError(
@@ -143,7 +158,8 @@ def state_field(state: State, name: str, kind: type[T]) -> T:
 
 
 def counter_field(state: State | None, name: str) -> int:
-    """Return field `name` of a saved state, a number of items, passes or the like; 0 without one.
+    """Return field `name` of a saved state, a number of items, passes or the like; 0
+    without one.
 
     Raise `StateError` if it is no such number.
     """
@@ -151,14 +167,17 @@ def counter_field(state: State | None, name: str) -> int:
         return 0
     value = state_field(state, name, int)
     if not 0 <= value < MOST_COUNTED:
-        raise StateError(f"the saved state has {name} {short(value)}; it lies in 0 .. 2**45 - 1")
+        raise StateError(
+            f"the saved state has {name} {short(value)}; it lies in 0 .. 2**45 - 1"
+        )
     return value
 
 
 def numbers_field(
     state: State | None, name: str, count: int, *, kind: type = int, least: float = 0
 ) -> list[Any]:
-    """Return field `name` of a saved state, `count` finite numbers from `least` on; zeros without.
+    """Return field `name` of a saved state, `count` finite numbers from `least` on;
+    zeros without.
 
     Raise `StateError` if it is no such list. With the kind float, ints will do.
     """
@@ -167,13 +186,17 @@ def numbers_field(
     numbers = state_field(state, name, list)
     if len(numbers) != count:
         raise StateError(
-            f"the saved state is of a mix of {len(numbers)} datasets in {name!r}, this one has "
+            f"the saved state is of a mix of {len(numbers)} datasets in {name!r}, this "
+            "one has "
             f"{count}"
         )
     kinds = int | kind
-    if not all(isinstance(n, kinds) and math.isfinite(n) and n >= least for n in numbers):
+    if not all(
+        isinstance(n, kinds) and math.isfinite(n) and n >= least for n in numbers
+    ):
         raise StateError(
-            f"the saved state's {name!r} are not numbers that it may have: {short(numbers)}"
+            f"the saved state's {name!r} are not numbers that it may have: "
+            f"{short(numbers)}"
         )
     return list(numbers)
 
@@ -184,11 +207,13 @@ def epoch_end(position: int, size: int) -> int:
 
 
 class EpochPlan(NamedTuple):
-    """What a rank delivers of an indexed dataset: items from `start` on, in an epoch from `first`
-    to before `end`, in so many `steps`, `INFINITE` in an epoch without end.
+    """What a rank delivers of an indexed dataset: items from `start` on, in an epoch
+    from `first` to before `end`, in so many `steps`, `INFINITE` in an epoch without
+    end.
 
-    In step s it delivers item start + rank + s * world_size. From `end` on an item is missing, and
-    a copy takes its place: that at position p of an epoch of n is item p mod n.
+    In step s it delivers item start + rank + s * world_size. From `end` on an item is
+    missing, and a copy takes its place: that at position p of an epoch of n is item p
+    mod n.
     """
 
     start: int
@@ -202,13 +227,24 @@ class EpochPlan(NamedTuple):
 
 
 class PositionLane(Generic[T]):
-    """A lane of an indexed dataset, after `at` of its items; `left` of them may still be read."""
+    """A lane of an indexed dataset, after `at` of its items; `left` of them may still
+    be read.
+    """
 
     def __init__(
-        self, dataset: IndexedDataset[T], plan: EpochPlan, lane: Lane, at: int, reading: Reading
+        self,
+        dataset: IndexedDataset[T],
+        plan: EpochPlan,
+        lane: Lane,
+        at: int,
+        reading: Reading,
     ) -> None:
-        self._dataset, self._plan, self._lane, self._reading = dataset, plan, lane, reading
-        self._at, self._at_once = at, 1
+        self._dataset = dataset
+        self._plan = plan
+        self._lane = lane
+        self._reading = reading
+        self._at = at
+        self._at_once = 1
         self._waiting: deque[T] = deque()
         self._ahead = Ahead(dataset)
         self.left = 0
@@ -225,7 +261,8 @@ class PositionLane(Generic[T]):
         turns = np.arange(self._at, self._at + many, dtype=np.int64)
         at = self._plan.read_at(self._positions(turns))
         self._waiting.extend(read_items(self._dataset, at, self._reading))
-        self._at, self.left = self._at + many, self.left - many
+        self._at = self._at + many
+        self.left = self.left - many
         if time.perf_counter() - began < _AT_ONCE_SECONDS:
             most = _WINDOW_READS * self._dataset._read_ahead
             self._at_once = min(2 * self._at_once, most)
@@ -251,8 +288,8 @@ class PositionLane(Generic[T]):
 class CountingCursor(Cursor[T], PositionLane[T]):
     """The cursor of every indexed dataset: it counts.
 
-    Its state is the number of items that all lanes together have delivered, in step; so one lane's
-    state resumes any number of lanes.
+    Its state is the number of items that all lanes together have delivered, in step; so
+    one lane's state resumes any number of lanes.
     """
 
     def __init__(
@@ -260,7 +297,9 @@ class CountingCursor(Cursor[T], PositionLane[T]):
     ) -> None:
         if dataset.size == 0:
             raise EmptyDatasetError(f"{label_of(dataset)} has no items to read")
-        self._start, self._end, self._taken = start, epoch_end(start, dataset.size), 0
+        self._end = epoch_end(start, dataset.size)
+        self._start = start
+        self._taken = 0
         super().__init__(dataset, EpochPlan(start, 0, self._end), lane, 0, reading)
         self.left = len(range(start + lane.index, self._end, lane.count))
         self._watch = dataset._watcher(lane)
@@ -268,7 +307,8 @@ class CountingCursor(Cursor[T], PositionLane[T]):
     def __next__(self) -> T:
         if not self._waiting:
             if not self.left:
-                # In an uneven last round some lanes have no item; the epoch has ended for them all.
+                # In an uneven last round some lanes have no item; the epoch has ended
+                # for them all.
                 self._taken = -(-(self._end - self._start) // self._lane.count)
                 raise StopIteration
             self._read()
@@ -295,7 +335,8 @@ class CountingCursor(Cursor[T], PositionLane[T]):
 
 
 class Opening(NamedTuple):
-    """How a stream is opened: in which lane, where it goes on, and how samples are read.
+    """How a stream is opened: in which lane, where it goes on, and how samples are
+    read.
 
     `endless` streams go on from pass to pass.
     """
@@ -312,13 +353,18 @@ class Opening(NamedTuple):
         return self._replace(state=state)
 
     def each(self, inputs: int) -> list[Opening]:
-        """As each of so many inputs is opened; raise `StateError` if the state is of others."""
+        """As each of so many inputs is opened; raise `StateError` if the state is of
+        others.
+        """
         if self.state is None:
             return [self] * inputs
         states = state_field(self.state, "inputs", list)
-        if len(states) != inputs or not all(isinstance(each, dict | None) for each in states):
+        if len(states) != inputs or not all(
+            isinstance(each, dict | None) for each in states
+        ):
             raise StateError(
-                f"the saved state is of a mix of {len(states)} inputs, this one has {inputs}: "
+                f"the saved state is of a mix of {len(states)} inputs, this one has "
+                f"{inputs}: "
                 f"{short(states)}"
             )
         return [self._replace(state=each) for each in states]
@@ -331,8 +377,8 @@ class Opening(NamedTuple):
 class Stream(ABC, Generic[T_co]):
     """A dataset as it is read in one lane, at positions that go up.
 
-    Opened as endless it goes on from pass to pass; else it raises `StopIteration` at the end of a
-    pass of unknown length, and its state is then that of the next pass.
+    Opened as endless it goes on from pass to pass; else it raises `StopIteration` at
+    the end of a pass of unknown length, and its state is then that of the next pass.
     """
 
     origin: tuple[Origin, ...] = ()
@@ -346,7 +392,8 @@ class Stream(ABC, Generic[T_co]):
     def at(self, position: int, attempt: int = 0) -> T_co:
         """Return the lane's next item, which has this position.
 
-        With `attempt` above 0, another item in place of the last one, which was left out.
+        With `attempt` above 0, another item in place of the last one, which was left
+        out.
         """
 
     @abstractmethod
@@ -354,18 +401,25 @@ class Stream(ABC, Generic[T_co]):
         """Return the state to resume from: JSON-able, of constant shape."""
 
     def ahead(self, positions: Int64Array) -> None:
-        """Expect to be asked for these positions next, so that they can be read together."""
+        """Expect to be asked for these positions next, so that they can be read
+        together.
+        """
 
-    def first_unread(self, branches: Iterator[int], reached: int | None = None) -> int | None:
-        """Return the first position of a dataset further down that no lane of this round has read.
+    def first_unread(
+        self, branches: Iterator[int], reached: int | None = None
+    ) -> int | None:
+        """Return the first position of a dataset further down that no lane of this
+        round has read.
 
-        The loader marks that dataset by a stream of its own, which returns `reached`. Rounds of a
-        saved state that are not over are read again on the way; nothing else is read.
+        The loader marks that dataset by a stream of its own, which returns `reached`.
+        Rounds of a saved state that are not over are read again on the way; nothing
+        else is read.
 
         Args:
-            branches: The input to descend to, for each stream with several inputs on the way.
-            reached: The position after the last round of the `LaneReader` directly above, if this
-                is read by one.
+            branches: The input to descend to, for each stream with several inputs on
+                the way.
+            reached: The position after the last round of the `LaneReader` directly
+                above, if this is read by one.
 
         Returns:
             The position; None if no `LaneReader` is directly above the marked dataset.
@@ -373,7 +427,9 @@ class Stream(ABC, Generic[T_co]):
         below = self._input
         if self._inputs:
             below = self._inputs[next(branches) if len(self._inputs) > 1 else 0]
-        return None if below is None else cast("int | None", below.first_unread(branches))
+        return (
+            None if below is None else cast("int | None", below.first_unread(branches))
+        )
 
     def close(self) -> None:
         """Let go of what it holds."""
@@ -383,12 +439,14 @@ class Stream(ABC, Generic[T_co]):
 
 
 class LaneCursor(Cursor[T]):
-    """One epoch of a stream in a lane: asks for the lane's positions, one after another.
+    """One epoch of a stream in a lane: asks for the lane's positions, one after
+    another.
 
     Args:
         dataset: What is read, for messages.
         open_stream: Opens the stream in a state, None for its beginning.
-        size: Items in an epoch, `INFINITE`, or None if only reading shows how many there are.
+        size: Items in an epoch, `INFINITE`, or None if only reading shows how many
+            there are.
         lane: The lane.
         state: Where to go on.
 
@@ -410,7 +468,8 @@ class LaneCursor(Cursor[T]):
         self._taken = counter_field(state, "taken")
         if self._position(self._taken) >= LAST_START:
             raise StateError(
-                f"the saved state is in epoch {self._epoch}, after {self._taken} items: no stream "
+                f"the saved state is in epoch {self._epoch}, after {self._taken} "
+                "items: no stream "
                 "is read so far"
             )
         self._announced = self._taken
@@ -425,7 +484,9 @@ class LaneCursor(Cursor[T]):
         self._note_mark()
         return read_in_window(self.advance, partial(self._return_to, self._taken))
 
-    def several(self, most: int, seconds: float) -> list[tuple[T, State, tuple[Origin, ...]]]:
+    def several(
+        self, most: int, seconds: float
+    ) -> list[tuple[T, State, tuple[Origin, ...]]]:
         """Return the next items, each with the state after it and what it is made of.
 
         Args:
@@ -434,7 +495,8 @@ class LaneCursor(Cursor[T]):
 
         Raises:
             StopIteration: If no item is left.
-            Exception: What reading the first item raises; what others raise comes in the next call.
+            Exception: What reading the first item raises; what others raise comes in
+                the next call.
 
         """
         if self._failure is not None:
@@ -443,7 +505,9 @@ class LaneCursor(Cursor[T]):
         read = partial(self._several, most, seconds)
         return read_in_window(read, partial(self._return_to, self._taken))
 
-    def _several(self, most: int, seconds: float) -> list[tuple[T, State, tuple[Origin, ...]]]:
+    def _several(
+        self, most: int, seconds: float
+    ) -> list[tuple[T, State, tuple[Origin, ...]]]:
         until = time.monotonic() + seconds
         found: list[tuple[T, State, tuple[Origin, ...]]] = []
         while len(found) < most and not (found and time.monotonic() > until):
@@ -462,15 +526,21 @@ class LaneCursor(Cursor[T]):
         return found
 
     def _note_mark(self) -> None:
-        """Keep the state now and then, as what was read since may have to be read again."""
+        """Keep the state now and then, as what was read since may have to be read
+        again.
+        """
         since = self._taken - self._marked
-        if since and (since >= _WINDOW or time.monotonic() - self._marked_at > _MARK_SECONDS):
+        if since and (
+            since >= _WINDOW or time.monotonic() - self._marked_at > _MARK_SECONDS
+        ):
             self._mark = self.stream.state()
             self._marked = self._taken
             self._marked_at = time.monotonic()
 
     def _return_to(self, taken: int) -> None:
-        """Open the stream again, and read on until so many items of the epoch were taken."""
+        """Open the stream again, and read on until so many items of the epoch were
+        taken.
+        """
         if self._over:
             self._over = False
             self._epoch -= 1
@@ -509,13 +579,17 @@ class LaneCursor(Cursor[T]):
     def _announce(self) -> None:
         taken = np.arange(self._taken, self._taken + _WINDOW, dtype=np.int64)
         if self._size is not None:
-            taken = taken[taken < len(range(self._lane.index, self._size, self._lane.count))]
+            taken = taken[
+                taken < len(range(self._lane.index, self._size, self._lane.count))
+            ]
         self.stream.ahead(self._position(0) + taken * self._lane.count)
         self._announced = self._taken + len(taken)
 
     def _end(self) -> None:
         if not self._over:
-            self._epoch, self._taken, self._over = self._epoch + 1, 0, True
+            self._epoch = self._epoch + 1
+            self._taken = 0
+            self._over = True
 
     @property
     def origin(self) -> tuple[Origin, ...]:
@@ -543,7 +617,8 @@ class IndexedStream(Stream[T]):
     """An indexed dataset among streams: it has no state of its own."""
 
     def __init__(self, dataset: IndexedDataset[T], reading: Reading) -> None:
-        self._dataset, self._reading = dataset, reading
+        self._dataset = dataset
+        self._reading = reading
         self._coming: deque[int] = deque()
         self._read: deque[tuple[int, T]] = deque()
         self._far = any(source.remote for source in dataset.sources)
@@ -572,7 +647,9 @@ class IndexedStream(Stream[T]):
     def _fetch(self) -> None:
         count = min(len(self._coming), self._dataset._read_ahead)
         some = [self._coming.popleft() for _ in range(count)]
-        items = Trace(self._dataset, np.array(some, dtype=np.int64)).items(self._reading)
+        items = Trace(self._dataset, np.array(some, dtype=np.int64)).items(
+            self._reading
+        )
         self._read.extend(zip(some, items, strict=True))
 
     def state(self) -> State:
@@ -580,7 +657,9 @@ class IndexedStream(Stream[T]):
 
 
 class MixStream(Stream[T]):
-    """Positions that lead to positions of several inputs, which go on from epoch to epoch."""
+    """Positions that lead to positions of several inputs, which go on from epoch to
+    epoch.
+    """
 
     def __init__(
         self,
@@ -603,7 +682,9 @@ class MixStream(Stream[T]):
 
     def ahead(self, positions: Int64Array) -> None:
         inner, child = self._located(positions)
-        self._coming.extend(zip(positions.tolist(), child.tolist(), inner.tolist(), strict=True))
+        self._coming.extend(
+            zip(positions.tolist(), child.tolist(), inner.tolist(), strict=True)
+        )
         for number, rows in rows_by_value(child):
             self._inputs[number].ahead(inner[rows])
 
@@ -630,7 +711,8 @@ class MixStream(Stream[T]):
         return routes.position, child
 
     def state(self) -> State:
-        # Mixes of many inputs are asked for a state after every item, which moves one of them.
+        # Mixes of many inputs are asked for a state after every item, which moves one
+        # of them.
         for number, known in enumerate(self._states):
             if known is None:
                 self._states[number] = self._inputs[number].state()
@@ -638,8 +720,12 @@ class MixStream(Stream[T]):
 
 
 def parts_before(inputs: Sequence[Dataset[Any]]) -> list[int]:
-    """Return how many indexed datasets stand before those of each input, as origins count them."""
-    return cast("list[int]", np.cumsum([0, *(len(each._parts) for each in inputs)]).tolist())
+    """Return how many indexed datasets stand before those of each input, as origins
+    count them.
+    """
+    return cast(
+        "list[int]", np.cumsum([0, *(len(each._parts) for each in inputs)]).tolist()
+    )
 
 
 def shifted(origin: tuple[Origin, ...], before: int) -> tuple[Origin, ...]:
@@ -652,7 +738,8 @@ _CALLS = "calls"
 
 
 class ContentStream(Stream[T]):
-    """What a node makes of each item of a stream; one that is left out is asked for once more.
+    """What a node makes of each item of a stream; one that is left out is asked for
+    once more.
 
     The functions of a node that draws are keyed by how often they were called.
     """
@@ -665,10 +752,12 @@ class ContentStream(Stream[T]):
         *,
         draws: bool = True,
     ) -> None:
-        self._node, self._draws = node, draws
+        self._node = node
+        self._draws = draws
         self._lane, state, self._reading, _ = opening
         self._most = most_in_vain(node.inputs[0], self._lane)
-        # Beside the state of the input, not around it: a run may go on with maps added, or without.
+        # Beside the state of the input, not around it: a run may go on with maps added,
+        # or without.
         held = None if state is None else state_field({"input": state}, "input", dict)
         calls = [] if held is None else state_field({_CALLS: [], **held}, _CALLS, list)
         own, below = (calls[-1:], calls[:-1]) if draws else ([], calls)
@@ -683,7 +772,8 @@ class ContentStream(Stream[T]):
         in_vain = 0
         while in_vain < self._most:
             item = self._taken(position, attempt)
-            attempt, in_vain = attempt + 1, in_vain + self._weight()
+            attempt = attempt + 1
+            in_vain = in_vain + self._weight()
             number = position
             if self._draws:
                 number = self._lane.index + self._lane.count * self._called
@@ -698,7 +788,8 @@ class ContentStream(Stream[T]):
                 return cast("T", made)
             self._reading.leave_out(made, self._node, self.origin)
         raise SubstitutionError(
-            f"{label_of(self._node)}: {functions_of(self._node)} left out what was made of "
+            f"{label_of(self._node)}: {functions_of(self._node)} left out what was "
+            "made of "
             f"{in_vain} {self._counted} in a row. Check its condition"
         )
 
@@ -723,12 +814,16 @@ class ContentStream(Stream[T]):
 def sample_keys_of(taken: Any) -> str:
     """Return the sample keys of an item or a few, for messages about streams."""
     items = taken[:3] if isinstance(taken, list) else [taken]
-    known = [str(key) for item in items if (key := field_of(item, "__key__")) is not None]
+    known = [
+        str(key) for item in items if (key := field_of(item, "__key__")) is not None
+    ]
     return ", ".join(known) if known else "a sample without a __key__"
 
 
 def by_keys(taken: Any) -> Callable[[int], str]:
-    """Return what names an item, whatever its row, by the sample keys of what it is made of."""
+    """Return what names an item, whatever its row, by the sample keys of what it is
+    made of.
+    """
     return lambda _: sample_keys_of(taken)
 
 
@@ -739,9 +834,14 @@ class PassesStream(Stream[T]):
     """
 
     def __init__(
-        self, open_pass: Callable[[Opening], Stream[T]], opening: Opening, dataset: Dataset[T]
+        self,
+        open_pass: Callable[[Opening], Stream[T]],
+        opening: Opening,
+        dataset: Dataset[T],
     ) -> None:
-        self._open, self._opening, self._dataset = open_pass, opening, dataset
+        self._open = open_pass
+        self._opening = opening
+        self._dataset = dataset
         self._input = open_pass(opening)
 
     def ahead(self, positions: Int64Array) -> None:
@@ -774,21 +874,27 @@ def nothing_comes(dataset: Dataset[Any], lane: Lane) -> EmptyDatasetError:
     """Return what to raise if passes of a dataset brought nothing for a lane."""
     if lane.count == 1:
         return EmptyDatasetError(
-            f"{label_of(dataset)} gave no item in a whole epoch. Check its data and the "
+            f"{label_of(dataset)} gave no item in a whole epoch. Check its data and "
+            "the "
             "conditions of its filters, or remove it from the mix"
         )
     return EmptyDatasetError(
         f"{label_of(dataset)} gave no item to lane {lane.index} of {lane.count} in "
-        f"{empty_passes(lane)} epochs: it has too few for so many lanes. Give get_loader fewer "
+        f"{empty_passes(lane)} epochs: it has too few for so many lanes. Give "
+        "get_loader fewer "
         "lanes=, or leave it out"
     )
 
 
 def ended_early(dataset: Dataset[Any]) -> NotRepeatableError:
-    """Return what to raise if a dataset that is read again has fewer items than before."""
+    """Return what to raise if a dataset that is read again has fewer items than
+    before.
+    """
     return NotRepeatableError(
-        f"{label_of(dataset)} gave fewer items at a second reading: it ended before the item that "
-        "the run had reached. Make every reading give the same items in the same order; if data "
+        f"{label_of(dataset)} gave fewer items at a second reading: it ended before "
+        "the item that "
+        "the run had reached. Make every reading give the same items in the same "
+        "order; if data "
         "were removed, begin a new run"
     )
 
@@ -807,8 +913,8 @@ def skip_items(items: Iterator[T], count: int, dataset: Dataset[Any]) -> Iterato
 def most_in_vain(dataset: Dataset[Any], lane: Lane) -> int:
     """Return how many items of `dataset`, one after another, may bring a lane nothing.
 
-    Of one source, as many as some passes over it have, and not so few that it may be chance; of a
-    mix nobody knows how long it takes until each source has come.
+    Of one source, as many as some passes over it have, and not so few that it may be
+    chance; of a mix nobody knows how long it takes until each source has come.
     """
     source = dataset
     while len(source.inputs) == 1:
@@ -820,13 +926,16 @@ def most_in_vain(dataset: Dataset[Any], lane: Lane) -> int:
 
 
 def lanes_of(dataset: Dataset[Any]) -> int:
-    """Return in how many lanes a stream is read where nobody says: by what it reads, so that it is
-    the same whoever reads it; one where a lane cannot be read without the others.
+    """Return in how many lanes a stream is read where nobody says: by what it reads, so
+    that it is the same whoever reads it; one where a lane cannot be read without the
+    others.
 
-    Each lane has samples for ten of the largest batches and buffers, which it fills itself; there
-    are no more than so many samples that buffers of all lanes may hold.
+    Each lane has samples for ten of the largest batches and buffers, which it fills
+    itself; there are no more than so many samples that buffers of all lanes may hold.
     """
-    nodes, least, held = [dataset], _SAMPLES_OF_A_LANE, 1
+    nodes = [dataset]
+    least = _SAMPLES_OF_A_LANE
+    held = 1
     for node in nodes:
         if not (node.indexed or node._divisible):
             return 1
@@ -840,11 +949,14 @@ def lanes_of(dataset: Dataset[Any]) -> int:
 
 
 class WholeStream(Stream[T]):
-    """The items at the positions asked for of a stream that is read as a whole; others are left
-    out. It is opened in a single lane, and counts its items from 0 in every pass.
+    """The items at the positions asked for of a stream that is read as a whole; others
+    are left out. It is opened in a single lane, and counts its items from 0 in every
+    pass.
     """
 
-    def __init__(self, open_whole: Callable[[Opening], Stream[T]], opening: Opening) -> None:
+    def __init__(
+        self, open_whole: Callable[[Opening], Stream[T]], opening: Opening
+    ) -> None:
         self._input = open_whole(opening.inner._replace(lane=SINGLE_LANE))
         self._next = opening.counter("next")
 
@@ -866,12 +978,14 @@ class WholeStream(Stream[T]):
 
 
 class LaneShare:
-    """A lane's own share of the positions of an input, pass after pass: one of every L in a row.
+    """A lane's own share of the positions of an input, pass after pass: one of every L
+    in a row.
 
-    It is a random place each time, so that no condition on items goes by lanes, and another one in
-    every pass, so that lanes share inputs of fewer items than lanes. `size` is the number of
-    positions in a pass, `INFINITE`, or None if only the input knows: positions then go on until
-    `end_pass` is called, and are counted anew in the next.
+    It is a random place each time, so that no condition on items goes by lanes, and
+    another one in every pass, so that lanes share inputs of fewer items than lanes.
+    `size` is the number of positions in a pass, `INFINITE`, or None if only the input
+    knows: positions then go on until `end_pass` is called, and are counted anew in the
+    next.
     """
 
     def __init__(self, size: int | None, opening: Opening) -> None:
@@ -879,11 +993,14 @@ class LaneShare:
         self._size = None if size == INFINITE else size
         self._pass, self._round = opening.counter("pass"), opening.counter("round")
         if (self._pass * (self._size or 0) + self._round * lane.count) >= LAST_START:
-            raise StateError(f"the saved state is in pass {self._pass}: no stream is read so far")
+            raise StateError(
+                f"the saved state is in pass {self._pass}: no stream is read so far"
+            )
         self._coming: deque[tuple[int, int]] = deque()
 
     def next(self, announce: Callable[[Int64Array], None]) -> int:
-        """Return the next position; raise `StopIteration` at the end of a pass of known size.
+        """Return the next position; raise `StopIteration` at the end of a pass of known
+        size.
 
         `announce` is told of several that come next.
         """
@@ -896,14 +1013,17 @@ class LaneShare:
         return position
 
     def _look_ahead(self) -> Int64Array:
-        """Rounds of a pass, each of as many positions as there are lanes, one for each lane."""
+        """Rounds of a pass, each of as many positions as there are lanes, one for each
+        lane.
+        """
         count = self.lane.count
         rounds = np.arange(self._round, self._round + _WINDOW)
         turns = (hash_positions(_SCATTER, rounds) % np.uint64(count)).astype(np.int64)
         places = (self.lane.index + self._pass + turns) % count + rounds * count
         if self._size is not None:
             kept = places < self._size
-            places, rounds = places[kept] + self._pass * self._size, rounds[kept]
+            places = places[kept] + self._pass * self._size
+            rounds = rounds[kept]
         self._coming.extend(zip((rounds + 1).tolist(), places.tolist(), strict=True))
         return places
 
@@ -917,7 +1037,8 @@ class LaneShare:
 
     def end_pass(self) -> None:
         """Go on with the next pass."""
-        self._pass, self._round = self._pass + 1, 0
+        self._pass = self._pass + 1
+        self._round = 0
         self._coming.clear()
 
     def state(self) -> State:
@@ -926,14 +1047,16 @@ class LaneShare:
 
 
 class LaneReader(Stream[T]):
-    """A lane's share of an input, whatever positions are asked for: for streams that read on until
-    they find something.
+    """A lane's share of an input, whatever positions are asked for: for streams that
+    read on until they find something.
 
-    `endless` readers go on from pass to pass, others raise `StopIteration` at the end of one.
+    `endless` readers go on from pass to pass, others raise `StopIteration` at the end
+    of one.
     """
 
     def __init__(self, dataset: Dataset[T], opening: Opening) -> None:
-        self._dataset, self._endless = dataset, opening.endless
+        self._dataset = dataset
+        self._endless = opening.endless
         self._share = LaneShare(dataset.size if dataset.sized else None, opening)
         self._opening = opening._replace(endless=dataset.sized)
         self._input = dataset._addressed(self._opening.inner)
@@ -943,7 +1066,8 @@ class LaneReader(Stream[T]):
         return self.read()
 
     def read(self) -> T:
-        """Return the next item of the share; raise `StopIteration` at the end of the pass.
+        """Return the next item of the share; raise `StopIteration` at the end of the
+        pass.
 
         No slot waits for it, so an item that is padding as a whole is left out.
         """
@@ -960,8 +1084,12 @@ class LaneReader(Stream[T]):
                 if not isinstance(item, Padded) or not item.is_whole:
                     return item
 
-    def first_unread(self, branches: Iterator[int], reached: int | None = None) -> int | None:
-        return cast("int | None", self._input.first_unread(branches, self._share.reached))
+    def first_unread(
+        self, branches: Iterator[int], reached: int | None = None
+    ) -> int | None:
+        return cast(
+            "int | None", self._input.first_unread(branches, self._share.reached)
+        )
 
     def _end_pass(self) -> None:
         self._share.end_pass()
@@ -979,13 +1107,19 @@ class LaneReader(Stream[T]):
 
 
 class ChainStream(Stream[T]):
-    """A lane's share of one input after another, each in `passes` passes; one pass of the chain.
+    """A lane's share of one input after another, each in `passes` passes; one pass of
+    the chain.
 
     Those read already stand at their next pass.
     """
 
-    def __init__(self, inputs: Sequence[Dataset[Any]], opening: Opening, passes: int = 1) -> None:
-        self._current, self._passed = opening.counter("current"), opening.counter("passed")
+    def __init__(
+        self, inputs: Sequence[Dataset[Any]], opening: Opening, passes: int = 1
+    ) -> None:
+        self._current, self._passed = (
+            opening.counter("current"),
+            opening.counter("passed"),
+        )
         self._passes = passes
         openings = opening._replace(endless=False).each(len(inputs))
         self._inputs: list[LaneReader[T]] = [
@@ -1001,7 +1135,8 @@ class ChainStream(Stream[T]):
             except StopIteration:
                 self._passed += 1
                 if self._passed >= self._passes:
-                    self._current, self._passed = self._current + 1, 0
+                    self._current = self._current + 1
+                    self._passed = 0
             else:
                 self.origin = shifted(reader.origin, self._parts_before[self._current])
                 return item
@@ -1020,18 +1155,23 @@ class LimitStream(Stream[T]):
     """
 
     def __init__(self, dataset: Dataset[T], length: int, opening: Opening) -> None:
-        self._dataset, self._length, self._sized = dataset, length, dataset.sized
+        self._dataset = dataset
+        self._length = length
+        self._sized = dataset.sized
         self._epoch, self._taken = opening.counter("epoch"), opening.counter("taken")
         self._opening = opening._replace(endless=dataset.sized)
         self._input = dataset._stream(self._opening.inner)
 
     def _begin(self, epoch: int) -> None:
         self._input.close()
-        self._epoch, self._taken = epoch, 0
+        self._epoch = epoch
+        self._taken = 0
         self._input = self._dataset._stream(self._opening._replace(state=None))
 
     def at(self, position: int, attempt: int = 0) -> T:
-        epoch, place = divmod(position, self._length) if self._sized else (0, self._taken)
+        epoch, place = (
+            divmod(position, self._length) if self._sized else (0, self._taken)
+        )
         if epoch != self._epoch:
             self._begin(epoch)
         try:
@@ -1051,4 +1191,8 @@ class LimitStream(Stream[T]):
             self._input.ahead(places[places < self._length])
 
     def state(self) -> State:
-        return {"epoch": self._epoch, "taken": self._taken, "input": self._input.state()}
+        return {
+            "epoch": self._epoch,
+            "taken": self._taken,
+            "input": self._input.state(),
+        }

@@ -1,8 +1,10 @@
-"""The one walk down a tree of datasets, by what each node locates; and the questions it answers.
+"""The one walk down a tree of datasets, by what each node locates; and the questions it
+answers.
 
-Which samples is an item made of, what lies at a position, how far has each source come, where does
-a child stand: reading and accounting follow the same positions. A node says `route` and, where it
-has more to say of prefixes than that, `_spans`; nobody else walks.
+Which samples is an item made of, what lies at a position, how far has each source come,
+where does a child stand: reading and accounting follow the same positions. A node says
+`route` and, where it has more to say of prefixes than that, `_spans`; nobody else
+walks.
 """
 
 from __future__ import annotations
@@ -26,7 +28,13 @@ from energize.core.loss_weights import moved_rows
 from energize.core.padded import Padded, has_padding, unpadded
 from energize.core.randomness import defer, read_in_window
 from energize.core.rng import derive
-from energize.errors import DataError, EncoderError, SampleError, SkipSample, SubstitutionError
+from energize.errors import (
+    DataError,
+    EncoderError,
+    SampleError,
+    SkipSample,
+    SubstitutionError,
+)
 
 if TYPE_CHECKING:
     from energize.core.dataset import Dataset, IndexedDataset
@@ -48,30 +56,34 @@ making: ContextVar[int] = ContextVar("making")
 
 # How items are read, and samples that fail.
 
-AHEAD, AHEAD_BYTES, _AT_FIRST = 4096, 128 * 1024 * 1024, 64
-"""Samples of object storage that are fetched before they are asked for, by who reads them, and how
-many bytes of them at most; how many samples until it is known of how many bytes they are."""
+AHEAD = 4096
+AHEAD_BYTES = 128 * 1024 * 1024
+_AT_FIRST = 64
+"""Samples of object storage that are fetched before they are asked for, by who reads
+them, and how many bytes of them at most; how many samples until it is known of how many
+bytes they are."""
 
 READY = 32
-"""Items per worker that are read ahead where they are small: enough for hundreds of thousands of
-small ones a second."""
+"""Items per worker that are read ahead where they are small: enough for hundreds of
+thousands of small ones a second."""
 
 MAX_ATTEMPTS = 256
-"""How many samples in a row may fail at one position before it is an error: enough for encoders
-that leave out nine of ten, where one position in 10**11 needs more."""
+"""How many samples in a row may fail at one position before it is an error: enough for
+encoders that leave out nine of ten, where one position in 10**11 needs more."""
 
 _PLACES = re.compile(r"""'[^']*'|"[^"]*"|\S*/\S*|\w*\d\w*""")
-"""What differs between messages of failures of one kind: names in quotes, paths, numbers of any
-base."""
+"""What differs between messages of failures of one kind: names in quotes, paths,
+numbers of any base."""
 
 
 @dataclass(frozen=True, slots=True)
 class SamplePlace:
-    """Where a stored sample is: sample `index` of a shard, or of a dataset without shards.
+    """Where a stored sample is: sample `index` of a shard, or of a dataset without
+    shards.
 
-    `dataset` is the path, or the identity of what has none, and `source` the identity, which is the
-    same wherever the dataset is mounted. `function` is set where the sample is found by what a
-    function was called with, and not by where it is read.
+    `dataset` is the path, or the identity of what has none, and `source` the identity,
+    which is the same wherever the dataset is mounted. `function` is set where the
+    sample is found by what a function was called with, and not by where it is read.
     """
 
     dataset: str
@@ -90,8 +102,9 @@ class Failed:
         reason: The exception.
         where: The location of the sample, for messages.
         place: The stored sample, if `Reading.locate` is set and it is a single one.
-        lasting: Whether the sample fails at every position and in every epoch: True if its stored
-            bytes are damaged, False if a function of the user failed, which may draw.
+        lasting: Whether the sample fails at every position and in every epoch: True if
+            its stored bytes are damaged, False if a function of the user failed, which
+            may draw.
         remembered: Whether it comes from a `FailureMemory`: it was reported before.
         sample: The number that the failure is counted by, see `Reading.leave_out`.
         sources: The keys of the sources of its samples.
@@ -123,39 +136,51 @@ class Failed:
 
 
 def log_failure(failed: Failed) -> None:
-    """What happens to a failed sample where nobody asked for anything else: a warning, of those of
-    a folder that fail alike for the first.
+    """What happens to a failed sample where nobody asked for anything else: a warning,
+    of those of a folder that fail alike for the first.
     """
     name = failed.where.partition(", ")[0]
-    told = str(failed).removeprefix(folder := os.path.dirname(name) or name).lstrip("/, ")
+    told = (
+        str(failed).removeprefix(folder := os.path.dirname(name) or name).lstrip("/, ")
+    )
     text = f"{told}; a substitute takes its place, and that of others that fail alike"
     said_once(folder, failed.kind, text, logging.WARNING)
 
 
 def raise_error(error: EncoderError) -> None:
-    """What happens to an exception of a user's function where nobody asked for anything else."""
+    """What happens to an exception of a user's function where nobody asked for anything
+    else.
+    """
     raise error
 
 
 MOST_REMEMBERED = 2**15
-"""Failed samples that a process remembers, some 750 bytes each; others are read again."""
+"""Failed samples that a process remembers, some 750 bytes each; others are read
+again."""
 
 
 class FailureMemory:
-    """Remembers the stored samples that a process could not read, so that it reads each once.
+    """Remembers the stored samples that a process could not read, so that it reads each
+    once.
 
-    A sample that comes again is `Failed` without being read, at the node where it failed, so the
-    same substitute takes its place as when it was read. Samples are remembered by that node, their
-    source and their number, and only if their failure is `lasting`.
+    A sample that comes again is `Failed` without being read, at the node where it
+    failed, so the same substitute takes its place as when it was read. Samples are
+    remembered by that node, their source and their number, and only if their failure is
+    `lasting`.
     """
 
     def __init__(self) -> None:
-        self.nodes: dict[int, tuple[IndexedDataset[Any], dict[tuple[int, int], Failed]]] = {}
-        """By `id`: each node, which is kept so that its id stays its own, and what failed there."""
+        self.nodes: dict[
+            int, tuple[IndexedDataset[Any], dict[tuple[int, int], Failed]]
+        ] = {}
+        """By `id`: each node, which is kept so that its id stays its own, and what
+        failed there."""
         self._count = 0
 
     def add(self, trace: Trace, attempt: int, failed: Failed) -> None:
-        """Remember that the only item of a trace failed when it was read with `attempt`."""
+        """Remember that the only item of a trace failed when it was read with
+        `attempt`.
+        """
         part = trace.reading_part() if isinstance(failed.reason, DataError) else None
         if part is None or self._count >= MOST_REMEMBERED:
             return
@@ -169,13 +194,19 @@ class FailureMemory:
         self._count += key not in samples
         samples[key] = Failed(told, failed.where, remembered=True)
 
-    def rows(self, trace: Trace, attempt: int, start: int, stop: int) -> dict[int, Failed]:
-        """Return the remembered failures among rows `start` to before `stop`, by row."""
+    def rows(
+        self, trace: Trace, attempt: int, start: int, stop: int
+    ) -> dict[int, Failed]:
+        """Return the remembered failures among rows `start` to before `stop`, by
+        row.
+        """
         _, samples = self.nodes[id(trace.node)]
         refs = trace.refs(attempt)
         keys = zip(refs.source.tolist(), refs.index.tolist(), strict=True)
         found = zip(refs.item.tolist(), map(samples.get, keys), strict=True)
-        return {row - start: each for row, each in found if each and start <= row < stop}
+        return {
+            row - start: each for row, each in found if each and start <= row < stop
+        }
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Return what is copied and pickled: a memory of nothing."""
@@ -185,7 +216,9 @@ class FailureMemory:
 def made_of_padded(
     node: IndexedDataset[Any], items: list[Any], request: Request
 ) -> list[Any | Failed]:
-    """Return what a node makes of items of which some are `Padded`: so is what is made of them."""
+    """Return what a node makes of items of which some are `Padded`: so is what is made
+    of them.
+    """
     if not has_padding(items):
         return node.make(items, request)
     made = list(node.make([*map(unpadded, items)], request))
@@ -197,7 +230,8 @@ def made_of_padded(
 
 
 class Request(NamedTuple):
-    """What a node is asked to make: the items at `positions` (int64), read as `reading` says.
+    """What a node is asked to make: the items at `positions` (int64), read as `reading`
+    says.
 
     `where(n)` says where the n-th of them comes from, for messages.
     """
@@ -211,19 +245,21 @@ class Request(NamedTuple):
 class Reading:
     """What goes along with positions on the way down to the sources.
 
-    `attempt`: 0, or which substitute is asked for. `report` is told of each sample that failed.
-    `on_error` is given an exception of a user's function: it raises, or returns to have the sample
-    left out as a failed one. `locate`: whether `report` wants to know which stored samples fail.
-    `listed`: samples that are left out without being read. `left_out` counts those that are left
-    out for whatever reason. `tolerance`: how many failures in a row of one function end the run,
-    None for any number. `config`: the worker config that functions may ask for, if any. `threads`:
-    those of torch while functions are called. `taken` is told of each item that a stream takes of
-    an indexed dataset, which it is given. `check_functions`: "error", "warn" or "off", for
-    functions whose result differs when they are called again with the same sample. `substitute`:
-    whether a substitute takes the place of a sample that failed or was skipped; without it the slot
-    is padding (`Padded`), as in validation. `failure_memory`: the samples that this process does
-    not read again; None to read each whenever it comes. What else reading needs one day is another
-    field, and no signature changes.
+    `attempt`: 0, or which substitute is asked for. `report` is told of each sample that
+    failed. `on_error` is given an exception of a user's function: it raises, or returns
+    to have the sample left out as a failed one. `locate`: whether `report` wants to
+    know which stored samples fail. `listed`: samples that are left out without being
+    read. `left_out` counts those that are left out for whatever reason. `tolerance`:
+    how many failures in a row of one function end the run, None for any number.
+    `config`: the worker config that functions may ask for, if any. `threads`: those of
+    torch while functions are called. `taken` is told of each item that a stream takes
+    of an indexed dataset, which it is given. `check_functions`: "error", "warn" or
+    "off", for functions whose result differs when they are called again with the same
+    sample. `substitute`: whether a substitute takes the place of a sample that failed
+    or was skipped; without it the slot is padding (`Padded`), as in validation.
+    `failure_memory`: the samples that this process does not read again; None to read
+    each whenever it comes. What else reading needs one day is another field, and no
+    signature changes.
     """
 
     attempt: int = 0
@@ -241,13 +277,18 @@ class Reading:
     failure_memory: FailureMemory | None = None
 
     def leave_out(
-        self, failed: Failed, dataset: Any, made: int | Sequence[Any] | None, attempt: int = 0
+        self,
+        failed: Failed,
+        dataset: Any,
+        made: int | Sequence[Any] | None,
+        attempt: int = 0,
     ) -> None:
-        """Count a sample that is left out, or report it if it failed, once the read is settled.
+        """Count a sample that is left out, or report it if it failed, once the read is
+        settled.
 
-        A failure is counted by the identity of its source and the number of its sample there, so a
-        sample that fails in every epoch counts once. What is made of several samples is counted by
-        the first one, apart from that sample itself.
+        A failure is counted by the identity of its source and the number of its sample
+        there, so a sample that fails in every epoch counts once. What is made of
+        several samples is counted by the first one, apart from that sample itself.
 
         Args:
             failed: Why it is left out.
@@ -259,7 +300,11 @@ class Reading:
         defer(partial(self._count_left_out, failed, dataset, made, attempt))
 
     def _count_left_out(
-        self, failed: Failed, dataset: Any, made: int | Sequence[Any] | None, attempt: int
+        self,
+        failed: Failed,
+        dataset: Any,
+        made: int | Sequence[Any] | None,
+        attempt: int,
     ) -> None:
         if failed.skipped:
             if self.left_out is not None:
@@ -269,7 +314,9 @@ class Reading:
             at = np.array([made], dtype=np.int64)
             if self.failure_memory is not None and failed.lasting:
                 self.failure_memory.add(Trace(dataset, at), attempt, failed)
-            failed = _identified(failed, dataset, dataset.refs(at, attempt), self.locate)
+            failed = _identified(
+                failed, dataset, dataset.refs(at, attempt), self.locate
+            )
         elif made is not None:
             failed = _identified(failed, dataset, refs_of(dataset, made), locate=False)
         self.report(failed)
@@ -279,18 +326,26 @@ class Reading:
         return self if attempt == self.attempt else replace(self, attempt=attempt)
 
 
-def _identified(failed: Failed, dataset: Dataset[Any], refs: Refs, locate: bool) -> Failed:
-    """Return a failure with what it is counted by; `locate`: and which stored sample it is."""
+def _identified(
+    failed: Failed, dataset: Dataset[Any], refs: Refs, locate: bool
+) -> Failed:
+    """Return a failure with what it is counted by; `locate`: and which stored sample it
+    is.
+    """
     sources: list[Any] = [dataset.sources[number] for number in refs.source.tolist()]
     if not sources:
         return failed
-    source, index, several = sources[0], int(refs.index[0]), len(sources) > 1
+    source = sources[0]
+    index = int(refs.index[0])
+    several = len(sources) > 1
     stored = getattr(source, "location", ""), getattr(source, "identity", source.name)
     sample = derive("failed", *stored, index, int(several)) % 2**64
     place = failed.place
     if locate:
         place = None if several else source.place(index)
-    return replace(failed, place=place, sample=sample, sources=tuple(each.key for each in sources))
+    return replace(
+        failed, place=place, sample=sample, sources=tuple(each.key for each in sources)
+    )
 
 
 SILENT = Reading(report=lambda _: None)
@@ -301,11 +356,13 @@ SILENT = Reading(report=lambda _: None)
 
 
 class Routes(NamedTuple):
-    """Which items of the inputs the items at some positions are made of; arrays of one length.
+    """Which items of the inputs the items at some positions are made of; arrays of one
+    length.
 
-    `position`: a position in an input. `child`: the number of that input; None if there is one.
-    `owner`: the row of the asked position that it belongs to, ascending; None if each item is one
-    item of an input. `lent`: whether it is only lent to padding, which counts for nothing.
+    `position`: a position in an input. `child`: the number of that input; None if there
+    is one. `owner`: the row of the asked position that it belongs to, ascending; None
+    if each item is one item of an input. `lent`: whether it is only lent to padding,
+    which counts for nothing.
     """
 
     position: Int64Array
@@ -326,9 +383,10 @@ class Span(NamedTuple):
 class Origin(NamedTuple):
     """Where an item of a stream, or a part of one, comes from.
 
-    `part` is the number of one of the indexed datasets, or sources without random access, that the
-    stream reads; `position` the position there, counted over all its epochs, or without random
-    access in the pass `epoch`. `attempt` is that of the substitute, if it is one.
+    `part` is the number of one of the indexed datasets, or sources without random
+    access, that the stream reads; `position` the position there, counted over all its
+    epochs, or without random access in the pass `epoch`. `attempt` is that of the
+    substitute, if it is one.
     """
 
     part: int
@@ -339,11 +397,13 @@ class Origin(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Refs:
-    """Which samples of which sources items are made of: a row per sample, ordered by item.
+    """Which samples of which sources items are made of: a row per sample, ordered by
+    item.
 
-    All four columns are int64 of one length. `item`: which of the asked positions, 0 for the first
-    asked. `source`: the number of its source in `dataset.sources`. `index`: the number of the
-    sample in that source. `epoch`: how many times the source had been passed through before.
+    All four columns are int64 of one length. `item`: which of the asked positions, 0
+    for the first asked. `source`: the number of its source in `dataset.sources`.
+    `index`: the number of the sample in that source. `epoch`: how many times the source
+    had been passed through before.
     """
 
     item: Int64Array
@@ -366,10 +426,11 @@ class Refs:
 
 
 class Trace:
-    """Items of a dataset at some positions, followed down to the samples they are made of.
+    """Items of a dataset at some positions, followed down to the samples they are made
+    of.
 
-    Nodes that only lead on are passed by: `node` and `positions` are those of the first one that
-    reads, gathers, or makes something.
+    Nodes that only lead on are passed by: `node` and `positions` are those of the first
+    one that reads, gathers, or makes something.
     """
 
     __slots__ = ("_below", "_bounds", "node", "positions", "routes")
@@ -380,13 +441,18 @@ class Trace:
             routes = node.route(positions)
             if routes.owner is not None or routes.child is not None or node._makes:
                 break
-            node, positions, routes = node._children[0], routes.position, None
-        self.node, self.positions, self.routes = node, positions, routes
+            node = node._children[0]
+            positions = routes.position
+            routes = None
+        self.node = node
+        self.positions = positions
+        self.routes = routes
         self._below: list[tuple[int, Int64Array | None, Trace]] = []
         self._bounds: list[int] = []
         if routes is None:
             return
-        inner, children = routes.position, node._children
+        inner = routes.position
+        children = node._children
         if routes.child is None:
             self._below.append((0, None, Trace(children[0], inner)))
         elif len(inner) == 1:
@@ -402,7 +468,8 @@ class Trace:
 
     def refs(self, attempt: int = 0) -> Refs:
         """Return the samples that the items are made of."""
-        routes, positions = self.routes, self.positions
+        routes = self.routes
+        positions = self.positions
         if routes is None:
             leaf = cast("Source[Any]", self.node)
             index = leaf._samples(positions, attempt)
@@ -413,12 +480,14 @@ class Trace:
         found = []
         for number, rows, below in self._below:
             refs = below.refs(attempt)
-            item, source = refs.item, refs.source
+            item = refs.item
+            source = refs.source
             if rows is not None:
                 item = rows[item]
             if routes.lent is not None:
                 drawn = ~routes.lent[item]
-                item, source = item[drawn], source[drawn]
+                item = item[drawn]
+                source = source[drawn]
                 refs = Refs(item, source, refs.index[drawn], refs.epoch[drawn])
             if routes.owner is not None:
                 item = routes.owner[item]
@@ -427,9 +496,14 @@ class Trace:
             found.append(Refs(item, source, refs.index, refs.epoch))
         return Refs.merged(found)
 
-    def read(self, reading: Reading, start: int = 0, stop: int | None = None) -> list[Any]:
-        """Return the items in rows `start` to before `stop`, failed ones as `Failed`."""
-        node, positions = self.node, self.positions
+    def read(
+        self, reading: Reading, start: int = 0, stop: int | None = None
+    ) -> list[Any]:
+        """Return the items in rows `start` to before `stop`, failed ones as
+        `Failed`.
+        """
+        node = self.node
+        positions = self.positions
         if stop is None:
             stop = len(positions)
         elif stop - start < len(positions):
@@ -445,7 +519,9 @@ class Trace:
         if routes.owner is None:
             below = self._below
             single = len(below) == 1 and below[0][1] is None
-            items = (below[0][2].read if single else self._gathered)(reading, start, stop)
+            items = (below[0][2].read if single else self._gathered)(
+                reading, start, stop
+            )
         else:
             bounds = self._bounds[start : stop + 1]
             first = bounds[0]
@@ -483,20 +559,22 @@ class Trace:
     def _read_others(
         self, failed: Mapping[int, Failed], positions: Int64Array, reading: Reading
     ) -> list[Any]:
-        """Return the items at positions, of which those in rows that are remembered as `failed` are
-        not read.
+        """Return the items at positions, of which those in rows that are remembered as
+        `failed` are not read.
         """
         rows = range(len(positions))
         others = [row for row in rows if row not in failed]
         read = iter(Trace(self.node, positions[others]).read(reading) if others else ())
         return [failed[row] if row in failed else next(read) for row in rows]
 
-    def items(self, reading: Reading, start: int = 0, stop: int | None = None) -> list[Any]:
-        """Return the items in rows `start` to before `stop`, each failed one replaced by the first
-        substitute that does not fail.
+    def items(
+        self, reading: Reading, start: int = 0, stop: int | None = None
+    ) -> list[Any]:
+        """Return the items in rows `start` to before `stop`, each failed one replaced
+        by the first substitute that does not fail.
 
-        Substitutes are a function of position and attempt, so an item is a function of its
-        position. Raise `SubstitutionError` if `MAX_ATTEMPTS` in a row fail. Without
+        Substitutes are a function of position and attempt, so an item is a function of
+        its position. Raise `SubstitutionError` if `MAX_ATTEMPTS` in a row fail. Without
         `reading.substitute` such an item is `Padded`.
         """
         try:
@@ -523,7 +601,9 @@ class Trace:
                     items[row - start] = item
         return items
 
-    def _members(self, routes: Routes, reading: Reading, start: int, stop: int) -> list[Any]:
+    def _members(
+        self, routes: Routes, reading: Reading, start: int, stop: int
+    ) -> list[Any]:
         """As `_gathered`, with failed ones substituted."""
         of_members = reading.again(reading.attempt * MAX_ATTEMPTS)
         token = gathering.set(self.node)
@@ -532,8 +612,12 @@ class Trace:
             for row, item in enumerate(items):
                 if type(item) is Failed:
                     at = start + row
-                    child = self.node._children[0 if routes.child is None else routes.child[at]]
-                    items[row] = _substituted(child, routes.position[at : at + 1], of_members, item)
+                    child = self.node._children[
+                        0 if routes.child is None else routes.child[at]
+                    ]
+                    items[row] = _substituted(
+                        child, routes.position[at : at + 1], of_members, item
+                    )
         finally:
             gathering.reset(token)
         return items
@@ -546,14 +630,17 @@ class Trace:
             yield 0 if lent else len(child.refs(routes.position[at : at + 1]))
 
     def reading_part(self) -> Trace | None:
-        """Return the part that reads one stored sample, and makes a typed one of it; None if a
-        function of the user takes part in that.
+        """Return the part that reads one stored sample, and makes a typed one of it;
+        None if a function of the user takes part in that.
         """
-        trace, part = self, None
+        trace = self
+        part = None
         while trace.routes is not None:
             node = trace.node
             is_pure = getattr(getattr(node, "map_fn", None), "is_pure", False)
-            if trace.routes.owner is not None or (part is not None and node._makes and not is_pure):
+            if trace.routes.owner is not None or (
+                part is not None and node._makes and not is_pure
+            ):
                 return None
             if is_pure and part is None:
                 part = trace
@@ -562,25 +649,30 @@ class Trace:
 
 
 def stop_raised(dataset: Dataset[Any]) -> EncoderError:
-    """Return what to raise if code that a dataset calls raised `StopIteration`, which would end an
-    epoch.
+    """Return what to raise if code that a dataset calls raised `StopIteration`, which
+    would end an epoch.
     """
     return EncoderError(
-        f"{label_of(dataset)}: what it calls raised StopIteration, which is not the end of an "
+        f"{label_of(dataset)}: what it calls raised StopIteration, which is not the "
+        "end of an "
         "epoch. Return an item, or raise SkipSample to leave one out"
     )
 
 
-def read_items(dataset: IndexedDataset[T], positions: Int64Array, reading: Reading) -> list[T]:
-    """Return the items at `positions`, see `Trace.items`, read in a window of their own."""
+def read_items(
+    dataset: IndexedDataset[T], positions: Int64Array, reading: Reading
+) -> list[T]:
+    """Return the items at `positions`, see `Trace.items`, read in a window of their
+    own.
+    """
     return read_in_window(partial(Trace(dataset, positions).items, reading))
 
 
 class Ahead:
-    """Has samples that lie in object storage fetched before they are read: of the items at the next
-    positions of a dataset, so many that they are of `AHEAD` samples and `AHEAD_BYTES` bytes at
-    most. Or has somebody else told of these positions, by `told`, which returns how many bytes that
-    is, or 0 while nobody knows.
+    """Has samples that lie in object storage fetched before they are read: of the items
+    at the next positions of a dataset, so many that they are of `AHEAD` samples and
+    `AHEAD_BYTES` bytes at most. Or has somebody else told of these positions, by
+    `told`, which returns how many bytes that is, or 0 while nobody knows.
     """
 
     def __init__(
@@ -589,14 +681,22 @@ class Ahead:
         told: Callable[[Int64Array], int] | None = None,
         samples: int = AHEAD,
     ) -> None:
-        self._told, self._expected = told or partial(expect, dataset), 0
+        self._told = told or partial(expect, dataset)
+        self._expected = 0
         self._items = self._asked = 0
         self._far = told is not None or any(source.remote for source in dataset.sources)
-        self._least = max(1.0, dataset.consumed(1).sum()) / samples if self._far else 1.0
-        self._each, self._bytes = self._least * samples / _AT_FIRST, AHEAD_BYTES * samples / AHEAD
+        self._least = (
+            max(1.0, dataset.consumed(1).sum()) / samples if self._far else 1.0
+        )
+        self._each = self._least * samples / _AT_FIRST
+        self._bytes = AHEAD_BYTES * samples / AHEAD
 
-    def __call__(self, turn: int, positions: Callable[[Int64Array], Int64Array]) -> None:
-        """Expect the items from `turn` on to be asked for; `positions` are those at turns."""
+    def __call__(
+        self, turn: int, positions: Callable[[Int64Array], Int64Array]
+    ) -> None:
+        """Expect the items from `turn` on to be asked for; `positions` are those at
+        turns.
+        """
         if not self._far:
             return
         self._learn(self._told(np.zeros(0, dtype=np.int64)))
@@ -611,15 +711,22 @@ class Ahead:
 
     def _learn(self, asked: int) -> None:
         self._asked += asked
-        if self._items:  # what is asked for by now may be what was expected before a change
+        if (
+            self._items
+        ):  # what is asked for by now may be what was expected before a change
             self._each = max(self._least, self._asked / self._items / self._bytes)
 
 
 def expect(dataset: IndexedDataset[Any], positions: Int64Array) -> int:
-    """Have the samples that items are made of fetched; return how many bytes that is."""
+    """Have the samples that items are made of fetched; return how many bytes that
+    is.
+    """
     if not len(positions):  # but for those of which it was not known where they lie
-        return sum(source.expect(positions) for source in dataset.sources if source.remote)
-    refs, asked = Trace(dataset, positions).refs(), 0
+        return sum(
+            source.expect(positions) for source in dataset.sources if source.remote
+        )
+    refs = Trace(dataset, positions).refs()
+    asked = 0
     for number, rows in rows_by_value(refs.source):
         if dataset.sources[number].remote:
             asked += dataset.sources[number].expect(refs.index[rows])
@@ -635,14 +742,18 @@ def _substituted(
     tries = 1
     while type(item) is Failed:
         attempt = reading.attempt + tries - 1
-        # Where each sample has its own slot, one that would only fill another slot does not count.
+        # Where each sample has its own slot, one that would only fill another slot does
+        # not count.
         if not item.remembered and (reading.substitute or not attempt):
             reading.leave_out(item, dataset, int(position[0]), attempt)
         if tries >= MAX_ATTEMPTS:
             raise SubstitutionError(
-                f"item {int(position[0])}: the sample and its {tries - 1} substitutes were all "
-                f"skipped or failed, the last one at {item}. Where nearly everything is left out, "
-                "use FilterDataset, which goes on to the next sample instead, or leave such "
+                f"item {int(position[0])}: the sample and its {tries - 1} substitutes "
+                "were all "
+                f"skipped or failed, the last one at {item}. Where nearly everything "
+                "is left out, "
+                "use FilterDataset, which goes on to the next sample instead, or leave "
+                "such "
                 "samples out when the data are prepared"
             )
         [item] = Trace(dataset, position).read(reading.again(reading.attempt + tries))
@@ -663,7 +774,9 @@ def where(dataset: IndexedDataset[Any], position: int, attempt: int = 0) -> str:
 
 
 def refs_of(dataset: Dataset[Any], origins: Sequence[Origin]) -> Refs:
-    """Return the samples that an item with these origins is made of, as refs of item 0."""
+    """Return the samples that an item with these origins is made of, as refs of item
+    0.
+    """
     found = []
     for part, position, epoch, attempt in origins:
         each = dataset._parts[part]
@@ -678,9 +791,9 @@ def refs_of(dataset: Dataset[Any], origins: Sequence[Origin]) -> Refs:
 
 
 def consumed(node: IndexedDataset[Any], n: int, *, items: bool = False) -> Any:
-    """Return how many samples of each source the first `n` items of a dataset are made of: int64.
-    Or how many `items`: float64, those of several samples by their parts, as large as those of all
-    together are.
+    """Return how many samples of each source the first `n` items of a dataset are made
+    of: int64. Or how many `items`: float64, those of several samples by their parts, as
+    large as those of all together are.
     """
     if not node.inputs:
         return np.array([n], dtype=np.int64)
@@ -690,7 +803,8 @@ def consumed(node: IndexedDataset[Any], n: int, *, items: bool = False) -> Any:
     spans, counted = node._spans(n)
     total = np.zeros(len(node.sources), dtype=np.float64 if items else np.int64)
     for child, start, stop, times in spans:
-        inner, numbers = node._children[child], node._source_numbers(child)
+        inner = node._children[child]
+        numbers = node._source_numbers(child)
         samples = consumed(inner, stop, items=items)
         if start:
             samples = samples - consumed(inner, start, items=items)
@@ -716,7 +830,9 @@ def one_each(node: IndexedDataset[Any]) -> bool:
 
 
 def padding(node: IndexedDataset[Any], positions: Int64Array) -> BoolArray:
-    """Return for each position whether its item is padding, made of samples that are only lent."""
+    """Return for each position whether its item is padding, made of samples that are
+    only lent.
+    """
     lent = np.zeros(len(positions), dtype=np.bool_)
     if node._lends:
         routes = node.route(positions)

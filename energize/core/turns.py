@@ -1,4 +1,6 @@
-"""Turns of conversations: their usual forms, and what decides which of them are learned."""
+"""Turns of conversations: their usual forms, and what decides which of them are
+learned.
+"""
 
 from __future__ import annotations
 
@@ -23,15 +25,25 @@ _TEXT_PIECES = (None, "text", "input_text", "output_text")
 """Types of those pieces of a content that are text."""
 _ROLES = {
     **dict.fromkeys(("human", "user"), "user"),
-    **dict.fromkeys(("gpt", "assistant", "chatgpt", "bing", "bot", "model"), "assistant"),
-    **dict.fromkeys(("observation", "tool_response", "function_response", "function"), "tool"),
+    **dict.fromkeys(
+        ("gpt", "assistant", "chatgpt", "bing", "bot", "model"), "assistant"
+    ),
+    **dict.fromkeys(
+        ("observation", "tool_response", "function_response", "function"), "tool"
+    ),
     "tool": "tool",
     "system": "system",
 }
 """The usual names of roles, in lower case."""
 _CALLS = ("tool_calls", "tool_call", "function_call")
 """Keys of calls of tools. As roles they mean a turn of the assistant that is a call."""
-_LEARNED = {"train": True, "loss": True, "weight": True, "loss_mask": True, "masked": False}
+_LEARNED = {
+    "train": True,
+    "loss": True,
+    "weight": True,
+    "loss_mask": True,
+    "masked": False,
+}
 """Keys that decide whether a turn is learned, and the value with which it is."""
 REASONING = ("reasoning_content", "reasoning", "thinking")
 """Keys of the reasoning before an answer. The first one is the name in `Turn.extra`."""
@@ -40,10 +52,12 @@ TURN_KEYS = frozenset(
     | {"id", "turn_id", "message_id", "timestamp", "created_at"}
     | {"lang", "language", "model", "source"}
 )
-"""Keys of `Turn.extra` that chat templates read, and those that only describe a turn."""
+"""Keys of `Turn.extra` that chat templates read, and those that only describe a
+turn."""
 
 _FORMS = (
-    "a turn is {from, value} as in LLaVA and ShareGPT, or {role, content} as in OpenAI's API, "
+    "a turn is {from, value} as in LLaVA and ShareGPT, or {role, content} as in "
+    "OpenAI's API, "
     "whose content is text or a list of {type: text | image | video}"
 )
 
@@ -56,10 +70,11 @@ class Turn:
     Attributes:
         role: `user`, `assistant`, `system` or `tool` in most data.
         text: The content, with `<image>` or `<video>` in place of an image or a video.
-        learned: Whether the turn is learned. If None, the data do not decide it, and the turns of
-            the assistant are.
-        extra: The other keys of the turn that have a value. Calls of tools are `tool_calls`, in the
-            form of OpenAI's API with arguments as a dict; reasoning is `reasoning_content`.
+        learned: Whether the turn is learned. If None, the data do not decide it, and
+            the turns of the assistant are.
+        extra: The other keys of the turn that have a value. Calls of tools are
+            `tool_calls`, in the form of OpenAI's API with arguments as a dict;
+            reasoning is `reasoning_content`.
 
     Example:
         >>> Turn("user", "What is this?")
@@ -80,7 +95,9 @@ class Turn:
 
 
 class Place(NamedTuple):
-    """The place of an image or a video: the number of its turn, from 0, and its offset there."""
+    """The place of an image or a video: the number of its turn, from 0, and its offset
+    there.
+    """
 
     turn: int
     start: int
@@ -101,7 +118,8 @@ def places_of(turns: Sequence[Turn]) -> list[Place]:
 
 
 def messages_of(turns: Sequence[Turn]) -> list[dict[str, Any]]:
-    """Return turns as chat templates of transformers take them, with images and videos in place.
+    """Return turns as chat templates of transformers take them, with images and videos
+    in place.
 
     >>> messages_of([Turn("user", "What is <image>?")])[0]["content"]
     [{'type': 'text', 'text': 'What is '}, {'type': 'image'}, {'type': 'text', 'text': '?'}]
@@ -122,19 +140,24 @@ def messages_of(turns: Sequence[Turn]) -> list[dict[str, Any]]:
 
 
 def checked_turns(given: Any, images: int, videos: int) -> list[Turn]:
-    """Return turns of any of the usual forms; raise `DataError` for another one, and unless there
-    is a placeholder for each image and video, and one of these for each placeholder.
+    """Return turns of any of the usual forms; raise `DataError` for another one, and
+    unless there is a placeholder for each image and video, and one of these for each
+    placeholder.
     """
     if not isinstance(given, Sequence) or isinstance(given, str) or not given:
-        raise DataError(f"a conversation is a list of turns, got {given!r:.80}; {_FORMS}")
+        raise DataError(
+            f"a conversation is a list of turns, got {given!r:.80}; {_FORMS}"
+        )
     turns = [turn_of(each, number) for number, each in enumerate(given)]
     places = places_of(turns)
     for what, count in ((IMAGE, images), (VIDEO, videos)):
         found = [place.turn for place in places if place.what == what]
         if len(found) != count:
             raise DataError(
-                f"the sample has {count} {what[1:-1]}s, and its turns have {len(found)} "
-                f"placeholders {what}, in the turns {found}: there has to be one for each, where "
+                f"the sample has {count} {what[1:-1]}s, and its turns have "
+                f"{len(found)} "
+                f"placeholders {what}, in the turns {found}: there has to be one for "
+                "each, where "
                 "it is meant"
             )
     return turns
@@ -144,7 +167,8 @@ def turn_of(given: Any, number: int) -> Turn:
     """Return turn `number` of a conversation, given in any of the usual forms.
 
     Raises:
-        DataError: If it has no role or no content, or the value of a known key is malformed.
+        DataError: If it has no role or no content, or the value of a known key is
+            malformed.
 
     """
     if isinstance(given, Turn):
@@ -191,7 +215,9 @@ def _only(keys: dict[str, Any], names: Sequence[str], default: Any) -> Any:
 
 
 def _reasoning(keys: dict[str, Any]) -> str:
-    """Remove the keys of the reasoning, and return the text; empty if it is only white space."""
+    """Remove the keys of the reasoning, and return the text; empty if it is only white
+    space.
+    """
     for name in REASONING:
         if str(keys.get(name, "")).isspace():
             del keys[name]
@@ -199,20 +225,27 @@ def _reasoning(keys: dict[str, Any]) -> str:
 
 
 def _learned(keys: dict[str, Any], role: str) -> bool | None:
-    """Remove the keys that decide whether a turn is learned, and return what they decide."""
+    """Remove the keys that decide whether a turn is learned, and return what they
+    decide.
+    """
     decided = {name: keys.pop(name) for name in _LEARNED if name in keys}
     answers = {value == _LEARNED[name] for name, value in decided.items()}
     if len(answers) > 1 or not all(value in (0, 1) for value in decided.values()):
         raise DataError(
-            f"whether the turn is learned is unclear: {decided}. Each key is 0, 1, true or false, "
+            f"whether the turn is learned is unclear: {decided}. Each key is 0, 1, "
+            "true or false, "
             "and all agree"
         )
     # A weight of 1 is often given to all turns, and means those of the assistant.
-    return next(iter(answers), None) if role == "assistant" or "train" in decided else None
+    return (
+        next(iter(answers), None) if role == "assistant" or "train" in decided else None
+    )
 
 
 def _calls(given: Any) -> list[dict[str, Any]]:
-    """Return calls of tools in one form, from a call, a list of calls, or either as JSON text."""
+    """Return calls of tools in one form, from a call, a list of calls, or either as
+    JSON text.
+    """
     found = []
     for call in _functions(_parsed(given)):
         function = call["function"]
@@ -223,7 +256,8 @@ def _calls(given: Any) -> list[dict[str, Any]]:
 
 
 def tools_of(given: Any) -> list[dict[str, Any]]:
-    """Return the schemas of tools in one form, from a list of them, of JSON texts, or JSON text.
+    """Return the schemas of tools in one form, from a list of them, of JSON texts, or
+    JSON text.
 
     Raises:
         DataError: If it is not a list of schemas.
@@ -241,17 +275,25 @@ def _parsed(given: Any) -> Any:
     try:
         return parse_json(given) if isinstance(given, str) else given
     except ValueError as error:
-        raise DataError(f"tools and calls of them are JSON, got {given!r:.80}: {error}") from error
+        raise DataError(
+            f"tools and calls of them are JSON, got {given!r:.80}: {error}"
+        ) from error
 
 
 def _functions(given: Any) -> list[dict[str, Any]]:
-    """Return objects that each have a `function` with a name, from these or from functions."""
+    """Return objects that each have a `function` with a name, from these or from
+    functions.
+    """
     found = []
     for each in given if isinstance(given, list) else [given]:
         keys = each if isinstance(each, Mapping) else {}
-        whole = dict(keys) if "function" in keys else {"type": "function", "function": each}
+        whole = (
+            dict(keys) if "function" in keys else {"type": "function", "function": each}
+        )
         function = whole["function"]
-        if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
+        if not isinstance(function, Mapping) or not isinstance(
+            function.get("name"), str
+        ):
             raise DataError(f"a tool, or a call of one, has a 'name'; got {each!r:.80}")
         found.append(whole)
     return found

@@ -1,8 +1,10 @@
-"""Values from outside (YAML, JSON, arguments) checked by pydantic, and what is wrong with them.
+"""Values from outside (YAML, JSON, arguments) checked by pydantic, and what is wrong
+with them.
 
-A file is described by a `Model`. `validated` makes one of the values of the file, or raises one
-error of ours that tells every fault with file, line, path, the value seen and the nearest key.
-Readers that put several files together collect `faults` instead, and say themselves where they are.
+A file is described by a `Model`. `validated` makes one of the values of the file, or
+raises one error of ours that tells every fault with file, line, path, the value seen
+and the nearest key. Readers that put several files together collect `faults` instead,
+and say themselves where they are.
 """
 
 from __future__ import annotations
@@ -26,7 +28,8 @@ from energize.errors import DatasetError, EnergizeError, nearest
 T = TypeVar("T")
 
 KeyPath: TypeAlias = tuple[str | int, ...]
-"""The way from the root of a document to a value: keys of mappings and indices of lists."""
+"""The way from the root of a document to a value: keys of mappings and indices of
+lists."""
 
 Listed: TypeAlias = Annotated[tuple[T, ...], Strict(strict=False)]
 """A list in a file, which becomes a tuple."""
@@ -69,7 +72,8 @@ SafeLoader: type[yaml.SafeLoader] | type[yaml.CSafeLoader] = getattr(
 
 
 class Model(BaseModel):
-    """A mapping in a file: unknown keys are faults, and no value is taken for one of another type.
+    """A mapping in a file: unknown keys are faults, and no value is taken for one of
+    another type.
 
     >>> class Point(Model):
     ...     x: int
@@ -82,7 +86,9 @@ class Model(BaseModel):
 
 
 class Fault(NamedTuple):
-    """One thing that is wrong: the path of the value, and what is wrong and what to do."""
+    """One thing that is wrong: the path of the value, and what is wrong and what to
+    do.
+    """
 
     path: KeyPath
     text: str
@@ -97,8 +103,8 @@ def validated(
 ) -> T:
     """Return `value`, the content of `file`, as what `schema` describes.
 
-    Raise `error` if it is none, with all faults; `text` is what the value was read from, and tells
-    their lines.
+    Raise `error` if it is none, with all faults; `text` is what the value was read
+    from, and tells their lines.
 
     >>> from energize.errors import DatasetError
     >>> schema = TypeAdapter(dict[str, int])
@@ -113,11 +119,14 @@ def validated(
         raise error(told(faults(reason, schema, value), file, lines_of(text))) from None
 
 
-def faults(error: ValidationError, schema: TypeAdapter[Any], value: object) -> list[Fault]:
-    """Return what `error`, which `schema` raised of `value`, says is wrong, in our words.
+def faults(
+    error: ValidationError, schema: TypeAdapter[Any], value: object
+) -> list[Fault]:
+    """Return what `error`, which `schema` raised of `value`, says is wrong, in our
+    words.
 
-    Of a value that fits no member of a union, the faults of its members are one, or those of the
-    member that it comes closest to.
+    Of a value that fits no member of a union, the faults of its members are one, or
+    those of the member that it comes closest to.
     """
     known = list(dict.fromkeys(_keys(schema.core_schema)))
     found: dict[KeyPath, list[str]] = {}
@@ -131,7 +140,9 @@ def faults(error: ValidationError, schema: TypeAdapter[Any], value: object) -> l
                 continue
             if len(path) > depth:
                 deepest[union] = len(path)
-                found = {each: found[each] for each in found if each[: len(union)] != union}
+                found = {
+                    each: found[each] for each in found if each[: len(union)] != union
+                }
         text, shown[path] = _told(detail, known)
         if text not in found.setdefault(path, []):
             found[path].append(text)
@@ -140,8 +151,9 @@ def faults(error: ValidationError, schema: TypeAdapter[Any], value: object) -> l
 
 
 def _place_in(value: Any, loc: KeyPath) -> tuple[KeyPath, KeyPath | None]:
-    """Return the path in a document that pydantic means by a place, which names members of unions,
-    too; and the path of the last union, if its members are not told apart by tags, as "<tag>".
+    """Return the path in a document that pydantic means by a place, which names members
+    of unions, too; and the path of the last union, if its members are not told apart by
+    tags, as "<tag>".
     """
     path: list[str | int] = []
     union: KeyPath | None = None
@@ -172,7 +184,9 @@ def _keys(schema: Any) -> Iterator[str]:
             yield str(schema["name"])
 
 
-def told(found: Iterable[Fault], file: str | os.PathLike[str], lines: Mapping[KeyPath, int]) -> str:
+def told(
+    found: Iterable[Fault], file: str | os.PathLike[str], lines: Mapping[KeyPath, int]
+) -> str:
     """Return faults of a file as the text of an error, each with its place."""
     texts = [f"{place(file, fault.path, lines)}: {fault.text}" for fault in found]
     if len(texts) == 1:
@@ -180,8 +194,11 @@ def told(found: Iterable[Fault], file: str | os.PathLike[str], lines: Mapping[Ke
     return "\n  ".join([f"{len(texts)} errors in {os.fspath(file)}:", *texts])
 
 
-def place(file: str | os.PathLike[str], path: KeyPath, lines: Mapping[KeyPath, int]) -> str:
-    """Return `file:line (path)`, with the line of what encloses a path that is not there.
+def place(
+    file: str | os.PathLike[str], path: KeyPath, lines: Mapping[KeyPath, int]
+) -> str:
+    """Return `file:line (path)`, with the line of what encloses a path that is not
+    there.
 
     >>> place("a.yaml", ("splits", "train"), {(): 1, ("splits",): 3})
     'a.yaml:3 (splits.train)'
@@ -217,15 +234,24 @@ def short(value: object) -> str:
     """Return a value as it may be quoted in a message."""
     try:
         text = repr(value)
-    except (ValueError, RecursionError):  # a number of very many digits has no such text
+    except (
+        ValueError,
+        RecursionError,
+    ):  # a number of very many digits has no such text
         return f"a {type(value).__name__} that is too large to be shown"
-    return "nothing" if value is None else text if len(text) <= 80 else f"{text[:77]}..."
+    if value is None:
+        return "nothing"
+    if len(text) <= 80:
+        return text
+    return f"{text[:77]}..."
 
 
 def lines_of(text: str | bytes) -> dict[KeyPath, int]:
-    r"""Return the line of each path in a text of YAML or JSON; none for a long one or a bad one.
+    r"""Return the line of each path in a text of YAML or JSON; none for a long one or a
+    bad one.
 
-    Its aliases have to be counted before (`check_yaml`): what they stand for is walked through.
+    Its aliases have to be counted before (`check_yaml`): what they stand for is walked
+    through.
 
     >>> lines_of("a:\n  - 1\n  - 2")[("a", 1)]
     3
@@ -261,7 +287,8 @@ def lines_of(text: str | bytes) -> dict[KeyPath, int]:
 
 def _told(detail: ErrorDetails, known: list[str]) -> tuple[str, str]:
     """Return a fault in our words, and the value seen, where that says more."""
-    kind, key = detail["type"], str(detail["loc"][-1]) if detail["loc"] else ""
+    kind = detail["type"]
+    key = str(detail["loc"][-1]) if detail["loc"] else ""
     if kind == "missing":
         return f"the key {key!r} is missing", ""
     if kind == "extra_forbidden":
@@ -269,22 +296,27 @@ def _told(detail: ErrorDetails, known: list[str]) -> tuple[str, str]:
         return f"unknown key {short(key)}{near}", ""
     if kind in _OWN:
         return str(detail["ctx"]["error"]), ""
-    words = re.findall(r"'([^']*)'", detail["ctx"]["expected"]) if kind == "literal_error" else []
+    words = (
+        re.findall(r"'([^']*)'", detail["ctx"]["expected"])
+        if kind == "literal_error"
+        else []
+    )
     near = nearest(detail["input"], words) if isinstance(detail["input"], str) else ""
     text = detail["msg"].replace("Input should be", "expected")
     text = text.replace("a valid integer", "an integer").replace("a valid ", "a ")
     return _MESSAGES.get(kind, text), f"; got {short(detail['input'])}{near}"
 
 
-# Text of YAML and JSON as values. Readers go down by recursion, which ends the process when it is
-# deep enough, and a few lines of aliases can stand for more values than there is memory for: both
-# are told before text is turned into values.
+# Text of YAML and JSON as values. Readers go down by recursion, which ends the process
+# when it is deep enough, and a few lines of aliases can stand for more values than
+# there is memory for: both are told before text is turned into values.
 
 
 def check_yaml(text: str | bytes, *, circles: bool = False) -> bytes:
-    """Return a text to parse; raise ValueError for YAML that is no UTF-8, nested too deeply, has or
-    stands for too many values, or has a text with too many letters; unless `circles`, also for
-    aliases to what they stand in. Letters that JSON writes as two escapes are one there.
+    """Return a text to parse; raise ValueError for YAML that is no UTF-8, nested too
+    deeply, has or stands for too many values, or has a text with too many letters;
+    unless `circles`, also for aliases to what they stand in. Letters that JSON writes
+    as two escapes are one there.
 
     Text that is no YAML passes: what parses it says where and why.
 
@@ -295,7 +327,9 @@ def check_yaml(text: str | bytes, *, circles: bool = False) -> bytes:
 energize.core.limits.LEVELS
     """
     sizes: dict[str, int] = {}
-    around: list[tuple[str | None, int]] = []  # anchors of what is open, and values before it
+    around: list[
+        tuple[str | None, int]
+    ] = []  # anchors of what is open, and values before it
     values = 0
     data = text.encode() if isinstance(text, str) else text
     try:
@@ -312,8 +346,15 @@ energize.core.limits.LEVELS
                 if not circles and any(event.anchor == anchor for anchor, _ in around):
                     raise ValueError(INSIDE_ITSELF)
                 values += sizes.get(str(event.anchor), 1) - 1
-            elif isinstance(event, yaml.ScalarEvent) and len(event.value) > limits.LETTERS:
-                where = "" if event.start_mark is None else f"line {event.start_mark.line + 1}: "
+            elif (
+                isinstance(event, yaml.ScalarEvent)
+                and len(event.value) > limits.LETTERS
+            ):
+                where = (
+                    ""
+                    if event.start_mark is None
+                    else f"line {event.start_mark.line + 1}: "
+                )
                 raise ValueError(where + limits.over("LETTERS", len(event.value)))
             values += isinstance(event, yaml.NodeEvent)
             if values > limits.YAML_VALUES:
@@ -321,27 +362,36 @@ energize.core.limits.LEVELS
     except yaml.reader.ReaderError as reason:
         at = reason.position
         where = f"line {data[:at].count(10) + 1}: {data[at : at + 1]!r}"
-        raise ValueError(f"{where}: {reason.reason}; save the file as UTF-8") from reason
+        raise ValueError(
+            f"{where}: {reason.reason}; save the file as UTF-8"
+        ) from reason
     except yaml.YAMLError:
-        single = _PAIR.sub(lambda pair: pair[1] + json.loads(b'"%s"' % pair[2]).encode(), data)
+        single = _PAIR.sub(
+            lambda pair: pair[1] + json.loads(b'"%s"' % pair[2]).encode(), data
+        )
         return data if single == data else check_yaml(single, circles=circles)
     return data
 
 
 def load_yaml(text: str | bytes, loader: type[Any] = SafeLoader) -> Any:
-    """Return the values of a YAML text; raise `yaml.YAMLError` if it is none, ValueError if it is
-    too much. `loader` is `SafeLoader` or a class made of it.
+    """Return the values of a YAML text; raise `yaml.YAMLError` if it is none,
+    ValueError if it is too much. `loader` is `SafeLoader` or a class made of it.
     """
     data = check_yaml(text)
     try:
         return yaml.load(data, loader)  # noqa: S506 - safe
-    except (ArithmeticError, AttributeError, LookupError, TypeError) as reason:  # PyYAML's own
+    except (
+        ArithmeticError,
+        AttributeError,
+        LookupError,
+        TypeError,
+    ) as reason:  # PyYAML's own
         raise ValueError(f"a value does not fit its tag: {reason}") from reason
 
 
 def load_json(text: str | bytes, *, unique: bool = False) -> Any:
-    """Return the values of a JSON text that is stored in a sample, as `parse_json` does; raise
-    `DecodeError` if they are too many.
+    """Return the values of a JSON text that is stored in a sample, as `parse_json`
+    does; raise `DecodeError` if they are too many.
     """
     letters: Any = ("{", "[", ",") if isinstance(text, str) else (b"{", b"[", b",")
     limits.decoding.spend(len(text) + _VALUE_BYTES * sum(map(text.count, letters)))
@@ -349,7 +399,8 @@ def load_json(text: str | bytes, *, unique: bool = False) -> Any:
 
 
 def parse_json(text: str | bytes, *, unique: bool = False) -> Any:
-    """Return the values of a JSON text; raise ValueError if it is none, or nested too deeply.
+    """Return the values of a JSON text; raise ValueError if it is none, or nested too
+    deeply.
 
     With `unique`, an object that has a key twice is a ValueError as well.
     """
@@ -362,7 +413,9 @@ def parse_json(text: str | bytes, *, unique: bool = False) -> Any:
     except (json.JSONDecodeError, UnicodeDecodeError):
         raise
     except ValueError as reason:
-        raise ValueError("a number has more digits than Python reads; write it shorter") from reason
+        raise ValueError(
+            "a number has more digits than Python reads; write it shorter"
+        ) from reason
     # Counting brackets costs little, going through all values as much as parsing them.
     letters: Any = ("{", "[") if isinstance(text, str) else (b"{", b"[")
     if sum(map(text.count, letters)) > _SURELY_FLAT:
@@ -386,11 +439,14 @@ def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 def load_large_json(data: bytes) -> Any:
     """Return the values of a whole file of JSON that a program wrote.
 
-    Raise ValueError if it is no JSON in UTF-8, nested too deeply, or too much for memory.
+    Raise ValueError if it is no JSON in UTF-8, nested too deeply, or too much for
+    memory.
     """
     width = 1
     if not data.isascii():
-        width = next((width for width, letters in _WIDE.items() if letters.search(data)), 1)
+        width = next(
+            (width for width, letters in _WIDE.items() if letters.search(data)), 1
+        )
     if len(data) * width > limits.JSON_BYTES:
         raise ValueError(limits.over("JSON_BYTES", len(data) * width))
     # Commas in texts count too: there are never fewer than values.
@@ -407,7 +463,9 @@ def check_depth(value: Any) -> None:
         if not level:
             return
         level = [
-            inner for each in level for inner in (each.values() if isinstance(each, dict) else each)
+            inner
+            for each in level
+            for inner in (each.values() if isinstance(each, dict) else each)
         ]
     raise ValueError(limits.over("LEVELS"))
 
@@ -416,8 +474,9 @@ _NOT_THERE = (FileNotFoundError, NotADirectoryError)
 
 
 def read_document(path: Path, schema: TypeAdapter[T]) -> T | None:
-    """Return what a file of JSON or YAML, by its name, says; None where there is none. Raise
-    `DatasetError` with file, line and key for one that is damaged, or not what `schema` describes.
+    """Return what a file of JSON or YAML, by its name, says; None where there is none.
+    Raise `DatasetError` with file, line and key for one that is damaged, or not what
+    `schema` describes.
     """
     is_json = path.suffix == ".json"
     try:
@@ -430,5 +489,7 @@ def read_document(path: Path, schema: TypeAdapter[T]) -> T | None:
     except EnergizeError:
         raise
     except (ValueError, yaml.YAMLError) as reason:
-        raise DatasetError(f"{path} is not valid {path.suffix[1:].upper()}: {reason}") from reason
+        raise DatasetError(
+            f"{path} is not valid {path.suffix[1:].upper()}: {reason}"
+        ) from reason
     return validated(schema, content, DatasetError, path, text)

@@ -1,4 +1,6 @@
-"""The rows of a JSON file that is one value: an array, columns, records by key, or joined lists."""
+"""The rows of a JSON file that is one value: an array, columns, records by key, or
+joined lists.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,16 @@ from energize.errors import some
 Row = dict[str, Any]
 
 CONTAINERS = (
-    *("data", "samples", "rows", "annotations", "questions", "items", "examples", "records"),
+    *(
+        "data",
+        "samples",
+        "rows",
+        "annotations",
+        "questions",
+        "items",
+        "examples",
+        "records",
+    ),
     *("instances", "entries", "results", "images"),
 )
 """Keys of an object whose array of objects is rows."""
@@ -35,13 +46,16 @@ _RECIPES = (
 
 
 class NotRows(ValueError):  # noqa: N818 - a reason, which callers make an error of
-    """A JSON value is not rows; the message says what it is, after the name of its file."""
+    """A JSON value is not rows; the message says what it is, after the name of its
+    file.
+    """
 
 
 class Document(NamedTuple):
     """The rows of a JSON value and how it holds them.
 
-    `shape` is `rows`, `joined`, `columns`, `by key`, or `one row` for an object that is a row.
+    `shape` is `rows`, `joined`, `columns`, `by key`, or `one row` for an object that is
+    a row.
     """
 
     shape: str
@@ -52,15 +66,17 @@ def document_of(value: Any) -> Document:
     """Return the rows of a JSON value.
 
     Args:
-        value: An array of objects; an object that has such an array under one of `CONTAINERS`;
-            arrays that refer to each other by `image_id` and `id`, as in COCO; columns, as pandas
-            writes them; or objects, arrays or texts by key, which becomes the column `key`.
+        value: An array of objects; an object that has such an array under one of
+            `CONTAINERS`; arrays that refer to each other by `image_id` and `id`, as in
+            COCO; columns, as pandas writes them; or objects, arrays or texts by key,
+            which becomes the column `key`.
 
     Returns:
         The rows, and how the value holds them.
 
     Raises:
-        NotRows: For a value that holds no rows, such as a list of datasets or a metadataset.
+        NotRows: For a value that holds no rows, such as a list of datasets or a
+            metadataset.
 
     Example:
         >>> document_of({"a.jpg": "a cat", "b.jpg": "a dog"}).rows
@@ -69,11 +85,14 @@ def document_of(value: Any) -> Document:
     """
     if isinstance(value, list):
         if value and not any(isinstance(each, dict) for each in value):
-            raise NotRows(f"is an array without objects; its first value is {value[0]!r:.80}")
+            raise NotRows(
+                f"is an array without objects; its first value is {value[0]!r:.80}"
+            )
         return Document("rows", value)
     if not isinstance(value, dict) or not value:
         raise NotRows(
-            f"is the JSON value {json.dumps(value):.80}, and rows are an object, an array of "
+            f"is the JSON value {json.dumps(value):.80}, and rows are an object, an "
+            "array of "
             "objects, or one object a line. Write it as one of these"
         )
     if "__module__" in value or {"splits", "__class__"} <= value.keys():
@@ -81,7 +100,8 @@ def document_of(value: Any) -> Document:
     tables = {name: each for name, each in value.items() if _is_table(each)}
     if _is_split(value):
         return Document(
-            "columns", [dict(zip(value["columns"], row, strict=True)) for row in value["data"]]
+            "columns",
+            [dict(zip(value["columns"], row, strict=True)) for row in value["data"]],
         )
     joined = _joined(tables)
     if joined is not None:
@@ -100,35 +120,53 @@ def _of_object(value: dict[str, Any]) -> Document:
         if any(recipe <= each.keys() for each in values for recipe in _RECIPES):
             raise NotRows(f"is a list of datasets: {some(value)}; open what it names")
         numbers = [*values[0]]
-        if all(map(str.isdigit, numbers)) and all([*each] == numbers for each in values):
+        if all(map(str.isdigit, numbers)) and all(
+            [*each] == numbers for each in values
+        ):
             rows = [{name: value[name][number] for name in value} for number in numbers]
             return Document("columns", rows)
         shared = set.intersection(*(set(each) for each in values))
         if shared and (len(values) > 1 or kind_by_name(next(iter(value)))):
-            return Document("by key", [{"key": key, **each} for key, each in value.items()])
+            return Document(
+                "by key", [{"key": key, **each} for key, each in value.items()]
+            )
     named = all(kind_by_name(key) is not None for key in value) or _are_keys([*value])
-    if kinds == {list} and all(_is_table(each) or not each for each in values) and len(values) > 1:
-        return Document("by key", [{"key": key, "items": each} for key, each in value.items()])
+    if (
+        kinds == {list}
+        and all(_is_table(each) or not each for each in values)
+        and len(values) > 1
+    ):
+        return Document(
+            "by key", [{"key": key, "items": each} for key, each in value.items()]
+        )
     texts = all(isinstance(each, str) or _is_texts(each) for each in values)
     if texts and named:
-        return Document("by key", [{"key": key, "text": each} for key, each in value.items()])
+        return Document(
+            "by key", [{"key": key, "text": each} for key, each in value.items()]
+        )
     if kinds == {list}:
         raise NotRows(
-            f"is one object of lists, {some(value)}, which may be columns or one row. Write it as "
+            f"is one object of lists, {some(value)}, which may be columns or one row. "
+            "Write it as "
             "an array of objects, or one object a line"
         )
     if any(isinstance(each, str | int | float) for each in values):
         return Document("one row", [value])
     raise NotRows(
-        f"is one object with the keys {some(value)}; rows are an array of objects, lines of "
+        f"is one object with the keys {some(value)}; rows are an array of objects, "
+        "lines of "
         f"JSON, or an array under one of {', '.join(CONTAINERS[:4])}"
     )
 
 
 def _are_keys(names: Sequence[str]) -> bool:
-    """Return whether names are keys of records, not names of columns: numbered alike, or many."""
+    """Return whether names are keys of records, not names of columns: numbered alike,
+    or many.
+    """
     shapes = {re.sub(r"[0-9]+", "0", name) for name in names}
-    numbered = shapes == {"0"} or (len(shapes) == 1 and "0" in shapes.pop() and len(names) > 2)
+    numbered = shapes == {"0"} or (
+        len(shapes) == 1 and "0" in shapes.pop() and len(names) > 2
+    )
     return numbered or len(names) > _MOST_COLUMNS
 
 
@@ -152,14 +190,16 @@ def _is_texts(value: Any) -> bool:
 def _joined(tables: Mapping[str, Sequence[Row]]) -> list[Row] | None:
     """Return the rows of tables that refer to one another, None if none does.
 
-    Captions are a row each. Of all else a row is what is referred to, with the list of what
-    refers to it.
+    Captions are a row each. Of all else a row is what is referred to, with the list of
+    what refers to it.
     """
     parent = next((name for name in ("images", "videos") if name in tables), None)
     if parent is None:
         return None
     key = f"{parent[:-1]}_id"
-    child = next((n for n, rows in tables.items() if n != parent and key in rows[0]), None)
+    child = next(
+        (n for n, rows in tables.items() if n != parent and key in rows[0]), None
+    )
     if child is None or "id" not in tables[parent][0]:
         return None
     known = {row.get("id"): row for row in tables[parent]}
@@ -168,6 +208,10 @@ def _joined(tables: Mapping[str, Sequence[Row]]) -> list[Row] | None:
         return [{**known.get(row.get(key), {}), **row} for row in tables[child]]
     children: dict[Any, list[Row]] = {each: [] for each in known}
     for row in tables[child]:
-        named = {"category": names[row["category_id"]]} if row.get("category_id") in names else {}
+        named = (
+            {"category": names[row["category_id"]]}
+            if row.get("category_id") in names
+            else {}
+        )
         children.setdefault(row.get(key), []).append({**row, **named})
     return [{**row, child: children[each]} for each, row in known.items()]

@@ -1,8 +1,10 @@
-"""Object storage, as each process reads it: what is asked of a process of its own that fetches.
+"""Object storage, as each process reads it: what is asked of a process of its own that
+fetches.
 
-The first question starts `energize/data/sidecar.py`, which ends with the process that asks, however
-that ends. A forked process has none and starts its own. What is fetched lies in the node cache,
-where it is looked for first: what is all there is read without a question.
+The first question starts `energize/data/sidecar.py`, which ends with the process that
+asks, however that ends. A forked process has none and starts its own. What is fetched
+lies in the node cache, where it is looked for first: what is all there is read without
+a question.
 """
 
 from __future__ import annotations
@@ -36,14 +38,15 @@ _log = logging.getLogger("energize")
 _SILENCE = 60
 _STARTS = 3
 _OF_STORES = re.compile(
-    "AWS_|AZURE_|GOOGLE_|GCS_|HF_|MSC_|FSSPEC_|ENERGIZE_CACHE|.*_PROXY|HOME|SSL_", re.IGNORECASE
+    "AWS_|AZURE_|GOOGLE_|GCS_|HF_|MSC_|FSSPEC_|ENERGIZE_CACHE|.*_PROXY|HOME|SSL_",
+    re.IGNORECASE,
 )
 _SECONDS_TO_DIE = 1
 
 
 class Stat(NamedTuple):
-    """The bytes of an object, and what tells it from another one of its name: its ETag or version,
-    without both when it was last modified.
+    """The bytes of an object, and what tells it from another one of its name: its ETag
+    or version, without both when it was last modified.
     """
 
     size: int
@@ -53,15 +56,16 @@ class Stat(NamedTuple):
 def stat(url: str) -> Stat:
     """Return what an object is now.
 
-    Raise FileNotFoundError, PermissionError or another OSError, with the URL without secrets and
-    what to do; `ConfigError` for a scheme that is not known, and if a library is missing.
+    Raise FileNotFoundError, PermissionError or another OSError, with the URL without
+    secrets and what to do; `ConfigError` for a scheme that is not known, and if a
+    library is missing.
     """
     return Stat(*_ask("call", url, "stat"))
 
 
 def listing(url: str, recursive: bool = False) -> list[tuple[str, int | None]]:
-    """Return the names in a folder, sorted, each with its bytes, or None for a folder; with
-    `recursive` all objects below it. Where nothing is, there are none.
+    """Return the names in a folder, sorted, each with its bytes, or None for a folder;
+    with `recursive` all objects below it. Where nothing is, there are none.
 
     Raise OSError as `stat`, and for more than `limits.OBJECTS`.
     """
@@ -69,7 +73,9 @@ def listing(url: str, recursive: bool = False) -> list[tuple[str, int | None]]:
     found = _ask("call", url, "listing", recursive, most)
     if len(found) > most:
         raise OSError(errno.EFBIG, limits.over("OBJECTS"), shown(url))
-    return sorted(dict(found).items())  # a name may be that of an object and of a folder
+    return sorted(
+        dict(found).items()
+    )  # a name may be that of an object and of a folder
 
 
 def is_folder(url: str) -> bool:
@@ -77,13 +83,16 @@ def is_folder(url: str) -> bool:
     return bool(_ask("call", url, "holds"))
 
 
-def ranges(url: str, found: Stat, starts: Sequence[int], stops: Sequence[int]) -> list[bytes]:
+def ranges(
+    url: str, found: Stat, starts: Sequence[int], stops: Sequence[int]
+) -> list[bytes]:
     """Return the bytes of each range of an object that was `found`, in ascending order.
 
-    What passes by itself is waited for, up to 2 minutes for each range. Raise `ShardError` if the
-    object is another one now, OSError as `stat`.
+    What passes by itself is waited for, up to 2 minutes for each range. Raise
+    `ShardError` if the object is another one now, OSError as `stat`.
     """
-    cache, key = _cache(), key_of(url, *found)
+    cache = _cache()
+    key = key_of(url, *found)
     got: list[Any] = list(map(partial(cache.read, key), starts, stops))
     if None not in got:
         return got
@@ -104,15 +113,18 @@ def ranges(url: str, found: Stat, starts: Sequence[int], stops: Sequence[int]) -
     return got
 
 
-def plan(url: str, found: Stat | None, starts: Sequence[int], stops: Sequence[int]) -> None:
-    """Have ranges, in ascending order, fetched into the cache before they are asked for, after all
-    that is asked for; the whole object without any. Where it was not `found`, it is looked at, too.
-    Numbers below 0 count from its end, and so does 0 where a range ends. What fails is told when it
-    is read.
+def plan(
+    url: str, found: Stat | None, starts: Sequence[int], stops: Sequence[int]
+) -> None:
+    """Have ranges, in ascending order, fetched into the cache before they are asked
+    for, after all that is asked for; the whole object without any. Where it was not
+    `found`, it is looked at, too. Numbers below 0 count from its end, and so does 0
+    where a range ends. What fails is told when it is read.
     """
     spans = _spans(starts, stops)
     if found is not None and spans:
-        cache, key = _cache(), key_of(url, *found)
+        cache = _cache()
+        key = key_of(url, *found)
         spans = [span for span in spans if not cache.holds(key, *span)]
         if not spans:
             return
@@ -120,14 +132,16 @@ def plan(url: str, found: Stat | None, starts: Sequence[int], stops: Sequence[in
 
 
 def missing(url: str, found: Stat, spans: Iterable[tuple[int, int]]) -> int:
-    """Return how many bytes of ranges the cache does not have, by what it says of itself."""
+    """Return how many bytes of ranges the cache does not have, by what it says of
+    itself.
+    """
     gaps = partial(_cache().missing, key_of(url, *found), look=False)
     return sum(stop - start for span in spans for start, stop in gaps(*span))
 
 
 def write(url: str, data: bytes | Path) -> None:
-    """Make an object of these bytes, or those of a file. Others see the old one or the whole new
-    one. Raise OSError as `stat`.
+    """Make an object of these bytes, or those of a file. Others see the old one or the
+    whole new one. Raise OSError as `stat`.
     """
     _ask("call", url, "put", data)
 
@@ -143,31 +157,48 @@ def _spans(starts: Sequence[int], stops: Sequence[int]) -> list[tuple[int, int]]
 
 
 class _Sidecar:
-    """The fetching process of this one. Of the threads that wait for it, one reads for all."""
+    """The fetching process of this one. Of the threads that wait for it, one reads for
+    all.
+    """
 
     def __init__(self) -> None:
         ours, theirs = socket.socketpair()
         self.settings = _settings()
-        ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("@ll", _SILENCE, 0))
-        path = os.pathsep.join([str(Path(__file__).parents[2]), *filter(None, sys.path)])
-        # This process may have gone into another folder since it named that of the cache.
+        ours.setsockopt(
+            socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("@ll", _SILENCE, 0)
+        )
+        path = os.pathsep.join(
+            [str(Path(__file__).parents[2]), *filter(None, sys.path)]
+        )
+        # This process may have gone into another folder since it named that of the
+        # cache.
         named = {FOLDER: _cache().folder} if os.environ.get(FOLDER) else {}
         with theirs:
             self._process = subprocess.Popen(
                 [sys.executable, "-P", "-m", "energize.data.sidecar"],
                 stdin=theirs.fileno(),
                 stdout=subprocess.DEVNULL,
-                # obstore has as many threads as there are cores, in each of these processes.
-                env={"TOKIO_WORKER_THREADS": "4", **os.environ, **named, "PYTHONPATH": path},
+                # obstore has as many threads as there are cores, in each of these
+                # processes.
+                env={
+                    "TOKIO_WORKER_THREADS": "4",
+                    **os.environ,
+                    **named,
+                    "PYTHONPATH": path,
+                },
                 start_new_session=True,  # Ctrl-C is for the trainer
             )
         self._connection = Connection(ours.detach())
         self._sending, self._news = threading.Lock(), threading.Condition()
         self._answers: dict[int, tuple[Any, Exception | None]] = {}
-        self._numbers, self._reading, self._ended = count(), False, ""
+        self._numbers = count()
+        self._reading = False
+        self._ended = ""
 
     def send(self, *message: Any) -> None:
-        """Send a question. That the sidecar has ended is seen by who waits for an answer."""
+        """Send a question. That the sidecar has ended is seen by who waits for an
+        answer.
+        """
         with self._sending:
             try:
                 self._connection.send(message)
@@ -214,7 +245,9 @@ class _Sidecar:
             self._news.notify_all()
 
     def end(self) -> str:
-        """Let the sidecar end, as it does when nobody has the other end; return how it did."""
+        """Let the sidecar end, as it does when nobody has the other end; return how it
+        did.
+        """
         with self._sending:
             self._connection.close()
         for _ in range(2):
@@ -236,7 +269,9 @@ def _settings() -> dict[str, str]:
 
 
 def _sidecar() -> _Sidecar:
-    """Return the one of this process, which was started with the settings that there are now."""
+    """Return the one of this process, which was started with the settings that there
+    are now.
+    """
     global _own  # noqa: PLW0603 - one for each process
     with _starting:
         if _own is not None and _own.settings != _settings():
@@ -250,7 +285,9 @@ def _sidecar() -> _Sidecar:
 
 
 def _forget(sidecar: _Sidecar) -> bool:
-    """Let the next question start another sidecar; return whether this one was still asked."""
+    """Let the next question start another sidecar; return whether this one was still
+    asked.
+    """
     global _own  # noqa: PLW0603
     with _starting:
         if own := _own is sidecar:
@@ -267,7 +304,10 @@ def _ask(*question: Any) -> Any:
         except EOFError as error:
             ended = str(error)
             if _forget(sidecar):
-                _log.warning("the process that fetches has ended %s: another one is started", ended)
+                _log.warning(
+                    "the process that fetches has ended %s: another one is started",
+                    ended,
+                )
     raise OSError(
         errno.EIO,
         f"the process that fetches has ended {_STARTS} times, at last {ended}"
@@ -287,5 +327,7 @@ def _after_fork() -> None:
 
 # While one is started, nobody forks with its ends in hand.
 os.register_at_fork(
-    before=_starting.acquire, after_in_parent=_starting.release, after_in_child=_after_fork
+    before=_starting.acquire,
+    after_in_parent=_starting.release,
+    after_in_child=_after_fork,
 )

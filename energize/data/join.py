@@ -36,7 +36,8 @@ from energize.errors import (
     ShardError,
 )
 
-# What may happen to a sample without a partner: an error, it is left out, or None stands for it.
+# What may happen to a sample without a partner: an error, it is left out, or None
+# stands for it.
 NONMATCH = ("error", "skip", "none")
 
 Raw = tuple[dict[str, Any] | None, ...]
@@ -45,34 +46,44 @@ _PREPARE = "energize prepare --tar-index-only --sqlite"
 _LEFT_SECONDS = 3600
 
 _PARTNERS = (
-    "SELECT p.sample_index, p.sample_key, s.tar_file_id, s.sample_index FROM main.samples p "
+    "SELECT p.sample_index, p.sample_key, s.tar_file_id, s.sample_index FROM "
+    "main.samples p "
     "LEFT JOIN other.samples s ON s.sample_key = p.sample_key "
     "WHERE p.tar_file_id = ? ORDER BY p.sample_index"
 )
 _COUNTS = (
-    "SELECT tar_file_id, COUNT(*), MIN(sample_index), MAX(sample_index) FROM {}.samples "
+    "SELECT tar_file_id, COUNT(*), MIN(sample_index), MAX(sample_index) FROM "
+    "{}.samples "
     "GROUP BY tar_file_id"
 )
 
 
-def partners(first: WebdatasetSource, other: WebdatasetSource) -> tuple[Int64Array, str | None]:
-    """Look the keys of all samples of `first` up in `other`: return for each the number there, -1
-    for none, and a key that has none, if there is one.
+def partners(
+    first: WebdatasetSource, other: WebdatasetSource
+) -> tuple[Int64Array, str | None]:
+    """Look the keys of all samples of `first` up in `other`: return for each the number
+    there, -1 for none, and a key that has none, if there is one.
 
-    Splits, parts and excluded samples are those of the sources: what `other` does not read is no
-    partner. Where a sample has none, both indexes are looked through for damage. Time is some
-    microseconds for each sample of `first`, memory 8 bytes.
+    Splits, parts and excluded samples are those of the sources: what `other` does not
+    read is no partner. Where a sample has none, both indexes are looked through for
+    damage. Time is some microseconds for each sample of `first`, memory 8 bytes.
 
-    Raise `NotPreparedError` for a folder without `index.sqlite`, `DatasetError` for one that cannot
-    be read or has a key twice, and `ShardError` for one of other shards than those indexed now.
+    Raise `NotPreparedError` for a folder without `index.sqlite`, `DatasetError` for one
+    that cannot be read or has a key twice, and `ShardError` for one of other shards
+    than those indexed now.
     """
     paths = [str(index_of(each.path)) for each in (first, other)]
     with unreadable(*paths), closing(connected(*paths)) as database:
         ids = _checked_ids(database, "main", first)
         other_ids = _checked_ids(database, "other", other)
-        shards_of = np.full(len(other_ids) + 1, -1, dtype=np.int64)  # and for no partner
-        shards_of[[other_ids[shard] for shard in other.shards]] = np.arange(len(other.shards))
-        found, example = np.full(first.count, -1, dtype=np.int64), None
+        shards_of = np.full(
+            len(other_ids) + 1, -1, dtype=np.int64
+        )  # and for no partner
+        shards_of[[other_ids[shard] for shard in other.shards]] = np.arange(
+            len(other.shards)
+        )
+        found = np.full(first.count, -1, dtype=np.int64)
+        example = None
         for number, shard in enumerate(first.shards):
             # More rows than samples are of one key.
             most = first.counts[number] + 1
@@ -82,11 +93,15 @@ def partners(first: WebdatasetSource, other: WebdatasetSource) -> tuple[Int64Arr
             if len(twice):
                 raise DatasetError(
                     f"{first.path} and {other.path}: in one of them the key "
-                    f"{rows[int(twice[0])][1]!r} stands for several samples. Write its shards "
-                    "again, with a key of its own for each sample (--fix-duplicates puts names of "
+                    f"{rows[int(twice[0])][1]!r} stands for several samples. Write its "
+                    "shards "
+                    "again, with a key of its own for each sample (--fix-duplicates "
+                    "puts names of "
                     "shards before keys, which then match no other folder)"
                 )
-            shards = shards_of[_column([-1 if row[2] is None else row[2] for row in rows])]
+            shards = shards_of[
+                _column([-1 if row[2] is None else row[2] for row in rows])
+            ]
             places = _column([0 if row[2] is None else row[3] for row in rows])
             theirs = np.where(shards < 0, -1, other.indices(shards, places))
             own = first.indices(np.full(len(rows), number), numbers)
@@ -94,7 +109,9 @@ def partners(first: WebdatasetSource, other: WebdatasetSource) -> tuple[Int64Arr
             alone = np.flatnonzero((own >= 0) & (theirs < 0))
             if example is None and len(alone):
                 example = rows[alone[0]][1]
-        if example is not None:  # each key is stored twice, so a damaged one can be told
+        if (
+            example is not None
+        ):  # each key is stored twice, so a damaged one can be told
             for schema in ("main", "other"):
                 check = f"PRAGMA {schema}.integrity_check('samples')"
                 [(fault,), *_] = database.execute(check).fetchall()
@@ -112,18 +129,20 @@ def _column(values: list[Any]) -> Int64Array:
 def _checked_ids(
     database: sqlite3.Connection, schema: str, source: WebdatasetSource
 ) -> dict[str, int]:
-    """Return the numbers that an index gives to shards, their places in `.info.json`; it has to
-    list the samples of these, each once.
+    """Return the numbers that an index gives to shards, their places in `.info.json`;
+    it has to list the samples of these, each once.
     """
     listed = {each[0]: each[1:] for each in database.execute(_COUNTS.format(schema))}
-    counts, fault = read_info(source.path).shard_counts, ""
+    counts = read_info(source.path).shard_counts
+    fault = ""
     for number, (shard, count) in enumerate(counts.items()):
         seen = listed.pop(number, (0, None, None))
         if seen != ((count, 0, count - 1) if count else (0, None, None)) and not fault:
             fault = f"{seen[0]} samples of {shard}, and .info.json {count}"
     if fault or listed:
         raise ShardError(
-            f"{index_of(source.path)} lists {fault or 'more shards'}: the index is of other "
+            f"{index_of(source.path)} lists {fault or 'more shards'}: the index is of "
+            "other "
             "shards, or has one key for several samples; write it again with: "
             f"{_PREPARE} {source.path}"
         )
@@ -131,27 +150,35 @@ def _checked_ids(
 
 
 class JoinedSource(Source[Raw]):
-    """The samples of a first source, each in a tuple with those of the others that have its key.
+    """The samples of a first source, each in a tuple with those of the others that have
+    its key.
 
-    Sample k is the k-th of the first source, of those that are kept. `nonmatch` says for each of
-    the others what happens where it has no such key: "error" raises when the source is made, "skip"
-    leaves the sample out, "none" puts None in its place. The values are raw samples, as
-    `WebdatasetSource` gives them. Where one of them is damaged, the whole one is a `Failed`.
+    Sample k is the k-th of the first source, of those that are kept. `nonmatch` says
+    for each of the others what happens where it has no such key: "error" raises when
+    the source is made, "skip" leaves the sample out, "none" puts None in its place. The
+    values are raw samples, as `WebdatasetSource` gives them. Where one of them is
+    damaged, the whole one is a `Failed`.
 
     Keys come from the `index.sqlite` of the folders. `cache` is a folder in which
-    `write_matches` may have written what belongs together; what is there is used when it is of the
-    folders as they are now, else the index is asked: some microseconds for each sample.
+    `write_matches` may have written what belongs together; what is there is used when
+    it is of the folders as they are now, else the index is asked: some microseconds for
+    each sample.
 
-    Raise `ConfigError` for wrong arguments, `NotPreparedError` for a folder without an index,
-    `DatasetError` for samples without a partner under "error" and for keys that are not unique,
-    `ShardError` for an index of other shards, and `EmptyDatasetError` if no sample is left.
+    Raise `ConfigError` for wrong arguments, `NotPreparedError` for a folder without an
+    index, `DatasetError` for samples without a partner under "error" and for keys that
+    are not unique, `ShardError` for an index of other shards, and `EmptyDatasetError`
+    if no sample is left.
 
     >>> import tempfile
     >>> from energize import prepare, write_shards
     >>> def folder(texts):
     ...     path = tempfile.mkdtemp()
-    ...     _ = write_shards([{"__key__": key, "txt": text} for key, text in texts.items()], path)
-    ...     _ = prepare(path, split_ratios={"train": 1}, sample_type="TextSample", sqlite=True)
+    ...     _ = write_shards(
+    ...         [{"__key__": key, "txt": text} for key, text in texts.items()], path
+    ...     )
+    ...     _ = prepare(
+    ...         path, split_ratios={"train": 1}, sample_type="TextSample", sqlite=True
+    ...     )
     ...     return WebdatasetSource(path)
     >>> english = folder({"cat": "a cat", "dog": "a dog"})
     >>> french = folder({"dog": "un chien", "cow": "une vache"})
@@ -177,31 +204,49 @@ class JoinedSource(Source[Raw]):
         occurrence: int = 0,
     ) -> None:
         rules = tuple(nonmatch) or ("error",) * (len(parts) - 1)
-        if len(parts) < 2 or len(rules) != len(parts) - 1 or not set(rules) <= set(NONMATCH):
+        if (
+            len(parts) < 2
+            or len(rules) != len(parts) - 1
+            or not set(rules) <= set(NONMATCH)
+        ):
             raise ConfigError(
-                "JoinedSource takes two sources or more, and for each but the first one of "
+                "JoinedSource takes two sources or more, and for each but the first "
+                "one of "
                 f"{', '.join(NONMATCH)}; got {len(parts)} sources and {list(rules)}"
             )
         self._freeze(
-            parts=parts, nonmatch=rules, cache=cache, window=None, seed=seed, occurrence=occurrence
+            parts=parts,
+            nonmatch=rules,
+            cache=cache,
+            window=None,
+            seed=seed,
+            occurrence=occurrence,
         )
         if not len(self.matches):
             raise EmptyDatasetError(
-                f"the join {self.name} has no samples: none of {parts[0].path} has all partners"
+                f"the join {self.name} has no samples: none of {parts[0].path} has all "
+                "partners"
             )
 
     def part(self, start: int, stop: int) -> Self:
         """Return the same source with the samples from `start` to before `stop` only.
 
-        Raise `ConfigError` for numbers beyond `count`, `EmptyDatasetError` if none is left.
+        Raise `ConfigError` for numbers beyond `count`, `EmptyDatasetError` if none is
+        left.
         """
         whole = self.window or (0, self.count)
         return self._replace(window=narrowed(self.name, whole, start, stop))
 
     @cached_property
     def matches(self) -> Int64Array:
-        """For each sample its number in each of `parts`, -1 for none: int64 [samples, parts]."""
-        return self._all_matches if self.window is None else self._all_matches[slice(*self.window)]
+        """For each sample its number in each of `parts`, -1 for none: int64 [samples,
+        parts].
+        """
+        return (
+            self._all_matches
+            if self.window is None
+            else self._all_matches[slice(*self.window)]
+        )
 
     @cached_property
     def _all_matches(self) -> Int64Array:
@@ -209,7 +254,9 @@ class JoinedSource(Source[Raw]):
         return _found(self.parts, self.nonmatch) if written is None else written[1]
 
     def __getstate__(self) -> dict[str, Any]:
-        """With what was looked up in the indexes, which no other process has to do again."""
+        """With what was looked up in the indexes, which no other process has to do
+        again.
+        """
         kept = {} if _files(self) else {"_all_matches": self._all_matches}
         return super().__getstate__() | kept
 
@@ -220,20 +267,26 @@ class JoinedSource(Source[Raw]):
     @property
     def column_names(self) -> tuple[str, ...]:
         """Those of its parts."""
-        return tuple(dict.fromkeys(name for part in self.parts for name in part.column_names))
+        return tuple(
+            dict.fromkeys(name for part in self.parts for name in part.column_names)
+        )
 
     def _column(self, name: str) -> Column:
-        """Return that of the first part that has it. Of a part that a sample has no partner in,
-        words are absent, and numbers a `ColumnError`.
+        """Return that of the first part that has it. Of a part that a sample has no
+        partner in, words are absent, and numbers a `ColumnError`.
         """
-        having = next(i for i, each in enumerate(self.parts) if name in each.column_names)
-        column, rows = self.parts[having].column(name), self.matches[:, having]
+        having = next(
+            i for i, each in enumerate(self.parts) if name in each.column_names
+        )
+        column = self.parts[having].column(name)
+        rows = self.matches[:, having]
         alone = rows < 0
         if not alone.any():
             return column.part(rows)
         if not column.is_text:
             raise ColumnError(
-                f"{self.name}: {int(alone.sum())} of {len(rows)} samples have no partner in "
+                f"{self.name}: {int(alone.sum())} of {len(rows)} samples have no "
+                "partner in "
                 f"{self.parts[having].path}, and so no number for {name!r}; join with "
                 "`nonmatch: skip`, or measure it for the first dataset"
             )
@@ -300,11 +353,15 @@ class JoinedSource(Source[Raw]):
         return replace(first, dataset=self.location, source=self.identity)
 
     def find(self, shard: str | None, index: int) -> int | None:
-        """Return the number here of the joined sample whose first one is sample `index` of a
-        shard.
+        """Return the number here of the joined sample whose first one is sample `index`
+        of a shard.
         """
         first = self.parts[0].find(shard, index)
-        rows = [] if first is None else np.flatnonzero(self.matches[:, 0] == first).tolist()
+        rows = (
+            []
+            if first is None
+            else np.flatnonzero(self.matches[:, 0] == first).tolist()
+        )
         return rows[0] if rows else None
 
     @property
@@ -335,22 +392,27 @@ class JoinedSource(Source[Raw]):
         for each in samples[1:]:
             if each is not None and each["__key__"] != first:
                 raise ShardError(
-                    f"{self.location}: {first!r} of {samples[0]['__shard__']} would be joined with "
-                    f"{each['__key__']!r} of {each['__dataset__']}: one index.sqlite is damaged, "
+                    f"{self.location}: {first!r} of {samples[0]['__shard__']} would be "
+                    "joined with "
+                    f"{each['__key__']!r} of {each['__dataset__']}: one index.sqlite "
+                    "is damaged, "
                     f"or of others; write them again with: {_PREPARE} FOLDER"
                 )
         return samples
 
 
 def write_matches(source: JoinedSource) -> Path:
-    """Write what belongs together into the folder `cache` of the source, unless it is there.
+    """Write what belongs together into the folder `cache` of the source, unless it is
+    there.
 
-    The file is named after the folders as they are now, their splits and `nonmatch`, and after what
-    is in it. It is written under another name and renamed at the end. Raise `DatasetError` if it
-    cannot be written.
+    The file is named after the folders as they are now, their splits and `nonmatch`,
+    and after what is in it. It is written under another name and renamed at the end.
+    Raise `DatasetError` if it cannot be written.
     """
     if source.cache is None:
-        raise ConfigError("the source has no folder for what belongs together; give it a `cache`")
+        raise ConfigError(
+            "the source has no folder for what belongs together; give it a `cache`"
+        )
     before = _written(source)
     if before is not None:
         return before[0]
@@ -364,12 +426,15 @@ def write_matches(source: JoinedSource) -> Path:
 
 
 def remove_matches(cache: Path, kept: Collection[Path]) -> None:
-    """Remove what `write_matches` wrote into a folder, but for the files `kept`; and what writing
-    left that was killed an hour ago or before.
+    """Remove what `write_matches` wrote into a folder, but for the files `kept`; and
+    what writing left that was killed an hour ago or before.
     """
     for old in set(cache.glob("join_*.npy*")) - set(kept):
         with suppress(FileNotFoundError):
-            if old.suffix == ".npy" or time.time() - old.stat().st_mtime > _LEFT_SECONDS:
+            if (
+                old.suffix == ".npy"
+                or time.time() - old.stat().st_mtime > _LEFT_SECONDS
+            ):
                 old.unlink()
 
 
@@ -384,8 +449,10 @@ def _found(parts: Sequence[WebdatasetSource], nonmatch: Sequence[str]) -> Int64A
         if rule == "error" and alone.any():
             raise DatasetError(
                 f"{int(alone.sum())} of {first.count} samples of {first.path} "
-                f"[{first.split_part}] have no partner in {other.path} [{other.split_part}], the "
-                f"first of them {example!r}; add them, leave such samples out (`nonmatch: skip`), "
+                f"[{first.split_part}] have no partner in {other.path} "
+                f"[{other.split_part}], the "
+                f"first of them {example!r}; add them, leave such samples out "
+                "(`nonmatch: skip`), "
                 "or put None in their place (`nonmatch: none`)"
             )
         if rule == "skip":
@@ -395,7 +462,9 @@ def _found(parts: Sequence[WebdatasetSource], nonmatch: Sequence[str]) -> Int64A
 
 
 def _called(source: JoinedSource) -> str:
-    """Return how the file of matches begins, after what the folders and the sources are now."""
+    """Return how the file of matches begins, after what the folders and the sources are
+    now.
+    """
     versions = []
     for part in source.parts:
         found = index_of(part.path).stat()
@@ -405,11 +474,17 @@ def _called(source: JoinedSource) -> str:
 
 
 def _files(source: JoinedSource) -> list[Path]:
-    return [] if source.cache is None else sorted(source.cache.glob(f"{_called(source)}.*.npy"))
+    return (
+        []
+        if source.cache is None
+        else sorted(source.cache.glob(f"{_called(source)}.*.npy"))
+    )
 
 
 def _written(source: JoinedSource) -> tuple[Path, Int64Array] | None:
-    """Return the file that was written before of these folders, and the matches; None without."""
+    """Return the file that was written before of these folders, and the matches; None
+    without.
+    """
     files = _files(source)
     if not files:
         return None

@@ -1,9 +1,10 @@
 """JSON lines with random access through the index beside them.
 
-The index of a file of n samples, `name.jsonl.idx`, is n + 1 offsets, unsigned 64-bit little-endian:
-where the line of each sample starts, and the size of the file. Blank lines belong to the sample
-before them, those at the start to the first one. The checksums, `name.jsonl.crc` where they were
-asked for, are of each sample the CRC-32 of these bytes, unsigned 32-bit little-endian.
+The index of a file of n samples, `name.jsonl.idx`, is n + 1 offsets, unsigned 64-bit
+little-endian: where the line of each sample starts, and the size of the file. Blank
+lines belong to the sample before them, those at the start to the first one. The
+checksums, `name.jsonl.crc` where they were asked for, are of each sample the CRC-32 of
+these bytes, unsigned 32-bit little-endian.
 """
 
 from __future__ import annotations
@@ -17,11 +18,24 @@ from typing import Any
 
 from energize.core.description import digest
 from energize.core.trace import Failed
-from energize.data.files import Files, Ranges, exists, files_at, own_errors, path_of, read_entries
+from energize.data.files import (
+    Files,
+    Ranges,
+    exists,
+    files_at,
+    own_errors,
+    path_of,
+    read_entries,
+)
 from energize.data.rows import FieldSource, Row, parsed_row
 from energize.data.source import ShardedSource, Window
 from energize.data.tar import CHECKSUM, ENTRY, RANGE, changed, read_checksums
-from energize.errors import DatasetNotFoundError, EmptyDatasetError, NotPreparedError, ShardError
+from energize.errors import (
+    DatasetNotFoundError,
+    EmptyDatasetError,
+    NotPreparedError,
+    ShardError,
+)
 
 
 def jsonl_index_path(path: str) -> str:
@@ -44,15 +58,21 @@ def jsonl_checksums_path(path: str) -> str:
 
 def _disagreement(path: str, what: str) -> ShardError:
     return ShardError(
-        f"{path} and its index {jsonl_index_path(path)} do not belong together: {what}. The file "
-        "was changed after it was indexed, or the index was: write it again with: energize prepare "
+        f"{path} and its index {jsonl_index_path(path)} do not belong together: "
+        f"{what}. The file "
+        "was changed after it was indexed, or the index was: write it again with: "
+        "energize prepare "
         f"{path}"
     )
 
 
 def _counted(files: Files, path: str, checksums: bool) -> int:
-    """Return how many samples a file has, by an index that fits it, and as many checksums."""
-    index, crc, size = jsonl_index_path(path), jsonl_checksums_path(path), files.size(path)
+    """Return how many samples a file has, by an index that fits it, and as many
+    checksums.
+    """
+    index = jsonl_index_path(path)
+    crc = jsonl_checksums_path(path)
+    size = files.size(path)
     if not exists(index):
         raise NotPreparedError(
             f"{path} has no index {index}; write it with: energize prepare {path}"
@@ -66,12 +86,14 @@ def _counted(files: Files, path: str, checksums: bool) -> int:
     )
     if first != 0 or end != size:
         raise _disagreement(
-            path, f"the index is of bytes {first} to {end} of a file, this one has {size}"
+            path,
+            f"the index is of bytes {first} to {end} of a file, this one has {size}",
         )
     found = files.size(crc) if checksums and exists(crc) else 0
     if checksums and found != (count - 1) * CHECKSUM:
         raise NotPreparedError(
-            f"{path} has no checksums of its {count - 1} samples: {crc} has {found} bytes; write "
+            f"{path} has no checksums of its {count - 1} samples: {crc} has {found} "
+            "bytes; write "
             f"them with: energize prepare --checksums {path}"
         )
     return count - 1
@@ -80,18 +102,21 @@ def _counted(files: Files, path: str, checksums: bool) -> int:
 class JsonlSource(ShardedSource[dict[str, Any]], FieldSource[dict[str, Any]]):
     """The raw samples of a `.jsonl` file that `energize prepare` or Energon indexed.
 
-    Sample i is a new dict: `__key__` is `str(i)`, `__dataset__` the path as given, `__shard__` the
-    file's name, `__index__` i, and `json` the bytes of its line, which `SampleLoader` decodes. So
-    crude samples have the parsed value as `json`, and field maps read `json[caption]`.
+    Sample i is a new dict: `__key__` is `str(i)`, `__dataset__` the path as given,
+    `__shard__` the file's name, `__index__` i, and `json` the bytes of its line, which
+    `SampleLoader` decodes. So crude samples have the parsed value as `json`, and field
+    maps read `json[caption]`.
 
-    With `checksums` every line is compared with the checksum that `energize prepare --checksums`
-    wrote for it; one that differs is a `Failed` with a `DataError`.
+    With `checksums` every line is compared with the checksum that `energize prepare
+    --checksums` wrote for it; one that differs is a `Failed` with a `DataError`.
 
-    Opening looks at the index's ends only. The identity, and with it every order, depends on the
-    file's name and the number of samples, not on the folder. There are no splits.
+    Opening looks at the index's ends only. The identity, and with it every order,
+    depends on the file's name and the number of samples, not on the folder. There are
+    no splits.
 
-    Raise `DatasetNotFoundError`, `NotPreparedError` without an index or checksums that are asked
-    for, `ShardError` if the file was changed after it was indexed, and `EmptyDatasetError`.
+    Raise `DatasetNotFoundError`, `NotPreparedError` without an index or checksums that
+    are asked for, `ShardError` if the file was changed after it was indexed, and
+    `EmptyDatasetError`.
 
     >>> import tempfile
     >>> from energize.preparation.index import prepare_jsonl
@@ -173,8 +198,11 @@ class JsonlSource(ShardedSource[dict[str, Any]], FieldSource[dict[str, Any]]):
             for number, text in zip(numbers, self.stored(numbers), strict=True)
         ]
 
-    def _read_shard(self, shard: int, numbers: list[int]) -> list[dict[str, Any] | Failed]:
-        texts, path = self.stored(numbers), str(self.path)
+    def _read_shard(
+        self, shard: int, numbers: list[int]
+    ) -> list[dict[str, Any] | Failed]:
+        texts = self.stored(numbers)
+        path = str(self.path)
         expected: Iterable[int] = map(zlib.crc32, texts)
         if self.checksums:
             expected = read_checksums(self._files, jsonl_checksums_path(path), numbers)
@@ -192,14 +220,19 @@ class JsonlSource(ShardedSource[dict[str, Any]], FieldSource[dict[str, Any]]):
         ]
 
     def stored(self, numbers: Sequence[int]) -> list[bytes]:
-        """Return the bytes of these lines, numbers ascending, with what is around their JSON."""
-        path, texts = str(self.path), []
+        """Return the bytes of these lines, numbers ascending, with what is around their
+        JSON.
+        """
+        path = str(self.path)
+        texts = []
         [ranges] = self._ranges_of(0, numbers)
         for number, text in zip(numbers, self._files.read_ranges(*ranges), strict=True):
             if number and text[:1] != b"\n":
                 raise _disagreement(path, f"no line starts where sample {number} does")
             if b"\n" in text.strip():
-                raise _disagreement(path, f"several lines are where sample {number} is said to be")
+                raise _disagreement(
+                    path, f"several lines are where sample {number} is said to be"
+                )
             texts.append(text[1:] if number else text)
         return texts
 
@@ -208,10 +241,20 @@ class JsonlSource(ShardedSource[dict[str, Any]], FieldSource[dict[str, Any]]):
 
     def _ranges_of(self, shard: int, numbers: Sequence[int]) -> list[Ranges]:
         path = str(self.path)
-        entries = read_entries(self._files, jsonl_index_path(path), numbers, ENTRY, RANGE.size)
+        entries = read_entries(
+            self._files, jsonl_index_path(path), numbers, ENTRY, RANGE.size
+        )
         bounds = [RANGE.unpack(data) for data in entries]
         for number, (start, stop) in zip(numbers, bounds, strict=True):
             if not start < stop <= self.stored_bytes:
-                raise _disagreement(path, f"sample {number} is said to be bytes {start} to {stop}")
+                raise _disagreement(
+                    path, f"sample {number} is said to be bytes {start} to {stop}"
+                )
         # The byte before tells whether a line starts here at all.
-        return [(path, [max(0, start - 1) for start, _ in bounds], [stop for _, stop in bounds])]
+        return [
+            (
+                path,
+                [max(0, start - 1) for start, _ in bounds],
+                [stop for _, stop in bounds],
+            )
+        ]

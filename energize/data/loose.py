@@ -49,9 +49,9 @@ _UNNAMED = re.compile(r"[^\w/ +=@~,()-]")
 """What no key may have in it: dots, which end it, and what does not show."""
 
 Media = Mapping[str, tuple[str, bool]]
-"""Columns of files: what stands before the extension in the names of the parts, and whether these
-are counted: `{"images": ("images.", True)}` makes `images.0.jpg`. A column in lists and objects is
-named by its keys: `image_info[*][image_url]`."""
+"""Columns of files: what stands before the extension in the names of the parts, and
+whether these are counted: `{"images": ("images.", True)}` makes `images.0.jpg`. A
+column in lists and objects is named by its keys: `image_info[*][image_url]`."""
 
 _PIECES = ("image", "image_url", "video", "video_url")
 _IN_TEXT = re.compile(r"<img>(.*?)</img>")
@@ -75,32 +75,49 @@ def part_name(column: str) -> str:
     >>> part_name("meta[a.b]"), part_name("thumb")
     ('meta.a_b', 'thumb')
     """
-    return ".".join(_UNNAMED.sub("_", key) for key in column.replace("]", "").split("["))
+    return ".".join(
+        _UNNAMED.sub("_", key) for key in column.replace("]", "").split("[")
+    )
 
 
 def unfolded(row: Row) -> Row:
     """Return a row with the files that its turns name as `images` and `videos`.
 
-    Turns name files in typed pieces, or in their text as `<img>a.jpg</img>`, which becomes
-    `<image>`. Numbered placeholders, `<image-2>`, become `<image>`, and images are in the order in
-    which these name them. If the row names images itself, pieces are not looked into.
+    Turns name files in typed pieces, or in their text as `<img>a.jpg</img>`, which
+    becomes `<image>`. Numbered placeholders, `<image-2>`, become `<image>`, and images
+    are in the order in which these name them. If the row names images itself, pieces
+    are not looked into.
 
-    >>> pieces = [{"type": "image", "image": "a.jpg"}, {"type": "text", "text": "What?"}]
+    >>> pieces = [
+    ...     {"type": "image", "image": "a.jpg"},
+    ...     {"type": "text", "text": "What?"},
+    ... ]
     >>> unfolded({"messages": [{"role": "user", "content": pieces}]})["images"]
     ['a.jpg']
     """
     found: dict[str, list[Any]] = {}
     changed: dict[str, Any] = {}
     for name, turns in row.items():
-        if not isinstance(turns, list) or not all(isinstance(turn, dict) for turn in turns):
+        if not isinstance(turns, list) or not all(
+            isinstance(turn, dict) for turn in turns
+        ):
             continue
         for piece in chain.from_iterable(
-            content for turn in turns if isinstance(content := turn.get("content"), list)
+            content
+            for turn in turns
+            if isinstance(content := turn.get("content"), list)
         ):
             if isinstance(piece, dict) and piece.get("type") in _PIECES:
                 kind = piece["type"]
-                named = next((piece[key] for key in (kind, "url", "path") if piece.get(key)), None)
-                named = named.get("url") if isinstance(named, dict) and "url" in named else named
+                named = next(
+                    (piece[key] for key in (kind, "url", "path") if piece.get(key)),
+                    None,
+                )
+                named = (
+                    named.get("url")
+                    if isinstance(named, dict) and "url" in named
+                    else named
+                )
                 found.setdefault(f"{kind[:5]}s", []).extend([named] if named else [])
         text = "".join(str(turn.get(key, "")) for turn in turns for key in _TEXTS)
         if "</img>" in text or _NUMBERED.search(text):
@@ -109,12 +126,20 @@ def unfolded(row: Row) -> Row:
             changed[name] = [_renamed(turn, listed, named) for turn in turns]
             if isinstance(listed, list):
                 changed["images" if row.get("images") else "image"] = named
-    own = {name for name in found if row.get(name) or row.get(name[:-1]) or not found[name]}
-    return row | {name: named for name, named in found.items() if name not in own} | changed
+    own = {
+        name for name in found if row.get(name) or row.get(name[:-1]) or not found[name]
+    }
+    return (
+        row
+        | {name: named for name, named in found.items() if name not in own}
+        | changed
+    )
 
 
 def _renamed(turn: dict[str, Any], listed: Any, found: list[Any]) -> dict[str, Any]:
-    """Return a turn in whose text every image is `<image>`, and add what it names to `found`."""
+    """Return a turn in whose text every image is `<image>`, and add what it names to
+    `found`.
+    """
 
     def replaced(match: re.Match[str]) -> str:
         found.append(match[1])
@@ -129,7 +154,8 @@ def _renamed(turn: dict[str, Any], listed: Any, found: list[Any]) -> dict[str, A
 
     texts = {key: turn[key] for key in _TEXTS if isinstance(turn.get(key), str)}
     return turn | {
-        key: _NUMBERED.sub(numbered, _IN_TEXT.sub(replaced, text)) for key, text in texts.items()
+        key: _NUMBERED.sub(numbered, _IN_TEXT.sub(replaced, text))
+        for key, text in texts.items()
     }
 
 
@@ -141,16 +167,18 @@ AS_TEXT = dict.fromkeys(("caption", "cap", "tags"), "txt")
 
 
 class LooseSource(ShardedSource[dict[str, Any]], FieldSource[dict[str, Any]]):
-    """The raw samples of rows whose columns `media` are images, videos or sounds: as structs of
-    bytes, or as names of files below the folder `base`.
+    """The raw samples of rows whose columns `media` are images, videos or sounds: as
+    structs of bytes, or as names of files below the folder `base`.
 
-    A sample is a new dict, as `WebdatasetSource` gives it: `__key__`, `__dataset__`, `__shard__`
-    (the file of the row), `__index__` (its number there), the bytes of its files by extension, and
-    as `json` the other fields of its row. Its key is the `__key__` of its row, else its number.
+    A sample is a new dict, as `WebdatasetSource` gives it: `__key__`, `__dataset__`,
+    `__shard__` (the file of the row), `__index__` (its number there), the bytes of its
+    files by extension, and as `json` the other fields of its row. Its key is the
+    `__key__` of its row, else its number.
 
-    Files are read when a sample is: one that is not there, or may not be read, makes a `Failed`
-    with a `DataError` that names it. The identity, and with it every order, depends on the name of
-    `path`, the split part, keys and counts, not on where `path` is mounted.
+    Files are read when a sample is: one that is not there, or may not be read, makes a
+    `Failed` with a `DataError` that names it. The identity, and with it every order,
+    depends on the name of `path`, the split part, keys and counts, not on where `path`
+    is mounted.
     """
 
     order_name = "LooseSource"
@@ -161,10 +189,12 @@ class LooseSource(ShardedSource[dict[str, Any]], FieldSource[dict[str, Any]]):
     media: Media
     base: Path
     media_paths: tuple[str, ...]
-    """Where the file of a value lies below `base`, the first of these at which one is; see `fill`.
+    """Where the file of a value lies below `base`, the first of these at which one is;
+    see `fill`.
     """
     labels: Mapping[str, Sequence[str]]
-    """What classes are called, by the columns of their numbers; beside `label` comes `label_name`.
+    """What classes are called, by the columns of their numbers; beside `label` comes
+    `label_name`.
     """
     opened: float
     """When it was looked at, in seconds since 1970."""
@@ -179,14 +209,30 @@ class LooseSource(ShardedSource[dict[str, Any]], FieldSource[dict[str, Any]]):
         labels: Mapping[str, Sequence[str]],
         media_paths: Sequence[str] = (),
     ) -> None:
-        own = {"path": path, "rows": rows, "media": media, "base": base, "split_part": split_part}
-        own |= {"labels": labels, "media_paths": tuple(media_paths), "opened": time.time()}
-        more = {"counts": tuple(rows.counts), "window": None, "seed": 0, "occurrence": 0}
+        own = {
+            "path": path,
+            "rows": rows,
+            "media": media,
+            "base": base,
+            "split_part": split_part,
+        }
+        own |= {
+            "labels": labels,
+            "media_paths": tuple(media_paths),
+            "opened": time.time(),
+        }
+        more = {
+            "counts": tuple(rows.counts),
+            "window": None,
+            "seed": 0,
+            "occurrence": 0,
+        }
         self._freeze(**cast("dict[str, Any]", own | more))
 
     @cached_property
     def shards(self) -> tuple[str, ...]:  # type: ignore[override]
-        inside, above = f"{self.location}/", f"{os.path.dirname(self.location)}/"
+        inside = f"{self.location}/"
+        above = f"{os.path.dirname(self.location)}/"
         names = self.rows.shards
         return tuple(each.removeprefix(inside).removeprefix(above) for each in names)
 
@@ -227,7 +273,9 @@ class LooseSource(ShardedSource[dict[str, Any]], FieldSource[dict[str, Any]]):
         return *names, *(f"{name}_name" for name in self.labels)
 
     def _compared(self) -> tuple[Any, ...]:
-        return tuple(each for each in super()._compared() if each != ("opened", self.opened))
+        return tuple(
+            each for each in super()._compared() if each != ("opened", self.opened)
+        )
 
     def _column(self, name: str) -> Column:
         label = name.removesuffix("_name")
@@ -244,23 +292,39 @@ class LooseSource(ShardedSource[dict[str, Any]], FieldSource[dict[str, Any]]):
         return None if isinstance(row, Failed) else self._key_of(shard, number, row)
 
     def _key_of(self, shard: int, number: int, row: Row) -> str:
-        several = f"{os.path.splitext(self.shards[shard])[0]}/" if len(self.shards) > 1 else ""
+        several = (
+            f"{os.path.splitext(self.shards[shard])[0]}/"
+            if len(self.shards) > 1
+            else ""
+        )
         return row.get(KEY) or key_of(f"{several}{number:06d}.json")
 
     def _where(self, shard: int, number: int) -> str:
         where = self.rows._where(shard, number).removeprefix(f"{self.location}/")
-        where = where if where.startswith(self.location) else f"{self.location}/{where}".rstrip("/")
+        where = (
+            where
+            if where.startswith(self.location)
+            else f"{self.location}/{where}".rstrip("/")
+        )
         return f"{where}, sample {self._key(shard, number)!r}"
 
-    def _read_shard(self, shard: int, numbers: list[int]) -> list[dict[str, Any] | Failed]:
+    def _read_shard(
+        self, shard: int, numbers: list[int]
+    ) -> list[dict[str, Any] | Failed]:
         rows = zip(numbers, self.rows._read_shard(shard, numbers), strict=True)
         return [self._sample(shard, number, row) for number, row in rows]
 
-    def _sample(self, shard: int, number: int, row: Row | Failed) -> dict[str, Any] | Failed:
+    def _sample(
+        self, shard: int, number: int, row: Row | Failed
+    ) -> dict[str, Any] | Failed:
         if isinstance(row, Failed):
             return row
         new: dict[str, Any] = {KEY: self._key_of(shard, number, row)}
-        new |= {"__dataset__": str(self.path), "__shard__": self.shards[shard], "__index__": number}
+        new |= {
+            "__dataset__": str(self.path),
+            "__shard__": self.shards[shard],
+            "__index__": number,
+        }
         try:
             return new | self._made_of(row)
         except DataError as reason:
@@ -282,17 +346,24 @@ class LooseSource(ShardedSource[dict[str, Any]], FieldSource[dict[str, Any]]):
                 rest[name] = held
         for name in self.media:
             self._add_files(parts, name, row)
-        rest |= {f"{name}_name": self._called(name, row.get(name)) for name in self.labels}
+        rest |= {
+            f"{name}_name": self._called(name, row.get(name)) for name in self.labels
+        }
         system = rest.get("system")
         for name in _CHATS & rest.keys():
             if isinstance(system, str) and system and isinstance(rest[name], list):
                 rest[name] = [{"from": "system", "value": system}, *rest[name]]
-        if (rest.keys() - self.media.keys() or None in rest.values()) and "json" not in parts:
+        if (
+            rest.keys() - self.media.keys() or None in rest.values()
+        ) and "json" not in parts:
             parts["json"] = json.dumps(rest, default=plain).encode()
         return parts
 
-    def _without_bytes(self, value: Any, column: str, part: str, parts: dict[str, bytes]) -> Any:
-        """Return a value with None in place of bytes, and add bytes that are no media to the parts.
+    def _without_bytes(
+        self, value: Any, column: str, part: str, parts: dict[str, bytes]
+    ) -> Any:
+        """Return a value with None in place of bytes, and add bytes that are no media
+        to the parts.
 
         Parts are named by the keys that lead to the bytes.
         """
@@ -300,13 +371,18 @@ class LooseSource(ShardedSource[dict[str, Any]], FieldSource[dict[str, Any]]):
         if isinstance(value, dict):
             return {
                 key: self._without_bytes(
-                    each, column if known else f"{column}[{key}]", f"{part}.{part_name(key)}", parts
+                    each,
+                    column if known else f"{column}[{key}]",
+                    f"{part}.{part_name(key)}",
+                    parts,
                 )
                 for key, each in value.items()
             }
         if isinstance(value, list | tuple):
             return [
-                self._without_bytes(each, column if known else f"{column}[*]", f"{part}.{n}", parts)
+                self._without_bytes(
+                    each, column if known else f"{column}[*]", f"{part}.{n}", parts
+                )
                 for n, each in enumerate(value)
             ]
         if not isinstance(value, bytes):
@@ -330,7 +406,11 @@ class LooseSource(ShardedSource[dict[str, Any]], FieldSource[dict[str, Any]]):
 
     def _called(self, label: str, number: Any) -> str | None:
         names = self.labels[label]
-        return names[number] if isinstance(number, int) and 0 <= number < len(names) else None
+        return (
+            names[number]
+            if isinstance(number, int) and 0 <= number < len(names)
+            else None
+        )
 
     def _file(self, column: str, value: Any) -> tuple[str, bytes]:
         """Return the extension and the bytes of a file."""
@@ -342,8 +422,10 @@ class LooseSource(ShardedSource[dict[str, Any]], FieldSource[dict[str, Any]]):
             name = str(value)
         if name is None:
             raise DataError(
-                f"column {column!r} was inferred to hold images or videos, by path or as bytes, "
-                f"got {value!r:.80}. Correct the row, or write which columns hold media: "
+                f"column {column!r} was inferred to hold images or videos, by path or "
+                "as bytes, "
+                f"got {value!r:.80}. Correct the row, or write which columns hold "
+                "media: "
                 "field_map: {FIELD: COLUMN}"
             )
         data, path = self._read(column, name)
@@ -359,7 +441,9 @@ class LooseSource(ShardedSource[dict[str, Any]], FieldSource[dict[str, Any]]):
         """Return where the files may lie that a row names."""
         row = unfolded(row)
         values = chain.from_iterable(values_in(row, column) for column in self.media)
-        names = (str(each) if isinstance(each, int) else media_name(each) for each in values)
+        names = (
+            str(each) if isinstance(each, int) else media_name(each) for each in values
+        )
         return [str(path) for name in names if name for path in self._places(name)]
 
     def _read(self, column: str, name: str) -> tuple[bytes, str]:
@@ -371,14 +455,17 @@ class LooseSource(ShardedSource[dict[str, Any]], FieldSource[dict[str, Any]]):
         path = (there or places)[0]
         if not path.is_relative_to(self.base):
             raise DataError(
-                f"{name!r:.200} leads out of {self.base}; image_folder may be one above it, and "
+                f"{name!r:.200} leads out of {self.base}; image_folder may be one "
+                "above it, and "
                 "what is on the web is downloaded first"
             )
         file = str(path)
         try:
             data = read_file(file, "SAMPLE_BYTES")
             if not is_url(file) and os.stat(file).st_mtime > self.opened:
-                message = f"{file} was written after it was opened, and is read as it is now"
+                message = (
+                    f"{file} was written after it was opened, and is read as it is now"
+                )
                 said_once(self.location, "written", message, logging.WARNING)
             return data, file
         except OSError as error:
@@ -390,12 +477,15 @@ class LooseSource(ShardedSource[dict[str, Any]], FieldSource[dict[str, Any]]):
 def fill(template: str, value: str) -> str:
     """Return the path that a template makes of the value of a column.
 
-    The value stands for `{}`, its file name for `{:name}`, and that without extension for
-    `{:stem}`.
+    The value stands for `{}`, its file name for `{:name}`, and that without extension
+    for `{:stem}`.
 
     >>> fill("images/{}.jpg", "7"), fill("COCO_train2014_{:012d}.jpg", "7")
     ('images/7.jpg', 'COCO_train2014_000000000007.jpg')
-    >>> fill("scans/{:name}", "documents/7.png"), fill("scans/{:stem}.jpg", "documents/7.png")
+    >>> (
+    ...     fill("scans/{:name}", "documents/7.png"),
+    ...     fill("scans/{:stem}.jpg", "documents/7.png"),
+    ... )
     ('scans/7.png', 'scans/7.jpg')
     """
     before, _, rest = template.partition("{")

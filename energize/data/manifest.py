@@ -1,9 +1,11 @@
-"""A manifest: the documents of all folders of a mix in one file beside it, for many ranks.
+"""A manifest: the documents of all folders of a mix in one file beside it, for many
+ranks.
 
-`mix.manifest.json` holds the texts of the small files that opening `mix.yaml` reads, of `.nv-meta`
-folders and of metadatasets that it includes; not those of the mix itself, nor any data. Who opens
-the mix reads these two files. What is not in the manifest is read where it lies. Whether folders
-have changed since it was written is looked up by one rank for all, rank 0, which reads all of them.
+`mix.manifest.json` holds the texts of the small files that opening `mix.yaml` reads, of
+`.nv-meta` folders and of metadatasets that it includes; not those of the mix itself,
+nor any data. Who opens the mix reads these two files. What is not in the manifest is
+read where it lies. Whether folders have changed since it was written is looked up by
+one rank for all, rank 0, which reads all of them.
 """
 
 from __future__ import annotations
@@ -18,15 +20,22 @@ from pydantic import TypeAdapter, model_validator
 from energize.core.description import digest
 from energize.core.lanes import WorkerConfig
 from energize.core.validation import Model, read_document
-from energize.data.files import LISTED, Documents, absolute, joined, manifest_path, read_file
+from energize.data.files import (
+    LISTED,
+    Documents,
+    absolute,
+    joined,
+    manifest_path,
+    read_file,
+)
 from energize.errors import DatasetError, some
 
 _THREADS = 16
 
 
 class Manifest(Model):
-    """The texts of documents, None for one that is not there, by their paths: relative to the
-    folder of the mix for what lies in it, absolute ones and URLs for the others.
+    """The texts of documents, None for one that is not there, by their paths: relative
+    to the folder of the mix for what lies in it, absolute ones and URLs for the others.
     """
 
     version: Literal[1] = 1
@@ -44,7 +53,9 @@ _MANIFEST = TypeAdapter(Manifest)
 
 
 def dump_manifest(mix: Path, documents: Documents) -> tuple[str, int]:
-    """Return the text of the manifest of a mix whose documents have been read, and how many."""
+    """Return the text of the manifest of a mix whose documents have been read, and how
+    many.
+    """
     own = absolute(mix)
     folder = f"{os.path.dirname(own)}/"
     texts = {
@@ -52,14 +63,18 @@ def dump_manifest(mix: Path, documents: Documents) -> tuple[str, int]:
         for path, text in documents.texts.items()
         if path != own and not path.endswith(LISTED)
     }
-    return Manifest(digest=digest(texts), documents=texts).model_dump_json(indent=1), len(texts)
+    return Manifest(digest=digest(texts), documents=texts).model_dump_json(
+        indent=1
+    ), len(texts)
 
 
-def read_manifest(mix: Path, config: WorkerConfig | None = None) -> dict[str, str | None]:
+def read_manifest(
+    mix: Path, config: WorkerConfig | None = None
+) -> dict[str, str | None]:
     """Return the texts that the manifest of a mix holds, by absolute paths and URLs.
 
-    Raise `DatasetError` for one that is damaged or of a later version; on rank 0 also for one that
-    is stale, for which all documents are read.
+    Raise `DatasetError` for one that is damaged or of a later version; on rank 0 also
+    for one that is stale, for which all documents are read.
     """
     path = manifest_path(mix)
     again = f"Write it again with: energize manifest {mix}"
@@ -71,10 +86,13 @@ def read_manifest(mix: Path, config: WorkerConfig | None = None) -> dict[str, st
     if (config or WorkerConfig()).rank == 0:
         with ThreadPoolExecutor(_THREADS) as threads:
             same = threads.map(_is_still, texts, texts.values())
-            changed = [each for each, is_still in zip(texts, same, strict=True) if not is_still]
+            changed = [
+                each for each, is_still in zip(texts, same, strict=True) if not is_still
+            ]
         if changed:
             raise DatasetError(
-                f"{path} is stale: since it was written, {len(changed)} of its {len(texts)} files "
+                f"{path} is stale: since it was written, {len(changed)} of its "
+                f"{len(texts)} files "
                 f"have changed, {some(changed)}. {again}"
             )
     return texts

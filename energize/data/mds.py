@@ -1,4 +1,6 @@
-"""Folders of MDS shards: their index, in which files and where the samples lie, and the source."""
+"""Folders of MDS shards: their index, in which files and where the samples lie, and the
+source.
+"""
 
 from __future__ import annotations
 
@@ -52,16 +54,26 @@ from energize.errors import (
 
 Decode = Callable[[bytes], Any]
 
-# The columns of a sample by name, from its bytes and where it is; a `DecodeError` says both.
+# The columns of a sample by name, from its bytes and where it is; a `DecodeError` says
+# both.
 DecodeSample: TypeAlias = Callable[[bytes, str], dict[str, Any]]
 
 # What decoders raise for bad bytes.
 BAD_COLUMN = (
-    *(ArithmeticError, DecodeError, EOFError, LookupError, OSError, SyntaxError, ValueError),
+    *(
+        ArithmeticError,
+        DecodeError,
+        EOFError,
+        LookupError,
+        OSError,
+        SyntaxError,
+        ValueError,
+    ),
     PIL.Image.DecompressionBombError,
 )
 
-# The byte that stands for a dtype: its bits, plus 1 for signed and 2 for floating numbers.
+# The byte that stands for a dtype: its bits, plus 1 for signed and 2 for floating
+# numbers.
 _DTYPES = {
     8 * size + flag: f"{kind}{8 * size}"
     for flag, kind in enumerate(("uint", "int", "float"))
@@ -78,26 +90,32 @@ _NDARRAY = re.compile(
 def _column_decoder(
     encoding: str, where: str, known: Mapping[str, Decode], allow_pickles: bool
 ) -> Decode:
-    """Return what decodes a column of this encoding; bad bytes raise one of `BAD_COLUMN`.
+    """Return what decodes a column of this encoding; bad bytes raise one of
+    `BAD_COLUMN`.
 
-    Raise `DatasetError` for an unknown encoding, and `UntrustedCodeError` for pickles, which could
-    run any program, unless `allow_pickles`.
+    Raise `DatasetError` for an unknown encoding, and `UntrustedCodeError` for pickles,
+    which could run any program, unless `allow_pickles`.
     """
     if known is not _TEXTS and encoding == "pkl":
         if allow_pickles:
             return pickle.loads
         raise UntrustedCodeError(
-            f"{where} contains an unsafe type: pickles (pkl) can run any program; write the folder "
-            "again with another encoding (json, ndarray or bytes), or if you trust who wrote it, "
+            f"{where} contains an unsafe type: pickles (pkl) can run any program; "
+            "write the folder "
+            "again with another encoding (json, ndarray or bytes), or if you trust who "
+            "wrote it, "
             "MdsSource(allow_pickles=True)"
         )
     array = None if known is _TEXTS else _NDARRAY.fullmatch(encoding)
     if array is not None:
         dtype = np.dtype(array[1]) if array[1] else None
-        return partial(_array, dtype, tuple(map(int, array[2].split(","))) if array[2] else None)
+        return partial(
+            _array, dtype, tuple(map(int, array[2].split(","))) if array[2] else None
+        )
     if encoding not in known:
         raise DatasetError(
-            f"{where} has the encoding {encoding!r}, which is not one of {', '.join(known)}"
+            f"{where} has the encoding {encoding!r}, which is not one of "
+            f"{', '.join(known)}"
             f"{'' if known is _TEXTS else ', ndarray:DTYPE:SIZE,SIZE'}{nearest(encoding, [*known])}"
         )
     return known[encoding]
@@ -118,7 +136,9 @@ def _array(
         at += 1 + sizes.nbytes
     values = np.frombuffer(data, dtype.newbyteorder("<"), math.prod(shape), at)
     if at + values.nbytes != len(data):
-        raise ValueError(f"{len(data)} bytes are too many for an array of shape {shape}")
+        raise ValueError(
+            f"{len(data)} bytes are too many for an array of shape {shape}"
+        )
     return values.reshape(shape).astype(dtype)
 
 
@@ -140,7 +160,9 @@ def _image(data: bytes) -> PIL.Image.Image:
 
 
 def _raw_image(data: bytes) -> PIL.Image.Image:
-    """Three numbers, width, height and the length of the mode's name, stand before the pixels."""
+    """Three numbers, width, height and the length of the mode's name, stand before the
+    pixels.
+    """
     width, height, length = np.frombuffer(data, "<u4", 3).tolist()
     mode = data[12 : 12 + length].decode("ascii")
     limits.decoding.spend(4 * width * height)
@@ -148,17 +170,23 @@ def _raw_image(data: bytes) -> PIL.Image.Image:
 
 
 def _several(decode: Decode, before: int, data: bytes) -> list[Any]:
-    """Their number and sizes stand before the values, after `before` bytes that say nothing."""
+    """Their number and sizes stand before the values, after `before` bytes that say
+    nothing.
+    """
     [count] = np.frombuffer(data, "<u4", 1, before).tolist()
     begin = before + 4 * (1 + count)
-    ends = begin + np.cumsum([0, *np.frombuffer(data[before + 4 : begin], "<u4")], dtype=np.int64)
+    ends = begin + np.cumsum(
+        [0, *np.frombuffer(data[before + 4 : begin], "<u4")], dtype=np.int64
+    )
     if len(ends) != 1 + count or ends[-1] != len(data):
         raise ValueError(f"{len(data)} bytes are not those of {count} values")
     return [decode(data[start:end]) for start, end in pairwise(ends.tolist())]
 
 
 def _decoders(image: Decode) -> Mapping[str, Decode]:
-    """Return what decodes columns by their encodings, those that are files of images by `image`."""
+    """Return what decodes columns by their encodings, those that are files of images by
+    `image`.
+    """
     return {
         "bytes": bytes,
         "str": bytes.decode,
@@ -176,7 +204,8 @@ def _decoders(image: Decode) -> Mapping[str, Decode]:
     }
 
 
-_DECODERS, _UNDECODED = _decoders(_image), _decoders(bytes)
+_DECODERS = _decoders(_image)
+_UNDECODED = _decoders(bytes)
 _TEXTS: Mapping[str, Decode] = {
     "str": bytes.decode,
     "int": partial(_text_as, int),
@@ -192,8 +221,8 @@ class Loose(BaseModel):
 
 
 class Layout(Loose):
-    """The columns of a shard: of MDS, with sizes in bytes where these are fixed; of rows, with what
-    stands after each of them, and between columns.
+    """The columns of a shard: of MDS, with sizes in bytes where these are fixed; of
+    rows, with what stands after each of them, and between columns.
     """
 
     version: Literal[2]
@@ -220,38 +249,55 @@ class Layout(Loose):
             raise ValueError("nothing stands between columns: separator is text")
         return self
 
-    def decoder(self, where: str, allow_pickles: bool, raw: bool = False) -> DecodeSample:
-        """Return what decodes the samples of shards of this layout; if `raw`, but for images that
-        are files.
+    def decoder(
+        self, where: str, allow_pickles: bool, raw: bool = False
+    ) -> DecodeSample:
+        """Return what decodes the samples of shards of this layout; if `raw`, but for
+        images that are files.
 
         Raise `DatasetError` for an unknown encoding.
         """
         named = zip(self.column_names, self.column_encodings, strict=True)
-        known = _TEXTS if self.format != "mds" else _UNDECODED if raw else _DECODERS
+        if self.format != "mds":
+            known = _TEXTS
+        elif raw:
+            known = _UNDECODED
+        else:
+            known = _DECODERS
         decoders = {
-            name: _column_decoder(encoding, f"{where}: column {name!r}", known, allow_pickles)
+            name: _column_decoder(
+                encoding, f"{where}: column {name!r}", known, allow_pickles
+            )
             for name, encoding in (self.columns or dict(named)).items()
         }
         return partial(self._decoded, decoders)
 
     @limits.decoding
-    def _decoded(self, decoders: dict[str, Decode], data: bytes, where: str) -> dict[str, Any]:
+    def _decoded(
+        self, decoders: dict[str, Decode], data: bytes, where: str
+    ) -> dict[str, Any]:
         sample: dict[str, Any] = {}
         what = ""
         try:
             if self.format == "json":
                 return self._row(data)
-            pieces = self._sliced(data) if self.format == "mds" else self._separated(data)
+            pieces = (
+                self._sliced(data) if self.format == "mds" else self._separated(data)
+            )
             for (name, decode), piece in zip(decoders.items(), pieces, strict=True):
                 what = f"column {name!r} of {len(piece)} bytes cannot be decoded: "
                 sample[name] = decode(piece)
         except BAD_COLUMN as error:
-            what += f"{type(error).__name__}: {error}; the sample begins with {data[:40]!r}"
+            what += (
+                f"{type(error).__name__}: {error}; the sample begins with {data[:40]!r}"
+            )
             raise DecodeError(f"{where}: {what}") from error
         return sample
 
     def _sliced(self, data: bytes) -> list[bytes]:
-        """Return the columns of an MDS sample, after the sizes of those that have no fixed one."""
+        """Return the columns of an MDS sample, after the sizes of those that have no
+        fixed one.
+        """
         unknown = sum(not size for size in self.column_sizes)
         given = iter(np.frombuffer(data, "<u4", unknown).tolist())
         sizes = [size or next(given) for size in self.column_sizes]
@@ -261,11 +307,13 @@ class Layout(Loose):
         return [data[start:end] for start, end in pairwise(ends)]
 
     def _separated(self, data: bytes) -> list[bytes]:
-        separator, newline = _SEPARATORS.get(self.format, self.separator), self.newline.encode()
+        separator = _SEPARATORS.get(self.format, self.separator)
+        newline = self.newline.encode()
         pieces = data.removesuffix(newline).split(separator.encode())
         if not data.endswith(newline) or len(pieces) != len(self.column_names):
             raise ValueError(
-                f"a line of {len(self.column_names)} columns with {separator!r} between them is "
+                f"a line of {len(self.column_names)} columns with {separator!r} "
+                "between them is "
                 f"expected, and it has {len(pieces)}"
             )
         return pieces
@@ -273,7 +321,9 @@ class Layout(Loose):
     def _row(self, data: bytes) -> dict[str, Any]:
         sample = load_json(data.removesuffix(self.newline.encode()))
         if not isinstance(sample, dict) or not sample.keys() >= self.columns.keys():
-            raise ValueError(f"an object with {', '.join(map(repr, self.columns))} is expected")
+            raise ValueError(
+                f"an object with {', '.join(map(repr, self.columns))} is expected"
+            )
         return sample
 
 
@@ -290,7 +340,13 @@ _EXTRA = "energize[mds]"
 _AGAIN = "copy the folder again"
 
 # The part of cramjam for each compression by its name in an index.
-_UNPACKERS = {"br": "brotli", "bz2": "bzip2", "gz": "gzip", "snappy": "snappy", "zstd": "zstd"}
+_UNPACKERS = {
+    "br": "brotli",
+    "bz2": "bzip2",
+    "gz": "gzip",
+    "snappy": "snappy",
+    "zstd": "zstd",
+}
 
 
 def _file_name(name: str) -> str:
@@ -301,7 +357,9 @@ def _file_name(name: str) -> str:
 
 
 class MdsFile(Loose):
-    """A file as the index has it: its path in the folder, its size and its hashes by algorithm."""
+    """A file as the index has it: its path in the folder, its size and its hashes by
+    algorithm.
+    """
 
     name: Annotated[str, AfterValidator(_file_name)] = Field(alias="basename")
     size: Annotated[int, Field(alias="bytes", ge=0, le=_MOST_BYTES)]
@@ -313,8 +371,8 @@ MdsPart: TypeAlias = tuple[MdsFile, MdsFile | None]
 
 
 class MdsShard(Loose):
-    """A shard as the index has it. Offsets are in a file of their own, `raw_meta`, or at the
-    beginning of the data.
+    """A shard as the index has it. Offsets are in a file of their own, `raw_meta`, or
+    at the beginning of the data.
     """
 
     samples: Annotated[int, Field(ge=0)]
@@ -333,11 +391,14 @@ class MdsShard(Loose):
     @model_validator(mode="after")
     def _has_room(self) -> Self:
         if (self.raw_meta is None) != (self.layout.format == "mds"):
-            raise ValueError("a shard of rows has its offsets in raw_meta, and no other shard has")
+            raise ValueError(
+                "a shard of rows has its offsets in raw_meta, and no other shard has"
+            )
         file, _ = self.parts[0]
         if 4 * (self.samples + 2) > file.size:
             raise ValueError(
-                f"{file.name} of {file.size} bytes has no room for the offsets of {self.samples} "
+                f"{file.name} of {file.size} bytes has no room for the offsets of "
+                f"{self.samples} "
                 "samples"
             )
         return self
@@ -346,7 +407,9 @@ class MdsShard(Loose):
     def parts(self) -> list[MdsPart]:
         """The part that has the offsets, and, if that is another one, the data."""
         data = self.raw_data, self.zip_data
-        return [data] if self.raw_meta is None else [(self.raw_meta, self.zip_meta), data]
+        return (
+            [data] if self.raw_meta is None else [(self.raw_meta, self.zip_meta), data]
+        )
 
 
 class _Index(Loose):
@@ -360,18 +423,23 @@ _INDEX = TypeAdapter(_Index)
 def read_mds_index(folder: Path) -> tuple[MdsShard, ...]:
     """Return the shards of a folder, in their order.
 
-    Raise `DatasetNotFoundError` if there is no index, `DatasetError` if it is not one of shards of
-    version 2 or lists a file twice, `EmptyDatasetError` if the shards hold no sample.
+    Raise `DatasetNotFoundError` if there is no index, `DatasetError` if it is not one
+    of shards of version 2 or lists a file twice, `EmptyDatasetError` if the shards hold
+    no sample.
     """
     path = folder / INDEX
     index = read_document(path, _INDEX)
     if index is None:
         raise DatasetNotFoundError(
-            f"{folder} is not a folder of MDS shards: it has no {INDEX}; if its subfolders do, "
-            "name one as split, or make one index of them with merge_index of MosaicML Streaming"
+            f"{folder} is not a folder of MDS shards: it has no {INDEX}; if its "
+            "subfolders do, "
+            "name one as split, or make one index of them with merge_index of MosaicML "
+            "Streaming"
         )
     shards = index.shards
-    for name, count in Counter(raw.name for shard in shards for raw, _ in shard.parts).items():
+    for name, count in Counter(
+        raw.name for shard in shards for raw, _ in shard.parts
+    ).items():
         if count > 1:
             again = "merge the indices of the subfolders anew"
             raise DatasetError(f"{path}: {name} is listed twice; {again}")
@@ -380,20 +448,25 @@ def read_mds_index(folder: Path) -> tuple[MdsShard, ...]:
     return shards
 
 
-def unpacked(packed: bytes, compression: str | None, size: int, path: str) -> memoryview:
+def unpacked(
+    packed: bytes, compression: str | None, size: int, path: str
+) -> memoryview:
     """Return the `size` bytes that `packed` holds.
 
-    No more memory than for these is used, whatever the file would unpack to. Raise `ShardError` for
-    another size, damaged bytes and a compression that is not known, `ConfigError` if the package
-    for it is not installed.
+    No more memory than for these is used, whatever the file would unpack to. Raise
+    `ShardError` for another size, damaged bytes and a compression that is not known,
+    `ConfigError` if the package for it is not installed.
     """
     kind = str(compression).partition(":")[0]
     if kind not in _UNPACKERS:
         raise ShardError(
-            f"{path} is compressed with {kind!r}, which is not one of {', '.join(_UNPACKERS)}; "
+            f"{path} is compressed with {kind!r}, which is not one of "
+            f"{', '.join(_UNPACKERS)}; "
             "unpack it in the same folder, under the name that the index has for it"
         )
-    cramjam = optional_module("cramjam", _EXTRA, f"reading {path}, which is compressed,")
+    cramjam = optional_module(
+        "cramjam", _EXTRA, f"reading {path}, which is compressed,"
+    )
     function = "decompress_raw_into" if kind == "snappy" else "decompress_into"
     try:
         limits.decoding.spend(size)
@@ -410,40 +483,44 @@ def unpacked(packed: bytes, compression: str | None, size: int, path: str) -> me
 
 
 def new_hash(algorithm: str) -> Any:
-    """Return an object of this algorithm with `update` and `hexdigest`: of hashlib or xxhash.
-    Raise `ConfigError` if neither knows it.
+    """Return an object of this algorithm with `update` and `hexdigest`: of hashlib or
+    xxhash. Raise `ConfigError` if neither knows it.
     """
     if algorithm in hashlib.algorithms_available and not algorithm.startswith("shake_"):
         return hashlib.new(algorithm, usedforsecurity=False)
     if algorithm in xxhash.algorithms_available:
         return getattr(xxhash, algorithm)()
     raise ConfigError(
-        f"validate_hash={algorithm!r} is not one of the algorithms of hashlib and xxhash"
+        f"validate_hash={algorithm!r} is not one of the algorithms of hashlib and "
+        "xxhash"
     )
 
 
 class MdsSource(ShardedSource[dict[str, Any]]):
-    """The samples of a folder that MosaicML Streaming's writers wrote: MDS, JSON, CSV, TSV or XSV
-    shards, in subfolders too where `index.json` is a merged one.
+    """The samples of a folder that MosaicML Streaming's writers wrote: MDS, JSON, CSV,
+    TSV or XSV shards, in subfolders too where `index.json` is a merged one.
 
-    A sample is a new dict of its columns by name. Of MDS shards, columns of the encodings jpeg, png
-    and pil become Pillow images, loaded, those of jpeg_array and list[...] lists of them. ndarray
-    columns become writable arrays, the others Python's or numpy's scalars, str, bytes and values of
-    JSON. Pickles are refused, unless `allow_pickles`: they can run any program.
+    A sample is a new dict of its columns by name. Of MDS shards, columns of the
+    encodings jpeg, png and pil become Pillow images, loaded, those of jpeg_array and
+    list[...] lists of them. ndarray columns become writable arrays, the others Python's
+    or numpy's scalars, str, bytes and values of JSON. Pickles are refused, unless
+    `allow_pickles`: they can run any program.
 
-    Opening reads `index.json` only. Shards are read where they lie. Of one that is there only
-    compressed, with br, bz2, gz, snappy or zstd (which needs `energize[mds]`), the files are
-    unpacked as a whole into memory, where those used last are kept, up to 512 MiB in each process.
-    So compressed shards should be read nearly in order: unpack folders that are to be
-    shuffled as a whole. A shard that is there in both forms is read uncompressed.
+    Opening reads `index.json` only. Shards are read where they lie. Of one that is
+    there only compressed, with br, bz2, gz, snappy or zstd (which needs
+    `energize[mds]`), the files are unpacked as a whole into memory, where those used
+    last are kept, up to 512 MiB in each process. So compressed shards should be read
+    nearly in order: unpack folders that are to be shuffled as a whole. A shard that is
+    there in both forms is read uncompressed.
 
-    With `validate_hash`, the name of an algorithm that the writer was given in `hashes`, each
-    process compares every file with its hash before it reads a sample of it.
+    With `validate_hash`, the name of an algorithm that the writer was given in
+    `hashes`, each process compares every file with its hash before it reads a sample of
+    it.
 
-    Raise `DatasetNotFoundError`, `DatasetError` or `EmptyDatasetError` when it is made. Reading
-    raises `ShardError` if a shard is missing or not as the index says, in its size, its samples and
-    its columns, of which each shard has a list of its own; a single damaged sample is a `Failed`
-    with a `DecodeError`.
+    Raise `DatasetNotFoundError`, `DatasetError` or `EmptyDatasetError` when it is made.
+    Reading raises `ShardError` if a shard is missing or not as the index says, in its
+    size, its samples and its columns, of which each shard has a list of its own; a
+    single damaged sample is a `Failed` with a `DecodeError`.
     """
 
     order_name = "MdsSource"
@@ -485,16 +562,22 @@ class MdsSource(ShardedSource[dict[str, Any]]):
     @cached_property
     def identity(self) -> str:
         shards = [
-            [shard.raw_data.name, shard.samples, shard.raw_data.size] for shard in self.entries
+            [shard.raw_data.name, shard.samples, shard.raw_data.size]
+            for shard in self.entries
         ]
-        return digest([self.earlier_name or self.path.absolute().name, self.split, shards])
+        return digest(
+            [self.earlier_name or self.path.absolute().name, self.split, shards]
+        )
 
     @cached_property
     def name(self) -> str:
         return "/".join(filter(None, [self.path.absolute().name, self.split]))
 
     def _how_to_index(self, name: str) -> str:
-        return "Of MDS shards each sample would be read for it: write them into a folder of tars"
+        return (
+            "Of MDS shards each sample would be read for it: write them into a "
+            "folder of tars"
+        )
 
     def settings(self) -> dict[str, Any]:
         return super().settings() | {"shards": len(self.entries)}
@@ -506,10 +589,14 @@ class MdsSource(ShardedSource[dict[str, Any]]):
     def _where(self, shard: int, number: int) -> str:
         return f"{self._folder}/{self.shards[shard]}, sample {number}"
 
-    def _read_shard(self, shard: int, numbers: list[int]) -> list[dict[str, Any] | Failed]:
+    def _read_shard(
+        self, shard: int, numbers: list[int]
+    ) -> list[dict[str, Any] | Failed]:
         entry = self.entries[shard]
         if shard not in self._looked_at:
-            unread = np.flatnonzero(np.equal(self.counts, 0))  # nobody else would look into these
+            unread = np.flatnonzero(
+                np.equal(self.counts, 0)
+            )  # nobody else would look into these
             for each in {shard, *unread.tolist()}.difference(self._looked_at):
                 self._compare(self.entries[each])
                 self._looked_at.add(each)
@@ -517,19 +604,27 @@ class MdsSource(ShardedSource[dict[str, Any]]):
         begin = 4 * (entry.samples + 2) if entry.raw_meta is None else 0
         for number, start, stop in zip(numbers, starts, stops, strict=True):
             if not begin <= start <= stop <= entry.raw_data.size:
-                text = f"{self._where(shard, number)} would lie at bytes {start} to {stop}"
+                text = (
+                    f"{self._where(shard, number)} would lie at bytes {start} to {stop}"
+                )
                 raise ShardError(f"{text}: the shard is damaged; {_AGAIN}")
         texts = self._ranges(entry, entry.parts[-1], starts, stops)
         return [
-            self._decoded(shard, number, text) for number, text in zip(numbers, texts, strict=True)
+            self._decoded(shard, number, text)
+            for number, text in zip(numbers, texts, strict=True)
         ]
 
-    def _offsets(self, entry: MdsShard, numbers: Sequence[int]) -> tuple[list[int], list[int]]:
+    def _offsets(
+        self, entry: MdsShard, numbers: Sequence[int]
+    ) -> tuple[list[int], list[int]]:
         """Return where samples start and end."""
-        part, at = entry.parts[0], [4 * (number + 1) for number in numbers]
+        part = entry.parts[0]
+        at = [4 * (number + 1) for number in numbers]
         if self._files.remote and part[1] is None:
             head = partial(self._ranges, entry, part, [0], [4 * (entry.samples + 2)])
-            table = self._unpacked.get(self._path(part[0]), lambda: memoryview(next(head())))
+            table = self._unpacked.get(
+                self._path(part[0]), lambda: memoryview(next(head()))
+            )
             found = b"".join(table[each : each + 8] for each in at)
         else:
             found = b"".join(self._ranges(entry, part, at, [each + 8 for each in at]))
@@ -541,7 +636,9 @@ class MdsSource(ShardedSource[dict[str, Any]]):
         head, packed = entry.parts[0]
         if packed is not None or self.validate_hash is not None:
             return [(self._path(zipped or raw), [], []) for raw, zipped in entry.parts]
-        return [(self._path(head), [0], [min(4 * (entry.samples + 2) + _HEADER, head.size)])]
+        return [
+            (self._path(head), [0], [min(4 * (entry.samples + 2) + _HEADER, head.size)])
+        ]
 
     def _ranges_of(self, shard: int, numbers: Sequence[int]) -> list[Ranges]:
         entry = self.entries[shard]
@@ -558,8 +655,8 @@ class MdsSource(ShardedSource[dict[str, Any]]):
             return Failed(reason, where)
 
     def _compare(self, shard: MdsShard) -> None:
-        """Compare what a shard says of itself with the index: its samples, and its columns in the
-        copy of its entry that it begins with.
+        """Compare what a shard says of itself with the index: its samples, and its
+        columns in the copy of its entry that it begins with.
         """
         part = shard.parts[0]
         path = self._path(part[0])
@@ -577,28 +674,39 @@ class MdsSource(ShardedSource[dict[str, Any]]):
             if (found := Layout.model_validate(header)) != shard.layout:
                 raise ValueError(f"it says {found}, and {INDEX} {shard.layout}")
         except ValueError as error:
-            text = f"{path}: its header is damaged or of other files ({str(error)[:600]})"
+            text = (
+                f"{path}: its header is damaged or of other files ({str(error)[:600]})"
+            )
             raise ShardError(f"{text}; {_AGAIN}") from error
 
     def _ranges(
         self, shard: MdsShard, part: MdsPart, starts: list[int], stops: list[int]
     ) -> Iterator[bytes]:
-        """Return the bytes of a file of a shard: of where it lies, or of what is unpacked in
-        memory.
+        """Return the bytes of a file of a shard: of where it lies, or of what is
+        unpacked in memory.
         """
         raw, packed = part
         path = self._path(raw)
-        if packed is None or (self._path(packed) not in self._looked_at and exists(path)):
+        if packed is None or (
+            self._path(packed) not in self._looked_at and exists(path)
+        ):
             self._check(raw)
             return self._files.read_ranges(path, starts, stops)
         self._check(packed)
-        place, compression = self._path(packed), shard.compression
+        place = self._path(packed)
+        compression = shard.compression
         read = partial(self._files.read, place)
-        data = self._unpacked.get(path, lambda: unpacked(read(), compression, raw.size, place))
-        return (bytes(data[start:stop]) for start, stop in zip(starts, stops, strict=True))
+        data = self._unpacked.get(
+            path, lambda: unpacked(read(), compression, raw.size, place)
+        )
+        return (
+            bytes(data[start:stop]) for start, stop in zip(starts, stops, strict=True)
+        )
 
     def _check(self, file: MdsFile) -> None:
-        """Raise `ShardError` unless a file has the size and the hash that the index says."""
+        """Raise `ShardError` unless a file has the size and the hash that the index
+        says.
+        """
         path = self._path(file)
         if path in self._looked_at:
             return
@@ -613,12 +721,17 @@ class MdsSource(ShardedSource[dict[str, Any]]):
             expected = (file.hashes or {}).get(self.validate_hash)
             if expected is None:
                 raise DatasetError(
-                    f"{self._folder}: validate_hash={self.validate_hash!r}, but the index has "
-                    f"{', '.join(file.hashes or ()) or 'no hashes'} of {file.name}; name one of "
+                    f"{self._folder}: validate_hash={self.validate_hash!r}, but the "
+                    "index has "
+                    f"{', '.join(file.hashes or ()) or 'no hashes'} of {file.name}; "
+                    "name one of "
                     "those, or write the folder with hashes=[...]"
                 )
             if (found := hashed.hexdigest()) != expected:
-                text = f"{path} has the {self.validate_hash} {found}, but the index says {expected}"
+                text = (
+                    f"{path} has the {self.validate_hash} {found}, but the index "
+                    f"says {expected}"
+                )
                 raise ShardError(f"{text}: it was changed or damaged; {_AGAIN}")
         self._looked_at.add(path)
 
@@ -629,7 +742,9 @@ class MdsSource(ShardedSource[dict[str, Any]]):
     def _decoders(self) -> list[DecodeSample]:
         """Those of each shard; shards of one folder may have different columns."""
         shown = [str(shard.layout) for shard in self.entries]
-        different = {text: shard.layout for text, shard in zip(shown, self.entries, strict=True)}
+        different = {
+            text: shard.layout for text, shard in zip(shown, self.entries, strict=True)
+        }
         known = {
             text: layout.decoder(self._folder, self.allow_pickles, self._raw)
             for text, layout in different.items()
@@ -642,7 +757,9 @@ class MdsSource(ShardedSource[dict[str, Any]]):
 
     @cached_property
     def _unpacked(self) -> Recent[str, memoryview]:
-        """Shards that are compressed, and in object storage tables of offsets of others."""
+        """Shards that are compressed, and in object storage tables of offsets of
+        others.
+        """
         return Recent(_UNPACKED_BYTES, len)
 
     @cached_property
@@ -652,7 +769,9 @@ class MdsSource(ShardedSource[dict[str, Any]]):
 
 
 class MdsFiles(MdsSource):
-    """The same samples, in which images are the bytes of files where they were written as files."""
+    """The same samples, in which images are the bytes of files where they were written
+    as files.
+    """
 
     order_name = "MdsFiles"
 

@@ -1,6 +1,7 @@
 """Images, videos and sounds: telling them by name or first bytes, and their metadata.
 
-It is stored as JSON in the table `media_metadata` of a folder's `index.sqlite`, as Energon does.
+It is stored as JSON in the table `media_metadata` of a folder's `index.sqlite`, as
+Energon does.
 """
 
 from __future__ import annotations
@@ -15,7 +16,17 @@ from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from fnmatch import fnmatchcase
 from functools import cache
-from typing import Annotated, Any, BinaryIO, ClassVar, Literal, NamedTuple, Self, TypeAlias, cast
+from typing import (
+    Annotated,
+    Any,
+    BinaryIO,
+    ClassVar,
+    Literal,
+    NamedTuple,
+    Self,
+    TypeAlias,
+    cast,
+)
 
 import PIL.Image
 import PIL.ImageFile
@@ -25,7 +36,13 @@ from energize.core import limits
 from energize.core.lazy import av
 from energize.core.validation import parse_json, validated
 from energize.data.files import FileStream, files_at
-from energize.errors import ConfigError, DatasetError, DecodeError, EnergizeError, nearest
+from energize.errors import (
+    ConfigError,
+    DatasetError,
+    DecodeError,
+    EnergizeError,
+    nearest,
+)
 
 AVDecoderType = Literal["torch", "AVDecoder", "pyav"]
 """What `av_decode` of a decoder may be."""
@@ -61,9 +78,9 @@ class MediaFormat(NamedTuple):
 HEIF = "HEIF"
 """The format that Pillow opens with the plug-in of pillow-heif only."""
 
-# Pillow reads more formats. Some run another program (EPS, WMF) or need a plug-in (GRIB, HDF5);
-# others cannot be recognised by their bytes (IM, SPIDER). TGA is last because Pillow takes nearly
-# anything for it.
+# Pillow reads more formats. Some run another program (EPS, WMF) or need a plug-in
+# (GRIB, HDF5); others cannot be recognised by their bytes (IM, SPIDER). TGA is last
+# because Pillow takes nearly anything for it.
 _IMAGES = {
     "JPEG": ("jpg jpeg jpe jfif mpo", rb"\xff\xd8\xff"),
     "PNG": ("png apng", rb"\x89PNG\r\n\x1a\n"),
@@ -72,11 +89,17 @@ _IMAGES = {
     "BMP": ("bmp", rb"BM.{13}\0{3}"),
     "TIFF": ("tif tiff", rb"II[*+]\0|MM\0[*+]"),
     "PPM": ("ppm pgm pbm pnm pfm", rb"P[1-6f]\s+(?:#|\d+\s+\d+\s)"),
-    "JPEG2000": ("jp2 j2k jpc jpf jpx j2c", rb"\0\0\0\x0cjP  \r\n\x87\n|\xff\x4f\xff\x51"),
+    "JPEG2000": (
+        "jp2 j2k jpc jpf jpx j2c",
+        rb"\0\0\0\x0cjP  \r\n\x87\n|\xff\x4f\xff\x51",
+    ),
     "AVIF": ("avif avifs", rb".{4}ftypavi[fs]"),
     HEIF: ("heic heif hif", rb".{4}ftyp(?:hei[cmsx]|hev[cmsx]|mif1|msf1)"),
     "ICO": ("ico", rb"\0\0\x01\0[^\0]\0.{3}\0"),
-    "DIB": ("dib", rb"[\x28\x34\x38\x40\x6c\x7c]\0{3}.{8}\x01\0[\x01\x04\x08\x10\x18\x20]\0"),
+    "DIB": (
+        "dib",
+        rb"[\x28\x34\x38\x40\x6c\x7c]\0{3}.{8}\x01\0[\x01\x04\x08\x10\x18\x20]\0",
+    ),
     "QOI": ("qoi", rb"qoif.{8}[\x03\x04][\0\x01]"),
     "PSD": ("psd", rb"8BPS\0\x01"),
     "PCX": ("pcx", rb"\n[\0\x02\x03\x05]\x01[\x01\x02\x04\x08]"),
@@ -116,23 +139,29 @@ FORMATS: Sequence[MediaFormat] = tuple(
 )
 """All formats of media that are recognised, in folders, tars, tables and URLs alike.
 
-A contributor adds a row above. No other module lists extensions or first bytes of media.
+A contributor adds a row above. No other module lists extensions or first bytes of
+media.
 """
 
 BY_EXTENSION = {end: each.kind for each in FORMATS for end in each.extensions}
 """The kinds of media by the extensions of their files."""
 
 EXTENSIONS = {
-    kind: tuple(end for end, of in BY_EXTENSION.items() if of == kind) for kind in MediaMetadataType
+    kind: tuple(end for end, of in BY_EXTENSION.items() if of == kind)
+    for kind in MediaMetadataType
 }
 
 _STARTS = re.compile(
-    b"|".join(b"(?P<f%d>%b)" % (number, each.start) for number, each in enumerate(FORMATS)), re.S
+    b"|".join(
+        b"(?P<f%d>%b)" % (number, each.start) for number, each in enumerate(FORMATS)
+    ),
+    re.S,
 )
 
 
 def kind_by_name(name: str) -> MediaMetadataType | None:
-    """Return the kind of media that the extension of a file name, or of a URL, stands for.
+    """Return the kind of media that the extension of a file name, or of a URL, stands
+    for.
 
     >>> kind_by_name("photos/1.meta.JPG").value, kind_by_name("1.json")
     ('image', None)
@@ -146,7 +175,8 @@ def _extension(name: str) -> str:
 
 
 def format_by_start(head: bytes) -> MediaFormat | None:
-    """Return the format of a file with these first `HEAD` bytes, None if it is not media.
+    """Return the format of a file with these first `HEAD` bytes, None if it is not
+    media.
 
     >>> format_by_start(b"GIF89a....").extensions, format_by_start(b'{"a": 1}')
     (('gif',), None)
@@ -166,23 +196,30 @@ def kind_by_start(head: bytes) -> MediaMetadataType | None:
 
 
 def media_kind(name: str, head: bytes = b"") -> MediaMetadataType | None:
-    """Return the kind of media of a file: by its first `HEAD` bytes, else by its extension.
+    """Return the kind of media of a file: by its first `HEAD` bytes, else by its
+    extension.
 
-    >>> media_kind("photo", b"GIF89a....").value, media_kind("photo.JPG").value, media_kind("a.txt")
+    >>> (
+    ...     media_kind("photo", b"GIF89a....").value,
+    ...     media_kind("photo.JPG").value,
+    ...     media_kind("a.txt"),
+    ... )
     ('image', 'image', None)
     """
     return kind_by_start(head) or kind_by_name(name)
 
 
 def extension_of(name: str, data: bytes) -> str:
-    r"""Return the extension of a file by its content, and by its name if both agree on the kind.
+    r"""Return the extension of a file by its content, and by its name if both agree on
+    the kind.
 
     Args:
         name: The name of the file; it may have no extension or a wrong one.
         data: The bytes of the file.
 
     Returns:
-        An extension in small letters without its dot; `bin` if neither says what the file is.
+        An extension in small letters without its dot; `bin` if neither says what the
+        file is.
 
     Example:
         >>> extension_of("a.JPEG", b"\xff\xd8\xff"), extension_of("a.txt", b"GIF89a")
@@ -204,28 +241,40 @@ _BASE64_START = re.compile(r"[A-Za-z0-9+/_-]{32}")
 _BASE64_LEAST = 64  # characters; the smallest image has more
 _WEB = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]*://")
 
-# Channels of raw pixels by the type that OpenCV numbers them with, and Pillow's mode for them.
+# Channels of raw pixels by the type that OpenCV numbers them with, and Pillow's mode
+# for them.
 _SPARK_MODES = {0: (1, "L"), 16: (3, "RGB"), 24: (4, "RGBA")}
 _SPARK_KEYS = frozenset({"height", "width", "nChannels", "mode", "data"})
 
 
 def media_name(value: Any) -> str | None:
-    """Return the name of the file that a value of a table stands for; None if it holds the bytes.
+    """Return the name of the file that a value of a table stands for; None if it holds
+    the bytes.
 
     A value is a text, or a struct whose `bytes` are null. Names may be URLs.
 
-    >>> media_name({"bytes": None, "path": "a.jpg"}), media_name("a.jpg"), media_name(b"GIF89a")
+    >>> (
+    ...     media_name({"bytes": None, "path": "a.jpg"}),
+    ...     media_name("a.jpg"),
+    ...     media_name(b"GIF89a"),
+    ... )
     ('a.jpg', 'a.jpg', None)
     """
     if isinstance(value, Mapping) and value.get("bytes") is None and "bytes" in value:
         value = value.get("path")
-    if not isinstance(value, str) or not value or kind_by_start(_encoded_head(value)) is not None:
+    if (
+        not isinstance(value, str)
+        or not value
+        or kind_by_start(_encoded_head(value)) is not None
+    ):
         return None
     return value.removeprefix("file://")
 
 
 def media_value_kind(value: Any) -> MediaMetadataType | None:
-    """Return the kind of media that a value of a table holds; None if it only names a file."""
+    """Return the kind of media that a value of a table holds; None if it only names a
+    file.
+    """
     if isinstance(value, PIL.Image.Image) or _is_spark(value):
         return MediaMetadataType.IMAGE
     if isinstance(value, Mapping):
@@ -238,14 +287,15 @@ def media_value_kind(value: Any) -> MediaMetadataType | None:
 def decode_media_value(value: Any) -> tuple[str, bytes] | None:
     """Return the extension and the bytes of the media that a value of a table holds.
 
-    Media are bytes, a struct with `bytes` and any other keys, a `data:` URL, base64, a PIL image
-    (as PNG), or the image struct of Spark (as PNG).
+    Media are bytes, a struct with `bytes` and any other keys, a `data:` URL, base64, a
+    PIL image (as PNG), or the image struct of Spark (as PNG).
 
     Args:
         value: The value as a table gives it.
 
     Returns:
-        The extension and the bytes, or None for a value that names a file or is not media.
+        The extension and the bytes, or None for a value that names a file or is not
+        media.
 
     Raises:
         DecodeError: If raw pixels do not fit their own header, or base64 is damaged.
@@ -265,7 +315,10 @@ def decode_media_value(value: Any) -> tuple[str, bytes] | None:
         stream = io.BytesIO()
         value.save(stream, "PNG")
         value = stream.getvalue()
-    if isinstance(value, str | bytes) and kind_by_start(_encoded_head(value)) is not None:
+    if (
+        isinstance(value, str | bytes)
+        and kind_by_start(_encoded_head(value)) is not None
+    ):
         value = _decoded(value)
     if not isinstance(value, bytes):
         return None
@@ -282,7 +335,9 @@ def _is_spark(value: Any) -> bool:
 
 
 def _encoded_head(text: str | bytes) -> bytes:
-    """Return the first bytes that a `data:` URL or base64 stands for; none for anything else."""
+    """Return the first bytes that a `data:` URL or base64 stands for; none for anything
+    else.
+    """
     head = text[:_HEAD_OF_URL]
     if isinstance(head, bytes):
         head = head.decode("latin-1")
@@ -294,7 +349,9 @@ def _encoded_head(text: str | bytes) -> bytes:
     return base64.b64decode(encoded[: valid // 4 * 4].translate(_URL_SAFE))
 
 
-_HEAD_OF_URL = 5 * HEAD  # characters; its parameters, and the line breaks in base64, are short
+_HEAD_OF_URL = (
+    5 * HEAD
+)  # characters; its parameters, and the line breaks in base64, are short
 _URL_SAFE = str.maketrans("-_", "+/")
 
 
@@ -306,16 +363,23 @@ def _decoded(text: str | bytes) -> bytes:
     try:
         return base64.b64decode(f"{encoded}==")  # which may lack its padding
     except ValueError as error:
-        raise DecodeError(f"base64 is damaged: {error}; it begins with {text[:40]!r}") from error
+        raise DecodeError(
+            f"base64 is damaged: {error}; it begins with {text[:40]!r}"
+        ) from error
 
 
 def _spark_image(struct: Mapping[str, Any]) -> PIL.Image.Image:
-    """Return the image of Spark's struct, whose channels are in the order blue, green, red."""
-    height, width, data = struct["height"], struct["width"], struct["data"]
+    """Return the image of Spark's struct, whose channels are in the order blue, green,
+    red.
+    """
+    height = struct["height"]
+    width = struct["width"]
+    data = struct["data"]
     channels, mode = _SPARK_MODES.get(struct["mode"], (0, ""))
     if not channels or len(data) != height * width * channels:
         raise DecodeError(
-            f"an image of Spark with mode {struct['mode']}, {width} x {height} pixels, has "
+            f"an image of Spark with mode {struct['mode']}, {width} x {height} pixels, "
+            "has "
             f"{len(data)} bytes; modes {', '.join(map(str, _SPARK_MODES))} are read"
         )
     limits.decoding.spend(4 * height * width)
@@ -343,19 +407,24 @@ class MediaMetadataBase:
         >>> AVMetadata(audio_channels=2).to_dict()
         {'audio_channels': 2}
         """
-        return {name: value for name, value in asdict(self).items() if value is not None}
+        return {
+            name: value for name, value in asdict(self).items() if value is not None
+        }
 
     @classmethod
     def from_dict(cls, payload: Mapping[str, Any]) -> Self:
-        """Return the metadata with these fields; raise `DatasetError` if they are not its own, or
-        a number is none that a file could have.
+        """Return the metadata with these fields; raise `DatasetError` if they are not
+        its own, or a number is none that a file could have.
         """
-        return cast(Self, validated(_schema(cls), payload, DatasetError, "media metadata"))
+        return cast(
+            Self, validated(_schema(cls), payload, DatasetError, "media metadata")
+        )
 
 
 @dataclass(slots=True, kw_only=True)
 class ImageMetadata(MediaMetadataBase):
-    """Size in pixels as stored (EXIF orientation is not applied), Pillow's format and mode.
+    """Size in pixels as stored (EXIF orientation is not applied), Pillow's format and
+    mode.
 
     >>> ImageMetadata(width=8, height=4, format="PNG", mode="RGB").to_dict()
     {'width': 8, 'height': 4, 'format': 'PNG', 'mode': 'RGB'}
@@ -371,7 +440,9 @@ class ImageMetadata(MediaMetadataBase):
 
 @dataclass(slots=True, kw_only=True)
 class AVMetadata(MediaMetadataBase):
-    """Durations in seconds, frame sizes in pixels, rates per second, of a video or sound."""
+    """Durations in seconds, frame sizes in pixels, rates per second, of a video or
+    sound.
+    """
 
     metadata_type: ClassVar[MediaMetadataType] = MediaMetadataType.AV
 
@@ -390,10 +461,15 @@ class AVMetadata(MediaMetadataBase):
 _schema: Any = cache(TypeAdapter)
 
 
-_CLASSES: Mapping[str, type[MediaMetadataBase]] = {"image": ImageMetadata, "av": AVMetadata}
+_CLASSES: Mapping[str, type[MediaMetadataBase]] = {
+    "image": ImageMetadata,
+    "av": AVMetadata,
+}
 
 
-def serialize_media_metadata(metadata: MediaMetadataBase) -> tuple[MediaMetadataType, str]:
+def serialize_media_metadata(
+    metadata: MediaMetadataBase,
+) -> tuple[MediaMetadataType, str]:
     """Return the kind of the metadata, and its fields as compact JSON.
 
     >>> serialize_media_metadata(AVMetadata(video_fps=25.0))[1]
@@ -402,10 +478,13 @@ def serialize_media_metadata(metadata: MediaMetadataBase) -> tuple[MediaMetadata
     return metadata.metadata_type, json.dumps(metadata.to_dict(), separators=(",", ":"))
 
 
-def deserialize_media_metadata(metadata_type: str, metadata_json: str) -> MediaMetadataBase:
+def deserialize_media_metadata(
+    metadata_type: str, metadata_json: str
+) -> MediaMetadataBase:
     """Return the metadata that `serialize_media_metadata` made these two values of.
 
-    Raise `DatasetError` for an unknown kind, and for JSON that does not have its fields.
+    Raise `DatasetError` for an unknown kind, and for JSON that does not have its
+    fields.
 
     >>> deserialize_media_metadata("av", '{"audio_channels": 1}').audio_channels
     1
@@ -414,12 +493,16 @@ def deserialize_media_metadata(metadata_type: str, metadata_json: str) -> MediaM
     if kind is None:
         raise DatasetError(
             f"media metadata is of the unknown kind {metadata_type!r}"
-            f"{nearest(str(metadata_type), list(_CLASSES))}; known are {', '.join(_CLASSES)}: it "
+            f"{nearest(str(metadata_type), list(_CLASSES))}; known are "
+            f"{', '.join(_CLASSES)}: it "
             "may have been written by a newer version"
         )
     try:
         return kind.from_dict(parse_json(metadata_json))
-    except (TypeError, ValueError) as reason:  # a NULL or a number of a database is no text
+    except (
+        TypeError,
+        ValueError,
+    ) as reason:  # a NULL or a number of a database is no text
         raise DatasetError(
             f"media metadata is not JSON: {reason}: {metadata_json!r:.80}"
         ) from reason
@@ -427,7 +510,9 @@ def deserialize_media_metadata(metadata_type: str, metadata_json: str) -> MediaM
 
 # Opening images.
 
-_OPENED = tuple(each.name for each in FORMATS if each.kind == "image" and each.name != HEIF)
+_OPENED = tuple(
+    each.name for each in FORMATS if each.kind == "image" and each.name != HEIF
+)
 
 
 def open_image(stream: BinaryIO, pixel: int = 4) -> PIL.ImageFile.ImageFile:
@@ -465,17 +550,21 @@ class MediaFilterStrategy(StrEnum):
     HEADER = "HEADER"
     """By the first bytes; by the name if these tell nothing."""
     GLOB = "GLOB"
-    """By patterns that the whole name matches; the kind, by the name or the first bytes."""
+    """By patterns that the whole name matches; the kind, by the name or the first
+    bytes."""
 
 
 @dataclass(frozen=True)
 class MediaFilterConfig:
-    """Which files are media. `patterns` are those of the strategy GLOB, such as `*.jpg`.
+    """Which files are media. `patterns` are those of the strategy GLOB, such as
+    `*.jpg`.
 
-    In patterns `*` stands for any text, slashes too; upper and lower case are alike. Raise
-    `ConfigError` for GLOB without patterns, and for patterns without GLOB.
+    In patterns `*` stands for any text, slashes too; upper and lower case are alike.
+    Raise `ConfigError` for GLOB without patterns, and for patterns without GLOB.
 
-    >>> MediaFilterConfig(MediaFilterStrategy.GLOB, ["*.jpg"]).should_consider_media("a/1.JPG")
+    >>> MediaFilterConfig(MediaFilterStrategy.GLOB, ["*.jpg"]).should_consider_media(
+    ...     "a/1.JPG"
+    ... )
     True
     """
 
@@ -485,7 +574,8 @@ class MediaFilterConfig:
     def __post_init__(self) -> None:
         if (self.strategy == MediaFilterStrategy.GLOB) != any(self.patterns):
             raise ConfigError(
-                f"media filter {self.strategy}: patterns are given with GLOB, and only with it; "
+                f"media filter {self.strategy}: patterns are given with GLOB, and only "
+                "with it; "
                 f"got {self.patterns!r}"
             )
 
@@ -493,7 +583,8 @@ class MediaFilterConfig:
     def parse(
         cls, glob: str | None = None, header: bool = False, extension: bool = False
     ) -> MediaFilterConfig:
-        """Return the filter for one of three options; `glob` may be patterns with commas.
+        """Return the filter for one of three options; `glob` may be patterns with
+        commas.
 
         Raise `ConfigError` unless exactly one is given.
 
@@ -502,12 +593,17 @@ class MediaFilterConfig:
         """
         if sum(map(bool, (glob, header, extension))) != 1:
             raise ConfigError(
-                "media are told by exactly one of: a glob pattern (several with commas), the "
+                "media are told by exactly one of: a glob pattern (several with "
+                "commas), the "
                 "header of files, or their extension"
             )
         if glob:
-            return cls(MediaFilterStrategy.GLOB, [each.strip() for each in glob.split(",")])
-        return cls(MediaFilterStrategy.HEADER if header else MediaFilterStrategy.EXTENSION)
+            return cls(
+                MediaFilterStrategy.GLOB, [each.strip() for each in glob.split(",")]
+            )
+        return cls(
+            MediaFilterStrategy.HEADER if header else MediaFilterStrategy.EXTENSION
+        )
 
     def should_consider_all(self) -> bool:
         """Return whether names tell nothing, so that every file is looked into."""
@@ -516,16 +612,22 @@ class MediaFilterConfig:
     def should_consider_media(self, name: str) -> bool:
         """Return whether a file of this name may be media."""
         if self.strategy == MediaFilterStrategy.GLOB:
-            return any(fnmatchcase(name.lower(), each.lower()) for each in self.patterns)
+            return any(
+                fnmatchcase(name.lower(), each.lower()) for each in self.patterns
+            )
         return self.should_consider_all() or kind_by_name(name) is not None
 
     def extract_metadata(
-        self, source: bytes | str | os.PathLike[str] | BinaryIO, filename: str | None = None
+        self,
+        source: bytes | str | os.PathLike[str] | BinaryIO,
+        filename: str | None = None,
     ) -> MediaMetadataBase | None:
-        """Return the metadata of a file: its path, or its bytes or an open file and a `filename`.
+        """Return the metadata of a file: its path, or its bytes or an open file and a
+        `filename`.
 
-        None for files that the filter leaves out. Raise `DecodeError` for media that are damaged or
-        of an unknown format, `ConfigError` if PyAV is needed and missing.
+        None for files that the filter leaves out. Raise `DecodeError` for media that
+        are damaged or of an unknown format, `ConfigError` if PyAV is needed and
+        missing.
         """
         if isinstance(source, str | os.PathLike):
             place = os.fspath(source)
@@ -540,10 +642,13 @@ class MediaFilterConfig:
         if kind == MediaMetadataType.IMAGE:
             return image_metadata(stream, filename)
         if kind == MediaMetadataType.AV:
-            return av.AVDecoder(stream, name=filename).get_metadata(get_audio_num_samples=True)
+            return av.AVDecoder(stream, name=filename).get_metadata(
+                get_audio_num_samples=True
+            )
         if self.strategy == MediaFilterStrategy.GLOB:
             raise DecodeError(
-                f"{filename!r} matches the pattern, but neither its name nor its first bytes are "
+                f"{filename!r} matches the pattern, but neither its name nor its first "
+                "bytes are "
                 "those of an image, a video or a sound"
             )
         return None
@@ -559,7 +664,8 @@ class MediaFilterConfig:
 
 
 def image_metadata(stream: BinaryIO, name: str) -> ImageMetadata:
-    """Return size, format and mode of an image, after decoding all of it to find damage.
+    """Return size, format and mode of an image, after decoding all of it to find
+    damage.
 
     Raise `DecodeError` naming the file.
     """
@@ -575,4 +681,6 @@ def image_metadata(stream: BinaryIO, name: str) -> ImageMetadata:
     except Exception as reason:  # Pillow's plug-ins decide which ones bad bytes make
         if isinstance(reason, OSError) and reason.errno is not None:
             raise  # of the disk, and not of the image
-        raise DecodeError(f"{name!r} is damaged: {type(reason).__name__}: {reason}") from reason
+        raise DecodeError(
+            f"{name!r} is damaged: {type(reason).__name__}: {reason}"
+        ) from reason

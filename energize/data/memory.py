@@ -65,15 +65,18 @@ class SupportsGetItem(Protocol[T_co]):
 
 
 class SequenceSource(FieldSource[T_co]):
-    """The samples of any object with `__len__` and `__getitem__`, a torch map-style dataset say.
+    """The samples of any object with `__len__` and `__getitem__`, a torch map-style
+    dataset say.
 
-    `columns` are what is known of each sample without reading it, by name: one value each, numbers
-    or words. Of samples in a list or a tuple that have fields (dataclasses, named tuples or dicts),
-    each field that holds such values is a column, too.
+    `columns` are what is known of each sample without reading it, by name: one value
+    each, numbers or words. Of samples in a list or a tuple that have fields
+    (dataclasses, named tuples or dicts), each field that holds such values is a column,
+    too.
 
-    `name` tells sources of one kind apart in reports and in their orders: two sources of different
-    names are visited in different orders. The object is read in the processes that deliver, so it
-    is shared with or pickled to workers; `__getitem__` may raise `SkipSample` or `DataError`.
+    `name` tells sources of one kind apart in reports and in their orders: two sources
+    of different names are visited in different orders. The object is read in the
+    processes that deliver, so it is shared with or pickled to workers; `__getitem__`
+    may raise `SkipSample` or `DataError`.
 
     Raise `ConfigError` if the object has no `__len__` or no `__getitem__`.
 
@@ -87,7 +90,8 @@ class SequenceSource(FieldSource[T_co]):
     given_name: str
     columns: Mapping[str, Column]
     content: str
-    """A digest of a few samples of a list; of other objects, the name of their class."""
+    """A digest of a few samples of a list; of other objects, the name of their
+    class."""
 
     def __init__(
         self,
@@ -138,13 +142,18 @@ class SequenceSource(FieldSource[T_co]):
 
     @property
     def column_names(self) -> tuple[str, ...]:
-        listed = isinstance(self.samples, list | tuple)  # so that looking at all costs little
+        listed = isinstance(
+            self.samples, list | tuple
+        )  # so that looking at all costs little
         first = self.samples[0] if listed and self.count else None
         fields = fields_of(first) if is_record(first) else {}
         return tuple(dict.fromkeys([*self.columns, *fields]))
 
     def _values(self, name: str) -> Iterable[Any]:
-        return (fields_of(sample).get(name) for sample in cast("Iterable[Any]", self.samples))
+        return (
+            fields_of(sample).get(name)
+            for sample in cast("Iterable[Any]", self.samples)
+        )
 
     def _column(self, name: str) -> Column:
         return self.columns[name] if name in self.columns else super()._column(name)
@@ -172,19 +181,23 @@ class SequenceSource(FieldSource[T_co]):
         return Call(self.samples.__getitem__, derive(self.key, "sample"))
 
     def _compared(self) -> tuple[Any, ...]:
-        """Samples are compared as objects: comparing contents may cost all they cost to read."""
+        """Samples are compared as objects: comparing contents may cost all they cost to
+        read.
+        """
         return id(self.samples), self.given_name, self.seed, self.occurrence
 
 
 def _digest_of(samples: Any) -> str:
     """Return what tells samples in memory from others of the same name and number.
 
-    Of a container, that is a digest of its size and of a few values, in their order; nothing else
-    is read.
+    Of a container, that is a digest of its size and of a few values, in their order;
+    nothing else is read.
     """
     if type(samples) in (list, tuple):
         count = len(samples)
-        numbers = {number * count // _DIGESTED_SAMPLES for number in range(_DIGESTED_SAMPLES)}
+        numbers = {
+            number * count // _DIGESTED_SAMPLES for number in range(_DIGESTED_SAMPLES)
+        }
         values = [samples[number] for number in sorted(numbers) if number < count]
     elif type(samples) in (set, frozenset, dict):
         values = list(islice(samples, _DIGESTED_SAMPLES))
@@ -218,10 +231,12 @@ class ListSource(SequenceSource[T_co]):
 
 
 class HuggingFaceSource(SequenceSource[Row]):
-    """The rows of a `datasets.Dataset` as dicts, in its format, read when they are asked for.
+    """The rows of a `datasets.Dataset` as dicts, in its format, read when they are
+    asked for.
 
-    Orders depend on `name` and on the number of rows, not on the fingerprint of the dataset, which
-    is not the same on every machine. A streaming dataset is read by `IterableSource`.
+    Orders depend on `name` and on the number of rows, not on the fingerprint of the
+    dataset, which is not the same on every machine. A streaming dataset is read by
+    `IterableSource`.
 
     Raise `ConfigError` for anything else than a `datasets.Dataset`.
 
@@ -234,14 +249,21 @@ class HuggingFaceSource(SequenceSource[Row]):
     order_name = "HuggingFaceSource"
 
     def __init__(
-        self, rows: Any, *, name: str = "hugging face", seed: int = 0, occurrence: int = 0
+        self,
+        rows: Any,
+        *,
+        name: str = "hugging face",
+        seed: int = 0,
+        occurrence: int = 0,
     ) -> None:
         if not is_instance_of(rows, "datasets", "Dataset"):
             remedy = "read a streaming dataset by IterableSource"
             if is_instance_of(rows, "datasets", "DatasetDict"):
                 remedy = f"choose one of its splits: {', '.join(map(str, rows))}"
             kind = type(rows).__name__
-            raise ConfigError(f"{name!r} is a {kind}, and no datasets.Dataset; {remedy}")
+            raise ConfigError(
+                f"{name!r} is a {kind}, and no datasets.Dataset; {remedy}"
+            )
         super().__init__(rows, name=name, seed=seed, occurrence=occurrence)
 
     @property
@@ -256,7 +278,9 @@ class HuggingFaceSource(SequenceSource[Row]):
 
     def _values(self, name: str) -> Iterable[Any]:
         """The column alone is read, whatever the format of the dataset."""
-        values: Iterable[Any] = self.rows.with_format(None).select_columns([name])[:][name]
+        values: Iterable[Any] = self.rows.with_format(None).select_columns([name])[:][
+            name
+        ]
         return values
 
     def read_at(
@@ -279,17 +303,19 @@ T = TypeVar("T")
 class IterableSource(Dataset[T_co]):
     """A stream over anything that can be iterated over again and again.
 
-    `samples` is a re-iterable object (a list, a Hugging Face `IterableDataset`, an object with
-    `__iter__`), or a function without arguments that makes one pass, a generator function say. A
-    pass is an epoch. A Hugging Face dataset is copied, never changed; pass p is its epoch p, so
-    that one that shuffles gives another order in each.
+    `samples` is a re-iterable object (a list, a Hugging Face `IterableDataset`, an
+    object with `__iter__`), or a function without arguments that makes one pass, a
+    generator function say. A pass is an epoch. A Hugging Face dataset is copied, never
+    changed; pass p is its epoch p, so that one that shuffles gives another order in
+    each.
 
-    Resuming is exact: a Hugging Face dataset goes on from its own state; anything else, and one
-    that holds samples in a shuffle buffer, is read from the front of the pass up to the place. In
-    lane i of n come the samples i, i + n, ... of a pass; the others are read and left out.
+    Resuming is exact: a Hugging Face dataset goes on from its own state; anything else,
+    and one that holds samples in a shuffle buffer, is read from the front of the pass
+    up to the place. In lane i of n come the samples i, i + n, ... of a pass; the others
+    are read and left out.
 
-    Raise `ConfigError` for what cannot be iterated over, and for an iterator, which yields its
-    samples only once.
+    Raise `ConfigError` for what cannot be iterated over, and for an iterator, which
+    yields its samples only once.
 
     >>> def letters():
     ...     yield from "abc"
@@ -303,7 +329,8 @@ class IterableSource(Dataset[T_co]):
     samples: Iterable[T_co] | Callable[[], Iterable[T_co]]
     name: str
     content: str
-    """A digest of a few samples of a container; of other objects, the name of their class."""
+    """A digest of a few samples of a container; of other objects, the name of their
+    class."""
     seed: int
     occurrence: int
 
@@ -318,13 +345,16 @@ class IterableSource(Dataset[T_co]):
         name = name or getattr(samples, "__name__", "") or order_name_of(samples)
         if isinstance(samples, Iterator):
             raise ConfigError(
-                f"{name} is an iterator ({type(samples).__name__}): it yields its samples only "
-                "once, so it can be neither restarted nor resumed. Give the function that makes "
+                f"{name} is an iterator ({type(samples).__name__}): it yields its "
+                "samples only "
+                "once, so it can be neither restarted nor resumed. Give the function "
+                "that makes "
                 "it, or a list"
             )
         if not callable(samples) and not isinstance(samples, Iterable):
             raise ConfigError(
-                f"{name!r} is no dataset, nor can it be iterated over, nor is it a function that "
+                f"{name!r} is no dataset, nor can it be iterated over, nor is it a "
+                "function that "
                 f"makes what can be; got {str(samples)[:80]!r}"
             )
         self._freeze(
@@ -375,7 +405,9 @@ class IterableSource(Dataset[T_co]):
         return _IterableStream(self, opening)
 
     def _compared(self) -> tuple[Any, ...]:
-        """Samples are compared as objects: reading them to compare may cost a whole pass."""
+        """Samples are compared as objects: reading them to compare may cost a whole
+        pass.
+        """
         return id(self.samples), self.name, self.seed, self.occurrence
 
     @cached_property
@@ -384,7 +416,9 @@ class IterableSource(Dataset[T_co]):
         return record_of(cast("Any", self.samples))
 
     def begun(self, number: int) -> Iterable[T_co]:
-        """Pass `number`, not read from yet; of a Hugging Face dataset a copy that keeps a state."""
+        """Pass `number`, not read from yet; of a Hugging Face dataset a copy that keeps
+        a state.
+        """
         if not is_instance_of(self.samples, "datasets", "IterableDataset"):
             if isinstance(self.samples, Iterable):
                 return self.samples
@@ -392,8 +426,8 @@ class IterableSource(Dataset[T_co]):
                 return self.samples()
             except StopIteration as stopped:
                 raise stop_raised(self) from stopped
-        # The library's file systems are shared: copying them makes one for each new thread, in the
-        # very dict that is being copied.
+        # The library's file systems are shared: copying them makes one for each new
+        # thread, in the very dict that is being copied.
         shared = getattr(self.samples, "_IterableDataset__hffs_cache", None)
         dataset: Any = copy.deepcopy(self.samples, {id(shared): shared})
         dataset.set_epoch(dataset.epoch + number)
@@ -401,7 +435,9 @@ class IterableSource(Dataset[T_co]):
 
 
 class _IterableStream(Stream[T]):
-    """Counts the samples read in a pass, and checks that they are the same at each reading."""
+    """Counts the samples read in a pass, and checks that they are the same at each
+    reading.
+    """
 
     def __init__(self, source: IterableSource[T], opening: Opening) -> None:
         state = opening.state
@@ -419,7 +455,9 @@ class _IterableStream(Stream[T]):
     def at(self, position: int, attempt: int = 0) -> T:
         window = current_window()
         if window is None:
-            raise LoaderError(f"{self._source.name} is read outside of a cursor; open one")
+            raise LoaderError(
+                f"{self._source.name} is read outside of a cursor; open one"
+            )
         window.enter(self._reading.threads)
         if self._iterator is None:
             self._begin(window)
@@ -440,7 +478,9 @@ class _IterableStream(Stream[T]):
 
     def _begin(self, window: ReadWindow) -> None:
         """Open the pass, and read on to where the state was saved."""
-        is_hub_dataset = is_instance_of(self._source.samples, "datasets", "IterableDataset")
+        is_hub_dataset = is_instance_of(
+            self._source.samples, "datasets", "IterableDataset"
+        )
         if not (is_hub_dataset or self._record.proven or window.restarting):
             self._compare_readings(window)
         samples = self._source.begun(self._pass)
@@ -455,7 +495,9 @@ class _IterableStream(Stream[T]):
             self._read_again(window)
 
     def _compare_readings(self, window: ReadWindow) -> None:
-        """Read the first samples of the pass twice; raise `NotRepeatableError` if they differ."""
+        """Read the first samples of the pass twice; raise `NotRepeatableError` if they
+        differ.
+        """
         first = self._first_digests(window, PROVEN, seconds=1.0)
         second = self._first_digests(window, len(first), seconds=math.inf)
         self._record.points = PROVEN
@@ -463,8 +505,12 @@ class _IterableStream(Stream[T]):
             if digest != again:
                 raise self._not_repeatable(number, "is another one at a second reading")
 
-    def _first_digests(self, window: ReadWindow, most: int, *, seconds: float) -> list[str]:
-        """Return digests of the first samples, and a last empty one for the end of the pass."""
+    def _first_digests(
+        self, window: ReadWindow, most: int, *, seconds: float
+    ) -> list[str]:
+        """Return digests of the first samples, and a last empty one for the end of the
+        pass.
+        """
         samples = iter(self._source.begun(self._pass))
         self._iterator = DrawingIterator(self._record, samples, self._word)
         until = time.perf_counter() + seconds
@@ -484,9 +530,13 @@ class _IterableStream(Stream[T]):
             try:
                 last = self._next(window)
             except StopIteration:
-                raise self._not_repeatable(number, "is missing at a second reading") from None
+                raise self._not_repeatable(
+                    number, "is missing at a second reading"
+                ) from None
         if self._saved_digest not in ("", content_digest(last, most=_DIGESTED)):
-            raise self._not_repeatable(count - 1, "is another one than before the state was saved")
+            raise self._not_repeatable(
+                count - 1, "is another one than before the state was saved"
+            )
         self._last = last
 
     def _next(self, window: ReadWindow) -> T:
@@ -501,7 +551,8 @@ class _IterableStream(Stream[T]):
         except Exception as error:
             raise EncoderError(
                 f"{self._source.name} raised {type(error).__name__}: {error}\n"
-                f"  in pass {self._pass}, after sample {self._read}. An iterable that raised gives "
+                f"  in pass {self._pass}, after sample {self._read}. An iterable that "
+                "raised gives "
                 "no more samples; catch the exception inside of it"
             ) from error
 
@@ -510,9 +561,12 @@ class _IterableStream(Stream[T]):
 
     def _not_repeatable(self, number: int, fault: str) -> NotRepeatableError:
         return NotRepeatableError(
-            f"{self._source.name!r}: sample {number} of pass {self._pass} {fault}. Every reading "
-            "of a pass has to give the same samples in the same order, as each rank and each "
-            "resumed run reads it. Leave shuffling to energize (ShuffleBufferDataset), or draw "
+            f"{self._source.name!r}: sample {number} of pass {self._pass} {fault}. "
+            "Every reading "
+            "of a pass has to give the same samples in the same order, as each rank "
+            "and each "
+            "resumed run reads it. Leave shuffling to energize (ShuffleBufferDataset), "
+            "or draw "
             "from the global generators, which are seeded for each pass"
         )
 
@@ -522,7 +576,12 @@ class _IterableStream(Stream[T]):
         digest = self._saved_digest
         if self._last is not None and self._stateful is None:
             digest = content_digest(self._last, most=_DIGESTED)
-        return {"pass": self._pass, "read": self._read, "inner": self._inner, "last": digest}
+        return {
+            "pass": self._pass,
+            "read": self._read,
+            "inner": self._inner,
+            "last": digest,
+        }
 
     def close(self) -> None:
         self.state()
@@ -531,10 +590,11 @@ class _IterableStream(Stream[T]):
 
 
 def _undivided(dataset: Any, name: str) -> Iterator[Any]:
-    """Yield all samples of a Hugging Face dataset, also in a torch worker, where it would divide
-    itself.
+    """Yield all samples of a Hugging Face dataset, also in a torch worker, where it
+    would divide itself.
 
-    Who divides here is the mix that it is part of. Raise `DatasetError` for damaged files.
+    Who divides here is the mix that it is part of. Raise `DatasetError` for damaged
+    files.
     """
     try:
         if torch.utils.data.get_worker_info() is None:
@@ -542,25 +602,32 @@ def _undivided(dataset: Any, name: str) -> Iterator[Any]:
             return
         for batch in dataset.iter(batch_size=1):
             plain = isinstance(batch, Mapping)
-            yield {name: column[0] for name, column in batch.items()} if plain else batch
+            yield (
+                {name: column[0] for name, column in batch.items()} if plain else batch
+            )
     except EnergizeError:
         raise
     except (OSError, ValueError) as error:  # what its readers of files raise
         raise DatasetError(
-            f"{name}: the Hugging Face dataset cannot be read on: {type(error).__name__}: {error}; "
+            f"{name}: the Hugging Face dataset cannot be read on: "
+            f"{type(error).__name__}: {error}; "
             "the library's own log may name the file"
         ) from error
 
 
 def _has_buffer(dataset: Any) -> bool:
-    """Return whether a Hugging Face dataset holds samples in a shuffle buffer, which its state
-    leaves out.
+    """Return whether a Hugging Face dataset holds samples in a shuffle buffer, which
+    its state leaves out.
 
-    Its own state would then lose samples, so that the pass is read again up to the place instead.
+    Its own state would then lose samples, so that the pass is read again up to the
+    place instead.
     """
     waiting = [getattr(dataset, "_ex_iterable", None)]
     for node in waiting:
-        inner = *(getattr(node, "ex_iterables", None) or ()), getattr(node, "ex_iterable", None)
+        inner = (
+            *(getattr(node, "ex_iterables", None) or ()),
+            getattr(node, "ex_iterable", None),
+        )
         waiting += [each for each in inner if each is not None]
     return "BufferShuffledExamplesIterable" in (type(node).__name__ for node in waiting)
 
@@ -569,12 +636,14 @@ def _has_buffer(dataset: Any) -> bool:
 
 
 def as_dataset(samples: Any, name: str) -> Dataset[Any]:
-    """Return `samples` as a dataset called `name`: with random access if they have it, or a stream.
+    """Return `samples` as a dataset called `name`: with random access if they have it,
+    or a stream.
 
-    Takes energize datasets as they are, also those inside a torch dataset of `energize.compat`;
-    Hugging Face datasets of both kinds, objects with `__len__` and `__getitem__`, anything that can
-    be iterated over again and again, and functions that make an iterable. Raise `ConfigError` for
-    anything else, an iterator for example.
+    Takes energize datasets as they are, also those inside a torch dataset of
+    `energize.compat`; Hugging Face datasets of both kinds, objects with `__len__` and
+    `__getitem__`, anything that can be iterated over again and again, and functions
+    that make an iterable. Raise `ConfigError` for anything else, an iterator for
+    example.
 
     >>> as_dataset([1, 2], "numbers").indexed, as_dataset({1, 2}, "numbers").indexed
     (True, False)
@@ -583,15 +652,24 @@ def as_dataset(samples: Any, name: str) -> Dataset[Any]:
         return samples
     if isinstance(samples, Mapping | str | bytes):
         raise ConfigError(
-            f"{name!r} is a {type(samples).__name__}, which is not a collection of samples: "
+            f"{name!r} is a {type(samples).__name__}, which is not a collection of "
+            "samples: "
             f"{str(samples)[:80]!r}"
         )
     if isinstance(samples, torch.utils.data.IterableDataset):
         inside = getattr(samples, "dataset", None)
-        return inside if isinstance(inside, Dataset) else IterableSource(samples, name=name)
+        return (
+            inside
+            if isinstance(inside, Dataset)
+            else IterableSource(samples, name=name)
+        )
     if is_instance_of(samples, "datasets", "Dataset"):
         return HuggingFaceSource(samples, name=name)
     streaming = is_instance_of(samples, "datasets", "IterableDataset")
-    if not streaming and hasattr(samples, "__len__") and hasattr(samples, "__getitem__"):
+    if (
+        not streaming
+        and hasattr(samples, "__len__")
+        and hasattr(samples, "__getitem__")
+    ):
         return SequenceSource(samples, name=name)
     return IterableSource(samples, name=name)

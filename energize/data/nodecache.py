@@ -1,13 +1,15 @@
-"""The node cache: ranges of bytes of objects that lie far away, on a local disk, for all processes
-and jobs of a node.
+"""The node cache: ranges of bytes of objects that lie far away, on a local disk, for
+all processes and jobs of a node.
 
-An object is known by a key and never changes. Each 64 MiB of it are a section: a sparse file, in
-which bytes lie where they lie in the object, and a log beside it of what is there, with a record
-for each range within a block of 16 KiB: its place and the XXH3-64 of its bytes, appended when they
-are written. Only what a record says is read, and compared with it. So nobody waits for anybody: a
-process may be killed, a file cut or removed at any moment, and what is not whole is not there.
+An object is known by a key and never changes. Each 64 MiB of it are a section: a sparse
+file, in which bytes lie where they lie in the object, and a log beside it of what is
+there, with a record for each range within a block of 16 KiB: its place and the XXH3-64
+of its bytes, appended when they are written. Only what a record says is read, and
+compared with it. So nobody waits for anybody: a process may be killed, a file cut or
+removed at any moment, and what is not whole is not there.
 
-Only the standard library, xxhash and the errors are imported: small helper processes use it.
+Only the standard library, xxhash and the errors are imported: small helper processes
+use it.
 """
 
 from __future__ import annotations
@@ -30,27 +32,38 @@ from xxhash import xxh3_64_intdigest as checksum
 
 from energize.errors import ConfigError, legible
 
-FOLDER, LIMIT = "ENERGIZE_CACHE", "ENERGIZE_CACHE_BYTES"
-"""The environment variables that say where the node cache is, and how many bytes it may have."""
+FOLDER = "ENERGIZE_CACHE"
+LIMIT = "ENERGIZE_CACHE_BYTES"
+"""The environment variables that say where the node cache is, and how many bytes it may
+have."""
 
 _NAME = "nodecache-v"
-_SECTION, _BLOCK, _PAGE, _COUNTED = 64 * 1024 * 1024, 16 * 1024, 4096, 1024 * 1024
+_SECTION = 64 * 1024 * 1024
+_BLOCK = 16 * 1024
+_PAGE = 4096
+_COUNTED = 1024 * 1024
 """The last: the file of the node has a byte for each of so many that were written."""
 
-_MOST_OPEN, _RENEWED, _PAUSE = 128, 60.0, 10.0
-"""How many sections stay open; seconds after which one is looked at again; and these without
-writing after it failed.
+_MOST_OPEN = 128
+_RENEWED = 60.0
+_PAUSE = 10.0
+"""How many sections stay open; seconds after which one is looked at again; and these
+without writing after it failed.
 """
 
-_MAGIC, _START, _RECORD = 0xA7E5, b"\xe5\xa7", struct.Struct("<HIHHQ")
-"""A record: this, the number of the block, with these the first and the last byte in the block and
-the checksum of the bytes."""
+_MAGIC = 0xA7E5
+_START = b"\xe5\xa7"
+_RECORD = struct.Struct("<HIHHQ")
+"""A record: this, the number of the block, with these the first and the last byte in
+the block and the checksum of the bytes."""
 
 _SUMMED = struct.Struct("<18sQ")
 """A record as it stands in the log: with the checksum of all that."""
 
-_LOCK, _EVICTION = struct.Struct("hhqqi4x"), 1 << 62
-"""Bytes of the file of the node are locked: this one by who evicts, those before by who fetches."""
+_LOCK = struct.Struct("hhqqi4x")
+_EVICTION = 1 << 62
+"""Bytes of the file of the node are locked: this one by who evicts, those before by who
+fetches."""
 
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 
@@ -60,19 +73,25 @@ Record = tuple[int, int, int]
 
 
 class NodeCache:
-    """Ranges of bytes of objects, on a local disk, for all processes and jobs of a node.
+    """Ranges of bytes of objects, on a local disk, for all processes and jobs of a
+    node.
 
-    `folder` is by default what the environment variable ENERGIZE_CACHE says, else `energize` in the
-    user's folder of caches. The cache takes at most `limit` bytes of the disk, by default what
-    ENERGIZE_CACHE_BYTES says, else half of what it has and what is free. What was read longest ago
-    goes. Threads and forked processes may use one object. Reading and writing raise nothing,
-    whatever the disk does.
+    `folder` is by default what the environment variable ENERGIZE_CACHE says, else
+    `energize` in the user's folder of caches. The cache takes at most `limit` bytes of
+    the disk, by default what ENERGIZE_CACHE_BYTES says, else half of what it has and
+    what is free. What was read longest ago goes. Threads and forked processes may use
+    one object. Reading and writing raise nothing, whatever the disk does.
 
-    Raise `ConfigError` for a folder that was named and cannot be made, or a limit that is none.
+    Raise `ConfigError` for a folder that was named and cannot be made, or a limit that
+    is none.
 
     >>> import tempfile
     >>> cache, key = NodeCache(tempfile.mkdtemp()), "s3://bucket/a.tar 5d41402a 1000"
-    >>> cache.write(key, 100, b"hello"), cache.read(key, 101, 103), cache.read(key, 90, 110)
+    >>> (
+    ...     cache.write(key, 100, b"hello"),
+    ...     cache.read(key, 101, 103),
+    ...     cache.read(key, 90, 110),
+    ... )
     (True, b'el', None)
     >>> cache.missing(key, 90, 110)
     [(90, 100), (105, 110)]
@@ -86,17 +105,21 @@ class NodeCache:
         self._inside = f"{self.folder}/{_NAME}1"
         self._node = f"{self._inside}/node"
         self._open: dict[tuple[str, int], _Section] = {}
-        self._failed, size = float("-inf"), 0
+        self._failed = float("-inf")
+        size = 0
         self._uncounted = _COUNTED  # counted ahead, for processes may be killed
         try:
             if "://" in path or path.startswith("~"):
                 raise ValueError("that is no path on a disk")
             self._make()
-            size = shutil.disk_usage(path).free + _COUNTED * self._append(self._node, b"")
+            size = shutil.disk_usage(path).free + _COUNTED * self._append(
+                self._node, b""
+            )
         except (OSError, ValueError) as error:
             if isinstance(error, ValueError) or (named and not os.path.isdir(path)):
                 raise ConfigError(
-                    f"{path}: the folder of the node cache cannot be made ({error}); name one on a "
+                    f"{path}: the folder of the node cache cannot be made ({error}); "
+                    "name one on a "
                     f"local disk with {FOLDER}"
                 ) from error
         most = limit or os.environ.get(LIMIT) or max(size // 2, 2 * _SECTION)
@@ -108,12 +131,14 @@ class NodeCache:
         self.limit = int(most)
 
     def read(self, key: str, start: int, stop: int) -> bytes | None:
-        """Return the bytes of an object from `start` to before `stop`; None if not all of them are
-        there, as they were written.
+        """Return the bytes of an object from `start` to before `stop`; None if not all
+        of them are there, as they were written.
         """
         number = start // _SECTION
         if not start < stop <= (number + 1) * _SECTION:
-            parts: list[Any] = [self.read(key, *each) for each in _cut(start, stop, _SECTION)]
+            parts: list[Any] = [
+                self.read(key, *each) for each in _cut(start, stop, _SECTION)
+            ]
             return None if None in parts else b"".join(parts)
         section = self._open.get((key, number))
         fresh = section is not None and time.monotonic() < section.until
@@ -123,36 +148,47 @@ class NodeCache:
         return data
 
     def holds(self, key: str, start: int, stop: int) -> bool:
-        """Return whether the bytes should be there, without a look at them or at what is new."""
+        """Return whether the bytes should be there, without a look at them or at what
+        is new.
+        """
         for begin, end in _cut(start, stop, _SECTION):
             known = key, begin // _SECTION
             section = self._open.get(known) or self._section(*known)
-            if section is None or any(value < 0 for _, _, value in section.covering(begin, end)):
+            if section is None or any(
+                value < 0 for _, _, value in section.covering(begin, end)
+            ):
                 return False
         return True
 
-    def missing(self, key: str, start: int, stop: int, look: bool = True) -> list[Range]:
-        """Return in which ranges the bytes of an object are not there; without `look` at the bytes,
-        by what the records say.
+    def missing(
+        self, key: str, start: int, stop: int, look: bool = True
+    ) -> list[Range]:
+        """Return in which ranges the bytes of an object are not there; without `look`
+        at the bytes, by what the records say.
         """
         gaps: list[Range] = []
         for begin, end in _cut(start, stop, _SECTION):
             section = self._section(key, begin // _SECTION)
-            found = [(begin, end)] if section is None else section.missing(begin, end, look)
+            found = (
+                [(begin, end)] if section is None else section.missing(begin, end, look)
+            )
             for first, last in found:
                 joined = gaps.pop()[0] if gaps and gaps[-1][1] == first else first
                 gaps.append((joined, last))
         return gaps
 
     def claim(self, key: str, start: int, stop: int) -> FileIO | None:
-        """Return a claim on a range of an object, which lasts until it is closed or the process
-        ends; None while there is one on any of these bytes, in whatever process of the node.
+        """Return a claim on a range of an object, which lasts until it is closed or the
+        process ends; None while there is one on any of these bytes, in whatever process
+        of the node.
 
-        Who has a claim asks what is `missing`, fetches and writes that, and closes it: so each byte
-        is fetched once. Where the disk has no locks, everybody has a claim. Children that are
-        forked meanwhile have it too.
+        Who has a claim asks what is `missing`, fetches and writes that, and closes it:
+        so each byte is fetched once. Where the disk has no locks, everybody has a
+        claim. Children that are forked meanwhile have it too.
         """
-        return self._locked(2 * int(_hashed(key)[:15], 16) + start, max(1, stop - start))
+        return self._locked(
+            2 * int(_hashed(key)[:15], 16) + start, max(1, stop - start)
+        )
 
     @property
     def failing(self) -> bool:
@@ -160,9 +196,11 @@ class NodeCache:
         return time.monotonic() - self._failed < _PAUSE
 
     def write(self, key: str, start: int, data: bytes) -> bool:
-        """Keep the bytes of an object from `start` on; return whether they were written.
+        """Keep the bytes of an object from `start` on; return whether they were
+        written.
 
-        Where the disk refuses it, a warning says so, once, and nothing is written for a while.
+        Where the disk refuses it, a warning says so, once, and nothing is written for a
+        while.
         """
         for again in (False, True):
             if self.failing:
@@ -181,10 +219,12 @@ class NodeCache:
         return False
 
     def status(self) -> dict[str, int]:
-        """Return how many bytes of the disk it uses and may use, how many are free there, and how
-        many sections of how many objects there are. Raise OSError if the disk cannot say.
+        """Return how many bytes of the disk it uses and may use, how many are free
+        there, and how many sections of how many objects there are. Raise OSError if the
+        disk cannot say.
         """
-        found, free = self._scan(), shutil.disk_usage(self.folder).free
+        found = self._scan()
+        free = shutil.disk_usage(self.folder).free
         used = sum(size for _, size in found.values())
         objects = {path.rpartition(".")[0] for path in found}
         counts = {"sections": len(found), "objects": len(objects)}
@@ -214,7 +254,8 @@ class NodeCache:
         return None
 
     def _make(self) -> None:
-        # What lies there is nobody else's business, unless the user has made the folder for them.
+        # What lies there is nobody else's business, unless the user has made the folder
+        # for them.
         os.makedirs(self.folder, 0o700, exist_ok=True)
         os.makedirs(self._inside, exist_ok=True)
 
@@ -225,16 +266,22 @@ class NodeCache:
             return file.tell()
 
     def _write(self, key: str, start: int, data: memoryview) -> None:
-        count, self._uncounted = divmod(self._uncounted + len(data) + 2 * _PAGE, _COUNTED)
+        count, self._uncounted = divmod(
+            self._uncounted + len(data) + 2 * _PAGE, _COUNTED
+        )
         if count and self._append(self._node, bytes(count)) * _COUNTED > self.limit:
             self._make_room(self.limit)
         for begin, end in _cut(start, start + len(data), _SECTION):
-            path, at = self._path(key, begin // _SECTION), begin
+            path = self._path(key, begin // _SECTION)
+            at = begin
             with FileIO(path, "r+", opener=_careful) as file:
                 while at < end:
                     at += os.pwrite(file.fileno(), data[at - start : end - start], at)
             pieces = _cut(begin, end, _BLOCK)
-            records = [_record(*each, data[each[0] - start : each[1] - start]) for each in pieces]
+            records = [
+                _record(*each, data[each[0] - start : each[1] - start])
+                for each in pieces
+            ]
             self._append(f"{path}.log", b"".join(records))
 
     def _locked(self, start: int, length: int) -> FileIO | None:
@@ -250,20 +297,24 @@ class NodeCache:
         return FileIO(os.devnull)
 
     def _make_room(self, most: int = 0) -> None:
-        """Remove the sections that were read longest ago, until an eighth is free of `most` bytes,
-        or of those that there are; nothing while another process does so.
+        """Remove the sections that were read longest ago, until an eighth is free of
+        `most` bytes, or of those that there are; nothing while another process does so.
         """
         lock = self._locked(_EVICTION, 1)
         if lock is None:
             return
         with lock, suppress(OSError):
-            counted, found = os.path.getsize(self._node), self._scan()
+            counted = os.path.getsize(self._node)
+            found = self._scan()
             total = sum(size for _, size in found.values())
             kept = (most or total) // 8 * 7
             for path, (_, size) in sorted(found.items(), key=lambda each: each[1]):
                 if total > kept:
                     total -= size  # removed or not: nobody should try again at once
-                    for each in (path, f"{path}.log"):  # so no old log tells of a new file
+                    for each in (
+                        path,
+                        f"{path}.log",
+                    ):  # so no old log tells of a new file
                         with suppress(OSError):
                             os.unlink(each)
             since = os.path.getsize(self._node) - counted
@@ -279,26 +330,34 @@ class NodeCache:
                 with suppress(FileNotFoundError):
                     if "." in entry.name:
                         (used, size), seen = found.get(path, (0, 0)), entry.stat()
-                        found[path] = max(used, seen.st_mtime_ns), size + seen.st_blocks * 512
+                        found[path] = (
+                            max(used, seen.st_mtime_ns),
+                            size + seen.st_blocks * 512,
+                        )
         return found
 
 
 class _Section(dict[int, tuple[Record, ...]]):
-    """A section that is open for reading: the records of each block, by its log as it was when it
-    was last renewed.
+    """A section that is open for reading: the records of each block, by its log as it
+    was when it was last renewed.
     """
 
     def __init__(self, path: str) -> None:
         self._number = -1
         self._number = _careful(path, os.O_RDONLY)
-        self._path, self._log, self._seen, self.until = f"{path}.log", 0, 0, 0.0
+        self._path = f"{path}.log"
+        self._log = 0
+        self._seen = 0
+        self.until = 0.0
 
     def __del__(self) -> None:
         if self._number >= 0:
             os.close(self._number)
 
     def renew(self) -> bool:
-        """Learn what was appended to the log; return whether it is still the one of this file."""
+        """Learn what was appended to the log; return whether it is still the one of
+        this file.
+        """
         with FileIO(self._path, opener=_careful) as log:
             found = os.fstat(log.fileno())
             if self._log not in (0, found.st_ino) or found.st_size < self._seen:
@@ -314,20 +373,26 @@ class _Section(dict[int, tuple[Record, ...]]):
         return True
 
     def _learn(self, log: bytes) -> None:
-        """Add the records of a piece of the log. Half a record, of a full disk, moves the next."""
-        at, size = 0, _SUMMED.size
+        """Add the records of a piece of the log. Half a record, of a full disk, moves
+        the next.
+        """
+        at = 0
+        size = _SUMMED.size
         while len(log) - at >= size:
             whole = at + (len(log) - at) // size * size
             for body, sum_ in _SUMMED.iter_unpack(memoryview(log)[at:whole]):
                 if checksum(body) != sum_:
                     break
                 _, block, first, last, value = _RECORD.unpack(body)
-                start, known = block * _BLOCK, self.get(block)
+                start = block * _BLOCK
+                known = self.get(block)
                 record = start + first, start + last + 1, value
                 if known is None:
                     self[block] = (record,)
                 elif record not in known:
-                    self[block] = tuple(sorted((*known, record), key=lambda each: each[1]))
+                    self[block] = tuple(
+                        sorted((*known, record), key=lambda each: each[1])
+                    )
                 at += size
             else:
                 break
@@ -335,12 +400,16 @@ class _Section(dict[int, tuple[Record, ...]]):
         self._seen += at
 
     def read(self, start: int, stop: int) -> bytes | None:
-        """Return bytes from `start` to before `stop`; None if they are not all there."""
+        """Return bytes from `start` to before `stop`; None if they are not all
+        there.
+        """
         while True:
             records = self.covering(start, stop)
             if any(value < 0 for _, _, value in records):
                 return None
-            begin, end, data = records[0][0], records[-1][1], b""
+            begin = records[0][0]
+            end = records[-1][1]
+            data = b""
             with suppress(OSError):
                 data = os.pread(self._number, end - begin, begin)
             view = memoryview(data)
@@ -351,7 +420,11 @@ class _Section(dict[int, tuple[Record, ...]]):
                     self[block] = tuple(each for each in self[block] if each != record)
                     break
             else:
-                return data if (begin, end) == (start, stop) else data[start - begin : stop - begin]
+                return (
+                    data
+                    if (begin, end) == (start, stop)
+                    else data[start - begin : stop - begin]
+                )
 
     def missing(self, start: int, stop: int, look: bool) -> list[Range]:
         """Return ranges of these bytes that are not there, in order."""
@@ -365,7 +438,8 @@ class _Section(dict[int, tuple[Record, ...]]):
         """Return records in which the bytes are, in order, and what is between them."""
         records = []
         while start < stop:
-            number, best = start // _BLOCK, None
+            number = start // _BLOCK
+            best = None
             known = self.get(number, ())
             for record in known:  # the one that goes furthest comes last
                 if record[0] <= start < record[1]:
@@ -401,11 +475,15 @@ def _cut(start: int, stop: int, size: int) -> Iterator[Range]:
 
 
 def _hashed(key: str) -> str:
-    return hashlib.blake2b(key.encode("utf-8", "surrogateescape"), digest_size=16).hexdigest()
+    return hashlib.blake2b(
+        key.encode("utf-8", "surrogateescape"), digest_size=16
+    ).hexdigest()
 
 
 def _careful(path: str, flags: int) -> int:
-    """Open a file, which is made if it may be written; no link, and no waiting for a pipe."""
+    """Open a file, which is made if it may be written; no link, and no waiting for a
+    pipe.
+    """
     made = os.O_CREAT if flags & (os.O_WRONLY | os.O_RDWR) else 0
     return os.open(path, flags | made | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)
 
@@ -413,8 +491,14 @@ def _careful(path: str, flags: int) -> int:
 @cache
 def _warn(folder: str, number: int) -> None:
     """Tell once that a folder cannot be written, why, and what to do."""
-    do = "make room there" if number in _FULL else "let the user who runs this write there"
+    do = (
+        "make room there"
+        if number in _FULL
+        else "let the user who runs this write there"
+    )
     logging.getLogger("energize").warning(
-        f"{legible(folder)}: the node cache cannot be written ({os.strerror(number)}), and what is "
-        f"fetched is not kept; {do}, or name another folder on a local disk with {FOLDER}"
+        f"{legible(folder)}: the node cache cannot be written ({os.strerror(number)}), "
+        "and what is "
+        f"fetched is not kept; {do}, or name another folder on a local disk with "
+        f"{FOLDER}"
     )

@@ -35,7 +35,8 @@ INFO_NAMES = (".info.json", ".info.yaml")
 SQLITE_NAME = "index.sqlite"
 UUID_NAME = "index.uuid"
 
-# The release of Megatron-Energon whose format is written; `.info.json` has room for this only.
+# The release of Megatron-Energon whose format is written; `.info.json` has room for
+# this only.
 FORMAT_VERSION = "7.4.1"
 
 # What stands in place of a sample type when samples are plain dicts of their parts.
@@ -48,7 +49,12 @@ _TOLD = 10
 
 _GENERIC = ("StandardWebdatasetFactory", "DefaultGenericWebdatasetFactory")
 _OPTIONS = (
-    *("max_samples_per_sequence", "parallel_shard_iters", "part_filter", "shuffle_over_epochs"),
+    *(
+        "max_samples_per_sequence",
+        "parallel_shard_iters",
+        "part_filter",
+        "shuffle_over_epochs",
+    ),
     *("split_config", "orient", "guess_content"),
 )
 _CODE_KEYS = ("sample_loader", "part_filter")
@@ -63,13 +69,14 @@ _MOST_DIGITS = 18
 class DatasetConfig:
     """The type of the samples, by name, and how its fields are filled.
 
-    `sample_class` is `CRUDE` for samples that stay plain dicts. `field_map` says for each field
-    from which part it comes ("jpg,png", "json[caption]"), None when the file does not say.
-    `options` are settings of the order of reading and of decoding (`orient`, `guess_content`).
-    `code` is what the file says of functions that make samples, `sample_loader` and `part_filter`:
-    names of files in the folder, nothing of which is run here; or a list of parts. `factory` is
-    what a factory of a user is given, which the module and the class then name: it says the type of
-    the samples itself.
+    `sample_class` is `CRUDE` for samples that stay plain dicts. `field_map` says for
+    each field from which part it comes ("jpg,png", "json[caption]"), None when the file
+    does not say. `options` are settings of the order of reading and of decoding
+    (`orient`, `guess_content`). `code` is what the file says of functions that make
+    samples, `sample_loader` and `part_filter`: names of files in the folder, nothing of
+    which is run here; or a list of parts. `factory` is what a factory of a user is
+    given, which the module and the class then name: it says the type of the samples
+    itself.
     """
 
     sample_module: str
@@ -84,16 +91,23 @@ class DatasetConfig:
 def is_inside(name: str) -> bool:
     """Return whether a name in a file of a folder is that of something in this folder.
 
-    >>> [is_inside(each) for each in ("parts/0.tar", "../0.tar", "/0.tar", "a/../../0.tar", "")]
+    >>> [
+    ...     is_inside(each)
+    ...     for each in ("parts/0.tar", "../0.tar", "/0.tar", "a/../../0.tar", "")
+    ... ]
     [True, False, False, False, False]
     """
-    return name[:1] not in ("", "/") and "\0" not in name and ".." not in name.split("/")
+    return (
+        name[:1] not in ("", "/") and "\0" not in name and ".." not in name.split("/")
+    )
 
 
 def expand(patterns: Iterable[str]) -> tuple[str, ...]:
-    r"""Return all names that the patterns stand for, in their order; `\{` is a brace in a name.
+    r"""Return all names that the patterns stand for, in their order; `\{` is a brace in
+    a name.
 
-    Raise ValueError if braces are not balanced, nested too deeply, or stand for too many names.
+    Raise ValueError if braces are not balanced, nested too deeply, or stand for too
+    many names.
 
     >>> expand(["b.tar", "a{08..10}.tar"])
     ('b.tar', 'a08.tar', 'a09.tar', 'a10.tar')
@@ -102,10 +116,14 @@ def expand(patterns: Iterable[str]) -> tuple[str, ...]:
     names = letters = 0
     for pattern in listed:
         if len(pattern) > limits.LETTERS:
-            raise ValueError(f"{reprlib.repr(pattern)}: {limits.over('LETTERS', len(pattern))}")
+            raise ValueError(
+                f"{reprlib.repr(pattern)}: {limits.over('LETTERS', len(pattern))}"
+            )
         if _SPECIAL.search(pattern):
             names += (count := _count(pattern))
-            letters += (count + 20) * len(pattern)  # so long as that, a pattern is looked at
+            letters += (count + 20) * len(
+                pattern
+            )  # so long as that, a pattern is looked at
         if names > limits.NAMES or letters > limits.NAMES * _USUAL_LETTERS:
             raise ValueError(f"{reprlib.repr(pattern)}: {limits.over('NAMES')}")
     found: list[str] = []
@@ -116,32 +134,41 @@ def expand(patterns: Iterable[str]) -> tuple[str, ...]:
 
 def _count(pattern: str) -> int:
     """Return how many names a pattern stands for, without making them."""
-    around: list[tuple[int, int, int]] = []  # of what is open: its start, and counts before it
-    others, product = 0, 1  # names of the alternatives before this one; and of it, so far
+    around: list[
+        tuple[int, int, int]
+    ] = []  # of what is open: its start, and counts before it
+    others = 0
+    product = 1  # names of the alternatives before this one; and of it, so far
     position = 0
     while position < len(pattern):
         char = pattern[position]
         if char == "{":
             around.append((position + 1, others, product))
-            others, product = 0, 1
+            others = 0
+            product = 1
             if len(around) > limits.LEVELS:
                 raise ValueError(f"{reprlib.repr(pattern)}: {limits.over('LEVELS')}")
         elif char == "," and around:
-            others, product = others + product, 1
+            others = others + product
+            product = 1
         elif char == "}":
             if not around:
                 raise ValueError(f"{reprlib.repr(pattern)}: Unbalanced braces")
             start, before, factor = around.pop()
             inner = _length(pattern[start:position]) or others + product
-            others, product = before, factor * inner
+            others = before
+            product = factor * inner
         position += 2 if char == "\\" else 1
     for _, before, factor in reversed(around):  # which `braceexpand` refuses
-        others, product = before, factor * (others + product)
+        product = factor * (others + product)
+        others = before
     return others + product
 
 
 def _length(inner: str) -> int:
-    """Return how many numbers or letters a range has, or a few more; 0 for what is no range."""
+    """Return how many numbers or letters a range has, or a few more; 0 for what is no
+    range.
+    """
     found = _RANGE.fullmatch(inner)
     if found is None:
         return 0
@@ -155,18 +182,25 @@ def _length(inner: str) -> int:
 def collapse(names: Iterable[str]) -> list[str]:
     """Return patterns that expand to exactly `names`, in the same order.
 
-    Neighbours that count up by one in a single number of constant width become one pattern.
+    Neighbours that count up by one in a single number of constant width become one
+    pattern.
 
     >>> collapse(["a08.tar", "a09.tar", "a10.tar", "b.tar"])
     ['a{08..10}.tar', 'b.tar']
     """
-    runs: list[tuple[list[str], list[str], int | None]] = []  # the first, the last, and what counts
+    runs: list[
+        tuple[list[str], list[str], int | None]
+    ] = []  # the first, the last, and what counts
     for name in names:
         pieces = _NUMBER.split(name)  # texts have even places, numbers odd ones
         first, last, slot = runs[-1] if runs else ([], [], None)
         pairs = enumerate(zip(last, pieces, strict=False))
         changed = [i for i, (before, after) in pairs if before != after]
-        if len(last) == len(pieces) and len(changed) == 1 and slot in (None, i := changed[0]):
+        if (
+            len(last) == len(pieces)
+            and len(changed) == 1
+            and slot in (None, i := changed[0])
+        ):
             same_width = i % 2 == 1 and len(last[i]) == len(pieces[i])
             if same_width and int(pieces[i]) == int(last[i]) + 1:
                 runs[-1] = first, pieces, i
@@ -202,10 +236,11 @@ def is_converting(path: Path) -> bool:
 
 
 def read_info(path: Path) -> Info:
-    """Return what `.info.json`, or an older `.info.yaml`, of the dataset folder `path` says.
+    """Return what `.info.json`, or an older `.info.yaml`, of the dataset folder `path`
+    says.
 
-    Raise `DatasetNotFoundError` if there is no such folder, `NotPreparedError` if it has not been
-    prepared, `DatasetError` if the file is wrong.
+    Raise `DatasetNotFoundError` if there is no such folder, `NotPreparedError` if it
+    has not been prepared, `DatasetError` if the file is wrong.
     """
     for name in INFO_NAMES:
         found = read_document(path / META_FOLDER / name, _INFO)
@@ -219,28 +254,35 @@ def _unprepared(path: Path) -> DatasetError:
     if not path.exists():
         there: list[str] = []
         with suppress(OSError):
-            there = sorted({each.name for each in path.absolute().parent.iterdir()} - {path.name})
+            there = sorted(
+                {each.name for each in path.absolute().parent.iterdir()} - {path.name}
+            )
         hint = in_place_of(path) or nearest(path.name, there)
         return DatasetNotFoundError(f"{path} {absent(path)}{hint}")
     if not path.is_dir():
         text = f"{path} is a file; a prepared dataset is a folder of tar shards"
         return NotPreparedError(text + in_place_of(path))
     with suppress(FileNotFoundError, NotADirectoryError):
-        next((path / META_FOLDER).iterdir(), None)  # where it may not be entered, nobody knows
+        next(
+            (path / META_FOLDER).iterdir(), None
+        )  # where it may not be entered, nobody knows
     if is_converting(path):
         return NotPreparedError(
-            f"{path} is not whole: its conversion has not ended. Run it again, it goes on where it "
+            f"{path} is not whole: its conversion has not ended. Run it again, it goes "
+            "on where it "
             f"was: energize convert SOURCE {path}"
         )
     prepared = [each for each in (path.parent, path.parent.parent) if is_prepared(each)]
     if prepared:
         return NotPreparedError(
-            f"{path} has no {META_FOLDER} folder of its own, but {prepared[0]} above it is a "
+            f"{path} has no {META_FOLDER} folder of its own, but {prepared[0]} above "
+            "it is a "
             "prepared dataset: give that path"
         )
     return NotPreparedError(
         f"{path} is not a prepared dataset: it has no {META_FOLDER}/.info.json. "
-        f"Tar shards are prepared with: energize prepare {path}; loose files are trained on as "
+        f"Tar shards are prepared with: energize prepare {path}; loose files are "
+        "trained on as "
         f"they are, and become shards with: energize convert {path} OUT"
     )
 
@@ -249,14 +291,20 @@ def _counts(counts: dict[Any, Any]) -> dict[str, int]:
     """Of a million wrong ones the first is told."""
     for shard, count in counts.items():
         if not isinstance(shard, str) or not is_inside(shard):
-            raise ValueError(f"expected names of files in this folder, got {short(shard)}")
+            raise ValueError(
+                f"expected names of files in this folder, got {short(shard)}"
+            )
         if type(count) is not int or not 0 <= count < _MOST_SAMPLES:
-            raise ValueError(f"[{short(shard)}]: expected a number of samples, got {short(count)}")
+            raise ValueError(
+                f"[{short(shard)}]: expected a number of samples, got {short(count)}"
+            )
     return counts
 
 
 class Info(Model):
-    """Samples per shard, in the order of the shards; names are relative to the dataset folder."""
+    """Samples per shard, in the order of the shards; names are relative to the dataset
+    folder.
+    """
 
     energon_version: Annotated[
         str | None, BeforeValidator(lambda found: None if found is None else str(found))
@@ -269,10 +317,12 @@ _Run = Annotated[list[_Number], Field(min_length=2, max_length=2)]
 
 
 class Splits(Model):
-    """The shards of each split part, and what is left out: `shard.tar` or `shard.tar/key`.
+    """The shards of each split part, and what is left out: `shard.tar` or
+    `shard.tar/key`.
 
-    Brace patterns are expanded. `samples` says of parts that begin or end inside a shard which of
-    the samples of their shards they have: from one number on, up to another.
+    Brace patterns are expanded. `samples` says of parts that begin or end inside a
+    shard which of the samples of their shards they have: from one number on, up to
+    another.
     """
 
     split_parts: dict[str, Annotated[Listed[str], AfterValidator(expand)]]
@@ -284,11 +334,13 @@ class Splits(Model):
     ] = ()
 
 
-_INFO, _SPLITS = TypeAdapter(Info), TypeAdapter(Splits)
+_INFO = TypeAdapter(Info)
+_SPLITS = TypeAdapter(Splits)
 
 
 def read_splits(path: Path, name: str = "split.yaml") -> Splits:
-    """Return the splits of the dataset folder `path`, as its file `name` in `.nv-meta` says.
+    """Return the splits of the dataset folder `path`, as its file `name` in `.nv-meta`
+    says.
 
     Where there is no `split.yaml`, `split.json` is taken. Raise as `read_info` does.
     """
@@ -299,24 +351,32 @@ def read_splits(path: Path, name: str = "split.yaml") -> Splits:
 def _file(
     path: Path, names: Sequence[str], schema: TypeAdapter[T], what: str, suffixes: str
 ) -> tuple[Path, T]:
-    """Return the first of the files `names` that is in the `.nv-meta` of a prepared folder."""
+    """Return the first of the files `names` that is in the `.nv-meta` of a prepared
+    folder.
+    """
     folder = path / META_FOLDER
     for name in names:
         if not is_inside(name):
             raise DatasetError(
-                f"{folder}: the {what} is a file in this folder, and {short(name)} is none; copy "
+                f"{folder}: the {what} is a file in this folder, and {short(name)} is "
+                "none; copy "
                 "it there"
             )
         if not name.endswith((".yaml", ".json")):
-            raise DatasetError(f"{folder / name}: the {what} has a name that ends in {suffixes}")
+            raise DatasetError(
+                f"{folder / name}: the {what} has a name that ends in {suffixes}"
+            )
         found = read_document(folder / name, schema)
         if found is not None:
             return folder / name, found
     read_info(path)
-    there = sorted(each.name for each in folder.iterdir() if each.suffix in (".yaml", ".json"))
+    there = sorted(
+        each.name for each in folder.iterdir() if each.suffix in (".yaml", ".json")
+    )
     there = [name for name in there if name not in INFO_NAMES]
     raise NotPreparedError(
-        f"{path} has no {what} {META_FOLDER}/{names[0]}{nearest(names[0], there)}. There is "
+        f"{path} has no {what} {META_FOLDER}/{names[0]}{nearest(names[0], there)}. "
+        "There is "
         f"{', '.join(there) or 'no such file at all'}. "
         f"Write it with: energize prepare --force-overwrite {path}"
     )
@@ -328,9 +388,14 @@ def dump_info(info: Info) -> str:
 
 
 def dump_splits(
-    parts: Mapping[str, Sequence[str]], name: str, exclude: Sequence[str] = (), **more: Any
+    parts: Mapping[str, Sequence[str]],
+    name: str,
+    exclude: Sequence[str] = (),
+    **more: Any,
 ) -> str:
-    """Return the text of the split file, YAML or JSON by its name, with patterns for runs."""
+    """Return the text of the split file, YAML or JSON by its name, with patterns for
+    runs.
+    """
     content = {
         "split_parts": {part: collapse(shards) for part, shards in parts.items()},
         "exclude": [escaped(each) for each in exclude],
@@ -342,7 +407,9 @@ def dump_splits(
 def dump_dataset_yaml(config: DatasetConfig) -> str:
     """Return the text of `dataset.yaml`."""
     named = {"__module__": config.sample_module, "__class__": config.sample_class}
-    content: dict[str, Any] = named if config.sample_class == CRUDE else {"sample_type": named}
+    content: dict[str, Any] = (
+        named if config.sample_class == CRUDE else {"sample_type": named}
+    )
     if config.field_map is not None:
         content["field_map"] = config.field_map
     if config.subflavors:
@@ -393,10 +460,12 @@ _WITH_FACTORY = TypeAdapter(_WithFactory)
 def read_dataset_yaml(
     path: Path, name: str = "dataset.yaml", *, code: bool = False
 ) -> DatasetConfig:
-    """Return what the file `name` in `.nv-meta` of the dataset folder `path` says of its samples.
+    """Return what the file `name` in `.nv-meta` of the dataset folder `path` says of
+    its samples.
 
-    Raise as `read_info` does, and `UntrustedCodeError` if the file asks for code of the data folder
-    to be run, unless `code`: who gives it sees to what `code` of the answer names.
+    Raise as `read_info` does, and `UntrustedCodeError` if the file asks for code of the
+    data folder to be run, unless `code`: who gives it sees to what `code` of the answer
+    names.
     """
     file, found = _file(path, (name,), _WITH_FACTORY, "dataset file", ".yaml")
     if found.model_extra and (found.factory is None or is_own_module(found.module)):
@@ -408,19 +477,28 @@ def read_dataset_yaml(
             asked[key] = value
         if isinstance(value, str) and not code:
             raise UntrustedCodeError(
-                f"{file}: {key}: {value!r} asks to run code from the data folder, which is run "
+                f"{file}: {key}: {value!r} asks to run code from the data folder, "
+                "which is run "
                 "only where the program says so. Give get_train_dataset the function, "
-                f"{key}=..., or trust_code=[...] with the folder; or say in field_map which part "
-                "each field comes from; or make it crude (__module__: megatron.energon, "
+                f"{key}=..., or trust_code=[...] with the folder; or say in field_map "
+                "which part "
+                "each field comes from; or make it crude (__module__: "
+                "megatron.energon, "
                 f"__class__: {CRUDE}) and build the samples in your task encoder"
             )
     if found.sample_loader is not None and found.field_map is not None:
-        raise DatasetError(f"{file}: sample_loader: expected it, or a field_map, and not both")
-    given = {key: getattr(found, key) for key in found.model_fields_set if key in _OPTIONS}
+        raise DatasetError(
+            f"{file}: sample_loader: expected it, or a field_map, and not both"
+        )
+    given = {
+        key: getattr(found, key) for key in found.model_fields_set if key in _OPTIONS
+    }
     factory: dict[str, Any] | None = None
     if found.factory is not None and not is_own_module(found.module):
         told = ("field_map", "subflavors", "part_filter", "sample_loader")
-        factory = {key: value for key in told if (value := getattr(found, key)) is not None}
+        factory = {
+            key: value for key in told if (value := getattr(found, key)) is not None
+        }
         factory |= found.model_extra or {}
         if found.sample_type is not None:
             factory["sample_type"] = found.sample_type.module, found.sample_type.name
@@ -444,7 +522,9 @@ def _sample_type(found: _DatasetFile, file: Path) -> tuple[str, str]:
     if found.sample_type is not None:
         return found.sample_type.module, found.sample_type.name
     if found.factory is None or found.factory in _GENERIC:
-        raise DatasetError(f"{file}: sample_type: expected __module__ and __class__ of the samples")
+        raise DatasetError(
+            f"{file}: sample_type: expected __module__ and __class__ of the samples"
+        )
     if found.factory == CRUDE:
         return found.module, CRUDE
     if not found.factory.endswith("Webdataset"):
@@ -462,8 +542,9 @@ _Crc = Annotated[int, Field(ge=0, lt=2**32)]
 
 
 class Origin(NamedTuple):
-    """The loose files that a split part was converted from: what these are called, their identity,
-    how many samples they have, and how many files of rows; and a digest of the shards with counts.
+    """The loose files that a split part was converted from: what these are called,
+    their identity, how many samples they have, and how many files of rows; and a digest
+    of the shards with counts.
     """
 
     name: str
@@ -479,9 +560,10 @@ class Origin(NamedTuple):
 
 
 class ShardRecord(NamedTuple):
-    """A shard as it was prepared: its size; the CRC-32 of the bytes of its `.tar.idx`, of all its
-    headers one after the other, of its first and last `END_BYTES`, and of its `.tar.crc`, if it has
-    one. Where samples have few different parts, the CRC-32 of the names of the parts of each.
+    """A shard as it was prepared: its size; the CRC-32 of the bytes of its `.tar.idx`,
+    of all its headers one after the other, of its first and last `END_BYTES`, and of
+    its `.tar.crc`, if it has one. Where samples have few different parts, the CRC-32 of
+    the names of the parts of each.
     """
 
     bytes: Annotated[int, Field(ge=0, lt=2**63)]
@@ -509,10 +591,11 @@ _RECORDS = TypeAdapter(_Records)
 def read_records(
     path: Path, shard_counts: Mapping[str, int] | None = None
 ) -> dict[str, ShardRecord] | None:
-    """Return what was seen of the shards of the prepared folder `path`, which are those of
-    `.info.json` (None: whichever there were); None if that was not written down.
+    """Return what was seen of the shards of the prepared folder `path`, which are those
+    of `.info.json` (None: whichever there were); None if that was not written down.
 
-    Raise `DatasetError` for a file that is damaged, of a later version, or of other shards.
+    Raise `DatasetError` for a file that is damaged, of a later version, or of other
+    shards.
     """
     file = path / META_FOLDER / RECORDS_NAME
     found = read_document(file, _RECORDS)
@@ -523,8 +606,10 @@ def read_records(
         shard = min(shards.keys() ^ shard_counts.keys())
         only = "this file" if shard in shards else ".info.json"
         raise DatasetError(
-            f"{file} is not of the shards that the folder has: only {only} knows {shard[:80]!r}. "
-            "Another program prepared the folder since; write the file anew with: energize prepare "
+            f"{file} is not of the shards that the folder has: only {only} knows "
+            f"{shard[:80]!r}. "
+            "Another program prepared the folder since; write the file anew with: "
+            "energize prepare "
             f"--tar-index-only {path}"
         )
     return {shard: shards[shard] for shard in shard_counts or shards}
@@ -534,6 +619,12 @@ def dump_records(records: Mapping[str, ShardRecord]) -> str:
     """Return the text of `shards.json`."""
     shards = {}
     for shard, record in records.items():
-        told = record if record.origin is None else record._replace(origin=record.origin._asdict())  # type: ignore[arg-type]
-        shards[shard] = {name: each for name, each in told._asdict().items() if each is not None}
+        told = (
+            record
+            if record.origin is None
+            else record._replace(origin=record.origin._asdict())
+        )  # type: ignore[arg-type]
+        shards[shard] = {
+            name: each for name, each in told._asdict().items() if each is not None
+        }
     return json.dumps({"version": 1, "shards": shards}, indent=1)

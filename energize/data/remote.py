@@ -1,4 +1,5 @@
-"""Folders and files in object storage: their paths, which are URLs, and what reads them.
+"""Folders and files in object storage: their paths, which are URLs, and what reads
+them.
 
 Nothing is known of a store here but what `energize.data.fetching` asks of it.
 """
@@ -24,7 +25,16 @@ from typing import Any, cast
 
 from energize.core import limits
 from energize.data import fetching
-from energize.data.files import URL, WHOLE, AnyPath, Files, FileStream, Recent, is_url, path_of
+from energize.data.files import (
+    URL,
+    WHOLE,
+    AnyPath,
+    Files,
+    FileStream,
+    Recent,
+    is_url,
+    path_of,
+)
 from energize.data.sidecar import shown
 from energize.errors import ConfigError, ShardError
 
@@ -32,12 +42,17 @@ _PIECE = 8 * 1024 * 1024
 
 
 def remote_path(url: str) -> Path:
-    """Return what has the methods of a `Path` for a URL; raise `ConfigError` as `path_of`."""
+    """Return what has the methods of a `Path` for a URL; raise `ConfigError` as
+    `path_of`.
+    """
     if shown(url) != url or ("#" in url and url.startswith("http")):
         raise ConfigError(
-            f"{shown(url)}{'?...' * ('?' in url)} is not read: a name, a password or what comes "
-            "after a '?' would be written into logs and states. Give credentials where the library "
-            "of the store looks for them, as in AWS_ACCESS_KEY_ID or AZURE_STORAGE_SAS_TOKEN; "
+            f"{shown(url)}{'?...' * ('?' in url)} is not read: a name, a password or "
+            "what comes "
+            "after a '?' would be written into logs and states. Give credentials where "
+            "the library "
+            "of the store looks for them, as in AWS_ACCESS_KEY_ID or "
+            "AZURE_STORAGE_SAS_TOKEN; "
             "an object with a '?' in its key needs another name"
         )
     found = cast("re.Match[str]", URL.match(url))
@@ -47,9 +62,11 @@ def remote_path(url: str) -> Path:
 
 @dataclass(frozen=True, order=True)
 class RemotePath(os.PathLike[str]):
-    """The URL of a file or folder, with those methods of `Path` that readers and writers use.
+    """The URL of a file or folder, with those methods of `Path` that readers and
+    writers use.
 
-    A folder is there when something is below it. `..` is taken out when paths are joined.
+    A folder is there when something is below it. `..` is taken out when paths are
+    joined.
     """
 
     _root: str
@@ -85,7 +102,9 @@ class RemotePath(os.PathLike[str]):
     resolve = absolute
 
     def relative_to(self, other: AnyPath) -> PurePosixPath:
-        """Return the path from `other` to here; raise ValueError if it is not below it."""
+        """Return the path from `other` to here; raise ValueError if it is not below
+        it.
+        """
         return PurePosixPath(str(self)).relative_to(str(other))
 
     def is_relative_to(self, other: AnyPath) -> bool:
@@ -107,21 +126,26 @@ class RemotePath(os.PathLike[str]):
         return self.is_file() or self.is_dir()
 
     def stat(self) -> Any:
-        """Return the size, a mode that says whether it is a file, and its ETag for a time."""
+        """Return the size, a mode that says whether it is a file, and its ETag for a
+        time.
+        """
         try:
-            (size, tag), mode = fetching.stat(str(self)), stat.S_IFREG | 0o644
+            mode = stat.S_IFREG | 0o644
+            (size, tag) = fetching.stat(str(self))
         except (FileNotFoundError, IsADirectoryError):
             if not self.is_dir():
                 raise
-            size, tag, mode = 0, "", stat.S_IFDIR | 0o755
+            size = 0
+            tag = ""
+            mode = stat.S_IFDIR | 0o755
         return SimpleNamespace(st_size=size, st_mode=mode, st_mtime_ns=tag)
 
     def iterdir(self) -> Iterator[Path]:
         return (self / name for name, _ in fetching.listing(str(self)))
 
     def glob(self, pattern: str) -> Iterator[Path]:
-        """Yield the files below whose path from here fits a pattern, in which `**/` is any folders
-        or none.
+        """Yield the files below whose path from here fits a pattern, in which `**/` is
+        any folders or none.
         """
         deep = "/" in pattern or "**" in pattern
         for name, size in fetching.listing(str(self), recursive=deep):
@@ -134,7 +158,9 @@ class RemotePath(os.PathLike[str]):
 
     def open(self, mode: str = "rb") -> BufferedReader:
         if mode != "rb":
-            raise ValueError(f"mode {mode!r}: what is written to a store is written whole")
+            raise ValueError(
+                f"mode {mode!r}: what is written to a store is written whole"
+            )
         return BufferedReader(FileStream(files(), str(self)), _PIECE)
 
     def write_bytes(self, data: bytes | Path) -> None:
@@ -155,8 +181,8 @@ class RemotePath(os.PathLike[str]):
 class RemoteFiles(Files):
     """Files of stores, with the methods of `Files`.
 
-    What a URL stands for is known by its ETag from when it was first asked for; another one is a
-    `ShardError`. Small files are read whole, ranges go through the node cache.
+    What a URL stands for is known by its ETag from when it was first asked for; another
+    one is a `ShardError`. Small files are read whole, ranges go through the node cache.
     """
 
     remote = True
@@ -172,10 +198,14 @@ class RemoteFiles(Files):
         return self._stat(path).size
 
     def _stat(self, path: str) -> fetching.Stat:
-        return self._stats.get(path) or self._stats.setdefault(path, fetching.stat(path))
+        return self._stats.get(path) or self._stats.setdefault(
+            path, fetching.stat(path)
+        )
 
     def whole(self, path: str, most: str | None = None) -> bytes:
-        """Return all bytes of a file; raise OSError if it is larger than the limit `most`."""
+        """Return all bytes of a file; raise OSError if it is larger than the limit
+        `most`.
+        """
         if most is not None and self.size(path) > getattr(limits, most):
             raise OSError(errno.EFBIG, limits.over(most, self.size(path)), path)
         return self.read(path)

@@ -1,4 +1,6 @@
-"""Sources whose samples have fields, and the rows of JSON and Parquet files, read at random."""
+"""Sources whose samples have fields, and the rows of JSON and Parquet files, read at
+random.
+"""
 
 from __future__ import annotations
 
@@ -58,15 +60,19 @@ Row = dict[str, Any]
 
 _ROWS_AT_ONCE = 4096
 
-# Rows of Parquet between two looks at how much they are: of a few bytes each may be a long word.
+# Rows of Parquet between two looks at how much they are: of a few bytes each may be a
+# long word.
 _ROWS_DECODED = 256
 
 # Bytes searched for ends of lines at once.
 _AT_ONCE = 64 * 1024 * 1024
 
-_EXTRA, _PARQUET, _ARROW = "energize[hf]", "reading Parquet files", "reading Arrow files"
+_EXTRA = "energize[hf]"
+_PARQUET = "reading Parquet files"
+_ARROW = "reading Arrow files"
 
-# How a file of Arrow's file format begins; a stream begins with the length of its schema.
+# How a file of Arrow's file format begins; a stream begins with the length of its
+# schema.
 _ARROW_FILE = b"ARROW1"
 
 # How a stream of Arrow ends: a message without bytes.
@@ -74,15 +80,19 @@ _STREAM_END = b"\xff\xff\xff\xff\0\0\0\0"
 
 _CACHED_BYTES = 256 * 1024 * 1024
 
-# What pyarrow reads of the end of a file at once, and files of which it is known where chunks lie.
-_FOOTER, _FILES_KNOWN = 64 * 1024, 64
+# What pyarrow reads of the end of a file at once, and files of which it is known where
+# chunks lie.
+_FOOTER = 64 * 1024
+_FILES_KNOWN = 64
 
 # What pyarrow raises for damaged files: each of its own errors is one of these.
 _BAD_BYTES = (OSError, ValueError, LookupError, TypeError, NotImplementedError)
 
 
 class FieldSource(Source[T_co]):
-    """A source whose samples have fields: each that holds numbers or words is a column."""
+    """A source whose samples have fields: each that holds numbers or words is a
+    column.
+    """
 
     order_name = "FieldSource"
 
@@ -94,7 +104,9 @@ class FieldSource(Source[T_co]):
         for first in range(0, self.count, _ROWS_AT_ONCE):
             for row in self._parsed(first, min(first + _ROWS_AT_ONCE, self.count)):
                 if isinstance(row, Failed):
-                    raise ColumnError(f"{row.where}: {row.reason}; its keys cannot be columns")
+                    raise ColumnError(
+                        f"{row.where}: {row.reason}; its keys cannot be columns"
+                    )
                 yield row
 
     @cached_property
@@ -113,19 +125,26 @@ class FieldSource(Source[T_co]):
             raise ColumnError(f"{self.name}: {reason}") from None
 
     def _how_to_index(self, name: str) -> str:
-        return "Columns of this source are the fields of its samples: write it into each of them"
+        return (
+            "Columns of this source are the fields of its samples: write it into "
+            "each of them"
+        )
 
 
 def data_files(given: DataFiles, owner: str) -> tuple[Path, ...]:
-    """Return the files meant by paths and patterns: in the order given, those of a pattern by name.
+    """Return the files meant by paths and patterns: in the order given, those of a
+    pattern by name.
 
-    Raise `DatasetNotFoundError` for a path or pattern without a file, `ConfigError` for none.
+    Raise `DatasetNotFoundError` for a path or pattern without a file, `ConfigError` for
+    none.
     """
     alone = isinstance(given, str | os.PathLike) or not isinstance(given, Sequence)
     listed: list[Any] = [given] if alone else list(given)  # type: ignore[arg-type]
     if not listed or not all(isinstance(each, str | os.PathLike) for each in listed):
         what = f"got {given!r}" if listed else "there are no files to read"
-        raise ConfigError(f"{owner}: files are a path, a pattern or a list of them; {what}")
+        raise ConfigError(
+            f"{owner}: files are a path, a pattern or a list of them; {what}"
+        )
     return tuple(path for each in listed for path in _matching(os.fspath(each), owner))
 
 
@@ -137,17 +156,22 @@ def _matching(pattern: str, owner: str) -> list[Path]:
         folder = re.split(r"/[^/]*[*?\[]", pattern, maxsplit=1)[0]
         files = sorted(path_of(folder).glob(pattern[len(folder) + 1 :]))
     else:
-        files = sorted(filter(Path.is_file, map(Path, glob.glob(str(path), recursive=True))))
+        files = sorted(
+            filter(Path.is_file, map(Path, glob.glob(str(path), recursive=True)))
+        )
     if not files:
         raise DatasetNotFoundError(
-            f"{owner}: no file matches {pattern!r} (looked in {Path.cwd()}); files of a folder are "
+            f"{owner}: no file matches {pattern!r} (looked in {Path.cwd()}); files of "
+            "a folder are "
             "named with a pattern, folder/* say"
         )
     return files
 
 
 def parsed_row(text: bytes, where: str) -> Row | Failed:
-    """Return the object that a text of JSON is; a `Failed` with a `DataError` for anything else."""
+    """Return the object that a text of JSON is; a `Failed` with a `DataError` for
+    anything else.
+    """
     try:
         value = load_json(text, unique=True)
     except (DataError, ValueError, RecursionError) as error:
@@ -160,8 +184,9 @@ def parsed_row(text: bytes, where: str) -> Row | Failed:
 class RowFiles(FieldSource[Row], ShardedSource[Row]):
     """Rows of files, one file after another.
 
-    Subclasses give `counts` and `_read_shard`. The identity, and with it every order, depends on
-    the name, the files' names and the number of rows, not on the folder they lie in.
+    Subclasses give `counts` and `_read_shard`. The identity, and with it every order,
+    depends on the name, the files' names and the number of rows, not on the folder they
+    lie in.
     """
 
     order_name = "RowFiles"
@@ -209,16 +234,17 @@ class RowFiles(FieldSource[Row], ShardedSource[Row]):
 
 
 class JsonSource(RowFiles):
-    """The rows of JSON files: one object per line, or a file that is one array of objects; or of a
-    `.json` one object, which is a row, or has such an array as `data`, `samples` or `rows`.
+    """The rows of JSON files: one object per line, or a file that is one array of
+    objects; or of a `.json` one object, which is a row, or has such an array as `data`,
+    `samples` or `rows`.
 
-    `files` is a path, a pattern, or a list of them. Opening passes over the files once to find the
-    lines, and keeps 24 bytes for each; a row is then read alone. Blank lines are left out. A file
-    that is one value is parsed whole, and kept as lines.
+    `files` is a path, a pattern, or a list of them. Opening passes over the files once
+    to find the lines, and keeps 24 bytes for each; a row is then read alone. Blank
+    lines are left out. A file that is one value is parsed whole, and kept as lines.
 
-    Raise `DatasetNotFoundError` for a path without a file, and `ShardError` for a file that is
-    compressed, an array that is not JSON, or another value than an array or an object. A line that
-    is not an object is a `Failed` with a `DataError`.
+    Raise `DatasetNotFoundError` for a path without a file, and `ShardError` for a file
+    that is compressed, an array that is not JSON, or another value than an array or an
+    object. A line that is not an object is a `Failed` with a `DataError`.
 
     >>> import pathlib, tempfile
     >>> path = pathlib.Path(tempfile.mkdtemp(), "letters.jsonl")
@@ -236,21 +262,26 @@ class JsonSource(RowFiles):
     @cached_property
     @own_errors
     def _lines(self) -> list[Int64Array | list[bytes]]:
-        """Of each file the first byte of each line, the byte after it and its number, counted from
-        1; or its lines.
+        """Of each file the first byte of each line, the byte after it and its number,
+        counted from 1; or its lines.
         """
         return [self._looked_through(str(path)) for path in self.files]
 
     def _looked_through(self, path: str) -> Int64Array | list[bytes]:
-        files, size = self._files, self._files.size(path)
+        files = self._files
+        size = self._files.size(path)
         head = files.read(path, 0, min(4096, size))
         check_unpacked(head, path)
         if head.removeprefix(BOM_UTF8).lstrip()[:1] == b"[":
             return self._whole(path)
         ends = [np.array([-1], dtype=np.int64)]
         spaces = list[Int64Array]()
-        for start in counting(range(0, size, _AT_ONCE), f"{path}: blocks", -(-size // _AT_ONCE)):
-            part = np.frombuffer(files.read(path, start, min(start + _AT_ONCE, size)), np.uint8)
+        for start in counting(
+            range(0, size, _AT_ONCE), f"{path}: blocks", -(-size // _AT_ONCE)
+        ):
+            part = np.frombuffer(
+                files.read(path, start, min(start + _AT_ONCE, size)), np.uint8
+            )
             newlines = np.flatnonzero(part == ord("\n"))
             ends.append(newlines + start)
             # Where a line may begin with white space; a block may begin inside of one.
@@ -265,9 +296,15 @@ class JsonSource(RowFiles):
                 return self._whole(path)
         rows = np.flatnonzero(np.isin(lines[:, 0], np.concatenate([ends[0], *spaces])))
         texts = files.read_ranges(path, *lines[rows, :2].T.tolist())
-        blank = [row for row, text in zip(rows.tolist(), texts, strict=True) if not text.strip()]
+        blank = [
+            row
+            for row, text in zip(rows.tolist(), texts, strict=True)
+            if not text.strip()
+        ]
         lines = np.delete(lines, blank, axis=0)  # as `prepare_jsonl` passes over them
-        return self._whole(path) if path.endswith(".json") and len(lines) == 1 else lines
+        return (
+            self._whole(path) if path.endswith(".json") and len(lines) == 1 else lines
+        )
 
     def _whole(self, path: str) -> list[bytes]:
         """Return the rows of a file that is one value."""
@@ -277,7 +314,8 @@ class JsonSource(RowFiles):
             raise ShardError(f"{path} {reason}") from reason
         except (ValueError, RecursionError) as error:
             raise ShardError(
-                f"{path} cannot be read as one JSON value, or as an object a line: {error}"
+                f"{path} cannot be read as one JSON value, or as an object a line: "
+                f"{error}"
             ) from error
         return [json.dumps(row).encode() for row in rows]
 
@@ -295,20 +333,25 @@ class JsonSource(RowFiles):
         else:
             starts, stops, _ = lines[rows].T.tolist()
             texts = self._files.read_ranges(self.shards[shard], starts, stops)
-        return [parsed_row(text.strip(), place) for text, place in zip(texts, places, strict=True)]
+        return [
+            parsed_row(text.strip(), place)
+            for text, place in zip(texts, places, strict=True)
+        ]
 
 
 class ParquetSource(RowFiles):
     """The rows of Parquet files as dicts of Python values.
 
-    `files` is a path, a pattern, or a list of them; `columns` limits what is read. Opening reads
-    the footers only. Pages that were written with checksums are compared with them. A row group is
-    read and decoded as a whole, and kept until 256 MiB of later ones have pushed it out; so
-    visit neighbours together: `ShuffleDataset` with a `shuffle_buffer_size` does, a full
-    permutation of a large file reads a row group for each row.
+    `files` is a path, a pattern, or a list of them; `columns` limits what is read.
+    Opening reads the footers only. Pages that were written with checksums are compared
+    with them. A row group is read and decoded as a whole, and kept until 256 MiB of
+    later ones have pushed it out; so visit neighbours together: `ShuffleDataset` with a
+    `shuffle_buffer_size` does, a full permutation of a large file reads a row group for
+    each row.
 
-    Raise `DatasetNotFoundError` for a path without a file, `ShardError` for a file that is not
-    Parquet, `ConfigError` for a column that is not in all files, and if pyarrow is missing.
+    Raise `DatasetNotFoundError` for a path without a file, `ShardError` for a file that
+    is not Parquet, `ConfigError` for a column that is not in all files, and if pyarrow
+    is missing.
 
     >>> import tempfile, pyarrow, pyarrow.parquet
     >>> path = tempfile.mkdtemp() + "/letters.parquet"
@@ -361,7 +404,8 @@ class ParquetSource(RowFiles):
             self._files.plan(shard, [-_FOOTER], [0])
         for path in self.files:
             with self._opened(path) as file:
-                schema, metadata = file.schema_arrow, file.metadata
+                schema = file.schema_arrow
+                metadata = file.metadata
             if self.columns is None:
                 _check_names(path, schema.names)
             for column in self.columns or ():
@@ -393,23 +437,33 @@ class ParquetSource(RowFiles):
         values: list[Any] = []
         for path in self.files:
             with self._opened(path) as file, _reading(path, f"column {name}: "):
-                values += file.read(columns=[name]).column(name).to_pylist(maps_as_pydicts="strict")
+                values += (
+                    file.read(columns=[name])
+                    .column(name)
+                    .to_pylist(maps_as_pydicts="strict")
+                )
         return values
 
     def expect(self, indices: Int64Array) -> int:
         """Row groups that the samples before these are in, too, were asked for then."""
         if not len(indices):
             return super().expect(indices)
-        groups = set(np.searchsorted(self._starts, self._stored(indices), side="right").tolist())
+        groups = set(
+            np.searchsorted(self._starts, self._stored(indices), side="right").tolist()
+        )
         new = sorted(groups - self._lately)
         self._lately.clear()
         self._lately.update(groups)
-        return super().expect(self._starts[np.array(new, dtype=np.int64) - 1] - self._bounds[0])
+        return super().expect(
+            self._starts[np.array(new, dtype=np.int64) - 1] - self._bounds[0]
+        )
 
     @cached_property
     def _starts(self) -> Int64Array:
         """The first sample of each row group, as they are numbered in all shards."""
-        rows = np.array([0, *(rows for file in self._groups for rows in file)], dtype=np.int64)
+        rows = np.array(
+            [0, *(rows for file in self._groups for rows in file)], dtype=np.int64
+        )
         return np.cumsum(rows)[:-1]
 
     @cached_property
@@ -418,20 +472,24 @@ class ParquetSource(RowFiles):
 
     def _ranges_of(self, shard: int, numbers: Sequence[int]) -> list[Ranges]:
         chunks = self._chunks.get(shard, partial(self._chunks_of, shard))
-        ends, path = np.cumsum(self._groups[shard]), self.shards[shard]
+        ends = np.cumsum(self._groups[shard])
+        path = self.shards[shard]
         groups = np.unique(np.searchsorted(ends, numbers, side="right")).tolist()
         return [(path, *chunks[group]) for group in groups if chunks[group][0]]
 
     def _chunks_of(self, shard: int) -> list[tuple[list[int], list[int]]]:
-        """Return where the columns that are read begin and end in each row group, those that touch
-        as one.
+        """Return where the columns that are read begin and end in each row group, those
+        that touch as one.
         """
         with self._opened(self.files[shard]) as file:
-            metadata, found = file.metadata, []
+            metadata = file.metadata
+            found = []
         for number in range(metadata.num_row_groups):
-            group, spans = metadata.row_group(number), list[tuple[int, int]]()
+            group = metadata.row_group(number)
+            spans = list[tuple[int, int]]()
             for chunk in map(group.column, range(group.num_columns)):
-                read, name = self.columns, f"{chunk.path_in_schema}."
+                read = self.columns
+                name = f"{chunk.path_in_schema}."
                 if read is None or name.startswith(tuple(f"{each}." for each in read)):
                     first = chunk.dictionary_page_offset or chunk.data_page_offset
                     spans.append((first, first + chunk.total_compressed_size))
@@ -444,7 +502,8 @@ class ParquetSource(RowFiles):
         return Recent(_FILES_KNOWN, lambda _: 1)
 
     def _read_shard(self, shard: int, rows: list[int]) -> list[Row | Failed]:
-        path, taken = self.files[shard], list[Row | Failed]()
+        path = self.files[shard]
+        taken = list[Row | Failed]()
         ends = np.cumsum(self._groups[shard])
         groups = np.searchsorted(ends, rows, side="right")
         for group in np.unique(groups).tolist():
@@ -459,14 +518,19 @@ class ParquetSource(RowFiles):
         columns = None if self.columns is None else list(self.columns)
         with self._opened(path) as opened, limits.decoding:
             stored = opened.metadata.row_group(group)
-            counted = limits.decoding.spend(max(stored.total_byte_size, 8 * stored.num_rows))
-            batches, size = [], 0
+            counted = limits.decoding.spend(
+                max(stored.total_byte_size, 8 * stored.num_rows)
+            )
+            batches = []
+            size = 0
             for each in opened.iter_batches(_ROWS_DECODED, [group], columns):
                 batches.append(each)
                 size += each.nbytes
                 counted = limits.decoding.spend(size, counted)
         arrow = optional_module("pyarrow", _EXTRA, _PARQUET)
-        return arrow.Table.from_batches(batches).combine_chunks()  # of which rows are taken sooner
+        return arrow.Table.from_batches(
+            batches
+        ).combine_chunks()  # of which rows are taken sooner
 
     def _opened(self, path: Path) -> Any:
         parquet = optional_module("pyarrow.parquet", _EXTRA, _PARQUET)
@@ -480,11 +544,12 @@ class ParquetSource(RowFiles):
 
 
 class ArrowSource(RowFiles):
-    """The rows of files of Arrow, as `save_to_disk` of Hugging Face's datasets writes them: streams
-    of record batches. They are mapped into memory, so that opening reads no row.
+    """The rows of files of Arrow, as `save_to_disk` of Hugging Face's datasets writes
+    them: streams of record batches. They are mapped into memory, so that opening reads
+    no row.
 
-    Raise `DatasetNotFoundError` for a path without a file, `ShardError` for a file that is no such
-    stream, and `ConfigError` if pyarrow is missing.
+    Raise `DatasetNotFoundError` for a path without a file, `ShardError` for a file that
+    is no such stream, and `ConfigError` if pyarrow is missing.
     """
 
     order_name = "ArrowSource"
@@ -508,15 +573,20 @@ class ArrowSource(RowFiles):
     def _read_shard(self, shard: int, rows: list[int]) -> list[Row | Failed]:
         table = self._tables[shard]
         with _reading(self.files[shard]):
-            return [*_sliced(table, rows)]  # `take` would read what lies between them, too
+            return [
+                *_sliced(table, rows)
+            ]  # `take` would read what lies between them, too
 
     @cached_property
     def _tables(self) -> list[Any]:
-        arrow, tables = optional_module("pyarrow", _EXTRA, _ARROW), []
+        arrow = optional_module("pyarrow", _EXTRA, _ARROW)
+        tables = []
         for path in self.files:
             with _reading(path):
                 mapped = arrow.memory_map(self._files.local(str(path)))
-                is_file = self._files.read(str(path), 0, len(_ARROW_FILE)) == _ARROW_FILE
+                is_file = (
+                    self._files.read(str(path), 0, len(_ARROW_FILE)) == _ARROW_FILE
+                )
                 opened = arrow.ipc.open_file if is_file else arrow.ipc.open_stream
                 tables.append(opened(mapped).read_all())
             _check_names(path, tables[-1].schema.names)
@@ -525,13 +595,18 @@ class ArrowSource(RowFiles):
         return tables
 
     def _check_end(self, path: str) -> None:
-        """Log a warning if a stream has no end mark: its writer may have been interrupted."""
+        """Log a warning if a stream has no end mark: its writer may have been
+        interrupted.
+        """
         size = self._files.size(path)
         start = self._files.read(path, 0, 4)
         end = self._files.read(path, size - len(_STREAM_END), size)
-        if start == _STREAM_END[:4] and end != _STREAM_END:  # before Arrow 0.15 both were others
+        if (
+            start == _STREAM_END[:4] and end != _STREAM_END
+        ):  # before Arrow 0.15 both were others
             text = (
-                "the stream ends without an end mark. If writing or copying it was cut off, rows "
+                "the stream ends without an end mark. If writing or copying it was cut "
+                "off, rows "
                 "are missing; write the file again"
             )
             said_once(path, "end", text, logging.WARNING)
@@ -555,7 +630,8 @@ def _check_names(path: Path, names: Sequence[str]) -> None:
     repeated = next((name for name in names if names.count(name) > 1), None)
     if repeated is not None:
         raise ShardError(
-            f"{path} has several columns called {repeated!r}. Write it again with a name of its "
+            f"{path} has several columns called {repeated!r}. Write it again with a "
+            "name of its "
             "own for each column"
         )
 
@@ -567,7 +643,9 @@ def _reading(path: Path, what: str = "") -> Iterator[None]:
     except DecodeError as error:
         raise ShardError(f"{path}: {what}{error}") from error
     except _BAD_BYTES as error:
-        if isinstance(error, EnergizeError) or (isinstance(error, OSError) and error.errno):
+        if isinstance(error, EnergizeError) or (
+            isinstance(error, OSError) and error.errno
+        ):
             raise  # of the disk, not of the file
         form = "Arrow" if path.suffix in (".arrow", ".feather") else "Parquet"
         raise ShardError(

@@ -20,11 +20,17 @@ from energize.core.dataset import Dataset
 from energize.core.description import digest
 from energize.core.trace import Failed, SamplePlace
 from energize.data.source import Source
-from energize.errors import ColumnError, ConfigError, EmptyDatasetError, WeightError, nearest
+from energize.errors import (
+    ColumnError,
+    ConfigError,
+    EmptyDatasetError,
+    WeightError,
+    nearest,
+)
 
 PropertyValue: TypeAlias = str | int | float
-"""A word, a number, or a range of numbers as text: "0..0.5" is from 0 to below 0.5, and either end
-may be left out.
+"""A word, a number, or a range of numbers as text: "0..0.5" is from 0 to below 0.5, and
+either end may be left out.
 """
 
 NO_VALUE = "(no value)"
@@ -33,13 +39,14 @@ OTHERS = "other"
 
 _NUMBER = r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?"
 _RANGE = re.compile(rf"\s*({_NUMBER})?\s*\.\.\s*({_NUMBER})?\s*")
-_SHOWN, _SOURCES_SHOWN = 10, 3
+_SHOWN = 10
+_SOURCES_SHOWN = 3
 
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """The samples for which the column `by` has a value; or, with `other_than`, those that none of
-    these values names.
+    """The samples for which the column `by` has a value; or, with `other_than`, those
+    that none of these values names.
     """
 
     by: str
@@ -52,7 +59,9 @@ class Selection:
         for each in (self.value,) if self.other_than is None else self.other_than:
             if not isinstance(each, str | int | float):
                 raise ConfigError(
-                    f"{self.by}: a value is a word, a number or a range of numbers; got {each!r}"
+                    f"{self.by}: a value is a word, a number or a range of "
+                    "numbers; "
+                    f"got {each!r}"
                 )
 
     @property
@@ -69,32 +78,46 @@ class Selection:
 
 
 def selections(
-    sources: Sequence[Source[Any]], by: str, values: Sequence[PropertyValue], *, other: bool
+    sources: Sequence[Source[Any]],
+    by: str,
+    values: Sequence[PropertyValue],
+    *,
+    other: bool,
 ) -> list[Selection]:
-    """Return the samples of each value, and last the others, if there are any and `other` says so.
+    """Return the samples of each value, and last the others, if there are any and
+    `other` says so.
 
-    Raises `ColumnError` for a source without the column, one that has words where another one has
-    numbers, values that no sample has, values of samples that are not named without `other`, and
-    values that have a sample in common.
+    Raises `ColumnError` for a source without the column, one that has words where
+    another one has numbers, values that no sample has, values of samples that are not
+    named without `other`, and values that have a sample in common.
     """
     columns = [source.column(by) for source in sources]
-    kinds = {column.is_text: source.name for source, column in zip(sources, columns, strict=True)}
+    kinds = {
+        column.is_text: source.name
+        for source, column in zip(sources, columns, strict=True)
+    }
     if len(kinds) > 1:
         raise ColumnError(
-            f"{by}: it is a word in {kinds[True]} and a number in {kinds[False]}, so one weight "
+            f"{by}: it is a word in {kinds[True]} and a number in {kinds[False]}, so "
+            "one weight "
             "cannot mean the same in both; measure it alike"
         )
     if not values:
-        raise WeightError(f"{by}: there are no weights; its values are {counts_text(columns)}")
+        raise WeightError(
+            f"{by}: there are no weights; its values are {counts_text(columns)}"
+        )
     named = [Selection(by, value) for value in values]
     if other and OTHERS in (selection.name for selection in named):
         raise ColumnError(
-            f"{by}: weights are given for the value {OTHERS!r} and for all others under the same "
+            f"{by}: weights are given for the value {OTHERS!r} and for all others "
+            "under the same "
             "name; name every value, and leave the weight of all others out"
         )
     owners = [_owners(column, named) for column in columns]
     most = len(named) + 1
-    missing, *counts = np.sum([np.bincount(each + 1, minlength=most) for each in owners], axis=0)
+    missing, *counts = np.sum(
+        [np.bincount(each + 1, minlength=most) for each in owners], axis=0
+    )
     for selection, count in zip(named, counts, strict=True):
         if not count:
             raise ColumnError(
@@ -105,8 +128,10 @@ def selections(
         pairs = zip(columns, owners, strict=True)
         left = [column.part(np.flatnonzero(owner < 0)) for column, owner in pairs]
         raise ColumnError(
-            f"{by}: {missing} samples of {_names(sources)} have values without a weight: "
-            f"{counts_text(left)}; give each of them one, or `other` for all of them together (0 "
+            f"{by}: {missing} samples of {_names(sources)} have values without a "
+            "weight: "
+            f"{counts_text(left)}; give each of them one, or `other` for all of them "
+            "together (0 "
             "leaves them out)"
         )
     return [*named, Selection(by, other_than=tuple(values))] if missing else named
@@ -124,7 +149,8 @@ def _owners(column: Column, named: Sequence[Selection]) -> Int64Array:
         if (owners[rows] >= 0).any():
             other = names[int(owners[rows].max())]
             raise ColumnError(
-                f"{selection.by}: {other!r} and {selection.name!r} have samples in common, and "
+                f"{selection.by}: {other!r} and {selection.name!r} have samples in "
+                "common, and "
                 "each sample belongs to one value"
             )
         owners[rows] = number
@@ -133,7 +159,9 @@ def _owners(column: Column, named: Sequence[Selection]) -> Int64Array:
 
 def _names(sources: Sequence[Source[Any]]) -> str:
     names = list(dict.fromkeys(source.name for source in sources))
-    return ", ".join(names[:_SOURCES_SHOWN]) + (", ..." if names[_SOURCES_SHOWN:] else "")
+    return ", ".join(names[:_SOURCES_SHOWN]) + (
+        ", ..." if names[_SOURCES_SHOWN:] else ""
+    )
 
 
 def _text(value: PropertyValue) -> str:
@@ -143,8 +171,8 @@ def _text(value: PropertyValue) -> str:
 def chosen(column: Column, value: PropertyValue) -> BoolArray:
     """For each sample of a column whether `value` names it.
 
-    Raises `ColumnError` for a text that is neither a number nor a range, where the column has
-    numbers, and for a number where it has words.
+    Raises `ColumnError` for a text that is neither a number nor a range, where the
+    column has numbers, and for a number where it has words.
 
     >>> chosen(Column.of([0.2, 0.5, 0.9], "score"), "0.5..").tolist()
     [False, True, True]
@@ -164,7 +192,9 @@ def chosen(column: Column, value: PropertyValue) -> BoolArray:
 
 
 def counts_text(columns: Sequence[Column]) -> str:
-    """Return the values of columns with their counts, the most frequent first, for messages."""
+    """Return the values of columns with their counts, the most frequent first, for
+    messages.
+    """
     counts: Counter[str] = Counter()
     for column in columns:
         found, times = np.unique(column.values, return_counts=True)
@@ -192,13 +222,17 @@ def _bounds(text: str) -> tuple[float, float]:
     found = _RANGE.fullmatch(text)
     if found and found[0].strip() != "..":
         least, most = (float(each) if each else None for each in found.groups())
-        bounds = -math.inf if least is None else least, math.inf if most is None else most
+        bounds = (
+            -math.inf if least is None else least,
+            math.inf if most is None else most,
+        )
         if bounds[0] < bounds[1]:
             return bounds
     elif re.fullmatch(_NUMBER, text.strip()):
         return float(text), float(text)
     raise ColumnError(
-        f"the column has numbers, and {text!r} is neither one nor a range of them, such as "
+        f"the column has numbers, and {text!r} is neither one nor a range of them, "
+        "such as "
         "'0..0.5' (from 0 to below 0.5) or '0.5..'"
     )
 
@@ -209,20 +243,24 @@ T_co = TypeVar("T_co", covariant=True)
 
 
 class PropertySource(Source[T_co]):
-    """The samples of a source for which a column has one value, in the order of the source.
+    """The samples of a source for which a column has one value, in the order of the
+    source.
 
-    `selection` says which value, or that all samples are meant that none of several values names.
-    Their numbers are looked up once: 8 bytes for each. What stands for a damaged sample is another
-    one of the same value. The name is that of the source and the value, "captions/high".
+    `selection` says which value, or that all samples are meant that none of several
+    values names. Their numbers are looked up once: 8 bytes for each. What stands for a
+    damaged sample is another one of the same value. The name is that of the source and
+    the value, "captions/high".
 
-    Which samples they are is part of the identity: a column that was measured anew and names others
-    makes another source. Seed and occurrence are those of the source.
+    Which samples they are is part of the identity: a column that was measured anew and
+    names others makes another source. Seed and occurrence are those of the source.
 
-    Raises `ColumnError` for a column that is not known, `EmptyDatasetError` for a value that no
-    sample has.
+    Raises `ColumnError` for a column that is not known, `EmptyDatasetError` for a value
+    that no sample has.
 
     >>> from energize import ListSource
-    >>> texts = ListSource("abcd", name="texts", columns={"quality": ["low", "high", "low", "low"]})
+    >>> texts = ListSource(
+    ...     "abcd", name="texts", columns={"quality": ["low", "high", "low", "low"]}
+    ... )
     >>> low = PropertySource(texts, Selection("quality", "low"))
     >>> low.name, list(low)
     ('texts/low', ['a', 'c', 'd'])
@@ -240,12 +278,15 @@ class PropertySource(Source[T_co]):
         if not len(rows):
             raise EmptyDatasetError(
                 f"{source.name}: no sample has {selection.by} {selection.name!r}"
-                f"{similar([column], selection.name)}; there are {counts_text([column])}"
+                f"{similar([column], selection.name)}; there are "
+                f"{counts_text([column])}"
             )
         self._freeze(
             source=source,
             selection=selection,
-            rows_digest=hashlib.blake2b(rows.astype("<i8").tobytes(), digest_size=8).hexdigest(),
+            rows_digest=hashlib.blake2b(
+                rows.astype("<i8").tobytes(), digest_size=8
+            ).hexdigest(),
             worker_config=source.worker_config,
             seed=source.seed,
             occurrence=source.occurrence,
@@ -305,7 +346,9 @@ class PropertySource(Source[T_co]):
     @property
     def run_length(self) -> int | None:
         length = self.source.run_length
-        return None if length is None else max(1, length * self.count // self.source.count)
+        return (
+            None if length is None else max(1, length * self.count // self.source.count)
+        )
 
     def where(self, index: int) -> str:
         return self.source.where(int(self.rows[index]))
@@ -331,18 +374,22 @@ class PropertySource(Source[T_co]):
 def source_labels(sources: Sequence[Source[Any]]) -> list[str]:
     """Return a name for each source, in their order, no two alike.
 
-    It is the label that a mix gave the source, else what `distinct_names` makes of its path. If two
-    mixes gave the same label to different paths, the path is used again.
+    It is the label that a mix gave the source, else what `distinct_names` makes of its
+    path. If two mixes gave the same label to different paths, the path is used again.
 
     >>> from energize import ListSource
     >>> source_labels([ListSource("a", name="x"), ListSource("b", name="x")])
     ['x #1', 'x #2']
     """
     places = [*map(_place, sources)]
-    pairs = {(source.label, place) for source, place in zip(sources, places, strict=True)}
+    pairs = {
+        (source.label, place) for source, place in zip(sources, places, strict=True)
+    }
     owners = Counter(label for label, _ in pairs)
     given = [
-        None if owners[source.label] > 1 and _is_end(source.label, place) else source.label
+        None
+        if owners[source.label] > 1 and _is_end(source.label, place)
+        else source.label
         for source, place in zip(sources, places, strict=True)
     ]
     return distinct_names(places, [*map(_split, sources)], given)
@@ -379,18 +426,25 @@ def distinct_names(
 ) -> list[str]:
     """Return the given names, and different ones from all others for what has none.
 
-    It is the last part of the place. For places that end alike it has as many parts before that as
-    tell them apart, for one place with several split parts the split part in brackets, and if that
-    is equal too, a number.
+    It is the last part of the place. For places that end alike it has as many parts
+    before that as tell them apart, for one place with several split parts the split
+    part in brackets, and if that is equal too, a number.
 
-    >>> distinct_names([("a", "x"), ("b", "x"), ("c", "y")], ["", "", ""], [None, None, "first"])
+    >>> distinct_names(
+    ...     [("a", "x"), ("b", "x"), ("c", "y")], ["", "", ""], [None, None, "first"]
+    ... )
     ['a/x', 'b/x', 'first']
     """
     labels = _shortest(places, {(name,) for name in given if name is not None})
     pairs = list(zip(labels, split_parts, strict=True))
     different = Counter(label for label, _ in set(pairs))
-    labels = [f"{label} [{part}]" if different[label] > 1 else label for label, part in pairs]
-    labels = [label if name is None else name for label, name in zip(labels, given, strict=True)]
+    labels = [
+        f"{label} [{part}]" if different[label] > 1 else label for label, part in pairs
+    ]
+    labels = [
+        label if name is None else name
+        for label, name in zip(labels, given, strict=True)
+    ]
     repeated = Counter(labels)
     seen: Counter[str] = Counter()
     for i, label in enumerate(labels):
@@ -400,10 +454,16 @@ def distinct_names(
     return labels
 
 
-def _shortest(places: Sequence[tuple[str, ...]], taken: set[tuple[str, ...]]) -> list[str]:
-    """For each place its shortest end that neither another place nor a name that is taken has."""
+def _shortest(
+    places: Sequence[tuple[str, ...]], taken: set[tuple[str, ...]]
+) -> list[str]:
+    """For each place its shortest end that neither another place nor a name that is
+    taken has.
+    """
     distinct = set(places)
-    alone = Counter(place[-1] for place in distinct) + Counter(name[-1] for name in taken)
+    alone = Counter(place[-1] for place in distinct) + Counter(
+        name[-1] for name in taken
+    )
     several = [place for place in distinct if alone[place[-1]] > 1]
     owners = Counter(place[-n:] for place in several for n in range(1, len(place) + 1))
     owners.update(taken)

@@ -1,11 +1,13 @@
-"""The process that fetches from object storage for the one that started it; see `fetching.py`.
+"""The process that fetches from object storage for the one that started it; see
+`fetching.py`.
 
-`python -m energize.data.sidecar` has one end of a connection as its standard input, and ends when
-the other one is closed. What it fetches goes into the node cache, and what that does not take into
-the answer. What another process of the node is fetching is claimed there, and waited for.
+`python -m energize.data.sidecar` has one end of a connection as its standard input, and
+ends when the other one is closed. What it fetches goes into the node cache, and what
+that does not take into the answer. What another process of the node is fetching is
+claimed there, and waited for.
 
-It exists because the library that fetches fastest, obstore, hangs for ever in a process that was
-forked from one that has used it, and workers are forked.
+It exists because the library that fetches fastest, obstore, hangs for ever in a process
+that was forked from one that has used it, and workers are forked.
 """
 
 from __future__ import annotations
@@ -40,45 +42,62 @@ Call = Callable[[], Awaitable[Any]]
 
 _log = logging.getLogger("energize")
 
-# Seconds: for one answer; until something is given up; the same for a store that has not given any
-# answer yet, whose name is perhaps wrong; the longest pause; between words on what is waited for.
-_ANSWER, _DEADLINE, _FIRST, _PAUSE, _WORDS = 30, 120, 10, 8, 5
+# Seconds: for one answer; until something is given up; the same for a store that has
+# not given any answer yet, whose name is perhaps wrong; the longest pause; between
+# words on what is waited for.
+_ANSWER = 30
+_DEADLINE = 120
+_FIRST = 10
+_PAUSE = 8
+_WORDS = 5
 
 _OBSTORE = ("s3", "s3a", "gs", "gcs", "az", "azure", "abfs", "abfss", "http", "https")
 
-# What is found in an error, its number, and what is said. The first that is found counts.
+# What is found in an error, its number, and what is said. The first that is found
+# counts.
 _FAULTS = (
     ("_Elsewhere", errno.EALREADY, "another process of this machine fetches it"),
     ("code: 416|_Changed", errno.ESTALE, "it has changed"),
-    ("NoSuchBucket|ContainerNotFound", errno.ENODEV, "there is no such bucket; correct its name"),
+    ("NoSuchBucket|ContainerNotFound", errno.ENODEV, "there is no such bucket; correct "
+                                                     "its name"),
     ("FileNotFound|code: 404", errno.ENOENT, os.strerror(errno.ENOENT)),
-    ("ExpiredToken|RequestExpired", errno.EACCES, "the credentials have expired; renew them"),
+    ("ExpiredToken|RequestExpired", errno.EACCES, "the credentials have expired; renew "
+                                                  "them"),
     ("169.254.|metadata.google|token request|Account must be|Missing \\w+Key", errno.ENOKEY,
-     "no credentials were found; set {keys}; or what docs/object-storage.md says of public data"),
+     ("no credentials were found; set {keys}; or what docs/object-storage.md says of "
+     "public data")),
     ("without LOCATION|HeaderMalformed|expecting '|code: 400", errno.EACCES,
-     "it is refused{code}; if that is S3, the credentials have expired: renew them; or its bucket "
+     "it is refused{code}; if that is S3, the credentials have expired: renew them; or "
+     "its bucket "
      "is in another region{region}: set AWS_REGION"),
     ("code: 409", errno.EACCES, "it is refused{code}"),
-    ("panicked", errno.EACCES, "its endpoint is no URL; AWS_ENDPOINT_URL and the like begin with "
+    ("panicked", errno.EACCES, "its endpoint is no URL; AWS_ENDPOINT_URL and the like "
+                               "begin with "
      "http:// or https://"),
     ("TooManyRedirects", errno.ELOOP, "it redirects for ever; correct the URL"),
     ("code: 40[13]|Permission|Unauthenticated|Forbidden", errno.EACCES,
-     "it is forbidden{code}: these credentials may not do that, or it is not there; correct them"),
+     "it is forbidden{code}: these credentials may not do that, or it is not there; "
+     "correct them"),
     ("Range request|non-partial|code: 405|code: 501|NotSupported|NotImplemented", errno.EOPNOTSUPP,
-     "its server cannot do that{code}: it has to know ranges, lists for a folder that is not "
+     "its server cannot do that{code}: it has to know ranges, lists for a folder that "
+     "is not "
      "prepared, and for what is written PUT"),
     ("code: (429|503)|SlowDown", errno.EAGAIN, "the store asks to slow down{code}"),
     ("dns error|Name or service|name resolution", errno.EHOSTUNREACH,
      "the name of its host is not known; correct it, or see to the network"),
-    ("InvalidCertificate|CERTIFICATE_VERIFY", errno.EACCES, "the certificate of its host is not "
+    ("InvalidCertificate|CERTIFICATE_VERIFY", errno.EACCES, "the certificate of its "
+                                                            "host is not "
      "trusted; set SSL_CERT_FILE to that of who issued it"),
-    ("kind: Connect", errno.ECONNREFUSED, "there is no connection to its host; see to the network"),
+    ("kind: Connect", errno.ECONNREFUSED, "there is no connection to its host; see to "
+                                          "the network"),
     ("Timeout", errno.ETIMEDOUT, "there is no answer"),
 )  # fmt: skip
 _EXTRAS = ("remote", "hf", "msc")
 _KEYS = {
     **dict.fromkeys(("gs", "gc"), "GOOGLE_APPLICATION_CREDENTIALS"),
-    **dict.fromkeys(("az", "ab"), "AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY"),
+    **dict.fromkeys(
+        ("az", "ab"), "AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY"
+    ),
     "s3": "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE (with boto3)",
 }
 _SILENT = (errno.EHOSTUNREACH, errno.ECONNREFUSED, errno.ETIMEDOUT, errno.ENOKEY)
@@ -94,14 +113,20 @@ class _Elsewhere(Exception):  # noqa: N818
 
 
 def shown(url: str) -> str:
-    """Return a URL as it may stand in messages, logs and names: without passwords and signatures.
+    """Return a URL as it may stand in messages, logs and names: without passwords and
+    signatures.
 
-    >>> shown("https://me:secret@a.org/b.tar?X-Amz-Signature=secret"), shown("s3://bucket/a b")
+    >>> (
+    ...     shown("https://me:secret@a.org/b.tar?X-Amz-Signature=secret"),
+    ...     shown("s3://bucket/a b"),
+    ... )
     ('https://a.org/b.tar', 's3://bucket/a b')
     """
     scheme, found, rest = url.partition("://")
     place, slash, path = rest.partition("?")[0].partition("/")
-    if ":" in place or not scheme.startswith("abfs"):  # Azure's containers stand there too
+    if ":" in place or not scheme.startswith(
+        "abfs"
+    ):  # Azure's containers stand there too
         place = place.rpartition("@")[2]
     return f"{scheme}{found}{place}{slash}{path}"
 
@@ -123,18 +148,31 @@ class _Obstore:
         from obstore import store
 
         options: dict[str, Any] = {
-            "client_options": {"allow_http": True, "timeout": "1h", "connect_timeout": "5s"},
+            "client_options": {
+                "allow_http": True,
+                "timeout": "1h",
+                "connect_timeout": "5s",
+            },
             "retry_config": {"max_retries": 0, "retry_timeout": timedelta(0)},
         }
         self._http = scheme.startswith("http")
         url = f"{scheme.replace('gcs', 'gs')}://{place}{query}"
-        profile = "AWS_PROFILE" in os.environ or os.path.exists(os.path.expanduser("~/.aws"))
-        if scheme.startswith("s3") and profile and "AWS_ACCESS_KEY_ID" not in os.environ:
-            with suppress(ImportError, ValueError):  # obstore itself does not look there
+        profile = "AWS_PROFILE" in os.environ or os.path.exists(
+            os.path.expanduser("~/.aws")
+        )
+        if (
+            scheme.startswith("s3")
+            and profile
+            and "AWS_ACCESS_KEY_ID" not in os.environ
+        ):
+            with suppress(
+                ImportError, ValueError
+            ):  # obstore itself does not look there
                 from obstore.auth.boto3 import Boto3CredentialProvider
 
                 options["credential_provider"] = Boto3CredentialProvider()
-        self._all, make = obstore, store.HTTPStore if self._http else store.from_url
+        self._all = obstore
+        make = store.HTTPStore if self._http else store.from_url
         self._store: Any = make(url, **options)
         parts = False if self._http else None
         self.put = partial(obstore.put_async, self._store, use_multipart=parts)
@@ -146,16 +184,22 @@ class _Obstore:
         except Exception as error:
             if not self._http or not re.search("code: 40[35]", str(error)):
                 raise
-            meta = (await self._all.get_async(self._store, path)).meta  # it is signed for GET alone
+            meta = (
+                await self._all.get_async(self._store, path)
+            ).meta  # it is signed for GET alone
         return meta["size"], _tag(meta)
 
     async def get(self, path: str, begin: int, end: int, tag: str) -> Any:
-        answer = await self._all.get_async(self._store, path, options={"range": (begin, end)})
+        answer = await self._all.get_async(
+            self._store, path, options={"range": (begin, end)}
+        )
         if _tag(answer.meta) != tag:
             raise _Changed
         return await answer.bytes_async()
 
-    async def listing(self, path: str, recursive: bool, most: int) -> list[tuple[str, Any]]:
+    async def listing(
+        self, path: str, recursive: bool, most: int
+    ) -> list[tuple[str, Any]]:
         if not recursive:
             found = await self._all.list_with_delimiter_async(self._store, path or None)
             folders = [(each, None) for each in found["common_prefixes"]]
@@ -184,8 +228,8 @@ def _tag(meta: Any) -> str:
 
 
 class _Fsspec:
-    """What else fsspec knows, as it is configured there. That an object has changed is seen when it
-    is looked at anew, not by each request.
+    """What else fsspec knows, as it is configured there. That an object has changed is
+    seen when it is looked at anew, not by each request.
     """
 
     answered = False
@@ -213,21 +257,30 @@ class _Fsspec:
 
     async def get(self, path: str, begin: int, end: int, tag: str) -> Any:
         # The Hub's files would be read 5 MiB at a time.
-        return await asyncio.to_thread(self._fs.cat_file, path, begin, end, **self._options)
+        return await asyncio.to_thread(
+            self._fs.cat_file, path, begin, end, **self._options
+        )
 
-    async def listing(self, path: str, recursive: bool, most: int) -> list[tuple[str, Any]]:
+    async def listing(
+        self, path: str, recursive: bool, most: int
+    ) -> list[tuple[str, Any]]:
         depth = {} if recursive else {"maxdepth": 1, "withdirs": True}
         found = await asyncio.to_thread(self._fs.find, path, detail=True, **depth)
-        return [(e["name"], e["size"] if e["type"] == "file" else None) for e in found.values()]
+        return [
+            (e["name"], e["size"] if e["type"] == "file" else None)
+            for e in found.values()
+        ]
 
 
 class _Slots:
-    """How many requests may be in flight: fewer when a store asks to slow down, then more again.
-    What is only planned waits for all else.
+    """How many requests may be in flight: fewer when a store asks to slow down, then
+    more again. What is only planned waits for all else.
     """
 
     def __init__(self) -> None:
-        self.most, self._busy, self._halved = float(IN_FLIGHT), 0, 0.0
+        self.most = float(IN_FLIGHT)
+        self._busy = 0
+        self._halved = 0.0
         self._waiting: tuple[dict[Any, asyncio.Future[None]], ...] = {}, {}
 
     async def take(self, name: Any, planned: bool) -> None:
@@ -249,7 +302,9 @@ class _Slots:
         self._next()
 
     def _next(self) -> None:
-        while (waiting := self._waiting[0] or self._waiting[1]) and self._busy < int(self.most):
+        while (waiting := self._waiting[0] or self._waiting[1]) and self._busy < int(
+            self.most
+        ):
             self._busy += 1
             waiting.pop(next(iter(waiting))).set_result(None)
 
@@ -258,13 +313,18 @@ class Sidecar:
     """Answers questions: `call` for all but ranges of bytes, `ranges`."""
 
     def __init__(self, cache: Any) -> None:
-        self._cache, self._young = cache, time.monotonic() + 1
+        self._young = time.monotonic() + 1
+        self._cache = cache
         self._open = dict[object, tuple[str, str, int, float]]()
         self._slots, self._stores = _Slots(), dict[tuple[str, ...], Any]()
         self._looked = dict[str, asyncio.Future[Any]]()
-        self._flying = dict[tuple[str, bool], dict[tuple[int, int], asyncio.Task[Any]]]()
+        self._flying = dict[
+            tuple[str, bool], dict[tuple[int, int], asyncio.Task[Any]]
+        ]()
         self._seconds: deque[float] = deque(maxlen=200)
-        self._slow, self._count, self._twice = float(_ANSWER), 0, 0
+        self._slow = float(_ANSWER)
+        self._count = 0
+        self._twice = 0
 
     async def call(self, url: str, what: str, *arguments: Any) -> Any:
         """Return what a method of a store does."""
@@ -275,7 +335,9 @@ class Sidecar:
         seconds: float = _ANSWER if what in ("stat", "holds", "delete") else _DEADLINE
         if what == "put":  # at 100 KB/s or faster
             (data,) = arguments
-            seconds += (len(data) if isinstance(data, bytes) else data.stat().st_size) / 100_000
+            seconds += (
+                len(data) if isinstance(data, bytes) else data.stat().st_size
+            ) / 100_000
         call = partial(getattr(store, what), path, *arguments)
         found = await self._answer(url, store, call, seconds)
         if what == "listing":
@@ -286,7 +348,9 @@ class Sidecar:
     async def plan(
         self, url: str, found: tuple[int, str] | None, spans: list[tuple[int, int]]
     ) -> None:
-        """See that ranges of an object are in the cache, or all of it, as `fetching.plan` says."""
+        """See that ranges of an object are in the cache, or all of it, as
+        `fetching.plan` says.
+        """
         if found is None:
             store, path = self._at(url)
             answer = self._answer(url, store, partial(store.stat, path), _ANSWER)
@@ -294,19 +358,25 @@ class Sidecar:
             # What nobody has asked for soon may be another one when it is asked for.
             asyncio.get_running_loop().call_later(_ANSWER, self._looked.pop, url, None)
             found = await look
-        size, asked = found[0], []
+        size = found[0]
+        asked = []
         for start, stop in spans or [(0, 0)]:
             begin = max(0, start + size) if start < 0 else start
             end = min(size, stop if stop > 0 else stop + size)
             asked += [(begin, end)] if begin < end else []
         await self.ranges(url, found, asked, "planned")
 
-    async def ranges(self, url: str, found: Any, spans: list[tuple[int, int]], how: str) -> Any:
-        """See that ranges of an object, in ascending order, are in the cache; return the bytes of
-        those that it does not take. "carried" ones go past it, "planned" ones after all others.
+    async def ranges(  # noqa: PLR0915
+        self, url: str, found: Any, spans: list[tuple[int, int]], how: str
+    ) -> Any:
+        """See that ranges of an object, in ascending order, are in the cache; return
+        the bytes of those that it does not take. "carried" ones go past it, "planned"
+        ones after all others.
         """
-        key, (store, path) = key_of(url, *found), self._at(url)
-        carried, planned = how == "carried", how == "planned"
+        key = key_of(url, *found)
+        (store, path) = self._at(url)
+        carried = how == "carried"
+        planned = how == "planned"
 
         async def piece(name: Any, begin: int, end: int) -> Any:
             """Return these bytes, or None once they are in the cache."""
@@ -335,21 +405,29 @@ class Sidecar:
                     look = True
                     if claim is None and time.monotonic() < until:
                         raise _Elsewhere
-                    first, last = gaps[0][0], gaps[-1][1]
+                    first = gaps[0][0]
+                    last = gaps[-1][1]
                     data = await self._hedged(partial(get, first, last))
                     if self._cache.write(key, first, data) or planned:
                         return None
-                    return data if (first, last) == (begin, end) else await self._hedged(get)
+                    return (
+                        data
+                        if (first, last) == (begin, end)
+                        else await self._hedged(get)
+                    )
 
             return await self._answer(url, store, keep, _DEADLINE, (name, planned))
 
         flying = self._flying.setdefault((key, carried), {})
         # What is read with what is wanted, and not kept, is read again.
         block = FAR_BLOCK // 64 if self._cache.failing else FAR_BLOCK
-        runs, firsts = list(merged(spans, found[0], block)), sorted(flying)
+        runs = list(merged(spans, found[0], block))
+        firsts = sorted(flying)
 
         def sent(begin: int, end: int) -> tuple[int, asyncio.Task[Any]]:
-            """Return what brings these bytes, perhaps on its way already, and its first one."""
+            """Return what brings these bytes, perhaps on its way already, and its first
+            one.
+            """
             at = bisect_right(firsts, (begin, sys.maxsize))
             before = firsts[max(0, at - 1) : at]
             run = before[0] if before and end <= before[0][1] else (begin, end)
@@ -367,9 +445,12 @@ class Sidecar:
             return None
 
         def cut(start: int, stop: int) -> bytes | None:
-            low, high = bisect_right(runs, (start, sys.maxsize)) - 1, bisect_left(runs, (stop,))
+            low = bisect_right(runs, (start, sys.maxsize)) - 1
+            high = bisect_left(runs, (stop,))
             parts: list[Any] = [
-                None if data is None else data[max(start, first) - begin : min(stop, end) - begin]
+                None
+                if data is None
+                else data[max(start, first) - begin : min(stop, end) - begin]
                 for (first, end), (begin, _), data in zip(
                     runs[low:high], tasks[low:high], got[low:high], strict=True
                 )
@@ -379,10 +460,20 @@ class Sidecar:
         return [cut(*span) for span in spans]
 
     async def _answer(
-        self, url: str, store: Any, call: Call, seconds: float, turn: tuple[Any, bool] | None = None
+        self,
+        url: str,
+        store: Any,
+        call: Call,
+        seconds: float,
+        turn: tuple[Any, bool] | None = None,
     ) -> Any:
-        """Return what a request answers; ask again for what may pass, until the deadline."""
-        start, tries, said, mark = time.monotonic(), 0, "there is no answer yet", object()
+        """Return what a request answers; ask again for what may pass, until the
+        deadline.
+        """
+        start = time.monotonic()
+        tries = 0
+        said = "there is no answer yet"
+        mark = object()
         while True:
             await self._slots.take(*(turn or (object(), False)))
             number = 0
@@ -398,32 +489,48 @@ class Sidecar:
             finally:
                 del self._open[mark]
                 self._slots.give(number)
-            tries, waited = tries + 1, time.monotonic() - start
+            tries = tries + 1
+            waited = time.monotonic() - start
             store.answered |= number not in _SILENT
-            if number not in _PASSING or (number == errno.ENOKEY and not store.answered):
+            if number not in _PASSING or (
+                number == errno.ENOKEY and not store.answered
+            ):
                 raise fault
             most = 0.05 if number == errno.EALREADY else _PAUSE
             pause = random.uniform(0.5, 1) * min(most, 0.1 * 2**tries)  # noqa: S311
             if waited + pause > (_DEADLINE if store.answered else _FIRST):
-                said = f"given up at try {tries}, after {waited:.0f} s: {fault.strerror}"
-                raise OSError(errno.ETIMEDOUT if store.answered else number, said, shown(url))
+                said = (
+                    f"given up at try {tries}, after {waited:.0f} s: {fault.strerror}"
+                )
+                raise OSError(
+                    errno.ETIMEDOUT if store.answered else number, said, shown(url)
+                )
             said = fault.strerror or ""
             self._open[mark] = url, said, tries, start
             await asyncio.sleep(pause)
 
     def word(self) -> str:
-        """Return what to say of what is waited for longest, nothing if that is not long."""
+        """Return what to say of what is waited for longest, nothing if that is not
+        long.
+        """
         none = "", "", 0, time.monotonic()
-        url, said, tries, start = min(self._open.values(), key=itemgetter(3), default=none)
+        url, said, tries, start = min(
+            self._open.values(), key=itemgetter(3), default=none
+        )
         waited = time.monotonic() - start
         if waited < (1 if tries else _WORDS):
             return ""
-        return f"waiting for {shown(url)}: {said}; try {max(1, tries)}, {waited:.0f} s so far"
+        return (
+            f"waiting for {shown(url)}: {said}; try {max(1, tries)}, {waited:.0f} "
+            "s "
+            "so far"
+        )
 
     async def _hedged(self, get: Call) -> Any:
-        """Return the first answer of a request, or of a second one that is sent where the first
-        takes twice as long as nineteen of twenty do; of one in twenty at most, for where a link is
-        full all answers take long, and of none while a store asks to slow down.
+        """Return the first answer of a request, or of a second one that is sent where
+        the first takes twice as long as nineteen of twenty do; of one in twenty at
+        most, for where a link is full all answers take long, and of none while a store
+        asks to slow down.
         """
         start = time.monotonic()
         tasks: list[asyncio.Future[Any]] = [asyncio.ensure_future(get())]
@@ -453,27 +560,41 @@ class Sidecar:
     def _at(self, url: str) -> tuple[Any, str]:
         """Return the store of a URL, and the path in it."""
         scheme, _, rest = url.partition("://")
-        rest, query, known = rest.rstrip("/"), "", scheme in _OBSTORE
+        rest = rest.rstrip("/")
+        query = ""
+        known = scheme in _OBSTORE
         if scheme.startswith("http"):
             rest, mark, query = rest.partition("#")[0].partition("?")
-            query, rest = mark + query, unquote(rest)
+            query = mark + query
+            rest = unquote(rest)
         place, _, path = rest.partition("/")
         if known and not place:
-            raise ConfigError(f"{url}: after {scheme}:// comes the name of a bucket or a host")
+            raise ConfigError(
+                f"{url}: after {scheme}:// comes the name of a bucket or a host"
+            )
         key = (scheme, place, query) if known else (scheme,)
         if key not in self._stores:
             where = f"{shown(url)}: {scheme}://"
             try:
                 self._stores[key] = _Obstore(*key) if known else _Fsspec(url)
             except Exception as error:
-                unknown, extra = "rotocol not known" in str(error), "remote" if known else scheme
-                # What a library brings along is not known to fsspec without that library.
+                unknown = "rotocol not known" in str(error)
+                extra = "remote" if known else scheme
+                # What a library brings along is not known to fsspec without that
+                # library.
                 if isinstance(error, ImportError) or (unknown and extra in _EXTRAS):
-                    told = f': pip install "energize[{extra}]"' if extra in _EXTRAS else ""
-                    raise ConfigError(f"{where} needs a library ({error}){told}") from None
+                    told = (
+                        f': pip install "energize[{extra}]"' if extra in _EXTRAS else ""
+                    )
+                    raise ConfigError(
+                        f"{where} needs a library ({error}){told}"
+                    ) from None
                 if not unknown:
                     raise _fault(error, url) from None
-                hint = nearest(scheme, _OBSTORE) or "; known are s3, gs, az, https, hf and others"
+                hint = (
+                    nearest(scheme, _OBSTORE)
+                    or "; known are s3, gs, az, https, hf and others"
+                )
                 raise ConfigError(f"{where} is no known scheme{hint}") from None
             for old in [each for each in self._stores if each[2:] > ("",)][:-100]:
                 del self._stores[old]  # each signed URL has one of its own
@@ -500,13 +621,15 @@ def _fault(error: Exception, url: str) -> OSError:
         "code: 4(?!08)|invalid path|offline mode", text
     )
     told = line[:400].strip() or type(error).__name__
-    # Not EINVAL or ENOENT, by which readers know that a file is none: that is the sample's fault.
+    # Not EINVAL or ENOENT, by which readers know that a file is none: that is the
+    # sample's fault.
     return OSError(errno.EACCES if lasting else errno.EIO, told, shown(url))
 
 
 async def _serve(connection: Connection) -> None:
     """Answer until the other end is closed."""
-    loop, ended = asyncio.get_running_loop(), asyncio.Event()
+    loop = asyncio.get_running_loop()
+    ended = asyncio.Event()
     loop.set_exception_handler(lambda *_: None)  # the loser of a race may fail
     loop.set_default_executor(ThreadPoolExecutor(IN_FLIGHT))
     asked: set[asyncio.Task[None]] = set()
@@ -516,7 +639,8 @@ async def _serve(connection: Connection) -> None:
     sidecar = Sidecar(NodeCache())
 
     async def answer(number: int | None, what: str, *arguments: Any) -> None:
-        found, failed = None, None
+        found = None
+        failed = None
         try:
             found = await getattr(sidecar, what)(*arguments)
         except Exception as error:

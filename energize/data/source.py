@@ -35,13 +35,14 @@ T_co = TypeVar("T_co", covariant=True)
 
 
 class Source(IndexedDataset[T_co]):
-    """A leaf: `count` samples with random access, in the order in which they are stored.
+    """A leaf: `count` samples with random access, in the order in which they are
+    stored.
 
-    Position k is sample k mod count. A later attempt is answered with another sample of the same
-    source, drawn by (key, position, attempt).
+    Position k is sample k mod count. A later attempt is answered with another sample of
+    the same source, drawn by (key, position, attempt).
 
-    Subclasses give `count`, `read`, `identity` and `name`, and pass `seed` and `occurrence` to
-    `_freeze` with their parameters.
+    Subclasses give `count`, `read`, `identity` and `name`, and pass `seed` and
+    `occurrence` to `_freeze` with their parameters.
     """
 
     order_name = "Source"
@@ -56,8 +57,8 @@ class Source(IndexedDataset[T_co]):
 
     @abstractmethod
     def read(self, indices: Int64Array) -> list[T_co | Failed]:
-        """Return the samples at `indices`, 0 <= index < count; a sample with bad bytes as
-        `Failed`.
+        """Return the samples at `indices`, 0 <= index < count; a sample with bad bytes
+        as `Failed`.
         """
 
     def read_at(
@@ -65,15 +66,17 @@ class Source(IndexedDataset[T_co]):
     ) -> list[T_co | Failed]:
         """Return the samples at `indices`, which are read for `positions`.
 
-        Override it instead of `read` if reading calls a function of the user, which may draw: other
-        positions of one sample then have other draws.
+        Override it instead of `read` if reading calls a function of the user, which may
+        draw: other positions of one sample then have other draws.
         """
         return self.read(indices)
 
     @property
     @abstractmethod
     def identity(self) -> str:
-        """What tells this source from others, wherever it is mounted; orders are keyed by it."""
+        """What tells this source from others, wherever it is mounted; orders are keyed
+        by it.
+        """
 
     @property
     @abstractmethod
@@ -87,8 +90,9 @@ class Source(IndexedDataset[T_co]):
 
     @property
     def record(self) -> str | None:
-        """A digest of what was seen of the files when they were prepared, as far as it tells them
-        from others of the same names; None where that is not known. No order depends on it.
+        """A digest of what was seen of the files when they were prepared, as far as it
+        tells them from others of the same names; None where that is not known. No order
+        depends on it.
         """
         return None
 
@@ -98,15 +102,16 @@ class Source(IndexedDataset[T_co]):
         return ()
 
     def column(self, name: str) -> Column:
-        """Return one value for each sample, in the order of their numbers, as they are indexed;
-        looked up once.
+        """Return one value for each sample, in the order of their numbers, as they are
+        indexed; looked up once.
 
         Raises `ColumnError` for a name that is not indexed.
         """
         if name not in self._known_columns and name not in self.column_names:
             known = ", ".join(self.column_names) or "none"
             raise ColumnError(
-                f"{self.name} has no column {name!r}{nearest(name, self.column_names)}; its "
+                f"{self.name} has no column "
+                f"{name!r}{nearest(name, self.column_names)}; its "
                 f"columns: {known}. {self._how_to_index(name)}"
             )
         if name not in self._known_columns:
@@ -139,7 +144,9 @@ class Source(IndexedDataset[T_co]):
 
     @property
     def run_length(self) -> int | None:
-        """How many neighbouring samples are cheap to read together; None when it makes no odds."""
+        """How many neighbouring samples are cheap to read together; None when it makes
+        no odds.
+        """
         return None
 
     @property
@@ -148,8 +155,9 @@ class Source(IndexedDataset[T_co]):
         return False
 
     def expect(self, indices: Int64Array) -> int:
-        """Have these samples fetched, which will be read soon, and those that were expected when it
-        was not known where they lie; wait for nothing. Return of how many bytes it is known now.
+        """Have these samples fetched, which will be read soon, and those that were
+        expected when it was not known where they lie; wait for nothing. Return of how
+        many bytes it is known now.
         """
         return 0
 
@@ -159,18 +167,20 @@ class Source(IndexedDataset[T_co]):
 
     @property
     def location(self) -> str:
-        """What tells this source from all others on this machine: a path, or the identity and which
-        occurrence of it this is.
+        """What tells this source from all others on this machine: a path, or the
+        identity and which occurrence of it this is.
         """
-        return f"{self.identity}#{self.occurrence}" if self.occurrence else self.identity
+        return (
+            f"{self.identity}#{self.occurrence}" if self.occurrence else self.identity
+        )
 
     def place(self, index: int) -> SamplePlace:
         """Return where sample `index` is stored; reads no more than its key."""
         return SamplePlace(self.location, None, index, source=self.identity)
 
     def find(self, shard: str | None, index: int) -> int | None:
-        """Return the number here of sample `index` of a shard; None where there is no such
-        sample.
+        """Return the number here of sample `index` of a shard; None where there is no
+        such sample.
         """
         return index if shard is None and 0 <= index < self.count else None
 
@@ -199,9 +209,13 @@ class Source(IndexedDataset[T_co]):
     def _fetch(self, positions: Int64Array, reading: Reading) -> list[T_co | Failed]:
         """Return the samples at positions, or their substitutes."""
         indices = self._samples(positions, reading.attempt)
-        left_out = {} if reading.listed is None else reading.listed.left_out(self, indices)
+        left_out = (
+            {} if reading.listed is None else reading.listed.left_out(self, indices)
+        )
         if left_out:
-            kept = np.array([row for row in range(len(indices)) if row not in left_out], np.int64)
+            kept = np.array(
+                [row for row in range(len(indices)) if row not in left_out], np.int64
+            )
             indices = indices[kept]
             positions = positions[kept]
         try:
@@ -210,7 +224,10 @@ class Source(IndexedDataset[T_co]):
             found = self._read_again(indices, positions, reading, refused)
         if left_out:
             read = iter(found)
-            found = [left_out.get(row) or next(read) for row in range(len(found) + len(left_out))]
+            found = [
+                left_out.get(row) or next(read)
+                for row in range(len(found) + len(left_out))
+            ]
         return found
 
     def _read_again(
@@ -220,7 +237,9 @@ class Source(IndexedDataset[T_co]):
         reading: Reading,
         failed: OSError | MemoryError,
     ) -> list[T_co | Failed]:
-        """What the system refuses is no fault of a sample: tried again, then an error."""
+        """What the system refuses is no fault of a sample: tried again, then an
+        error.
+        """
         try:
             if isinstance(failed, MemoryError):
                 raise failed
@@ -250,8 +269,8 @@ Window = tuple[int, int]
 def narrowed(name: str, whole: Window, start: int, stop: int) -> Window:
     """Of the samples in `whole`, those from number `start` to before `stop`.
 
-    Raises `ConfigError` for numbers beyond them, and `EmptyDatasetError` when none is left; both
-    call the source `name`.
+    Raises `ConfigError` for numbers beyond them, and `EmptyDatasetError` when none is
+    left; both call the source `name`.
 
     >>> narrowed("letters", (10, 20), 2, 5)
     (12, 15)
@@ -259,10 +278,13 @@ def narrowed(name: str, whole: Window, start: int, stop: int) -> Window:
     first, last = whole
     if not 0 <= start <= stop <= last - first:
         raise ConfigError(
-            f"{name} has {last - first} samples; there is no part from {start} to {stop}"
+            f"{name} has {last - first} samples; there is no part from {start} to "
+            f"{stop}"
         )
     if start == stop:
-        raise EmptyDatasetError(f"{name}: the part from {start} to {stop} has no samples")
+        raise EmptyDatasetError(
+            f"{name}: the part from {start} to {stop} has no samples"
+        )
     return first + start, first + stop
 
 
@@ -271,11 +293,13 @@ def narrowed(name: str, whole: Window, start: int, stop: int) -> Window:
 
 @dataclass(frozen=True, slots=True)
 class Subset:
-    """A run of neighbouring samples: those from one number on, up to another, and of these a part.
+    """A run of neighbouring samples: those from one number on, up to another, and of
+    these a part.
 
-    `samples` are the numbers, the second None for all that follow; `ratios` the part, each from 0
-    to 1. Bounds are whole: `int(number * ratio)` in floating point, as in Energon, so that one file
-    means the same samples in both. Neighbouring ranges share no sample and leave none out.
+    `samples` are the numbers, the second None for all that follow; `ratios` the part,
+    each from 0 to 1. Bounds are whole: `int(number * ratio)` in floating point, as in
+    Energon, so that one file means the same samples in both. Neighbouring ranges share
+    no sample and leave none out.
 
     >>> Subset(ratios=(0.5, 1.0)).bounds(7)
     (3, 7)
@@ -287,7 +311,8 @@ class Subset:
     ratios: tuple[float, float] = (0.0, 1.0)
 
     def bounds(self, total: int) -> tuple[int, int]:
-        """Return the first of `total` samples that belongs to it, and the one after the last.
+        """Return the first of `total` samples that belongs to it, and the one after the
+        last.
 
         Raises `ConfigError` when it asks for more samples than there are.
         """
@@ -296,7 +321,8 @@ class Subset:
             end = total
         if end > total or start > end:
             raise ConfigError(
-                f"subset: the range [{start}, {end}] is asked for, but there are {total} samples; "
+                f"subset: the range [{start}, {end}] is asked for, but there are "
+                f"{total} samples; "
                 "give numbers up to that, or 'end' for the last one"
             )
         first, last = self.ratios
@@ -327,11 +353,11 @@ def nested(inner: Subset | None, outer: Subset | None) -> Subset | None:
 
 
 class ShardedSource(Source[T_co]):
-    """The samples of some shards, one after the other; or of these a `window`: the first sample and
-    the one after the last.
+    """The samples of some shards, one after the other; or of these a `window`: the
+    first sample and the one after the last.
 
-    Subclasses give `shards`, the names that tell them apart, `counts`, the samples in each,
-    `location`, the folder or file, and `_read_shard`.
+    Subclasses give `shards`, the names that tell them apart, `counts`, the samples in
+    each, `location`, the folder or file, and `_read_shard`.
     """
 
     order_name = "ShardedSource"
@@ -341,7 +367,8 @@ class ShardedSource(Source[T_co]):
     window: Window | None = None
     excluded: tuple[int, ...] = ()
     earlier_name: str | None = None
-    """What the folder was called when a run began, which its order is keyed by, if not as now."""
+    """What the folder was called when a run began, which its order is keyed by, if not
+    as now."""
 
     def called(self, name: str) -> Self:
         """Return the same source under an earlier name of its folder."""
@@ -359,9 +386,12 @@ class ShardedSource(Source[T_co]):
     def part(self, start: int, stop: int) -> Self:
         """Return the same source with the samples from `start` to before `stop` only.
 
-        Raise `ConfigError` for numbers beyond `stored_count`, `EmptyDatasetError` if none is left.
+        Raise `ConfigError` for numbers beyond `stored_count`, `EmptyDatasetError` if
+        none is left.
         """
-        return self._replace(window=narrowed(self._told_name, self._bounds, start, stop))
+        return self._replace(
+            window=narrowed(self._told_name, self._bounds, start, stop)
+        )
 
     @cached_property
     def count(self) -> int:
@@ -391,7 +421,8 @@ class ShardedSource(Source[T_co]):
     def place(self, index: int) -> SamplePlace:
         located = self.locate(np.array([index], dtype=np.int64))
         shard, number = (int(each[0]) for each in located)
-        name, key = self.shards[shard], self._key(shard, number)
+        name = self.shards[shard]
+        key = self._key(shard, number)
         return SamplePlace(self.location, name, number, key, self.identity)
 
     def find(self, shard: str | None, index: int) -> int | None:
@@ -404,14 +435,14 @@ class ShardedSource(Source[T_co]):
         return None if found < 0 else found
 
     def locate(self, indices: Int64Array) -> tuple[Int64Array, Int64Array]:
-        """Return for each sample its shard, a position in `shards`, and its number in the shard;
-        read nothing.
+        """Return for each sample its shard, a position in `shards`, and its number in
+        the shard; read nothing.
         """
         return self._located(self._stored(indices))
 
     def indices(self, shards: Int64Array, numbers: Int64Array) -> Int64Array:
-        """Return the samples that lie at these numbers of these shards, the inverse of `locate`; -1
-        for one outside of the part that is read.
+        """Return the samples that lie at these numbers of these shards, the inverse of
+        `locate`; -1 for one outside of the part that is read.
         """
         start, stop = self._bounds
         stored = self._firsts[shards] + numbers
@@ -426,7 +457,9 @@ class ShardedSource(Source[T_co]):
         samples: list[Any] = [None] * len(order)
         for first, last in pairwise(cuts):
             if first < last:
-                found = self._read_shard(int(shards[first]), numbers[first:last].tolist())
+                found = self._read_shard(
+                    int(shards[first]), numbers[first:last].tolist()
+                )
                 for row, sample in zip(order[first:last].tolist(), found, strict=True):
                     samples[row] = sample
         return samples
@@ -435,13 +468,17 @@ class ShardedSource(Source[T_co]):
         asked, unknown = self._expected
         if not (len(indices) or unknown):
             return 0
-        coming, unknown[:], known = np.concatenate([*unknown, indices]), [], 0
+        coming = np.concatenate([*unknown, indices])
+        known = 0
+        unknown[:] = []
         shards, numbers = self._located(self._stored(coming))
         for shard, rows in rows_by_value(shards):
             with suppress(OSError, DatasetError):  # told when they are read
                 if shard in asked:
                     ranges = self._ranges_of(shard, np.unique(numbers[rows]).tolist())
-                    known += sum(sum(stops) - sum(starts) for _, starts, stops in ranges)
+                    known += sum(
+                        sum(stops) - sum(starts) for _, starts, stops in ranges
+                    )
                 else:
                     ranges = self._ranges_before(shard)
                     asked.add(shard)
@@ -451,14 +488,14 @@ class ShardedSource(Source[T_co]):
         return known
 
     def _ranges_before(self, shard: int) -> Sequence[Ranges]:
-        """Return what is read of a shard before it is known where its samples lie, as for
-        `Files.plan`; nothing if only reading tells.
+        """Return what is read of a shard before it is known where its samples lie, as
+        for `Files.plan`; nothing if only reading tells.
         """
         return ()
 
     def _ranges_of(self, shard: int, numbers: Sequence[int]) -> Sequence[Ranges]:
-        """Return where samples of one shard lie, numbers ascending; nothing if what is read before
-        has them.
+        """Return where samples of one shard lie, numbers ascending; nothing if what is
+        read before has them.
         """
         return ()
 
@@ -468,7 +505,9 @@ class ShardedSource(Source[T_co]):
 
     @cached_property
     def _expected(self) -> tuple[set[int], list[Int64Array]]:
-        """Shards that were expected to be read, and samples of which it is not known where."""
+        """Shards that were expected to be read, and samples of which it is not known
+        where.
+        """
         return set(), []
 
     def _stored(self, indices: Int64Array) -> Int64Array:

@@ -1,4 +1,6 @@
-"""Stores of files by name: prepared folders of shards, plain folders, files of JSON lines."""
+"""Stores of files by name: prepared folders of shards, plain folders, files of JSON
+lines.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +51,13 @@ StorePath = str | os.PathLike[str]
 _FOLDER = "filesystem"
 _SHORT = 100
 """Bytes of a name that the header right before a payload always holds."""
-NO_SUCH_FILE = (errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG, errno.ENOENT, errno.ENOTDIR)
+NO_SUCH_FILE = (
+    errno.EISDIR,
+    errno.ELOOP,
+    errno.ENAMETOOLONG,
+    errno.ENOENT,
+    errno.ENOTDIR,
+)
 NO_REGULAR_FILE = (errno.EINVAL, errno.ENXIO)
 
 _FIND = """
@@ -60,12 +68,16 @@ WHERE sample_key = ? ORDER BY tar_file_id, content_byte_offset
 
 
 def index_of(folder: Path) -> Path:
-    """Return the database of a prepared folder; raise `NotPreparedError` where it has none."""
+    """Return the database of a prepared folder; raise `NotPreparedError` where it has
+    none.
+    """
     file = folder / META_FOLDER / SQLITE_NAME
     if not file.is_file():
         raise NotPreparedError(
-            f"{folder} has no {META_FOLDER}/{SQLITE_NAME}, by which samples and files are found by "
-            f"their names; write it with: energize prepare --tar-index-only --sqlite {folder}"
+            f"{folder} has no {META_FOLDER}/{SQLITE_NAME}, by which samples and files "
+            "are found by "
+            "their names; write it with: energize prepare --tar-index-only --sqlite "
+            f"{folder}"
         )
     return file
 
@@ -80,7 +92,10 @@ class _PathStore(FileStore[bytes]):
 
     def _source(self, index: str | int, shard: str, name: str) -> SourceInfo:
         return SourceInfo(
-            dataset_path=self.get_path(), index=index, shard_name=shard, file_names=(name,)
+            dataset_path=self.get_path(),
+            index=index,
+            shard_name=shard,
+            file_names=(name,),
         )
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -101,11 +116,14 @@ class _FolderStore(_PathStore):
 
     def get_media_metadata(self, key: str) -> MediaMetadataBase:
         rows = self._media.rows(
-            "SELECT metadata_type, metadata_json FROM media_metadata WHERE entry_key = ?", (key,)
+            "SELECT metadata_type, metadata_json FROM media_metadata WHERE entry_key = "
+            "?",
+            (key,),
         )
         if not rows:
             raise DataError(
-                f"{self.get_path()} has no media metadata of {key!r}: it was added later, was left "
+                f"{self.get_path()} has no media metadata of {key!r}: it was added "
+                "later, was left "
                 "out by the filter given to prepare-media, or could not be read by it"
             )
         try:
@@ -119,12 +137,18 @@ class _FolderStore(_PathStore):
 
     @cached_property
     def _media(self) -> ReadOnlyDatabase:
-        database = ReadOnlyDatabase(self._database.path)  # it may be newer than the one in use
-        named = "SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = 'media_metadata'"
+        database = ReadOnlyDatabase(
+            self._database.path
+        )  # it may be newer than the one in use
+        named = (
+            "SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = "
+            "'media_metadata'"
+        )
         if exists(database.path) and database.rows(named):
             return database
         raise NotPreparedError(
-            f"{self.get_path()} has no media metadata; collect it with: energize prepare-media "
+            f"{self.get_path()} has no media metadata; collect it with: energize "
+            "prepare-media "
             f"--media-metadata-by-extension {self.get_path()}"
         )
 
@@ -132,11 +156,12 @@ class _FolderStore(_PathStore):
 class WebdatasetFileStore(_FolderStore):
     """The files of a prepared folder by their full names in the shards, `"000123.jpg"`.
 
-    All splits are searched, by `index.sqlite`, which `energize prepare --sqlite` and Energon write.
-    Names are looked up there and are never paths.
+    All splits are searched, by `index.sqlite`, which `energize prepare --sqlite` and
+    Energon write. Names are looked up there and are never paths.
 
-    Raise `DatasetNotFoundError`, or `NotPreparedError`, which says how to make the index. A name
-    that is not there is a `DataError`, shards changed after they were indexed a `ShardError`.
+    Raise `DatasetNotFoundError`, or `NotPreparedError`, which says how to make the
+    index. A name that is not there is a `DataError`, shards changed after they were
+    indexed a `ShardError`.
 
     >>> import tempfile
     >>> from energize.preparation import prepare, write_shards
@@ -154,22 +179,28 @@ class WebdatasetFileStore(_FolderStore):
         self.path = store_path(path)
         info = read_info(self.path)
         index_of(self.path)
-        self._again = f"index the shards again with: energize prepare --tar-index-only {self.path}"
+        self._again = (
+            "index the shards again with: energize prepare --tar-index-only "
+            f"{self.path}"
+        )
         self._shards = tuple(info.shard_counts)
         self._files = files_at(self.path)
 
     def __getitem__(self, key: str) -> tuple[bytes, SourceInfo]:
         shard, begin, offset, size = self._find(key)
-        return self._payload(shard, begin, offset, size, key), self._source(key, shard, key)
+        return self._payload(shard, begin, offset, size, key), self._source(
+            key, shard, key
+        )
 
     def _find(self, key: str) -> tuple[str, int, int, int]:
-        """Return the shard of a file, where its sample begins there, and offset and size of its
-        payload.
+        """Return the shard of a file, where its sample begins there, and offset and
+        size of its payload.
         """
         split = split_name(key)
         if split is None:
             raise DataError(
-                f"{self.path}: {key!r} is no name of a file in a shard, such as '000123.jpg': the "
+                f"{self.path}: {key!r} is no name of a file in a shard, such as "
+                "'000123.jpg': the "
                 "key of a sample, a dot and the part"
             )
         rows = self._database.rows(_FIND, split[:1])
@@ -188,26 +219,35 @@ class WebdatasetFileStore(_FolderStore):
             )
         return self._shards[number], begin, offset, size
 
-    def _payload(self, shard: str, begin: int, offset: int, size: int, key: str) -> bytes:
+    def _payload(
+        self, shard: str, begin: int, offset: int, size: int, key: str
+    ) -> bytes:
         path = f"{self.path}/{shard}"
         if key.isascii() and len(key) <= _SHORT:
-            begin = offset - BLOCK  # else the name may stand before that, in a header of its own
+            begin = (
+                offset - BLOCK
+            )  # else the name may stand before that, in a header of its own
 
         def read(at: int, count: int) -> bytes:
             start = min(begin + at, stop)
             return self._files.read(path, start, min(start + count, stop))
 
-        found, wanted = "no file", f"{key!r} of {size} bytes at byte {offset}"
+        found = "no file"
+        wanted = f"{key!r} of {size} bytes at byte {offset}"
         with os_errors_as(ShardError, path):
             stop = min(offset + padded(size), self._files.size(path))
             data = read(offset - begin, size)
             # The headers before it tell whether it is the file that the database means.
             with suppress(ShardError, LookupError):
                 member = walk(read, stop - begin, path)[0][-1]
-                found = f"{member.name!r} of {member.size} bytes at byte {begin + member.offset}"
+                found = (
+                    f"{member.name!r} of {member.size} bytes at byte "
+                    f"{begin + member.offset}"
+                )
         if found != wanted:
             raise ShardError(
-                f"{path} and {self._database.path} do not belong together: {found} lies where "
+                f"{path} and {self._database.path} do not belong together: {found} "
+                "lies where "
                 f"{wanted} should; {self._again}"
             )
         return data
@@ -216,9 +256,9 @@ class WebdatasetFileStore(_FolderStore):
 class SystemFileStore(_FolderStore):
     """The files below the folder `base_dir`, by their paths relative to it.
 
-    No key leads out of the folder: `..`, absolute names and links to outside are a `DataError`, and
-    so are folders, pipes and devices. Without a `base_dir` a key is any path of this machine: only
-    for keys that the program makes itself.
+    No key leads out of the folder: `..`, absolute names and links to outside are a
+    `DataError`, and so are folders, pipes and devices. Without a `base_dir` a key is
+    any path of this machine: only for keys that the program makes itself.
 
     Raise `DatasetNotFoundError` if the folder does not exist.
 
@@ -243,8 +283,8 @@ class SystemFileStore(_FolderStore):
     def open(self, key: str) -> BinaryIO:
         """Open the file `key` for reading.
 
-        Raise `DataError` if no file has that name, `DatasetError` if the disk or its permissions
-        refuse it: that is no fault of the sample.
+        Raise `DataError` if no file has that name, `DatasetError` if the disk or its
+        permissions refuse it: that is no fault of the sample.
         """
         path = self._located(key)
         try:
@@ -253,7 +293,9 @@ class SystemFileStore(_FolderStore):
             if error.errno in NO_REGULAR_FILE:
                 raise DataError(f"{self}: {key!r} is no regular file") from error
             if error.errno in NO_SUCH_FILE:
-                raise DataError(f"{self}: there is no such file {key!r}: {error}") from error
+                raise DataError(
+                    f"{self}: there is no such file {key!r}: {error}"
+                ) from error
             raise DatasetError(told(error, path)) from error
 
     def _located(self, key: str) -> str:
@@ -264,7 +306,8 @@ class SystemFileStore(_FolderStore):
             return key if is_url(key) else os.path.realpath(key)
         if os.path.isabs(key) or ".." in key.split("/"):
             raise DataError(
-                f"{self}: the name {key!r} may lead out of the folder, and only files below it are "
+                f"{self}: the name {key!r} may lead out of the folder, and only files "
+                "below it are "
                 "read; give paths relative to the folder, without '..'"
             )
         if is_url(self.path):
@@ -272,19 +315,22 @@ class SystemFileStore(_FolderStore):
         real = os.path.realpath(os.path.join(self._base, key))
         if not real.startswith(os.path.join(self._base, "")):
             raise DataError(
-                f"{self}: {key!r} is a link, or lies behind one, that leads out of the folder, to "
+                f"{self}: {key!r} is a link, or lies behind one, that leads out of the "
+                "folder, to "
                 f"{real}; copy the file into the folder"
             )
         return real
 
 
 class JsonlFileStore(_PathStore):
-    """The lines of an indexed `.jsonl` file, by number: `"7"` and `"7.json"` are sample 7.
+    """The lines of an indexed `.jsonl` file, by number: `"7"` and `"7.json"` are sample
+    7.
 
-    The content is the line as bytes; a `DecodeFileStore` around makes it a value, of `"7.json"`.
+    The content is the line as bytes; a `DecodeFileStore` around makes it a value, of
+    `"7.json"`.
 
-    Raise `DatasetNotFoundError`, `NotPreparedError` without an index, and `ShardError` for one that
-    does not fit; a sample that is not there is a `DataError`.
+    Raise `DatasetNotFoundError`, `NotPreparedError` without an index, and `ShardError`
+    for one that does not fit; a sample that is not there is a `DataError`.
 
     >>> import tempfile
     >>> from energize.preparation.index import prepare_jsonl
@@ -308,9 +354,12 @@ class JsonlFileStore(_PathStore):
     def __getitem__(self, key: str) -> tuple[bytes, SourceInfo]:
         digits = key.removesuffix(".json")
         number = int(digits) if digits.isdecimal() and len(digits) < 20 else -1
-        if not 0 <= number < len(self) or str(number) != digits:  # "٣" and "007" are none
+        if (
+            not 0 <= number < len(self) or str(number) != digits
+        ):  # "٣" and "007" are none
             raise DataError(
-                f"{self.path} has no sample {key!r}: its keys are '0' to '{len(self) - 1}', "
+                f"{self.path} has no sample {key!r}: its keys are '0' to "
+                f"'{len(self) - 1}', "
                 "each also with '.json'"
             )
         source = self._source(number, self.path.name, f"{digits}.json")
@@ -326,15 +375,18 @@ def store_path(path: StorePath) -> Path:
 def local_path(path: StorePath) -> Path:
     """Return a path of this machine; raise `ConfigError` for one of object storage."""
     if is_url(path):
-        raise ConfigError(f"{path}: what is written again and again is in a folder of the machine")
+        raise ConfigError(
+            f"{path}: what is written again and again is in a folder of the machine"
+        )
     return store_path(path)
 
 
 def open_store(ref: StorePath, base: StorePath = ".") -> FileStore[Any]:
     """Return the store that `ref` means, as `aux` in a metadataset names it.
 
-    A path, relative to the folder `base`, is that of a prepared folder or of an indexed `.jsonl`
-    file; after `filesystem://`, of a plain folder. Nothing is read before a file is asked for.
+    A path, relative to the folder `base`, is that of a prepared folder or of an indexed
+    `.jsonl` file; after `filesystem://`, of a plain folder. Nothing is read before a
+    file is asked for.
 
     Raise `ConfigError` for a reference of another kind, `DatasetNotFoundError` and
     `NotPreparedError` for what cannot be opened.
@@ -353,7 +405,9 @@ def open_store(ref: StorePath, base: StorePath = ".") -> FileStore[Any]:
     if path.suffix == ".jsonl":
         return JsonlFileStore(path)
     if not is_prepared(path) and (path / META_FOLDER / SQLITE_NAME).is_file():
-        return SystemFileStore(path)  # a plain folder whose media metadata was collected
+        return SystemFileStore(
+            path
+        )  # a plain folder whose media metadata was collected
     try:
         return WebdatasetFileStore(path)
     except NotPreparedError as error:
@@ -363,26 +417,34 @@ def open_store(ref: StorePath, base: StorePath = ".") -> FileStore[Any]:
 
 
 _REFUSED = (sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN)
-_WRITE_IT_AGAIN = "write it again with: energize prepare --tar-index-only --sqlite FOLDER"
-_STRANGE = "SELECT name FROM {}.sqlite_master WHERE type = 'view' OR sql LIKE 'CREATE VIRTUAL%'"
+_WRITE_IT_AGAIN = (
+    "write it again with: energize prepare --tar-index-only --sqlite FOLDER"
+)
+_STRANGE = (
+    "SELECT name FROM {}.sqlite_master WHERE type = 'view' OR sql LIKE 'CREATE "
+    "VIRTUAL%'"
+)
 
 
 class ReadOnlyDatabase:
     """The database at `path`, which nobody writes to while it is read.
 
-    It is opened when it is first asked, once in each thread and process, without locks or journal,
-    so that folders on read-only and network file systems work. Files are replaced as a whole when
-    they are prepared again; who has one open goes on with the old one. Whatever a file brings along
-    may call no function that acts, and only tables are read: a view could compute for ever.
+    It is opened when it is first asked, once in each thread and process, without locks
+    or journal, so that folders on read-only and network file systems work. Files are
+    replaced as a whole when they are prepared again; who has one open goes on with the
+    old one. Whatever a file brings along may call no function that acts, and only
+    tables are read: a view could compute for ever.
     """
 
     def __init__(self, path: str | Path) -> None:
         self.path = str(path)
         self._threads = threading.local()
 
-    def rows(self, statement: str, values: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
-        """Return all rows that a statement gives; raise `DatasetError` naming the file if it cannot
-        be read, or gives more than `limits.ROWS`.
+    def rows(
+        self, statement: str, values: tuple[Any, ...] = ()
+    ) -> list[tuple[Any, ...]]:
+        """Return all rows that a statement gives; raise `DatasetError` naming the file
+        if it cannot be read, or gives more than `limits.ROWS`.
 
         >>> import tempfile
         >>> path = Path(tempfile.mkdtemp(), "numbers.sqlite")
@@ -395,7 +457,11 @@ class ReadOnlyDatabase:
 
         def found() -> list[tuple[Any, ...]]:
             with unreadable(self.path):
-                return self._connection().execute(statement, values).fetchmany(limits.ROWS + 1)
+                return (
+                    self._connection()
+                    .execute(statement, values)
+                    .fetchmany(limits.ROWS + 1)
+                )
 
         with os_errors_as(DatasetError, self.path):
             rows = again(found, self.path)
@@ -404,7 +470,9 @@ class ReadOnlyDatabase:
         return rows
 
     def _connection(self) -> sqlite3.Connection:
-        opened: tuple[int, sqlite3.Connection] | None = getattr(self._threads, "opened", None)
+        opened: tuple[int, sqlite3.Connection] | None = getattr(
+            self._threads, "opened", None
+        )
         # A connection that came through a fork belongs to the other process.
         if opened is None or opened[0] != os.getpid():
             opened = self._threads.opened = os.getpid(), connected(self.path)
@@ -423,8 +491,8 @@ class _Connection(sqlite3.Connection):
 
 
 def connected(*paths: str) -> sqlite3.Connection:
-    """Open databases of tables, the first as `main`, another one as `other`; raise `DatasetError`
-    for one that has views.
+    """Open databases of tables, the first as `main`, another one as `other`; raise
+    `DatasetError` for one that has views.
     """
     uris = [
         f"file:{quote(os.path.abspath(files_at(path).local(path)))}?mode=ro&immutable=1"
@@ -442,7 +510,8 @@ def connected(*paths: str) -> sqlite3.Connection:
         if strange is not None:
             connection.close()
             raise DatasetError(
-                f"{path} has {strange[0]!r}, which is no table, and only tables are read; "
+                f"{path} has {strange[0]!r}, which is no table, and only tables are "
+                "read; "
                 f"{_WRITE_IT_AGAIN}"
             )
     return connection
@@ -450,12 +519,15 @@ def connected(*paths: str) -> sqlite3.Connection:
 
 @contextmanager
 def unreadable(*paths: str) -> Iterator[None]:
-    """A block in which faults of databases are `DatasetError`s naming them; and OSError, where the
-    system refuses them.
+    """A block in which faults of databases are `DatasetError`s naming them; and
+    OSError, where the system refuses them.
     """
     try:
         yield
-    except (sqlite3.Error, UnicodeDecodeError) as reason:  # the latter in sqlite3's messages
+    except (
+        sqlite3.Error,
+        UnicodeDecodeError,
+    ) as reason:  # the latter in sqlite3's messages
         code = getattr(reason, "sqlite_errorcode", None) or 0
         if code & 0xFF in _REFUSED and code != sqlite3.SQLITE_IOERR_SHORT_READ:
             for path in paths:
@@ -463,6 +535,7 @@ def unreadable(*paths: str) -> Iterator[None]:
             raise OSError(errno.EIO, f"SQLite says: {reason}", paths[0]) from reason
         told = limits.over("STEPS") if code == sqlite3.SQLITE_INTERRUPT else reason
         raise DatasetError(
-            f"{' and '.join(paths)} cannot be read: {told}. It was cut off, is no SQLite "
+            f"{' and '.join(paths)} cannot be read: {told}. It was cut off, is no "
+            "SQLite "
             f"database, or lacks a table; {_WRITE_IT_AGAIN}"
         ) from reason

@@ -1,4 +1,6 @@
-"""Files of rows of every format, opened as one source, and rows that are kept in memory."""
+"""Files of rows of every format, opened as one source, and rows that are kept in
+memory.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,17 @@ AT = "__at__"
 """Where a row in memory was read: its file and its line."""
 
 EXTENSIONS = (
-    *(".parquet", ".pq", ".arrow", ".arrows", ".ipc", ".feather", ".jsonl", ".ndjson", ".json"),
+    *(
+        ".parquet",
+        ".pq",
+        ".arrow",
+        ".arrows",
+        ".ipc",
+        ".feather",
+        ".jsonl",
+        ".ndjson",
+        ".json",
+    ),
     *(".csv", ".tsv"),
 )
 """The extensions of files of rows, in small letters."""
@@ -76,7 +88,9 @@ def open_table(files: Sequence[Path]) -> ShardedSource[Row]:
     extension = files[0].suffix.lower()
     if extension in DELIMITED:
         rows = read_delimited(files)
-        return MemoryRows({KEY: f"{number:06d}", **row} for number, row in enumerate(rows))
+        return MemoryRows(
+            {KEY: f"{number:06d}", **row} for number, row in enumerate(rows)
+        )
     return _READERS.get(extension, JsonSource)(list(files))
 
 
@@ -97,20 +111,22 @@ _WORDS_OF_NAME = 4
 def read_delimited(files: Sequence[Path]) -> list[Row]:
     """Return the rows of files of delimited values, each with where it is as `__at__`.
 
-    The delimiter is the first of comma, semicolon, tab and bar that divides all first lines into
-    equally many values; in a `.tsv` the tab, in a `.txt` the tab or else a space. A first line that
-    names files, or has numbers or web addresses, is a row, and columns are called `column 1` and
-    so on. A line 0, 1, 2, which pandas writes, has names if there are texts below it. Columns of
-    numbers are numbers; 007 is text.
+    The delimiter is the first of comma, semicolon, tab and bar that divides all first
+    lines into equally many values; in a `.tsv` the tab, in a `.txt` the tab or else a
+    space. A first line that names files, or has numbers or web addresses, is a row, and
+    columns are called `column 1` and so on. A line 0, 1, 2, which pandas writes, has
+    names if there are texts below it. Columns of numbers are numbers; 007 is text.
 
     Raises:
-        DatasetError: For a file that is not UTF-8, a row with more or fewer values than columns,
-            two columns of one name, and a first line that may be names or a row; each names the
-            file and the line.
+        DatasetError: For a file that is not UTF-8, a row with more or fewer values than
+            columns, two columns of one name, and a first line that may be names or a
+            row; each names the file and the line.
 
     """
     rows = [row for file in files for row in _delimited(file)]
-    return _with_numbers(rows, dict.fromkeys(name for row in rows for name in row if name != AT))
+    return _with_numbers(
+        rows, dict.fromkeys(name for row in rows for name in row if name != AT)
+    )
 
 
 def _delimited(path: Path) -> list[Row]:
@@ -120,7 +136,9 @@ def _delimited(path: Path) -> list[Row]:
         text = decoded_text(read_file(path))
         delimiter, quoting = _delimiter_of(text, path.suffix.lower())
         reader = _reader(text, delimiter, quoting)
-        lines = [(reader.line_num, [each.strip() for each in row]) for row in reader if row]
+        lines = [
+            (reader.line_num, [each.strip() for each in row]) for row in reader if row
+        ]
     except (csv.Error, UnicodeDecodeError) as reason:
         raise DatasetError(f"{path} is no CSV file in UTF-8: {reason}") from reason
     if not lines:
@@ -134,22 +152,27 @@ def _delimited(path: Path) -> list[Row]:
     repeated = [name for name, count in Counter(names).items() if count > 1]
     if repeated:
         raise DatasetError(
-            f"{path}, line 1: {len(names)} columns, of which several are called {repeated[0]!r}; "
+            f"{path}, line 1: {len(names)} columns, of which several are called "
+            f"{repeated[0]!r}; "
             "give each a name of its own"
         )
     for number, values in lines:
         if len(values) != len(names):
             raise DatasetError(
-                f"{path}, line {number}: a row has {len(values)} values; it has a value, in quotes "
+                f"{path}, line {number}: a row has {len(values)} values; it has a "
+                "value, in quotes "
                 f"where it has a {delimiter!r} in it, for each of {some(names)}"
             )
     return [
-        {**dict(zip(names, values, strict=True)), AT: f"{path}, line {n}"} for n, values in lines
+        {**dict(zip(names, values, strict=True)), AT: f"{path}, line {n}"}
+        for n, values in lines
     ]
 
 
 def _has_names(path: Path, lines: Sequence[tuple[int, list[str]]]) -> bool:
-    """Return whether the first line has the names of columns; raise `DatasetError` if in doubt."""
+    """Return whether the first line has the names of columns; raise `DatasetError` if
+    in doubt.
+    """
     names = lines[0][1]
     rows = [values for _, values in lines[1:]]
     numbers = [name for name in names if name]
@@ -160,7 +183,8 @@ def _has_names(path: Path, lines: Sequence[tuple[int, list[str]]]) -> bool:
     again = next((number for number, values in lines[1:] if values == names), None)
     if again is not None:
         raise DatasetError(
-            f"{path}, line {again}: the names of the columns are there again. Remove the line"
+            f"{path}, line {again}: the names of the columns are there again. Remove "
+            "the line"
         )
     if path.suffix.lower() == ".txt":
         return True
@@ -168,7 +192,8 @@ def _has_names(path: Path, lines: Sequence[tuple[int, list[str]]]) -> bool:
         repeated = any(name and row[column : column + 1] == [name] for row in rows)
         if repeated or len(name.split()) > _WORDS_OF_NAME:
             raise DatasetError(
-                f"{path}, line 1: {name!r} may be the name of a column or a value of the first "
+                f"{path}, line 1: {name!r} may be the name of a column or a value of "
+                "the first "
                 "row. Write a line of names of columns above the rows, each of at most "
                 f"{_WORDS_OF_NAME} words"
             )
@@ -186,7 +211,11 @@ def _reader(text: str, delimiter: str, quoting: Any) -> Any:
     stream = io.StringIO(text, newline="")
     strict = quoting == csv.QUOTE_MINIMAL
     return csv.reader(
-        stream, delimiter=delimiter, quoting=quoting, strict=strict, skipinitialspace=True
+        stream,
+        delimiter=delimiter,
+        quoting=quoting,
+        strict=strict,
+        skipinitialspace=True,
     )
 
 
@@ -198,7 +227,9 @@ def _delimiter_of(text: str, extension: str) -> tuple[str, Any]:
         for delimiter in tried:
             with suppress(csv.Error):
                 rows = [
-                    row for row in islice(_reader(text, delimiter, quoting), _LINES_TRIED) if row
+                    row
+                    for row in islice(_reader(text, delimiter, quoting), _LINES_TRIED)
+                    if row
                 ]
                 if len({*map(len, rows)}) == 1 and len(rows[0]) > 1:
                     return delimiter, quoting
@@ -209,7 +240,12 @@ def _delimiter_of(text: str, extension: str) -> tuple[str, Any]:
 def _is_value(cell: str) -> bool:
     """Return whether a text in the first line is a value, and no name of a column."""
     number = re.fullmatch(r"[-+]?\d+(\.\d+)?", cell) is not None
-    return number or "://" in cell or kind_by_name(cell) is not None or len(cell) > _LONGEST_NAME
+    return (
+        number
+        or "://" in cell
+        or kind_by_name(cell) is not None
+        or len(cell) > _LONGEST_NAME
+    )
 
 
 def _with_numbers(rows: list[Row], names: Iterable[str]) -> list[Row]:
@@ -224,13 +260,15 @@ def _with_numbers(rows: list[Row], names: Iterable[str]) -> list[Row]:
 
 
 def plain(value: Any) -> Any:
-    """Return a value as JSON can hold it: an array as a list, anything else as its text."""
+    """Return a value as JSON can hold it: an array as a list, anything else as its
+    text.
+    """
     return value.tolist() if hasattr(value, "tolist") else str(value)
 
 
 class MemoryRows(ShardedSource[Row], FieldSource[Row]):
-    """Rows that are kept as lines of JSON, with their keys as `__key__`, and with where they were
-    read from as `__at__`, if that is not said by their files.
+    """Rows that are kept as lines of JSON, with their keys as `__key__`, and with where
+    they were read from as `__at__`, if that is not said by their files.
 
     Memory is that of the lines, and 8 bytes for each. The identity is that of the keys.
     """
@@ -243,8 +281,12 @@ class MemoryRows(ShardedSource[Row], FieldSource[Row]):
     shards = ("",)
 
     def __init__(self, rows: Iterable[Row]) -> None:
-        text, ends, keys = bytearray(), array("q", [0]), hashlib.blake2b(digest_size=16)
-        dumped = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), default=plain).encode
+        text = bytearray()
+        ends = array("q", [0])
+        keys = hashlib.blake2b(digest_size=16)
+        dumped = json.JSONEncoder(
+            ensure_ascii=False, separators=(",", ":"), default=plain
+        ).encode
         for row in rows:
             keys.update(f"{row[KEY]}\0".encode())
             text += dumped(row).encode("utf-8", "surrogatepass")
@@ -265,28 +307,35 @@ class MemoryRows(ShardedSource[Row], FieldSource[Row]):
 
 
 def values_in(row: Mapping[str, Any], column: str) -> list[Any]:
-    """Return what a row has in a column, also in lists and objects, as one list without nulls.
+    """Return what a row has in a column, also in lists and objects, as one list without
+    nulls.
 
     >>> values_in({"pages": [{"file": "a.jpg"}, {"file": "b.jpg"}]}, "pages[*][file]")
     ['a.jpg', 'b.jpg']
     """
-    name, *keys = column.rstrip("]").replace("]", "").split("[") if column not in row else [column]
+    name, *keys = (
+        column.rstrip("]").replace("]", "").split("[")
+        if column not in row
+        else [column]
+    )
     found = [row.get(name)]
     for key in [*keys, "*"]:
         if key == "*":
             lists = (each if isinstance(each, list) else [each] for each in found)
             found = [*chain.from_iterable(lists)]
         else:
-            found = [each.get(key) if isinstance(each, dict) else None for each in found]
+            found = [
+                each.get(key) if isinstance(each, dict) else None for each in found
+            ]
     return [each for each in found if each is not None and each not in ("", b"")]
 
 
 class ChosenRows(FieldSource[Row], ShardedSource[Row]):
     """Some rows of a table: of each shard those of these numbers, in ascending order.
 
-    With columns `pieces` that have lists, a row stands for one element of each: the n-th row of
-    equal numbers has the n-th elements. Nulls of a single column are no elements; several columns
-    have as many elements as each other.
+    With columns `pieces` that have lists, a row stands for one element of each: the
+    n-th row of equal numbers has the n-th elements. Nulls of a single column are no
+    elements; several columns have as many elements as each other.
     """
 
     order_name = "ChosenRows"
@@ -297,7 +346,10 @@ class ChosenRows(FieldSource[Row], ShardedSource[Row]):
     """The columns whose elements are rows of their own."""
 
     def __init__(
-        self, rows: ShardedSource[Row], numbers: Sequence[Int64Array], pieces: Sequence[str] = ()
+        self,
+        rows: ShardedSource[Row],
+        numbers: Sequence[Int64Array],
+        pieces: Sequence[str] = (),
     ) -> None:
         counts = tuple(len(each) for each in numbers)
         own: dict[str, Any] = {"rows": rows, "numbers": tuple(numbers)}
@@ -306,9 +358,14 @@ class ChosenRows(FieldSource[Row], ShardedSource[Row]):
 
     @classmethod
     def selecting(
-        cls, rows: ShardedSource[Row], keep: Callable[[Row], int], pieces: Sequence[str] = ()
+        cls,
+        rows: ShardedSource[Row],
+        keep: Callable[[Row], int],
+        pieces: Sequence[str] = (),
     ) -> Self:
-        """Return each row as often as `keep` says, which is given the rows that can be read."""
+        """Return each row as often as `keep` says, which is given the rows that can be
+        read.
+        """
         numbers = []
         for shard, count in enumerate(rows.counts):
             found = rows._read_shard(shard, [*range(count)])
@@ -318,12 +375,18 @@ class ChosenRows(FieldSource[Row], ShardedSource[Row]):
 
     @classmethod
     def dividing(cls, rows: ShardedSource[Row], columns: Sequence[str]) -> Self:
-        """Return a row for each element of a column of lists, or of several that are parallel."""
-        return cls.selecting(rows, lambda row: max(map(len, _elements(row, columns))), columns)
+        """Return a row for each element of a column of lists, or of several that are
+        parallel.
+        """
+        return cls.selecting(
+            rows, lambda row: max(map(len, _elements(row, columns))), columns
+        )
 
     @property
     def piece_names(self) -> list[str]:
-        """The columns of elements: those of the lists, or the last keys that lead to them."""
+        """The columns of elements: those of the lists, or the last keys that lead to
+        them.
+        """
         keys = (re.split(r"[\[\]]+", column) for column in self.pieces)
         return [[key for key in each if key not in ("", "*")][-1] for each in keys]
 
@@ -342,9 +405,12 @@ class ChosenRows(FieldSource[Row], ShardedSource[Row]):
     @cached_property
     def identity(self) -> str:
         digests = [
-            hashlib.blake2b(each.tobytes(), digest_size=16).hexdigest() for each in self.numbers
+            hashlib.blake2b(each.tobytes(), digest_size=16).hexdigest()
+            for each in self.numbers
         ]
-        pieces: Any = self.pieces if len(self.pieces) > 1 else next(iter(self.pieces), None)
+        pieces: Any = (
+            self.pieces if len(self.pieces) > 1 else next(iter(self.pieces), None)
+        )
         return digest([self.rows.identity, digests, pieces])
 
     def called(self, name: str) -> Self:
@@ -375,9 +441,13 @@ class ChosenRows(FieldSource[Row], ShardedSource[Row]):
         lengths = [*map(len, elements)]
         if len({*lengths}) > 1:
             lists = " and ".join(map(repr, self.pieces))
-            reason = DataError(f"columns {lists} are lists of one length; got {lengths}")
+            reason = DataError(
+                f"columns {lists} are lists of one length; got {lengths}"
+            )
             return Failed(reason, where)
-        own = dict(zip(self.piece_names, (each[number] for each in elements), strict=True))
+        own = dict(
+            zip(self.piece_names, (each[number] for each in elements), strict=True)
+        )
         if number and KEY in row:
             own[KEY] = f"{row[KEY]}~{number + 1}"
         return {**row, **own}

@@ -1,7 +1,7 @@
 """Tar shards: the files of one sample in memory, and whole shards by their headers.
 
-Plain headers, as nearly all tars have them, are parsed here; all others, of GNU, PAX and older
-ones, by `tarfile`. The checksum of every header is compared.
+Plain headers, as nearly all tars have them, are parsed here; all others, of GNU, PAX
+and older ones, by `tarfile`. The checksum of every header is compared.
 """
 
 from __future__ import annotations
@@ -35,29 +35,37 @@ BLOCK = 512
 # Zeros that a tar ends with.
 END_MARK = 2 * BLOCK
 
-# Bytes of a tar in which the name of the next file is: a long one takes two blocks more.
+# Bytes of a tar in which the name of the next file is: a long one takes two blocks
+# more.
 NAME_BYTES = 3 * BLOCK
 
 # Bytes at the beginning and at the end of a shard that tell it from others.
 END_BYTES = 16 * 1024
 
-# Name, size and what ends it, checksum, kind, and the first letter of what stands before the name.
+# Name, size and what ends it, checksum, kind, and the first letter of what stands
+# before the name.
 _FIELDS = struct.Struct("<100s24x11sc12x8sc188xc")
 _ENDS = (b"\0", b" ")
 
-# The low half of Adler-32 of a header, by the checksum field that it has to have with it. Headers
-# of one shard differ in some hundred checksums, so that few are ever computed.
+# The low half of Adler-32 of a header, by the checksum field that it has to have with
+# it. Headers of one shard differ in some hundred checksums, so that few are ever
+# computed.
 _sums: dict[bytes, int] = {}
 _MOST_SUMS = 2**14
 _ADLER_BASE = 65521
 
 _PAX = (tarfile.XHDTYPE, tarfile.SOLARIS_XHDTYPE)
-_EXTENSIONS = (*(tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK, tarfile.XGLTYPE), *_PAX)
+_EXTENSIONS = (
+    *(tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK, tarfile.XGLTYPE),
+    *_PAX,
+)
 _PAX_RECORD = re.compile(rb"([0-9]{1,20}) ([^=]{1,255})=")
 _ZEROS = bytes(BLOCK)
 _AFTER_END = 1024 * 1024
 _WINDOW = 4096  # bytes that are read at once, to find the next header among them
-_DAMAGED = "the tar is damaged; copy it again from its origin, then run `energize prepare`"
+_DAMAGED = (
+    "the tar is damaged; copy it again from its origin, then run `energize prepare`"
+)
 
 _MAGIC = {
     b"\x1f\x8b": ("gzip", "gzip -d"),
@@ -83,7 +91,9 @@ class Member(NamedTuple):
 
 
 class ScannedSample(NamedTuple):
-    """A sample of a shard, its parts by name; `offset` is where its first header starts."""
+    """A sample of a shard, its parts by name; `offset` is where its first header
+    starts.
+    """
 
     key: str
     offset: int
@@ -99,10 +109,10 @@ class ScannedSample(NamedTuple):
 class ShardScan:
     """What a shard consists of.
 
-    `end` is where the last sample ends: where the end mark starts, or the file ends. `size` is that
-    of the file, `headers` the CRC-32 of its headers one after the other, extensions and all, `ends`
-    that of its first and last bytes. `left_out`: names of files that belong to no sample, except
-    for those below a top folder `__...__`.
+    `end` is where the last sample ends: where the end mark starts, or the file ends.
+    `size` is that of the file, `headers` the CRC-32 of its headers one after the other,
+    extensions and all, `ends` that of its first and last bytes. `left_out`: names of
+    files that belong to no sample, except for those below a top folder `__...__`.
     """
 
     samples: list[ScannedSample]
@@ -114,13 +124,14 @@ class ShardScan:
 
 
 def plain_header(data: bytes, at: int) -> tuple[str, int] | None:
-    """Return name and size of the file whose header is the block of `data` at `at`; None if it is
-    no plain header of a regular file, or a damaged one.
+    """Return name and size of the file whose header is the block of `data` at `at`;
+    None if it is no plain header of a regular file, or a damaged one.
     """
     name, digits, end, checksum, kind, prefix = _FIELDS.unpack_from(data, at)
     length = name.find(b"\0")
     if (
-        zlib.adler32(data[at : at + BLOCK]) & 0xFFFF != (_sums.get(checksum) or _sum_of(checksum))
+        zlib.adler32(data[at : at + BLOCK]) & 0xFFFF
+        != (_sums.get(checksum) or _sum_of(checksum))
         or kind != b"0"
         or prefix != b"\0"
         or length < 1
@@ -135,9 +146,9 @@ def plain_header(data: bytes, at: int) -> tuple[str, int] | None:
 
 
 def _sum_of(checksum: bytes) -> int:
-    """The low half of Adler-32 is 1 + the sum of all bytes, modulo 65521; a checksum is that sum
-    with its own bytes as spaces. Of the sums that there can be, two at most have one remainder. -1,
-    which no half is, where the field is no checksum.
+    """The low half of Adler-32 is 1 + the sum of all bytes, modulo 65521; a checksum is
+    that sum with its own bytes as spaces. Of the sums that there can be, two at most
+    have one remainder. -1, which no half is, where the field is no checksum.
     """
     digits = checksum.rstrip(b"\0 ")
     try:
@@ -155,14 +166,15 @@ def _sum_of(checksum: bytes) -> int:
 def members(data: bytes, where: str) -> list[Member]:
     """Return the regular files whose headers and payloads are `data`.
 
-    Other kinds of members are left out. Raise `ShardError` for links that would be parts, and for
-    anything that is not whole headers, with the right checksums, and payloads; `where` is what it
-    calls the bytes.
+    Other kinds of members are left out. Raise `ShardError` for links that would be
+    parts, and for anything that is not whole headers, with the right checksums, and
+    payloads; `where` is what it calls the bytes.
     """
     found, at = walk(lambda at, size: data[at : at + size], len(data), where)
     if at != len(data):
         raise ShardError(
-            f"{where}: the tar ends {len(data) - at} bytes before the index says; run `energize "
+            f"{where}: the tar ends {len(data) - at} bytes before the index says; run "
+            "`energize "
             "prepare` again, or copy the shard again if it was cut off"
         )
     return found
@@ -174,13 +186,16 @@ def walk(read: Read, stop: int, where: str) -> tuple[list[Member], int]:
 
     Raise `ShardError` where there is no valid header, or a payload runs over `stop`.
     """
-    found, at = [], 0
+    found = []
+    at = 0
     while at < stop:
         member, after = _member(read, at, stop, where)
         if after == at:
             break
         if after > stop:
-            raise _damaged(where, f"the member at byte {at} runs to byte {after}, of {stop}")
+            raise _damaged(
+                where, f"the member at byte {at} runs to byte {after}, of {stop}"
+            )
         if member is not None:
             found.append(member)
         at = after
@@ -193,8 +208,9 @@ def padded(size: int) -> int:
 
 
 def _member(read: Read, begin: int, stop: int, where: str) -> tuple[Member | None, int]:
-    """Return the file whose headers, of any kind, begin at `begin`, and where it ends; None for a
-    folder, a device or a link of no sample, and for the end mark, which is as if it had no bytes.
+    """Return the file whose headers, of any kind, begin at `begin`, and where it ends;
+    None for a folder, a device or a link of no sample, and for the end mark, which is
+    as if it had no bytes.
     """
     block = read(begin, BLOCK)
     if block == _ZEROS:
@@ -203,17 +219,23 @@ def _member(read: Read, begin: int, stop: int, where: str) -> tuple[Member | Non
     if plain is not None:
         found = Member(plain[0], begin + BLOCK, plain[1], begin)
         return found, found.offset + padded(found.size)
-    name, size, at = None, None, begin
+    name = None
+    size = None
+    at = begin
     info = _header(read, at, where)
     while info.type in _EXTENSIONS:
         after = at + BLOCK + padded(info.size)
         if after >= stop:
-            raise _damaged(where, f"an extension header without a member at byte {begin}")
+            raise _damaged(
+                where, f"an extension header without a member at byte {begin}"
+            )
         if info.type == tarfile.XGLTYPE and begin == at:  # it is of no one member
             begin = after
         elif info.type in (tarfile.GNUTYPE_LONGNAME, *_PAX):
             if info.size > limits.HEADER_BYTES:
-                raise ShardError(f"{where}, byte {at}: {limits.over('HEADER_BYTES', info.size)}")
+                raise ShardError(
+                    f"{where}, byte {at}: {limits.over('HEADER_BYTES', info.size)}"
+                )
             data = read(at + BLOCK, info.size)
             if info.type == tarfile.GNUTYPE_LONGNAME:
                 name = _long_name(data, where)
@@ -224,10 +246,16 @@ def _member(read: Read, begin: int, stop: int, where: str) -> tuple[Member | Non
         at = after
         info = _header(read, at, where)
     payload = at + BLOCK
-    text = info.name if name is None else name.decode("utf-8", "surrogateescape").rstrip("/")
+    text = (
+        info.name
+        if name is None
+        else name.decode("utf-8", "surrogateescape").rstrip("/")
+    )
     if not info.isreg():
         _check_no_part(info, text, where)
-        return None, payload + (0 if info.type in tarfile.SUPPORTED_TYPES else padded(info.size))
+        return None, payload + (
+            0 if info.type in tarfile.SUPPORTED_TYPES else padded(info.size)
+        )
     if info.type == tarfile.GNUTYPE_SPARSE:
         raise _sparse(where)
     if not text:
@@ -254,7 +282,9 @@ def _long_name(data: bytes, where: str) -> bytes:
 
 
 def _pax_records(data: bytes, where: str) -> Iterator[tuple[bytes, bytes]]:
-    """Records "length keyword=value" and a newline, each length counting the whole record."""
+    """Records "length keyword=value" and a newline, each length counting the whole
+    record.
+    """
     at = 0
     while at < len(data):
         found = _PAX_RECORD.match(data, at)
@@ -279,14 +309,16 @@ def _damaged(where: str, what: str) -> ShardError:
 def _check_no_part(info: tarfile.TarInfo, name: str, where: str) -> None:
     if (info.islnk() or info.issym()) and split_name(name) is not None:
         raise ShardError(
-            f"{where}: {name!r} is a link to {info.linkname!r}, and a part of a sample is a file; "
+            f"{where}: {name!r} is a link to {info.linkname!r}, and a part of a sample "
+            "is a file; "
             "pack the tar again with --dereference --hard-dereference"
         )
 
 
 def _sparse(where: str) -> ShardError:
     return ShardError(
-        f"{where}: there is a sparse file, whose bytes do not lie together; pack the tar again "
+        f"{where}: there is a sparse file, whose bytes do not lie together; pack the "
+        "tar again "
         "without --sparse"
     )
 
@@ -300,12 +332,17 @@ def is_header(block: bytes) -> bool:
 
 
 def first_key(head: bytes) -> str | None:
-    """Return the key of the sample that starts with these bytes, if a header of theirs says it."""
-    at, after = -1, 0
+    """Return the key of the sample that starts with these bytes, if a header of theirs
+    says it.
+    """
+    at = -1
+    after = 0
     while at < after < len(head):
         at = after
         try:
-            member, after = _member(lambda at, size: head[at : at + size], at, sys.maxsize, "")
+            member, after = _member(
+                lambda at, size: head[at : at + size], at, sys.maxsize, ""
+            )
         except ShardError:
             return None
         split = None if member is None else split_name(member.name)
@@ -315,16 +352,19 @@ def first_key(head: bytes) -> str | None:
 
 
 def is_aside(name: str) -> bool:
-    """Return whether a member lies below a top folder `__...__`, whose files are of no sample."""
+    """Return whether a member lies below a top folder `__...__`, whose files are of no
+    sample.
+    """
     top = name.partition("/")[0] if name.startswith("__") else ""
     return len(top) >= 4 and top.endswith("__")
 
 
 def split_name(name: str) -> tuple[str, str] | None:
-    """Return the key and the part of a member's name; None for a member that belongs to no sample.
+    """Return the key and the part of a member's name; None for a member that belongs to
+    no sample.
 
-    The last component of the path is cut at its first dot. Names without a dot, and everything
-    below a top folder called `__...__`, belong to no sample.
+    The last component of the path is cut at its first dot. Names without a dot, and
+    everything below a top folder called `__...__`, belong to no sample.
 
     >>> split_name("cats/0001.meta.json")
     ('cats/0001', 'meta.json')
@@ -335,15 +375,19 @@ def split_name(name: str) -> tuple[str, str] | None:
     dot = name.find(".", slash + 1)
     if dot < 0:
         return None
-    # A component that starts with its dot is keyed by its folder, when that has no dot itself.
-    if dot == slash + 1 and (slash < 0 or "." in name[name.rfind("/", 0, slash) + 1 : slash]):
+    # A component that starts with its dot is keyed by its folder, when that has no dot
+    # itself.
+    if dot == slash + 1 and (
+        slash < 0 or "." in name[name.rfind("/", 0, slash) + 1 : slash]
+    ):
         return None
     return name[:dot], name[dot + 1 :]
 
 
 @lru_cache(maxsize=4096)
 def index_path(tar: str) -> str:
-    """Return where the index of a shard lies: beside it, with `.tar.idx` for the last suffix.
+    """Return where the index of a shard lies: beside it, with `.tar.idx` for the last
+    suffix.
 
     >>> index_path("parts/data.0.tar")
     'parts/data.0.tar.idx'
@@ -355,7 +399,9 @@ def ends_crc(read: Read, size: int) -> int:
     """Return the CRC-32 of the first and the last bytes of a file of `size` bytes.
 
     >>> data = bytes(100_000)
-    >>> ends_crc(lambda at, size: data[at : at + size], len(data)) == zlib.crc32(bytes(32 * 1024))
+    >>> ends_crc(lambda at, size: data[at : at + size], len(data)) == zlib.crc32(
+    ...     bytes(32 * 1024)
+    ... )
     True
     """
     first = zlib.crc32(read(0, min(END_BYTES, size)))
@@ -366,8 +412,8 @@ def ends_crc(read: Read, size: int) -> int:
 def scan(path: str | Path) -> ShardScan:
     """Return the samples of a tar, found by reading its headers only, all verified.
 
-    Raise `ShardError`, naming the shard, if it cannot be read, is compressed, truncated or damaged,
-    goes on after its end mark, or has the same file twice in one sample.
+    Raise `ShardError`, naming the shard, if it cannot be read, is compressed, truncated
+    or damaged, goes on after its end mark, or has the same file twice in one sample.
     """
     where = os.fspath(path)
     files = files_at(where)
@@ -376,9 +422,13 @@ def scan(path: str | Path) -> ShardScan:
         block = files.read(where, 0, min(BLOCK, size))
         check_unpacked(block, where)
         if not block:
-            raise ShardError(f"{where}: the shard is an empty file; copy it again from its origin")
+            raise ShardError(
+                f"{where}: the shard is an empty file; copy it again from its origin"
+            )
         if any(block) and not is_header(block):
-            raise ShardError(f"{where}: the file is no tar: it starts with {block[:16]!r}")
+            raise ShardError(
+                f"{where}: the file is no tar: it starts with {block[:16]!r}"
+            )
         headers = 0
         files.plan(where, [], [])
         window = _WINDOW * (1024 if files.remote else 1)
@@ -398,8 +448,10 @@ def scan(path: str | Path) -> ShardScan:
         for at in range(end, size, _AFTER_END):
             if any(read(at, _AFTER_END)):
                 raise ShardError(
-                    f"{where}: the tar ends at byte {end}, but more data follows, as when tars are "
-                    "joined with cat; join them with `tar --concatenate`, or pack them again"
+                    f"{where}: the tar ends at byte {end}, but more data follows, as "
+                    "when tars are "
+                    "joined with cat; join them with `tar --concatenate`, or pack them "
+                    "again"
                 )
         samples = list(samples_of(found))
         for sample in samples:
@@ -407,9 +459,12 @@ def scan(path: str | Path) -> ShardScan:
                 over = limits.over("PARTS", len(sample.parts))
                 raise ShardError(f"{where}: sample {sample.key!r}: {over}")
             if len({part.name for part in sample.parts}) < len(sample.parts):
-                [(twice, _)] = Counter(part.name for part in sample.parts).most_common(1)
+                [(twice, _)] = Counter(part.name for part in sample.parts).most_common(
+                    1
+                )
                 raise ShardError(
-                    f"{where}: sample {sample.key!r} has two files {f'{sample.key}.{twice}'!r}; "
+                    f"{where}: sample {sample.key!r} has two files "
+                    f"{f'{sample.key}.{twice}'!r}; "
                     "remove one and pack the tar again"
                 )
         names = (member.name for member in found if split_name(member.name) is None)
@@ -419,7 +474,11 @@ def scan(path: str | Path) -> ShardScan:
 
 def samples_of(found: Iterable[Member]) -> Iterator[ScannedSample]:
     """Yield the samples that files of a shard make: neighbours with one key."""
-    named = ((split, member) for member in found if (split := split_name(member.name)) is not None)
+    named = (
+        (split, member)
+        for member in found
+        if (split := split_name(member.name)) is not None
+    )
     for key, group in groupby(named, lambda each: each[0][0]):
         members = list(group)
         parts = tuple(member._replace(name=part) for (_, part), member in members)
@@ -428,11 +487,15 @@ def samples_of(found: Iterable[Member]) -> Iterator[ScannedSample]:
 
 def check_unpacked(block: bytes, where: str) -> None:
     """Raise `ShardError` for a file that is compressed, by how it begins."""
-    found = next((found for magic, found in _MAGIC.items() if block.startswith(magic)), None)
+    found = next(
+        (found for magic, found in _MAGIC.items() if block.startswith(magic)), None
+    )
     if found is not None:
         raise ShardError(
-            f"{where}: it is compressed with {found[0]}, so samples in it cannot be read at "
-            f"random; unpack it with `{found[1]}` (images do not shrink anyway), and run `energize "
+            f"{where}: it is compressed with {found[0]}, so samples in it cannot be "
+            "read at "
+            f"random; unpack it with `{found[1]}` (images do not shrink anyway), and "
+            "run `energize "
             "prepare` if it was prepared"
         )
 
@@ -441,8 +504,8 @@ _log = logging.getLogger("energize")
 
 ENTRY = 8
 
-# Bytes of an index that is kept in memory while it is open, so that it is read once: of 8,000
-# samples.
+# Bytes of an index that is kept in memory while it is open, so that it is read once: of
+# 8,000 samples.
 KEPT = 64 * 1024
 
 CHECKSUM = 4
@@ -452,7 +515,8 @@ _ADD_CHECKSUMS = "energize prepare --checksums FOLDER"
 
 
 def checksums_path(tar: str) -> str:
-    """Return where the checksums of a shard lie: beside it, with `.tar.crc` for the last suffix.
+    """Return where the checksums of a shard lie: beside it, with `.tar.crc` for the
+    last suffix.
 
     >>> checksums_path("parts/data.0.tar")
     'parts/data.0.tar.crc'
@@ -461,25 +525,29 @@ def checksums_path(tar: str) -> str:
 
 
 def check_shard(files: Files, path: str, count: int, record: ShardRecord | None) -> int:
-    """Compare a shard of `count` samples and its index with what was prepared. Where that is not
-    known, with each other, where it costs little; a stale index is found by it. Return its size.
+    """Compare a shard of `count` samples and its index with what was prepared. Where
+    that is not known, with each other, where it costs little; a stale index is found by
+    it. Return its size.
 
     Raise `ShardError` naming the files if they cannot be read or disagree.
     """
     index = index_path(path)
     with os_errors_as(ShardError):
-        size, indexed = files.size(path), files.size(index)
+        size = files.size(path)
+        indexed = files.size(index)
     if indexed != (count + 1) * ENTRY:
         raise disagreement(
             path,
-            f"the index of {count} samples, as .info.json counts them, has {(count + 1) * ENTRY} "
+            f"the index of {count} samples, as .info.json counts them, has "
+            f"{(count + 1) * ENTRY} "
             f"bytes; this one has {indexed}",
         )
     check_unpacked(files.read(path, 0, min(BLOCK, size)), path)
     if any(files.read(path, max(0, size - END_BYTES), size)[-BLOCK:]):
         folder, name = os.path.split(path)
         text = (
-            f"{name}, and other shards maybe, end without an end mark. If writing or copying them "
+            f"{name}, and other shards maybe, end without an end mark. If writing or "
+            "copying them "
             "was cut off, samples are missing. Write them again"
         )
         said_once(folder, "end mark", text, logging.WARNING)
@@ -490,11 +558,14 @@ def check_shard(files: Files, path: str, count: int, record: ShardRecord | None)
     if end > size:
         raise disagreement(
             path,
-            f"by the index the samples end at byte {end}, but the shard has {size} bytes: it was "
+            f"by the index the samples end at byte {end}, but the shard has {size} "
+            "bytes: it was "
             "cut off, or is another one",
         )
     if any(files.read(path, end, min(end + BLOCK, size))):
-        raise disagreement(path, f"by the index the samples end at byte {end}, but more follow")
+        raise disagreement(
+            path, f"by the index the samples end at byte {end}, but more follow"
+        )
     return size
 
 
@@ -502,15 +573,16 @@ def _check_record(files: Files, path: str, size: int, record: ShardRecord) -> No
     if size != record.bytes:
         raise _another(
             path,
-            f"the shard has {size} bytes, and had {record.bytes}: it was replaced, changed or cut "
+            f"the shard has {size} bytes, and had {record.bytes}: it was replaced, "
+            "changed or cut "
             "off",
         )
     _check_crc(path, "index", files.crc32(index_path(path)), record.index_crc32)
     ends = ends_crc(lambda at, count: files.read(path, at, at + count), size)
     if ends == record.ends_crc32:
         return
-    # A shard that is another one is told from one in which some bytes are damaged: of the latter
-    # only those samples are lost.
+    # A shard that is another one is told from one in which some bytes are damaged: of
+    # the latter only those samples are lost.
     try:
         headers = scan(path).headers
     except ShardError as damage:
@@ -518,8 +590,10 @@ def _check_record(files: Files, path: str, size: int, record: ShardRecord) -> No
         return
     _check_crc(path, "headers of the shard", headers, record.headers_crc32)
     _log.warning(
-        "%s has changed since it was prepared: the files in it have the same names and sizes, but "
-        "not the same bytes. Which samples changed is told where there are checksums (energize "
+        "%s has changed since it was prepared: the files in it have the same names and "
+        "sizes, but "
+        "not the same bytes. Which samples changed is told where there are checksums "
+        "(energize "
         "prepare --checksums)",
         path,
     )
@@ -527,7 +601,9 @@ def _check_record(files: Files, path: str, size: int, record: ShardRecord) -> No
 
 def _check_crc(path: str, what: str, found: int, expected: int) -> None:
     if found != expected:
-        raise _another(path, f"the CRC-32 of the {what} is {found:08x}, and was {expected:08x}")
+        raise _another(
+            path, f"the CRC-32 of the {what} is {found:08x}, and was {expected:08x}"
+        )
 
 
 def check_checksums(files: Files, path: str, count: int, expected: int | None) -> None:
@@ -544,7 +620,8 @@ def check_checksums(files: Files, path: str, count: int, expected: int | None) -
     if found != expected:
         raise ShardError(
             f"{file} is not what was written: its CRC-32 is {found:08x}, and was "
-            f"{expected or 0:08x}. Copy it again, or write the checksums of the shard as it is now "
+            f"{expected or 0:08x}. Copy it again, or write the checksums of the shard "
+            "as it is now "
             f"with: {_ADD_CHECKSUMS}"
         )
 
@@ -556,10 +633,14 @@ def read_checksums(files: Files, path: str, numbers: Sequence[int]) -> list[int]
 
 
 def changed(where: str, data: bytes, expected: int, path: str) -> Failed:
-    """Return what takes the place of a sample whose bytes `data` have another checksum."""
+    """Return what takes the place of a sample whose bytes `data` have another
+    checksum.
+    """
     told = (
-        f"{where}: its checksum is {zlib.crc32(data):08x}, and was {expected:08x} when checksums "
-        "were written: its bytes have changed since. Copy the file again from its origin; or, if "
+        f"{where}: its checksum is {zlib.crc32(data):08x}, and was {expected:08x} when "
+        "checksums "
+        "were written: its bytes have changed since. Copy the file again from its "
+        "origin; or, if "
         f"they are meant to be so: energize prepare --checksums {path}"
     )
     return Failed(DataError(told), where)
@@ -568,14 +649,17 @@ def changed(where: str, data: bytes, expected: int, path: str) -> Failed:
 def disagreement(path: str, what: str) -> ShardError:
     """Return the error for a shard whose content is not what its index says."""
     return ShardError(
-        f"{path} and its index {index_path(path)} do not belong together: {what}. Copy both again "
+        f"{path} and its index {index_path(path)} do not belong together: {what}. Copy "
+        "both again "
         "from where they do, or run `energize prepare` again"
     )
 
 
 def _another(path: str, what: str) -> ShardError:
     return ShardError(
-        f"{path} and its index {index_path(path)} are not what was prepared: {what}. Put both back "
-        "as they were; or, if these are to be read, run `energize prepare --force-overwrite` on "
+        f"{path} and its index {index_path(path)} are not what was prepared: {what}. "
+        "Put both back "
+        "as they were; or, if these are to be read, run `energize prepare "
+        "--force-overwrite` on "
         "the folder"
     )

@@ -1,4 +1,6 @@
-"""Folders whose own code a user trusts: remembered with a digest of that code, as direnv does."""
+"""Folders whose own code a user trusts: remembered with a digest of that code, as
+direnv does.
+"""
 
 from __future__ import annotations
 
@@ -14,8 +16,8 @@ from energize.data.writing import write_new
 from energize.errors import ConfigError, DatasetError
 
 VARIABLE = "ENERGIZE_TRUST_CODE"
-"""The environment variable that names folders whose code may be run, divided by `os.pathsep`; with
-them all folders below.
+"""The environment variable that names folders whose code may be run, divided by
+`os.pathsep`; with them all folders below.
 """
 
 _OF_STORE = "code of a store is not run, as it may be another one a moment later"
@@ -38,28 +40,37 @@ def trusted_folders() -> dict[str, str]:
     except FileNotFoundError:
         return {}
     except (OSError, ValueError) as error:
-        raise ConfigError(f"{file} cannot be read: {error}; remove it, and trust anew") from error
-    if not isinstance(found, dict) or not all(isinstance(each, str) for each in found.values()):
+        raise ConfigError(
+            f"{file} cannot be read: {error}; remove it, and trust anew"
+        ) from error
+    if not isinstance(found, dict) or not all(
+        isinstance(each, str) for each in found.values()
+    ):
         raise ConfigError(f"{file} is no list of folders; remove it, and trust anew")
     return found
 
 
 def code_digest(folder: Path) -> str:
-    """Return a digest of all that may be run of a prepared folder: the names and the contents of
-    the Python files in its `.nv-meta`.
+    """Return a digest of all that may be run of a prepared folder: the names and the
+    contents of the Python files in its `.nv-meta`.
     """
     seen = hashlib.sha256()
     for file in sorted((folder / META_FOLDER).glob("**/*.py")):
         content = hashlib.sha256(file.read_bytes()).hexdigest()
-        seen.update(f"{file.relative_to(folder)}\0{content}\0".encode("utf-8", "surrogateescape"))
+        seen.update(
+            f"{file.relative_to(folder)}\0{content}\0".encode(
+                "utf-8", "surrogateescape"
+            )
+        )
     return seen.hexdigest()
 
 
 def trust(folder: str | os.PathLike[str]) -> list[Path]:
-    """Remember for this user that the code in a prepared folder may be run, as long as it stays as
-    it is now; return its files. Nothing is run by it.
+    """Remember for this user that the code in a prepared folder may be run, as long as
+    it stays as it is now; return its files. Nothing is run by it.
 
-    Raises `DatasetError` for a folder without code, `ConfigError` where that cannot be written.
+    Raises `DatasetError` for a folder without code, `ConfigError` where that cannot be
+    written.
     """
     if is_url(folder):
         raise ConfigError(
@@ -68,16 +79,21 @@ def trust(folder: str | os.PathLike[str]) -> list[Path]:
     path = Path(folder).resolve()
     files = sorted((path / META_FOLDER).glob("**/*.py"))
     if not files:
-        raise DatasetError(f"{path}: there is no code in {META_FOLDER}, so nothing to trust")
+        raise DatasetError(
+            f"{path}: there is no code in {META_FOLDER}, so nothing to trust"
+        )
     _remember({**trusted_folders(), str(path): code_digest(path)})
     return files
 
 
 def forget(folder: str | os.PathLike[str]) -> None:
     """Trust a folder no longer; raise `ConfigError` if it was not trusted."""
-    path, known = str(Path(folder).resolve()), trusted_folders()
+    path = str(Path(folder).resolve())
+    known = trusted_folders()
     if path not in known:
-        raise ConfigError(f"{path} is not trusted; trusted are: {', '.join(known) or 'none'}")
+        raise ConfigError(
+            f"{path} is not trusted; trusted are: {', '.join(known) or 'none'}"
+        )
     _remember({name: digest for name, digest in known.items() if name != path})
 
 
@@ -95,24 +111,30 @@ def _remember(folders: dict[str, str]) -> None:
 
 
 def trusted_modules(named: Iterable[str | os.PathLike[str]]) -> list[str]:
-    """Return those of what a program trusts that are modules: dotted names that are no folders."""
+    """Return those of what a program trusts that are modules: dotted names that are no
+    folders.
+    """
     texts = [each for each in named if isinstance(each, str)]
     return [
         each
         for each in texts
-        if all(part.isidentifier() for part in each.split(".")) and not Path(each).exists()
+        if all(part.isidentifier() for part in each.split("."))
+        and not Path(each).exists()
     ]
 
 
 def is_named(folder: Path, named: Iterable[str | os.PathLike[str]]) -> bool:
-    """Return whether a folder is one `named` by the program or the environment, or below one."""
+    """Return whether a folder is one `named` by the program or the environment, or
+    below one.
+    """
     given = [*named, *filter(None, os.environ.get(VARIABLE, "").split(os.pathsep))]
     return any(folder.resolve().is_relative_to(Path(each).resolve()) for each in given)
 
 
 def why_not(folder: Path, named: Iterable[str | os.PathLike[str]]) -> str | None:
-    """Return None if the code of a folder may be run: if it is one of those `named` by the program
-    or the environment, or below, or trusted by the user and as it was then; else why not.
+    """Return None if the code of a folder may be run: if it is one of those `named` by
+    the program or the environment, or below, or trusted by the user and as it was then;
+    else why not.
     """
     own = folder.resolve()
     if is_url(folder):

@@ -21,8 +21,21 @@ from energize.core.description import digest
 from energize.core.trace import Failed
 from energize.data import tar
 from energize.data.columns import ColumnIndex, column_command, column_of, read_columns
-from energize.data.files import Ranges, exists, files_at, own_errors, path_of, read_entries
-from energize.data.nv_meta import Origin, ShardRecord, read_info, read_records, read_splits
+from energize.data.files import (
+    Ranges,
+    exists,
+    files_at,
+    own_errors,
+    path_of,
+    read_entries,
+)
+from energize.data.nv_meta import (
+    Origin,
+    ShardRecord,
+    read_info,
+    read_records,
+    read_splits,
+)
 from energize.data.source import ShardedSource, narrowed
 from energize.data.tar import ENTRY, KEPT, RANGE, disagreement, index_path, scan
 from energize.errors import (
@@ -39,16 +52,20 @@ from energize.errors import (
 # Bytes of a sample in which its key is looked for.
 _HEAD = 8192
 
-_MANY = 50  # parts, below any sensible limit: looking one up costs more than reading a part
+_MANY = (
+    50  # parts, below any sensible limit: looking one up costs more than reading a part
+)
 _PROBES = 16
 _OWN = 4  # entries of a sample that are no parts
 
 
 def _is_plain(data: bytes, end: int, sample: dict[str, Any]) -> bool:
-    """Return whether `data[:end]` is files of one sample with plain headers; they are added to
-    `sample` then, and their key; no more than one more than it may have.
+    """Return whether `data[:end]` is files of one sample with plain headers; they are
+    added to `sample` then, and their key; no more than one more than it may have.
     """
-    at, begin, most = 0, "", len(sample) + limits.PARTS
+    at = 0
+    begin = ""
+    most = len(sample) + limits.PARTS
     while at < end and len(sample) <= most:
         start = at + tar.BLOCK
         header = tar.plain_header(data, at) if start <= end else None
@@ -64,7 +81,8 @@ def _is_plain(data: bytes, end: int, sample: dict[str, Any]) -> bool:
                 continue
             key, part = split
             if not begin:
-                sample["__key__"], begin = key, f"{key}."
+                begin = f"{key}."
+                sample["__key__"] = key
             elif key != sample["__key__"]:
                 return False
         if part in sample:
@@ -83,32 +101,36 @@ def place_in(path: str, number: int, key: str | None) -> str:
 
 
 class WebdatasetSource(ShardedSource[dict[str, Any]]):
-    """The raw samples of one split part of a folder prepared by `energize prepare` or Energon.
+    """The raw samples of one split part of a folder prepared by `energize prepare` or
+    Energon.
 
-    A sample is a new dict of its parts as bytes, by part name ("jpg", "meta.json"), in the order of
-    the shard, after four entries that say where it is from: `__key__`, `__dataset__` (the path as
-    given), `__shard__` (the shard's name in the dataset) and `__index__` (the sample's number in
-    the shard).
+    A sample is a new dict of its parts as bytes, by part name ("jpg", "meta.json"), in
+    the order of the shard, after four entries that say where it is from: `__key__`,
+    `__dataset__` (the path as given), `__shard__` (the shard's name in the dataset) and
+    `__index__` (the sample's number in the shard).
 
-    Opening reads `.nv-meta` only; memory and time do not depend on the number of samples. A shard
-    is opened when a sample of it is first asked for, and compared with what preparing wrote down of
-    it (`.nv-meta/shards.json`, see `docs/integrity.md`). With `checksums` every sample is compared
-    with the checksum that `energize prepare --checksums` wrote for it; one that differs is damaged.
-    Samples named by `exclude` in the split file do not exist here. The identity, and with it every
-    order, depends on the folder's name, the shards and the split part, not on where the folder is
+    Opening reads `.nv-meta` only; memory and time do not depend on the number of
+    samples. A shard is opened when a sample of it is first asked for, and compared with
+    what preparing wrote down of it (`.nv-meta/shards.json`, see `docs/integrity.md`).
+    With `checksums` every sample is compared with the checksum that `energize prepare
+    --checksums` wrote for it; one that differs is damaged. Samples named by `exclude`
+    in the split file do not exist here. The identity, and with it every order, depends
+    on the folder's name, the shards and the split part, not on where the folder is
     mounted.
 
-    Raises `DatasetNotFoundError`, `NotPreparedError` (also without checksums that are asked for),
-    `SplitError` or `EmptyDatasetError` when it is made. Reading raises `ShardError` when a shard is
-    missing, cut off or not the one that was prepared; a single damaged sample is a `Failed` with a
-    `DataError`.
+    Raises `DatasetNotFoundError`, `NotPreparedError` (also without checksums that are
+    asked for), `SplitError` or `EmptyDatasetError` when it is made. Reading raises
+    `ShardError` when a shard is missing, cut off or not the one that was prepared; a
+    single damaged sample is a `Failed` with a `DataError`.
 
     >>> import tempfile, webdataset
     >>> from energize.preparation import prepare
     >>> folder = tempfile.mkdtemp()
     >>> with webdataset.TarWriter(f"{folder}/0.tar") as shard:
     ...     _ = shard.write({"__key__": "cat", "txt": "a cat"})
-    >>> _ = prepare(folder, split_ratios={"train": 1}, sample_type="TextSample", workers=1)
+    >>> _ = prepare(
+    ...     folder, split_ratios={"train": 1}, sample_type="TextSample", workers=1
+    ... )
     >>> sample = WebdatasetSource(folder)[0]
     >>> sample["__key__"], sample["__shard__"], sample["txt"]
     ('cat', '0.tar', b'a cat')
@@ -123,12 +145,14 @@ class WebdatasetSource(ShardedSource[dict[str, Any]]):
     counts: tuple[int, ...]
     excluded: tuple[int, ...]
     window: tuple[int, int] | None
-    """Of the samples of `shards`, excluded ones too, the first and the one after the last; None for
-    all."""
+    """Of the samples of `shards`, excluded ones too, the first and the one after the
+    last; None for all."""
     records: tuple[ShardRecord, ...] | None
-    """What preparing saw of each of the shards; None where it did not write that down."""
+    """What preparing saw of each of the shards; None where it did not write that
+    down."""
     origin: Origin | None
-    """The loose files that it was made of, as which it is known: a run goes on with either."""
+    """The loose files that it was made of, as which it is known: a run goes on with
+    either."""
     checksums: bool
 
     @own_errors
@@ -146,11 +170,17 @@ class WebdatasetSource(ShardedSource[dict[str, Any]]):
         split = read_split(folder, split_part, split_config)
         if checksums:
             records = zip(split.shards, split.records or repeat(None), strict=False)
-            without = [name for name, each in records if not each or each.checksums_crc32 is None]
+            without = [
+                name
+                for name, each in records
+                if not each or each.checksums_crc32 is None
+            ]
             if without:
                 raise NotPreparedError(
-                    f"{folder} has no checksums of {len(without)} of its {len(split.shards)} "
-                    f"shards, {without[0]} for example; write them with: energize prepare "
+                    f"{folder} has no checksums of {len(without)} of its "
+                    f"{len(split.shards)} "
+                    f"shards, {without[0]} for example; write them with: energize "
+                    "prepare "
                     f"--checksums {folder}"
                 )
         self._freeze(
@@ -166,9 +196,9 @@ class WebdatasetSource(ShardedSource[dict[str, Any]]):
     def part(self, start: int, stop: int) -> Self:
         """Return the same source with the samples from `start` to before `stop` only.
 
-        These are numbers among `stored_count` samples, excluded ones too: to exclude a sample moves
-        no other one into a part or out of it. Raise `ConfigError` for numbers beyond that, and
-        `EmptyDatasetError` if no sample is left.
+        These are numbers among `stored_count` samples, excluded ones too: to exclude a
+        sample moves no other one into a part or out of it. Raise `ConfigError` for
+        numbers beyond that, and `EmptyDatasetError` if no sample is left.
         """
         start, stop = narrowed(self._told_name, self._bounds, start, stop)
         if self.origin is not None:  # whose parts keep all files
@@ -176,10 +206,13 @@ class WebdatasetSource(ShardedSource[dict[str, Any]]):
         ends = np.cumsum(self.counts, dtype=np.int64)
         first, last = np.searchsorted(ends, (start, stop - 1), side="right").tolist()
         before = int(ends[first - 1]) if first else 0
-        excluded = tuple(each - before for each in self.excluded if start <= each < stop)
+        excluded = tuple(
+            each - before for each in self.excluded if start <= each < stop
+        )
         if stop - start == len(excluded):
             raise EmptyDatasetError(
-                f"{self._told_name}: all {len(excluded)} samples of the part are excluded"
+                f"{self._told_name}: all {len(excluded)} samples of the part are "
+                "excluded"
             )
         kept = slice(first, last + 1)
         return self._replace(
@@ -205,7 +238,11 @@ class WebdatasetSource(ShardedSource[dict[str, Any]]):
         start, stop = self._bounds
         if self.excluded:
             return whole.part(self._stored(np.arange(self.count, dtype=np.int64)))
-        return whole if (start, stop) == (0, len(whole)) else whole.part(slice(start, stop))
+        return (
+            whole
+            if (start, stop) == (0, len(whole))
+            else whole.part(slice(start, stop))
+        )
 
     @cached_property
     def _columns(self) -> ColumnIndex:
@@ -244,7 +281,9 @@ class WebdatasetSource(ShardedSource[dict[str, Any]]):
         if self.origin is None:
             return other
         # Tars that nobody prepared are their own; what was converted is found by none.
-        return other._replace(origin=Origin.of(other._replace(origin=None, window=None)))
+        return other._replace(
+            origin=Origin.of(other._replace(origin=None, window=None))
+        )
 
     @cached_property
     def record(self) -> str | None:
@@ -287,25 +326,44 @@ class WebdatasetSource(ShardedSource[dict[str, Any]]):
 
     def _read_key(self, shard: int, number: int) -> str | None:
         [start], [stop], _ = self._spans_of(shard, [number])
-        return tar.first_key(self._files.read(self._path(shard), start, min(stop, start + _HEAD)))
+        return tar.first_key(
+            self._files.read(self._path(shard), start, min(stop, start + _HEAD))
+        )
 
-    def _read_shard(self, shard: int, numbers: list[int]) -> list[dict[str, Any] | Failed]:
-        (path, _), expected = self._opened(shard), None
+    def _read_shard(
+        self, shard: int, numbers: list[int]
+    ) -> list[dict[str, Any] | Failed]:
+        expected = None
+        (path, _) = self._opened(shard)
         starts, stops, ends = self._spans_of(shard, numbers)
         if self.checksums:
-            expected = tar.read_checksums(self._files, tar.checksums_path(path), numbers)
-        new = {"__key__": None, "__dataset__": self._root, "__shard__": self.shards[shard]}
+            expected = tar.read_checksums(
+                self._files, tar.checksums_path(path), numbers
+            )
+        new = {
+            "__key__": None,
+            "__dataset__": self._root,
+            "__shard__": self.shards[shard],
+        }
         samples: list[dict[str, Any] | Failed] = []
         for row, data in enumerate(self._files.read_ranges(path, starts, ends)):
-            number, end = numbers[row], stops[row] - starts[row]
-            if expected is not None and zlib.crc32(memoryview(data)[:end]) != expected[row]:
+            number = numbers[row]
+            end = stops[row] - starts[row]
+            if (
+                expected is not None
+                and zlib.crc32(memoryview(data)[:end]) != expected[row]
+            ):
                 where = place_in(path, number, tar.first_key(data))
-                samples.append(tar.changed(where, data[:end], expected[row], self._root))
+                samples.append(
+                    tar.changed(where, data[:end], expected[row], self._root)
+                )
                 continue
             plain: dict[str, Any] = {**new, "__index__": number}
             sample: dict[str, Any] | Failed = plain
             if not _is_plain(data, end, plain):
-                sample = self._any_sample(shard, data[:end], {**new, "__index__": number})
+                sample = self._any_sample(
+                    shard, data[:end], {**new, "__index__": number}
+                )
             if len(data) > end or len(plain) > _MANY:
                 sample = self._checked(shard, sample, data, end)
             samples.append(sample)
@@ -317,11 +375,14 @@ class WebdatasetSource(ShardedSource[dict[str, Any]]):
         """Look at what follows a sample, and how many parts it has."""
         if isinstance(sample, Failed):
             return sample
-        key, number, path = sample["__key__"], sample["__index__"], self._path(shard)
+        key = sample["__key__"]
+        number = sample["__index__"]
+        path = self._path(shard)
         if tar.first_key(data[end:]) == key:
             raise disagreement(
                 path,
-                f"by the index sample {number} has {end} bytes, but another file of its key, "
+                f"by the index sample {number} has {end} bytes, but another file of "
+                "its key, "
                 f"{key[:80]!r}, follows",
             )
         if (parts := len(sample) - _OWN) > limits.PARTS:
@@ -331,10 +392,11 @@ class WebdatasetSource(ShardedSource[dict[str, Any]]):
     def _any_sample(
         self, shard: int, data: bytes, sample: dict[str, Any]
     ) -> dict[str, Any] | Failed:
-        """Return a sample with headers of any kind, or why there is none; raise `ShardError` if the
-        index is of another shard.
+        """Return a sample with headers of any kind, or why there is none; raise
+        `ShardError` if the index is of another shard.
         """
-        path, number = self._path(shard), sample["__index__"]
+        path = self._path(shard)
+        number = sample["__index__"]
         where = place_in(path, number, tar.first_key(data))
         try:
             found = tar.members(data, where)
@@ -347,26 +409,35 @@ class WebdatasetSource(ShardedSource[dict[str, Any]]):
         samples = list(tar.samples_of(found))
         if len(samples) != 1:
             keys = [each.key for each in samples]
-            raise disagreement(path, f"by the index sample {number} has the keys {keys}")
+            raise disagreement(
+                path, f"by the index sample {number} has the keys {keys}"
+            )
         sample["__key__"] = samples[0].key
         names = [part.name for part in samples[0].parts]
         for part in samples[0].parts:
             if part.name in sample:
-                what = f"the sample has one part twice, or one with a reserved name: {names}"
+                what = (
+                    "the sample has one part twice, or one with a reserved name: "
+                    f"{names}"
+                )
                 return _failed(where, f"{what}; remove it and pack the shard again")
             sample[part.name] = data[part.offset : part.offset + part.size]
         # No checksum of a header covers a long name.
         known = None if self.records is None else self.records[shard].parts_crc32
         if known is not None and samples[0].parts_crc32 not in known:
-            what = f"it has the parts {names}, and no sample had when the shard was prepared: a "
+            what = (
+                f"it has the parts {names}, and no sample had when the shard was "
+                "prepared: a "
+            )
             return _failed(where, f"{what}name in the tar is damaged; copy it again")
         return sample
 
     def _agrees(self, shard: int) -> bool:
-        """Return whether most samples start where the index says: not so when it is of another
-        shard.
+        """Return whether most samples start where the index says: not so when it is of
+        another shard.
         """
-        count, (path, size) = self.counts[shard], self._opened(shard)
+        count = self.counts[shard]
+        (path, size) = self._opened(shard)
         starts, *_ = self._spans_of(shard, range(0, count, max(1, count // _PROBES)))
         ends = [min(start + tar.BLOCK, size) for start in starts]
         blocks = self._files.read_ranges(path, starts, ends)
@@ -375,24 +446,31 @@ class WebdatasetSource(ShardedSource[dict[str, Any]]):
     def _spans_of(
         self, shard: int, numbers: Sequence[int]
     ) -> tuple[list[int], list[int], list[int]]:
-        """Return the first byte of each of these samples, in ascending order, the byte after it,
-        and the one up to which it is read: without a record of how the shard was prepared, what
-        follows a sample is looked at too, for an index entry that points too early.
+        """Return the first byte of each of these samples, in ascending order, the byte
+        after it, and the one up to which it is read: without a record of how the shard
+        was prepared, what follows a sample is looked at too, for an index entry that
+        points too early.
         """
         path, size = self._opened(shard)
         if self.counts[shard] * ENTRY < KEPT:
             unpack = partial(RANGE.unpack_from, self._files.kept(index_path(path)))
             bounds = map(unpack, [number * ENTRY for number in numbers])
         else:
-            entries = read_entries(self._files, index_path(path), numbers, ENTRY, RANGE.size)
+            entries = read_entries(
+                self._files, index_path(path), numbers, ENTRY, RANGE.size
+            )
             bounds = map(RANGE.unpack, entries)
-        starts, stops = [], []
+        starts = []
+        stops = []
         for number, (begin, stop) in zip(numbers, bounds, strict=True):
-            start = begin if number else 0  # Energon says where the first header of a shard is
+            start = (
+                begin if number else 0
+            )  # Energon says where the first header of a shard is
             if not start < stop <= size:
                 raise disagreement(
                     path,
-                    f"by the index sample {number} lies from byte {start} to {stop}, and the shard "
+                    f"by the index sample {number} lies from byte {start} to {stop}, "
+                    "and the shard "
                     f"has {size} bytes",
                 )
             starts.append(start)
@@ -402,12 +480,14 @@ class WebdatasetSource(ShardedSource[dict[str, Any]]):
         return starts, stops, [min(stop + tar.NAME_BYTES, size) for stop in stops]
 
     def _opened(self, shard: int) -> tuple[str, int]:
-        """Return the path of a shard, and its bytes; when this process first asks for it, what can
-        be compared with its index and its record at little cost is compared.
+        """Return the path of a shard, and its bytes; when this process first asks for
+        it, what can be compared with its index and its record at little cost is
+        compared.
         """
         opened = self._read_from.get(shard)
         if opened is None:
-            path, count = self._path(shard), self.counts[shard]
+            path = self._path(shard)
+            count = self.counts[shard]
             record = None if self.records is None else self.records[shard]
             opened = path, tar.check_shard(self._files, path, count, record)
             if self.checksums:
@@ -421,7 +501,10 @@ class WebdatasetSource(ShardedSource[dict[str, Any]]):
 
     def _ranges_before(self, shard: int) -> list[Ranges]:
         path = self._path(shard)
-        return [(index_path(path), [], []), (path, [0, -tar.END_BYTES], [tar.END_BYTES, 0])]
+        return [
+            (index_path(path), [], []),
+            (path, [0, -tar.END_BYTES], [tar.END_BYTES, 0]),
+        ]
 
     def _ranges_of(self, shard: int, numbers: Sequence[int]) -> list[Ranges]:
         starts, _, ends = self._spans_of(shard, numbers)
@@ -452,10 +535,10 @@ class WebdatasetSource(ShardedSource[dict[str, Any]]):
 class SplitShards(NamedTuple):
     """The shards of a split part in their order, with the number of samples in each.
 
-    `excluded` are samples to leave out: their numbers among those of all the shards, ascending.
-    `records` is what preparing saw of the shards, None where that is not known. `window`: of the
-    samples of the shards, the first and the one after the last; None for all. `origin`: what they
-    were converted from, if all of that is there.
+    `excluded` are samples to leave out: their numbers among those of all the shards,
+    ascending. `records` is what preparing saw of the shards, None where that is not
+    known. `window`: of the samples of the shards, the first and the one after the last;
+    None for all. `origin`: what they were converted from, if all of that is there.
     """
 
     shards: tuple[str, ...]
@@ -469,9 +552,9 @@ class SplitShards(NamedTuple):
 def read_split(path: Path, split_part: str, split_config: str | None) -> SplitShards:
     """Look a split part of the prepared folder `path` up.
 
-    Only shards from which single samples are excluded are looked into, and those without samples of
-    which there is no record. Raise `SplitError` for an
-    unknown part and for shards or samples that are named but not there, `EmptyDatasetError` if
+    Only shards from which single samples are excluded are looked into, and those
+    without samples of which there is no record. Raise `SplitError` for an unknown part
+    and for shards or samples that are named but not there, `EmptyDatasetError` if
     nothing is left, and what reading `.nv-meta` raises.
     """
     known = read_info(path).shard_counts
@@ -487,9 +570,15 @@ def read_split(path: Path, split_part: str, split_config: str | None) -> SplitSh
     listed = splits.split_parts[split_part]
     for shard, times in Counter(listed).items():
         if shard not in known or times > 1:
-            fault = "is listed twice; list it once, and give the dataset a larger weight instead"
+            fault = (
+                "is listed twice; list it once, and give the dataset a larger "
+                "weight instead"
+            )
             if shard not in known:
-                fault = f"is not in .info.json{nearest(shard, list(known))}; correct the name, or "
+                fault = (
+                    f"is not in .info.json{nearest(shard, list(known))}; correct "
+                    "the name, or "
+                )
                 fault += "run `energize prepare` again to index new shards"
             raise SplitError(
                 f"{path}, split part {split_part!r} in {name}: shard {shard!r} {fault}"
@@ -499,15 +588,19 @@ def read_split(path: Path, split_part: str, split_config: str | None) -> SplitSh
     start, stop = splits.samples.get(split_part, (0, total))
     if stop > total:
         raise SplitError(
-            f"{path}, samples of split part {split_part!r} in {name}: expected numbers up to "
-            f"{total}, the samples of its shards, got {[start, stop]}; run `energize prepare` again"
+            f"{path}, samples of split part {split_part!r} in {name}: expected numbers "
+            "up to "
+            f"{total}, the samples of its shards, got {[start, stop]}; run `energize "
+            "prepare` again"
         )
     shards: list[str] = []
     excluded: list[int] = []
     before = passed = begin = end = 0
     for shard in listed:
-        keys, count = left_out.get(shard, set()), known[shard]
-        first, last = max(start - passed, 0), min(stop - passed, count)
+        keys = left_out.get(shard, set())
+        count = known[shard]
+        first = max(start - passed, 0)
+        last = min(stop - passed, count)
         passed += count
         if not count and records is None:
             _check_empty(path / shard)
@@ -515,17 +608,23 @@ def read_split(path: Path, split_part: str, split_config: str | None) -> SplitSh
             continue
         if keys:
             numbers = _numbers(path / shard, count, keys)
-            excluded += (before + number for number in numbers if first <= number < last)
-        begin, end = begin if shards else first, before + last
+            excluded += (
+                before + number for number in numbers if first <= number < last
+            )
+        begin = begin if shards else first
+        end = before + last
         shards.append(shard)
         before += count
     if end - begin == len(excluded):
         raise EmptyDatasetError(
-            f"{path}: split part {split_part!r} has no samples: {len(listed)} shards are listed in "
-            f"{name}, {len(listed) - len(shards)} of them and {len(excluded)} single samples are "
+            f"{path}: split part {split_part!r} has no samples: {len(listed)} shards "
+            "are listed in "
+            f"{name}, {len(listed) - len(shards)} of them and {len(excluded)} single "
+            "samples are "
             "excluded"
         )
-    whole, told = not excluded and (begin, end) == (0, before), ""
+    whole = not excluded and (begin, end) == (0, before)
+    told = ""
     origin = records[shards[0]].origin if records else None
     if origin is not None:
         told = digest([shards, [known[each] for each in shards]])
@@ -542,18 +641,22 @@ def read_split(path: Path, split_part: str, split_config: str | None) -> SplitSh
 def _excluded(
     entries: Iterable[str], known: Mapping[str, int], where: str
 ) -> dict[str, set[str] | None]:
-    """Return the excluded keys by shard, of entries `shard` and `shard/key`; None for a whole
-    shard.
+    """Return the excluded keys by shard, of entries `shard` and `shard/key`; None for a
+    whole shard.
     """
     found: dict[str, set[str] | None] = {}
     deepest = max((shard.count("/") for shard in known), default=0) if entries else 0
     for entry in entries:
         cuts = (at for at, char in enumerate(f"{entry}/") if char == "/")
-        cut = next((at for at in islice(cuts, deepest + 1) if entry[:at] in known), None)
+        cut = next(
+            (at for at in islice(cuts, deepest + 1) if entry[:at] in known), None
+        )
         if cut is None:
             raise SplitError(
-                f"{where}: {entry!r} is neither a shard of .info.json nor such a shard, '/' and "
-                f"the key of a sample{nearest(entry, list(known))}; correct or remove it"
+                f"{where}: {entry!r} is neither a shard of .info.json nor such a "
+                "shard, '/' and "
+                f"the key of a sample{nearest(entry, list(known))}; correct or remove "
+                "it"
             )
         keys = found.setdefault(entry[:cut], set())
         if cut == len(entry):
@@ -564,17 +667,21 @@ def _excluded(
 
 
 def _numbers(shard: Path, count: int, keys: set[str]) -> list[int]:
-    """Return the numbers of the samples with these keys; all of them have to be there."""
+    """Return the numbers of the samples with these keys; all of them have to be
+    there.
+    """
     samples = scan(shard).samples
     if len(samples) != count:
         raise ShardError(
-            f"{shard} has {len(samples)} samples, but .info.json says {count}: run `energize "
+            f"{shard} has {len(samples)} samples, but .info.json says {count}: run "
+            "`energize "
             "prepare` again"
         )
     missing = keys - {sample.key for sample in samples}
     if missing:
         raise SplitError(
-            f"{shard} has no sample {min(missing)!r}, which is excluded; its keys look like "
+            f"{shard} has no sample {min(missing)!r}, which is excluded; its keys look "
+            "like "
             f"{samples[0].key if samples else None!r}; correct or remove the entry"
         )
     return [number for number, sample in enumerate(samples) if sample.key in keys]
@@ -586,6 +693,7 @@ def _check_empty(shard: Path) -> None:
     size = files_at(index).size(index) if exists(index) else ENTRY
     if size != ENTRY:
         raise ShardError(
-            f"{shard} has no samples, as .info.json counts them, but its index {index} has {size} "
+            f"{shard} has no samples, as .info.json counts them, but its index {index} "
+            f"has {size} "
             f"bytes, and not {ENTRY}: run `energize prepare` again"
         )

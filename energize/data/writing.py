@@ -26,32 +26,38 @@ _LEFT = re.compile(r".+\.energize-[0-9a-f]{16}\.tmp", re.DOTALL)
 # A disk does several of these waits at once.
 _THREADS = 8
 
-# Of folders: file systems that have no such call for them, folders that may not be listed.
+# Of folders: file systems that have no such call for them, folders that may not be
+# listed.
 _WITHOUT_SYNC = (errno.EINVAL, errno.ENOTSUP, errno.EBADF, errno.EACCES)
 
 
 @contextmanager
 def writing(path: Path, error: type[EnergizeError], of: str = "") -> Iterator[None]:
-    """A block in which what the system refuses is `error`: that `path`, which is the value `of`
-    something, cannot be written, why, and what to do.
+    """A block in which what the system refuses is `error`: that `path`, which is the
+    value `of` something, cannot be written, why, and what to do.
     """
     with os_errors_as(error, path, f"{of} cannot be written".lstrip()):
         try:
             yield
         except OSError as reason:
-            reason.filename = os.fspath(path)  # not the name that it has until it is whole
+            reason.filename = os.fspath(
+                path
+            )  # not the name that it has until it is whole
             raise
 
 
 @contextmanager
 def taken_back_when_stopped() -> Iterator[None]:
-    """Leave the block by SystemExit when the process is asked to end, by SIGTERM or SIGHUP.
+    """Leave the block by SystemExit when the process is asked to end, by SIGTERM or
+    SIGHUP.
 
-    Where the program has handlers of its own for these signals, or outside its main thread, there
-    is no difference.
+    Where the program has handlers of its own for these signals, or outside its main
+    thread, there is no difference.
     """
     main = threading.current_thread() is threading.main_thread()
-    mine = [each for each in _SIGNALS if main and signal.getsignal(each) is signal.SIG_DFL]
+    mine = [
+        each for each in _SIGNALS if main and signal.getsignal(each) is signal.SIG_DFL
+    ]
     asked: list[int] = []
 
     def stop(number: int, frame: FrameType | None) -> None:
@@ -71,11 +77,12 @@ def taken_back_when_stopped() -> Iterator[None]:
 
 
 class NewFiles:
-    """Files that get their names together, when all of them are complete and on the disk.
+    """Files that get their names together, when all of them are complete and on the
+    disk.
 
-    Leaving the block without `commit` removes them, and of those whose names they were to get
-    nothing has changed. `error` is raised, with the path and the reason, for what cannot be
-    written.
+    Leaving the block without `commit` removes them, and of those whose names they were
+    to get nothing has changed. `error` is raised, with the path and the reason, for
+    what cannot be written.
 
     >>> with NewFiles(EnergizeError) as files:
     ...     len(files.place(Path("a/b.idx")).name) - len("b.idx.energize-.tmp")
@@ -99,7 +106,9 @@ class NewFiles:
             self._here.cleanup()
 
     def place(self, final: Path) -> Path:
-        """Return where `final` is until it gets its name; on this machine, of one in a store."""
+        """Return where `final` is until it gets its name; on this machine, of one in a
+        store.
+        """
         if is_url(final):
             if self._here is None:
                 self._here = TemporaryDirectory(prefix="energize-")
@@ -123,9 +132,10 @@ class NewFiles:
     def commit(self, mode: int | None = None, remove: Sequence[Path] = ()) -> None:
         """Give all files their names, in the order in which they were added.
 
-        First they are on the disk. Then the files `remove` go. The last one gets its name when all
-        others have theirs, on the disk too: it is the one that says that the others are there. When
-        any cannot get its name, none has it. With `mode`, these are their permissions.
+        First they are on the disk. Then the files `remove` go. The last one gets its
+        name when all others have theirs, on the disk too: it is the one that says that
+        the others are there. When any cannot get its name, none has it. With `mode`,
+        these are their permissions.
         """
         *others, last = self._finals
 
@@ -157,7 +167,10 @@ class NewFiles:
 
     def _removed(self, path: Path) -> bool:
         """Return whether it was there."""
-        with writing(path, self._error), suppress(FileNotFoundError, NotADirectoryError):
+        with (
+            writing(path, self._error),
+            suppress(FileNotFoundError, NotADirectoryError),
+        ):
             path.unlink()
             return True
         return False
@@ -179,7 +192,9 @@ class NewFiles:
                     if reason.errno not in _WITHOUT_SYNC:
                         raise
 
-        _each(sync, dict.fromkeys(final.parent for final in finals if not is_url(final)))
+        _each(
+            sync, dict.fromkeys(final.parent for final in finals if not is_url(final))
+        )
 
 
 def _each(function: Callable[[Path], None], paths: Iterable[Path]) -> None:
@@ -197,8 +212,8 @@ def _sync(path: Path) -> None:
 
 
 def remove_left(folder: Path, of: Path | None = None) -> None:
-    """Remove what killed writers left in a folder, or of one file there. Only who holds the lock of
-    what is written knows that they are dead.
+    """Remove what killed writers left in a folder, or of one file there. Only who holds
+    the lock of what is written knows that they are dead.
     """
     if is_url(folder):
         return
@@ -213,8 +228,8 @@ def remove_left(folder: Path, of: Path | None = None) -> None:
 def write_new(path: Path, data: bytes, error: type[EnergizeError]) -> None:
     """Write a file that is there when it is whole; until then the one before stays.
 
-    A link with its name is replaced, not followed. What is no file, a device or a pipe, is written
-    to. Raise `error` with path, reason and remedy.
+    A link with its name is replaced, not followed. What is no file, a device or a pipe,
+    is written to. Raise `error` with path, reason and remedy.
 
     >>> import tempfile
     >>> path = Path(tempfile.mkdtemp(), "a.txt")

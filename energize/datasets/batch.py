@@ -35,11 +35,26 @@ from energize.core.stream import (
     by_keys,
     state_field,
 )
-from energize.core.trace import MAX_ATTEMPTS, Failed, Origin, Reading, Request, Routes, making
+from energize.core.trace import (
+    MAX_ATTEMPTS,
+    Failed,
+    Origin,
+    Reading,
+    Request,
+    Routes,
+    making,
+)
 from energize.datasets.blend import BlendDataset, PairOf
 from energize.datasets.level import LevelBufferDataset, LevelDataset
 from energize.datasets.order import cut_epochs
-from energize.datasets.rounds import Origins, RoundsDataset, Step, Taken, keyed_by, origins_of
+from energize.datasets.rounds import (
+    Origins,
+    RoundsDataset,
+    Step,
+    Taken,
+    keyed_by,
+    origins_of,
+)
 from energize.errors import ConfigError
 from energize.order.timeline import option_names
 
@@ -51,20 +66,21 @@ T_batch_co = TypeVar("T_batch_co", covariant=True)
 class BatchDataset(IndexedDataset[T_batch_co]):
     """`batcher(samples)` for every `batch_size` consecutive items.
 
-    A batch is always full: a sample that is skipped or fails is substituted from its source. Only
-    the last batch of an epoch may be short, unless `drop_last`. No batch reaches over the end of an
-    epoch. Over a stream of unknown length, each lane makes batches of its own items, and has a last
-    batch of its own.
+    A batch is always full: a sample that is skipped or fails is substituted from its
+    source. Only the last batch of an epoch may be short, unless `drop_last`. No batch
+    reaches over the end of an epoch. Over a stream of unknown length, each lane makes
+    batches of its own items, and has a last batch of its own.
 
-    With `level`, of each `global_batch_size` items in a row those that a batch holds are chosen so
-    that batches cost about the same, by a column of the sources or a function of columns: see
-    `LevelDataset`. What a global batch holds does not change, and `get_loader` knows its size.
+    With `level`, of each `global_batch_size` items in a row those that a batch holds
+    are chosen so that batches cost about the same, by a column of the sources or a
+    function of columns: see `LevelDataset`. What a global batch holds does not change,
+    and `get_loader` knows its size.
 
-    A batch gets the weights of its samples in the loss as `sample_weights`, where they have any and
-    `batcher` says none itself; it needs a place for them.
+    A batch gets the weights of its samples in the loss as `sample_weights`, where they
+    have any and `batcher` says none itself; it needs a place for them.
 
-    Raises `ConfigError` for a batch size below 1, and when `drop_last` leaves no batch; with
-    `level` what `LevelDataset` raises.
+    Raises `ConfigError` for a batch size below 1, and when `drop_last` leaves no batch;
+    with `level` what `LevelDataset` raises.
 
     >>> from energize import ListSource
     >>> list(BatchDataset(ListSource("abcde"), 2, "".join))
@@ -104,14 +120,19 @@ class BatchDataset(IndexedDataset[T_batch_co]):
         if level is not None and global_batch_size is not None:
             whole = global_batch_size
             with raised_as("BatchDataset", "LevelDataset"):
-                dataset = LevelDataset(dataset, batch_size, global_batch_size=whole, cost=level)
+                dataset = LevelDataset(
+                    dataset, batch_size, global_batch_size=whole, cost=level
+                )
         elif level is not None or global_batch_size is not None:
             names = ("level", "global_batch_size")
             given, missing = names if level is not None else names[::-1]
             raise ConfigError(
-                f"BatchDataset: {given} is given, and {missing} is not: level says what samples "
-                "cost, and global_batch_size among how many of them those of a batch are chosen. "
-                "(For gradient accumulation alone, give global_batch_size to get_loader)"
+                f"BatchDataset: {given} is given, and {missing} is not: level says "
+                "what samples "
+                "cost, and global_batch_size among how many of them those of a batch "
+                "are chosen. "
+                "(For gradient accumulation alone, give global_batch_size to "
+                "get_loader)"
             )
         self._set_up(
             dataset,
@@ -138,7 +159,8 @@ class BatchDataset(IndexedDataset[T_batch_co]):
         checked_function(batcher, f"{owner}: batcher")
         if generates(batcher) and not isinstance(self, FlatBatchDataset):
             raise ConfigError(
-                f"{owner}: the batcher {function_name(batcher)} is a generator function, and may "
+                f"{owner}: the batcher {function_name(batcher)} is a generator "
+                "function, and may "
                 "not yield here: each batch has its place in an epoch"
             )
         self._freeze(
@@ -156,14 +178,18 @@ class BatchDataset(IndexedDataset[T_batch_co]):
             several or self.batch_size != below.batch_size
         ):
             raise ConfigError(
-                f"{owner}: {type(below).__name__} below levels batches of {below.batch_size}, and "
-                f"what is made here are others, of {batch_size}; give both one batch_size, and no "
+                f"{owner}: {type(below).__name__} below levels batches of "
+                f"{below.batch_size}, and "
+                f"what is made here are others, of {batch_size}; give both one "
+                "batch_size, and no "
                 "batcher that yields"
             )
         if self.sized and self.size == 0 and dataset.size:
             raise ConfigError(
-                f"{owner}: the {dataset.size} items of an epoch cannot fill one batch of "
-                f"{batch_size}, and drop_last leaves it out; use a smaller batch_size, or "
+                f"{owner}: the {dataset.size} items of an epoch cannot fill one batch "
+                "of "
+                f"{batch_size}, and drop_last leaves it out; use a smaller batch_size, "
+                "or "
                 "drop_last=False"
             )
 
@@ -175,27 +201,35 @@ class BatchDataset(IndexedDataset[T_batch_co]):
 
     @cached_property
     def _call(self) -> Call:
-        return Call(self.batcher, self.key, type(self)._keep, tolerance=self._tolerance())
+        return Call(
+            self.batcher, self.key, type(self)._keep, tolerance=self._tolerance()
+        )
 
     @cached_property
     def size(self) -> int:
         inner = self.inputs[0].size
         if inner == INFINITE:
             return INFINITE
-        return inner // self.batch_size if self.drop_last else -(-inner // self.batch_size)
+        return (
+            inner // self.batch_size if self.drop_last else -(-inner // self.batch_size)
+        )
 
     @cached_property
     def _pass_length(self) -> int:
         """Batches in one pass over what is read."""
         finite = self.sized and self.size != INFINITE
-        return self.size if finite else -(-self.inputs[0]._pass_length // self.batch_size)
+        return (
+            self.size if finite else -(-self.inputs[0]._pass_length // self.batch_size)
+        )
 
     @cached_property
     def _read_ahead(self) -> int:
         return max(1, self._children[0]._read_ahead // self.batch_size)
 
     def _bounds(self, positions: Int64Array) -> tuple[Int64Array, Int64Array]:
-        """Return where the members of the batches at `positions` begin and end in the input."""
+        """Return where the members of the batches at `positions` begin and end in the
+        input.
+        """
         inner = self.inputs[0].size
         if inner == INFINITE:
             first = positions * self.batch_size
@@ -229,7 +263,8 @@ class BatchDataset(IndexedDataset[T_batch_co]):
     def _spans(self, n: int) -> tuple[Any, int]:
         if self.taken(n) is not None:
             return super()._spans(n)
-        length, inner = self.batch_size, self.inputs[0].size
+        length = self.batch_size
+        inner = self.inputs[0].size
         spans, _ = cut_epochs(self, n * length, self.size * length, inner)
         return spans, n
 
@@ -238,7 +273,9 @@ class BatchDataset(IndexedDataset[T_batch_co]):
 
 
 def members_between(first: Int64Array, end: Int64Array) -> Routes:
-    """Return the routes of items made of those of the input from `first` to before `end`."""
+    """Return the routes of items made of those of the input from `first` to before
+    `end`.
+    """
     lengths = end - first
     owner = np.repeat(np.arange(len(first)), lengths)
     offset = np.arange(len(owner)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
@@ -246,19 +283,23 @@ def members_between(first: Int64Array, end: Int64Array) -> Routes:
 
 
 class _BatchStream(ContentStream[Any]):
-    """Batch k is made of the items of the stream that it would be made of if that were indexed.
+    """Batch k is made of the items of the stream that it would be made of if that were
+    indexed.
 
-    Where the length of the stream is not known, a lane takes whole batches as its share of them,
-    and a pass ends with the first batch that is not full.
+    Where the length of the stream is not known, a lane takes whole batches as its share
+    of them, and a pass ends with the first batch that is not full.
     """
 
     _counted = "batches"
 
     def __init__(self, node: BatchDataset[T_batch_co], opening: Opening) -> None:
-        self._node, self._draws, self._most = node, True, MAX_ATTEMPTS
+        self._node = node
+        self._draws = True
+        self._most = MAX_ATTEMPTS
         self._lane, state, self._reading, _ = opening
         self._called = opening.counter("called")
-        self._over, self._share = False, None
+        self._over = False
+        self._share = None
         inside = opening.inner._replace(endless=node.sized)
         if node.sized:
             self._input = node.inputs[0]._stream(inside)
@@ -289,7 +330,8 @@ class _BatchStream(ContentStream[Any]):
         else:
             # What comes next is not worth telling an input that is read one by one.
             first = self._share.next(lambda _: None) * length
-            end, attempt = first + length, 0
+            end = first + length
+            attempt = 0
         token = making.set(self._lane.index + self._lane.count * self._called)
         try:
             for member in range(first, end):
@@ -305,7 +347,9 @@ class _BatchStream(ContentStream[Any]):
         self.origin = tuple(chain.from_iterable(origins))
         if not has_padding(samples):
             return samples
-        return Padded.of_members(samples, map(len, map(self._node.inputs[0].refs_of, origins)))
+        return Padded.of_members(
+            samples, map(len, map(self._node.inputs[0].refs_of, origins))
+        )
 
     def _end_pass(self) -> None:
         self._over = False
@@ -320,10 +364,12 @@ class _BatchStream(ContentStream[Any]):
 
 
 class FlatBatchDataset(RoundsDataset[T_batch_co], BatchDataset[T_batch_co]):
-    """What a generator function yields of every `batch_size` items: any number of batches.
+    """What a generator function yields of every `batch_size` items: any number of
+    batches.
 
-    A stream, whose lanes each take batches of their own part of the input; it resumes between any
-    two of what is yielded. `BatchDataset` and `MixBatchDataset` make it of such a function.
+    A stream, whose lanes each take batches of their own part of the input; it resumes
+    between any two of what is yielded. `BatchDataset` and `MixBatchDataset` make it of
+    such a function.
     """
 
     order_name = "FlatBatchDataset"
@@ -332,7 +378,9 @@ class FlatBatchDataset(RoundsDataset[T_batch_co], BatchDataset[T_batch_co]):
     def _call(self) -> Call:
         return Call(self.batcher, 0, carried_one_by_one, tolerance=self._tolerance())
 
-    def round(self, items: Iterator[Taken], reading: Reading) -> Iterator[Step[T_batch_co]]:
+    def round(
+        self, items: Iterator[Taken], reading: Reading
+    ) -> Iterator[Step[T_batch_co]]:
         members = list(islice(items, self.batch_size))
         if members and not (self.drop_last and len(members) < self.batch_size):
             yield partial(self._yielded, members, reading)
@@ -340,10 +388,12 @@ class FlatBatchDataset(RoundsDataset[T_batch_co], BatchDataset[T_batch_co]):
     def _yielded(
         self, members: list[Taken], reading: Reading
     ) -> Iterator[tuple[T_batch_co, Origins]]:
-        samples, origins = [each.item for each in members], origins_of(members)
+        samples = [each.item for each in members]
+        origins = origins_of(members)
         word = partial(keyed_by, self, "batch", *origins)
         index = members[0].number
-        where, of = by_keys(samples), (self, origins)
+        where = by_keys(samples)
+        of = (self, origins)
         for made in self._call.items(samples, word, index, reading, where, made=of):
             yield made, origins
 
@@ -351,18 +401,23 @@ class FlatBatchDataset(RoundsDataset[T_batch_co], BatchDataset[T_batch_co]):
 class MixBatchDataset(BatchDataset[T_batch_co]):
     """Batches whose samples are drawn one by one from several datasets.
 
-    Each batch is `batch_mix_fn` of a list of `batch_size` items, drawn from a `BlendDataset` of the
-    pairs. Datasets usually give batches of one sample, which functions like
-    `homogeneous_concat_mix` put together; inner batches of k samples give batches of `batch_size *
-    k`. By default the list itself is the batch. Weights, `scheme`, `stop` and the other parameters
-    of a blend are passed to it; in one that ends, the last batch may be short, unless `drop_last`.
-    The `sample_weights` of inner batches are joined, with 1 for samples of those without.
+    Each batch is `batch_mix_fn` of a list of `batch_size` items, drawn from a
+    `BlendDataset` of the pairs. Datasets usually give batches of one sample, which
+    functions like `homogeneous_concat_mix` put together; inner batches of k samples
+    give batches of `batch_size * k`. By default the list itself is the batch. Weights,
+    `scheme`, `stop` and the other parameters of a blend are passed to it; in one that
+    ends, the last batch may be short, unless `drop_last`. The `sample_weights` of inner
+    batches are joined, with 1 for samples of those without.
 
-    Raises what `BlendDataset` and `BatchDataset` raise, and `ConfigError` for unknown parameters.
+    Raises what `BlendDataset` and `BatchDataset` raise, and `ConfigError` for unknown
+    parameters.
 
     >>> from energize import ListSource
     >>> mix = MixBatchDataset(
-    ...     (ListSource("a"), 6), (ListSource("b"), 4), batch_size=1000, batch_mix_fn="".join
+    ...     (ListSource("a"), 6),
+    ...     (ListSource("b"), 4),
+    ...     batch_size=1000,
+    ...     batch_mix_fn="".join,
     ... )
     >>> mix[0].count("a")
     600
@@ -382,12 +437,15 @@ class MixBatchDataset(BatchDataset[T_batch_co]):
         self,
         *pairs: PairOf[T_in] | Iterable[PairOf[T_in]] | Mapping[str, Dataset[T_in]],
         batch_size: int,
-        batch_mix_fn: Callable[[list[T_in]], T_batch_co | Iterator[T_batch_co]] | None = None,
+        batch_mix_fn: Callable[[list[T_in]], T_batch_co | Iterator[T_batch_co]]
+        | None = None,
         drop_last: bool = False,
         worker_config: WorkerConfig | None = None,
         **blend: Any,
     ) -> None:
-        mix_fn: Callable[[list[T_in]], Any] = same if batch_mix_fn is None else batch_mix_fn
+        mix_fn: Callable[[list[T_in]], Any] = (
+            same if batch_mix_fn is None else batch_mix_fn
+        )
         with raised_as(type(self).__name__, "BlendDataset"):
             checked_function(mix_fn, "batch_mix_fn")
             scheme = blend.get("scheme") or "block"  # a block_size names it, too

@@ -51,7 +51,14 @@ from energize.errors import (
     SubstitutionError,
     WeightError,
 )
-from energize.order.cost import CostLine, CostScheme, Cycle, Line, OffsetLine, cost_scheme
+from energize.order.cost import (
+    CostLine,
+    CostScheme,
+    Cycle,
+    Line,
+    OffsetLine,
+    cost_scheme,
+)
 from energize.order.timeline import (
     WEIGHTLESS,
     MixingScheme,
@@ -93,53 +100,60 @@ _log = logging.getLogger("energize")
 class BlendDataset(IndexedDataset[T_co]):
     """Items of several datasets in the proportion of their weights.
 
-    Given as (dataset, weight) pairs, as one iterable of pairs, or as `{name: dataset}` with
-    `weights` by name: a dict or a `WeightScheduler`. A weight is a number or a `Schedule`; weights
-    need not sum to 1. Over datasets of batches, each item is a whole batch of one of them.
+    Given as (dataset, weight) pairs, as one iterable of pairs, or as `{name: dataset}`
+    with `weights` by name: a dict or a `WeightScheduler`. A weight is a number or a
+    `Schedule`; weights need not sum to 1. Over datasets of batches, each item is a
+    whole batch of one of them.
 
-    `scheme` decides which dataset each slot belongs to: the name of one, with its options as
-    further keywords (`block_size=`), or any object with `counts` and `locate` over as many sources
-    as there are datasets. The default is `block` where a `block_size` is given, else `even`: it
-    keeps the shares in every prefix, in 20 items as in 20 million, and draws the order as far as
-    that allows. So whole batches of few steps have the asked shares, and no rank of many meets a
-    rhythm that gives it batches of one dataset only.
+    `scheme` decides which dataset each slot belongs to: the name of one, with its
+    options as further keywords (`block_size=`), or any object with `counts` and
+    `locate` over as many sources as there are datasets. The default is `block` where a
+    `block_size` is given, else `even`: it keeps the shares in every prefix, in 20 items
+    as in 20 million, and draws the order as far as that allows. So whole batches of few
+    steps have the asked shares, and no rank of many meets a rhythm that gives it
+    batches of one dataset only.
 
-    `stop` decides what happens when a dataset is exhausted. `restart`: it starts again, in a new
-    order when it is shuffled, and the blend never ends. `first_exhausted`: the blend ends before
-    the first item that an exhausted dataset would have to give. `all_exhausted`: the others take
-    over its slots, by weight, until all are exhausted, each item read once; a dataset is never
-    drawn where its weight is 0, so the blend ends where no dataset with a weight is left. A stream
-    that gives no item in a whole pass is an error in all of them. `max_epochs` (for all,
-    or one each) is how many epochs of a dataset count: without limit under `restart`, else 1; with
-    it a blend ends under `restart` too, when all have reached it. In the epochs of a blend that
-    ends, slots and schedules begin anew, while every dataset goes on where the last epoch left it.
-    With a stream of unknown length among its datasets, a blend that ends is read as a whole in
-    every lane: where it ends, one lane alone could not know.
+    `stop` decides what happens when a dataset is exhausted. `restart`: it starts again,
+    in a new order when it is shuffled, and the blend never ends. `first_exhausted`: the
+    blend ends before the first item that an exhausted dataset would have to give.
+    `all_exhausted`: the others take over its slots, by weight, until all are exhausted,
+    each item read once; a dataset is never drawn where its weight is 0, so the blend
+    ends where no dataset with a weight is left. A stream that gives no item in a whole
+    pass is an error in all of them. `max_epochs` (for all, or one each) is how many
+    epochs of a dataset count: without limit under `restart`, else 1; with it a blend
+    ends under `restart` too, when all have reached it. In the epochs of a blend that
+    ends, slots and schedules begin anew, while every dataset goes on where the last
+    epoch left it. With a stream of unknown length among its datasets, a blend that ends
+    is read as a whole in every lane: where it ends, one lane alone could not know.
 
-    `unit` is what shares count: "samples", or what these cost. A column of the sources, such as
-    "tokens", or a function of columns (`lambda width, height: width * height / 196`) is known from
-    the index: the blend stays indexed, and at every slot each dataset has its share of all costs
-    within a few costliest items (`CostScheme`). What is known only of encoded samples or packs
-    is an `ItemCost`, of a field or a function of the item: the blend is then a stream, each lane of
-    which takes its next item from the dataset that is owed most (`OwedSlots`). In both the unit
-    decides the order, so no `scheme` is given; a blend by a column never ends.
+    `unit` is what shares count: "samples", or what these cost. A column of the sources,
+    such as "tokens", or a function of columns (`lambda width, height: width * height /
+    196`) is known from the index: the blend stays indexed, and at every slot each
+    dataset has its share of all costs within a few costliest items (`CostScheme`). What
+    is known only of encoded samples or packs is an `ItemCost`, of a field or a function
+    of the item: the blend is then a stream, each lane of which takes its next item from
+    the dataset that is owed most (`OwedSlots`). In both the unit decides the order, so
+    no `scheme` is given; a blend by a column never ends.
 
-    `target_weights`, one for each dataset in a list or by name, say what datasets weigh in the
-    loss, where weights say how often they are drawn: items get the weight target share / drawn
-    share, at most `max_correction`, see `WeighedByTargets`. The order is the same without.
+    `target_weights`, one for each dataset in a list or by name, say what datasets weigh
+    in the loss, where weights say how often they are drawn: items get the weight target
+    share / drawn share, at most `max_correction`, see `WeighedByTargets`. The order is
+    the same without.
 
-    `temperature` t makes each weight weight ** t: 1 keeps the weights, 0 makes them equal.
-    `min_share` and `max_share` (for all, or one each) then bound the shares of the datasets with a
-    weight.
+    `temperature` t makes each weight weight ** t: 1 keeps the weights, 0 makes them
+    equal. `min_share` and `max_share` (for all, or one each) then bound the shares of
+    the datasets with a weight.
 
-    Endless blends nest: with the same scheme, the parts of an inner blend are weighed by the
-    product of their shares, slot by slot when they are schedules; temperature and limits are those
-    of each level. Equal datasets are merged into one with the summed weight, which is logged; the
-    same folder with other settings gets an order of its own.
+    Endless blends nest: with the same scheme, the parts of an inner blend are weighed
+    by the product of their shares, slot by slot when they are schedules; temperature
+    and limits are those of each level. Equal datasets are merged into one with the
+    summed weight, which is logged; the same folder with other settings gets an order of
+    its own.
 
     Raises `WeightError` for weights that are missing, negative, not finite or all zero;
-    `EmptyDatasetError` for a dataset with a weight and no items; `ColumnError` for a column that is
-    not indexed and for costs that are not above 0; `ConfigError` for the rest.
+    `EmptyDatasetError` for a dataset with a weight and no items; `ColumnError` for a
+    column that is not indexed and for costs that are not above 0; `ConfigError` for the
+    rest.
 
     >>> from energize import ListSource
     >>> blend = BlendDataset((ListSource("a"), 3), (ListSource("b"), 1))
@@ -147,7 +161,11 @@ class BlendDataset(IndexedDataset[T_co]):
     [0.75, 0.25]
     >>> blend.at(range(1000)).count("a")
     750
-    >>> sorted(BlendDataset((ListSource("ab"), 3), (ListSource("c"), 1), stop="all_exhausted"))
+    >>> sorted(
+    ...     BlendDataset(
+    ...         (ListSource("ab"), 3), (ListSource("c"), 1), stop="all_exhausted"
+    ...     )
+    ... )
     ['a', 'b', 'c']
     """
 
@@ -183,7 +201,12 @@ class BlendDataset(IndexedDataset[T_co]):
         **options: Any,
     ) -> None:
         with raised_as(type(self).__name__):
-            others = {"scheme": scheme, "stop": stop, "max_epochs": max_epochs, **options}
+            others = {
+                "scheme": scheme,
+                "stop": stop,
+                "max_epochs": max_epochs,
+                **options,
+            }
             counted = None if unit is None else checked_unit(unit, others)
             if counted is not None:
                 scheme = COSTS
@@ -192,7 +215,9 @@ class BlendDataset(IndexedDataset[T_co]):
                 if scheme is None:
                     scheme = "block" if "block_size" in options else "even"
             entries, names = checked_entries(pairs, weights, max_epochs, target_weights)
-            slot_limits([1] * len(entries), stop, [entry.max_epochs for entry in entries])
+            slot_limits(
+                [1] * len(entries), stop, [entry.max_epochs for entry in entries]
+            )
             entries = limited_entries(entries, names, temperature, min_share, max_share)
             if isinstance(scheme, str):
                 if stop == "restart" and max_epochs is None:
@@ -216,8 +241,8 @@ class BlendDataset(IndexedDataset[T_co]):
 
     @cached_property
     def names(self) -> tuple[str, ...]:
-        """The name of each of `inputs`: as it was given, else by the sources that it reads, see
-        `source_labels`.
+        """The name of each of `inputs`: as it was given, else by the sources that it
+        reads, see `source_labels`.
         """
         pairs = zip(self.given_names, input_labels(self), strict=True)
         return tuple(numbered(given or ", ".join(labels) for given, labels in pairs))
@@ -227,7 +252,9 @@ class BlendDataset(IndexedDataset[T_co]):
         """The `names` that there would be if no entry of a metadataset had one."""
         labels = [[s.unnamed_label for s in each.sources] for each in self.inputs]
         pairs = zip(labels, self.names, strict=True)
-        return tuple(name if None in each else ", ".join(map(str, each)) for each, name in pairs)
+        return tuple(
+            name if None in each else ", ".join(map(str, each)) for each, name in pairs
+        )
 
     def by_name(self, values: Sequence[T]) -> dict[str, T]:
         """Shares, or what was `taken`, by the `names` of the datasets: for a log.
@@ -265,7 +292,9 @@ class BlendDataset(IndexedDataset[T_co]):
 
     @cached_property
     def _pass_length(self) -> int:
-        """Items of an epoch; of one that never ends, a pass over each dataset with a weight."""
+        """Items of an epoch; of one that never ends, a pass over each dataset with a
+        weight.
+        """
         if self.sized and self.size != INFINITE:
             return self.size
         pairs = zip(self.inputs, self.weights, strict=True)
@@ -304,7 +333,9 @@ class BlendDataset(IndexedDataset[T_co]):
         if self._measured is not None:
             scheme = cost_scheme(self.weights, self._measured.lines())
         else:
-            name = "exact" if self.unit is not None else self.scheme  # for its shares only
+            name = (
+                "exact" if self.unit is not None else self.scheme
+            )  # for its shares only
             scheme = make_scheme(name, self.weights, key=self.key, **self.options)
         for slot, weights in self.changes:
             scheme = scheme.with_weights_from(slot, weights)
@@ -312,16 +343,24 @@ class BlendDataset(IndexedDataset[T_co]):
 
     @cached_property
     def _measured(self) -> MeasuredInputs | None:
-        return MeasuredInputs(self.unit, self.inputs) if isinstance(self.unit, ColumnCost) else None
+        return (
+            MeasuredInputs(self.unit, self.inputs)
+            if isinstance(self.unit, ColumnCost)
+            else None
+        )
 
     def _settings(self) -> dict[str, Any]:
-        """Return the parameters as JSON, and digests of what samples cost, as measuring them anew
-        changes the order.
+        """Return the parameters as JSON, and digests of what samples cost, as measuring
+        them anew changes the order.
         """
         told = super()._settings()
         if self.unit is None:
             del told["unit"]
-        return told if self._measured is None else told | {"costs": self._measured.digests()}
+        return (
+            told
+            if self._measured is None
+            else told | {"costs": self._measured.digests()}
+        )
 
     def _until(
         self, saved: dict[str, Any], now: dict[str, Any], n: int
@@ -334,7 +373,11 @@ class BlendDataset(IndexedDataset[T_co]):
             before = scheme.as_described(saved["weights"], saved["changes"])
             if before.first_difference(scheme, n) is not None:
                 return saved, now
-        except (KeyError, TypeError, ValueError):  # it is damaged, and told to be different
+        except (
+            KeyError,
+            TypeError,
+            ValueError,
+        ):  # it is damaged, and told to be different
             return saved, now
         return {**saved, "weights": now["weights"], "changes": now["changes"]}, now
 
@@ -352,46 +395,63 @@ class BlendDataset(IndexedDataset[T_co]):
         methods = (getattr(scheme, name, None) for name in ("counts", "locate"))
         if isinstance(scheme, type) or not all(map(callable, methods)):
             raise ConfigError(
-                f"a scheme is a name or an object with counts and locate; got {scheme!r}"
+                "a scheme is a name or an object with counts and locate; got "
+                f"{scheme!r}"
             )
-        sources, names = len(scheme.counts(0)), getattr(scheme, "names", None)
+        sources = len(scheme.counts(0))
+        names = getattr(scheme, "names", None)
         if sources != len(self.weights):
             raise ConfigError(
-                f"the scheme is for {sources} sources, but there are {len(self.weights)} datasets"
+                f"the scheme is for {sources} sources, but there are "
+                f"{len(self.weights)} datasets"
             )
         # A scheme numbers its sources: by name, these are the datasets in their order.
         if names and all(self.given_names) and names != self.given_names:
             raise WeightError(
-                f"the scheme is over the sources {', '.join(names)}, and the datasets are "
-                f"{', '.join(map(str, self.given_names))}; give both the same names in one order"
+                f"the scheme is over the sources {', '.join(names)}, and the datasets "
+                "are "
+                f"{', '.join(map(str, self.given_names))}; give both the same names in "
+                "one order"
             )
         drops_out = self.stop == "all_exhausted" or any(self.max_epochs)
-        if numbers_only(self.weights) is None or (drops_out and self.stop != "first_exhausted"):
+        if numbers_only(self.weights) is None or (
+            drops_out and self.stop != "first_exhausted"
+        ):
             raise ConfigError(
-                "schedules, all_exhausted and max_epochs need to make schemes of their own; give "
+                "schedules, all_exhausted and max_epochs need to make schemes of their "
+                "own; give "
                 "the scheme by name"
             )
         if self.options:
             raise ConfigError(
-                f"{sorted(self.options)} cannot be set for a scheme that is an object; set "
+                f"{sorted(self.options)} cannot be set for a scheme that is an object; "
+                "set "
                 "them where it is made"
             )
 
     def _check_not_empty(self) -> None:
         filled = [not each.sized or each.size > 0 for each in self.inputs]
-        for number, (each, weight) in enumerate(zip(self.inputs, self.weights, strict=True)):
-            if filled[number] or not ever_positive(weight) or self.stop == "all_exhausted":
+        for number, (each, weight) in enumerate(
+            zip(self.inputs, self.weights, strict=True)
+        ):
+            if (
+                filled[number]
+                or not ever_positive(weight)
+                or self.stop == "all_exhausted"
+            ):
                 continue
             read = ", ".join(repr(source.name) for source in each.sources)
             raise EmptyDatasetError(
-                f"dataset {number} has weight {weight} and no items (it reads {read}); remove it, "
+                f"dataset {number} has weight {weight} and no items (it reads {read}); "
+                "remove it, "
                 "or give it weight 0"
             )
         if not any(filled):
             raise EmptyDatasetError("none of the datasets has items")
 
     def spent(self, n: int) -> list[float]:
-        """Return what the first `n` items cost that each of `inputs` gives, in the unit.
+        """Return what the first `n` items cost that each of `inputs` gives, in the
+        unit.
 
         Raises `NotIndexedError` where that is known only when they have been read.
 
@@ -411,20 +471,21 @@ class BlendDataset(IndexedDataset[T_co]):
         return [float(count) for count in taken]
 
     def shares(self, slot: int = 0) -> list[float]:
-        """Return the asked share of each of `inputs` at a slot, in the unit: its weight divided by
-        the sum.
+        """Return the asked share of each of `inputs` at a slot, in the unit: its weight
+        divided by the sum.
         """
         if isinstance(self._scheme, WeightedScheme):
             return self._scheme.shares(slot)
         return cast("list[float]", shares_at(self.weights, [slot])[0].tolist())
 
     def _asked(self, items: int | None) -> FloatArray | None:
-        """Return how many of the first `items` the weights ask for of each of `inputs`: float64,
-        sums to `items`, or to what they cost where weights of costs changed; for None their shares,
-        or None where these change.
+        """Return how many of the first `items` the weights ask for of each of `inputs`:
+        float64, sums to `items`, or to what they cost where weights of costs changed;
+        for None their shares, or None where these change.
 
-        Of a blend that ends, slots and schedules begin anew in each epoch. What stop rules do to
-        the shares is not looked at: it is a difference between asked and delivered.
+        Of a blend that ends, slots and schedules begin anew in each epoch. What stop
+        rules do to the shares is not looked at: it is a difference between asked and
+        delivered.
         """
         named = isinstance(self.scheme, str)
         eras = cast("Any", self._scheme).eras if named else [Era(0, self.weights)]
@@ -438,10 +499,12 @@ class BlendDataset(IndexedDataset[T_co]):
         found = asked(eras, rest)
         return found + epochs * asked(eras, self.size) if epochs else found
 
-    def _asked_in_cost(self, eras: Sequence[Era], items: int | None) -> FloatArray | None:
-        """Return the same of what items cost. A slot says nothing of its cost, so while weights
-        change gradually nobody asks for anything that could be told; and after changes, for parts
-        of what the slots since then cost, if that is known unread.
+    def _asked_in_cost(
+        self, eras: Sequence[Era], items: int | None
+    ) -> FloatArray | None:
+        """Return the same of what items cost. A slot says nothing of its cost, so while
+        weights change gradually nobody asks for anything that could be told; and after
+        changes, for parts of what the slots since then cost, if that is known unread.
         """
         shares = [_constant(era) for era in eras]
         if any(each is None for each in shares):
@@ -455,28 +518,33 @@ class BlendDataset(IndexedDataset[T_co]):
         return np.asarray(costs @ np.array(shares, dtype=np.float64))
 
     def with_weights_from(
-        self, slot: int, weights: Sequence[Weight] | Mapping[str, Weight] | WeightScheduler
+        self,
+        slot: int,
+        weights: Sequence[Weight] | Mapping[str, Weight] | WeightScheduler,
     ) -> Self:
-        """Return the same blend with other weights from a slot on: all items before it stay as they
-        are.
+        """Return the same blend with other weights from a slot on: all items before it
+        stay as they are.
 
-        Weights are those of `inputs` in their order, or by their `names`; steps of schedules count
-        from the start of the blend. A state that was saved before the slot goes on in the changed
-        blend. In the epochs of a blend that ends, weights change at the same slot of each.
+        Weights are those of `inputs` in their order, or by their `names`; steps of
+        schedules count from the start of the blend. A state that was saved before the
+        slot goes on in the changed blend. In the epochs of a blend that ends, weights
+        change at the same slot of each.
 
-        Raises `ConfigError` for a slot that an earlier change lies after, and for a blend whose
-        `scheme` is an object; `WeightError` for weights.
+        Raises `ConfigError` for a slot that an earlier change lies after, and for a
+        blend whose `scheme` is an object; `WeightError` for weights.
 
         >>> from energize import BlendDataset, ListSource
-        >>> blend = BlendDataset({"a": ListSource("a"), "b": ListSource("b")},
-        ...                      weights={"a": 1, "b": 1})
+        >>> blend = BlendDataset(
+        ...     {"a": ListSource("a"), "b": ListSource("b")}, weights={"a": 1, "b": 1}
+        ... )
         >>> changed = blend.with_weights_from(100, {"a": 9, "b": 1})
         >>> changed.at(range(100)) == blend.at(range(100)), changed.taken(200)
         (True, [140, 60])
         """
         if not isinstance(self._scheme, WeightedScheme):
             raise ConfigError(
-                "weights can change from a slot on where the scheme is given by name; make a "
+                "weights can change from a slot on where the scheme is given by name; "
+                "make a "
                 "scheme with other weights"
             )
         with raised_as(type(self).__name__):
@@ -488,7 +556,8 @@ class BlendDataset(IndexedDataset[T_co]):
         return other
 
     def corrections(self, slot: int = 0) -> list[float]:
-        """By how much items of each of `inputs` count at a slot; 1 without target weights.
+        """By how much items of each of `inputs` count at a slot; 1 without target
+        weights.
 
         >>> from energize import BlendDataset, ListSource
         >>> web, code = ListSource(["a"], name="web"), ListSource(["b"], name="code")
@@ -505,22 +574,29 @@ class BlendDataset(IndexedDataset[T_co]):
         return factors
 
     def _check_targets(self) -> None:
-        """Raise `ConfigError` where the shares at a slot are not known; log what targets do: with
-        them, the effective sample size is what part of the samples.
+        """Raise `ConfigError` where the shares at a slot are not known; log what
+        targets do: with them, the effective sample size is what part of the samples.
         """
         ends = self.stop == "all_exhausted" or any(self.max_epochs) or not self.sized
         if ends or isinstance(self.unit, ItemCost):
             raise ConfigError(
-                "target_weights make up for the shares that slots are given by, and these are not "
-                "known before where they change when a dataset is exhausted (stop='all_exhausted', "
-                "max_epochs, ends of streams), nor with a unit that is known of items only; give "
+                "target_weights make up for the shares that slots are given by, and "
+                "these are not "
+                "known before where they change when a dataset is exhausted "
+                "(stop='all_exhausted', "
+                "max_epochs, ends of streams), nor with a unit that is known of items "
+                "only; give "
                 "sample_weight to the datasets"
             )
-        factors, drawn = np.array(self.corrections()), np.array(self.shares())
+        factors = np.array(self.corrections())
+        drawn = np.array(self.shares())
         squares = float(drawn @ factors**2)
         shown = [f"{each:.4g}" for each in factors[:8]] + ["..."] * (len(factors) > 8)
         size = 100 * float(drawn @ factors) ** 2 / squares if squares else 0.0
-        text = "%s: items count by target weights, by the factors %s; the effective sample size is "
+        text = (
+            "%s: items count by target weights, by the factors %s; the effective "
+            "sample size is "
+        )
         text += "%.1f%% of the samples"
         _log.info(text, type(self).__name__, ", ".join(shown), size)
 
@@ -529,18 +605,24 @@ class BlendDataset(IndexedDataset[T_co]):
         return self.targets is not None
 
     def make(self, items: list[Any], request: Request) -> list[T_co | Failed]:
-        """With target weights, items count by the factor target share / drawn share at their slot,
-        at most `max_correction`: the weights of importance sampling (Kahn and Marshall, 1953), cut
-        off as by Ionides (Truncated importance sampling, 2008).
+        """With target weights, items count by the factor target share / drawn share at
+        their slot, at most `max_correction`: the weights of importance sampling (Kahn
+        and Marshall, 1953), cut off as by Ionides (Truncated importance sampling,
+        2008).
         """
         positions = request.positions
         slots = positions if self.size == INFINITE else positions % self.size
         child, _ = self._mix[0].locate(positions)
         made = []
-        for item, slot, number in zip(items, slots.tolist(), child.tolist(), strict=True):
-            factors, failed = self._fixed or self.corrections(slot), isinstance(item, Failed)
+        for item, slot, number in zip(
+            items, slots.tolist(), child.tolist(), strict=True
+        ):
+            factors = self._fixed or self.corrections(slot)
+            failed = isinstance(item, Failed)
             batched = self._of_batches
-            made.append(item if failed else weighed(item, factors[number], batched=batched))
+            made.append(
+                item if failed else weighed(item, factors[number], batched=batched)
+            )
         return made
 
     @cached_property
@@ -550,7 +632,10 @@ class BlendDataset(IndexedDataset[T_co]):
     @cached_property
     def _fixed(self) -> list[float] | None:
         """The factors, where they are the same at all slots."""
-        moving = numbers_only(self.weights) is None or numbers_only(self.targets or ()) is None
+        moving = (
+            numbers_only(self.weights) is None
+            or numbers_only(self.targets or ()) is None
+        )
         return None if moving or self.changes else self.corrections()
 
     def _open_stream(self, opening: Opening) -> Stream[T_co]:
@@ -563,7 +648,9 @@ class BlendDataset(IndexedDataset[T_co]):
             return super()._open_pass(opening)
         default = None if self.stop == "restart" else 1
         rule = "first" if self.stop == "first_exhausted" else "leave_out"
-        weights = zip(self.weights, *(changed for _, changed in self.changes), strict=True)
+        weights = zip(
+            self.weights, *(changed for _, changed in self.changes), strict=True
+        )
         passes = []
         for most, over_time in zip(self.max_epochs, weights, strict=True):
             # Those of weight 0 are not read at all.
@@ -571,17 +658,26 @@ class BlendDataset(IndexedDataset[T_co]):
             passes.append((default if most is None else most) if drawn else 0)
         unit = cast("ItemCost | None", self.unit)  # by columns it would be sized
         end = End(rule, tuple(passes))
-        return MultiplexedStream(self, self._scheme, unit, end, opening, may_be_empty=False)
+        return MultiplexedStream(
+            self, self._scheme, unit, end, opening, may_be_empty=False
+        )
 
 
-def _targets(entries: Sequence[Entry], max_correction: float | None) -> tuple[Weight, ...] | None:
+def _targets(
+    entries: Sequence[Entry], max_correction: float | None
+) -> tuple[Weight, ...] | None:
     """Return what entries weigh in the loss; None where all count as they are drawn."""
-    if max_correction is not None and checked_factor(max_correction, "max_correction") < 1:
+    if (
+        max_correction is not None
+        and checked_factor(max_correction, "max_correction") < 1
+    ):
         raise WeightError(f"max_correction is a factor from 1 up; got {max_correction}")
     if any(entry.target is not None for entry in entries):
         return tuple(entry.loss_weight for entry in entries)
     if max_correction is not None:
-        raise ConfigError("max_correction limits what target_weights do, and there are none")
+        raise ConfigError(
+            "max_correction limits what target_weights do, and there are none"
+        )
     return None
 
 
@@ -594,8 +690,8 @@ def _constant(era: Era) -> FloatArray | None:
 
 
 class Entry(NamedTuple):
-    """A dataset of a blend, its weight, how many epochs of it are read at most, what it was called,
-    and what it weighs in the loss, if that is something else.
+    """A dataset of a blend, its weight, how many epochs of it are read at most, what it
+    was called, and what it weighs in the loss, if that is something else.
     """
 
     dataset: Dataset[Any]
@@ -611,12 +707,15 @@ class Entry(NamedTuple):
 
 
 def checked_entries(
-    given: Sequence[Any], weights: object, max_epochs: PerDataset, target_weights: PerDataset
+    given: Sequence[Any],
+    weights: object,
+    max_epochs: PerDataset,
+    target_weights: PerDataset,
 ) -> tuple[list[Entry], list[str] | None]:
     """Return the entries, and their names if they have any.
 
-    They are given as pairs (dataset, weight), as one iterable of pairs, or as datasets by name with
-    `weights` by name.
+    They are given as pairs (dataset, weight), as one iterable of pairs, or as datasets
+    by name with `weights` by name.
     """
     names = None
     first = given[0] if len(given) == 1 else None
@@ -625,7 +724,8 @@ def checked_entries(
         given = list(zip(first.values(), _by_name(weights, names), strict=True))
     elif weights is not None:
         raise WeightError(
-            "weights by name need datasets by name, {name: dataset}; or give pairs (dataset, "
+            "weights by name need datasets by name, {name: dataset}; or give pairs "
+            "(dataset, "
             "weight)"
         )
     elif isinstance(first, Iterable) and not isinstance(first, Dataset):
@@ -636,13 +736,20 @@ def checked_entries(
     epochs = one_per_dataset(max_epochs, names, len(given), "max_epochs")
     targets = one_per_dataset(target_weights, names, len(given), "target_weights")
     entries = []
-    for number, (row, most, target) in enumerate(zip(given, epochs, targets, strict=True)):
+    for number, (row, most, target) in enumerate(
+        zip(given, epochs, targets, strict=True)
+    ):
         where = f"dataset {number if names is None else repr(names[number])}"
         name = None if names is None else names[number]
         pair, name = (row[:2], row.name) if isinstance(row, Entry) else (row, name)
-        if not (isinstance(pair, tuple | list) and len(pair) == 2 and isinstance(pair[0], Dataset)):
+        if not (
+            isinstance(pair, tuple | list)
+            and len(pair) == 2
+            and isinstance(pair[0], Dataset)
+        ):
             raise WeightError(
-                f"{where} is {str(pair)[:80]!r}; give pairs (dataset, weight), in which a list is "
+                f"{where} is {str(pair)[:80]!r}; give pairs (dataset, weight), in "
+                "which a list is "
                 "ListSource(list), and a prepared folder get_train_dataset(path)"
             )
         weight = given_weight(pair[1], where)
@@ -651,22 +758,27 @@ def checked_entries(
             loss = given_weight(target, f"the target weight of {where}")
             if ever_positive(loss) and not ever_positive(weight):
                 raise WeightError(
-                    f"{where} has a target weight and the weight 0: it is never drawn, and no "
+                    f"{where} has a target weight and the weight 0: it is never drawn, "
+                    "and no "
                     "weight in the loss makes up for that; give it a weight above 0"
                 )
         entries.append(Entry(pair[0], weight, most, name, loss))
     if not any(ever_positive(entry.weight) for entry in entries):
-        raise WeightError(f"all {len(entries)} weights are 0, so nothing could ever be drawn")
+        raise WeightError(
+            f"all {len(entries)} weights are 0, so nothing could ever be drawn"
+        )
     if not any(ever_positive(entry.loss_weight) for entry in entries):
-        raise WeightError("all target weights are 0, so nothing would count in the loss")
+        raise WeightError(
+            "all target weights are 0, so nothing would count in the loss"
+        )
     return entries, names
 
 
 def one_per_dataset(
     value: PerDataset, names: Sequence[str] | None, count: int, what: str
 ) -> list[Any]:
-    """Return a value for each dataset: the same for all, those of a list, or those of a dict by
-    name, with None for the names left out.
+    """Return a value for each dataset: the same for all, those of a list, or those of a
+    dict by name, with None for the names left out.
     """
     if isinstance(value, Mapping):
         for name in value:
@@ -674,7 +786,9 @@ def one_per_dataset(
         return [value.get(name) for name in names or ()]
     if isinstance(value, list | tuple | np.ndarray):
         if len(value) != count:
-            raise ConfigError(f"{what}: {len(value)} values are given for {count} datasets")
+            raise ConfigError(
+                f"{what}: {len(value)} values are given for {count} datasets"
+            )
         return list(value)
     return [value] * count
 
@@ -684,7 +798,8 @@ def _by_name(weights: object, names: Sequence[str]) -> list[Any]:
     by_name = weights.schedules() if isinstance(weights, WeightScheduler) else weights
     if not isinstance(by_name, Mapping):
         raise WeightError(
-            "datasets given by name need weights={name: weight}, or a WeightScheduler; got "
+            "datasets given by name need weights={name: weight}, or a WeightScheduler; "
+            "got "
             f"{weights!r}"
         )
     if difference := names_apart(names, by_name):
@@ -706,12 +821,15 @@ def limited_entries(
     bounded = min_share is not None or max_share is not None
     if numbers is None and bounded:
         raise ConfigError(
-            "min_share and max_share need weights that are numbers; keep a schedule within limits "
+            "min_share and max_share need weights that are numbers; keep a schedule "
+            "within limits "
             "at its points"
         )
     if numbers is None and exponent != 1:
         given = tuple(weights)
-        weights = [Compound("share", given, number, exponent) for number in range(len(given))]
+        weights = [
+            Compound("share", given, number, exponent) for number in range(len(given))
+        ]
     elif numbers is not None:
         weights = tempered(numbers, exponent) if exponent != 1 else weights
         limits = [
@@ -720,7 +838,9 @@ def limited_entries(
             else value
             for name, value in (("min_share", min_share), ("max_share", max_share))
         ]
-        weights = limited(cast("Sequence[float]", weights), *limits) if bounded else weights
+        weights = (
+            limited(cast("Sequence[float]", weights), *limits) if bounded else weights
+        )
     rows = zip(entries, weights, strict=True)
     return [entry._replace(weight=weight) for entry, weight in rows]
 
@@ -728,9 +848,9 @@ def limited_entries(
 def _flattened(
     entries: Sequence[Entry], scheme: str, options: dict[str, Any], unit: Unit | None
 ) -> list[Entry]:
-    """Endless blends among the parts, of the same scheme and unit, opened up: that keeps what they
-    mean, but where all sources are alike. Weights multiply, and so do target weights, which are
-    weights where none are given.
+    """Endless blends among the parts, of the same scheme and unit, opened up: that
+    keeps what they mean, but where all sources are alike. Weights multiply, and so do
+    target weights, which are weights where none are given.
     """
     flat: list[Entry] = []
     for entry in entries:
@@ -746,18 +866,26 @@ def _flattened(
         ):
             flat.append(entry)
             continue
-        for number, (each, given) in enumerate(zip(inner.inputs, inner.given_names, strict=True)):
+        for number, (each, given) in enumerate(
+            zip(inner.inputs, inner.given_names, strict=True)
+        ):
             target = None
             if entry.target is not None or inner.targets is not None:
-                target = _within(entry.loss_weight, inner.targets or inner.weights, number)
-            full = given if entry.name is None else f"{entry.name}/{inner.names[number]}"
+                target = _within(
+                    entry.loss_weight, inner.targets or inner.weights, number
+                )
+            full = (
+                given if entry.name is None else f"{entry.name}/{inner.names[number]}"
+            )
             weight = _within(entry.weight, inner.weights, number)
             flat.append(Entry(weighed(each), weight, None, full, target))
     return flat
 
 
 def _within(weight: Weight, weights: Sequence[Weight], number: int) -> Weight:
-    """Return the weight of the entry that one of several `weights` makes of a weight."""
+    """Return the weight of the entry that one of several `weights` makes of a
+    weight.
+    """
     numbers = numbers_only(weights)
     if numbers is None:
         return Compound("product", (weight, Compound("share", tuple(weights), number)))
@@ -774,9 +902,15 @@ def merged(entries: Sequence[Entry], owner: str) -> list[Entry]:
         same = entry.dataset, entry.max_epochs
         other = kept.setdefault(same, entry)
         if other is not entry:
-            total, target = _sum(other.weight, entry.weight), None
+            total = _sum(other.weight, entry.weight)
+            target = None
             names = ", ".join(source.name for source in entry.dataset.sources)
-            _log.info("%s: %s is listed twice; it is read as one, weight %s", owner, names, total)
+            _log.info(
+                "%s: %s is listed twice; it is read as one, weight %s",
+                owner,
+                names,
+                total,
+            )
             if other.target is not None or entry.target is not None:
                 target = _sum(other.loss_weight, entry.loss_weight)
             kept[same] = other._replace(weight=total, target=target)
@@ -804,7 +938,9 @@ def numbered(names: Iterable[str]) -> list[str]:
 
 
 def told_apart(datasets: Iterable[Dataset[Any]]) -> list[Dataset[Any]]:
-    """Return datasets that share a source, wherever below them it is, each in its own order."""
+    """Return datasets that share a source, wherever below them it is, each in its own
+    order.
+    """
     seen: Counter[int] = Counter()
     apart: list[Dataset[Any]] = []
     for dataset in datasets:
@@ -817,7 +953,9 @@ def told_apart(datasets: Iterable[Dataset[Any]]) -> list[Dataset[Any]]:
 
 def numbers_only(weights: Sequence[Weight]) -> list[Fraction] | None:
     """Return the weights in their exact values, if none of them changes."""
-    numbers = [as_fraction(each) for each in weights if isinstance(each, float | Fraction)]
+    numbers = [
+        as_fraction(each) for each in weights if isinstance(each, float | Fraction)
+    ]
     return numbers if len(numbers) == len(weights) else None
 
 
@@ -828,13 +966,13 @@ def numbers_only(weights: Sequence[Weight]) -> list[Fraction] | None:
 class End:
     """What happens when a source is exhausted, and what the next epoch begins with.
 
-    `rule`: "leave_out": a source that has been passed through `passes` times (None: any number)
-    has no more slots, and the mix ends when no source is left; "first": the mix ends instead;
-    "all_seen": it ends when each source has been exhausted once, or one of them `passes` times.
-    A source that stays starts its next pass.
+    `rule`: "leave_out": a source that has been passed through `passes` times (None: any
+    number) has no more slots, and the mix ends when no source is left; "first": the mix
+    ends instead; "all_seen": it ends when each source has been exhausted once, or one
+    of them `passes` times. A source that stays starts its next pass.
 
-    `slots_anew`: whether the next epoch begins with the first slot, in sources that go on where
-    they are, or goes on with other slots, over the first items of the sources.
+    `slots_anew`: whether the next epoch begins with the first slot, in sources that go
+    on where they are, or goes on with other slots, over the first items of the sources.
     """
 
     rule: str
@@ -845,9 +983,9 @@ class End:
 class MultiplexedDataset(Dataset[T_co]):
     """Items of several datasets in the order of the scheme `slots`, streams among them.
 
-    A dataset is known to be exhausted when it is asked for one more item; `end` says what happens
-    then. With `unit`, shares are those of the scheme in what items cost. It is read as a whole in
-    every lane.
+    A dataset is known to be exhausted when it is asked for one more item; `end` says
+    what happens then. With `unit`, shares are those of the scheme in what items cost.
+    It is read as a whole in every lane.
 
     Raises `EmptyDatasetError` naming a dataset that is to start again and has no items.
     """
@@ -868,21 +1006,25 @@ class MultiplexedDataset(Dataset[T_co]):
         unit: ItemCost | None = None,
     ) -> None:
         costs: dict[str, Any] = {} if unit is None else {"unit": unit}
-        self._freeze(counted_alike(datasets), names=tuple(names), slots=slots, end=end, **costs)
+        self._freeze(
+            counted_alike(datasets), names=tuple(names), slots=slots, end=end, **costs
+        )
 
     indexed = sized = _divisible = False  # whatever its inputs are
 
     def _open_pass(self, opening: Opening) -> Stream[T_co]:
-        return MultiplexedStream(self, self.slots, self.unit, self.end, opening, may_be_empty=True)
+        return MultiplexedStream(
+            self, self.slots, self.unit, self.end, opening, may_be_empty=True
+        )
 
 
 class MultiplexedStream(Stream[T]):
-    """One epoch of a mix, by a scheme. `given` and `passes` count, for each source, its items and
-    passes in it; a state after its end has those of the epoch as `ended`. `seen`: whether its pass
-    has given an item.
+    """One epoch of a mix, by a scheme. `given` and `passes` count, for each source, its
+    items and passes in it; a state after its end has those of the epoch as `ended`.
+    `seen`: whether its pass has given an item.
 
-    It is read in a single lane, or, where no source is left out and so it never ends, in any: each
-    lane then has its own part of every source.
+    It is read in a single lane, or, where no source is left out and so it never ends,
+    in any: each lane then has its own part of every source.
     """
 
     def __init__(
@@ -897,13 +1039,18 @@ class MultiplexedStream(Stream[T]):
     ) -> None:
         # Alone a lane sees the ends of the sources; among others none do.
         self._opening = opening._replace(endless=opening.lane.count > 1)
-        self._datasets, self._names, self._end = mix.inputs, mix.names, end
+        self._datasets = mix.inputs
+        self._names = mix.names
+        self._end = end
         self._may_be_empty = may_be_empty
-        self._begin: Callable[..., SchemeSlots | OwedSlots] = partial(SchemeSlots, scheme)
+        self._begin: Callable[..., SchemeSlots | OwedSlots] = partial(
+            SchemeSlots, scheme
+        )
         if unit is not None:
             owing = cast("WeightedScheme", scheme)
             self._begin = partial(OwedSlots, owing, unit, opening, key=mix.key)
-        inputs, state = mix.inputs, opening.state
+        inputs = mix.inputs
+        state = opening.state
         self.given = numbers_field(state, "given", len(inputs))
         self.passes = numbers_field(state, "passes", len(inputs))
         at = None if state is None else state_field(state, "slots", dict)
@@ -943,7 +1090,8 @@ class MultiplexedStream(Stream[T]):
             self._in_vain += 1
             if self._in_vain >= MAX_ATTEMPTS:
                 raise SubstitutionError(
-                    f"{label_of(self._datasets[source])}: {self._in_vain} items in a row were left "
+                    f"{label_of(self._datasets[source])}: {self._in_vain} items in a "
+                    "row were left "
                     f"out, the last one as {reason}"
                 ) from None
             return False
@@ -955,18 +1103,24 @@ class MultiplexedStream(Stream[T]):
         refs = refs_of(self._datasets[source], self._inputs[source].origin)
         if not len(refs):
             return f"an item of {self._names[source]}"
-        return self._datasets[source].sources[int(refs.source[0])].where(int(refs.index[0]))
+        return (
+            self._datasets[source]
+            .sources[int(refs.source[0])]
+            .where(int(refs.index[0]))
+        )
 
     def _exhausted(self, source: int) -> None:
         self.passes[source] += 1
-        rule, most = self._end.rule, self._end.passes[source]
+        rule = self._end.rule
+        most = self._end.passes[source]
         enough = most is not None and self.passes[source] >= most
         left_out = rule == "leave_out" and enough
         dataset = self._datasets[source]
         tolerated = left_out and (self._may_be_empty or dataset.sized)
         if not (self._seen[source] or tolerated):
             raise EmptyDatasetError(
-                f"{self._names[source]!r} has no items: {label_of(dataset)} gave none in a whole "
+                f"{self._names[source]!r} has no items: {label_of(dataset)} gave none "
+                "in a whole "
                 "pass. Remove it from the mix, or give it weight 0"
             )
         if rule == "first":
@@ -981,10 +1135,15 @@ class MultiplexedStream(Stream[T]):
         if self._end.rule != "leave_out":
             return frozenset()
         pairs = enumerate(zip(self.passes, self._end.passes, strict=True))
-        return frozenset(i for i, (passes, most) in pairs if most is not None and passes >= most)
+        return frozenset(
+            i for i, (passes, most) in pairs if most is not None and passes >= most
+        )
 
     def state(self) -> State:
-        inputs, slots, given, passes = self._inputs, self._slots, self.given, self.passes
+        inputs = self._inputs
+        slots = self._slots
+        given = self.given
+        passes = self.passes
         seen = list(self._seen)
         ended: State = {}
         if self._over:
@@ -992,11 +1151,16 @@ class MultiplexedStream(Stream[T]):
             given = passes = [0] * len(given)
             begun = self._opening._replace(state=None)
             if self._end.slots_anew:
-                never = frozenset(i for i, most in enumerate(self._end.passes) if most == 0)
+                never = frozenset(
+                    i for i, most in enumerate(self._end.passes) if most == 0
+                )
                 slots = self._begin(None, never)
             else:
                 rows = zip(inputs, seen, self._datasets, strict=True)
-                inputs = [LaneReader(of, begun) if begins else each for each, begins, of in rows]
+                inputs = [
+                    LaneReader(of, begun) if begins else each
+                    for each, begins, of in rows
+                ]
                 seen = [0] * len(seen)
         return {
             "slots": slots.state(),
@@ -1015,21 +1179,29 @@ _STAYS = -1
 
 
 class SchemeSlots:
-    """The slots of a `scheme`, some of which are looked up ahead. From the slot on at which a
-    source is left out (`gone`), its slots go to the others by weight; all slots before stay where
-    they are. Of a scheme object that was not made by `make_scheme` no source can be left out.
+    """The slots of a `scheme`, some of which are looked up ahead. From the slot on at
+    which a source is left out (`gone`), its slots go to the others by weight; all slots
+    before stay where they are. Of a scheme object that was not made by `make_scheme` no
+    source can be left out.
     """
 
-    def __init__(self, scheme: Scheme, state: State | None, left_out: frozenset[int]) -> None:
+    def __init__(
+        self, scheme: Scheme, state: State | None, left_out: frozenset[int]
+    ) -> None:
         self._scheme = self._left = scheme
-        self._position, sources = counter_field(state, "position"), len(scheme.counts(0))
+        self._position, sources = (
+            counter_field(state, "position"),
+            len(scheme.counts(0)),
+        )
         self._gone = [_STAYS] * sources
         self._ahead: list[int] = []
         gone = [0 if each in left_out else _STAYS for each in range(sources)]
         if state is not None:
             gone = numbers_field(state, "left_out_at", sources, least=_STAYS)
         if max(gone) > self._position:
-            raise StateError(f"the saved state's 'left_out_at' names slots to come: {gone[:20]}")
+            raise StateError(
+                f"the saved state's 'left_out_at' names slots to come: {gone[:20]}"
+            )
         for slot, source in sorted((slot, source) for source, slot in enumerate(gone)):
             if slot != _STAYS:
                 self._leave_out(slot, source)
@@ -1041,7 +1213,9 @@ class SchemeSlots:
             self._left = self._left.without(source, slot)
 
     def current(self) -> int | None:
-        """Return the source of the slot at hand; None if no source with a weight is left."""
+        """Return the source of the slot at hand; None if no source with a weight is
+        left.
+        """
         if not self._ahead:
             end = self._position + _AT_ONCE
             if isinstance(self._left, MixingScheme):
@@ -1051,22 +1225,25 @@ class SchemeSlots:
         return self._ahead[-1] if self._ahead else None
 
     def advance(self, item: Any, where: Callable[[], str]) -> None:
-        """Go on to the next slot; the one at hand has got `item`, and `where` says where that comes
-        from. `SkipSample` leaves the item out, and the slot is still at hand.
+        """Go on to the next slot; the one at hand has got `item`, and `where` says
+        where that comes from. `SkipSample` leaves the item out, and the slot is still
+        at hand.
         """
         self._ahead.pop()
         self._position += 1
 
     def exhausted(self, *, left_out: bool) -> None:
-        """The source of the slot at hand had no item; if it is left out it is not asked again."""
+        """The source of the slot at hand had no item; if it is left out it is not asked
+        again.
+        """
         if left_out:
             self._leave_out(self._position, self._ahead[-1])
         elif getattr(self._scheme, "loses_draws", False):
             self.advance(None, str)
 
     def state(self) -> State:
-        """Return what others go on from; of constant shape. When all sources are left out, the next
-        epoch goes on with all.
+        """Return what others go on from; of constant shape. When all sources are left
+        out, the next epoch goes on with all.
         """
         gone = self._gone if _STAYS in self._gone else [_STAYS] * len(self._gone)
         return {"position": self._position, "left_out_at": list(gone)}
@@ -1076,7 +1253,8 @@ Unit: TypeAlias = ColumnCost | ItemCost
 """What items cost, known from the index or when they have been read."""
 
 GivenUnit: TypeAlias = Cost | ColumnCost | ItemCost
-"""The same as it may be given: a column's name, or a function of columns, is a `ColumnCost`."""
+"""The same as it may be given: a column's name, or a function of columns, is a
+`ColumnCost`."""
 
 SAMPLES = "samples"
 """The unit of a blend that has no other: each item counts 1."""
@@ -1088,9 +1266,9 @@ _LOOKED_UP = 2**20
 
 
 def checked_unit(given: GivenUnit | None, others: Mapping[str, Any]) -> Unit | None:
-    """Return the unit that was given; None for samples. Raise `ConfigError` for those of the
-    `others` that contradict it: options of schemes, and ends, of which a blend by a column has
-    none.
+    """Return the unit that was given; None for samples. Raise `ConfigError` for those
+    of the `others` that contradict it: options of schemes, and ends, of which a blend
+    by a column has none.
     """
     if given is None or given == SAMPLES:
         return None
@@ -1101,7 +1279,8 @@ def checked_unit(given: GivenUnit | None, others: Mapping[str, Any]) -> Unit | N
         unit = ColumnCost(given)
     else:
         raise ConfigError(
-            "unit is 'samples', the name of a column of the sources, a function of columns, or an "
+            "unit is 'samples', the name of a column of the sources, a function of "
+            "columns, or an "
             f"ItemCost of items as they are read; got {str(given)[:80]!r}"
         )
     plain = {"stop": "restart", "max_epochs": None, "scheme": None}
@@ -1110,13 +1289,16 @@ def checked_unit(given: GivenUnit | None, others: Mapping[str, Any]) -> Unit | N
             continue
         if name not in {"stop", "max_epochs"}:
             raise ConfigError(
-                f"{name} says whose slot comes when slots are counted, and unit={_called(unit)} "
+                f"{name} says whose slot comes when slots are counted, and "
+                f"unit={_called(unit)} "
                 "decides it by what items cost; leave either out"
             )
         if isinstance(unit, ColumnCost):
             raise ConfigError(
-                f"{name}={value!r} ends a blend, and with unit={_called(unit)} none does, as each "
-                "epoch would have another number of items; say how many steps to read, or give an "
+                f"{name}={value!r} ends a blend, and with unit={_called(unit)} none "
+                "does, as each "
+                "epoch would have another number of items; say how many steps to read, "
+                "or give an "
                 "ItemCost as the unit, with which a blend ends as it is read"
             )
     return unit
@@ -1125,7 +1307,8 @@ def checked_unit(given: GivenUnit | None, others: Mapping[str, Any]) -> Unit | N
 class MeasuredInputs:
     """The inputs of a blend by what their samples cost; every column is looked at once.
 
-    Raises `NotIndexedError` for an input that is a stream, and what `ColumnCost` raises.
+    Raises `NotIndexedError` for an input that is a stream, and what `ColumnCost`
+    raises.
     """
 
     def __init__(self, unit: ColumnCost, inputs: Sequence[Dataset[Any]]) -> None:
@@ -1133,22 +1316,33 @@ class MeasuredInputs:
         for number, each in enumerate(inputs):
             if not each.indexed:
                 raise NotIndexedError(
-                    f"unit={_called(unit)} is what the index says of samples, and dataset {number} "
-                    f"({type(each).__name__}) is read as a stream; give unit=ItemCost(...)"
+                    f"unit={_called(unit)} is what the index says of samples, and "
+                    f"dataset {number} "
+                    f"({type(each).__name__}) is read as a stream; give "
+                    "unit=ItemCost(...)"
                 )
         self._inputs = cast("Sequence[IndexedDataset[Any]]", inputs)
-        self._found = {s.key: _measured(s, unit) for each in inputs for s in each.sources}
+        self._found = {
+            s.key: _measured(s, unit) for each in inputs for s in each.sources
+        }
 
     def digests(self) -> list[str]:
-        """For each input what its samples cost together, and a digest of what each costs."""
+        """For each input what its samples cost together, and a digest of what each
+        costs.
+        """
         found = [[self._found[s.key] for s in each.sources] for each in self._inputs]
         return [
-            f"{sum(cost for cost, _ in each):.15g} together, {digest([d for _, d in each])[:12]}"
+            (
+                f"{sum(cost for cost, _ in each):.15g} together, "
+                f"{digest([d for _, d in each])[:12]}"
+            )
             for each in found
         ]
 
     def lines(self) -> list[Line]:
-        """Return what the items of each input cost in the order in which they are read."""
+        """Return what the items of each input cost in the order in which they are
+        read.
+        """
         return [self._line(each) for each in self._inputs]
 
     def _line(self, dataset: IndexedDataset[Any]) -> Line:
@@ -1159,18 +1353,26 @@ class MeasuredInputs:
         whole = later.inputs[0] if continued else dataset
         key = derive(dataset.key, "cost")
         line = CostLine(
-            partial(self._unit.of, whole), self._cycle(whole), key, among=len(self._inputs)
+            partial(self._unit.of, whole),
+            self._cycle(whole),
+            key,
+            among=len(self._inputs),
         )
         if not continued:
             return line
         return OffsetLine(line, later.since, later.read, afresh=later.afresh)
 
     def _cycle(self, dataset: IndexedDataset[Any]) -> Cycle | None:
-        """After how many items, from the first one on, all samples have had their turn equally
-        often, again and again, and what these cost; None where that is not known.
+        """After how many items, from the first one on, all samples have had their turn
+        equally often, again and again, and what these cost; None where that is not
+        known.
         """
         if isinstance(dataset, Source):
-            return Cycle(dataset.count, self._found[dataset.key][0]) if dataset.count else None
+            return (
+                Cycle(dataset.count, self._found[dataset.key][0])
+                if dataset.count
+                else None
+            )
         below = [self._cycle(each) for each in dataset._children]
         if dataset.size == INFINITE:
             [first], taken = below if len(below) == 1 else [None], dataset.taken(1)
@@ -1189,8 +1391,11 @@ class MeasuredInputs:
 
 
 def _measured(source: Source[Any], unit: ColumnCost) -> tuple[float, str]:
-    """Return what the samples of a source cost together, and a digest of what each costs."""
-    total, seen = 0.0, hashlib.blake2b(digest_size=16)
+    """Return what the samples of a source cost together, and a digest of what each
+    costs.
+    """
+    total = 0.0
+    seen = hashlib.blake2b(digest_size=16)
     for start in range(0, source.count, _LOOKED_UP):
         index = np.arange(start, min(start + _LOOKED_UP, source.count), dtype=np.int64)
         costs = np.ascontiguousarray(unit.of_samples(source, index))
@@ -1210,20 +1415,21 @@ _STARTS = 2**20
 
 
 class OwedSlots:
-    """The next item comes from the source that is owed most; of several the first. It is asked and
-    told the same as `SchemeSlots`.
+    """The next item comes from the source that is owed most; of several the first. It
+    is asked and told the same as `SchemeSlots`.
 
-    Sources are due their shares of what all items of the lane have cost, and owed what they are due
-    and have not had; all that is owed sums to 0. With items of a cost up to c, no source ever has
-    had c more than it was due: it was owed something or nothing when it was chosen. And none of n
-    is ever owed more than c (1 + 1/2 + ... + 1/(n - 1)): the k that are owed most are owed on
-    average no more than before if one of them was chosen, and else c / k more than the k + 1 that
-    were owed most before, as the one that was chosen was among these. Shares are those that
-    `scheme` asks for at the item's place among those of all lanes.
+    Sources are due their shares of what all items of the lane have cost, and owed what
+    they are due and have not had; all that is owed sums to 0. With items of a cost up
+    to c, no source ever has had c more than it was due: it was owed something or
+    nothing when it was chosen. And none of n is ever owed more than c (1 + 1/2 + ... +
+    1/(n - 1)): the k that are owed most are owed on average no more than before if one
+    of them was chosen, and else c / k more than the k + 1 that were owed most before,
+    as the one that was chosen was among these. Shares are those that `scheme` asks for
+    at the item's place among those of all lanes.
 
-    Lanes begin as if they stood at different places of one long mix, or their n-th items would all
-    be of the same source: what each source would be owed there, in items of the mean cost, it is
-    owed from the start (`offsets`).
+    Lanes begin as if they stood at different places of one long mix, or their n-th
+    items would all be of the same source: what each source would be owed there, in
+    items of the mean cost, it is owed from the start (`offsets`).
     """
 
     def __init__(
@@ -1236,7 +1442,9 @@ class OwedSlots:
         *,
         key: int,
     ) -> None:
-        self._scheme, self._lane, self._reading = scheme, opening.lane, opening.reading
+        self._scheme = scheme
+        self._lane = opening.lane
+        self._reading = opening.reading
         self._offsets = _offsets(scheme, opening.lane, key)
         self._call = Call(unit.of, 0)
         self._key = key
@@ -1252,12 +1460,15 @@ class OwedSlots:
     def current(self) -> int | None:
         if self._current is None and self._shares.any():
             mean = float(self._costs.sum()) / self._items if self._items else 1.0
-            owed = np.where(self._shares > 0, self._owed + self._offsets * mean, -math.inf)
+            owed = np.where(
+                self._shares > 0, self._owed + self._offsets * mean, -math.inf
+            )
             self._current = int(owed.argmax())
         return self._current
 
     def advance(self, item: Any, where: Callable[[], str]) -> None:
-        source, cost = cast("int", self._current), self._cost(item, where)
+        source = cast("int", self._current)
+        cost = self._cost(item, where)
         self._owed += self._shares * cost
         self._owed[source] -= cost
         self._costs[source] += cost
@@ -1272,7 +1483,9 @@ class OwedSlots:
         item, _ = with_marks(item)
         number = self._lane.index + self._items * self._lane.count
         word = partial(_word_of_cost, self._key, number)
-        cost = self._call.one(item, word, number, reading, lambda _: named(item, where()))
+        cost = self._call.one(
+            item, word, number, reading, lambda _: named(item, where())
+        )
         if isinstance(cost, Failed):
             reading.leave_out(cost, None, None)
             raise SkipSample(str(cost))
@@ -1280,7 +1493,8 @@ class OwedSlots:
 
     def exhausted(self, *, left_out: bool) -> None:
         """The others are owed what a source was that is left out."""
-        source, self._current = cast("int", self._current), None
+        source = cast("int", self._current)
+        self._current = None
         if left_out:
             self._left[source] = False
             self._shares = self._asked()
@@ -1288,11 +1502,15 @@ class OwedSlots:
             self._owed[source] = 0.0
 
     def state(self) -> State:
-        return {"items": self._items, "owed": self._owed.tolist(), "costs": self._costs.tolist()}
+        return {
+            "items": self._items,
+            "owed": self._owed.tolist(),
+            "costs": self._costs.tolist(),
+        }
 
     def _asked(self) -> FloatArray:
-        """Return the shares of those that are left, at the next item's place; 0 where none of them
-        has a weight.
+        """Return the shares of those that are left, at the next item's place; 0 where
+        none of them has a weight.
         """
         place = self._lane.index + self._items * self._lane.count
         asked = np.where(self._left, np.array(self._scheme.shares(place)), 0.0)

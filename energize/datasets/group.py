@@ -8,7 +8,12 @@ from functools import cached_property, partial
 from typing import Any, NamedTuple, TypeVar, cast
 
 from energize.core.call import Call
-from energize.core.checks import checked_batch_size, checked_flag, checked_function, whole_number
+from energize.core.checks import (
+    checked_batch_size,
+    checked_flag,
+    checked_function,
+    whole_number,
+)
 from energize.core.dataset import Dataset
 from energize.core.description import function_name, generates
 from energize.core.lanes import WorkerConfig
@@ -36,19 +41,21 @@ T_batch_co = TypeVar("T_batch_co", covariant=True)
 
 
 class GroupBatchDataset(FoundDataset[T_batch_co]):
-    """`batcher(samples)` for samples of one group: images of one size, texts of about one length.
+    """`batcher(samples)` for samples of one group: images of one size, texts of about
+    one length.
 
-    `sample_group_key(sample)` is `(group, batch_size)`: anything hashable, and how many samples of
-    it make a batch, None where `fixed_batch_size` says it for all groups. A batch comes as soon as
-    it is full; what is left at the end of a pass comes as batches that are not, in the order in
-    which their first samples came, unless `drop_last`.
+    `sample_group_key(sample)` is `(group, batch_size)`: anything hashable, and how many
+    samples of it make a batch, None where `fixed_batch_size` says it for all groups. A
+    batch comes as soon as it is full; what is left at the end of a pass comes as
+    batches that are not, in the order in which their first samples came, unless
+    `drop_last`.
 
-    This is a stream: in a loader each lane groups its own part of the input. A state holds, for
-    each sample that waits for its batch, where it was read, and it is read again; so a run resumes
-    after any batch, and no sample is lost or comes twice.
+    This is a stream: in a loader each lane groups its own part of the input. A state
+    holds, for each sample that waits for its batch, where it was read, and it is read
+    again; so a run resumes after any batch, and no sample is lost or comes twice.
 
-    Raises `ConfigError` for a batch size below 1; `EncoderError` when the function returns anything
-    else.
+    Raises `ConfigError` for a batch size below 1; `EncoderError` when the function
+    returns anything else.
 
     >>> from energize import ListSource
     >>> words = ListSource(["a", "bb", "c", "dd", "e"])
@@ -80,11 +87,15 @@ class GroupBatchDataset(FoundDataset[T_batch_co]):
         checked_function(sample_group_key, f"{owner}: sample_group_key")
         if generates(checked_function(batcher, f"{owner}: batcher")):
             raise ConfigError(
-                f"{owner}: batcher {function_name(batcher)} is a generator function, and may not "
-                "yield: a group gives one batch. To make several of one, put a MapDataset over it"
+                f"{owner}: batcher {function_name(batcher)} is a generator function, "
+                "and may not "
+                "yield: a group gives one batch. To make several of one, put a "
+                "MapDataset over it"
             )
         if fixed_batch_size is not None:
-            fixed_batch_size = checked_batch_size(fixed_batch_size, f"{owner}: fixed_batch_size")
+            fixed_batch_size = checked_batch_size(
+                fixed_batch_size, f"{owner}: fixed_batch_size"
+            )
         self._freeze(
             [dataset],
             worker_config,
@@ -97,7 +108,9 @@ class GroupBatchDataset(FoundDataset[T_batch_co]):
 
     @property
     def _holds(self) -> int:
-        return 64 * (self.fixed_batch_size or 64)  # nobody says how many groups there are
+        return 64 * (
+            self.fixed_batch_size or 64
+        )  # nobody says how many groups there are
 
     @cached_property
     def _key_call(self) -> Call:
@@ -110,19 +123,28 @@ class GroupBatchDataset(FoundDataset[T_batch_co]):
     def group_of(
         self, sample: Any, origin: tuple[Origin, ...], number: int, reading: Reading
     ) -> tuple[Hashable, int] | Failed:
-        """Return the group of a sample, which has this number in the run, and its batch size."""
+        """Return the group of a sample, which has this number in the run, and its batch
+        size.
+        """
         word = partial(keyed_by, self, "group", *origin)
         found = self._key_call.one(sample, word, number, reading, by_keys(sample))
         if isinstance(found, Failed):
             return found
-        pair = isinstance(found, tuple) and len(found) == 2 and isinstance(found[0], Hashable)
+        pair = (
+            isinstance(found, tuple)
+            and len(found) == 2
+            and isinstance(found[0], Hashable)
+        )
         sizes = (found[1], self.fixed_batch_size) if pair else ()
         given = [each for each in sizes if each is not None]
         if len(given) != 1 or whole_number(given[0], 1) is None:
             raise EncoderError(
-                f"{function_name(self.sample_group_key)} returns (group, batch size) of a sample, "
-                "where the size is a whole number from 1, or None if the dataset has a batch size "
-                f"for all groups; batch_size is {self.fixed_batch_size}, and it returned "
+                f"{function_name(self.sample_group_key)} returns (group, batch size) "
+                "of a sample, "
+                "where the size is a whole number from 1, or None if the dataset has a "
+                "batch size "
+                f"for all groups; batch_size is {self.fixed_batch_size}, and it "
+                "returned "
                 f"{str(found)[:80]}\n  at {sample_keys_of(sample)}"
             )
         return found[0], given[0]
@@ -132,8 +154,8 @@ class GroupBatchDataset(FoundDataset[T_batch_co]):
 
 
 class _Waiting(NamedTuple):
-    """A sample that waits for its batch: what it is made of, and where it was read, after how many
-    of its lane.
+    """A sample that waits for its batch: what it is made of, and where it was read,
+    after how many of its lane.
     """
 
     sample: Any
@@ -144,13 +166,16 @@ class _Waiting(NamedTuple):
 
 class _GroupStream(Stream[T]):
     def __init__(self, dataset: GroupBatchDataset[T], opening: Opening) -> None:
-        self._dataset, self._opening = dataset, opening
+        self._dataset = dataset
+        self._opening = opening
         self._lane, state, self._reading, _ = opening
         self._over = bool(opening.counter("over"))
         self._made, self._read = opening.counter("made"), opening.counter("read")
-        self._in_vain, self._most = 0, most_in_vain(dataset.inputs[0], self._lane)
+        self._most = most_in_vain(dataset.inputs[0], self._lane)
+        self._in_vain = 0
         self._groups: dict[Hashable, list[_Waiting]] = {}
-        # Samples that wait are read again with the first batch, not by who only opens a state.
+        # Samples that wait are read again with the first batch, not by who only opens a
+        # state.
         self._saved: deque[tuple[LaneReader[Any], int]] = deque()
         for each in [] if state is None else state_field(state, "waiting", list):
             reader = self._opened(state_field(each, "before", dict))
@@ -197,7 +222,9 @@ class _GroupStream(Stream[T]):
                 self._over = True
                 return None
             self._read += 1
-            full = self._take_up(_Waiting(sample, self._input.origin, before, self._read - 1))
+            full = self._take_up(
+                _Waiting(sample, self._input.origin, before, self._read - 1)
+            )
             if full is not None:
                 return full
 
@@ -235,13 +262,16 @@ class _GroupStream(Stream[T]):
         members = [each.sample for each in samples]
         number = self._lane.index + self._lane.count * self._made
         self._made += 1
-        call, where = dataset._batch_call, by_keys(members)
+        call = dataset._batch_call
+        where = by_keys(members)
         return cast("T | Failed", call.one(members, word, number, self._reading, where))
 
     def state(self) -> State:
         held = [each for members in self._groups.values() for each in members]
         waiting = [{"before": each.before, "read": each.read} for each in held]
-        waiting += [{"before": reader.state(), "read": read} for reader, read in self._saved]
+        waiting += [
+            {"before": reader.state(), "read": read} for reader, read in self._saved
+        ]
         return {
             "input": self._input.state(),
             "waiting": waiting,

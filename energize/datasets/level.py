@@ -24,30 +24,31 @@ from energize.order.cost import levelled
 T_co = TypeVar("T_co", covariant=True)
 
 _KEPT = 8
-"""Global batches whose order is kept: micro batches of one are mostly read one after another."""
+"""Global batches whose order is kept: micro batches of one are mostly read one after
+another."""
 
 _MOST = 2**24
 """Samples of a global batch."""
 
 
 class LevelBufferDataset(RoundsDataset[T_co]):
-    """The items of each `size` in a row in another order, so that every `batch_size` of them in a
-    row cost about the same: for streams, of packs for example.
+    """The items of each `size` in a row in another order, so that every `batch_size` of
+    them in a row cost about the same: for streams, of packs for example.
 
-    `cost` is a function of an item, or the name of its field that says it, see `ItemCost`. A
-    `BatchDataset` of `batch_size` on top then has batches that cost about `batch_size` times the
-    mean of the `size` items that they were chosen among. In a loader each lane levels its own part
-    of the input, so the batches that ranks have in one step differ as such means do: the less, the
-    larger `size` is. What has random access is better levelled by `LevelDataset`, in whole global
-    batches.
+    `cost` is a function of an item, or the name of its field that says it, see
+    `ItemCost`. A `BatchDataset` of `batch_size` on top then has batches that cost about
+    `batch_size` times the mean of the `size` items that they were chosen among. In a
+    loader each lane levels its own part of the input, so the batches that ranks have in
+    one step differ as such means do: the less, the larger `size` is. What has random
+    access is better levelled by `LevelDataset`, in whole global batches.
 
-    A state holds where the buffer began and how many of its items were given; they are read again.
-    At the end of a pass what fills no batch stays last. An item is left out for which `cost` raises
-    `SkipSample`.
+    A state holds where the buffer began and how many of its items were given; they are
+    read again. At the end of a pass what fills no batch stays last. An item is left out
+    for which `cost` raises `SkipSample`.
 
-    Raises `ConfigError` for sizes below 1 and a `size` that is not a whole number of batches;
-    reading raises `EncoderError`, with the key of the sample, for a cost that is not above 0 and
-    finite.
+    Raises `ConfigError` for sizes below 1 and a `size` that is not a whole number of
+    batches; reading raises `EncoderError`, with the key of the sample, for a cost that
+    is not above 0 and finite.
 
     >>> from energize import ListSource
     >>> list(LevelBufferDataset(ListSource(["aaaaaa", "bbbbb", "c", "dd"]), 4, 2, len))
@@ -73,7 +74,8 @@ class LevelBufferDataset(RoundsDataset[T_co]):
         group = checked_batch_size(batch_size, "LevelBufferDataset: batch_size")
         if whole % group:
             raise ConfigError(
-                f"LevelBufferDataset: {whole} items are not a whole number of batches of {group}; "
+                f"LevelBufferDataset: {whole} items are not a whole number of batches "
+                f"of {group}; "
                 f"use a size of {max(whole // group, 1) * group}, for example"
             )
         self._freeze(
@@ -94,7 +96,9 @@ class LevelBufferDataset(RoundsDataset[T_co]):
         call = self._call
         for taken in items:
             word = partial(keyed_by, self, "cost", *taken.origin)
-            cost = call.one(taken.item, word, taken.number, reading, partial(_key_of, taken.item))
+            cost = call.one(
+                taken.item, word, taken.number, reading, partial(_key_of, taken.item)
+            )
             if not isinstance(cost, Failed):
                 buffer.append(taken)
                 costs.append(cost)
@@ -111,32 +115,38 @@ def _key_of(item: Any, _: int) -> str:
 
 
 class LevelDataset(IndexedDataset[T_co]):
-    """The same items in another order: of each `global_batch_size` in a row, so that every
-    `batch_size` in a row cost about the same.
+    """The same items in another order: of each `global_batch_size` in a row, so that
+    every `batch_size` in a row cost about the same.
 
-    Batched by `batch_size`, the ranks' micro batches of one global batch are then of level cost,
-    and no rank waits for the one that drew the large images or the long texts. Which samples a
-    global batch holds does not change, nor what functions below make of them, so training is the
-    same but for rounding. What is delivered depends on no rank or worker. See `BatchDataset`, whose
-    `level` puts this below it.
+    Batched by `batch_size`, the ranks' micro batches of one global batch are then of
+    level cost, and no rank waits for the one that drew the large images or the long
+    texts. Which samples a global batch holds does not change, nor what functions below
+    make of them, so training is the same but for rounding. What is delivered depends on
+    no rank or worker. See `BatchDataset`, whose `level` puts this below it.
 
-    `cost` is the name of a column of the sources, such as "tokens", or a function of columns, see
-    `ColumnCost`: `lambda width, height: width * height / 196`, or `attention_cost`. A parameter
-    with a default is a column that a source may lack. Nothing is read. Each sample, the dearest
-    first, goes to the cheapest micro batch that has room. A micro batch costs at least what its
-    dearest sample does, so one that alone is dearer than the others together stays so.
+    `cost` is the name of a column of the sources, such as "tokens", or a function of
+    columns, see `ColumnCost`: `lambda width, height: width * height / 196`, or
+    `attention_cost`. A parameter with a default is a column that a source may lack.
+    Nothing is read. Each sample, the dearest first, goes to the cheapest micro batch
+    that has room. A micro batch costs at least what its dearest sample does, so one
+    that alone is dearer than the others together stays so.
 
-    A global batch that an epoch's end makes short is levelled as it is. The samples that then fill
-    no micro batch stay the last ones, whatever they cost: they are those of the plain order.
+    A global batch that an epoch's end makes short is levelled as it is. The samples
+    that then fill no micro batch stay the last ones, whatever they cost: they are those
+    of the plain order.
 
-    After a state that was saved between two global batches `cost` may be another one; inside of one
-    it may not, nor may the columns be measured anew, as samples would come twice.
+    After a state that was saved between two global batches `cost` may be another one;
+    inside of one it may not, nor may the columns be measured anew, as samples would
+    come twice.
 
-    Raises `ConfigError` for sizes that do not divide, `ColumnError` for columns that a source does
-    not have, and `NotIndexedError` for a stream, which `LevelBufferDataset` levels.
+    Raises `ConfigError` for sizes that do not divide, `ColumnError` for columns that a
+    source does not have, and `NotIndexedError` for a stream, which `LevelBufferDataset`
+    levels.
 
     >>> from energize import ListSource
-    >>> texts = ListSource(["aaaaaa", "bbbbb", "c", "dd"], columns={"tokens": [6, 5, 1, 2]})
+    >>> texts = ListSource(
+    ...     ["aaaaaa", "bbbbb", "c", "dd"], columns={"tokens": [6, 5, 1, 2]}
+    ... )
     >>> list(LevelDataset(texts, 2, global_batch_size=4, cost="tokens"))
     ['aaaaaa', 'c', 'bbbbb', 'dd']
     """
@@ -160,12 +170,14 @@ class LevelDataset(IndexedDataset[T_co]):
         whole = checked_batch_size(global_batch_size, "LevelDataset: global_batch_size")
         if whole > _MOST:
             raise ConfigError(
-                f"LevelDataset: a global batch is ordered as a whole, so it has at most {_MOST} "
+                "LevelDataset: a global batch is ordered as a whole, so it has at "
+                f"most {_MOST} "
                 f"samples; got global_batch_size={whole}"
             )
         if whole % micro:
             raise ConfigError(
-                f"LevelDataset: a global batch of {whole} samples is not a whole number of micro "
+                f"LevelDataset: a global batch of {whole} samples is not a whole "
+                "number of micro "
                 f"batches of {micro}; change global_batch_size or batch_size"
             )
         self._freeze(
@@ -177,9 +189,12 @@ class LevelDataset(IndexedDataset[T_co]):
         )
         if not dataset.indexed:
             raise NotIndexedError(
-                f"LevelDataset: {dataset._first_stream()} is read as a stream, and what its "
-                "items cost is not known before they are read; LevelBufferDataset levels streams, "
-                "some items at a time, and so does get_train_dataset(level=ItemCost(...))"
+                f"LevelDataset: {dataset._first_stream()} is read as a stream, and "
+                "what its "
+                "items cost is not known before they are read; LevelBufferDataset "
+                "levels streams, "
+                "some items at a time, and so does "
+                "get_train_dataset(level=ItemCost(...))"
             )
         for source in self.sources:
             self.cost.check(source)
@@ -194,7 +209,9 @@ class LevelDataset(IndexedDataset[T_co]):
 
     @cached_property
     def _order(self) -> Callable[[int], Int64Array]:
-        """The places of a global batch's items, by its first position, in the order of delivery."""
+        """The places of a global batch's items, by its first position, in the order of
+        delivery.
+        """
         return lru_cache(_KEPT)(self._levelled)
 
     def _levelled(self, start: int) -> Int64Array:
@@ -222,8 +239,11 @@ class LevelDataset(IndexedDataset[T_co]):
         return [Span(0, 0, begun)], begun
 
     def _settings(self) -> dict[str, Any]:
-        """With the name of a function that says the cost: it decides which samples come when."""
-        told, cost = super()._settings(), self.cost.cost
+        """With the name of a function that says the cost: it decides which samples come
+        when.
+        """
+        told = super()._settings()
+        cost = self.cost.cost
         if not isinstance(cost, str):
             told["cost"] = {**told["cost"], "function": described(cost)}
         return told

@@ -28,8 +28,8 @@ T_co = TypeVar("T_co", covariant=True)
 def cut_epochs(
     dataset: IndexedDataset[object], n: int, size: int, stride: int
 ) -> tuple[Sequence[Span], int]:
-    """Return the spans of the first `n` items of epochs that are the first `size` of every `stride`
-    items of the only input; with a stride of 0, all of them its first.
+    """Return the spans of the first `n` items of epochs that are the first `size` of
+    every `stride` items of the only input; with a stride of 0, all of them its first.
     """
     epochs, rest = divmod(n, max(size, 1))
     if not stride or one_each(dataset._children[0]):  # any items are as many
@@ -40,12 +40,14 @@ def cut_epochs(
 
 
 class ConcatDataset(IndexedDataset[T_co]):
-    """All items of the first dataset, then all of the second, ...: the same in every run.
+    """All items of the first dataset, then all of the second, ...: the same in every
+    run.
 
-    It resumes at any item, and delivers in the same order on any number of ranks and workers. With
-    a stream of unknown length among the datasets, each lane reads its part of the first, then its
-    part of the second, and so on. Only the last dataset may be endless. Raises `ConfigError`
-    without datasets, or when one that never ends has others after it.
+    It resumes at any item, and delivers in the same order on any number of ranks and
+    workers. With a stream of unknown length among the datasets, each lane reads its
+    part of the first, then its part of the second, and so on. Only the last dataset may
+    be endless. Raises `ConfigError` without datasets, or when one that never ends has
+    others after it.
 
     >>> from energize import ListSource
     >>> list(ConcatDataset(ListSource("ab"), ListSource("c")))
@@ -54,15 +56,19 @@ class ConcatDataset(IndexedDataset[T_co]):
 
     order_name = "ConcatDataset"
 
-    def __init__(self, *datasets: Dataset[T_co], worker_config: WorkerConfig | None = None) -> None:
+    def __init__(
+        self, *datasets: Dataset[T_co], worker_config: WorkerConfig | None = None
+    ) -> None:
         if not datasets:
             raise ConfigError("ConcatDataset: there are no datasets to concatenate")
         self._freeze(counted_alike(datasets), worker_config)
         for number, (each, _) in enumerate(pairwise(self.inputs)):
             if each.sized and each.size == INFINITE:
                 raise ConfigError(
-                    f"ConcatDataset: dataset {number} ({type(each).__name__}) never ends, so "
-                    "the ones after it are never reached; pass repeat=False, or cut it with "
+                    f"ConcatDataset: dataset {number} ({type(each).__name__}) never "
+                    "ends, so "
+                    "the ones after it are never reached; pass repeat=False, or cut it "
+                    "with "
                     "LimitDataset"
                 )
 
@@ -95,12 +101,14 @@ class ConcatDataset(IndexedDataset[T_co]):
 
 
 class LimitDataset(IndexedDataset[T_co]):
-    """The first `length` items of each epoch of a dataset, or all of them when it has fewer.
+    """The first `length` items of each epoch of a dataset, or all of them when it has
+    fewer.
 
-    The limit says what is read: it counts the items of all ranks together. Unlike that of
-    `EpochizeDataset`, the next epoch does not go on after the limit: it takes the first items of
-    the input's next epoch, and those of its only epoch again when the input never ends or is a
-    stream. A stream of unknown length is read from the front in each lane, up to the limit.
+    The limit says what is read: it counts the items of all ranks together. Unlike that
+    of `EpochizeDataset`, the next epoch does not go on after the limit: it takes the
+    first items of the input's next epoch, and those of its only epoch again when the
+    input never ends or is a stream. A stream of unknown length is read from the front
+    in each lane, up to the limit.
 
     Raises `ConfigError` for a length below 1.
 
@@ -136,7 +144,9 @@ class LimitDataset(IndexedDataset[T_co]):
 
     @property
     def _divisible(self) -> bool:  # as far as the inputs are
-        """Only if the length of the input is known: else its end may come before the limit."""
+        """Only if the length of the input is known: else its end may come before the
+        limit.
+        """
         return self.sized
 
     def route(self, positions: Int64Array) -> Routes:
@@ -149,19 +159,23 @@ class LimitDataset(IndexedDataset[T_co]):
         return cut_epochs(self, n, self.size, 0 if whole == INFINITE else whole)
 
     def _open_pass(self, opening: Opening) -> Stream[T_co]:
-        return LimitStream(self.inputs[0], self.size if self.sized else self.length, opening)
+        return LimitStream(
+            self.inputs[0], self.size if self.sized else self.length, opening
+        )
 
 
 class RepeatDataset(IndexedDataset[T_co]):
-    """`repeats` passes over a dataset in every epoch, 2.5 say; without end when it is None.
+    """`repeats` passes over a dataset in every epoch, 2.5 say; without end when it is
+    None.
 
     Every epoch has round(repeats * size) items and visits each sample floor(repeats) or
-    ceil(repeats) times. Each pass over a shuffled input is in a new order; so the samples that a
-    fractional pass takes, the first of its order, are others in every epoch.
+    ceil(repeats) times. Each pass over a shuffled input is in a new order; so the
+    samples that a fractional pass takes, the first of its order, are others in every
+    epoch.
 
-    A stream is repeated as a whole: `repeats` is a whole number, or None. Raises `ConfigError` for
-    `repeats` that are not a number above 0, or that leave no item, and `NotIndexedError` for a
-    fraction of a stream.
+    A stream is repeated as a whole: `repeats` is a whole number, or None. Raises
+    `ConfigError` for `repeats` that are not a number above 0, or that leave no item,
+    and `NotIndexedError` for a fraction of a stream.
 
     >>> from energize import ListSource
     >>> list(RepeatDataset(ListSource("abcd"), 1.5))
@@ -181,19 +195,25 @@ class RepeatDataset(IndexedDataset[T_co]):
         **ignored: object,
     ) -> None:
         number = isinstance(repeats, int | float) and not isinstance(repeats, bool)
-        if repeats is not None and not (number and math.isfinite(repeats) and repeats > 0):
+        if repeats is not None and not (
+            number and math.isfinite(repeats) and repeats > 0
+        ):
             raise ConfigError(
-                f"RepeatDataset: repeats is a number above 0, or None for ever; got {repeats!r}"
+                "RepeatDataset: repeats is a number above 0, or None for ever; got "
+                f"{repeats!r}"
             )
         self._freeze([dataset], worker_config, ignored, repeats=repeats)
         if not dataset.indexed and repeats is not None and repeats != int(repeats):
             raise NotIndexedError(
-                f"RepeatDataset: {repeats} passes over a stream end within a pass, whose length is "
-                "not known; give a whole number of passes, or none to repeat it for ever"
+                f"RepeatDataset: {repeats} passes over a stream end within a pass, "
+                "whose length is "
+                "not known; give a whole number of passes, or none to repeat it for "
+                "ever"
             )
         if dataset.indexed and self.size == 0:
             raise ConfigError(
-                f"RepeatDataset: {repeats} passes over {dataset.size} items leave no item"
+                f"RepeatDataset: {repeats} passes over {dataset.size} items leave no "
+                "item"
             )
 
     @cached_property
@@ -235,21 +255,23 @@ class RepeatDataset(IndexedDataset[T_co]):
 
 
 class ShuffleDataset(IndexedDataset[T_co]):
-    """Every epoch of a finite indexed dataset in a random order of its own, without a buffer.
+    """Every epoch of a finite indexed dataset in a random order of its own, without a
+    buffer.
 
-    Each epoch visits every item exactly once. The order is keyed by the seed and the sources, so
-    two datasets of equal size are visited in different orders.
+    Each epoch visits every item exactly once. The order is keyed by the seed and the
+    sources, so two datasets of equal size are visited in different orders.
 
-    `max_samples_per_sequence` and `shuffle_buffer_size` keep reading local, as in loaders that read
-    shards in sequence: runs of at most the former many neighbours are put in random order, then
-    items are shuffled within windows of the latter. Both unset: a full permutation. With only the
-    buffer size set, runs are as long as the source's shards.
+    `max_samples_per_sequence` and `shuffle_buffer_size` keep reading local, as in
+    loaders that read shards in sequence: runs of at most the former many neighbours are
+    put in random order, then items are shuffled within windows of the latter. Both
+    unset: a full permutation. With only the buffer size set, runs are as long as the
+    source's shards.
 
-    `over_epochs` epochs may be shuffled together: each sample comes that many times in them, and
-    may come twice in one. -1 draws samples independently, with replacement.
+    `over_epochs` epochs may be shuffled together: each sample comes that many times in
+    them, and may come twice in one. -1 draws samples independently, with replacement.
 
-    Raises `ConfigError` for numbers below 1 and for an input that never ends, `NotIndexedError` for
-    a stream.
+    Raises `ConfigError` for numbers below 1 and for an input that never ends,
+    `NotIndexedError` for a stream.
 
     >>> from energize import ListSource
     >>> letters = ShuffleDataset(ListSource("abcd"))
@@ -287,17 +309,20 @@ class ShuffleDataset(IndexedDataset[T_co]):
         )
         if not dataset.indexed:
             raise NotIndexedError(
-                f"ShuffleDataset needs random access to its input, and {self._first_stream()} "
+                "ShuffleDataset needs random access to its input, and "
+                f"{self._first_stream()} "
                 "can only be read as a stream; shuffle what it reads instead"
             )
         if self.size == INFINITE:
             raise ConfigError(
-                "ShuffleDataset: the input never ends, and an endless dataset cannot be permuted; "
+                "ShuffleDataset: the input never ends, and an endless dataset cannot "
+                "be permuted; "
                 "shuffle its finite parts before they are repeated or blended"
             )
         if self.size * max(over_epochs, 1) >= INFINITE // 2:
             raise ConfigError(
-                f"ShuffleDataset: over_epochs={reprlib.repr(over_epochs)} of {self.size} samples "
+                f"ShuffleDataset: over_epochs={reprlib.repr(over_epochs)} of "
+                f"{self.size} samples "
                 "are more than can be counted; shuffle fewer epochs together"
             )
 
@@ -307,7 +332,9 @@ class ShuffleDataset(IndexedDataset[T_co]):
         if run is None and self.shuffle_buffer_size is not None:
             lengths = [each.run_length or self.size for each in self.sources]
             run = max(1, min(lengths))
-        return ShuffleOrder(self.size, self.key, run, self.shuffle_buffer_size, self.over_epochs)
+        return ShuffleOrder(
+            self.size, self.key, run, self.shuffle_buffer_size, self.over_epochs
+        )
 
     def route(self, positions: Int64Array) -> Routes:
         at = self._order.locate(positions)
@@ -321,17 +348,19 @@ class ShuffleDataset(IndexedDataset[T_co]):
 
 
 class EpochizeDataset(IndexedDataset[T_co]):
-    """Epochs of `length` items each, without end: an epoch goes on where the last one stopped.
+    """Epochs of `length` items each, without end: an epoch goes on where the last one
+    stopped.
 
-    A finite input starts its next pass when one has ended, so every epoch is full. As the outermost
-    dataset of a loader it says where a loop ends, not what is read: `length` counts the steps that
-    each rank makes, as in Energon (see `Loader`). `LimitDataset` says what is read.
+    A finite input starts its next pass when one has ended, so every epoch is full. As
+    the outermost dataset of a loader it says where a loop ends, not what is read:
+    `length` counts the steps that each rank makes, as in Energon (see `Loader`).
+    `LimitDataset` says what is read.
 
-    Instead of a length, `num_epochs` makes one epoch of that many passes, over all ranks: of an
-    endless dataset, passes as `len` of it counts them.
+    Instead of a length, `num_epochs` makes one epoch of that many passes, over all
+    ranks: of an endless dataset, passes as `len` of it counts them.
 
-    Raises `ConfigError` unless exactly one of the two is given, or for a number below 1, and
-    `NotIndexedError` for `num_epochs` of a stream of unknown length.
+    Raises `ConfigError` unless exactly one of the two is given, or for a number below
+    1, and `NotIndexedError` for `num_epochs` of a stream of unknown length.
 
     >>> from energize import ListSource
     >>> epochs = EpochizeDataset(ListSource("abc"), 2)
@@ -357,7 +386,8 @@ class EpochizeDataset(IndexedDataset[T_co]):
     ) -> None:
         if (length is None) == (num_epochs is None):
             raise ConfigError(
-                "EpochizeDataset: give either length (items per epoch) or num_epochs (passes over "
+                "EpochizeDataset: give either length (items per epoch) or num_epochs "
+                "(passes over "
                 f"the dataset); got length={length!r}, num_epochs={num_epochs!r}"
             )
         if num_epochs is not None:

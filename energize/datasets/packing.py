@@ -38,24 +38,27 @@ _log = logging.getLogger("energize")
 
 
 class PackingDataset(RoundsDataset[T_pack_co]):
-    """Packs of samples: `final_packer(samples)` for each list of samples that `pre_packer` makes.
+    """Packs of samples: `final_packer(samples)` for each list of samples that
+    `pre_packer` makes.
 
-    `buffer_size` samples are read; `pre_packer(samples)` says which of them belong together, as a
-    list of lists of these samples; each sample of a list goes through `sample_encoder`, if there is
-    one, when its turn comes, and the list through `final_packer`, which may be a generator function
-    and give several packs. Then the next `buffer_size` samples are read. At the end of a pass what
-    is left is packed too. `energize.packing` has packers that are ready to use.
+    `buffer_size` samples are read; `pre_packer(samples)` says which of them belong
+    together, as a list of lists of these samples; each sample of a list goes through
+    `sample_encoder`, if there is one, when its turn comes, and the list through
+    `final_packer`, which may be a generator function and give several packs. Then the
+    next `buffer_size` samples are read. At the end of a pass what is left is packed
+    too. `energize.packing` has packers that are ready to use.
 
-    This is a stream: in a loader each lane packs its own part of the input. It resumes after any
-    pack, in the middle of those of a list too; a state holds where the buffer began and how many of
-    its lists are done, whatever the size of the buffer, so the buffer is read again then. Samples
-    that `pre_packer` leaves out are dropped, and the first time it does a warning says so. Where
-    `sample_encoder` leaves out all samples of a list, there is no pack. Every function may draw
-    random numbers, as in `MapDataset`, and raise `SkipSample`: of `pre_packer` this leaves out the
-    buffer, of the others the sample, or the pack.
+    This is a stream: in a loader each lane packs its own part of the input. It resumes
+    after any pack, in the middle of those of a list too; a state holds where the buffer
+    began and how many of its lists are done, whatever the size of the buffer, so the
+    buffer is read again then. Samples that `pre_packer` leaves out are dropped, and the
+    first time it does a warning says so. Where `sample_encoder` leaves out all samples
+    of a list, there is no pack. Every function may draw random numbers, as in
+    `MapDataset`, and raise `SkipSample`: of `pre_packer` this leaves out the buffer, of
+    the others the sample, or the pack.
 
-    A pack gets the weights of its samples in the loss as `sample_weights`, float32 of shape
-    (samples,), where they have any and `final_packer` says none itself.
+    A pack gets the weights of its samples in the loss as `sample_weights`, float32 of
+    shape (samples,), where they have any and `final_packer` says none itself.
 
     Raises `ConfigError` for a buffer size below 1 and a generator where none may stand;
     `EncoderError` when `pre_packer` returns anything but lists of samples it was given.
@@ -69,7 +72,8 @@ class PackingDataset(RoundsDataset[T_pack_co]):
 
     order_name = "PackingDataset"
 
-    _many, _gives_batches = True, False
+    _many = True
+    _gives_batches = False
 
     buffer_size: int
     pre_packer: Callable[[list[Any]], Sequence[Sequence[Any]]]
@@ -87,15 +91,20 @@ class PackingDataset(RoundsDataset[T_pack_co]):
         worker_config: WorkerConfig | None = None,
         **ignored: Any,
     ) -> None:
-        functions: dict[str, Any] = {"pre_packer": pre_packer, "final_packer": final_packer}
+        functions: dict[str, Any] = {
+            "pre_packer": pre_packer,
+            "final_packer": final_packer,
+        }
         if sample_encoder is not None:
             functions["sample_encoder"] = sample_encoder
         for name, function in functions.items():
             checked_function(function, f"PackingDataset: {name}")
             if name != "final_packer" and generates(function):
                 raise ConfigError(
-                    f"PackingDataset: {name} {function_name(function)} is a generator function; "
-                    "only final_packer may yield. To make several samples of one before they are "
+                    f"PackingDataset: {name} {function_name(function)} is a generator "
+                    "function; "
+                    "only final_packer may yield. To make several samples of one "
+                    "before they are "
                     "packed, use a MapDataset below"
                 )
         self._freeze(
@@ -116,20 +125,31 @@ class PackingDataset(RoundsDataset[T_pack_co]):
     def _encode(self) -> Call | None:
         if self.sample_encoder is None:
             return None
-        return Call(self.sample_encoder, 0, carried, tolerance=self._tolerance("sample_encoder_"))
+        return Call(
+            self.sample_encoder,
+            0,
+            carried,
+            tolerance=self._tolerance("sample_encoder_"),
+        )
 
     @cached_property
     def _pack(self) -> Call:
         keep = carried_one_by_one if generates(self.final_packer) else carried
-        return Call(self.final_packer, 0, keep, tolerance=self._tolerance("final_packer_"))
+        return Call(
+            self.final_packer, 0, keep, tolerance=self._tolerance("final_packer_")
+        )
 
-    def round(self, items: Iterator[Taken], reading: Reading) -> Iterator[Step[T_pack_co]]:
+    def round(
+        self, items: Iterator[Taken], reading: Reading
+    ) -> Iterator[Step[T_pack_co]]:
         buffer = list(islice(items, self.buffer_size))
         if not buffer:
             return
         samples = [each.item for each in buffer]
         word = partial(keyed_by, self, "select", *buffer[0].origin)
-        selected = self._select.one(samples, word, buffer[0].number, reading, by_keys(samples))
+        selected = self._select.one(
+            samples, word, buffer[0].number, reading, by_keys(samples)
+        )
         if isinstance(selected, Failed):
             reading.leave_out(selected, self, origins_of(buffer))
             return
@@ -139,24 +159,38 @@ class PackingDataset(RoundsDataset[T_pack_co]):
             yield partial(self._packed, pack, reading)
 
     def _checked(self, selected: Any, buffer: list[Taken]) -> list[list[Taken]]:
-        """Return the lists of samples that `pre_packer` made, each sample with what it is made
-        of.
+        """Return the lists of samples that `pre_packer` made, each sample with what it
+        is made of.
         """
         known = {id(each.item): each for each in buffer}
         lists = isinstance(selected, Sequence) and all(
-            isinstance(each, Sequence) and not isinstance(each, str) for each in selected
+            isinstance(each, Sequence) and not isinstance(each, str)
+            for each in selected
         )
-        if not lists or not all(id(sample) in known for each in selected for sample in each):
-            what = "samples that it was not given" if lists else f"a {type(selected).__name__}"
+        if not lists or not all(
+            id(sample) in known for each in selected for sample in each
+        ):
+            what = (
+                "samples that it was not given"
+                if lists
+                else f"a {type(selected).__name__}"
+            )
             raise EncoderError(
-                f"{function_name(self.pre_packer)} returns a list of lists of the samples that it "
-                f"was given, those that belong together; it returned {what}. Change samples in "
-                "the function that makes one of a list, or in the one for each of its samples"
+                f"{function_name(self.pre_packer)} returns a list of lists of the "
+                "samples that it "
+                f"was given, those that belong together; it returned {what}. Change "
+                "samples in "
+                "the function that makes one of a list, or in the one for each of its "
+                "samples"
             )
         used = {id(sample) for each in selected for sample in each}
         if len(used) < len(known) and "_warned" not in self.__dict__:
             object.__setattr__(self, "_warned", True)
-            text = "%s left out %d of %d samples: they are dropped, and said only this once"
+            text = (
+                "%s left out %d of %d samples: they are dropped, and said only "
+                "this "
+                "once"
+            )
             left_out = len(known) - len(used)
             _log.warning(text, function_name(self.pre_packer), left_out, len(known))
         return [[known[id(sample)] for sample in each] for each in selected if each]
@@ -173,9 +207,11 @@ class PackingDataset(RoundsDataset[T_pack_co]):
 
         return self._encode.each(items, request, words)
 
-    def _packed(self, pack: list[Taken], reading: Reading) -> Iterator[tuple[T_pack_co, Origins]]:
-        """Yield what is made of the samples of a list, but of those that `sample_encoder` leaves
-        out: a pack, or several, or none.
+    def _packed(
+        self, pack: list[Taken], reading: Reading
+    ) -> Iterator[tuple[T_pack_co, Origins]]:
+        """Yield what is made of the samples of a list, but of those that
+        `sample_encoder` leaves out: a pack, or several, or none.
         """
         samples: list[Any] = []
         kept: list[Taken] = []
@@ -191,7 +227,8 @@ class PackingDataset(RoundsDataset[T_pack_co]):
         word = partial(keyed_by, self, "pack", *origins)
         index = pack[0].number
         if generates(self.final_packer):
-            where, of = by_keys(samples), (self, origins)
+            where = by_keys(samples)
+            of = (self, origins)
             for made in self._pack.items(samples, word, index, reading, where, made=of):
                 yield made, origins
             return
@@ -205,9 +242,10 @@ class PackingDataset(RoundsDataset[T_pack_co]):
 class ShuffleBufferDataset(RoundsDataset[T_co]):
     """The items of each `size` in a row in a random order: for streams.
 
-    In a loader each lane shuffles its own part of the input. A state holds where the buffer began
-    and how many of it were given, not the items; they are read again. For a dataset with random
-    access `ShuffleDataset` shuffles all of it, and holds no buffer.
+    In a loader each lane shuffles its own part of the input. A state holds where the
+    buffer began and how many of it were given, not the items; they are read again. For
+    a dataset with random access `ShuffleDataset` shuffles all of it, and holds no
+    buffer.
 
     Raises `ConfigError` for a size below 1.
 
@@ -238,6 +276,8 @@ class ShuffleBufferDataset(RoundsDataset[T_co]):
     def round(self, items: Iterator[Taken], reading: Reading) -> Iterator[Step[T_co]]:
         buffer = list(islice(items, self.buffer_size))
         if buffer:
-            order = shuffled(keyed_by(self, "shuffle", *buffer[0].origin), 0, len(buffer))
+            order = shuffled(
+                keyed_by(self, "shuffle", *buffer[0].origin), 0, len(buffer)
+            )
             for place in order.tolist():
                 yield partial(alone, buffer[place])

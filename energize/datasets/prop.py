@@ -1,4 +1,6 @@
-"""Mixing by what samples are: a weight for each value of a property, in one dataset or several."""
+"""Mixing by what samples are: a weight for each value of a property, in one dataset or
+several.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +8,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeVar, cast
 
 from energize.core.dataset import Dataset
-from energize.data.selection import OTHERS, PropertySource, PropertyValue, Selection, selections
+from energize.data.selection import (
+    OTHERS,
+    PropertySource,
+    PropertyValue,
+    Selection,
+    selections,
+)
 from energize.data.source import Source
 from energize.datasets.blend import BlendDataset
 from energize.datasets.order import ConcatDataset, ShuffleDataset
@@ -39,22 +47,25 @@ def by_property(
 ) -> BlendDataset[T]:
     """Samples in the proportion of the weights of their values of the column `by`.
 
-    A `BlendDataset` with one dataset for each value: the samples that have it, as they come from
-    `dataset`, shuffled or mapped as there. Of several datasets, samples with the same value are
-    mixed in proportion to their numbers. All that blends can do holds for it: `options` are those
-    of `BlendDataset`, weights may be schedules, blends may hold it, and change its weights.
+    A `BlendDataset` with one dataset for each value: the samples that have it, as they
+    come from `dataset`, shuffled or mapped as there. Of several datasets, samples with
+    the same value are mixed in proportion to their numbers. All that blends can do
+    holds for it: `options` are those of `BlendDataset`, weights may be schedules,
+    blends may hold it, and change its weights.
 
-    Values are words, numbers, or ranges of numbers ("0..0.5": from 0 to below 0.5; "0.5.."). All
-    samples that no value names, those without a value too, have the weight `other`; 0 leaves them
-    out.
+    Values are words, numbers, or ranges of numbers ("0..0.5": from 0 to below 0.5;
+    "0.5.."). All samples that no value names, those without a value too, have the
+    weight `other`; 0 leaves them out.
 
-    Raises `ColumnError` for a column that is not known, for a value that no sample has, values that
-    no weight is given for where there is no `other`, and values that share samples; `ConfigError`
-    for datasets that make items of several samples, which go over the mix; what `BlendDataset`
-    raises.
+    Raises `ColumnError` for a column that is not known, for a value that no sample has,
+    values that no weight is given for where there is no `other`, and values that share
+    samples; `ConfigError` for datasets that make items of several samples, which go
+    over the mix; what `BlendDataset` raises.
 
     >>> from energize import ListSource
-    >>> texts = ListSource("abcd", name="texts", columns={"quality": ["low", "high", "low", "low"]})
+    >>> texts = ListSource(
+    ...     "abcd", name="texts", columns={"quality": ["low", "high", "low", "low"]}
+    ... )
     >>> mix = by_property(texts, "quality", {"high": 3, "low": 1})
     >>> mix.names, mix.shares(), mix.at(range(1000)).count("b")
     (('high', 'low'), [0.75, 0.25], 750)
@@ -72,7 +83,9 @@ def by_property(
         found = [(each, _restricted(each, selection)) for each in datasets]
         there = [(_name(each), part) for each, part in found if part is not None]
         parts[selection.name] = _together(there, inner)
-    asked: dict[str, Any] = {Selection(by, value).name: w for value, w in weights.items()}
+    asked: dict[str, Any] = {
+        Selection(by, value).name: w for value, w in weights.items()
+    }
     if len(named) > len(asked):
         asked[OTHERS] = other
     return BlendDataset(parts, weights=asked, **options)
@@ -81,15 +94,19 @@ def by_property(
 def _check_one_by_one(dataset: Dataset[Any]) -> None:
     if not isinstance(dataset, Dataset):
         raise ConfigError(
-            f"by_property: {str(dataset)[:80]!r} is no dataset; a list becomes one in ListSource"
+            f"by_property: {str(dataset)[:80]!r} is no dataset; a list becomes one "
+            "in "
+            "ListSource"
         )
     if isinstance(dataset, Source):
         return
     if not isinstance(dataset, _ONE_BY_ONE):
         kinds = ", ".join(kind.__name__ for kind in _ONE_BY_ONE)
         raise ConfigError(
-            f"by_property: the samples of a {type(dataset).__name__} are not taken one by one, so "
-            f"it cannot be split by what they are; split what it reads from (sources, and {kinds} "
+            f"by_property: the samples of a {type(dataset).__name__} are not taken one "
+            "by one, so "
+            "it cannot be split by what they are; split what it reads from (sources, "
+            f"and {kinds} "
             f"over them), and give the mix to {type(dataset).__name__}"
         )
     for each in dataset.inputs:
@@ -97,13 +114,19 @@ def _check_one_by_one(dataset: Dataset[Any]) -> None:
 
 
 def _restricted(dataset: Dataset[T], selection: Selection) -> Dataset[T] | None:
-    """Return the same dataset over the samples that are selected; None where there are none."""
+    """Return the same dataset over the samples that are selected; None where there are
+    none.
+    """
     if isinstance(dataset, Source):
         try:
             return cast("Dataset[T]", PropertySource(dataset, selection))
         except EmptyDatasetError:
             return None
-    kept = [part for each in dataset.inputs if (part := _restricted(each, selection)) is not None]
+    kept = [
+        part
+        for each in dataset.inputs
+        if (part := _restricted(each, selection)) is not None
+    ]
     return dataset.with_inputs(kept) if kept else None
 
 
@@ -111,8 +134,12 @@ def _name(dataset: Dataset[Any]) -> str:
     return ", ".join(source.name for source in dataset.sources)
 
 
-def _together(named: Sequence[tuple[str, Dataset[T]]], options: Mapping[str, Any]) -> Dataset[T]:
-    """Named datasets in proportion to how many samples they have; one alone as it is."""
+def _together(
+    named: Sequence[tuple[str, Dataset[T]]], options: Mapping[str, Any]
+) -> Dataset[T]:
+    """Named datasets in proportion to how many samples they have; one alone as it
+    is.
+    """
     parts = [part for _, part in named]
     if len(parts) == 1:
         return parts[0]
@@ -120,17 +147,26 @@ def _together(named: Sequence[tuple[str, Dataset[T]]], options: Mapping[str, Any
     names = [name for name, _ in named]
     if len(set(names)) < len(names):
         return BlendDataset(list(zip(parts, counts, strict=True)), **options)
-    return BlendDataset(dict(named), weights=dict(zip(names, counts, strict=True)), **options)
+    return BlendDataset(
+        dict(named), weights=dict(zip(names, counts, strict=True)), **options
+    )
 
 
 def _inside(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options of a mix of the samples of one value: those of the whole mix. Where that
-    ends, or counts something else than samples, it has epochs, in which it reads each sample once.
+    """Return the options of a mix of the samples of one value: those of the whole mix.
+    Where that ends, or counts something else than samples, it has epochs, in which it
+    reads each sample once.
     """
     inside = {name: each for name, each in options.items() if name not in _OF_THE_WHOLE}
-    if not isinstance(inside.get("scheme", ""), str) or inside.get("scheme") in WEIGHTLESS:
+    if (
+        not isinstance(inside.get("scheme", ""), str)
+        or inside.get("scheme") in WEIGHTLESS
+    ):
         inside.pop("scheme")
-    ends = options.get("stop", "restart") != "restart" or options.get("max_epochs") is not None
+    ends = (
+        options.get("stop", "restart") != "restart"
+        or options.get("max_epochs") is not None
+    )
     if ends or options.get("unit") is not None:
         inside["stop"] = "all_exhausted"
     return inside

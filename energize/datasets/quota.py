@@ -11,7 +11,12 @@ import numpy as np
 import numpy.typing as npt
 
 from energize.core.arrays import FloatArray, Int64Array, rows_by_value
-from energize.core.checks import checked_batch_size, checked_choice, checked_flag, raised_as
+from energize.core.checks import (
+    checked_batch_size,
+    checked_choice,
+    checked_flag,
+    raised_as,
+)
 from energize.core.dataset import Dataset, IndexedDataset
 from energize.core.rng import derive
 from energize.core.stream import INFINITE
@@ -39,24 +44,27 @@ _log = logging.getLogger("energize")
 class QuotaDataset(IndexedDataset[T_co]):
     """Epochs to which each dataset gives the number of samples that its quota says.
 
-    Given as (dataset, `Quota`) pairs, or as one iterable of pairs; a dataset alone has no quota.
-    `epoch_size` (10_000 or "10k") is what proportions share out, by default the number of all
-    samples. `counts()` are the samples per epoch.
+    Given as (dataset, `Quota`) pairs, or as one iterable of pairs; a dataset alone has
+    no quota. `epoch_size` (10_000 or "10k") is what proportions share out, by default
+    the number of all samples. `counts()` are the samples per epoch.
 
-    An epoch visits each sample of a dataset with n samples and the count c floor(c / n) or ceil(c /
-    n) times, passes being completed before a sample comes again. `sampling_method` says which
-    samples come once more: "balanced" takes others in every epoch, each as often as the others in
-    the long run, "fixed" the same ones. With `shuffle`, every pass is in a random order of its own
-    and the datasets' samples are mixed; without, one dataset comes after the other, each in its
-    order. The datasets themselves are given unshuffled: which samples come is a matter of their
+    An epoch visits each sample of a dataset with n samples and the count c floor(c / n)
+    or ceil(c / n) times, passes being completed before a sample comes again.
+    `sampling_method` says which samples come once more: "balanced" takes others in
+    every epoch, each as often as the others in the long run, "fixed" the same ones.
+    With `shuffle`, every pass is in a random order of its own and the datasets' samples
+    are mixed; without, one dataset comes after the other, each in its order. The
+    datasets themselves are given unshuffled: which samples come is a matter of their
     positions.
 
-    Raises `WeightError` and `ConfigError` for quotas and sizes that cannot be used together,
-    `EmptyDatasetError` for samples asked of an empty dataset, `NotIndexedError` for a stream or a
-    dataset without end.
+    Raises `WeightError` and `ConfigError` for quotas and sizes that cannot be used
+    together, `EmptyDatasetError` for samples asked of an empty dataset,
+    `NotIndexedError` for a stream or a dataset without end.
 
     >>> from energize import ListSource
-    >>> epoch = QuotaDataset((ListSource("ab"), Quota(repeat=1.5)), (ListSource("xyz"), Quota()))
+    >>> epoch = QuotaDataset(
+    ...     (ListSource("ab"), Quota(repeat=1.5)), (ListSource("xyz"), Quota())
+    ... )
     >>> epoch.counts(), "".join(epoch)[:2], "".join(epoch)[3:]
     ([3, 3], 'ab', 'xyz')
     """
@@ -92,7 +100,9 @@ class QuotaDataset(IndexedDataset[T_co]):
             self._freeze(
                 inputs=counted_alike(dataset for dataset, _ in pairs),
                 quotas=tuple(quota for _, quota in pairs),
-                epoch_size=None if epoch_size is None else epoch_size_in_samples(epoch_size),
+                epoch_size=None
+                if epoch_size is None
+                else epoch_size_in_samples(epoch_size),
                 sampling_method=sampling_method,
                 shuffle=checked_flag(shuffle, "shuffle", type(self).__name__),
                 **parameters,
@@ -104,8 +114,8 @@ class QuotaDataset(IndexedDataset[T_co]):
         return [int(count) for count in self._counts]
 
     def _asked(self, items: int | None) -> FloatArray:
-        """Return how many of the first `items` quotas ask for of each of `inputs`: float64, sums to
-        `items`; for None their shares.
+        """Return how many of the first `items` quotas ask for of each of `inputs`:
+        float64, sums to `items`; for None their shares.
         """
         whole = 1 if items is None else items
         return self._asked_counts.astype(np.float64) * (
@@ -119,7 +129,9 @@ class QuotaDataset(IndexedDataset[T_co]):
     @cached_property
     def _asked_counts(self) -> Int64Array:
         sizes = [each.size for each in self.inputs]
-        return epoch_counts(sizes, self.quotas, self.epoch_size, label=self._stream_label)
+        return epoch_counts(
+            sizes, self.quotas, self.epoch_size, label=self._stream_label
+        )
 
     @cached_property
     def _counts(self) -> Int64Array:
@@ -140,7 +152,9 @@ class QuotaDataset(IndexedDataset[T_co]):
                 shuffle=self.shuffle,
                 fixed=self.sampling_method == "fixed",
             )
-            for stream, (each, count) in enumerate(zip(self.inputs, self.counts(), strict=True))
+            for stream, (each, count) in enumerate(
+                zip(self.inputs, self.counts(), strict=True)
+            )
         ]
 
     def route(self, positions: Int64Array) -> Routes:
@@ -152,7 +166,9 @@ class QuotaDataset(IndexedDataset[T_co]):
         return Routes(inner, child)
 
     def _spans(self, n: int) -> tuple[Sequence[Span], int]:
-        """How many samples come is known, if not which: inputs of single samples count alike."""
+        """How many samples come is known, if not which: inputs of single samples count
+        alike.
+        """
         if not all(one_each(each) for each in self._children):
             return (), 0
         epoch, rest = divmod(n, self.size)
@@ -160,8 +176,8 @@ class QuotaDataset(IndexedDataset[T_co]):
         return [Span(child, 0, count) for child, count in enumerate(counts.tolist())], n
 
     def _stream_label(self, stream: int) -> str:
-        """Return a stream in messages: its number, and the sources that it reads; of many the
-        first.
+        """Return a stream in messages: its number, and the sources that it reads; of
+        many the first.
         """
         first, end = self._sources_before[stream : stream + 2]
         names = source_labels(self.sources)[first:end]
@@ -169,11 +185,14 @@ class QuotaDataset(IndexedDataset[T_co]):
         return f"stream {stream} ({', '.join(names[:_NAMED])}{more})"
 
     def _report(self, asked: Int64Array) -> None:
-        """Say what nobody would expect: quotas that come to nothing, samples that are left out."""
+        """Say what nobody would expect: quotas that come to nothing, samples that are
+        left out.
+        """
         for stream, quota in enumerate(self.quotas):
             if not asked[stream] and (quota.kind is None or getattr(quota, quota.kind)):
                 text = "%s: %s of %s comes to no sample in an epoch of %d"
-                name, label = type(self).__name__, self._stream_label(stream)
+                name = type(self).__name__
+                label = self._stream_label(stream)
                 _log.warning(text, name, quota, label, int(asked.sum()))
 
 
@@ -198,15 +217,21 @@ def _checked_streams(given: Sequence[Any]) -> list[tuple[Dataset[Any], Quota]]:
         if endless or not dataset.indexed:
             what = "never ends" if endless else "can only be read as a stream"
             raise NotIndexedError(
-                f"stream {number} ({type(dataset).__name__}) {what}, so a quota of it means "
-                "nothing; blend it by weight, or cut what never ends with EpochizeDataset"
+                f"stream {number} ({type(dataset).__name__}) {what}, so a quota of it "
+                "means "
+                "nothing; blend it by weight, or cut what never ends with "
+                "EpochizeDataset"
             )
         pairs.append((dataset, quota or Quota()))
     return pairs
 
 
 def _is_pair(value: object) -> bool:
-    return isinstance(value, tuple) and len(value) == 2 and isinstance(value[1], Quota | None)
+    return (
+        isinstance(value, tuple)
+        and len(value) == 2
+        and isinstance(value[1], Quota | None)
+    )
 
 
 # Device batches of global batches that are composed of several streams.
@@ -223,7 +248,10 @@ class ComposedSamples(QuotaDataset[T_co]):
 
     >>> from energize import ListSource
     >>> samples = ComposedSamples(
-    ...     ListSource("aaaa"), ListSource("bbbb"), batch_size=2, batching_method="per_stream"
+    ...     ListSource("aaaa"),
+    ...     ListSource("bbbb"),
+    ...     batch_size=2,
+    ...     batching_method="per_stream",
     ... )
     >>> sorted(samples[0] + samples[1]) in (["a", "a"], ["b", "b"])
     True
@@ -282,7 +310,9 @@ class ComposedSamples(QuotaDataset[T_co]):
         return self.composition
 
     def _settings(self) -> dict[str, Any]:
-        """Only what decides which samples come: not how a batch is divided among devices."""
+        """Only what decides which samples come: not how a batch is divided among
+        devices.
+        """
         settings = super()._settings() | {"samples": self.size}
         if self.batching_method != "device_per_stream":
             del settings["batch_size"]
@@ -297,14 +327,22 @@ class ComposedSamples(QuotaDataset[T_co]):
                 f"{left[each]} of {asked[each]} of {self._stream_label(each)}"
                 for each in streams[:_COMPOSED_NAMED]
             ]
-            which = "the same ones" if self.sampling_method == "fixed" else "others in each"
+            which = (
+                "the same ones" if self.sampling_method == "fixed" else "others in each"
+            )
             text = "%r batches of %d leave %d samples out of every epoch, %s: %s"
-            method, size = self.batching_method, self.global_batch_size
+            method = self.batching_method
+            size = self.global_batch_size
             _log.warning(text, method, size, left.sum(), which, ", ".join(named))
         rare = self.composition.rare[:_COMPOSED_NAMED]
         if rare:
-            shown = ", ".join(f"{self._stream_label(each)} ({asked[each]})" for each in rare)
-            text = "'stratified' batches of %d hold less than half a sample of some streams, which "
+            shown = ", ".join(
+                f"{self._stream_label(each)} ({asked[each]})" for each in rare
+            )
+            text = (
+                "'stratified' batches of %d hold less than half a sample of some "
+                "streams, which "
+            )
             text += "come in some batches only: %s; use larger batches"
             _log.warning(text, self.global_batch_size, shown)
 
@@ -313,38 +351,46 @@ class ComposedDataset(BatchDataset[T_batch_co]):
     """Device batches whose global batches are composed of several datasets as
     `batching_method` says.
 
-    A global batch of `global_batch_size` samples, by default `batch_size`, is that many divided by
-    `batch_size` consecutive items, one for each rank. With `batcher`, items are
-    `batcher(samples)`; by default the list of samples. Datasets, quotas, `epoch_size`,
-    `sampling_method` and `shuffle` are those of `QuotaDataset`; where the datasets are mixed, it is
-    at random even without `shuffle`.
+    A global batch of `global_batch_size` samples, by default `batch_size`, is that many
+    divided by `batch_size` consecutive items, one for each rank. With `batcher`, items
+    are `batcher(samples)`; by default the list of samples. Datasets, quotas,
+    `epoch_size`, `sampling_method` and `shuffle` are those of `QuotaDataset`; where the
+    datasets are mixed, it is at random even without `shuffle`.
 
-    - "random": each sample is of a random stream; shares hold over some tens of batches.
+    - "random": each sample is of a random stream; shares hold over some tens of
+      batches.
     - "in_turn": one dataset after the other.
-    - "stratified": every global batch holds the shares. What does not go into whole samples is
-      carried on: after k batches each stream is within 1.68 samples of its share. One with less
-      than half a sample in a batch is logged, as it is in some batches only.
+    - "stratified": every global batch holds the shares. What does not go into whole
+      samples is carried on: after k batches each stream is within 1.68 samples of its
+      share. One with less than half a sample in a batch is logged, as it is in some
+      batches only.
     - "per_stream": a global batch is of one stream.
-    - "device_per_stream": a device batch is of one stream, and global batches hold the shares in
-      device batches.
+    - "device_per_stream": a device batch is of one stream, and global batches hold the
+      shares in device batches.
 
-    An epoch is a whole number of global batches, so all ranks make the same number of steps. With
-    "random", "in_turn" and "stratified" the last one takes what is left, in device batches that
-    differ by one sample at most, unless `drop_last`. Samples that are left out, because they fill
-    no batch, are logged; `counts()` are those that come. With sampling_method "balanced" they are
-    others in every epoch. Epochs and global batches are the same however these are divided among
-    devices, but those of "device_per_stream".
+    An epoch is a whole number of global batches, so all ranks make the same number of
+    steps. With "random", "in_turn" and "stratified" the last one takes what is left, in
+    device batches that differ by one sample at most, unless `drop_last`. Samples that
+    are left out, because they fill no batch, are logged; `counts()` are those that
+    come. With sampling_method "balanced" they are others in every epoch. Epochs and
+    global batches are the same however these are divided among devices, but those of
+    "device_per_stream".
 
-    Where the last global batch has r samples for more devices, device d of one that would get none
-    gets sample d mod r once more, as padding: a loader marks it, so that it counts nothing. Padding
-    is no sample: `counts`, `consumed` and `refs` leave it out.
+    Where the last global batch has r samples for more devices, device d of one that
+    would get none gets sample d mod r once more, as padding: a loader marks it, so that
+    it counts nothing. Padding is no sample: `counts`, `consumed` and `refs` leave it
+    out.
 
-    Raises what `QuotaDataset` raises, and `ConfigError` for an unknown method, for sizes that do
-    not divide, and when a batch cannot hold the streams (the message has the size that can).
+    Raises what `QuotaDataset` raises, and `ConfigError` for an unknown method, for
+    sizes that do not divide, and when a batch cannot hold the streams (the message has
+    the size that can).
 
     >>> from energize import ListSource
     >>> batches = ComposedDataset(
-    ...     ListSource("aaaaaa"), ListSource("bb"), batch_size=4, batching_method="stratified"
+    ...     ListSource("aaaaaa"),
+    ...     ListSource("bb"),
+    ...     batch_size=4,
+    ...     batching_method="stratified",
     ... )
     >>> ["".join(sorted(batch)) for batch in batches]
     ['aaab', 'aaab']
@@ -391,7 +437,9 @@ class ComposedDataset(BatchDataset[T_batch_co]):
 
     @property
     def samples(self) -> ComposedSamples[Any]:
-        """The samples, one by one, in the order of the batches; padding is none of them."""
+        """The samples, one by one, in the order of the batches; padding is none of
+        them.
+        """
         return cast("ComposedSamples[Any]", self.inputs[0])
 
     @cached_property
@@ -415,7 +463,9 @@ class ComposedDataset(BatchDataset[T_batch_co]):
     def _full(self, n: int) -> int:
         epochs, rest = divmod(n, self.size)
         last = self.global_batch_size // self.batch_size
-        full = self.size - int(self.padding(np.arange(max(self.size - last, 0), self.size)).sum())
+        full = self.size - int(
+            self.padding(np.arange(max(self.size - last, 0), self.size)).sum()
+        )
         return epochs * full + min(rest, full)
 
     def taken(self, n: int) -> None:

@@ -1,11 +1,13 @@
-"""Datasets that read some items of their input and make any number of items of these: streams.
+"""Datasets that read some items of their input and make any number of items of these:
+streams.
 
-One mechanism serves filters, generators, packing and whatever else reads on until it has something
-to give. A lane reads its share of the input in *rounds*: each takes some items and makes *steps* of
-them, and each step gives any number of items. The state is where the round began in the input,
-after how many items, how many of its steps are done, and how many items the next one has given. So
-it is small, whatever is buffered; resuming reads the round's items again, skips the steps that are
-done without doing them, and goes on in the middle of the next.
+One mechanism serves filters, generators, packing and whatever else reads on until it
+has something to give. A lane reads its share of the input in *rounds*: each takes some
+items and makes *steps* of them, and each step gives any number of items. The state is
+where the round began in the input, after how many items, how many of its steps are
+done, and how many items the next one has given. So it is small, whatever is buffered;
+resuming reads the round's items again, skips the steps that are done without doing
+them, and goes on in the middle of the next.
 """
 
 from __future__ import annotations
@@ -42,7 +44,8 @@ Step = Callable[[], Iterator[tuple[T, Origins]]]
 
 
 class Taken(NamedTuple):
-    """An item of the input, what it is made of, and a number that no other item of a run has.
+    """An item of the input, what it is made of, and a number that no other item of a
+    run has.
 
     `passed` is what comes of the item if it is passed on: the same, or `Padded`.
     """
@@ -79,7 +82,9 @@ class FoundDataset(Dataset[T_co]):
         raise self._length_unknown()
 
     def taken(self, n: int) -> None:
-        """Not known before it is read, whatever a class beside this one says of indexed inputs."""
+        """Not known before it is read, whatever a class beside this one says of indexed
+        inputs.
+        """
 
 
 class RoundsDataset(FoundDataset[T_co]):
@@ -92,11 +97,14 @@ class RoundsDataset(FoundDataset[T_co]):
 
     @property
     def _holds(self) -> int:
-        return int(getattr(self, "buffer_size", 0) or getattr(self, "segment_length", 0))
+        return int(
+            getattr(self, "buffer_size", 0) or getattr(self, "segment_length", 0)
+        )
 
     @abstractmethod
     def round(self, items: Iterator[Taken], reading: Reading) -> Iterator[Step[T_co]]:
-        """Return the steps of a round, which takes what it needs of the rest of the lane's pass.
+        """Return the steps of a round, which takes what it needs of the rest of the
+        lane's pass.
 
         A pure function of what it takes: a resumed round has to make the same steps.
         """
@@ -116,7 +124,9 @@ def alone(taken: Taken) -> Iterator[tuple[Any, Origins]]:
 
 
 def keyed_by(dataset: Dataset[Any], kind: str, *origins: Origin) -> int:
-    """Return a 64-bit word for random draws about what is made of these: the same in any lane."""
+    """Return a 64-bit word for random draws about what is made of these: the same in
+    any lane.
+    """
     numbers = (number for origin in origins for number in origin)
     return derive(kind, dataset.key, *numbers) % 2**64
 
@@ -124,13 +134,16 @@ def keyed_by(dataset: Dataset[Any], kind: str, *origins: Origin) -> int:
 def nothing_made(dataset: Dataset[Any], items: int) -> EmptyDatasetError:
     """Return what to raise if so many items in a row brought nothing."""
     return EmptyDatasetError(
-        f"{label_of(dataset)}: nothing was made of {items} items in a row. Check what its "
+        f"{label_of(dataset)}: nothing was made of {items} items in a row. Check what "
+        "its "
         f"functions leave out ({functions_of(dataset)})"
     )
 
 
 class RoundStream(Stream[T]):
-    """What a dataset makes in rounds of a lane's share of its input, in one pass over it."""
+    """What a dataset makes in rounds of a lane's share of its input, in one pass over
+    it.
+    """
 
     def __init__(self, dataset: RoundsDataset[T], opening: Opening) -> None:
         self._dataset = dataset
@@ -155,15 +168,17 @@ class RoundStream(Stream[T]):
                 self._in_vain = -self._read  # its own round adds them at its end
                 return item
             self._items = None
-            self._done, self._given = self._done + 1, 0
+            self._done = self._done + 1
+            self._given = 0
 
     def _next_step(self) -> Iterator[tuple[T, Origins]]:
-        """Return the items of the next step that are still to be given; `StopIteration` at the end
-        of the pass.
+        """Return the items of the next step that are still to be given; `StopIteration`
+        at the end of the pass.
         """
         while True:
             if self._steps is None:
-                self._read, self._over = 0, False
+                self._read = 0
+                self._over = False
                 steps = self._dataset.round(self._taken(), self._reading)
                 self._steps = self._after(steps, self._done)
             step = next(self._steps, None)
@@ -172,16 +187,23 @@ class RoundStream(Stream[T]):
             self._end_round()
 
     def _after(self, made: Iterator[Made], count: int) -> Iterator[Made]:
-        """Return what comes after the first `count`, which were made before a resume."""
+        """Return what comes after the first `count`, which were made before a
+        resume.
+        """
         if not count:
             return made
-        if self._reading.listed is not None:  # what it leaves out may have been made before
+        if (
+            self._reading.listed is not None
+        ):  # what it leaves out may have been made before
             return islice(made, count, None)
         return skip_items(made, count, self._dataset)
 
-    def first_unread(self, branches: Iterator[int], reached: int | None = None) -> int | None:
+    def first_unread(
+        self, branches: Iterator[int], reached: int | None = None
+    ) -> int | None:
         if self._given and self._items is None:
-            given, self._given = self._given, 0
+            given = self._given
+            self._given = 0
             self._items = self._next_step()
             self._given = sum(1 for _ in islice(self._items, given))
         return super().first_unread(branches)
@@ -200,7 +222,9 @@ class RoundStream(Stream[T]):
             yield Taken(item, self._input.origin, number, passed)
 
     def _end_round(self) -> None:
-        self._steps, self._done, self._given = None, 0, 0
+        self._steps = None
+        self._done = 0
+        self._given = 0
         self._start = self._input.state()
         self._before += self._read
         if self._over:
@@ -210,9 +234,15 @@ class RoundStream(Stream[T]):
             raise nothing_made(self._dataset, self._in_vain)
 
     def state(self) -> State:
-        start, before, done, given = self._start, self._before, self._done, self._given
+        start = self._start
+        before = self._before
+        done = self._done
+        given = self._given
         if given and self._dataset._single:
-            start, before, done, given = self._input.state(), before + self._read, 0, 0
+            start = self._input.state()
+            before = before + self._read
+            done = 0
+            given = 0
         return {"input": start, "before": before, "done": done, "given": given}
 
     def close(self) -> None:

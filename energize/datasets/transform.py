@@ -1,4 +1,6 @@
-"""What is done with each item: functions, filters, logs, weights; order stays as it is."""
+"""What is done with each item: functions, filters, logs, weights; order stays as it
+is.
+"""
 
 from __future__ import annotations
 
@@ -17,12 +19,25 @@ from energize.core.dataset import Dataset, PassingDataset
 from energize.core.description import described, generates
 from energize.core.ignored import accepted
 from energize.core.lanes import WorkerConfig
-from energize.core.loss_weights import Passed, carried, carried_one_by_one, checked_factor, weighed
+from energize.core.loss_weights import (
+    Passed,
+    carried,
+    carried_one_by_one,
+    checked_factor,
+    weighed,
+)
 from energize.core.randomness import current_window, defer
 from energize.core.rng import derive
 from energize.core.stream import by_keys
 from energize.core.trace import Failed, Origin, Reading, Request
-from energize.datasets.rounds import Origins, RoundsDataset, Step, Taken, alone, keyed_by
+from energize.datasets.rounds import (
+    Origins,
+    RoundsDataset,
+    Step,
+    Taken,
+    alone,
+    keyed_by,
+)
 from energize.errors import WeightError
 
 T = TypeVar("T")
@@ -34,19 +49,20 @@ T_co = TypeVar("T_co", covariant=True)
 class MapDataset(PassingDataset[T_out_co]):
     """`map_fn(item)` for each item; order and number stay as they are.
 
-    The function may raise `SkipSample` to leave an item out and `DataError` for bad bytes; a
-    substitute from the same source comes in its place, from a stream the next item. Any other
-    exception is raised as `EncoderError` with the sample's source.
+    The function may raise `SkipSample` to leave an item out and `DataError` for bad
+    bytes; a substitute from the same source comes in its place, from a stream the next
+    item. Any other exception is raised as `EncoderError` with the sample's source.
 
-    A function that is written with `yield` gives any number of items of each: the result is then a
-    `FlatMapDataset`, a stream, which resumes between any two of them.
+    A function that is written with `yield` gives any number of items of each: the
+    result is then a `FlatMapDataset`, a stream, which resumes between any two of them.
 
-    A function with a parameter `rng` is given a `numpy.random.Generator` keyed by (seed, position).
-    If it draws from the global generators of random, numpy or torch instead, they are seeded in the
-    same way for each call and restored afterwards. Random augmentations are therefore the same for
-    any number of workers and after a resume. With `seeded=False` the function is called as it is,
-    and nothing is checked. Its first calls are made twice and compared: a function that keeps state
-    between calls raises `NotRepeatableError` (see `get_loader`, `check_functions`).
+    A function with a parameter `rng` is given a `numpy.random.Generator` keyed by
+    (seed, position). If it draws from the global generators of random, numpy or torch
+    instead, they are seeded in the same way for each call and restored afterwards.
+    Random augmentations are therefore the same for any number of workers and after a
+    resume. With `seeded=False` the function is called as it is, and nothing is checked.
+    Its first calls are made twice and compared: a function that keeps state between
+    calls raises `NotRepeatableError` (see `get_loader`, `check_functions`).
 
     >>> from energize import ListSource
     >>> list(MapDataset(ListSource([1, 2, 3]), lambda x: x * x))
@@ -56,7 +72,8 @@ class MapDataset(PassingDataset[T_out_co]):
     order_name = "MapDataset"
 
     _draws: ClassVar[bool] = True
-    """Whether the function may draw random numbers, for which its calls are told apart."""
+    """Whether the function may draw random numbers, for which its calls are told
+    apart."""
 
     map_fn: Callable[[Any], Any]
     seeded: bool
@@ -83,7 +100,9 @@ class MapDataset(PassingDataset[T_out_co]):
 
     @cached_property
     def _seed_key(self) -> int:
-        """What the draws of the function are keyed by; maps on top of one another draw apart."""
+        """What the draws of the function are keyed by; maps on top of one another draw
+        apart.
+        """
         below = self.inputs[0]
         key = below._seed_key if isinstance(below, MapDataset) else self.key
         return derive(key, "map") if self._draws else key
@@ -92,7 +111,11 @@ class MapDataset(PassingDataset[T_out_co]):
     def _call(self) -> Call:
         keep = None if getattr(self.map_fn, "loads_stored", False) else carried
         return Call(
-            self.map_fn, self._call_key, keep, seeded=self.seeded, tolerance=self._tolerance()
+            self.map_fn,
+            self._call_key,
+            keep,
+            seeded=self.seeded,
+            tolerance=self._tolerance(),
         )
 
     @property
@@ -107,10 +130,10 @@ class MapDataset(PassingDataset[T_out_co]):
 class FlatMapDataset(RoundsDataset[T_out_co], MapDataset[T_out_co]):
     """What a generator function yields of each item: any number of items.
 
-    How many come depends on the data, so this is a stream. In a loader each lane reads its own part
-    of the input. A run resumes after any item: the function is called again for the same item, with
-    the same random numbers, and what it has given already is left out. `MapDataset` makes it of
-    such a function.
+    How many come depends on the data, so this is a stream. In a loader each lane reads
+    its own part of the input. A run resumes after any item: the function is called
+    again for the same item, with the same random numbers, and what it has given already
+    is left out. `MapDataset` makes it of such a function.
 
     >>> from energize import ListSource
     >>> list(MapDataset(ListSource(["ab", "", "c"]), lambda text: (yield from text)))
@@ -120,38 +143,51 @@ class FlatMapDataset(RoundsDataset[T_out_co], MapDataset[T_out_co]):
     order_name = "FlatMapDataset"
 
     _passes_on = False
-    _many, _gives_batches = True, False
+    _many = True
+    _gives_batches = False
 
     _open_stream = Dataset._open_stream
 
     @cached_property
     def _call(self) -> Call:
         return Call(
-            self.map_fn, 0, carried_one_by_one, seeded=self.seeded, tolerance=self._tolerance()
+            self.map_fn,
+            0,
+            carried_one_by_one,
+            seeded=self.seeded,
+            tolerance=self._tolerance(),
         )
 
-    def round(self, items: Iterator[Taken], reading: Reading) -> Iterator[Step[T_out_co]]:
+    def round(
+        self, items: Iterator[Taken], reading: Reading
+    ) -> Iterator[Step[T_out_co]]:
         for taken in islice(items, 1):
             yield partial(self._yielded, taken, reading)
 
-    def _yielded(self, taken: Taken, reading: Reading) -> Iterator[tuple[T_out_co, Origins]]:
+    def _yielded(
+        self, taken: Taken, reading: Reading
+    ) -> Iterator[tuple[T_out_co, Origins]]:
         word = partial(keyed_by, self, "map", *taken.origin)
-        where, of = by_keys(taken.item), (self, taken.origin)
-        for item in self._call.items(taken.item, word, taken.number, reading, where, made=of):
+        where = by_keys(taken.item)
+        of = (self, taken.origin)
+        for item in self._call.items(
+            taken.item, word, taken.number, reading, where, made=of
+        ):
             yield item, taken.origin
 
 
 class FilterDataset(RoundsDataset[T_co]):
     """The items for which `filter_fn(item)` is true.
 
-    How many come out depends on the data, so this is a stream: it has no length and no random
-    access, and neither has what is built on it. In a loader each lane filters its own part of the
-    input, so ranks and workers share the work. Where a substitute may take the place of a bad
-    sample, raising `SkipSample` in an encoder keeps the dataset indexed. A condition with a
-    parameter `rng` is given a `numpy.random.Generator` keyed by what the item is made of.
+    How many come out depends on the data, so this is a stream: it has no length and no
+    random access, and neither has what is built on it. In a loader each lane filters
+    its own part of the input, so ranks and workers share the work. Where a substitute
+    may take the place of a bad sample, raising `SkipSample` in an encoder keeps the
+    dataset indexed. A condition with a parameter `rng` is given a
+    `numpy.random.Generator` keyed by what the item is made of.
 
-    `EmptyDatasetError` is raised when nothing is found in some passes over the input, or in a
-    million items, instead of searching for ever.
+    `EmptyDatasetError` is raised when nothing is found in some passes over the input,
+    or in a million items, instead of searching for ever.
 
     >>> from energize import ListSource
     >>> list(FilterDataset(ListSource(range(6)), lambda x: x % 2 == 0))
@@ -186,7 +222,9 @@ class FilterDataset(RoundsDataset[T_co]):
     def round(self, items: Iterator[Taken], reading: Reading) -> Iterator[Step[T_co]]:
         for taken in islice(items, 1):
             word = partial(keyed_by, self, "filter", *taken.origin)
-            kept = self._call.one(taken.item, word, taken.number, reading, by_keys(taken.item))
+            kept = self._call.one(
+                taken.item, word, taken.number, reading, by_keys(taken.item)
+            )
             if isinstance(kept, Failed):
                 reading.leave_out(kept, self, taken.origin)
             elif kept:
@@ -196,21 +234,22 @@ class FilterDataset(RoundsDataset[T_co]):
 class IterMapDataset(RoundsDataset[T_out_co]):
     """What `iter_map_fn(items)` yields, a generator function of an iterator over items.
 
-    So that a run can resume without reading all of it again, the function is called anew for each
-    `segment_length` items of a lane, and at the start of each pass: its iterator ends there, and it
-    has to yield what it still holds. A run resumes after any item that it yields; the segment is
-    read again then, and what it has given is left out.
+    So that a run can resume without reading all of it again, the function is called
+    anew for each `segment_length` items of a lane, and at the start of each pass: its
+    iterator ends there, and it has to yield what it still holds. A run resumes after
+    any item that it yields; the segment is read again then, and what it has given is
+    left out.
 
-    A function that raises is given the rest of its segment in a new call, where the loader goes on
-    after errors (`get_loader(on_error="skip")`) or it raised `SkipSample` or `DataError`; what it
-    held is lost then, and reported.
+    A function that raises is given the rest of its segment in a new call, where the
+    loader goes on after errors (`get_loader(on_error="skip")`) or it raised
+    `SkipSample` or `DataError`; what it held is lost then, and reported.
 
-    What it yields of samples that have weights in the loss has to say its own, as only the function
-    knows which samples it made each item of: `__sample_weight__`, which `derive_from` takes over,
-    or `sample_weights` of a batch.
+    What it yields of samples that have weights in the loss has to say its own, as only
+    the function knows which samples it made each item of: `__sample_weight__`, which
+    `derive_from` takes over, or `sample_weights` of a batch.
 
-    `len_map_fn` says of the length of the input what `len` is, for progress bars; without it there
-    is none.
+    `len_map_fn` says of the length of the input what `len` is, for progress bars;
+    without it there is none.
 
     Raises `ConfigError` for a segment length below 1.
 
@@ -224,7 +263,8 @@ class IterMapDataset(RoundsDataset[T_out_co]):
 
     order_name = "IterMapDataset"
 
-    _many, _gives_batches = True, False
+    _many = True
+    _gives_batches = False
 
     iter_map_fn: Callable[[Iterator[Any]], Iterator[T_out_co]]
     len_map_fn: Callable[[int], int] | None
@@ -248,7 +288,9 @@ class IterMapDataset(RoundsDataset[T_out_co]):
             ignored,
             iter_map_fn=checked_function(iter_map_fn, "IterMapDataset: iter_map_fn"),
             len_map_fn=len_map_fn,
-            segment_length=checked_whole(segment_length, "IterMapDataset: segment_length", 1),
+            segment_length=checked_whole(
+                segment_length, "IterMapDataset: segment_length", 1
+            ),
         )
 
     @cached_property
@@ -258,16 +300,20 @@ class IterMapDataset(RoundsDataset[T_out_co]):
             return super()._pass_length
         return self.len_map_fn(self.inputs[0]._pass_length)
 
-    def round(self, items: Iterator[Taken], reading: Reading) -> Iterator[Step[T_out_co]]:
+    def round(
+        self, items: Iterator[Taken], reading: Reading
+    ) -> Iterator[Step[T_out_co]]:
         yield partial(self._made, islice(items, self.segment_length), reading)
 
     def _made(
         self, segment: Iterator[Taken], reading: Reading
     ) -> Iterator[tuple[T_out_co, Origins]]:
-        """Yield what the function makes of a segment, each with what was read since the one
-        before.
+        """Yield what the function makes of a segment, each with what was read since the
+        one before.
         """
-        for first in segment:  # one call, and another one for what is left after a failure
+        for (
+            first
+        ) in segment:  # one call, and another one for what is left after a failure
             read: list[Origin] = list(first.origin)
             passed = Passed()
 
@@ -284,7 +330,9 @@ class IterMapDataset(RoundsDataset[T_out_co]):
             word = partial(keyed_by, self, "segment", *first.origin)
             call = Call(self.iter_map_fn, 0, passed.give, tolerance=self._tolerance())
             of = self, first.origin
-            for made in call.items(items(), word, first.number, reading, self._segment, made=of):
+            for made in call.items(
+                items(), word, first.number, reading, self._segment, made=of
+            ):
                 yield made, tuple(read)
                 read.clear()
 
@@ -305,16 +353,18 @@ _log = logging.getLogger("energize.samples")
 
 
 class LogSampleDataset(PassingDataset[T_co]):
-    """Passes items through and logs each as a line of JSON, on the logger `energize.samples`
-    (INFO).
+    """Passes items through and logs each as a line of JSON, on the logger
+    `energize.samples` (INFO).
 
     A line has `mode` (whatever you call this loader), `position` and `keys`: what
-    `get_keys_fn(item)` returns, by default the item's `__key__` or `__keys__`. A line is written by
-    the process that reads the item, when it reads it: with prefetching that is before it is
-    delivered.
+    `get_keys_fn(item)` returns, by default the item's `__key__` or `__keys__`. A line
+    is written by the process that reads the item, when it reads it: with prefetching
+    that is before it is delivered.
 
     >>> from energize import ListSource
-    >>> list(LogSampleDataset(ListSource("ab"), "train", get_keys_fn=lambda item: [item]))
+    >>> list(
+    ...     LogSampleDataset(ListSource("ab"), "train", get_keys_fn=lambda item: [item])
+    ... )
     ['a', 'b']
     """
 
@@ -341,7 +391,9 @@ class LogSampleDataset(PassingDataset[T_co]):
 
     def make(self, items: list[Any], request: Request) -> list[T_co | Failed]:
         keys_of_items = self._call.each(items, request)
-        for position, keys in zip(request.positions.tolist(), keys_of_items, strict=True):
+        for position, keys in zip(
+            request.positions.tolist(), keys_of_items, strict=True
+        ):
             if type(keys) is not Failed:
                 line = {"mode": self.mode, "position": position, "keys": keys}
                 defer(partial(_log.info, "%s", json.dumps(line, default=str)))
@@ -358,16 +410,19 @@ def default_keys(item: Any) -> Any:
 
 
 class SampleWeightDataset(MapDataset[T]):
-    """Items that count `weight` times as much in the loss; nothing else of them changes.
+    """Items that count `weight` times as much in the loss; nothing else of them
+    changes.
 
-    `weight` is a number, 0 or more, or a function of an item. It multiplies with what is said below
-    and above, in other datasets of this kind, in a metadataset, and by the encoder, and arrives in
-    a batch as `sample_weights`, float32 of shape (batch,). Over batches, or packs, it is that of
-    each of their samples. It decides no order: which samples come, and the random numbers that
-    functions draw, are the same without it, and a resumed run may have other weights.
+    `weight` is a number, 0 or more, or a function of an item. It multiplies with what
+    is said below and above, in other datasets of this kind, in a metadataset, and by
+    the encoder, and arrives in a batch as `sample_weights`, float32 of shape (batch,).
+    Over batches, or packs, it is that of each of their samples. It decides no order:
+    which samples come, and the random numbers that functions draw, are the same without
+    it, and a resumed run may have other weights.
 
-    Raises `WeightError` for a weight that is negative or not finite, at once or, of a function,
-    naming the item; and when it is read, for items of a type without a place for a weight.
+    Raises `WeightError` for a weight that is negative or not finite, at once or, of a
+    function, naming the item; and when it is read, for items of a type without a place
+    for a weight.
 
     >>> from energize import ListSource
     >>> texts = ListSource([{"text": "a"}, {"text": "b"}])
@@ -391,13 +446,19 @@ class SampleWeightDataset(MapDataset[T]):
         given = weight
         if not callable(weight):
             given = checked_factor(weight, "SampleWeightDataset: weight")
-        weighing = Weighing(given, isinstance(dataset, Dataset) and gives_batches(dataset))
+        weighing = Weighing(
+            given, isinstance(dataset, Dataset) and gives_batches(dataset)
+        )
         super().__init__(dataset, weighing, worker_config=worker_config)
 
     @cached_property
     def _call_key(self) -> int:
         below = self.inputs[0]
-        key = below._call_key if isinstance(below, SampleWeightDataset) else self._seed_key
+        key = (
+            below._call_key
+            if isinstance(below, SampleWeightDataset)
+            else self._seed_key
+        )
         return derive(key, "weight")
 
     @property
@@ -407,9 +468,11 @@ class SampleWeightDataset(MapDataset[T]):
         return weight
 
 
-def without_weights(dataset: Dataset[T]) -> tuple[Dataset[T], Callable[[Dataset[T]], Dataset[T]]]:
-    """Return what is weighed, below all datasets of this kind, and what weighs another dataset
-    so.
+def without_weights(
+    dataset: Dataset[T],
+) -> tuple[Dataset[T], Callable[[Dataset[T]], Dataset[T]]]:
+    """Return what is weighed, below all datasets of this kind, and what weighs another
+    dataset so.
     """
     weights: list[Any] = []
     while isinstance(dataset, SampleWeightDataset):
@@ -425,7 +488,8 @@ def without_weights(dataset: Dataset[T]) -> tuple[Dataset[T], Callable[[Dataset[
 
 
 def counted_alike(datasets: Iterable[Dataset[T]]) -> list[Dataset[T]]:
-    """Return the inputs of a mix; if one of them has loss weights, the items of the others get 1.
+    """Return the inputs of a mix; if one of them has loss weights, the items of the
+    others get 1.
 
     So all items of the mix have the same keys, whichever input they are from.
     """
@@ -449,7 +513,8 @@ def _counted_once(dataset: Dataset[T]) -> Dataset[T]:
 class Weighing:
     """Gives an item its weight.
 
-    `batched`: items are batches. `optional`: an item without a place for a weight stays as it is.
+    `batched`: items are batches. `optional`: an item without a place for a weight stays
+    as it is.
     """
 
     weight: float | Callable[[Any], float]
@@ -459,9 +524,13 @@ class Weighing:
     def __call__(self, item: Any) -> Any:
         weight = self.weight
         if callable(weight):
-            key = getattr(item, "__key__", None) or (isinstance(item, dict) and item.get("__key__"))
+            key = getattr(item, "__key__", None) or (
+                isinstance(item, dict) and item.get("__key__")
+            )
             of = f" of sample {key!r}" if isinstance(key, str) else ""
-            weight = checked_factor(weight(item), f"the weight{of} by SampleWeightDataset")
+            weight = checked_factor(
+                weight(item), f"the weight{of} by SampleWeightDataset"
+            )
         try:
             return weighed(item, weight, batched=self.batched)
         except WeightError:
@@ -483,11 +552,12 @@ def gives_batches(dataset: Dataset[Any]) -> bool:
 
 
 class GcDataset(MapDataset[T]):
-    """Passes items through, and runs the garbage collector after every `every_n_iter` of them.
+    """Passes items through, and runs the garbage collector after every `every_n_iter`
+    of them.
 
-    Each process that reads counts its own items. Loaders here add none by themselves; where
-    samples refer to each other in circles, one of these keeps their memory from piling up. It may
-    be added or left out in the middle of a run.
+    Each process that reads counts its own items. Loaders here add none by themselves;
+    where samples refer to each other in circles, one of these keeps their memory from
+    piling up. It may be added or left out in the middle of a run.
 
     Raises `ConfigError` for less than 1.
 
@@ -507,7 +577,9 @@ class GcDataset(MapDataset[T]):
         freeze: bool | None = None,
     ) -> None:
         accepted("GcDataset", freeze=freeze)
-        collecting = _Collecting(checked_whole(every_n_iter, "GcDataset: every_n_iter", 1))
+        collecting = _Collecting(
+            checked_whole(every_n_iter, "GcDataset: every_n_iter", 1)
+        )
         super().__init__(dataset, collecting, worker_config=worker_config)
 
 
@@ -526,8 +598,9 @@ class _Collecting:
 
 
 class WatchdogDataset(MapDataset[T]):
-    """Passes items through. It is the loader that watches here: `watchdog_timeout_seconds` and
-    `fail_on_timeout` of `get_loader`; the arguments of those names have no effect.
+    """Passes items through. It is the loader that watches here:
+    `watchdog_timeout_seconds` and `fail_on_timeout` of `get_loader`; the arguments of
+    those names have no effect.
 
     >>> from energize import ListSource
     >>> list(WatchdogDataset(ListSource("ab")))

@@ -1,8 +1,8 @@
 """What a program written for Megatron-Energon imports in place of `megatron.energon`.
 
 `from energize.energon import X` is `from energize import X`, but for the names of
-`energize.energon.running`, which mean here what Energon means by them. The paths below are those of
-Energon's modules, see `energize.energon.paths`.
+`energize.energon.running`, which mean here what Energon means by them. The paths below
+are those of Energon's modules, see `energize.energon.paths`.
 """
 
 import sys

@@ -72,8 +72,9 @@ T_co = TypeVar("T_co", covariant=True)
 def edataclass(cls: type[T]) -> type[T]:
     """`@dataclass(slots=True, kw_only=True)`, as every sample type is made.
 
-    With named fields a subclass may add some without a default after those that have one, and with
-    slots a field that is written wrong is an error. For other options use `dataclass` itself.
+    With named fields a subclass may add some without a default after those that have
+    one, and with slots a field that is written wrong is an error. For other options use
+    `dataclass` itself.
 
     >>> from energize import Sample
     >>> @edataclass
@@ -86,13 +87,18 @@ def edataclass(cls: type[T]) -> type[T]:
 
 
 class FlexState(dict[str, Any]):
-    """A state by the names of what it is made of: a dict. States here are plain ones."""
+    """A state by the names of what it is made of: a dict. States here are plain
+    ones.
+    """
 
 
 def add_source_info(sample: T, *source_infos: SourceInfo) -> T:
-    """Add sources to the `__sources__` of a sample or dict; what has no place for them is an error.
+    """Add sources to the `__sources__` of a sample or dict; what has no place for them
+    is an error.
 
-    >>> source = SourceInfo(dataset_path="cats", index=0, shard_name="0.tar", file_names=("a.jpg",))
+    >>> source = SourceInfo(
+    ...     dataset_path="cats", index=0, shard_name="0.tar", file_names=("a.jpg",)
+    ... )
     >>> add_source_info({"__key__": "a"}, source)["__sources__"][0].shard_name
     '0.tar'
     """
@@ -102,23 +108,26 @@ def add_source_info(sample: T, *source_infos: SourceInfo) -> T:
 
 
 def get_source_info(sample: Any) -> list[SourceInfo] | None:
-    """Return the sources of a sample, or of all samples of a list; None where nothing is known."""
+    """Return the sources of a sample, or of all samples of a list; None where nothing
+    is known.
+    """
     found = sources_of(sample)
     return None if found is None else list(found)
 
 
-# What Megatron-Energon's datasets and objects with a state extend: names for annotations.
+# What Megatron-Energon's datasets and objects with a state extend: names for
+# annotations.
 
 
 class Savable:
-    """A name for annotations, which may be extended. There objects move, and are asked for their
-    state; here datasets are descriptions, and cursors over them move.
+    """A name for annotations, which may be extended. There objects move, and are asked
+    for their state; here datasets are descriptions, and cursors over them move.
     """
 
 
 class _Extended(metaclass=ABCMeta):  # noqa: B024 - a base of two that are
-    """What extends a dataset of Energon by hand: that it is none of ours shows when it is read,
-    by a loader or another dataset, and the error says what to write instead.
+    """What extends a dataset of Energon by hand: that it is none of ours shows when it
+    is read, by a loader or another dataset, and the error says what to write instead.
     """
 
     _none: type | None = None
@@ -142,7 +151,8 @@ class SavableDataset(_Extended, Generic[T_co]):
 
 
 class BaseWrapperDataset(_Extended, Generic[T_in, T_co]):
-    """The name of datasets over others in Megatron-Energon, for annotations and `isinstance`.
+    """The name of datasets over others in Megatron-Energon, for annotations and
+    `isinstance`.
 
     >>> from energize import LimitDataset, ListSource
     >>> isinstance(LimitDataset(ListSource("abc"), 2), BaseWrapperDataset)
@@ -153,23 +163,30 @@ class BaseWrapperDataset(_Extended, Generic[T_in, T_co]):
 
 
 class PinMemoryMixin:
-    """Gives a dataclass a method `pin_memory`; `Sample` and `Batch` have theirs already."""
+    """Gives a dataclass a method `pin_memory`; `Sample` and `Batch` have theirs
+    already.
+    """
 
     __slots__ = ()
 
     def pin_memory(self) -> Self:
-        """Return a copy with all tensors in page-locked memory; the object itself without a GPU."""
+        """Return a copy with all tensors in page-locked memory; the object itself
+        without a GPU.
+        """
         return pin_memory(self) if is_record(self) else self
 
 
 # Preparing a folder of shards, in the words of Megatron-Energon.
 
 ProgressFn = Callable[[Iterator[Any], int], Iterator[Any]]
-"""Given something to iterate over, and its length, iterates over it and shows how far it is."""
+"""Given something to iterate over, and its length, iterates over it and shows how far
+it is."""
 
 
 class WebdatasetPreparator:
-    """What the factories of prepared folders can do with a folder that is not prepared yet."""
+    """What the factories of prepared folders can do with a folder that is not prepared
+    yet.
+    """
 
     @staticmethod
     def prepare_dataset(
@@ -187,13 +204,15 @@ class WebdatasetPreparator:
         fix_duplicates: bool = False,
         index_sqlite_tmp_path: str | os.PathLike[str] | None = None,
     ) -> set[str]:
-        """Index the shards `paths` of the folder `parent_path`; return the parts they have.
+        """Index the shards `paths` of the folder `parent_path`; return the parts they
+        have.
 
-        `energize.prepare` with Megatron-Energon's arguments: `paths` are relative to the folder,
-        with braces; splits are pairs of a name and a ratio, or of a name and a pattern (a name may
-        come several times); shards are shuffled before they are cut by ratios, unless
-        `shuffle_seed` is None. A folder that is prepared already is prepared anew. No dataset.yaml
-        is written. `media_filter` adds the metadata of images, videos and sounds to the index.
+        `energize.prepare` with Megatron-Energon's arguments: `paths` are relative to
+        the folder, with braces; splits are pairs of a name and a ratio, or of a name
+        and a pattern (a name may come several times); shards are shuffled before they
+        are cut by ratios, unless `shuffle_seed` is None. A folder that is prepared
+        already is prepared anew. No dataset.yaml is written. `media_filter` adds the
+        metadata of images, videos and sounds to the index.
 
         Raises what `energize.prepare` raises.
         """
@@ -231,9 +250,9 @@ class WebdatasetPreparator:
         progress_fn: ProgressFn | None = None,
         index_sqlite_tmp_path: str | os.PathLike[str] | None = None,
     ) -> int:
-        """Add the metadata of the files that `media_filter` chooses to the index of a prepared
-        folder, which is built in the folder of the file `index_sqlite_tmp_path`; returns of how
-        many.
+        """Add the metadata of the files that `media_filter` chooses to the index of a
+        prepared folder, which is built in the folder of the file
+        `index_sqlite_tmp_path`; returns of how many.
 
         Raises what `energize.preparation.media.prepare_media` raises.
         """
@@ -242,14 +261,16 @@ class WebdatasetPreparator:
             media_filter,
             workers=workers,
             on_progress=shown_by(progress_fn),
-            tmp_path=None if index_sqlite_tmp_path is None else Path(index_sqlite_tmp_path).parent,
+            tmp_path=None
+            if index_sqlite_tmp_path is None
+            else Path(index_sqlite_tmp_path).parent,
         )
         return report.count
 
 
 def shown_by(progress_fn: ProgressFn | None) -> Progress | None:
-    """Return what is told how many of how many are done, and goes on with `progress_fn` step by
-    step.
+    """Return what is told how many of how many are done, and goes on with `progress_fn`
+    step by step.
     """
     if progress_fn is None:
         return None
@@ -304,11 +325,13 @@ class _Factory(SourceFactory[T_co]):
 
 
 class BaseWebdatasetFactory(_Factory[T_co], WebdatasetPreparator):
-    """A split part of a prepared folder, as it is asked for; `build()` makes the dataset.
+    """A split part of a prepared folder, as it is asked for; `build()` makes the
+    dataset.
 
-    A subclass sets `__sample_type__` and makes a sample of the raw one in `load_sample`.
-    `part_filter` says which parts are read at all. `options` are `training`,
-    `shuffle_over_epochs` and `max_samples_per_sequence`, which say in which order, and `subset`.
+    A subclass sets `__sample_type__` and makes a sample of the raw one in
+    `load_sample`. `part_filter` says which parts are read at all. `options` are
+    `training`, `shuffle_over_epochs` and `max_samples_per_sequence`, which say in which
+    order, and `subset`.
 
     Raises what `WebdatasetSource` raises.
     """
@@ -323,15 +346,19 @@ class BaseWebdatasetFactory(_Factory[T_co], WebdatasetPreparator):
         part_filter: PartFilter | None = None,
         **options: Any,
     ) -> None:
-        self.path, self.split_part = path_of(path), split_part
+        self.path = path_of(path)
+        self.split_part = split_part
         if not isinstance(getattr(self, "__sample_type__", None), type):
             raise ConfigError(
-                f"{type(self).__name__} has no __sample_type__: set it to the type of samples that "
+                f"{type(self).__name__} has no __sample_type__: set it to the type of "
+                "samples that "
                 "load_sample makes"
             )
         seed = worker_config.seed_offset
         super().__init__(
-            WebdatasetSource(path, split_part=split_part, split_config=split_config, seed=seed),
+            WebdatasetSource(
+                path, split_part=split_part, split_config=split_config, seed=seed
+            ),
             self._loading(part_filter),
             self.__sample_type__,
             [self.path],
@@ -339,13 +366,15 @@ class BaseWebdatasetFactory(_Factory[T_co], WebdatasetPreparator):
             **options,
         )
 
-    def _loading(self, part_filter: PartFilter | None) -> Callable[[dict[str, Any]], T_co]:
+    def _loading(
+        self, part_filter: PartFilter | None
+    ) -> Callable[[dict[str, Any]], T_co]:
         return RawLoading(self, part_filter)
 
     @abstractmethod
     def load_sample(self, raw_data: dict[str, Any]) -> T_co:
-        """Return the sample of a raw one: a dict of `__key__`, `__restore_key__`, `__sources__`,
-        and of the bytes of its parts by name.
+        """Return the sample of a raw one: a dict of `__key__`, `__restore_key__`,
+        `__sources__`, and of the bytes of its parts by name.
         """
 
 
@@ -355,25 +384,34 @@ class RawLoading:
     loads_stored = True
     """What it returns for a stored sample is what the key of that sample restores."""
 
-    def __init__(self, factory: BaseWebdatasetFactory[Any], part_filter: PartFilter | None) -> None:
+    def __init__(
+        self, factory: BaseWebdatasetFactory[Any], part_filter: PartFilter | None
+    ) -> None:
         self._factory = factory
-        self._crude = SampleLoader(sample_type=CrudeSample, decoder=None, part_filter=part_filter)
+        self._crude = SampleLoader(
+            sample_type=CrudeSample, decoder=None, part_filter=part_filter
+        )
 
     def __call__(self, raw: dict[str, Any]) -> Any:
         crude: dict[str, Any] = self._crude(raw)
-        told = {"__dataset__": raw["__dataset__"], "__subflavors__": self._factory.subflavors}
+        told = {
+            "__dataset__": raw["__dataset__"],
+            "__subflavors__": self._factory.subflavors,
+        }
         return self._factory.load_sample({**crude, **told})
 
 
 class DefaultGenericWebdatasetFactory(BaseWebdatasetFactory[T_co]):
-    """Makes samples of `__sample_type__` by a `field_map`, or by a function `sample_loader`.
+    """Makes samples of `__sample_type__` by a `field_map`, or by a function
+    `sample_loader`.
 
-    Both are those of `SampleLoader`, which takes the usual parts where neither is given;
-    `part_filter` (names, or a function of a name) says which parts there are. Parts are bytes here,
-    decoded ones in `DefaultDecoderWebdatasetFactory`. A subclass may override `load_sample`.
+    Both are those of `SampleLoader`, which takes the usual parts where neither is
+    given; `part_filter` (names, or a function of a name) says which parts there are.
+    Parts are bytes here, decoded ones in `DefaultDecoderWebdatasetFactory`. A subclass
+    may override `load_sample`.
 
-    Raises `ConfigError` when both are given, and for a `sample_loader` without `part_filter`;
-    `UntrustedCodeError` for a name of a file in place of a function.
+    Raises `ConfigError` when both are given, and for a `sample_loader` without
+    `part_filter`; `UntrustedCodeError` for a name of a file in place of a function.
     """
 
     decoder: SampleDecoder | None = None
@@ -391,12 +429,16 @@ class DefaultGenericWebdatasetFactory(BaseWebdatasetFactory[T_co]):
         owner = type(self).__name__
         if isinstance(sample_loader, str) or isinstance(part_filter, str):
             raise UntrustedCodeError(
-                f"{owner}: sample_loader={sample_loader!r} or part_filter={part_filter!r} names a "
-                "file of the data folder, which is not run here; give the function, or let "
+                f"{owner}: sample_loader={sample_loader!r} or "
+                f"part_filter={part_filter!r} names a "
+                "file of the data folder, which is not run here; give the function, or "
+                "let "
                 "get_dataset_from_config(..., trust_code=[folder]) read it"
             )
         if sample_loader is not None and part_filter is None:
-            raise ConfigError(f"{owner}: sample_loader needs part_filter: the parts to read")
+            raise ConfigError(
+                f"{owner}: sample_loader needs part_filter: the parts to read"
+            )
         self.decoder = kwargs.pop("decoder", self.decoder)
         self.field_map = field_map
         self._typed: SampleLoader[Any] = SampleLoader(
@@ -411,8 +453,8 @@ class DefaultGenericWebdatasetFactory(BaseWebdatasetFactory[T_co]):
 
     @property
     def _decoder(self) -> Any:
-        """What decodes parts. Classes of users set it to a function of a raw sample, webdataset's
-        `Decoder` say, which returns it with its parts decoded.
+        """What decodes parts. Classes of users set it to a function of a raw sample,
+        webdataset's `Decoder` say, which returns it with its parts decoded.
         """
         return self.decoder
 
@@ -426,7 +468,9 @@ class DefaultGenericWebdatasetFactory(BaseWebdatasetFactory[T_co]):
         filtered = None if self.field_map is not None else self._typed.part_filter
         self.load = self._loading(filtered)
 
-    def _loading(self, part_filter: PartFilter | None) -> Callable[[dict[str, Any]], T_co]:
+    def _loading(
+        self, part_filter: PartFilter | None
+    ) -> Callable[[dict[str, Any]], T_co]:
         own = type(self).load_sample is not DefaultGenericWebdatasetFactory.load_sample
         if not own and "load_sample" not in vars(self):
             return self._typed
@@ -437,12 +481,17 @@ class DefaultGenericWebdatasetFactory(BaseWebdatasetFactory[T_co]):
 
 
 def _decoded_by(decoder: Any, factory: Any, raw_data: dict[str, Any]) -> Any:
-    """Return the sample whose fields are found among the parts as a user's decoder makes them."""
+    """Return the sample whose fields are found among the parts as a user's decoder
+    makes them.
+    """
     decoded = decoder(raw_data)
-    kind, field_map = factory.__sample_type__, factory.field_map
+    kind = factory.__sample_type__
+    field_map = factory.field_map
     if field_map is None:
         field_map = {name: name for name in samples.declared_fields(kind)[0]}
-    values = {name: _accessed(decoded, access, name) for name, access in field_map.items()}
+    values = {
+        name: _accessed(decoded, access, name) for name, access in field_map.items()
+    }
     meta = ("__key__", "__restore_key__", "__subflavors__", "__sources__")
     return kind(**{name: decoded.get(name) for name in meta}, **values)
 
@@ -452,13 +501,17 @@ def _accessed(decoded: Mapping[str, Any], access: str, field: str) -> Any:
     for each in parse_field(access):
         if each.part in decoded:
             return each.within(decoded[each.part])
-    raise DataError(f"{decoded['__key__']}: there is no part {access!r} for the field {field!r}")
+    raise DataError(
+        f"{decoded['__key__']}: there is no part {access!r} for the field {field!r}"
+    )
 
 
 class DefaultDecoderWebdatasetFactory(DefaultGenericWebdatasetFactory[T_co]):
-    """As `DefaultGenericWebdatasetFactory`, with parts decoded by `decoder` (None: as bytes).
+    """As `DefaultGenericWebdatasetFactory`, with parts decoded by `decoder` (None: as
+    bytes).
 
-    `auto_decode`, `image_decode`, `av_decode` and `video_decode_audio` are older words for one.
+    `auto_decode`, `image_decode`, `av_decode` and `video_decode_audio` are older words
+    for one.
     """
 
     decoder = DEFAULT_DECODER
@@ -476,9 +529,11 @@ class DefaultDecoderWebdatasetFactory(DefaultGenericWebdatasetFactory[T_co]):
 
 
 class StandardWebdatasetFactory(DefaultDecoderWebdatasetFactory[T_co]):
-    """Makes samples of `sample_type`, decoded: what a dataset.yaml with a `sample_type` stands for.
+    """Makes samples of `sample_type`, decoded: what a dataset.yaml with a `sample_type`
+    stands for.
 
-    Other arguments are those of `DefaultDecoderWebdatasetFactory` and `BaseWebdatasetFactory`.
+    Other arguments are those of `DefaultDecoderWebdatasetFactory` and
+    `BaseWebdatasetFactory`.
 
     >>> import tempfile
     >>> from energize import TextSample, WorkerConfig, prepare, write_shards
@@ -486,8 +541,12 @@ class StandardWebdatasetFactory(DefaultDecoderWebdatasetFactory[T_co]):
     >>> _ = write_shards([{"__key__": "a", "txt": "a cat"}], folder)
     >>> _ = prepare(folder, split_ratios={"train": 1}, sample_type="TextSample")
     >>> texts = StandardWebdatasetFactory(
-    ...     folder, sample_type=TextSample, field_map={"text": "txt"}, split_part="train",
-    ...     training=False, worker_config=WorkerConfig(),
+    ...     folder,
+    ...     sample_type=TextSample,
+    ...     field_map={"text": "txt"},
+    ...     split_part="train",
+    ...     training=False,
+    ...     worker_config=WorkerConfig(),
     ... )
     >>> len(texts), [sample.text for sample in texts.build()]
     (1, ['a cat'])
@@ -501,10 +560,11 @@ class StandardWebdatasetFactory(DefaultDecoderWebdatasetFactory[T_co]):
 
 
 class CrudeWebdataset(DefaultDecoderWebdatasetFactory[CrudeSample]):
-    """Crude samples of a prepared folder, each a dict of its parts, decoded, by their names.
+    """Crude samples of a prepared folder, each a dict of its parts, decoded, by their
+    names.
 
-    What a dataset.yaml with `__class__: CrudeWebdataset` stands for. `part_filter` (names, or a
-    function of a name) says which parts are there.
+    What a dataset.yaml with `__class__: CrudeWebdataset` stands for. `part_filter`
+    (names, or a function of a name) says which parts are there.
     """
 
     __sample_type__ = CrudeSample
@@ -515,8 +575,10 @@ class _Older(DefaultDecoderWebdatasetFactory[T_co]):
 
     def __init__(self, path: str | os.PathLike[str], **kwargs: Any) -> None:
         warnings.warn(
-            f"{type(self).__name__} is deprecated: use StandardWebdatasetFactory(..., sample_type="
-            f"{self.__sample_type__.__name__}); in dataset.yaml, put sample_type in place of "
+            f"{type(self).__name__} is deprecated: use StandardWebdatasetFactory(..., "
+            "sample_type="
+            f"{self.__sample_type__.__name__}); in dataset.yaml, put sample_type in "
+            "place of "
             "__module__ and __class__",
             FutureWarning,
             stacklevel=2,
@@ -527,7 +589,11 @@ class _Older(DefaultDecoderWebdatasetFactory[T_co]):
 def _typed(kind: type[Sample]) -> Any:
     doc = f"Deprecated: `StandardWebdatasetFactory` of `{kind.__name__}`."
     name = kind.__name__.removesuffix("Sample") + "Webdataset"
-    return type(name, (_Older,), {"__sample_type__": kind, "__doc__": doc, "__module__": __name__})
+    return type(
+        name,
+        (_Older,),
+        {"__sample_type__": kind, "__doc__": doc, "__module__": __name__},
+    )
 
 
 CaptioningWebdataset = _typed(samples.CaptioningSample)
@@ -547,7 +613,8 @@ VQAWebdataset = _typed(samples.VQASample)
 
 
 class CrudeJsonlDatasetFactory(_Factory[CrudeSample]):
-    """The lines of an indexed `.jsonl` file as crude samples: dicts with the parsed line as `json`.
+    """The lines of an indexed `.jsonl` file as crude samples: dicts with the parsed
+    line as `json`.
 
     The arguments are those of `BaseWebdatasetFactory`; there are no splits.
 
@@ -556,7 +623,9 @@ class CrudeJsonlDatasetFactory(_Factory[CrudeSample]):
     >>> _ = path.write_text('{"text": "a"}' + chr(10) + '{"text": "b"}')
     >>> CrudeJsonlDatasetFactory.prepare_dataset(path)
     2
-    >>> lines = CrudeJsonlDatasetFactory(path, training=False, worker_config=WorkerConfig())
+    >>> lines = CrudeJsonlDatasetFactory(
+    ...     path, training=False, worker_config=WorkerConfig()
+    ... )
     >>> [sample["json"]["text"] for sample in lines.build()]
     ['a', 'b']
     """
@@ -592,17 +661,21 @@ class CrudeJsonlDatasetFactory(_Factory[CrudeSample]):
 
 
 class DefaultCrudeJsonlDatasetFactory(CrudeJsonlDatasetFactory):
-    """What Megatron-Energon makes of a `.jsonl` file; the same as `CrudeJsonlDatasetFactory`."""
+    """What Megatron-Energon makes of a `.jsonl` file; the same as
+    `CrudeJsonlDatasetFactory`.
+    """
 
 
 class JoinedWebdatasetFactory(_Factory[T_co]):
-    """Samples of a first dataset, each with those of others that have its key, made one.
+    """Samples of a first dataset, each with those of others that have its key, made
+    one.
 
-    `inner_datasets` is a list, whose samples `joiner` is given by place, or a mapping, by name. A
-    `joiner` that is a type of samples joins by its `from_joined`. `nonmatch` says for each dataset
-    but the first what happens to samples without a partner there: "error", "skip" or "none". What
-    belongs together comes from the `index.sqlite` of the folders, see `JoinedSource`; a
-    `join_index` that Megatron-Energon wrote is not needed.
+    `inner_datasets` is a list, whose samples `joiner` is given by place, or a mapping,
+    by name. A `joiner` that is a type of samples joins by its `from_joined`. `nonmatch`
+    says for each dataset but the first what happens to samples without a partner there:
+    "error", "skip" or "none". What belongs together comes from the `index.sqlite` of
+    the folders, see `JoinedSource`; a `join_index` that Megatron-Energon wrote is not
+    needed.
 
     Raises what `JoinedSource` raises.
     """
@@ -618,10 +691,17 @@ class JoinedWebdatasetFactory(_Factory[T_co]):
         **options: Any,
     ) -> None:
         names = tuple(inner_datasets) if isinstance(inner_datasets, Mapping) else None
-        inner = inner_datasets.values() if isinstance(inner_datasets, Mapping) else inner_datasets
+        inner = (
+            inner_datasets.values()
+            if isinstance(inner_datasets, Mapping)
+            else inner_datasets
+        )
         self.inner_datasets = list(inner)
-        sources = [cast("WebdatasetSource", each.source) for each in self.inner_datasets]
-        seed, is_type = worker_config.seed_offset, isinstance(joiner, type)
+        sources = [
+            cast("WebdatasetSource", each.source) for each in self.inner_datasets
+        ]
+        seed = worker_config.seed_offset
+        is_type = isinstance(joiner, type)
         loaders = tuple(each.load for each in self.inner_datasets)
         join = joiner.from_joined if is_type else joiner
         super().__init__(
@@ -648,24 +728,28 @@ def get_dataset_from_config(
     sample_type: type[Any] | None = None,
     **kwargs: Any,
 ) -> SourceFactory[Any]:
-    """Return the factory of a prepared folder, or of an indexed `.jsonl` file; `.build()` makes the
-    dataset.
+    """Return the factory of a prepared folder, or of an indexed `.jsonl` file;
+    `.build()` makes the dataset.
 
-    `dataset_config` and `split_config` are names of files in `.nv-meta`, by default dataset.yaml
-    and split.yaml, or the split file that dataset.yaml names. `subflavors` win over those of
-    dataset.yaml. `kwargs` are those of `BaseWebdatasetFactory` and `decoder`, and win over
-    dataset.yaml too; `sample_loader`, `part_filter` and `trust_code` among them are those of
-    `get_train_dataset`. With `sample_type`, samples have to be of that type.
+    `dataset_config` and `split_config` are names of files in `.nv-meta`, by default
+    dataset.yaml and split.yaml, or the split file that dataset.yaml names. `subflavors`
+    win over those of dataset.yaml. `kwargs` are those of `BaseWebdatasetFactory` and
+    `decoder`, and win over dataset.yaml too; `sample_loader`, `part_filter` and
+    `trust_code` among them are those of `get_train_dataset`. With `sample_type`,
+    samples have to be of that type.
 
-    Raises `ConfigError` for samples of another type and for names of files with a `.jsonl` file;
-    `DatasetError` and its kinds for what is wrong on disk.
+    Raises `ConfigError` for samples of another type and for names of files with a
+    `.jsonl` file; `DatasetError` and its kinds for what is wrong on disk.
 
     >>> import tempfile
     >>> from energize import prepare, write_shards
     >>> folder = tempfile.mkdtemp()
     >>> _ = write_shards([{"__key__": "a", "txt": "a cat"}], folder)
     >>> _ = prepare(folder, split_ratios={"train": 1}, sample_type="TextSample")
-    >>> [sample.text for sample in get_dataset_from_config(folder, training=False).build()]
+    >>> [
+    ...     sample.text
+    ...     for sample in get_dataset_from_config(folder, training=False).build()
+    ... ]
     ['a cat']
     """
     unused = kwargs.pop("parallel_shard_iters", None)
@@ -674,12 +758,15 @@ def get_dataset_from_config(
     leaf = Leaf(path_of(path), "train", subflavors or {}, dataset_config, split_config)
     if leaf.is_jsonl and (dataset_config or split_config):
         raise ConfigError(
-            f"{path}: dataset_config={dataset_config!r} and split_config={split_config!r} name "
-            "files of a prepared folder, and this is a file of JSON lines, which has none"
+            f"{path}: dataset_config={dataset_config!r} and "
+            f"split_config={split_config!r} name "
+            "files of a prepared folder, and this is a file of JSON lines, which has "
+            "none"
         )
     if sample_type is not None and not issubclass(leaf.sample_type, sample_type):
         raise ConfigError(
-            f"{path}: its samples are of type {leaf.sample_type.__name__}, and sample_type asks "
+            f"{path}: its samples are of type {leaf.sample_type.__name__}, and "
+            "sample_type asks "
             f"for {sample_type.__name__}"
         )
     told = {"split_part": "train", "shuffle_over_epochs": 1, **leaf.config.options}
@@ -716,8 +803,8 @@ skip_meta_re = re.compile(r"__[^/]*__($|/)")
 
 
 class EnergonDatasetType(Enum):
-    """What a path is: a metadataset, a prepared folder, a `.jsonl` file, a plain folder whose media
-    metadata were collected, or nothing of these.
+    """What a path is: a metadataset, a prepared folder, a `.jsonl` file, a plain folder
+    whose media metadata were collected, or nothing of these.
     """
 
     METADATASET = "metadataset"
@@ -757,7 +844,9 @@ class ShardInfo:
 
 @edataclass
 class WebdatasetInfo:
-    """What `.info.json` says: the samples of each shard, and by which release they were counted."""
+    """What `.info.json` says: the samples of each shard, and by which release they were
+    counted.
+    """
 
     energon_version: str | None = None
     shard_counts: dict[str, int]
@@ -765,7 +854,9 @@ class WebdatasetInfo:
 
 @edataclass
 class WebdatasetSplits:
-    """What `split.yaml` says: the shards of each part, and which shards or samples are left out."""
+    """What `split.yaml` says: the shards of each part, and which shards or samples are
+    left out.
+    """
 
     split_parts: dict[str, list[str]]
     exclude: list[str] = field(default_factory=list)
@@ -782,20 +873,25 @@ class FilteredSample(TypedDict):
 
 @edataclass
 class DatasetSubset:
-    """A run of neighbouring samples: the part `range` of those that `absolute_range` counts."""
+    """A run of neighbouring samples: the part `range` of those that `absolute_range`
+    counts.
+    """
 
     range: tuple[float, float] | None = None
     absolute_range: tuple[int, int | None] | None = None
 
     def compute_subset(self, total_samples: int) -> tuple[int, int]:
-        """Return the first of `total_samples` that belongs to it, and the one after the last.
+        """Return the first of `total_samples` that belongs to it, and the one after the
+        last.
 
         Raises `ConfigError` when it asks for more samples than there are.
 
         >>> DatasetSubset(absolute_range=(2, None), range=(0.0, 0.5)).compute_subset(10)
         (2, 6)
         """
-        return Subset(self.absolute_range, self.range or (0.0, 1.0)).bounds(total_samples)
+        return Subset(self.absolute_range, self.range or (0.0, 1.0)).bounds(
+            total_samples
+        )
 
     def config(self) -> dict[str, Any]:
         """Return both ranges by name."""
@@ -806,9 +902,9 @@ class DatasetSubset:
 class WebdatasetMeta:
     """The shards of a split part of a prepared folder.
 
-    `shards` are those that are read, `split_part_files` the names of all that the split part lists,
-    `info_shard_files` of all that the folder has; `sample_excludes` the single samples, as
-    `shard/key`, that are left out.
+    `shards` are those that are read, `split_part_files` the names of all that the split
+    part lists, `info_shard_files` of all that the folder has; `sample_excludes` the
+    single samples, as `shard/key`, that are left out.
     """
 
     sample_excludes: set[str]
@@ -818,9 +914,13 @@ class WebdatasetMeta:
 
     @staticmethod
     def from_config(
-        path: str | os.PathLike[str], *, split_part: str, split_config: str | None = None
+        path: str | os.PathLike[str],
+        *,
+        split_part: str,
+        split_config: str | None = None,
     ) -> WebdatasetMeta:
-        """Return what the folder `path` says; no shard is read unless single samples are excluded.
+        """Return what the folder `path` says; no shard is read unless single samples
+        are excluded.
 
         Raises `SplitError`, `EmptyDatasetError`, and what reading `.nv-meta` raises.
         """

@@ -1,5 +1,5 @@
-"""The `index.sqlite` of a folder, written and read by hand, and work that processes do for one that
-gathers it, as programs for Megatron-Energon do it.
+"""The `index.sqlite` of a folder, written and read by hand, and work that processes do
+for one that gathers it, as programs for Megatron-Energon do it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,9 @@ T_result = TypeVar("T_result")
 
 @edataclass
 class IndexSample:
-    """Where a sample lies: in which shard, as which of its samples, from which byte on."""
+    """Where a sample lies: in which shard, as which of its samples, from which byte
+    on.
+    """
 
     tar_file_id: int
     sample_key: str
@@ -66,20 +68,32 @@ class DuplicateSampleKeyError(PrepareError, RuntimeError):
     """Two samples have the key `sample_key`."""
 
     def __init__(self, sample_key: str) -> None:
-        super().__init__(f"two samples have the key {sample_key!r}; give each a key of its own")
+        super().__init__(
+            f"two samples have the key {sample_key!r}; give each a key of its own"
+        )
         self.sample_key = sample_key
 
 
 class SqliteIndexWriter(AbstractContextManager["SqliteIndexWriter"]):
     """Writes samples and their parts into a new database, as `energize prepare` does.
 
-    The media metadata of a folder are written by `energize.preparation.media.prepare_media`.
+    The media metadata of a folder are written by
+    `energize.preparation.media.prepare_media`.
 
     >>> import tempfile
     >>> path = f"{tempfile.mkdtemp()}/index.sqlite"
     >>> with SqliteIndexWriter(path) as writer:
-    ...     writer.append_samples([IndexSample(
-    ...         tar_file_id=0, sample_key="a", sample_index=0, byte_offset=0, byte_size=1536)])
+    ...     writer.append_samples(
+    ...         [
+    ...             IndexSample(
+    ...                 tar_file_id=0,
+    ...                 sample_key="a",
+    ...                 sample_index=0,
+    ...                 byte_offset=0,
+    ...                 byte_size=1536,
+    ...             )
+    ...         ]
+    ...     )
     >>> SqliteIndexReader(path).get_sample_pointer_by_key("a")
     ITarSamplePointer(tar_file_id=0, byte_offset=0, byte_size=1536)
     """
@@ -88,7 +102,9 @@ class SqliteIndexWriter(AbstractContextManager["SqliteIndexWriter"]):
         self.sqlite_path = sqlite_path
         os.makedirs(os.path.dirname(os.path.abspath(sqlite_path)), exist_ok=True)
         self.db: sqlite3.Connection | None = sqlite3.connect(sqlite_path)
-        drop = "".join(f"DROP TABLE IF EXISTS {each};" for each in ("samples", "sample_parts"))
+        drop = "".join(
+            f"DROP TABLE IF EXISTS {each};" for each in ("samples", "sample_parts")
+        )
         self.db.executescript(drop + TABLES)
 
     def append_samples(self, rows: Sequence[IndexSample]) -> None:
@@ -97,7 +113,9 @@ class SqliteIndexWriter(AbstractContextManager["SqliteIndexWriter"]):
         database.execute("SAVEPOINT adding")
         for row in rows:
             try:
-                database.execute("INSERT INTO samples VALUES (?, ?, ?, ?, ?)", astuple(row))
+                database.execute(
+                    "INSERT INTO samples VALUES (?, ?, ?, ?, ?)", astuple(row)
+                )
             except sqlite3.IntegrityError as reason:
                 database.execute("ROLLBACK TO adding")
                 raise DuplicateSampleKeyError(row.sample_key) from reason
@@ -110,14 +128,17 @@ class SqliteIndexWriter(AbstractContextManager["SqliteIndexWriter"]):
 
     def close(self) -> None:
         """Write the indexes, and close the database."""
-        database, self.db = self._open(), None
+        database = self._open()
+        self.db = None
         database.executescript(INDEXES)
         database.commit()
         database.close()
 
     def _open(self) -> sqlite3.Connection:
         if self.db is None:
-            raise ConfigError(f"the writer of {self.sqlite_path} was closed; make another one")
+            raise ConfigError(
+                f"the writer of {self.sqlite_path} was closed; make another one"
+            )
         return self.db
 
     def __exit__(self, *failed: object) -> None:
@@ -134,14 +155,19 @@ class SqliteIndexReader(AbstractContextManager["SqliteIndexReader"]):
 
     def get_sample_pointer_by_key(self, key: str) -> ITarSamplePointer:
         """Return where a sample lies; raise KeyError if there is none of the key."""
-        asked = "SELECT tar_file_id, byte_offset, byte_size FROM samples WHERE sample_key = ?"
+        asked = (
+            "SELECT tar_file_id, byte_offset, byte_size FROM samples WHERE "
+            "sample_key = ?"
+        )
         return ITarSamplePointer(*self._found(asked, key))
 
     def get_sample_part(self, key: str, part_name: str) -> ITarRawSamplePartPointer:
         """Return where the content of a part lies; raise KeyError if there is none."""
         asked = (
-            "SELECT tar_file_id, content_byte_offset, content_byte_size FROM sample_parts JOIN "
-            "samples USING (tar_file_id, sample_index) WHERE sample_key = ? AND part_name = ?"
+            "SELECT tar_file_id, content_byte_offset, content_byte_size FROM "
+            "sample_parts JOIN "
+            "samples USING (tar_file_id, sample_index) WHERE sample_key = ? AND "
+            "part_name = ?"
         )
         return ITarRawSamplePartPointer(*self._found(asked, key, part_name))
 
@@ -158,9 +184,12 @@ class SqliteIndexReader(AbstractContextManager["SqliteIndexReader"]):
         return self._rows("SELECT sample_key, byte_size, tar_file_id FROM samples")
 
     def list_all_sample_parts(self) -> Iterator[tuple[str, int, int]]:
-        """Yield the full name, size in bytes and shard of each part, as they lie in the shards."""
+        """Yield the full name, size in bytes and shard of each part, as they lie in the
+        shards.
+        """
         return self._rows(
-            "SELECT sample_key || '.' || part_name, content_byte_size, tar_file_id FROM "
+            "SELECT sample_key || '.' || part_name, content_byte_size, tar_file_id "
+            "FROM "
             "sample_parts JOIN samples USING (tar_file_id, sample_index) "
             "ORDER BY tar_file_id, sample_index, content_byte_offset"
         )
@@ -206,8 +235,10 @@ class AggregatorPool(Generic[T_task, T_item, T_result]):
 
     >>> class Sum(BaseAggregator[int, int]):
     ...     total = 0
+    ...
     ...     def on_item(self, items, pool):
     ...         self.total += sum(items)
+    ...
     ...     def get_final_result_data(self):
     ...         return self.total
     >>> pool = AggregatorPool(2, range, Sum())
@@ -225,8 +256,10 @@ class AggregatorPool(Generic[T_task, T_item, T_result]):
         *,
         batch_size: int = 1,
     ) -> None:
-        self.num_workers, self.user_produce_data = num_workers, user_produce_data
-        self.aggregator, self.batch_size = aggregator, batch_size
+        self.num_workers = num_workers
+        self.user_produce_data = user_produce_data
+        self.aggregator = aggregator
+        self.batch_size = batch_size
         self._tasks: list[T_task] = []
 
     def submit_task(self, task: T_task) -> None:
@@ -234,8 +267,13 @@ class AggregatorPool(Generic[T_task, T_item, T_result]):
         self._tasks.append(task)
 
     def process(self) -> T_result:
-        """Do all tasks, and return what the aggregator gathered; raise what a task raised."""
-        made: Callable[[T_task], list[T_item]] = lambda task: list(self.user_produce_data(task))  # noqa: E731
+        """Do all tasks, and return what the aggregator gathered; raise what a task
+        raised.
+        """
+
+        def made(task: T_task) -> list[T_item]:
+            return list(self.user_produce_data(task))
+
         self.aggregator.on_start(self)
         for result in map_in_order(made, self._tasks, self.num_workers):
             if isinstance(result, Exception):

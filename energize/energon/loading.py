@@ -38,14 +38,19 @@ from energize.metadataset.tree import (
     resolve,
 )
 from energize.task.load import SampleDecoder
-from energize.task.pipeline import STORED, BaseCoreDatasetFactory, LoadedDatasetList, SampleOrder
+from energize.task.pipeline import (
+    STORED,
+    BaseCoreDatasetFactory,
+    LoadedDatasetList,
+    SampleOrder,
+)
 
 
 @dataclass
 class TraversedDatasetReference:
-    """A dataset that a metadataset leads to: which split part of which folder is read, with which
-    subflavors and over how many epochs shuffled, and the paths of the stores that its cookers may
-    read from.
+    """A dataset that a metadataset leads to: which split part of which folder is read,
+    with which subflavors and over how many epochs shuffled, and the paths of the stores
+    that its cookers may read from.
     """
 
     path: paths.EPath
@@ -56,14 +61,20 @@ class TraversedDatasetReference:
 
 
 class DatasetLoaderInterface(ABC):
-    """A metadataset or a single dataset, whose files were read and whose datasets can be made."""
+    """A metadataset or a single dataset, whose files were read and whose datasets can
+    be made.
+    """
 
     path: Path
     splits: Mapping[str, Any] = {}
 
     @abstractmethod
-    def node(self, split_part: str, asked: Folder, *, existing: bool = True) -> Node | Staged:
-        """Return what a split reads, with the settings `asked` around it; see `resolve`."""
+    def node(
+        self, split_part: str, asked: Folder, *, existing: bool = True
+    ) -> Node | Staged:
+        """Return what a split reads, with the settings `asked` around it; see
+        `resolve`.
+        """
 
     def get_datasets(
         self,
@@ -76,28 +87,40 @@ class DatasetLoaderInterface(ABC):
         subset: Subset | None = None,
         **kwargs: Any,
     ) -> LoadedDatasetList:
-        """Return the datasets of a split with their weights or repetitions, each to be made by
-        `build()`.
+        """Return the datasets of a split with their weights or repetitions, each to be
+        made by `build()`.
 
-        Weights are normalised in each blend and multiplied on the way down, repetitions are
-        multiplied. What is given here wins over what files say, and is combined with it like the
-        settings of an entry that names them; `kwargs` are those of `SourceFactory`, and `decoder`.
+        Weights are normalised in each blend and multiplied on the way down, repetitions
+        are multiplied. What is given here wins over what files say, and is combined
+        with it like the settings of an entry that names them; `kwargs` are those of
+        `SourceFactory`, and `decoder`.
 
-        Raises what `resolve` raises, and `ConfigError` for mixes that such numbers cannot tell.
+        Raises what `resolve` raises, and `ConfigError` for mixes that such numbers
+        cannot tell.
         """
         asked = entry_of(
             subflavors=None if subflavors is None else dict(subflavors),
             shuffle_over_epochs_multiplier=shuffle_over_epochs_multiplier,
             subset=subset,
         )
-        node = not_staged(self.node(split_part, asked), split_part, "get_datasets makes datasets")
-        order = SampleOrder(1, kwargs.pop("max_samples_per_sequence", None)) if training else STORED
-        options = {"decoder": SampleDecoder(), "seed": worker_config.seed_offset, **kwargs}
+        node = not_staged(
+            self.node(split_part, asked), split_part, "get_datasets makes datasets"
+        )
+        order = (
+            SampleOrder(1, kwargs.pop("max_samples_per_sequence", None))
+            if training
+            else STORED
+        )
+        options = {
+            "decoder": SampleDecoder(),
+            "seed": worker_config.seed_offset,
+            **kwargs,
+        }
         return loaded_datasets(node, order, worker_config=worker_config, **options)
 
     def traverse(self, *, split_part: str) -> list[TraversedDatasetReference]:
-        """Return all datasets of a split in the order of the file, those of joins included; neither
-        they nor their stores need to exist.
+        """Return all datasets of a split in the order of the file, those of joins
+        included; neither they nor their stores need to exist.
         """
         node = self.node(split_part, entry_of(), existing=False)
         leaves = list[Leaf]()
@@ -108,7 +131,10 @@ class DatasetLoaderInterface(ABC):
             TraversedDatasetReference(
                 paths.EPath(leaf.path),
                 leaf.split_part,
-                {name: paths.EPath(ref.removeprefix(FILESYSTEM)) for name, ref in leaf.aux.items()},
+                {
+                    name: paths.EPath(ref.removeprefix(FILESYSTEM))
+                    for name, ref in leaf.aux.items()
+                },
                 dict(leaf.subflavors),
                 leaf.shuffle_over_epochs_multiplier,
             )
@@ -119,12 +145,17 @@ class DatasetLoaderInterface(ABC):
         """Write down which samples joins put together, for one split or for all; see
         `prepare_metadataset`. Return the files.
 
-        With all of them, what was written for folders or splits that are others by now is removed.
+        With all of them, what was written for folders or splits that are others by now
+        is removed.
         """
         names = list(self.splits) if split_part is None else [split_part]
         if not names:
-            raise ConfigError("a single dataset has no splits to go through; give a split_part")
-        leaves = [leaf for name in names for leaf in every_leaf(self.node(name, entry_of()))]
+            raise ConfigError(
+                "a single dataset has no splits to go through; give a split_part"
+            )
+        leaves = [
+            leaf for name in names for leaf in every_leaf(self.node(name, entry_of()))
+        ]
         joins = [
             cast("JoinedSource", replace(leaf, subset=None, chosen=None).source())
             for leaf in leaves
@@ -139,18 +170,29 @@ class DatasetLoaderInterface(ABC):
 class DatasetLoader(DatasetLoaderInterface):
     """A prepared folder or a `.jsonl` file, with settings that win over its own.
 
-    The settings are those of an entry of a metadataset: `split_part`, which wins over that asked
-    for, `subflavors`, `shuffle_over_epochs_multiplier`, `dataset_config`, `split_config`, ...
+    The settings are those of an entry of a metadataset: `split_part`, which wins over
+    that asked for, `subflavors`, `shuffle_over_epochs_multiplier`, `dataset_config`,
+    `split_config`, ...
     """
 
     def __init__(self, path: str | os.PathLike[str], **settings: Any) -> None:
         self.path = path_of(path)
         kept = "shuffle_over_epochs_multiplier"  # None is a value of it
-        self.settings = {k: each for k, each in settings.items() if each is not None or k == kept}
+        self.settings = {
+            k: each for k, each in settings.items() if each is not None or k == kept
+        }
 
-    def node(self, split_part: str, asked: Folder, *, existing: bool = True) -> Node | Staged:
-        entry = {"split_part": split_part, **self.settings, "path": os.path.abspath(self.path)}
-        return resolve(_written({split_part: entry}), split_part, asked, existing=existing)
+    def node(
+        self, split_part: str, asked: Folder, *, existing: bool = True
+    ) -> Node | Staged:
+        entry = {
+            "split_part": split_part,
+            **self.settings,
+            "path": os.path.abspath(self.path),
+        }
+        return resolve(
+            _written({split_part: entry}), split_part, asked, existing=existing
+        )
 
     def get_dataset(self, **asked: Any) -> BaseCoreDatasetFactory[Any]:
         """Return the factory of the dataset; arguments as `get_datasets`."""
@@ -193,9 +235,9 @@ class AuxFilesystemReference(DatasetReference):
 class Metadataset(DatasetLoaderInterface):
     """Splits by their names, each a dataset or a blend of some.
 
-    `path` is the file in which it is written, or would be: paths in it are relative to its folder.
-    `splits` are mappings of the same keys as there, or `DatasetReference`s. Objects come from
-    `load_dataset`, which reads the file.
+    `path` is the file in which it is written, or would be: paths in it are relative to
+    its folder. `splits` are mappings of the same keys as there, or `DatasetReference`s.
+    Objects come from `load_dataset`, which reads the file.
 
     >>> splits = {"train": {"path": "captions"}, "val": {"path": "captions"}}
     >>> sorted(Metadataset("/data/mix.yaml", splits).splits)
@@ -213,9 +255,13 @@ class Metadataset(DatasetLoaderInterface):
             file = document(written, problems, weighs_all=False)
         if file is None:
             raise as_error(path_of(path), problems)
-        self.file, self.path, self.splits = file, file.file, file.splits
+        self.path = file.file
+        self.file = file
+        self.splits = file.splits
 
-    def node(self, split_part: str, asked: Folder, *, existing: bool = True) -> Node | Staged:
+    def node(
+        self, split_part: str, asked: Folder, *, existing: bool = True
+    ) -> Node | Staged:
         return resolve(self.file, split_part, asked, existing=existing)
 
 
@@ -227,15 +273,16 @@ class MetadatasetV2(Metadataset):
 def load_dataset(
     path: str | os.PathLike[str] | Mapping[str, Any], **kwargs: Any
 ) -> DatasetLoaderInterface:
-    """Return a metadataset file, a prepared folder or a `.jsonl` file, to be asked for its
-    datasets.
+    """Return a metadataset file, a prepared folder or a `.jsonl` file, to be asked for
+    its datasets.
 
-    A mapping is read as a file of the same content; relative paths in it begin in the current
-    folder, and a joiner in it may be a function or a type. `kwargs` are settings of a single
-    dataset, see `DatasetLoader`.
+    A mapping is read as a file of the same content; relative paths in it begin in the
+    current folder, and a joiner in it may be a function or a type. `kwargs` are
+    settings of a single dataset, see `DatasetLoader`.
 
-    Raises `MetadatasetError` for a wrong file, with all its faults; `DatasetNotFoundError`,
-    `NotPreparedError`, and `ConfigError` for settings that a metadataset does not take.
+    Raises `MetadatasetError` for a wrong file, with all its faults;
+    `DatasetNotFoundError`, `NotPreparedError`, and `ConfigError` for settings that a
+    metadataset does not take.
 
     >>> import tempfile
     >>> from energize import WorkerConfig, prepare, write_shards
@@ -243,19 +290,28 @@ def load_dataset(
     >>> _ = write_shards([{"__key__": "a", "txt": "a cat"}], folder)
     >>> _ = prepare(folder, split_ratios={"train": 1}, sample_type="TextSample")
     >>> splits = {"train": {"blend": [{"path": folder, "weight": 2}, {"path": folder}]}}
-    >>> mix = {"__module__": "megatron.energon", "__class__": "MetadatasetV2", "splits": splits}
+    >>> mix = {
+    ...     "__module__": "megatron.energon",
+    ...     "__class__": "MetadatasetV2",
+    ...     "splits": splits,
+    ... }
     >>> loaded = load_dataset(mix).get_datasets(
     ...     training=False, split_part="train", worker_config=WorkerConfig()
     ... )
     >>> [round(each.weight, 3) for each in loaded.datasets]
     [0.667, 0.333]
     """
-    kind = EnergonDatasetType.METADATASET if isinstance(path, Mapping) else get_dataset_type(path)
+    kind = (
+        EnergonDatasetType.METADATASET
+        if isinstance(path, Mapping)
+        else get_dataset_type(path)
+    )
     if kind is EnergonDatasetType.METADATASET:
         file = read_metadataset(path)
         if kwargs:
             raise ConfigError(
-                f"{file.file}: {', '.join(kwargs)} are settings of single datasets; a metadataset "
+                f"{file.file}: {', '.join(kwargs)} are settings of single datasets; a "
+                "metadataset "
                 "has them in its entries"
             )
         return (Metadataset if file.older else MetadatasetV2)(file.file, file)
@@ -265,7 +321,8 @@ def load_dataset(
     if not path_of(folder).exists():
         raise DatasetNotFoundError(f"{folder} {absent(folder)}")
     raise NotPreparedError(
-        f"{folder} is no metadataset .yaml, no .jsonl file and no prepared folder; prepare it "
+        f"{folder} is no metadataset .yaml, no .jsonl file and no prepared folder; "
+        "prepare it "
         f"with: energize prepare {folder}"
     )
 
@@ -273,25 +330,27 @@ def load_dataset(
 def traverse_metadataset(
     path: str | os.PathLike[str], *, split_part: str
 ) -> list[TraversedDatasetReference]:
-    """Return all datasets that a split of a metadataset leads to, in the order of the files.
+    """Return all datasets that a split of a metadataset leads to, in the order of the
+    files.
 
-    Nested files are followed, and the datasets of joins are listed one by one. No dataset is
-    opened or has to exist. Raises what `load_dataset` and `resolve` raise.
+    Nested files are followed, and the datasets of joins are listed one by one. No
+    dataset is opened or has to exist. Raises what `load_dataset` and `resolve` raise.
     """
     return load_dataset(path).traverse(split_part=split_part)
 
 
 @own_errors
 def prepare_metadataset(path: str | os.PathLike[str]) -> None:
-    """Write down which samples the joins of a metadataset put together, for all its splits.
+    """Write down which samples the joins of a metadataset put together, for all its
+    splits.
 
-    Nobody has to: without it that is looked up whenever a dataset is made, which takes some
-    microseconds for each sample. The files are `join_*.npy` in a folder beside the metadataset,
-    `mix.yaml.cache` for `mix.yaml`; they are used as long as the folders, splits, excluded samples
-    and rules are those they were written for, and old ones are removed. Joins in nested files are
-    written beside these.
+    Nobody has to: without it that is looked up whenever a dataset is made, which takes
+    some microseconds for each sample. The files are `join_*.npy` in a folder beside the
+    metadataset, `mix.yaml.cache` for `mix.yaml`; they are used as long as the folders,
+    splits, excluded samples and rules are those they were written for, and old ones are
+    removed. Joins in nested files are written beside these.
 
-    Raises what `resolve` and `JoinedSource` raise, `DatasetError` when files cannot be written, and
-    `ConfigError` for a single dataset.
+    Raises what `resolve` and `JoinedSource` raise, `DatasetError` when files cannot be
+    written, and `ConfigError` for a single dataset.
     """
     load_dataset(path).prepare()

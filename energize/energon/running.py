@@ -1,8 +1,9 @@
 """What means something else in Megatron-Energon than in energize, as it is meant there.
 
-A program that imports from `energize.energon` gives its datasets this `WorkerConfig`, and by it
-they say what Energon's say: a length is that of this rank, and `for item in dataset` gives this
-rank's share, or that of a worker of torch's DataLoader. The stream is the one of energize.
+A program that imports from `energize.energon` gives its datasets this `WorkerConfig`,
+and by it they say what Energon's say: a length is that of this rank, and `for item in
+dataset` gives this rank's share, or that of a worker of torch's DataLoader. The stream
+is the one of energize.
 """
 
 from __future__ import annotations
@@ -20,7 +21,12 @@ from pathlib import Path
 from typing import Any, ClassVar, TypeVar, cast
 
 import torch
-from torch.utils.data import DataLoader, IterableDataset, default_convert, get_worker_info
+from torch.utils.data import (
+    DataLoader,
+    IterableDataset,
+    default_convert,
+    get_worker_info,
+)
 
 from energize.core import lanes
 from energize.core.call import index_of_call
@@ -55,15 +61,18 @@ IterableDataset.register(Dataset)
 class _Active:
     def __get__(self, instance: Any, kind: type[WorkerConfig]) -> WorkerConfig | None:
         activated = kind._activated
-        found: WorkerConfig | None = activated[0] if activated else index_of_call.get((0, None))[1]
+        found: WorkerConfig | None = (
+            activated[0] if activated else index_of_call.get((0, None))[1]
+        )
         return found
 
 
 @dataclass(frozen=True, init=False, repr=False, eq=False)
 class WorkerConfig(lanes.WorkerConfig):
-    """As `energize.WorkerConfig`, in the meaning of Megatron-Energon: lengths and limits count what
-    this rank has, iterating over a dataset gives this rank's share of it, and a sample for which a
-    function raises is logged and left out, unless `global_error_handler` says else.
+    """As `energize.WorkerConfig`, in the meaning of Megatron-Energon: lengths and
+    limits count what this rank has, iterating over a dataset gives this rank's share of
+    it, and a sample for which a function raises is logged and left out, unless
+    `global_error_handler` says else.
 
     >>> from energize import ListSource, MapDataset
     >>> config = WorkerConfig(rank=1, world_size=2, num_workers=0)
@@ -76,8 +85,8 @@ class WorkerConfig(lanes.WorkerConfig):
     check_functions: ClassVar[str] = "warn"
 
     active_worker_config: ClassVar[Any] = _Active()
-    """The config between `worker_activate` and `worker_deactivate`; else that of the loader for
-    which a function of the user is, or was last, called here, or None."""
+    """The config between `worker_activate` and `worker_deactivate`; else that of the
+    loader for which a function of the user is, or was last, called here, or None."""
 
     _activated: ClassVar[list[WorkerConfig]] = []
 
@@ -110,7 +119,8 @@ class WorkerConfig(lanes.WorkerConfig):
         )
         if is_url(worker_debug_path):
             raise ConfigError(
-                f"worker_debug_path: {path_of(str(worker_debug_path))} is in a store, which has no "
+                f"worker_debug_path: {path_of(str(worker_debug_path))} is in a store, "
+                "which has no "
                 "files to append lines to; name a file of this machine"
             )
         object.__setattr__(self, "worker_debug_path", worker_debug_path)
@@ -121,7 +131,8 @@ class WorkerConfig(lanes.WorkerConfig):
         make, arguments = super().__reduce__()
         if arguments[0] is None and self.ranks().group is not None:
             arguments = (self.rank, self.world_size, *arguments[2:])
-        path, level = self.worker_debug_path, self.worker_log_level
+        path = self.worker_debug_path
+        level = self.worker_log_level
         return partial(make, worker_debug_path=path, worker_log_level=level), arguments
 
     # What datasets that carry it ask.
@@ -138,7 +149,9 @@ class WorkerConfig(lanes.WorkerConfig):
         return len(range(self.rank, _length(dataset), self.world_size))
 
     def iterate(self, dataset: Dataset[T]) -> Iterator[T]:
-        """Go on in this rank's share of a dataset, or a worker's, where it was left or restored."""
+        """Go on in this rank's share of a dataset, or a worker's, where it was left or
+        restored.
+        """
         cursor = dataset.open(self.lane(), _saved(dataset))
         _running(dataset)["cursor"] = cursor
         return cursor
@@ -148,8 +161,8 @@ class WorkerConfig(lanes.WorkerConfig):
         return None if function is None else partial(function, dataset)
 
     def lane(self, worker: int | None = None) -> Lane:
-        """Return the share of this process: of a worker of torch's DataLoader, or of the rank; or
-        of a worker of this rank.
+        """Return the share of this process: of a worker of torch's DataLoader, or of
+        the rank; or of a worker of this rank.
         """
         info = get_worker_info()
         if worker is None:
@@ -161,7 +174,10 @@ class WorkerConfig(lanes.WorkerConfig):
     # What Energon's has.
 
     def worker_activate(
-        self, sample_index: int, override_global_rank: int | None = None, cache_pool: Any = None
+        self,
+        sample_index: int,
+        override_global_rank: int | None = None,
+        cache_pool: Any = None,
     ) -> None:
         """Make it the `active_worker_config`; nothing here needs that to be read."""
         self._activated[:] = [self]
@@ -191,9 +207,15 @@ class WorkerConfig(lanes.WorkerConfig):
         return self._numbers[0] * max(self.num_workers, 1) + self.rank_worker_id()
 
     def global_rank(self) -> int:
-        """Return the rank in the world, where `rank` is that in the data parallel group."""
+        """Return the rank in the world, where `rank` is that in the data parallel
+        group.
+        """
         group = self.data_parallel_group
-        return self.rank if group is None else torch.distributed.get_global_rank(group, self.rank)
+        return (
+            self.rank
+            if group is None
+            else torch.distributed.get_global_rank(group, self.rank)
+        )
 
     def rank_worker_id(self) -> int:
         """Return the number of this worker of torch's DataLoader; 0 outside of one."""
@@ -204,21 +226,29 @@ class WorkerConfig(lanes.WorkerConfig):
         """Nothing has to be so: a dataset can be read in any process."""
 
     def global_worker_id(self, override_local_worker_id: int | None = None) -> int:
-        """Return `rank * num_workers` and the number of this worker, or of another one."""
+        """Return `rank * num_workers` and the number of this worker, or of another
+        one.
+        """
         own = self.rank_worker_id() if override_local_worker_id is None else 0
         return self.rank * self.num_workers + (override_local_worker_id or own)
 
     def worker_seed(self, override_local_worker_id: int | None = None) -> int:
-        """Return Energon's seed of a worker, for code that draws by it: the last 32 bits of the
-        SHA-1 of "global worker, seed_offset". Nothing here is seeded by it.
+        """Return Energon's seed of a worker, for code that draws by it: the last 32
+        bits of the SHA-1 of "global worker, seed_offset". Nothing here is seeded by it.
         """
-        worker = self.global_worker_id(override_local_worker_id) if self.num_workers else self.rank
+        worker = (
+            self.global_worker_id(override_local_worker_id)
+            if self.num_workers
+            else self.rank
+        )
         text = f"{worker},{self.seed_offset}"
         digest = hashlib.sha1(text.encode(), usedforsecurity=False).digest()
         return int.from_bytes(digest[-4:], "big")
 
     def config(self) -> dict[str, Any]:
-        """Return rank, world size, workers, and the size of the group, if there is one."""
+        """Return rank, world size, workers, and the size of the group, if there is
+        one.
+        """
         group = self.data_parallel_group
         return {
             "rank": self.rank,
@@ -232,8 +262,8 @@ class WorkerConfig(lanes.WorkerConfig):
         return level <= self.worker_log_level
 
     def worker_log(self, data: dict[str, Any]) -> None:
-        """Print a line of JSON, or append it to the file `worker_debug_path`, in which {worker_id}
-        and {pid} stand for the numbers of this worker and process.
+        """Print a line of JSON, or append it to the file `worker_debug_path`, in which
+        {worker_id} and {pid} stand for the numbers of this worker and process.
         """
         line = json.dumps(data)
         if self.worker_debug_path is None:
@@ -248,8 +278,8 @@ class WorkerConfig(lanes.WorkerConfig):
 
 
 def _length(dataset: Dataset[Any]) -> int:
-    """Return the items of a pass on all ranks; where only reading tells, an estimate: as many as
-    the input has, which filters make fewer, and packs more.
+    """Return the items of a pass on all ranks; where only reading tells, an estimate:
+    as many as the input has, which filters make fewer, and packs more.
     """
     try:
         return dataset._pass_length
@@ -260,7 +290,8 @@ def _length(dataset: Dataset[Any]) -> int:
         return math.ceil(total / (getattr(dataset, "batch_size", 1) or 1))
 
 
-# What Energon's datasets are asked for: here a cursor moves, and the dataset remembers its last.
+# What Energon's datasets are asked for: here a cursor moves, and the dataset remembers
+# its last.
 
 
 def _running(dataset: Dataset[Any]) -> dict[str, Any]:
@@ -302,11 +333,12 @@ _METHODS: dict[str, Callable[..., Any]] = {
 
 
 class SavableDataLoader(loaders.SavableDataLoader[T], DataLoader[T]):  # type: ignore[misc]
-    """As `energize.SavableDataLoader`, and to `isinstance` a DataLoader of torch, as Energon's.
+    """As `energize.SavableDataLoader`, and to `isinstance` a DataLoader of torch, as
+    Energon's.
 
-    Failed samples are not counted against a budget, unless `failure_budget` is given; and a state
-    of a mix that was changed is loaded as far as that goes, with a warning: see
-    `Loader.load_state_dict`, `on_mismatch="remap"`.
+    Failed samples are not counted against a budget, unless `failure_budget` is given;
+    and a state of a mix that was changed is loaded as far as that goes, with a warning:
+    see `Loader.load_state_dict`, `on_mismatch="remap"`.
     """
 
     order_name = "SavableDataLoader"
@@ -316,14 +348,18 @@ class SavableDataLoader(loaders.SavableDataLoader[T], DataLoader[T]):  # type: i
     _goes_on = True
 
     def __init__(
-        self, dataset: Dataset[T], *, worker_config: WorkerConfig | None = None, **options: Any
+        self,
+        dataset: Dataset[T],
+        *,
+        worker_config: WorkerConfig | None = None,
+        **options: Any,
     ) -> None:
         options.setdefault("failure_budget", None)
         super().__init__(dataset, worker_config=worker_config, **options)
 
     def __iter__(self) -> Iterator[T]:  # type: ignore[override]
-        """Numpy arrays in batches that are dicts, lists or tuples come as tensors, as from torch's
-        DataLoader.
+        """Numpy arrays in batches that are dicts, lists or tuples come as tensors, as
+        from torch's DataLoader.
         """
         return map(_converted, super().__iter__())
 
@@ -333,14 +369,20 @@ class SavableDataLoader(loaders.SavableDataLoader[T], DataLoader[T]):  # type: i
         return self.worker_config.num_workers
 
     def __len__(self) -> int:
-        """Steps of a loop on this rank; an estimate where only reading tells, of packs say."""
+        """Steps of a loop on this rank; an estimate where only reading tells, of packs
+        say.
+        """
         try:
             return super().__len__()
         except NotIndexedError:
             return math.ceil(_length(self.dataset) / self.worker_config.world_size)
 
     def load_state_dict(
-        self, state_dict: State | None, strict: bool = True, *, on_mismatch: str = "remap"
+        self,
+        state_dict: State | None,
+        strict: bool = True,
+        *,
+        on_mismatch: str = "remap",
     ) -> None:
         """As `Loader.load_state_dict`; None begins at the beginning, as there."""
         if state_dict is None:
@@ -355,14 +397,18 @@ class SavableDataLoader(loaders.SavableDataLoader[T], DataLoader[T]):  # type: i
                 super().load_state_dict(state_dict, strict, on_mismatch="remap")
             except StateError:
                 raise mismatch from None
-            told = str(mismatch).partition("\nBuild ")[0]  # what to do instead is done here
+            told = str(mismatch).partition("\nBuild ")[
+                0
+            ]  # what to do instead is done here
             _log.warning("the state goes on in a mix that was changed: %s", told)
 
     restore_state_rank = load_state_dict
 
     def _take_names_of(self, state: State) -> None:
         """Know folders that were renamed by the names that they have in a state."""
-        named = {leaf.get("name"): leaf.get("identity") for leaf in leaves(tree_of(state))}
+        named = {
+            leaf.get("name"): leaf.get("identity") for leaf in leaves(tree_of(state))
+        }
         dataset = _under_names(self.dataset, named)
         if dataset != self.dataset:
             self.dataset = dataset
@@ -372,12 +418,16 @@ class SavableDataLoader(loaders.SavableDataLoader[T], DataLoader[T]):  # type: i
 
 def _converted(item: Any) -> Any:
     if type(item) is dict:
-        item.pop(STORED_KEY, None)  # the loader's own copy, and a key that nobody asked for
+        item.pop(
+            STORED_KEY, None
+        )  # the loader's own copy, and a key that nobody asked for
     return default_convert(item)  # type: ignore[no-untyped-call]
 
 
 def _under_names(node: Any, named: Mapping[Any, Any]) -> Any:
-    """Return a dataset whose folders are called as in a state, found there by what they hold."""
+    """Return a dataset whose folders are called as in a state, found there by what they
+    hold.
+    """
     if node.inputs:
         return node.with_inputs([_under_names(each, named) for each in node.inputs])
     if isinstance(node, ShardedSource) and node.name not in named:
@@ -397,18 +447,26 @@ BasicDataLoader = get_savable_loader = get_loader = SavableDataLoader
 
 
 class WeakCallbacks:
-    """Functions that others keep alive, called together; of an object the last method added."""
+    """Functions that others keep alive, called together; of an object the last method
+    added.
+    """
 
     def __init__(self) -> None:
         self._hooks: dict[int, Callable[[], Callable[..., None] | None]] = {}
 
-    def add_hook(self, callable: Callable[..., None], make_persistent: bool = False) -> None:  # noqa: A002
+    def add_hook(
+        self,
+        callable: Callable[..., None],  # noqa: A002
+        make_persistent: bool = False,
+    ) -> None:
         """Add a function or a method; it is kept alive here if `make_persistent`."""
         kept_by = getattr(callable, "__self__", callable)
         key = id(kept_by)
         kind: Any = weakref.ref if kept_by is callable else weakref.WeakMethod
         ended = partial(self._hooks.pop, key)
-        self._hooks[key] = (lambda: callable) if make_persistent else kind(callable, ended)
+        self._hooks[key] = (
+            (lambda: callable) if make_persistent else kind(callable, ended)
+        )
 
     def run(self, *args: Any, **kwargs: Any) -> None:
         """Call all that are still there."""
@@ -417,14 +475,17 @@ class WeakCallbacks:
                 hook(*args, **kwargs)
 
 
-_before, _in_parent, _in_child = WeakCallbacks(), WeakCallbacks(), WeakCallbacks()
+_before = WeakCallbacks()
+_in_parent = WeakCallbacks()
+_in_child = WeakCallbacks()
 os.register_at_fork(
     before=_before.run, after_in_parent=_in_parent.run, after_in_child=_in_child.run
 )
 
 
 before_fork_hook = _before.add_hook
-"""Calls a function before each fork of this process; it is kept alive if `make_persistent`."""
+"""Calls a function before each fork of this process; it is kept alive if
+`make_persistent`."""
 after_in_parent_fork_hook = _in_parent.add_hook
 """Calls a function in this process after each fork of it."""
 after_in_child_fork_hook = _in_child.add_hook

@@ -1,4 +1,6 @@
-"""Values of a type out of plain ones, as Megatron-Energon's configs are read, and back."""
+"""Values of a type out of plain ones, as Megatron-Energon's configs are read, and
+back.
+"""
 
 from __future__ import annotations
 
@@ -28,8 +30,9 @@ class JsonValueError(ConfigError, ValueError):
 class JsonParser:
     """Makes values of a type out of those that JSON and YAML know, by pydantic.
 
-    Nothing is converted ("1" is no int), but for lists that become tuples and sets, and mappings
-    that become dataclasses and named tuples. With `strict`, a key that is no field is an error.
+    Nothing is converted ("1" is no int), but for lists that become tuples and sets, and
+    mappings that become dataclasses and named tuples. With `strict`, a key that is no
+    field is an error.
 
     >>> from typing import NamedTuple
     >>> class Size(NamedTuple):
@@ -43,28 +46,42 @@ class JsonParser:
         self._extra: Any = "forbid" if strict else "ignore"
 
     def raw_to_typed(self, raw_data: Any, inst_type: type[T]) -> T:
-        """Return the value of type `inst_type`; raise `JsonValueError` if it is none."""
+        """Return the value of type `inst_type`; raise `JsonValueError` if it is
+        none.
+        """
         try:
             text = json.dumps(raw_data)
-            return TypeAdapter(inst_type).validate_json(text, strict=True, extra=self._extra)
+            return TypeAdapter(inst_type).validate_json(
+                text, strict=True, extra=self._extra
+            )
         except (TypeError, ValueError) as reason:
-            raise JsonValueError(f"{raw_data!r} is no {inst_type}: {reason}") from reason
+            raise JsonValueError(
+                f"{raw_data!r} is no {inst_type}: {reason}"
+            ) from reason
 
     def raw_to_instance(self, raw_data: Mapping[str, Any], default_type: type[T]) -> T:
         """Return an object of the class that `__module__` and `__class__` name, one of
         `default_type`, or else of that itself, made with the other values.
 
-        The module has to be imported already: nothing is imported because a file says so, and
-        nothing of another kind than the program asks for is called.
+        The module has to be imported already: nothing is imported because a file says
+        so, and nothing of another kind than the program asks for is called.
         """
-        values = {k: each for k, each in raw_data.items() if k not in ("__module__", "__class__")}
+        values = {
+            k: each
+            for k, each in raw_data.items()
+            if k not in ("__module__", "__class__")
+        }
         kind = default_type
         if "__class__" in raw_data:
-            module, name = (str(raw_data.get(each)) for each in ("__module__", "__class__"))
+            module, name = (
+                str(raw_data.get(each)) for each in ("__module__", "__class__")
+            )
             module = module.replace("megatron.energon", "energize.energon", 1)
             found = getattr(sys.modules.get(module), name, None)
             if not isinstance(found, type):
-                raise JsonValueError(f"{module} has no class {name!r}; import the module first")
+                raise JsonValueError(
+                    f"{module} has no class {name!r}; import the module first"
+                )
             if default_type is object or not issubclass(found, default_type):
                 wanted = default_type.__name__
                 raise JsonValueError(
@@ -85,7 +102,9 @@ def to_json_object(obj: Any) -> Any:
     if isinstance(obj, type):
         return {"__module__": obj.__module__, "__class__": obj.__name__}
     if is_dataclass(obj):
-        return {each.name: to_json_object(getattr(obj, each.name)) for each in fields(obj)}
+        return {
+            each.name: to_json_object(getattr(obj, each.name)) for each in fields(obj)
+        }
     if hasattr(obj, "_asdict"):
         obj = obj._asdict()
     if isinstance(obj, Mapping):
@@ -109,8 +128,10 @@ def load_config(
     default_kwargs: Mapping[str, Any] | None = None,
     parser: JsonParser | None = None,
 ) -> T:
-    """Return the object that a YAML file, or a mapping, describes: see `raw_to_instance`; what it
-    does not say is taken from `default_kwargs`.
+    """Return the object that a YAML file, or a mapping, describes: see
+    `raw_to_instance`; what it does not say is taken from `default_kwargs`.
     """
     raw = path if isinstance(path, Mapping) else load_yaml(Path(path).read_bytes())
-    return (parser or JsonParser()).raw_to_instance({**(default_kwargs or {}), **raw}, default_type)
+    return (parser or JsonParser()).raw_to_instance(
+        {**(default_kwargs or {}), **raw}, default_type
+    )

@@ -13,7 +13,16 @@ from dataclasses import dataclass
 from fractions import Fraction
 from functools import partial
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, BinaryIO, Literal, NamedTuple, TypeAlias, TypeVar, get_args
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    BinaryIO,
+    Literal,
+    NamedTuple,
+    TypeAlias,
+    TypeVar,
+    get_args,
+)
 
 import numpy as np
 
@@ -52,9 +61,9 @@ _WHOLE: tuple[Range] = ((0, math.inf),)
 class AVData:
     """Clips of a video or sound, and the time in seconds that each of them covers.
 
-    A video clip is uint8 (frames, 3, height, width), RGB. An audio clip is (channels, samples) in
-    the format of the codec: int16 or int32 of PCM and FLAC, float32 from -1 to 1 of most others.
-    What was not asked for is an empty list.
+    A video clip is uint8 (frames, 3, height, width), RGB. An audio clip is (channels,
+    samples) in the format of the codec: int16 or int32 of PCM and FLAC, float32 from -1
+    to 1 of most others. What was not asked for is an empty list.
     """
 
     video_clips: list[torch.Tensor] | None
@@ -65,8 +74,9 @@ class AVData:
 
 # Opening a file.
 
-# FFmpeg recognises formats by content, whatever a part is called. Playlists and the like are among
-# them, which make it open other files and addresses. Only these are ever tried.
+# FFmpeg recognises formats by content, whatever a part is called. Playlists and the
+# like are among them, which make it open other files and addresses. Only these are ever
+# tried.
 _FORMATS = (
     "3g2,3gp,aac,ac3,aiff,amr,asf,au,avi,caf,flac,flv,gif,m4a,m4v,matroska,mj2,mov,mp3,mp4,mpeg,"
     "mpegts,mpegvideo,ogg,w64,wav,webm"
@@ -81,12 +91,12 @@ def _pyav() -> Any:
 def _open_container(stream: BinaryIO) -> InputContainer:
     """Open the container in `stream` from its beginning.
 
-    Decoding starts no threads: they do not survive the fork of a worker, and workers are what
-    decodes in parallel.
+    Decoding starts no threads: they do not survive the fork of a worker, and workers
+    are what decodes in parallel.
     """
     stream.seek(0)
-    # Not as `options`, which are those of streams too: PyAV 17 writes beyond its memory where
-    # streams are found after the header, as in FLV.
+    # Not as `options`, which are those of streams too: PyAV 17 writes beyond its memory
+    # where streams are found after the header, as in FLV.
     container: InputContainer = _pyav().open(stream, "r", container_options=_OPTIONS)
     for each in (*container.streams.video, *container.streams.audio):
         if each.codec_context is not None:
@@ -97,7 +107,9 @@ def _open_container(stream: BinaryIO) -> InputContainer:
 
 @contextmanager
 def _opened(stream: BinaryIO, what: str) -> Iterator[InputContainer]:
-    """Open a container; errors of PyAV within the block become `DecodeError`s of `what`."""
+    """Open a container; errors of PyAV within the block become `DecodeError`s of
+    `what`.
+    """
     av = _pyav()
     try:
         with _open_container(stream) as container:
@@ -105,20 +117,28 @@ def _opened(stream: BinaryIO, what: str) -> Iterator[InputContainer]:
     except (av.FFmpegError, IndexError, struct.error, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or error
         raise DecodeError(
-            f"{what} cannot be decoded: {type(error).__name__}: {reason}; is the file complete, "
+            f"{what} cannot be decoded: {type(error).__name__}: {reason}; is the file "
+            "complete, "
             "and of a format that FFmpeg reads?"
         ) from error
 
 
 def _video_stream(container: InputContainer) -> VideoStream | None:
-    """Return the first stream of moving pictures that can be decoded, which no cover is."""
+    """Return the first stream of moving pictures that can be decoded, which no cover
+    is.
+    """
     cover = _pyav().stream.Disposition.attached_pic
-    streams = (each for each in container.streams.video if each.codec_context is not None)
+    streams = (
+        each for each in container.streams.video if each.codec_context is not None
+    )
     return next((each for each in streams if not each.disposition & cover), None)
 
 
 def _audio_stream(container: InputContainer) -> AudioStream | None:
-    return next((each for each in container.streams.audio if each.codec_context is not None), None)
+    return next(
+        (each for each in container.streams.audio if each.codec_context is not None),
+        None,
+    )
 
 
 def _required(value: T | None, what: str, lacking: str) -> T:
@@ -129,13 +149,25 @@ def _required(value: T | None, what: str, lacking: str) -> T:
 
 # The frames of a video, and reading some of them.
 
-# Of these codecs each packet is one frame that is shown. Of others, VP8 for one, some are not.
+# Of these codecs each packet is one frame that is shown. Of others, VP8 for one, some
+# are not.
 _FRAME_PER_PACKET = frozenset(
-    {"av1", "dvvideo", "ffv1", "gif", "h264", "hevc", "mjpeg", "mpeg1video", "mpeg2video"}
+    {
+        "av1",
+        "dvvideo",
+        "ffv1",
+        "gif",
+        "h264",
+        "hevc",
+        "mjpeg",
+        "mpeg1video",
+        "mpeg2video",
+    }
     | {"mpeg4", "msmpeg4v3", "png", "prores", "rawvideo", "vp9", "vvc"}
 )
 _FRAME_PIXEL = 8
-"""Bytes that a pixel of a frame takes while it is decoded, with those of frames that it needs."""
+"""Bytes that a pixel of a frame takes while it is decoded, with those of frames that it
+needs."""
 _LISTING = frozenset({"mov,mp4,m4a,3gp,3g2,mj2", "avi"})
 """Containers whose header lists all packets."""
 
@@ -148,9 +180,9 @@ class _UntrustedIndexError(Exception):
 class _FrameIndex:
     """The frames of a video in the order in which they are shown.
 
-    Frame n is shown from `times[n]` to `times[n + 1]`, in ticks of `tick` seconds. Decoding can
-    begin at the frames `keys`. Decoded frames carry these times if `stamped`; otherwise they are
-    counted from the start.
+    Frame n is shown from `times[n]` to `times[n + 1]`, in ticks of `tick` seconds.
+    Decoding can begin at the frames `keys`. Decoded frames carry these times if
+    `stamped`; otherwise they are counted from the start.
     """
 
     times: list[int]
@@ -162,33 +194,44 @@ class _FrameIndex:
         return len(self.times) - 1
 
     def shown_at(self, seconds: float) -> int:
-        """Return the frame that is shown then; the first one before it, -1 after the end.
+        """Return the frame that is shown then; the first one before it, -1 after the
+        end.
 
-        A time next to a tick means that tick: files round times, and so do those who compute them.
+        A time next to a tick means that tick: files round times, and so do those who
+        compute them.
         """
         ticks = Fraction(seconds) / self.tick
-        near = min(Fraction(1, 2), Fraction(self.times[-1] - self.times[0], 10 * len(self)))
+        near = min(
+            Fraction(1, 2), Fraction(self.times[-1] - self.times[0], 10 * len(self))
+        )
         at = round(ticks) if abs(ticks - round(ticks)) <= near else math.floor(ticks)
         return -1 if at >= self.times[-1] else max(0, bisect_right(self.times, at) - 1)
 
     def frames_of(self, asked: Range, unit: str) -> tuple[int, int] | None:
-        """Return the first and the last frame of a range; None if it lies outside the video."""
+        """Return the first and the last frame of a range; None if it lies outside the
+        video.
+        """
         start, end = asked
         last = len(self) - 1
         if unit == "frames":
-            first, until = max(0, math.floor(start)), last if end > last else math.floor(end)
+            first = max(0, math.floor(start))
+            until = last if end > last else math.floor(end)
         else:
-            first, until = self.shown_at(start), -1 if end == math.inf else self.shown_at(end)
+            first = self.shown_at(start)
+            until = -1 if end == math.inf else self.shown_at(end)
             until = last if until < 0 else until
         return None if end < 0 or not 0 <= first <= last else (first, until)
 
     def seconds(self, first: int, last: int) -> tuple[float, float]:
         """Return when the frame `first` begins to be shown, and when `last` ends."""
-        return self.times[first] * float(self.tick), self.times[last + 1] * float(self.tick)
+        return self.times[first] * float(self.tick), self.times[last + 1] * float(
+            self.tick
+        )
 
 
 def _frame_index(source: BinaryIO, what: str, *, decoding: bool) -> _FrameIndex:
-    """Return the index by the packets of a video, or if these do not tell, by `decoding` all of it.
+    """Return the index by the packets of a video, or if these do not tell, by
+    `decoding` all of it.
 
     Packets that a cut leaves out are needed for decoding only and count as no frames.
     """
@@ -202,13 +245,20 @@ def _frame_index(source: BinaryIO, what: str, *, decoding: bool) -> _FrameIndex:
             shown = [(f.pts, f.duration or 0, False) for f in container.decode(stream)]
         else:
             packets = [packet for packet in container.demux(stream) if packet.size]
-            listed = len(stream.index_entries) if container.format.name in _LISTING else 0
+            listed = (
+                len(stream.index_entries) if container.format.name in _LISTING else 0
+            )
             if listed > len(packets):
                 raise DecodeError(
-                    f"{what} is cut off: of {listed} frames that its index lists, {len(packets)} "
+                    f"{what} is cut off: of {listed} frames that its index lists, "
+                    f"{len(packets)} "
                     "are there"
                 )
-            shown = [(p.pts, p.duration or 0, p.is_keyframe) for p in packets if not p.is_discard]
+            shown = [
+                (p.pts, p.duration or 0, p.is_keyframe)
+                for p in packets
+                if not p.is_discard
+            ]
         rate = stream.average_rate or stream.guessed_rate or 25  # as FFmpeg assumes
         tick = Fraction(stream.time_base or 1)
     if not shown:
@@ -220,7 +270,9 @@ def _frame_index(source: BinaryIO, what: str, *, decoding: bool) -> _FrameIndex:
         gaps = [later - sooner for sooner, later in pairwise(times)]
         times.append(times[-1] + (shown[-1][1] or [max(1, round(length)), *gaps][-1]))
         if 0 not in gaps:
-            keys = [number for number, (_, _, key) in enumerate(shown) if key or not number]
+            keys = [
+                number for number, (_, _, key) in enumerate(shown) if key or not number
+            ]
             return _FrameIndex(times, tick, keys)
     if not decoding and not avi:
         return _frame_index(source, what, decoding=True)
@@ -236,10 +288,12 @@ def _read_frames(
     spans: Sequence[tuple[int, int]],
     size: tuple[int, int] | None,
 ) -> list[torch.Tensor]:
-    """Return for each (first, last) a clip of these frames, uint8 (frames, 3, height, width).
+    """Return for each (first, last) a clip of these frames, uint8 (frames, 3, height,
+    width).
 
-    Every frame is decoded once, however many clips have it. Raise `_UntrustedIndexError` if frames
-    are not what `index` says, `DecodeError` if they are damaged.
+    Every frame is decoded once, however many clips have it. Raise
+    `_UntrustedIndexError` if frames are not what `index` says, `DecodeError` if they
+    are damaged.
     """
     places: dict[int, list[tuple[int, int]]] = {}
     for clip, (first, last) in enumerate(spans):
@@ -247,7 +301,9 @@ def _read_frames(
             places.setdefault(number, []).append((clip, number - first))
     clips: list[Any] = [None] * len(spans)
     form: dict[str, Any] = (
-        {"width": size[0], "height": size[1], "interpolation": "BILINEAR"} if size else {}
+        {"width": size[0], "height": size[1], "interpolation": "BILINEAR"}
+        if size
+        else {}
     )
     for number, frame in _frames(source, what, index, sorted(places)):
         pixels = frame.reformat(format="rgb24", **form).to_ndarray().transpose(2, 0, 1)
@@ -255,12 +311,16 @@ def _read_frames(
             first, last = spans[clip]
             if clips[clip] is None:
                 limits.decoding.spend((last - first + 1) * pixels.nbytes)
-                clips[clip] = np.empty((last - first + 1, *pixels.shape), dtype=np.uint8)
+                clips[clip] = np.empty(
+                    (last - first + 1, *pixels.shape), dtype=np.uint8
+                )
             if clips[clip].shape[1:] != pixels.shape:
                 _, height, width = pixels.shape
                 raise DecodeError(
-                    f"{what} changes its size at frame {number}, to {width} x {height}; give "
-                    "video_out_frame_size=(width, height) to have all frames of one size"
+                    f"{what} changes its size at frame {number}, to {width} x "
+                    f"{height}; give "
+                    "video_out_frame_size=(width, height) to have all frames of one "
+                    "size"
                 )
             # By numpy: torch would wake its threads for each of these small copies.
             np.copyto(clips[clip][place], pixels)
@@ -270,7 +330,9 @@ def _read_frames(
 def _frames(
     source: BinaryIO, what: str, index: _FrameIndex, wanted: Sequence[int]
 ) -> Iterator[tuple[int, VideoFrame]]:
-    """Yield the frames of these ascending numbers, seeking to keyframes over what is not wanted."""
+    """Yield the frames of these ascending numbers, seeking to keyframes over what is
+    not wanted.
+    """
     numbers = {time: number for number, time in enumerate(index.times[:-1])}
 
     def numbered(frames: Iterator[VideoFrame]) -> Iterator[tuple[int, VideoFrame]]:
@@ -287,18 +349,25 @@ def _frames(
         limits.decoding.spend(
             _FRAME_PIXEL * stream.codec_context.width * stream.codec_context.height
         )
-        ahead, at, sought = numbered(container.decode(stream)), -1, False
+        ahead = numbered(container.decode(stream))
+        at = -1
+        sought = False
         for number in wanted:
             key = index.keys[bisect_right(index.keys, number) - 1]
             if key > at + 1:
                 container.seek(index.times[key], stream=stream, backward=True)
-                ahead, sought = numbered(container.decode(stream)), True
+                ahead = numbered(container.decode(stream))
+                sought = True
             at, frame = next((each for each in ahead if each[0] >= number), (-1, None))
-            named = f"frame {number} (at {index.seconds(number, number)[0]:.3f} s) of {what}"
+            named = (
+                f"frame {number} (at {index.seconds(number, number)[0]:.3f} s) of "
+                f"{what}"
+            )
             if frame is None or at != number:
                 raise _UntrustedIndexError(f"{named} is missing")
             if frame.is_corrupt:
-                # After seeking, the keyframe may not have been one: from the start, it is damage.
+                # After seeking, the keyframe may not have been one: from the start, it
+                # is damage.
                 kind = _UntrustedIndexError if sought else DecodeError
                 raise kind(f"{named} is damaged")
             yield number, frame
@@ -306,8 +375,8 @@ def _frames(
 
 # Reading sounds by the numbers of their samples.
 
-# Only these containers say exactly which sample a packet begins with; in others all is decoded
-# from the start, and counted.
+# Only these containers say exactly which sample a packet begins with; in others all is
+# decoded from the start, and counted.
 _EXACT = frozenset({"aiff", "caf", "flac", "mov", "w64", "wav"})
 _PREROLL = 1  # seconds decoded before a clip, for codecs whose sound depends on what came before
 _WORTH_SEEKING = 10
@@ -318,10 +387,11 @@ _GAP = 0.1  # seconds by which time stamps may differ from the count before they
 def _read_sounds(
     source: BinaryIO, what: str, spans: Sequence[tuple[int, float]]
 ) -> list[tuple[int, Samples] | None]:
-    """Return for each span [start, end) of samples its first sample's number, and (channels, n).
+    """Return for each span [start, end) of samples its first sample's number, and
+    (channels, n).
 
-    Sample n is the one that is heard n / rate seconds after time 0 of the file. None stands for a
-    span that lies outside of the sound.
+    Sample n is the one that is heard n / rate seconds after time 0 of the file. None
+    stands for a span that lies outside of the sound.
     """
     pieces: list[list[Samples]] = [[] for _ in spans]
     starts = [start for start, _ in spans]
@@ -330,7 +400,8 @@ def _read_sounds(
         for position, samples in _sound_from(container, min(starts, default=0), what):
             count = samples.shape[1]
             for clip, (start, end) in enumerate(spans):
-                low, high = max(0, start - position), min(count, end - position)
+                low = max(0, start - position)
+                high = min(count, end - position)
                 if low < high or (start == end and 0 <= start - position < count):
                     limits.decoding.spend(2 * samples.nbytes)
                     if not pieces[clip]:
@@ -344,8 +415,11 @@ def _read_sounds(
     ]
 
 
-def _sound_from(container: InputContainer, first: int, what: str) -> Iterator[tuple[int, Samples]]:
-    """Yield pieces of the sound from before `first` on, each with the number of its first sample.
+def _sound_from(
+    container: InputContainer, first: int, what: str
+) -> Iterator[tuple[int, Samples]]:
+    """Yield pieces of the sound from before `first` on, each with the number of its
+    first sample.
 
     Samples are counted, from the time of the first one.
     """
@@ -359,7 +433,9 @@ def _sound_from(container: InputContainer, first: int, what: str) -> Iterator[tu
     position: int | None = None
     for frame in container.decode(stream):
         if frame.sample_rate != rate:
-            raise DecodeError(f"{what} changes its rate from {rate} to {frame.sample_rate} Hz")
+            raise DecodeError(
+                f"{what} changes its rate from {rate} to {frame.sample_rate} Hz"
+            )
         if frame.pts is not None:
             stamped = round(frame.pts * Fraction(frame.time_base or tick) * rate)
             if position is None or abs(stamped - position) > _GAP * rate:
@@ -382,22 +458,23 @@ def _joined(parts: list[Samples], what: str) -> Samples:
 
 
 class AVDecoder:
-    """A video or sound that has not been decoded: its methods return the clips that are wanted.
+    """A video or sound that has not been decoded: its methods return the clips that are
+    wanted.
 
-    `stream` is an open binary file, or its bytes. Frames are numbered in the order in which they
-    are shown, from 0, and which ones a clip has is exact in every container: the frame that is
-    shown at its start, the one that is shown at its **end**, and all between them. Times are those
-    of the file, in seconds; most begin at 0. Of sound a clip has the samples from its start up to
-    its end, the sample there not included.
+    `stream` is an open binary file, or its bytes. Frames are numbered in the order in
+    which they are shown, from 0, and which ones a clip has is exact in every container:
+    the frame that is shown at its start, the one that is shown at its **end**, and all
+    between them. Times are those of the file, in seconds; most begin at 0. Of sound a
+    clip has the samples from its start up to its end, the sample there not included.
 
-    A clip that reaches beyond the end of the file is shorter. One that lies behind it is left out,
-    with a warning unless `suppress_warnings`; `AVData` says the times of the others. Rotations that
-    a file asks players for are not applied.
+    A clip that reaches beyond the end of the file is shorter. One that lies behind it
+    is left out, with a warning unless `suppress_warnings`; `AVData` says the times of
+    the others. Rotations that a file asks players for are not applied.
 
-    A decoder can be pickled, takes its bytes along, and equals another one of the same bytes.
-    Methods raise `DecodeError` for damaged files and for what a file does not have, `ConfigError`
-    without PyAV (`pip install 'energize[av]'`) and for ranges that are none. `name` is what errors
-    call the file.
+    A decoder can be pickled, takes its bytes along, and equals another one of the same
+    bytes. Methods raise `DecodeError` for damaged files and for what a file does not
+    have, `ConfigError` without PyAV (`pip install 'energize[av]'`) and for ranges that
+    are none. `name` is what errors call the file.
 
         decoder = AVDecoder(open("talk.mp4", "rb"))
         data = decoder.get_clips([(0, 2), (4, 6)], video_out_frame_size=(224, 224))
@@ -413,13 +490,18 @@ class AVDecoder:
     suppress_warnings: bool
 
     def __init__(
-        self, stream: BinaryIO | bytes, suppress_warnings: bool = False, *, name: str = ""
+        self,
+        stream: BinaryIO | bytes,
+        suppress_warnings: bool = False,
+        *,
+        name: str = "",
     ) -> None:
         if isinstance(stream, bytes | bytearray | memoryview):
             stream = io.BytesIO(stream)
         if not hasattr(stream, "seek") or not isinstance(stream.read(0), bytes):
             raise ConfigError(
-                "AVDecoder takes bytes or a file opened for reading bytes, open(path, 'rb'); got "
+                "AVDecoder takes bytes or a file opened for reading bytes, open(path, "
+                "'rb'); got "
                 f"{stream!r:.80}"
             )
         self.stream = stream
@@ -437,9 +519,12 @@ class AVDecoder:
     ) -> AVData:
         """Return clips of the video, of the sound, or of both, for ranges (start, end).
 
-        An end of `float("inf")` is that of the file. `video_out_frame_size` is (width, height).
+        An end of `float("inf")` is that of the file. `video_out_frame_size` is (width,
+        height).
         """
-        data = AVData(video_clips=[], video_timestamps=[], audio_clips=[], audio_timestamps=[])
+        data = AVData(
+            video_clips=[], video_timestamps=[], audio_clips=[], audio_timestamps=[]
+        )
         if video_clip_ranges is not None:
             data.video_clips, data.video_timestamps = self.get_video_clips(
                 video_clip_ranges, video_unit, video_out_frame_size
@@ -456,14 +541,24 @@ class AVDecoder:
         video_unit: Literal["frames", "seconds"] = "seconds",
         video_out_frame_size: tuple[int, int] | None = None,
     ) -> Clips:
-        """Return the clips, uint8 (frames, 3, height, width), and the seconds that each covers."""
-        ranges = _checked_ranges("video", video_clip_ranges, video_unit, ("frames", "seconds"))
+        """Return the clips, uint8 (frames, 3, height, width), and the seconds that each
+        covers.
+        """
+        ranges = _checked_ranges(
+            "video", video_clip_ranges, video_unit, ("frames", "seconds")
+        )
         size = video_out_frame_size
-        if size is not None and (len(size) != 2 or not all(n == int(n) > 0 for n in size)):
-            raise ConfigError(f"video_out_frame_size={size!r} is not (width, height) in pixels")
+        if size is not None and (
+            len(size) != 2 or not all(n == int(n) > 0 for n in size)
+        ):
+            raise ConfigError(
+                f"video_out_frame_size={size!r} is not (width, height) in pixels"
+            )
         for decoding in (False, True):
             index = self._indexed(decoding=decoding)
-            spans = self._there(ranges, [index.frames_of(each, video_unit) for each in ranges])
+            spans = self._there(
+                ranges, [index.frames_of(each, video_unit) for each in ranges]
+            )
             try:
                 clips = _read_frames(self._reading(), self._what, index, spans, size)
             except _UntrustedIndexError as reason:
@@ -479,7 +574,9 @@ class AVDecoder:
         audio_unit: Literal["samples", "seconds"] = "seconds",
     ) -> Clips:
         """Return the clips, (channels, samples), and the seconds that each covers."""
-        ranges = _checked_ranges("audio", audio_clip_ranges, audio_unit, ("samples", "seconds"))
+        ranges = _checked_ranges(
+            "audio", audio_clip_ranges, audio_unit, ("samples", "seconds")
+        )
         rate = self.get_audio_samples_per_second()
         scale = 1 if audio_unit == "samples" else rate
         spans = []
@@ -488,7 +585,10 @@ class AVDecoder:
             length = end if end == math.inf else math.floor((end - start) * scale + 0.5)
             spans.append((max(0, first), max(0, first + length)))
         sounds = self._there(ranges, _read_sounds(self._reading(), self._what, spans))
-        times = [(start / rate, (start + samples.shape[1]) / rate) for start, samples in sounds]
+        times = [
+            (start / rate, (start + samples.shape[1]) / rate)
+            for start, samples in sounds
+        ]
         return [torch.from_numpy(samples) for _, samples in sounds], times
 
     def get_video(self) -> AVData:
@@ -504,7 +604,9 @@ class AVDecoder:
         return self.get_clips(video_clip_ranges=_WHOLE, audio_clip_ranges=_WHOLE)
 
     def get_frames(self, video_decode_audio: bool = False) -> AVData:
-        """Return all frames of a video, with `video_decode_audio` its sound too; of a sound, it."""
+        """Return all frames of a video, with `video_decode_audio` its sound too; of a
+        sound, it.
+        """
         if not self.has_video_stream():
             return self.get_audio()
         sounding = video_decode_audio and self.has_audio_stream()
@@ -520,9 +622,11 @@ class AVDecoder:
         get_audio_duration: bool = True,
         get_audio_num_samples: bool = False,
     ) -> AVMetadata:
-        """Return what the file is; fields that it does not have, or nobody asks for, are None.
+        """Return what the file is; fields that it does not have, or nobody asks for,
+        are None.
 
-        Only `get_audio_num_samples` decodes the sound; the duration is then that of its samples.
+        Only `get_audio_num_samples` decodes the sound; the duration is then that of its
+        samples.
         """
         found = AVMetadata()
         with _opened(self._reading(), self._what) as container:
@@ -535,7 +639,8 @@ class AVDecoder:
                     sized: Any = seen.codec_context
                     if not (sized.width and sized.height):  # the header does not say
                         sized = next(iter(container.decode(seen)), sized)
-                    found.video_width, found.video_height = sized.width, sized.height
+                    found.video_width = sized.width
+                    found.video_height = sized.height
             if heard is not None:
                 found.audio_sample_rate = heard.sample_rate
                 found.audio_channels = heard.channels
@@ -552,7 +657,9 @@ class AVDecoder:
             with _opened(self._reading(), self._what) as container:
                 pieces = _sound_from(container, 0, self._what)
                 found.audio_num_samples = sum(samples.shape[1] for _, samples in pieces)
-            found.audio_duration = found.audio_num_samples / (found.audio_sample_rate or 1)
+            found.audio_duration = found.audio_num_samples / (
+                found.audio_sample_rate or 1
+            )
         return found
 
     def get_video_fps(self) -> float:
@@ -563,10 +670,16 @@ class AVDecoder:
     def get_audio_samples_per_second(self) -> int:
         """Return the samples per second of the sound."""
         found = self.get_metadata(get_video=False, get_audio_duration=False)
-        return _required(found.audio_sample_rate or None, self._what, "audio stream with a rate")
+        return _required(
+            found.audio_sample_rate or None, self._what, "audio stream with a rate"
+        )
 
-    def get_video_duration(self, get_frame_count: bool = False) -> tuple[float | None, int | None]:
-        """Return the seconds that the frames are shown, and if asked how many these are."""
+    def get_video_duration(
+        self, get_frame_count: bool = False
+    ) -> tuple[float | None, int | None]:
+        """Return the seconds that the frames are shown, and if asked how many these
+        are.
+        """
         found = self.get_metadata(True, True, get_frame_count, False, False)
         return found.video_duration, found.video_num_frames
 
@@ -605,11 +718,14 @@ class AVDecoder:
 
     def _there(self, ranges: list[Range], found: Sequence[T | None]) -> list[T]:
         """Return what was found, and warn of the ranges in which there is nothing."""
-        behind = [each for each, span in zip(ranges, found, strict=True) if span is None]
+        behind = [
+            each for each, span in zip(ranges, found, strict=True) if span is None
+        ]
         if behind and not self.suppress_warnings:
             listed = ", ".join(f"{start:g} to {end:g}" for start, end in behind[:5])
             warnings.warn(
-                f"{self._what} has nothing at {len(behind)} of the asked clips ({listed}"
+                f"{self._what} has nothing at {len(behind)} of the asked clips "
+                f"({listed}"
                 f"{', ...' if len(behind) > 5 else ''}), which are left out",
                 RuntimeWarning,
                 stacklevel=3,
@@ -633,14 +749,17 @@ class AVDecoder:
 
 
 class AVProbeEntry(NamedTuple):
-    """When a frame is shown, in units of its stream, and whether decoding can begin at it."""
+    """When a frame is shown, in units of its stream, and whether decoding can begin at
+    it.
+    """
 
     timestamp: int
     is_keyframe: bool
 
 
 class AVProbeIndex:
-    """The frames of a video stream of an open container, as its packets tell, in their order.
+    """The frames of a video stream of an open container, as its packets tell, in their
+    order.
 
     The container is at its beginning afterwards.
     """
@@ -648,7 +767,9 @@ class AVProbeIndex:
     def __init__(self, container: InputContainer, stream_idx: int = 0) -> None:
         packets = container.demux(video=stream_idx)
         self._entries = [
-            AVProbeEntry(each.pts, each.is_keyframe) for each in packets if each.pts is not None
+            AVProbeEntry(each.pts, each.is_keyframe)
+            for each in packets
+            if each.pts is not None
         ]
         container.seek(0)
 
@@ -661,9 +782,9 @@ class AVProbeIndex:
     def search_timestamp(
         self, timestamp: int, *, backward: bool = True, any_frame: bool = False
     ) -> int:
-        """Return the number of the last keyframe up to `timestamp`, of the first where there is
-        none; or of the first from it on, unless `backward`, -1 where there is none. With
-        `any_frame` all frames count.
+        """Return the number of the last keyframe up to `timestamp`, of the first where
+        there is none; or of the first from it on, unless `backward`, -1 where there is
+        none. With `any_frame` all frames count.
         """
         shown = sorted(
             (each.timestamp, number)
@@ -676,11 +797,15 @@ class AVProbeIndex:
 
 
 def _audio_duration(container: InputContainer, stream: AudioStream) -> float | None:
-    """Return the seconds of a sound by the header, else up to the end of its last packet."""
+    """Return the seconds of a sound by the header, else up to the end of its last
+    packet.
+    """
     tick = float(stream.time_base or 0)
     if stream.duration is not None:
         return stream.duration * tick
-    ends = [p.pts + (p.duration or 0) for p in container.demux(stream) if p.pts is not None]
+    ends = [
+        p.pts + (p.duration or 0) for p in container.demux(stream) if p.pts is not None
+    ]
     return (max(ends) - (stream.start_time or 0)) * tick if ends else None
 
 
@@ -691,7 +816,8 @@ def _checked_ranges(
     for number, each in enumerate(ranges):
         if len(each) != 2 or not each[0] <= each[1] or math.isinf(each[0]):
             raise ConfigError(
-                f"{name}_clip_ranges[{number}]={each!r} is not (start, end) with numbers start <= "
+                f"{name}_clip_ranges[{number}]={each!r} is not (start, end) with "
+                "numbers start <= "
                 "end, the end float('inf') for that of the file"
             )
     return [(start, end) for start, end in ranges]
@@ -705,16 +831,20 @@ def get_clips_uniform(  # noqa: PLR0917 - as Energon's
     request_audio: bool = False,
     video_out_frame_size: tuple[int, int] | None = None,
 ) -> AVData:
-    """Return `num_clips` clips of one length, from the beginning of the file up to its end.
+    """Return `num_clips` clips of one length, from the beginning of the file up to its
+    end.
 
-    Of a video with sound both are asked for the same times, of the part where there are both. Clips
-    of 0 seconds are single frames. If the clips are longer than the file, each is all of it. Raise
-    `ConfigError` if neither is requested, `DecodeError` if the file lacks what is.
+    Of a video with sound both are asked for the same times, of the part where there are
+    both. Clips of 0 seconds are single frames. If the clips are longer than the file,
+    each is all of it. Raise `ConfigError` if neither is requested, `DecodeError` if the
+    file lacks what is.
 
         clips = get_clips_uniform(decoder, clip_duration_seconds=3, num_clips=5, request_audio=True)
     """
     if not request_video and not request_audio:
-        raise ConfigError("get_clips_uniform: set request_video, request_audio, or both")
+        raise ConfigError(
+            "get_clips_uniform: set request_video, request_audio, or both"
+        )
     if num_clips < 1 or not 0 <= clip_duration_seconds < math.inf:
         raise ConfigError(
             f"get_clips_uniform: num_clips={num_clips!r} is at least 1, and "
@@ -725,14 +855,24 @@ def get_clips_uniform(  # noqa: PLR0917 - as Energon's
     )
     lengths = []
     if request_video:
-        lengths.append(_required(known.video_duration, av_decoder._what, "video stream"))
+        lengths.append(
+            _required(known.video_duration, av_decoder._what, "video stream")
+        )
     if request_audio:
-        lengths.append(_required(known.audio_duration, av_decoder._what, "audio stream"))
+        lengths.append(
+            _required(known.audio_duration, av_decoder._what, "audio stream")
+        )
     margin = 0.5 / (known.video_fps or math.inf) if clip_duration_seconds == 0 else 0.0
     last = max(margin, min(lengths) - clip_duration_seconds - margin)
     with _opened(av_decoder._reading(), av_decoder._what) as container:
-        streams = [each for each in (_video_stream(container), _audio_stream(container)) if each]
-        begin = max(float((each.start_time or 0) * (each.time_base or 0)) for each in streams)
+        streams = [
+            each
+            for each in (_video_stream(container), _audio_stream(container))
+            if each
+        ]
+        begin = max(
+            float((each.start_time or 0) * (each.time_base or 0)) for each in streams
+        )
     starts = begin + np.linspace(margin, last, num_clips)
     ranges = [(float(start), float(start + clip_duration_seconds)) for start in starts]
     return av_decoder.get_clips(
@@ -749,13 +889,19 @@ def get_single_frames_uniform(
     video_out_frame_size: tuple[int, int] | None = None,
     return_timestamps: bool = False,
 ) -> torch.Tensor | tuple[torch.Tensor, list[float]]:
-    """Return `num_frames` frames at equal distances, the first and the last of the video included.
+    """Return `num_frames` frames at equal distances, the first and the last of the
+    video included.
 
-    They are uint8 (num_frames, 3, height, width); of a video with fewer frames some come more than
-    once. With `return_timestamps`, return the second at which each begins to be shown, too.
+    They are uint8 (num_frames, 3, height, width); of a video with fewer frames some
+    come more than once. With `return_timestamps`, return the second at which each
+    begins to be shown, too.
     """
     clips = get_clips_uniform(
-        av_decoder, 0, num_frames, request_video=True, video_out_frame_size=video_out_frame_size
+        av_decoder,
+        0,
+        num_frames,
+        request_video=True,
+        video_out_frame_size=video_out_frame_size,
     )
     frames = torch.cat(clips.video_clips or [])
     if not return_timestamps:
@@ -767,9 +913,9 @@ def get_single_frames_uniform(
 class AVWebdatasetDecoder:
     """Makes of the bytes of a video or sound what `av_decode` names.
 
-    "AVDecoder" is an `AVDecoder`, which decodes when it is asked; "torch" an `AVData` of all
-    frames, or all sound if there is no video, and with `video_decode_audio` of both; "pyav" an open
-    container of PyAV, which cannot be sent to another process.
+    "AVDecoder" is an `AVDecoder`, which decodes when it is asked; "torch" an `AVData`
+    of all frames, or all sound if there is no video, and with `video_decode_audio` of
+    both; "pyav" an open container of PyAV, which cannot be sent to another process.
 
     Raise `ConfigError` for another name.
     """
@@ -783,7 +929,8 @@ class AVWebdatasetDecoder:
     def __call__(self, key: str, data: bytes) -> Any:
         """Return what the part `key` holds; None if it is neither a video nor a sound.
 
-        Raise `DecodeError` naming the part, unless it is an `AVDecoder`, whose methods do.
+        Raise `DecodeError` naming the part, unless it is an `AVDecoder`, whose methods
+        do.
         """
         return self.decoded(key, data) if kind_by_name(f"a.{key}") == "av" else None
 

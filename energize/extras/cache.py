@@ -50,22 +50,24 @@ _LOCKED = f"energize-cache-{os.getuid()}-"
 
 
 class FileStoreCachePool(CachePool):
-    """Fetches files to a local disk in the background, from when they are referred to until they
-    are used.
+    """Fetches files to a local disk in the background, from when they are referred to
+    until they are used.
 
-    Each process makes a folder of its own below `parent_cache_dir` (by default where temporary
-    files are). `num_workers` threads fetch, in the order of the calls of `get_lazy`. `method` says
-    what lies there: "raw", the bytes as stored, decoded when they are used, or "pickle", what they
-    were decoded to. At most `max_cache_size_gbytes` (of 1024**3 bytes) and `max_cache_count` files
-    lie there at once in each process, those of `to_cache` among them. When it is full, fetching
+    Each process makes a folder of its own below `parent_cache_dir` (by default where
+    temporary files are). `num_workers` threads fetch, in the order of the calls of
+    `get_lazy`. `method` says what lies there: "raw", the bytes as stored, decoded when
+    they are used, or "pickle", what they were decoded to. At most
+    `max_cache_size_gbytes` (of 1024**3 bytes) and `max_cache_count` files lie there at
+    once in each process, those of `to_cache` among them. When it is full, fetching
     waits, and who needs a file reads it from its store.
 
-    References to one file share it; it is removed when the last was used or dropped. The folder is
-    removed when the pool is closed and when the process ends; that of a killed process by the next
-    pool with the same parent. The pool may be used by several threads, forked and pickled; each
-    process begins with an empty one.
+    References to one file share it; it is removed when the last was used or dropped.
+    The folder is removed when the pool is closed and when the process ends; that of a
+    killed process by the next pool with the same parent. The pool may be used by
+    several threads, forked and pickled; each process begins with an empty one.
 
-    Raise `ConfigError` for wrong arguments and, at first use, if the folder cannot be made.
+    Raise `ConfigError` for wrong arguments and, at first use, if the folder cannot be
+    made.
 
     >>> from energize import SystemFileStore
     >>> folder = Path(tempfile.mkdtemp())
@@ -87,13 +89,17 @@ class FileStoreCachePool(CachePool):
         method: Literal["raw", "pickle"] = "raw",
     ) -> None:
         self._settings = _Settings(
-            local_path(tempfile.gettempdir() if parent_cache_dir is None else parent_cache_dir),
+            local_path(
+                tempfile.gettempdir() if parent_cache_dir is None else parent_cache_dir
+            ),
             num_workers,
             int(max_cache_size_gbytes * 1024**3),
             max_cache_count,
             method == "pickle",
         )
-        self._caches: dict[int, _Cache] = {}  # by process, as a fork has that of its parent too
+        self._caches: dict[
+            int, _Cache
+        ] = {}  # by process, as a fork has that of its parent too
 
     @property
     def max_cache_size(self) -> int:
@@ -102,7 +108,9 @@ class FileStoreCachePool(CachePool):
 
     @max_cache_size.setter
     def max_cache_size(self, size: int) -> None:
-        self._settings.size = checked_whole(size, "FileStoreCachePool: max_cache_size", 0)
+        self._settings.size = checked_whole(
+            size, "FileStoreCachePool: max_cache_size", 0
+        )
 
     @property
     def cache_dir(self) -> Path:
@@ -128,7 +136,8 @@ class FileStoreCachePool(CachePool):
         return FileCacheLazy(HeldStore(data), name, self, self._opened())
 
     def close(self) -> None:
-        """Remove all files and end the threads; references read their stores from then on.
+        """Remove all files and end the threads; references read their stores from then
+        on.
 
         A pool that is used after it was closed begins anew.
         """
@@ -141,9 +150,12 @@ class FileStoreCachePool(CachePool):
         return (0, 0) if cache is None else cache.held()
 
     def _opened(self) -> _Cache:
-        # Of two threads that begin at once one is given what the other made; its own goes.
+        # Of two threads that begin at once one is given what the other made; its own
+        # goes.
         pid = os.getpid()
-        return self._caches.get(pid) or self._caches.setdefault(pid, _Cache(self._settings))
+        return self._caches.get(pid) or self._caches.setdefault(
+            pid, _Cache(self._settings)
+        )
 
     def __getstate__(self) -> dict[str, Any]:
         return {"_settings": self._settings, "_caches": {}}
@@ -152,8 +164,8 @@ class FileStoreCachePool(CachePool):
 class FileCacheLazy(DirectLazy[T]):
     """A reference to a file that a `FileStoreCachePool` fetches.
 
-    The first `get` uses the reference up: the file is removed when all references to it have been.
-    The content stays here, so each `get` returns the same.
+    The first `get` uses the reference up: the file is removed when all references to it
+    have been. The content stays here, so each `get` returns the same.
     """
 
     def __init__(
@@ -166,7 +178,9 @@ class FileCacheLazy(DirectLazy[T]):
 
     @property
     def cache_path(self) -> Path | None:
-        """Where the file lies in the cache; None before it was fetched and after it was used up."""
+        """Where the file lies in the cache; None before it was fetched and after it was
+        used up.
+        """
         return self.entry.file
 
     def _read(self) -> tuple[T, SourceInfo | None]:
@@ -207,7 +221,9 @@ class MockLazy(DirectLazy[T]):
 
 @dataclass
 class _Settings:
-    """Where files lie, how many threads fetch, and how much may lie there, in which form."""
+    """Where files lie, how many threads fetch, and how much may lie there, in which
+    form.
+    """
 
     parent: Path
     threads: int
@@ -218,8 +234,8 @@ class _Settings:
 
 @dataclass(eq=False, slots=True)
 class _Entry:
-    """A file that references share; `file` is where it lies once it is on disk, `held` what was
-    read of it and waits for room there.
+    """A file that references share; `file` is where it lies once it is on disk, `held`
+    what was read of it and waits for room there.
     """
 
     key: object
@@ -240,11 +256,11 @@ class _Entry:
 class _Cache:
     """What a pool holds in one process.
 
-    No thread waits for room: what was read and finds none is held in memory, one file for each
-    thread at most, until there is. A file that is needed before its turn is read at once, and goes
-    to the end of the queue for others who refer to it. References that are
-    collected, which may happen anywhere in the program, are put into `dropped`, and end with the
-    next call.
+    No thread waits for room: what was read and finds none is held in memory, one file
+    for each thread at most, until there is. A file that is needed before its turn is
+    read at once, and goes to the end of the queue for others who refer to it.
+    References that are collected, which may happen anywhere in the program, are put
+    into `dropped`, and end with the next call.
     """
 
     def __init__(self, settings: _Settings) -> None:
@@ -301,7 +317,9 @@ class _Cache:
                     entry.held = None
 
     def close(self) -> None:
-        """Remove all files and end the threads; references read their stores from then on."""
+        """Remove all files and end the threads; references read their stores from then
+        on.
+        """
         with self._lock:
             self._closed = True
             self._queue.clear()
@@ -433,16 +451,20 @@ class _Cache:
     def _warn(self, what: str) -> None:
         if not self._warned and not self._closed:
             self._warned = True
-            _log.warning("%s: files are read from where they are, without the cache", what)
+            _log.warning(
+                "%s: files are read from where they are, without the cache", what
+            )
 
 
 # The folder of one process, locked as long as it lives.
 
 
 def _own_folder(parent: Path) -> tuple[Path, int]:
-    """Make a folder that only this user may enter; return it and the descriptor that locks it.
+    """Make a folder that only this user may enter; return it and the descriptor that
+    locks it.
 
-    Those of processes that were killed are removed. Raise `ConfigError` if it cannot be made.
+    Those of processes that were killed are removed. Raise `ConfigError` if it cannot be
+    made.
     """
     try:
         parent.mkdir(parents=True, exist_ok=True)
@@ -455,13 +477,16 @@ def _own_folder(parent: Path) -> tuple[Path, int]:
         return made.rename(parent / made.name.replace(_NEW, _LOCKED, 1)), lock
     except OSError as reason:
         raise ConfigError(
-            f"no folder for a cache can be made below {parent}: {reason.strerror}; give a "
+            f"no folder for a cache can be made below {parent}: {reason.strerror}; "
+            "give a "
             "parent_cache_dir on a local disk that can be written to"
         ) from reason
 
 
 def _lock(folder: Path) -> int:
-    """Return the descriptor that locks a folder; raise OSError while another process does."""
+    """Return the descriptor that locks a folder; raise OSError while another process
+    does.
+    """
     lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -1,4 +1,6 @@
-"""A loader's ledger, written to TensorBoard, Weights & Biases, Lightning and Prometheus."""
+"""A loader's ledger, written to TensorBoard, Weights & Biases, Lightning and
+Prometheus.
+"""
 
 from __future__ import annotations
 
@@ -15,28 +17,44 @@ from energize.errors import ConfigError
 from energize.loader import Loader
 from energize.report import Report
 
-__all__ = ["LedgerLog", "PrometheusLedger", "TensorBoardLedger", "WandbLedger", "lightning_ledger"]
+__all__ = [
+    "LedgerLog",
+    "PrometheusLedger",
+    "TensorBoardLedger",
+    "WandbLedger",
+    "lightning_ledger",
+]
 
 _EXTRA = "energize[monitor]"
 
 
 class LedgerLog(ABC):
-    """Writes the report of a loader every so many steps: call it with the number of each.
+    """Writes the report of a loader every so many steps: call it with the number of
+    each.
 
-    With `all_ranks` the counts of all ranks are summed: all of them call it at the same steps, and
-    the first one writes. Otherwise each rank that has one writes its own. `prefix` begins all
-    names. A subclass says where they go, in `write`.
+    With `all_ranks` the counts of all ranks are summed: all of them call it at the same
+    steps, and the first one writes. Otherwise each rank that has one writes its own.
+    `prefix` begins all names. A subclass says where they go, in `write`.
 
     Raise `ConfigError` for anything but a loader, and what `Loader.report` raises.
     """
 
     def __init__(
-        self, loader: Loader[Any], *, every: int = 100, all_ranks: bool = False, prefix: str = "mix"
+        self,
+        loader: Loader[Any],
+        *,
+        every: int = 100,
+        all_ranks: bool = False,
+        prefix: str = "mix",
     ) -> None:
         owner = type(self).__name__
         if not isinstance(loader, Loader):
-            raise ConfigError(f"{owner} reports of a Loader of get_loader; got {loader!r:.80}")
-        self._loader, self._all_ranks, self._prefix = loader, all_ranks, prefix
+            raise ConfigError(
+                f"{owner} reports of a Loader of get_loader; got {loader!r:.80}"
+            )
+        self._loader = loader
+        self._all_ranks = all_ranks
+        self._prefix = prefix
         self._every = checked_whole(every, f"{owner}: every", 1)
 
     def __call__(self, step: int) -> Report | None:
@@ -65,7 +83,8 @@ class TensorBoardLedger(LedgerLog):
         super().__init__(loader, **options)
         if not callable(getattr(writer, "add_scalar", None)):
             raise ConfigError(
-                "TensorBoardLedger writes to a torch.utils.tensorboard.SummaryWriter; got "
+                "TensorBoardLedger writes to a torch.utils.tensorboard.SummaryWriter; "
+                "got "
                 f"{writer!r}"
             )
         self.writer = writer
@@ -76,23 +95,33 @@ class TensorBoardLedger(LedgerLog):
 
 
 class WandbLedger(LedgerLog):
-    """Logs to a run of Weights & Biases: the one that is given, or that `wandb.init` has begun.
+    """Logs to a run of Weights & Biases: the one that is given, or that `wandb.init`
+    has begun.
 
-    The numbers of a step are sent with what the trainer logs of it; with `commit=True` at once.
+    The numbers of a step are sent with what the trainer logs of it; with `commit=True`
+    at once.
 
     Raise what `LedgerLog` raises, and `ConfigError` if no run has begun, or without
     `energize[monitor]`.
     """
 
     def __init__(
-        self, loader: Loader[Any], run: Any = None, *, commit: bool = False, **options: Any
+        self,
+        loader: Loader[Any],
+        run: Any = None,
+        *,
+        commit: bool = False,
+        **options: Any,
     ) -> None:
         super().__init__(loader, **options)
-        self.run = optional_module("wandb", _EXTRA, "WandbLedger").run if run is None else run
+        self.run = (
+            optional_module("wandb", _EXTRA, "WandbLedger").run if run is None else run
+        )
         self._commit = commit
         if not callable(getattr(self.run, "log", None)):
             raise ConfigError(
-                f"WandbLedger logs to a run, and none has begun (got {self.run!r}): call "
+                f"WandbLedger logs to a run, and none has begun (got {self.run!r}): "
+                "call "
                 "wandb.init() first, or give the run that it returns"
             )
 
@@ -101,21 +130,25 @@ class WandbLedger(LedgerLog):
 
 
 class PrometheusLedger(LedgerLog):
-    """Sets gauges of prometheus_client, one ledger in a `registry`: by default in the one that its
-    `start_http_server(port)` shows.
+    """Sets gauges of prometheus_client, one ledger in a `registry`: by default in the
+    one that its `start_http_server(port)` shows.
 
-    They are the numbers of `Report.to_dict`, such as `energize_samples` and `energize_asked_share`,
-    for each part of the mix and each rank by the labels `part`, "texts/web" say, and `rank`. What
-    counts the whole has an empty `part`.
+    They are the numbers of `Report.to_dict`, such as `energize_samples` and
+    `energize_asked_share`, for each part of the mix and each rank by the labels `part`,
+    "texts/web" say, and `rank`. What counts the whole has an empty `part`.
 
     Raise what `LedgerLog` raises, and `ConfigError` without `energize[monitor]`.
     """
 
-    def __init__(self, loader: Loader[Any], registry: Any = None, **options: Any) -> None:
+    def __init__(
+        self, loader: Loader[Any], registry: Any = None, **options: Any
+    ) -> None:
         super().__init__(loader, **options)
         client = optional_module("prometheus_client", _EXTRA, "PrometheusLedger")
         registry = client.REGISTRY if registry is None else registry
-        self._gauge = partial(client.Gauge, labelnames=("part", "rank"), registry=registry)
+        self._gauge = partial(
+            client.Gauge, labelnames=("part", "rank"), registry=registry
+        )
         self._gauges: dict[str, Any] = {}
 
     def write(self, numbers: Mapping[str, float], step: int) -> None:
@@ -145,15 +178,16 @@ def lightning_ledger(
     all_ranks: bool = False,
     prefix: str = "mix",
 ) -> Any:
-    """Return a Lightning `Callback` that logs the report of a loader every so many steps.
+    """Return a Lightning `Callback` that logs the report of a loader every so many
+    steps.
 
-    `loader` is by default the one that the trainer reads training batches from. The numbers go to
-    all loggers of the trainer, under its global step. `all_ranks` and `prefix` are those of
-    `LedgerLog`; the callback is called on all ranks anyway.
+    `loader` is by default the one that the trainer reads training batches from. The
+    numbers go to all loggers of the trainer, under its global step. `all_ranks` and
+    `prefix` are those of `LedgerLog`; the callback is called on all ranks anyway.
 
     It is a callback of the Lightning that the program has imported, `lightning` or
-    `pytorch_lightning`. Raise `ConfigError` without one; fitting raises it for wrong arguments, and
-    if no loader is found.
+    `pytorch_lightning`. Raise `ConfigError` without one; fitting raises it for wrong
+    arguments, and if no loader is found.
     """
     imported = sys.modules.get("lightning.pytorch") or optional_module(
         "pytorch_lightning", "energize[clients]", "lightning_ledger"
@@ -168,13 +202,18 @@ def lightning_ledger(
 
         def on_train_start(self, trainer: Any, pl_module: Any) -> None:
             """Find the loader."""
-            read = [loader] if loader is not None else _loaders(trainer.train_dataloader)
+            read = (
+                [loader] if loader is not None else _loaders(trainer.train_dataloader)
+            )
             if len(read) != 1:
                 raise ConfigError(
-                    f"lightning_ledger: the trainer reads from {len(read)} loaders of energize; "
+                    f"lightning_ledger: the trainer reads from {len(read)} loaders of "
+                    "energize; "
                     "say which is meant: lightning_ledger(loader)"
                 )
-            self._log = _ToLoggers(read[0], every=every, all_ranks=all_ranks, prefix=prefix)
+            self._log = _ToLoggers(
+                read[0], every=every, all_ranks=all_ranks, prefix=prefix
+            )
 
         def on_train_batch_end(self, trainer: Any, *_: Any, **__: Any) -> None:
             """Log if a step of the optimizer was made, and it is its turn."""

@@ -1,4 +1,5 @@
-"""Paths of files that may lie anywhere: universal_pathlib's, with the methods of Energon's `EPath`.
+"""Paths of files that may lie anywhere: universal_pathlib's, with the methods of
+Energon's `EPath`.
 
 `msc://` is the protocol of the Multi-Storage Client, which reads its own configuration.
 """
@@ -27,27 +28,41 @@ from energize.errors import ConfigError
 __all__ = ["DEFAULT_PROFILE_NAME", "EPath"]
 
 DEFAULT_PROFILE_NAME = "__filesystem__"
-"""The profile of the local file system: `msc://__filesystem__/etc/hosts` is `/etc/hosts`."""
+"""The profile of the local file system: `msc://__filesystem__/etc/hosts` is
+`/etc/hosts`."""
 
 _LOCAL = re.compile(rf"file://|msc://(default|{DEFAULT_PROFILE_NAME})(?=/)")
 _URL = re.compile(r"([a-z][a-z0-9+.-]*)://")
-_INSTALL = {"msc": "'energize[msc]'", "s3": "'energize[s3]'", "http": "aiohttp", "https": "aiohttp"}
+_INSTALL = {
+    "msc": "'energize[msc]'",
+    "s3": "'energize[s3]'",
+    "http": "aiohttp",
+    "https": "aiohttp",
+}
 
 
 class EPath(ProxyUPath, os.PathLike[str]):
     """A path of a file or folder that is local or remote, much like `pathlib.Path`.
 
-    It is one of: a local path; `file://...`; `msc://PROFILE/...`, a store that the configuration of
-    the Multi-Storage Client describes (needs `energize[msc]`); `dss://NAME@VERSION/...`, a folder
-    below `NVDATASET_CACHE_DIR`; and the URLs of fsspec, such as `s3://BUCKET/...` (needs
-    `energize[s3]`), `https://...` and `memory://...`.
+    It is one of: a local path; `file://...`; `msc://PROFILE/...`, a store that the
+    configuration of the Multi-Storage Client describes (needs `energize[msc]`);
+    `dss://NAME@VERSION/...`, a folder below `NVDATASET_CACHE_DIR`; and the URLs of
+    fsspec, such as `s3://BUCKET/...` (needs `energize[s3]`), `https://...` and
+    `memory://...`.
 
-    Local paths are made absolute. Paths are hashable and ordered, and pickled without credentials.
-    Missing files raise FileNotFoundError, refused ones PermissionError, as in pathlib. Raise
-    `ConfigError` for what cannot be a path, unknown protocols, and if a library is missing.
+    Local paths are made absolute. Paths are hashable and ordered, and pickled without
+    credentials. Missing files raise FileNotFoundError, refused ones PermissionError, as
+    in pathlib. Raise `ConfigError` for what cannot be a path, unknown protocols, and if
+    a library is missing.
 
     >>> path = EPath("/data/shards") / "a.tar"
-    >>> path.name, path.stem, path.suffix, str(path.with_suffix(".idx")), str(path.parent / "../b")
+    >>> (
+    ...     path.name,
+    ...     path.stem,
+    ...     path.suffix,
+    ...     str(path.with_suffix(".idx")),
+    ...     str(path.parent / "../b"),
+    ... )
     ('a.tar', 'a', '.tar', '/data/shards/a.idx', '/data/b')
     """
 
@@ -58,7 +73,9 @@ class EPath(ProxyUPath, os.PathLike[str]):
     def __init__(self, initial_path: str | os.PathLike[str]) -> None:
         text = check_path(str(initial_path))
         if text.startswith("rclone://"):
-            warnings.warn("rclone:// is deprecated; write msc://", FutureWarning, stacklevel=2)
+            warnings.warn(
+                "rclone:// is deprecated; write msc://", FutureWarning, stacklevel=2
+            )
             text = text.replace("rclone", "msc", 1)
         if text.startswith("dss://"):
             text = _dss_path(text)
@@ -71,7 +88,9 @@ class EPath(ProxyUPath, os.PathLike[str]):
             store, _, inside = text[url.end() :].partition("/")
             inside = normpath(inside)
             if inside.startswith(".."):
-                raise ConfigError(f"{text} leads out of {url[0]}{store}; write where it lies")
+                raise ConfigError(
+                    f"{text} leads out of {url[0]}{store}; write where it lies"
+                )
             text = f"{url[0]}{store}/{inside}" if inside != "." else f"{url[0]}{store}"
         try:
             fsspec.get_filesystem_class(url[1])
@@ -82,14 +101,19 @@ class EPath(ProxyUPath, os.PathLike[str]):
                 told = f"{text}: the protocol {url[1]}:// is not known: {error}"
                 raise ConfigError(told) from error
             library = library or "the library it names"
-            raise ConfigError(f"{text}: {error}; install it: pip install {library}") from error
+            raise ConfigError(
+                f"{text}: {error}; install it: pip install {library}"
+            ) from error
         with warnings.catch_warnings(action="ignore", category=UserWarning):
-            # It warns that msc:// has no class of its own. Folders are listed anew each time.
+            # It warns that msc:// has no class of its own. Folders are listed anew each
+            # time.
             super().__init__(text, use_listings_cache=False)
 
     @property
     def url(self) -> str:
-        """The path as text, from which `EPath` makes it again; of local ones without `file://`."""
+        """The path as text, from which `EPath` makes it again; of local ones without
+        `file://`.
+        """
         return str(self)
 
     @property
@@ -98,7 +122,9 @@ class EPath(ProxyUPath, os.PathLike[str]):
         return self.name
 
     def relative_to(self, other: EPath) -> str:  # type: ignore[override]
-        """Return the path from `other`; raise `ConfigError` if it does not lie below it."""
+        """Return the path from `other`; raise `ConfigError` if it does not lie below
+        it.
+        """
         folder = f"{str(other).rstrip('/')}/"
         if not f"{self}/".startswith(folder):
             raise ConfigError(f"{self} does not lie below {other}")
@@ -109,18 +135,25 @@ class EPath(ProxyUPath, os.PathLike[str]):
         return isinstance(self.__wrapped__, Path)
 
     def local_path(self) -> Path:
-        """Return the path for `open` and the like; raise `ConfigError` if it is not local."""
+        """Return the path for `open` and the like; raise `ConfigError` if it is not
+        local.
+        """
         if not self.is_local():
-            raise ConfigError(f"{self} is not a local path; open it with its own methods")
+            raise ConfigError(
+                f"{self} is not a local path; open it with its own methods"
+            )
         return Path(str(self))
 
     def open(  # type: ignore[override]
-        self, mode: str = "r", block_size: int | None = None, prefetch_file: bool = False
+        self,
+        mode: str = "r",
+        block_size: int | None = None,
+        prefetch_file: bool = False,
     ) -> IO[Any]:
         """Open the file; text is UTF-8. Folders above a file that is written are made.
 
-        Of remote files ranges are read as they are asked for, in blocks of `block_size` bytes; with
-        `prefetch_file` the whole file at once.
+        Of remote files ranges are read as they are asked for, in blocks of `block_size`
+        bytes; with `prefetch_file` the whole file at once.
         """
         if not mode.startswith("r"):
             self.parent.mkdir(parents=True)
@@ -146,20 +179,25 @@ class EPath(ProxyUPath, os.PathLike[str]):
             return file.write(data)
 
     def copy(self, target: EPath) -> None:  # type: ignore[override]
-        """Copy the file, or the folder with all files in it, to the path `target`, anywhere.
+        """Copy the file, or the folder with all files in it, to the path `target`,
+        anywhere.
 
         Raise `ConfigError` if that is the file itself.
         """
         if not self.is_file():
             files = list(self.walk())
             if not files and not self.is_dir():
-                raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(self))
+                raise FileNotFoundError(
+                    errno.ENOENT, os.strerror(errno.ENOENT), str(self)
+                )
             for each in files:
                 each.copy(target / each.relative_to(self))
             return
         same = self.is_local() and target.is_local() and target.exists()
         if self == target or (same and os.path.samefile(self, target)):
-            raise ConfigError(f"{self} cannot be copied to {target}: that is the file itself")
+            raise ConfigError(
+                f"{self} cannot be copied to {target}: that is the file itself"
+            )
         with self.open("rb") as source, target.open("wb") as made:
             shutil.copyfileobj(source, made, 2**22)
 
@@ -192,7 +230,8 @@ class EPath(ProxyUPath, os.PathLike[str]):
         return self.glob("**")
 
     def glob(self, pattern: str) -> Iterator[EPath]:  # type: ignore[override]
-        """Yield all files below it that match, sorted; no folders. `**` stands for any folders.
+        """Yield all files below it that match, sorted; no folders. `**` stands for any
+        folders.
 
         >>> [path.name for path in EPath("/").glob("etc/host[s]")]
         ['hosts']
@@ -207,8 +246,12 @@ class EPath(ProxyUPath, os.PathLike[str]):
             names = _files_below(str(self), depth)
         else:
             folder = self.path.strip("/") + "/"
-            found = (each.strip("/") for each in self.fs.find(self.path, maxdepth=depth))
-            names = (each.removeprefix(folder) for each in found if each.startswith(folder))
+            found = (
+                each.strip("/") for each in self.fs.find(self.path, maxdepth=depth)
+            )
+            names = (
+                each.removeprefix(folder) for each in found if each.startswith(folder)
+            )
         yield from (self / name for name in sorted(names) if matching(name))
 
     def __truediv__(self, other: str | os.PathLike[str]) -> EPath:
@@ -242,8 +285,14 @@ def _files_below(root: str, depth: int | None) -> Iterator[str]:
     """Yield local files up to `depth` levels below `root`, relative to it."""
 
     def refused(error: OSError) -> None:
-        # A folder that cannot be listed is not an empty one; one that is not there has no files.
-        if error.errno not in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG):
+        # A folder that cannot be listed is not an empty one; one that is not there has
+        # no files.
+        if error.errno not in (
+            errno.ENOENT,
+            errno.ENOTDIR,
+            errno.ELOOP,
+            errno.ENAMETOOLONG,
+        ):
             raise error
 
     above: dict[str, frozenset[str]] = {}

@@ -23,19 +23,29 @@ from energize.report.forecast import BATCHES, Simulation, SourceForecast, weighe
 __all__ = ["check_plot", "draw", "intervals_for"]
 
 _KINDS = (".png", ".svg", ".pdf", ".html")
-_MOST, _FEWEST, _EACH = 400, 12, 64
-"""Intervals of a picture, and what each should hold: of fewer items it shows how they round."""
+_MOST = 400
+_FEWEST = 12
+_EACH = 64
+"""Intervals of a picture, and what each should hold: of fewer items it shows how they
+round."""
 
 COLOURS = (
     "#3b7dd8", "#e8962e", "#23967f", "#c95b94", "#7a5cc4", "#a3b02c", "#5bb8e0", "#b5533c",
 )  # fmt: skip
-"""Told apart by people who see fewer colours, as neighbours differ in lightness, too."""
-_OTHERS, _INK, _SOFT = "#a8a8a3", "#1f1f1d", "#62615c"
+"""Told apart by people who see fewer colours, as neighbours differ in lightness,
+too."""
+_OTHERS = "#a8a8a3"
+_INK = "#1f1f1d"
+_SOFT = "#62615c"
 _TINY = 0.004
 """A share that is thinner than a line in a stack."""
 _ROWS = 13
 
-_STYLE = {"text.parse_math": False, "svg.fonttype": "none", "svg.hashsalt": "energize"} | {
+_STYLE = {
+    "text.parse_math": False,
+    "svg.fonttype": "none",
+    "svg.hashsalt": "energize",
+} | {
     "font.size": 8.5,
     "axes.titlesize": 10,
     "axes.titlelocation": "left",
@@ -53,7 +63,11 @@ def intervals_for(dataset: IndexedDataset[Any], steps: int) -> int:
 
     >>> from energize import BlendDataset, ListSource
     >>> blend = BlendDataset((ListSource("a"), 3), (ListSource("b"), 1))
-    >>> intervals_for(blend, 100), intervals_for(blend, 6400), intervals_for(blend, 10**9)
+    >>> (
+    ...     intervals_for(blend, 100),
+    ...     intervals_for(blend, 6400),
+    ...     intervals_for(blend, 10**9),
+    ... )
     (12, 100, 400)
     """
     whole = weighed_in(dataset) == BATCHES or not dataset.indexed
@@ -62,7 +76,9 @@ def intervals_for(dataset: IndexedDataset[Any], steps: int) -> int:
 
 
 def check_plot(path: Path | str) -> None:
-    """Raise `ConfigError` if a picture cannot be drawn to `path`, before there is one."""
+    """Raise `ConfigError` if a picture cannot be drawn to `path`, before there is
+    one.
+    """
     path = path_of(path)
     if path.suffix.lower() not in _KINDS:
         raise ConfigError(
@@ -72,21 +88,26 @@ def check_plot(path: Path | str) -> None:
     optional_module("matplotlib", "energize[plot]", "drawing a picture")
 
 
-def draw(run: Simulation, path: Path | str, *, title: str = "", done: str = "planned") -> None:
-    """Draw what a run takes of its sources to `path`: a PNG, SVG or PDF, or an HTML page.
+def draw(
+    run: Simulation, path: Path | str, *, title: str = "", done: str = "planned"
+) -> None:
+    """Draw what a run takes of its sources to `path`: a PNG, SVG or PDF, or an HTML
+    page.
 
-    It shows the share of each source over the steps, stacked, with dashed lines at the shares that
-    were asked for and the stages by name; the shares over all steps beside those asked for; and how
-    often the sources are read that are read most. Eight sources have a colour, the others are one.
-    `done` is the word for what is shown: planned, or delivered. `intervals_for` returns how many
-    points a run needs.
+    It shows the share of each source over the steps, stacked, with dashed lines at the
+    shares that were asked for and the stages by name; the shares over all steps beside
+    those asked for; and how often the sources are read that are read most. Eight
+    sources have a colour, the others are one. `done` is the word for what is shown:
+    planned, or delivered. `intervals_for` returns how many points a run needs.
 
     Raise what `check_plot` raises, and `ConfigError` if the file cannot be written.
 
     >>> import tempfile
     >>> from energize import BlendDataset, ListSource
     >>> from energize.report import simulate
-    >>> blend = BlendDataset((ListSource("ab", name="web"), 3), (ListSource("c", name="code"), 1))
+    >>> blend = BlendDataset(
+    ...     (ListSource("ab", name="web"), 3), (ListSource("c", name="code"), 1)
+    ... )
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     file = Path(folder) / "mix.html"
     ...     draw(simulate(blend, 1000, intervals=200), file, title="mix")
@@ -101,7 +122,8 @@ def draw(run: Simulation, path: Path | str, *, title: str = "", done: str = "pla
         heading = escape(title or "What a run takes").encode()
         drawing = content[content.index(b"<svg") :]
         content = (
-            b'<!doctype html>\n<meta charset="utf-8">\n<title>%b</title>\n' % heading + drawing
+            b'<!doctype html>\n<meta charset="utf-8">\n<title>%b</title>\n' % heading
+            + drawing
         )
     write_new(path, content, ConfigError)
 
@@ -110,8 +132,8 @@ def draw(run: Simulation, path: Path | str, *, title: str = "", done: str = "pla
 class Band:
     """A source, or all others together, in a stack.
 
-    `shares` and `asked`: from point to point, 0 to 1; NaN if nothing is asked. `share` and
-    `asked_share`: over all steps.
+    `shares` and `asked`: from point to point, 0 to 1; NaN if nothing is asked. `share`
+    and `asked_share`: over all steps.
     """
 
     name: str
@@ -123,10 +145,11 @@ class Band:
 
 
 def bands_of(run: Simulation) -> list[Band]:
-    """Return the sources with the largest shares, each as a band, and one band of all others.
+    """Return the sources with the largest shares, each as a band, and one band of all
+    others.
 
-    The others are those that are too many, or nowhere wide enough to be seen. Sources that are
-    never read, nor asked for, are left out.
+    The others are those that are too many, or nowhere wide enough to be seen. Sources
+    that are never read, nor asked for, are left out.
 
     >>> from energize import BlendDataset, ListSource
     >>> from energize.report import simulate
@@ -137,7 +160,9 @@ def bands_of(run: Simulation) -> list[Band]:
     """
     shares = run.shares()
     widest = np.fmax(shares, run.asked).max(axis=0)
-    order = sorted(range(len(run.sources)), key=lambda number: -run.sources[number].share)
+    order = sorted(
+        range(len(run.sources)), key=lambda number: -run.sources[number].share
+    )
     read = [number for number in order if widest[number] > 0]
     shown = [number for number in read if widest[number] >= _TINY][: len(COLOURS)]
     groups = [[number] for number in shown]
@@ -177,7 +202,9 @@ def _picture(run: Simulation, title: str, done: str, kind: str) -> bytes:
         _draw_stack(figure.add_subplot(grid[0, :]), run, bands, done)
         _draw_shares(figure.add_subplot(grid[1, 0]), run, bands, done)
         _draw_epochs(figure.add_subplot(grid[1, 1]), repeated, bands)
-        figure.savefig(file, format=kind, dpi=110, metadata={"Date": None} if kind == "svg" else {})
+        figure.savefig(
+            file, format=kind, dpi=110, metadata={"Date": None} if kind == "svg" else {}
+        )
     return file.getvalue()
 
 
@@ -187,7 +214,9 @@ def _draw_stack(axes: Any, run: Simulation, bands: list[Band], done: str) -> Non
     for band in bands:
         high = below + 100 * band.shares
         label = f"{_short(band.name)}  {_percent(band.share)}"
-        axes.stairs(high, run.points, baseline=below, fill=True, color=band.colour, label=label)
+        axes.stairs(
+            high, run.points, baseline=below, fill=True, color=band.colour, label=label
+        )
         axes.stairs(high, run.points, baseline=None, color="white", lw=0.8)
         below = high
     for band in bands[:-1]:
@@ -195,7 +224,9 @@ def _draw_stack(axes: Any, run: Simulation, bands: list[Band], done: str) -> Non
         axes.stairs(asked, run.points, baseline=None, color=_INK, lw=1, ls=(0, (4, 3)))
     dashed = "" if np.isnan(asked).any() else "; dashed: asked"
     pad = 20 if run.stages else 8
-    axes.set_title(f"Share of the {_counted(run)} over the steps, {done}{dashed}", pad=pad)
+    axes.set_title(
+        f"Share of the {_counted(run)} over the steps, {done}{dashed}", pad=pad
+    )
     axes.set(xlim=(0, run.steps), ylim=(0, 100), xlabel="step (a batch of any rank)")
     axes.xaxis.set_major_formatter("{x:,.0f}")
     axes.yaxis.set_major_formatter("{x:.0f} %")
@@ -211,12 +242,16 @@ def _draw_stack(axes: Any, run: Simulation, bands: list[Band], done: str) -> Non
 
 def _draw_shares(axes: Any, run: Simulation, bands: list[Band], done: str) -> None:
     weighed = any(each.asked_share is not None for each in bands)
-    axes.set_title(f"Of all {_counted(run)}, {done}{' (bar) and asked (line)' if weighed else ''}")
+    axes.set_title(
+        f"Of all {_counted(run)}, {done}{' (bar) and asked (line)' if weighed else ''}"
+    )
     for row, band in enumerate(bands):
-        reach, label = 100 * band.share, _percent(band.share)
+        reach = 100 * band.share
+        label = _percent(band.share)
         if band.asked_share is not None:
             asked = 100 * band.asked_share
-            reach, label = max(reach, asked), f"{label}, asked {_percent(band.asked_share)}"
+            reach = max(reach, asked)
+            label = f"{label}, asked {_percent(band.asked_share)}"
             axes.vlines(asked, row - 0.45, row + 0.45, color=_INK, lw=1.8, zorder=3)
         axes.barh(row, 100 * band.share, 0.66, color=band.colour)
         axes.text(reach, row, f"  {label}", va="center")
@@ -225,7 +260,9 @@ def _draw_shares(axes: Any, run: Simulation, bands: list[Band], done: str) -> No
 
 def _draw_epochs(axes: Any, repeated: list[SourceForecast], bands: list[Band]) -> None:
     rest = repeated[_ROWS:]
-    most = f" (and {len(rest):,} more, {rest[0].epochs:,.2f} or less each)" if rest else ""
+    most = (
+        f" (and {len(rest):,} more, {rest[0].epochs:,.2f} or less each)" if rest else ""
+    )
     axes.set_title(f"Epochs{most}")
     colours = {each.name: each.colour for each in bands}
     for row, each in enumerate(repeated[:_ROWS]):
@@ -236,7 +273,9 @@ def _draw_epochs(axes: Any, repeated: list[SourceForecast], bands: list[Band]) -
 
 def _name_rows(axes: Any, names: Sequence[str]) -> None:
     axes.set_yticks(range(len(names)), [_short(each) for each in names])
-    axes.set(xticks=[], ylim=(len(names) - 0.5, -0.5), xlim=(0, 1.7 * axes.dataLim.x1 or 1))
+    axes.set(
+        xticks=[], ylim=(len(names) - 0.5, -0.5), xlim=(0, 1.7 * axes.dataLim.x1 or 1)
+    )
     axes.spines["bottom"].set_visible(False)
 
 

@@ -16,8 +16,8 @@ import torch
 from energize.errors import ConfigError, nearest
 
 Matrix = npt.NDArray[np.float64]
-"""3 x 3: maps a point (x, y, 1) of the image to where it comes to lie. Units are pixels, from the
-upper left corner; the middle of the first pixel is (0.5, 0.5)."""
+"""3 x 3: maps a point (x, y, 1) of the image to where it comes to lie. Units are
+pixels, from the upper left corner; the middle of the first pixel is (0.5, 0.5)."""
 Size = npt.NDArray[np.int64]
 """(height, width)."""
 Fill = int | float | tuple[float, ...] | None
@@ -32,21 +32,23 @@ _TINY = 1e-9  # pixels
 
 
 class MergeTransform(torch.nn.Module):
-    """Resizes, crops, flips, rotates and distorts an image in one step, however long the list is.
+    """Resizes, crops, flips, rotates and distorts an image in one step, however long
+    the list is.
 
-    Each transform of the list changes a matrix; the pixels are then put in place once. So an image
-    is blurred once, and what a step would cut off and a later one brings back into view is there.
-    If images become smaller, and interpolation is not "nearest", pixels are averaged first
-    (antialiasing). All transforms that have an interpolation, or a fill, must agree on it.
+    Each transform of the list changes a matrix; the pixels are then put in place once.
+    So an image is blurred once, and what a step would cut off and a later one brings
+    back into view is there. If images become smaller, and interpolation is not
+    "nearest", pixels are averaged first (antialiasing). All transforms that have an
+    interpolation, or a fill, must agree on it.
 
     Transforms are those of this module (`Resize`, `RandomCrop`, `RandomRotation`, ...),
-    `CustomTransform`s, and torchvision's of the same names, both versions, and `Compose`s of them:
-    they are known by the names and attributes of their classes, and torchvision is not needed.
-    Random ones draw from torch's global generator.
+    `CustomTransform`s, and torchvision's of the same names, both versions, and
+    `Compose`s of them: they are known by the names and attributes of their classes, and
+    torchvision is not needed. Random ones draw from torch's global generator.
 
-    Images are PIL images or tensors (..., channels, height, width) of any type, and stay what they
-    are. Raise `ConfigError` for other transforms, for those that do not agree, and for sizes that
-    do not fit.
+    Images are PIL images or tensors (..., channels, height, width) of any type, and
+    stay what they are. Raise `ConfigError` for other transforms, for those that do not
+    agree, and for sizes that do not fit.
 
     >>> transform = MergeTransform([Resize((20, 40)), CenterCrop(10)])
     >>> transform(torch.zeros(3, 100, 100)).shape
@@ -55,15 +57,23 @@ class MergeTransform(torch.nn.Module):
 
     def __init__(self, transforms: Sequence[Any]) -> None:
         super().__init__()
-        self.transforms: list[TransformMapper[Any]] = [_mapper(each) for each in _flat(transforms)]
+        self.transforms: list[TransformMapper[Any]] = [
+            _mapper(each) for each in _flat(transforms)
+        ]
         interpolations = [each.interpolation() for each in self.transforms]
         self.interpolation: str = _agreed("interpolation", interpolations) or "bilinear"
-        self.fill_value: Fill = _agreed("fill", [_plain(each.fill()) for each in self.transforms])
+        self.fill_value: Fill = _agreed(
+            "fill", [_plain(each.fill()) for each in self.transforms]
+        )
 
-    def merged(self, height: int, width: int) -> tuple[Matrix, tuple[int, int], list[Any]]:
-        """Return the matrix for an image of this size, the new (height, width), and what was drawn.
+    def merged(
+        self, height: int, width: int
+    ) -> tuple[Matrix, tuple[int, int], list[Any]]:
+        """Return the matrix for an image of this size, the new (height, width), and
+        what was drawn.
 
-        The matrix maps points (x, y, 1), of boxes and keypoints too, to where they come to lie.
+        The matrix maps points (x, y, 1), of boxes and keypoints too, to where they come
+        to lie.
         """
         matrix: Matrix = np.eye(3)
         size: Size = np.array((height, width), dtype=np.int64)
@@ -73,7 +83,9 @@ class MergeTransform(torch.nn.Module):
             drawn.append(values)
         new = int(size[0]), int(size[1])
         if min(new) < 1:
-            raise ConfigError(f"the merged transform makes of {height} x {width} an image of {new}")
+            raise ConfigError(
+                f"the merged transform makes of {height} x {width} an image of {new}"
+            )
         return np.asarray(matrix, dtype=np.float64), new, drawn
 
     def forward(self, image: Any) -> Any:
@@ -83,20 +95,33 @@ class MergeTransform(torch.nn.Module):
             return _warp_image(image, matrix, size, self.interpolation, self.fill_value)
         if isinstance(image, torch.Tensor) and image.ndim >= 2:
             matrix, size, _ = self.merged(image.shape[-2], image.shape[-1])
-            return _warp_tensor(image, matrix, size, self.interpolation, self.fill_value)
+            return _warp_tensor(
+                image, matrix, size, self.interpolation, self.fill_value
+            )
         raise ConfigError(
-            "MergeTransform takes PIL images and tensors (..., channels, height, width), got "
-            + (f"a tensor {tuple(image.shape)}" if isinstance(image, torch.Tensor) else repr(image))
+            (
+                "MergeTransform takes PIL images and tensors (..., channels, height, "
+                "width), got "
+            )
+            + (
+                f"a tensor {tuple(image.shape)}"
+                if isinstance(image, torch.Tensor)
+                else repr(image)
+            )
         )
 
 
 def _flat(transforms: Sequence[Any]) -> Iterator[Any]:
     for each in transforms:
-        yield from _flat(each.transforms) if type(each).__name__ == "Compose" else [each]
+        yield from (
+            _flat(each.transforms) if type(each).__name__ == "Compose" else [each]
+        )
 
 
 def _mapper(transform: Any) -> TransformMapper[Any]:
-    """Return the step that an object is, or describes by its class or one that it extends."""
+    """Return the step that an object is, or describes by its class or one that it
+    extends.
+    """
     if isinstance(transform, TransformMapper):
         return transform
     for kind in type(transform).__mro__:
@@ -105,7 +130,8 @@ def _mapper(transform: Any) -> TransformMapper[Any]:
     name = type(transform).__name__
     raise ConfigError(
         f"{name} cannot be merged{nearest(name, list(_MAPPERS))}; known are "
-        f"{', '.join(_MAPPERS)}. Apply it before or after MergeTransform, or extend CustomTransform"
+        f"{', '.join(_MAPPERS)}. Apply it before or after MergeTransform, or extend "
+        "CustomTransform"
     )
 
 
@@ -114,7 +140,8 @@ def _agreed(name: str, values: Sequence[Any]) -> Any:
     found = [value for value in dict.fromkeys(values) if value is not None]
     if len(found) > 1:
         raise ConfigError(
-            f"transforms that are merged need one {name}, got {' and '.join(map(repr, found))}"
+            f"transforms that are merged need one {name}, got "
+            f"{' and '.join(map(repr, found))}"
         )
     return found[0] if found else None
 
@@ -128,9 +155,15 @@ def _plain(fill: Fill) -> Fill:
 
 
 def _warp_image(
-    image: PIL.Image.Image, matrix: Matrix, size: tuple[int, int], interpolation: str, fill: Fill
+    image: PIL.Image.Image,
+    matrix: Matrix,
+    size: tuple[int, int],
+    interpolation: str,
+    fill: Fill,
 ) -> PIL.Image.Image:
-    """Return a PIL image of `size` (height, width) with the pixels of `image` moved by `matrix`."""
+    """Return a PIL image of `size` (height, width) with the pixels of `image` moved by
+    `matrix`.
+    """
     sampling = PIL.Image.Resampling[interpolation.upper()]
     smaller, matrix = _shrunk(matrix, image.width, image.height, interpolation)
     if smaller != image.size:
@@ -142,15 +175,23 @@ def _warp_image(
     color: Any = fill
     if fill is not None:
         bands = len(image.getbands())
-        values = [value if image.mode == "F" else int(value) for value in _color(fill, bands)]
+        values = [
+            value if image.mode == "F" else int(value) for value in _color(fill, bands)
+        ]
         color = values[0] if bands == 1 else tuple(values)
     return image.transform(size[::-1], kind, data, sampling, fillcolor=color)
 
 
 def _warp_tensor(
-    image: torch.Tensor, matrix: Matrix, size: tuple[int, int], interpolation: str, fill: Fill
+    image: torch.Tensor,
+    matrix: Matrix,
+    size: tuple[int, int],
+    interpolation: str,
+    fill: Fill,
 ) -> torch.Tensor:
-    """Return the same of (..., channels, height, width) or (height, width), of any type."""
+    """Return the same of (..., channels, height, width) or (height, width), of any
+    type.
+    """
     height, width = image.shape[-2:]
     pixels = image.reshape(-1, image.shape[-3] if image.ndim > 2 else 1, height, width)
     if not pixels.is_floating_point():
@@ -163,23 +204,39 @@ def _warp_tensor(
     height, width = pixels.shape[-2:]
     # For the middle of each new pixel, where in the image it comes from.
     ys, xs = np.mgrid[0 : size[0], 0 : size[1]] + 0.5
-    x, y, depth = np.tensordot(_inverse(matrix), np.stack([xs, ys, np.ones_like(xs)]), axes=1)
+    x, y, depth = np.tensordot(
+        _inverse(matrix), np.stack([xs, ys, np.ones_like(xs)]), axes=1
+    )
     with np.errstate(divide="ignore", invalid="ignore"):
-        x, y = (np.where(depth <= 0, -1.0, each / depth) for each in (x, y))  # behind the eye
+        x, y = (
+            np.where(depth <= 0, -1.0, each / depth) for each in (x, y)
+        )  # behind the eye
     if interpolation == "nearest":
         column, row = (
-            torch.from_numpy(np.clip(np.floor(at + _TINY), 0, most - 1).astype(np.int64))
+            torch.from_numpy(
+                np.clip(np.floor(at + _TINY), 0, most - 1).astype(np.int64)
+            )
             for at, most in ((x, width), (y, height))
         )
         sampled = pixels[..., row, column]
     else:
-        grid = torch.from_numpy(np.stack([2 * x / width - 1, 2 * y / height - 1], axis=-1))
+        grid = torch.from_numpy(
+            np.stack([2 * x / width - 1, 2 * y / height - 1], axis=-1)
+        )
         places = grid.to(pixels).expand(len(pixels), -1, -1, -1)
         sampled = torch.nn.functional.grid_sample(
-            pixels, places, mode=interpolation, padding_mode="border", align_corners=False
+            pixels,
+            places,
+            mode=interpolation,
+            padding_mode="border",
+            align_corners=False,
         )
-    outside = torch.from_numpy((x < 0) | (y < 0) | (x >= width) | (y >= height)).to(image.device)
-    color = torch.tensor(_color(fill or 0, sampled.shape[-3])).to(sampled)[:, None, None]
+    outside = torch.from_numpy((x < 0) | (y < 0) | (x >= width) | (y >= height)).to(
+        image.device
+    )
+    color = torch.tensor(_color(fill or 0, sampled.shape[-3])).to(sampled)[
+        :, None, None
+    ]
     filled = torch.where(outside, color, sampled)
     if not image.is_floating_point():
         limits = torch.iinfo(torch.uint8 if image.dtype == torch.bool else image.dtype)
@@ -193,7 +250,9 @@ def _inverse(matrix: Matrix) -> Matrix:
     try:
         back = np.linalg.inv(matrix)
     except np.linalg.LinAlgError as error:
-        raise ConfigError(f"the merged transform leaves nothing of the image: {matrix}") from error
+        raise ConfigError(
+            f"the merged transform leaves nothing of the image: {matrix}"
+        ) from error
     back = back / back[2, 2]
     # What rounding has made of whole numbers would blur, or take the pixel before.
     whole = np.round(back)
@@ -204,14 +263,18 @@ def _inverse(matrix: Matrix) -> Matrix:
 def _shrunk(
     matrix: Matrix, width: int, height: int, interpolation: str
 ) -> tuple[tuple[int, int], Matrix]:
-    """Return the (width, height) to shrink an image to first, and the matrix from there.
+    """Return the (width, height) to shrink an image to first, and the matrix from
+    there.
 
-    Sampling alone takes the pixels next to a point, and so leaves out others if many become one.
+    Sampling alone takes the pixels next to a point, and so leaves out others if many
+    become one.
     """
     if interpolation == "nearest":
         return (width, height), matrix
     middle = matrix @ np.array([width / 2, height / 2, 1.0])
-    moves = (matrix[:2, :2] - np.outer(middle[:2] / middle[2], matrix[2, :2])) / middle[2]
+    moves = (matrix[:2, :2] - np.outer(middle[:2] / middle[2], matrix[2, :2])) / middle[
+        2
+    ]
     across, down = np.minimum(1.0, np.linalg.norm(moves, axis=0))
     smaller = max(1, round(width * across)), max(1, round(height * down))
     return smaller, matrix @ np.diag([width / smaller[0], height / smaller[1], 1.0])
@@ -220,21 +283,25 @@ def _shrunk(
 def _color(fill: float | tuple[float, ...], channels: int) -> list[float]:
     values = [float(each) for each in (fill if isinstance(fill, tuple) else (fill,))]
     if len(values) not in (1, channels):
-        raise ConfigError(f"fill={fill!r} has {len(values)} values, the image {channels} channels")
+        raise ConfigError(
+            f"fill={fill!r} has {len(values)} values, the image {channels} channels"
+        )
     return values * channels if len(values) == 1 else values
 
 
 # Transforms, with the arguments and attributes that torchvision's of these names have.
 
-# To (height, width); or, of one number, the shorter edge to it and the longer in proportion, but
-# not beyond `max_size`.
-Resize = namedtuple("Resize", "size interpolation max_size", defaults=("bilinear", None))
+# To (height, width); or, of one number, the shorter edge to it and the longer in
+# proportion, but not beyond `max_size`.
+Resize = namedtuple(
+    "Resize", "size interpolation max_size", defaults=("bilinear", None)
+)
 
 # The middle; black around an image that is smaller.
 CenterCrop = namedtuple("CenterCrop", "size")
 
-# A part anywhere, after `padding` (all, or left and top, or left, top, right, bottom) has been
-# added with `fill`; with `pad_if_needed` as much more as an image lacks.
+# A part anywhere, after `padding` (all, or left and top, or left, top, right, bottom)
+# has been added with `fill`; with `pad_if_needed` as much more as an image lacks.
 RandomCrop = namedtuple(
     "RandomCrop",
     "size padding pad_if_needed fill padding_mode",
@@ -252,18 +319,20 @@ RandomResizedCrop = namedtuple(
 RandomHorizontalFlip = namedtuple("RandomHorizontalFlip", "p", defaults=(0.5,))
 RandomVerticalFlip = namedtuple("RandomVerticalFlip", "p", defaults=(0.5,))
 
-# Counter-clockwise by an angle out of `degrees` (one number: from -degrees to degrees), around the
-# middle or `center` (x, y); with `expand` the image grows to hold all of it.
+# Counter-clockwise by an angle out of `degrees` (one number: from -degrees to degrees),
+# around the middle or `center` (x, y); with `expand` the image grows to hold all of it.
 RandomRotation = namedtuple(
     "RandomRotation",
     "degrees interpolation expand center fill",
     defaults=("nearest", False, None, 0),
 )
 
-# Seen from elsewhere with probability `p`; a corner moves by up to half of `distortion_scale` of
-# width and height.
+# Seen from elsewhere with probability `p`; a corner moves by up to half of
+# `distortion_scale` of width and height.
 RandomPerspective = namedtuple(
-    "RandomPerspective", "distortion_scale p interpolation fill", defaults=(0.5, 0.5, "bilinear", 0)
+    "RandomPerspective",
+    "distortion_scale p interpolation fill",
+    defaults=(0.5, 0.5, "bilinear", 0),
 )
 
 
@@ -285,11 +354,17 @@ class TransformMapper(ABC, Generic[T]):
         self.transform = transform
 
     @abstractmethod
-    def apply_transform(self, matrix: Matrix, dst_size: Size) -> tuple[Matrix, Size, Any]:
-        """Return the matrix and the size after this step, and what was drawn, for information."""
+    def apply_transform(
+        self, matrix: Matrix, dst_size: Size
+    ) -> tuple[Matrix, Size, Any]:
+        """Return the matrix and the size after this step, and what was drawn, for
+        information.
+        """
 
     def fill(self) -> Fill:
-        """Return what is put where there is no image; None if it makes no difference."""
+        """Return what is put where there is no image; None if it makes no
+        difference.
+        """
         return None
 
     def interpolation(self) -> str | None:
@@ -304,7 +379,8 @@ class TransformMapper(ABC, Generic[T]):
     @staticmethod
     def rotate(angle: float) -> Matrix:
         """Counter-clockwise by `angle` radians around the upper left corner."""
-        cos, sin = np.cos(angle), np.sin(angle)
+        cos = np.cos(angle)
+        sin = np.sin(angle)
         return np.array([[cos, sin, 0.0], [-sin, cos, 0.0], [0.0, 0.0, 1.0]])
 
     @staticmethod
@@ -314,7 +390,9 @@ class TransformMapper(ABC, Generic[T]):
 
     @staticmethod
     def shear(x: float, y: float) -> Matrix:
-        """Moves points right by x times their height, and down by y times their distance."""
+        """Moves points right by x times their height, and down by y times their
+        distance.
+        """
         return np.array([[1.0, x, 0.0], [y, 1.0, 0.0], [0.0, 0.0, 1.0]])
 
     @staticmethod
@@ -329,7 +407,8 @@ class TransformMapper(ABC, Generic[T]):
 
 
 class CustomTransform(TransformMapper[Any]):
-    """Base of steps of one's own: override `apply_transform`, and `fill` if there may be no image.
+    """Base of steps of one's own: override `apply_transform`, and `fill` if there may
+    be no image.
 
     >>> class Shift(CustomTransform):
     ...     def apply_transform(self, matrix, dst_size):
@@ -347,7 +426,9 @@ _MAPPERS: dict[str, type[_Described]] = {}
 
 
 class _Described(TransformMapper[Any]):
-    """A step that the attributes of an object describe, of a class named as this one."""
+    """A step that the attributes of an object describe, of a class named as this
+    one.
+    """
 
     def __init_subclass__(cls) -> None:
         cls.source_name = cls.__name__.removesuffix("Mapper")
@@ -357,7 +438,9 @@ class _Described(TransformMapper[Any]):
     def _step(self, height: int, width: int) -> Step:
         """Return the step over an image of this size."""
 
-    def apply_transform(self, matrix: Matrix, dst_size: Size) -> tuple[Matrix, Size, Any]:
+    def apply_transform(
+        self, matrix: Matrix, dst_size: Size
+    ) -> tuple[Matrix, Size, Any]:
         step, size, drawn = self._step(int(dst_size[0]), int(dst_size[1]))
         return step @ matrix, np.array(size, dtype=np.int64), (self.source_name, drawn)
 
@@ -365,7 +448,8 @@ class _Described(TransformMapper[Any]):
         value = getattr(self.transform, "fill", None)
         if isinstance(value, dict):
             raise ConfigError(
-                f"{self.transform!r}: fill={value!r} has a value for each type; give one color"
+                f"{self.transform!r}: fill={value!r} has a value for each type; give "
+                "one color"
             )
         return tuple(value) if isinstance(value, list) else value
 
@@ -375,7 +459,9 @@ class _Described(TransformMapper[Any]):
         name = _ALIASES.get(value, value)
         if name not in (None, *_INTERPOLATIONS):
             known = ", ".join(_INTERPOLATIONS)
-            raise ConfigError(f"interpolation={mode!r} cannot be merged; known are {known}")
+            raise ConfigError(
+                f"interpolation={mode!r} cannot be merged; known are {known}"
+            )
         return name
 
     def _size(self) -> tuple[int, int]:
@@ -390,14 +476,16 @@ class ResizeMapper(_Described):
     def _step(self, height: int, width: int) -> Step:
         new = self._size()
         if len(_several(self.transform.size)) == 1:
-            short, long = new[0], int(new[0] * max(height, width) / min(height, width))
+            short = new[0]
+            long = int(new[0] * max(height, width) / min(height, width))
             largest = getattr(self.transform, "max_size", None)
             if largest is not None and largest <= short:
                 raise ConfigError(
                     f"{self.transform!r}: max_size={largest} is not above size={short}"
                 )
             if largest is not None and long > largest:
-                short, long = int(largest * short / long), largest
+                short = int(largest * short / long)
+                long = largest
             new = (short, long) if height <= width else (long, short)
         return self.scale(new[1] / width, new[0] / height), new, new
 
@@ -419,7 +507,9 @@ class RandomCropMapper(_Described):
 
     def _step(self, height: int, width: int) -> Step:
         if getattr(self.transform, "padding_mode", "constant") != "constant":
-            raise ConfigError(f"{self.transform!r}: of padding_mode only 'constant' can be merged")
+            raise ConfigError(
+                f"{self.transform!r}: of padding_mode only 'constant' can be merged"
+            )
         size = self._size()
         padding = getattr(self.transform, "padding", None)
         sides = [int(each) for each in _several(padding or 0)]
@@ -430,17 +520,22 @@ class RandomCropMapper(_Described):
         newer = any(".v2" in kind.__module__ for kind in type(self.transform).__mro__)
         if newer and isinstance(padding, list):
             top, right = right, top
-        height, width = height + top + bottom, width + left + right
+        height = height + top + bottom
+        width = width + left + right
         if self.transform.pad_if_needed:
-            more_down, more_aside = max(0, size[0] - height), max(0, size[1] - width)
-            top, height = top + more_down, height + 2 * more_down
-            left, width = left + more_aside, width + 2 * more_aside
+            more_down = max(0, size[0] - height)
+            more_aside = max(0, size[1] - width)
+            top = top + more_down
+            height = height + 2 * more_down
+            left = left + more_aside
+            width = width + 2 * more_aside
         if height < size[0] or width < size[1]:
             raise ConfigError(
                 f"{self.transform!r} is larger than the image, {height} x {width}; "
                 "pad_if_needed=True pads it"
             )
-        down, aside = _below(height - size[0] + 1), _below(width - size[1] + 1)
+        down = _below(height - size[0] + 1)
+        aside = _below(width - size[1] + 1)
         return self.translate(left - aside, top - down), size, (aside, down, *size)
 
 
@@ -459,14 +554,22 @@ class RandomResizedCropMapper(_Described):
         for _ in range(10):
             area = height * width * _uniform(*self.transform.scale)
             ratio = math.exp(_uniform(low, high))
-            part_width, part_height = round(math.sqrt(area * ratio)), round(math.sqrt(area / ratio))
+            part_width = round(math.sqrt(area * ratio))
+            part_height = round(math.sqrt(area / ratio))
             if 0 < part_width <= width and 0 < part_height <= height:
-                top, left = _below(height - part_height + 1), _below(width - part_width + 1)
+                top = _below(height - part_height + 1)
+                left = _below(width - part_width + 1)
                 return top, left, part_height, part_width
-        narrow, wide = min(self.transform.ratio), max(self.transform.ratio)
+        narrow = min(self.transform.ratio)
+        wide = max(self.transform.ratio)
         part_height = round(width / narrow) if width / height < narrow else height
         part_width = round(height * wide) if width / height > wide else width
-        return (height - part_height) // 2, (width - part_width) // 2, part_height, part_width
+        return (
+            (height - part_height) // 2,
+            (width - part_width) // 2,
+            part_height,
+            part_width,
+        )
 
 
 class RandomHorizontalFlipMapper(_Described):
@@ -474,7 +577,11 @@ class RandomHorizontalFlipMapper(_Described):
 
     def _step(self, height: int, width: int) -> Step:
         flipped = bool(torch.rand(1) < self.transform.p)
-        return self._flip(height, width) if flipped else np.eye(3), (height, width), flipped
+        return (
+            self._flip(height, width) if flipped else np.eye(3),
+            (height, width),
+            flipped,
+        )
 
     def _flip(self, height: int, width: int) -> Matrix:
         return self.translate(width, 0) @ self.hflip()
@@ -491,23 +598,36 @@ class RandomRotationMapper(_Described):
     """`RandomRotation`."""
 
     def _step(self, height: int, width: int) -> Step:
-        given, center = self.transform.degrees, getattr(self.transform, "center", None)
+        given = self.transform.degrees
+        center = getattr(self.transform, "center", None)
         degrees = _uniform(*(given if isinstance(given, Sequence) else (-given, given)))
         angle = math.radians(degrees)
         x, y = (width / 2, height / 2) if center is None else center
-        high, wide = height, width
+        high = height
+        wide = width
         if self.transform.expand:
             if center is not None:
-                raise ConfigError(f"{self.transform!r}: with expand=True the center is the middle")
-            sin, cos = abs(math.sin(angle)), abs(math.cos(angle))
-            spans = (height, sin * width + cos * height), (width, cos * width + sin * height)
+                raise ConfigError(
+                    f"{self.transform!r}: with expand=True the center is the middle"
+                )
+            sin = abs(math.sin(angle))
+            cos = abs(math.cos(angle))
+            spans = (
+                (height, sin * width + cos * height),
+                (width, cos * width + sin * height),
+            )
             # In whole pixels around the middle.
             high, wide = (
-                math.ceil(round((old + new) / 2, 9)) - math.floor(round((old - new) / 2, 9))
+                math.ceil(round((old + new) / 2, 9))
+                - math.floor(round((old - new) / 2, 9))
                 for old, new in spans
             )
         to_middle = self.translate(x + (wide - width) / 2, y + (high - height) / 2)
-        return to_middle @ self.rotate(angle) @ self.translate(-x, -y), (high, wide), degrees
+        return (
+            to_middle @ self.rotate(angle) @ self.translate(-x, -y),
+            (high, wide),
+            degrees,
+        )
 
 
 class RandomPerspectiveMapper(_Described):
@@ -515,7 +635,9 @@ class RandomPerspectiveMapper(_Described):
 
     def _step(self, height: int, width: int) -> Step:
         size = height, width
-        if torch.rand(1) >= self.transform.p or min(size) < 2:  # a line looks the same everywhere
+        if (
+            torch.rand(1) >= self.transform.p or min(size) < 2
+        ):  # a line looks the same everywhere
             return np.eye(3), size, None
         corners = [(0, 0), (width - 1, 0), (width - 1, height - 1), (0, height - 1)]
         across = int(self.transform.distortion_scale * (width // 2))
@@ -535,11 +657,14 @@ def homography(start: Sequence[Numbers], end: Sequence[Numbers]) -> Matrix:
     >>> bool(np.allclose(homography(square, square), np.eye(3)))
     True
     """
-    rows, values = [], []
+    rows = []
+    values = []
     for (x, y), (u, v) in zip(start, end, strict=True):
         rows += [[x, y, 1, 0, 0, 0, -u * x, -u * y], [0, 0, 0, x, y, 1, -v * x, -v * y]]
         values += [u, v]
-    solved, *_ = np.linalg.lstsq(np.array(rows, dtype=np.float64), np.array(values), rcond=None)
+    solved, *_ = np.linalg.lstsq(
+        np.array(rows, dtype=np.float64), np.array(values), rcond=None
+    )
     return np.append(solved, 1.0).reshape(3, 3)
 
 

@@ -34,31 +34,47 @@ def account_of(  # noqa: PLR0917
     prefix = f"{scene.prefix}/" if scene.prefix else ""
     claimed = {**reading.claims, **candidate.claims}
     claims = {f"{prefix}{name}": role for name, role in claimed.items()}
-    unread = {f"{prefix}{name}": why for why, names in reading.left_out.items() for name in names}
+    unread = {
+        f"{prefix}{name}": why
+        for why, names in reading.left_out.items()
+        for name in names
+    }
     notes = [*reading.notes]
     options = [each.name for each in Roles(reading.columns, reading.first).options()]
     if kind is CrudeSample and options:
         notes.append(
-            f"columns {', '.join(options)} may be choices: sample_type: MultiChoiceVQASample, "
+            f"columns {', '.join(options)} may be choices: sample_type: "
+            "MultiChoiceVQASample, "
             f"field_map: {{choices: 'items({', '.join(options)})', ...}}"
         )
-    folders = class_folders(scene) if candidate.format not in ("classes", "mds", "tars") else []
+    folders = (
+        class_folders(scene)
+        if candidate.format not in ("classes", "mds", "tars")
+        else []
+    )
     if folders:
         notes.append(f"names of folders are not used: {', '.join(folders[:_SHOWN])}")
     if top.splits.lists:
         notes.append(f"split parts are those that {', '.join(top.splits.lists)} list")
     media_paths = tuple(getattr(source, "media_paths", ()))
-    moved = [posixpath.dirname(each) or "." for each in media_paths if by_file_name(each)]
+    moved = [
+        posixpath.dirname(each) or "." for each in media_paths if by_file_name(each)
+    ]
     if moved:
         notes.append(
-            f"files are found by their names in {', '.join(moved)}, not in the folders that rows "
+            f"files are found by their names in {', '.join(moved)}, not in the folders "
+            "that rows "
             "name"
         )
     notes += top.splits.notes
     parts = {part: counted(rows, "row") for part, rows in reading.row_parts.items()}
-    parts |= {part: counted(len(names), "file") for part, names in top.splits.parts.items()}
+    parts |= {
+        part: counted(len(names), "file") for part, names in top.splits.parts.items()
+    }
     splits: dict[str, int | None] = dict.fromkeys(parts)
-    own = (top.splits if top.splits.parts else Splits(dict.fromkeys(parts, ()))).meant(split_part)
+    own = (top.splits if top.splits.parts else Splits(dict.fromkeys(parts, ()))).meant(
+        split_part
+    )
     labels = next(iter(classes_of(reading.rows).values()), [])
     if candidate.format == "classes":
         labels = class_names(scene)
@@ -75,14 +91,20 @@ def account_of(  # noqa: PLR0917
         files=tuple(_files(top, claims, unread)),
         columns=tuple(_columns(reading, field_map, crude=kind is CrudeSample)),
         notes=tuple(notes),
-        other_parts=tuple(f"{part} ({count})" for part, count in parts.items() if part != own),
+        other_parts=tuple(
+            f"{part} ({count})" for part, count in parts.items() if part != own
+        ),
     )
 
 
-def _files(scene: Scene, claims: dict[str, str], unread: dict[str, str]) -> Iterable[Use]:
+def _files(
+    scene: Scene, claims: dict[str, str], unread: dict[str, str]
+) -> Iterable[Use]:
     """Yield the use of every file, alike ones together."""
     groups: dict[tuple[str, ...], list[str]] = {}
-    of_part = {name: part for part, names in scene.splits.parts.items() for name in names}
+    of_part = {
+        name: part for part, names in scene.splits.parts.items() for name in names
+    }
     for name, kind in scene.inventory.kinds.items():
         if name in unread:
             use = "left out", "", unread[name]
@@ -102,9 +124,16 @@ def _files(scene: Scene, claims: dict[str, str], unread: dict[str, str]) -> Iter
         groups.setdefault(("metadata", reason, "", ""), []).extend(names)
     for (status, role, why, suffix), names in groups.items():
         shown = tuple(names[:_SHOWN])
-        called = names[0] if len(names) == 1 else f"*{suffix}" if suffix else "files"
+        if len(names) == 1:
+            called = names[0]
+        elif suffix:
+            called = f"*{suffix}"
+        else:
+            called = "files"
         count = len(names)
-        yield Use(name=called, status=status, role=role, why=why, count=count, examples=shown)
+        yield Use(
+            name=called, status=status, role=role, why=why, count=count, examples=shown
+        )
 
 
 _REASONS = {
@@ -122,8 +151,12 @@ def _why(kind: str) -> str:
     return _REASONS.get(kind, "")
 
 
-def _columns(reading: Reading, field_map: Mapping[str, str], *, crude: bool) -> Iterable[Use]:
-    """Yield the use of every column; of columns in others only if one of them is used."""
+def _columns(
+    reading: Reading, field_map: Mapping[str, str], *, crude: bool
+) -> Iterable[Use]:
+    """Yield the use of every column; of columns in others only if one of them is
+    used.
+    """
     fields: dict[str, set[str]] = {}
     for name, text in field_map.items():
         for access in parse_field(text):
@@ -132,7 +165,11 @@ def _columns(reading: Reading, field_map: Mapping[str, str], *, crude: bool) -> 
     used = {source: ", ".join(sorted(names)) for source, names in fields.items()}
     opened = {name.partition("[")[0] for name in used if "[" in name}
     for name, column in reading.columns.items():
-        inside = column.is_nested and name.count("[") == 1 and name.partition("[")[0] in opened
+        inside = (
+            column.is_nested
+            and name.count("[") == 1
+            and name.partition("[")[0] in opened
+        )
         if column.is_nested and (not inside or name in used):
             continue
         if crude or name in used:

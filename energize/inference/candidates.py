@@ -109,15 +109,21 @@ def reading_of(  # noqa: PLR0917
 
     """
     repeated: list[str] = []
-    keyed = counting(_keyed(rows, column, repeated), f"{scene.root}: samples", len(rows))
+    keyed = counting(
+        _keyed(rows, column, repeated), f"{scene.root}: samples", len(rows)
+    )
     made = MemoryRows(keyed)
     notes = [*notes]
     if repeated:
         count = counted(len(repeated), "sample")
         notes.append(f"of the file of another sample: {count}, {listed(repeated)}")
     if not rows:
-        reasons = "; ".join(f"{why}: {listed(names)}" for why, names in left_out.items() if names)
-        raise DatasetError(f"{scene.path}: no sample is left: {'; '.join([reasons, *notes])}")
+        reasons = "; ".join(
+            f"{why}: {listed(names)}" for why, names in left_out.items() if names
+        )
+        raise DatasetError(
+            f"{scene.path}: no sample is left: {'; '.join([reasons, *notes])}"
+        )
     first = sample_of(made)
     kept = {why: names for why, names in left_out.items() if names}
     return Reading(made, first, columns_of(first, look), left_out=kept, notes=notes)

@@ -15,7 +15,8 @@ from energize.task.shapes import exchange_of
 
 Row = Mapping[str, Any]
 
-IMAGE, AV = "image", "av"
+IMAGE = "image"
+AV = "av"
 """Forms of columns that hold or name media; of lists of them with an `s`."""
 
 _DEPTH = 3  # lists and objects in one another that are looked into
@@ -26,7 +27,9 @@ _TURN_KEYS = ({"role", "from"}, {"content", "value", "tool_calls", "function_cal
 
 
 class Named(NamedTuple):
-    """What the values of a column name: images or videos, and where these lie, see `fill`."""
+    """What the values of a column name: images or videos, and where these lie, see
+    `fill`.
+    """
 
     form: str
     paths: tuple[str, ...]
@@ -40,9 +43,10 @@ NameLook = Callable[[str, Sequence[Any]], Named | None]
 class Column:
     """A column as the first rows and rows spread over the table show it.
 
-    `form` is what all values are that are not null: `image`, `av`, `text`, `url`, `number`, `flag`,
-    `bytes`, `object`, `turns`, `exchanges`, with an `s` for lists of the former ones; `list` for
-    other lists, `json` for texts of JSON, `null` where there are no values, `mixed` for several.
+    `form` is what all values are that are not null: `image`, `av`, `text`, `url`,
+    `number`, `flag`, `bytes`, `object`, `turns`, `exchanges`, with an `s` for lists of
+    the former ones; `list` for other lists, `json` for texts of JSON, `null` where
+    there are no values, `mixed` for several.
     """
 
     name: str
@@ -124,7 +128,8 @@ class Column:
 def columns_of(rows: Sequence[Row], look: NameLook) -> dict[str, Column]:
     """Return the columns of rows by name, nested ones after all others.
 
-    The name of a column in another one has its keys: `answers[*][text]`, `meta[caption]`.
+    The name of a column in another one has its keys: `answers[*][text]`,
+    `meta[caption]`.
     """
     found: dict[str, Column] = {}
     nested: dict[str, Column] = {}
@@ -217,7 +222,11 @@ def _form_of_list(value: list[Any]) -> str:
     forms = {form_of(each) for each in there}
     if len(forms) == 1:
         form = forms.pop()
-        return f"{form}s" if form in ("text", "url", "number", "object", IMAGE, AV) else "list"
+        return (
+            f"{form}s"
+            if form in ("text", "url", "number", "object", IMAGE, AV)
+            else "list"
+        )
     return "texts" if not forms else "list"
 
 
@@ -236,21 +245,28 @@ def _is_json(value: Any) -> bool:
 
 
 def _inside(column: Column, look: NameLook, depth: int) -> dict[str, Column]:
-    """Return the columns that are inside a column of objects, lists of them or texts of JSON."""
+    """Return the columns that are inside a column of objects, lists of them or texts of
+    JSON.
+    """
     if not depth:
         return {}
     values: Iterable[Any] = column.values
     as_json = column.form == "json"
     if as_json:
         values = map(parse_json, column.values)
-    prefix, objects = column.name, [*values]
+    prefix = column.name
+    objects = [*values]
     if all(isinstance(value, list) for value in objects):
         prefix = f"{prefix}[*]"
-        lists = [[each for each in value if isinstance(each, dict)] for value in objects]
+        lists = [
+            [each for each in value if isinstance(each, dict)] for value in objects
+        ]
     else:
         lists = [[value] if isinstance(value, dict) else [] for value in objects]
     found: dict[str, Column] = {}
-    for key in dict.fromkeys(key for objects in lists for each in objects for key in each):
+    for key in dict.fromkeys(
+        key for objects in lists for each in objects for key in each
+    ):
         if not isinstance(key, str) or not _is_plain(key):
             continue
         inner: list[Any] = [[each.get(key) for each in objects] for objects in lists]
@@ -270,7 +286,11 @@ def _no_names(name: str, values: Sequence[Any]) -> None:
 
 def names_of(values: Iterable[Any]) -> list[str]:
     """Return the names of files that values of a column may be, also in lists."""
-    listed = (each for value in values for each in (value if isinstance(value, list) else [value]))
+    listed = (
+        each
+        for value in values
+        for each in (value if isinstance(value, list) else [value])
+    )
     return [name for each in listed if (name := media_name(each)) and "://" not in name]
 
 
@@ -285,7 +305,9 @@ def on_the_web(columns: Mapping[str, Column]) -> Column | None:
                 for value in column.values
                 for url in (value if isinstance(value, list) else [value])
             ]
-            named = any(kind_by_name(str(url).partition("?")[0]) is not None for url in urls)
+            named = any(
+                kind_by_name(str(url).partition("?")[0]) is not None for url in urls
+            )
             if (
                 named
                 or words & {"image", "img", "photo", "video", "content"}

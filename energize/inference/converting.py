@@ -1,13 +1,15 @@
-"""Loose files made a prepared folder of tar shards: the same samples, known as the same ones.
+"""Loose files made a prepared folder of tar shards: the same samples, known as the same
+ones.
 
-Each shard gets its name when it is whole, and beside it a marker of what it was made of:
+Each shard gets its name when it is whole, and beside it a marker of what it was made
+of:
 
     .nv-meta/tasks/convert-DIGEST/train-000017.tar      what its files were, sizes and times
 
-so that what was killed goes on with the next one, and what has changed since is written again. The
-digest is that of the samples, so that one folder takes those of one source. The
-records of shards say which loose files a part was (`Origin`): as these it is known to orders and
-states.
+so that what was killed goes on with the next one, and what has changed since is written
+again. The digest is that of the samples, so that one folder takes those of one source.
+The records of shards say which loose files a part was (`Origin`): as these it is known
+to orders and states.
 """
 
 from __future__ import annotations
@@ -30,8 +32,21 @@ from energize.core.progress import Progress
 from energize.core.samples import is_own_module
 from energize.core.trace import Failed
 from energize.data.columns import COLUMNS_FOLDER, check_name
-from energize.data.files import absolute, exists, is_url, os_errors_as, path_of, read_file
-from energize.data.nv_meta import META_FOLDER, SQLITE_NAME, UUID_NAME, is_prepared, read_info
+from energize.data.files import (
+    absolute,
+    exists,
+    is_url,
+    os_errors_as,
+    path_of,
+    read_file,
+)
+from energize.data.nv_meta import (
+    META_FOLDER,
+    SQLITE_NAME,
+    UUID_NAME,
+    is_prepared,
+    read_info,
+)
 from energize.data.rows import JsonSource
 from energize.data.tables import MemoryRows
 from energize.data.tar import split_name
@@ -48,7 +63,8 @@ from energize.preparation.verify import stage_records
 from energize.preparation.write import commit, new_tar, staging
 
 _AT_ONCE = 64
-_LOOKED_AT, _WORDS = 1000, 100
+_LOOKED_AT = 1000
+_WORDS = 100
 _PLACES = ("__key__", "__dataset__", "__shard__", "__index__")
 
 
@@ -72,37 +88,48 @@ def convert(
 ) -> index.PrepareReport:
     """Make loose files a prepared folder `out`: the same samples, in the same order.
 
-    `source` is what `get_train_dataset` reads without preparing; `sample_type`, `field_map`,
-    `image_folder` and `strict` say of it what they say there. All of its split parts are written,
-    into shards of `samples_per_shard` samples, `train-000000.tar` and so on, in `workers`
-    processes. Bytes of files are taken as they are. `out` is known as the source: a run goes on
-    with either, from a state of the other. Columns of numbers, and of words that samples have in
-    common, are columns there. The same source gives the same bytes.
+    `source` is what `get_train_dataset` reads without preparing; `sample_type`,
+    `field_map`, `image_folder` and `strict` say of it what they say there. All of its
+    split parts are written, into shards of `samples_per_shard` samples,
+    `train-000000.tar` and so on, in `workers` processes. Bytes of files are taken as
+    they are. `out` is known as the source: a run goes on with either, from a state of
+    the other. Columns of numbers, and of words that samples have in common, are columns
+    there. The same source gives the same bytes.
 
-    `out` counts as prepared when all of it is there. A call that was killed goes on after the
-    shards that are whole; those whose files have changed since are written again. Many machines may
-    share the shards out by `tasks`, `task` and `merge`, as in `prepare`.
+    `out` counts as prepared when all of it is there. A call that was killed goes on
+    after the shards that are whole; those whose files have changed since are written
+    again. Many machines may share the shards out by `tasks`, `task` and `merge`, as in
+    `prepare`.
 
-    Raises `PrepareError` naming samples that cannot be read, or whose names no tar could hold, when
-    all others are written; for an `out` that is not empty, of another source, or in the source, and
-    for what cannot be written; when merging, for tasks that have not ended or whose files have
-    changed. `ConfigError` for wrong parameters, and for split parts that are of several types; what
-    opening the source raises.
+    Raises `PrepareError` naming samples that cannot be read, or whose names no tar
+    could hold, when all others are written; for an `out` that is not empty, of another
+    source, or in the source, and for what cannot be written; when merging, for tasks
+    that have not ended or whose files have changed. `ConfigError` for wrong parameters,
+    and for split parts that are of several types; what opening the source raises.
 
     >>> import tempfile
     >>> from PIL import Image
     >>> from energize import get_train_dataset
-    >>> photos, shards = Path(tempfile.mkdtemp(), "photos"), Path(tempfile.mkdtemp(), "shards")
+    >>> photos, shards = (
+    ...     Path(tempfile.mkdtemp(), "photos"),
+    ...     Path(tempfile.mkdtemp(), "shards"),
+    ... )
     >>> for label in ("cat", "dog"):
     ...     (photos / label).mkdir(parents=True)
     ...     Image.new("RGB", (8, 6)).save(photos / label / "0.jpg")
     >>> convert(photos, shards).shard_counts
     {'train-000000.tar': 2}
-    >>> loose, converted = (get_train_dataset(each, batch_size=None) for each in (photos, shards))
-    >>> loose[0].label_name == converted[0].label_name, loose.describe() == converted.describe()
+    >>> loose, converted = (
+    ...     get_train_dataset(each, batch_size=None) for each in (photos, shards)
+    ... )
+    >>> (
+    ...     loose[0].label_name == converted[0].label_name,
+    ...     loose.describe() == converted.describe(),
+    ... )
     (True, True)
     """
-    path, root = path_of(absolute(source)), path_of(absolute(out))
+    path = path_of(absolute(source))
+    root = path_of(absolute(out))
     size = checked_whole(samples_per_shard, "convert: samples_per_shard", 1)
     named = ("energize", sample_type) if isinstance(sample_type, str) else sample_type
     folder = None if image_folder is None else os.fspath(image_folder)
@@ -116,7 +143,8 @@ def convert(
     }
     if not shards:
         raise PrepareError(f"{path} has no samples to convert")
-    meta, alone = root / META_FOLDER, len(parts) == 1
+    meta = root / META_FOLDER
+    alone = len(parts) == 1
     kept = root / TASKS_FOLDER / f"convert-{digest([origins, size])[:16]}"
     stamp = cache(lambda name: _stamp(*shards[name]))
     functions: dict[str, Any] = {"names": index.check_members}
@@ -134,14 +162,18 @@ def convert(
         version = index.version_of(found) if alone else None
         if version:
             files.write(meta / UUID_NAME, version.encode())
-        splits = {part: tuple(s for s in shards if shards[s][0] is sources[part]) for part in parts}
+        splits = {
+            part: tuple(s for s in shards if shards[s][0] is sources[part])
+            for part in parts
+        }
         for part, names in splits.items():
             own = [each for each in found if each.name.startswith(f"{part}-")]
             check_unique(root, own)
             told_of = digest([names, [each.count for each in own]])
             origin = cast("Any", origins[part])._replace(shards=told_of)
             own[0].record = own[0].record._replace(origin=origin)
-        columns, report = _columns([*sources.values()]), index.report_of(root, found)
+        columns = _columns([*sources.values()])
+        report = index.report_of(root, found)
         config = next(iter(parts.values())).config
         report = replace(report, splits=splits, columns=columns, config=config)
         wanted = Columns({name: f"json[{name}]" for name in columns})
@@ -159,9 +191,13 @@ def _parts(path: Path, root: Path, told: Told) -> dict[str, Found]:
     if not is_loose(path):
         if not exists(f"{path}.idx"):
             read_info(path)
-        raise ConfigError(f"{path} is prepared already: what is converted are loose files")
+        raise ConfigError(
+            f"{path} is prepared already: what is converted are loose files"
+        )
     if root.is_relative_to(path):
-        raise ConfigError(f"{root} is in {path}, whose files are read; give a folder beside it")
+        raise ConfigError(
+            f"{root} is in {path}, whose files are read; give a folder beside it"
+        )
     parts = dict[str, Found]()
     for part in split_parts(path, told):
         source, config, spec = open_loose(path, part, told)
@@ -174,29 +210,38 @@ def _parts(path: Path, root: Path, told: Told) -> dict[str, Found]:
     ]
     if len({each.partition(":")[2] for each in types}) > 1:
         told_of = f"{path}: split parts are of several types: {'; '.join(types)}"
-        raise ConfigError(f"{told_of}; say by sample_type and field_map what all of them are")
+        raise ConfigError(
+            f"{told_of}; say by sample_type and field_map what all of them are"
+        )
     return parts
 
 
 def _check_out(root: Path, kept: Path, *, done: bool) -> None:
     """Raise `PrepareError` for a folder that is neither new nor of these samples."""
-    markers = (root / TASKS_FOLDER).glob(f"{kept.name}*/*")  # in stores there are no folders
+    markers = (root / TASKS_FOLDER).glob(
+        f"{kept.name}*/*"
+    )  # in stores there are no folders
     own = exists(kept) or next(markers, None) is not None
     if is_prepared(root) and not (done and own):
         raise PrepareError(f"{root} is prepared already; give a new folder")
     there = next(root.iterdir(), None) if root.is_dir() else None
     if there is not None and not own:
         raise PrepareError(
-            f"{root} is not empty: there is {there.name}; give a new folder. What was begun goes "
-            "on with the same samples, by names and number, and the same samples_per_shard"
+            f"{root} is not empty: there is {there.name}; give a new folder. What was "
+            "begun goes "
+            "on with the same samples, by names and number, and the same "
+            "samples_per_shard"
         )
 
 
 def _stamp(source: Any, start: int, stop: int) -> str:
     """Return what is another text when files of these samples are written anew."""
     rows = getattr(source, "rows", source)
-    files, read = [os.path.join(rows.location, each) for each in rows.shards if each], []
-    if isinstance(getattr(rows, "rows", rows), MemoryRows | JsonSource):  # others hold the images
+    files = [os.path.join(rows.location, each) for each in rows.shards if each]
+    read = []
+    if isinstance(
+        getattr(rows, "rows", rows), MemoryRows | JsonSource
+    ):  # others hold the images
         found = rows.read(np.arange(start, stop))
         read = [each for each in found if not isinstance(each, Failed)]
         files += chain.from_iterable(map(source.files_of, read))
@@ -212,10 +257,16 @@ def _seen(file: str) -> tuple[int, int] | None:
 
 
 def _write(
-    root: Path, kept: Path, shards: Mapping[str, Any], stamp: Callable[[str], str], name: str
+    root: Path,
+    kept: Path,
+    shards: Mapping[str, Any],
+    stamp: Callable[[str], str],
+    name: str,
 ) -> None:
     """Write a shard, unless it is there and its files are as they were."""
-    shard, marker, made_of = root / name, kept / name, stamp(name).encode()
+    shard = root / name
+    marker = kept / name
+    made_of = stamp(name).encode()
     if exists(marker) and exists(shard) and read_file(marker) == made_of:
         return
     with NewFiles(PrepareError) as files:
@@ -242,7 +293,9 @@ def _samples(source: Any, start: int, stop: int) -> Iterator[dict[str, Any]]:
                 yield {"__key__": raw["__key__"], **parts}
                 continue
             told = (
-                f"no tar can hold its {wrong[0]!r}, call it otherwise" if wrong else "it is empty"
+                f"no tar can hold its {wrong[0]!r}, call it otherwise"
+                if wrong
+                else "it is empty"
             )
             faults.append(f"{source.where(number)}: {told}")
     if faults:
@@ -256,7 +309,9 @@ def _fits(key: Any, part: str) -> bool:
 
 
 def _columns(sources: list[Any]) -> dict[str, Column]:
-    """Return the columns of loose rows that are numbers, or words that samples have in common."""
+    """Return the columns of loose rows that are numbers, or words that samples have in
+    common.
+    """
     found = dict[str, Column]()
     rows = getattr(sources[0], "rows", None)
     first = () if rows is None else rows.read(np.arange(min(_LOOKED_AT, rows.count)))

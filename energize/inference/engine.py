@@ -1,4 +1,6 @@
-"""From a path to the samples that lie there: what they are, where they are, and how it is known."""
+"""From a path to the samples that lie there: what they are, where they are, and how it
+is known.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,12 @@ import numpy as np
 from energize.core.ignored import said_once
 from energize.core.lanes import speaks
 from energize.core.progress import counted
-from energize.core.samples import SAMPLE_TYPES, CrudeSample, required_fields, type_fields
+from energize.core.samples import (
+    SAMPLE_TYPES,
+    CrudeSample,
+    required_fields,
+    type_fields,
+)
 from energize.data.files import absolute, exists, own_errors, path_of
 from energize.data.jsonl import jsonl_index_path
 from energize.data.loose import LooseSource
@@ -38,7 +45,14 @@ from energize.inference.fields import parts_of, translated
 from energize.inference.formats import FORMATS
 from energize.inference.kinds import CRUDE_CHOICE, Choice, choose, fill, why_mixed
 from energize.inference.row_parts import state_parts
-from energize.inference.scene import Scene, Told, check_folder, classes_of, files_without, listed
+from energize.inference.scene import (
+    Scene,
+    Told,
+    check_folder,
+    classes_of,
+    files_without,
+    listed,
+)
 from energize.inference.spec import DataSpec
 from energize.inference.tars import open_tars, read_tars
 from energize.inference.words import PARTS, parts_in
@@ -53,7 +67,8 @@ _MAIN = ("train", "val", "dev")
 """The split part whose samples say of which type all are, the first that there is."""
 
 _AS_OTHERS = (
-    "It is the format of the other split parts; to read this one by itself, write which files "
+    "It is the format of the other split parts; to read this one by itself, write "
+    "which files "
     "it has: files: ['PATTERN', ...]"
 )
 
@@ -76,9 +91,15 @@ def is_loose(path: Path) -> bool:
         if path.suffix == _TAR:
             return not any(map(is_prepared, above))
         return path.suffix != ".jsonl" or not exists(jsonl_index_path(str(path)))
-    if is_prepared(path):  # asked first: a plain web server cannot say what else is there
+    if is_prepared(
+        path
+    ):  # asked first: a plain web server cannot say what else is there
         return False
-    return path.is_dir() and not exists(path / META_FOLDER) and not any(map(is_prepared, above))
+    return (
+        path.is_dir()
+        and not exists(path / META_FOLDER)
+        and not any(map(is_prepared, above))
+    )
 
 
 @own_errors
@@ -100,8 +121,8 @@ def open_loose(path: Path, split_part: str, told: Told) -> Found:
     """Return what `inferred` returns, and log the summary once, on the first rank.
 
     Raises:
-        DatasetError: For data that are not as they were told to be, and with `told.strict` for
-            files that are left out; what `inferred` raises.
+        DatasetError: For data that are not as they were told to be, and with
+            `told.strict` for files that are left out; what `inferred` raises.
 
     """
     found = inferred(path, split_part, told)
@@ -110,7 +131,8 @@ def open_loose(path: Path, split_part: str, told: Told) -> Found:
 
 
 def inferred(path: Path, split_part: str, told: Told) -> Found:
-    """Return the samples of a split part of a folder, or of a file, that nobody prepared.
+    """Return the samples of a split part of a folder, or of a file, that nobody
+    prepared.
 
     Args:
         path: A folder, or a file of samples.
@@ -143,8 +165,13 @@ def inferred(path: Path, split_part: str, told: Told) -> Found:
         if part != main:
             candidate, reading = _decided(own, like=candidate.format)
         _check_rows(own, part, candidate, reading)
-        found = _opened(own, split_part, candidate, reading, choice, by_column=by_column)
-    options = {"orient": True, **({"guess_content": True} if found.spec.format == "tars" else {})}
+        found = _opened(
+            own, split_part, candidate, reading, choice, by_column=by_column
+        )
+    options = {
+        "orient": True,
+        **({"guess_content": True} if found.spec.format == "tars" else {}),
+    }
     return found._replace(config=replace(found.config, options=options))
 
 
@@ -156,7 +183,9 @@ def _decided(scene: Scene, like: str | None = None) -> tuple[Candidate, Reading]
         candidates = [each for each in candidates if each.format == wanted]
         if not candidates:
             told = "Name another format, or none" if scene.told.format else _AS_OTHERS
-            raise DatasetError(f"{scene.root}: nothing here has the format {wanted!r}. {told}")
+            raise DatasetError(
+                f"{scene.root}: nothing here has the format {wanted!r}. {told}"
+            )
     if not candidates:
         raise scene.why_unread(*scene.inventory.kinds) or _nothing_to_read(scene)
     best = max(candidates, key=lambda each: each.strength)
@@ -171,7 +200,8 @@ def _decided(scene: Scene, like: str | None = None) -> tuple[Candidate, Reading]
         readings = [best, *rivals]
         lines = "\n".join(f"  {each.argument}: {each.line}" for each in readings)
         raise DatasetError(
-            f"{scene.root} may be read in {len(readings)} ways, and it is not clear which one is "
+            f"{scene.root} may be read in {len(readings)} ways, and it is not clear "
+            "which one is "
             f"meant. Write the line of the one that is:\n{lines}"
         )
     if best.problem is not None:
@@ -183,13 +213,20 @@ def _decided(scene: Scene, like: str | None = None) -> tuple[Candidate, Reading]
 
 
 def _nothing_to_read(scene: Scene) -> NotPreparedError:
-    suffixes = [posixpath.splitext(name)[1].lower() or "others" for name in scene.inventory.kinds]
-    there = ", ".join(f"{count} {suffix}" for suffix, count in Counter(suffixes).items())
+    suffixes = [
+        posixpath.splitext(name)[1].lower() or "others"
+        for name in scene.inventory.kinds
+    ]
+    there = ", ".join(
+        f"{count} {suffix}" for suffix, count in Counter(suffixes).items()
+    )
     archives = scene.inventory.of_kind("archive")
     packed = f" Unpack {listed(archives)} first." if archives else ""
     return NotPreparedError(
-        f"{scene.path} is not a prepared dataset: it has no .nv-meta/.info.json; and it has no "
-        f"images or videos, tables, MDS or tars: its files are {there or 'none'}.{packed} A folder "
+        f"{scene.path} is not a prepared dataset: it has no .nv-meta/.info.json; and "
+        "it has no "
+        "images or videos, tables, MDS or tars: its files are "
+        f"{there or 'none'}.{packed} A folder "
         f"of shards is prepared with: energize prepare {scene.path}"
     )
 
@@ -198,9 +235,13 @@ def _nothing_to_read(scene: Scene) -> NotPreparedError:
 
 
 def _choice(scene: Scene, reading: Reading) -> Choice:
-    """Return the type of samples and its fields by columns: as told, and else as inferred."""
-    told, given = scene.told, dict(scene.told.field_map or {})
-    columns, first = reading.columns, reading.first
+    """Return the type of samples and its fields by columns: as told, and else as
+    inferred.
+    """
+    told = scene.told
+    given = dict(scene.told.field_map or {})
+    columns = reading.columns
+    first = reading.first
     if told.kind is CrudeSample:
         if given:
             raise ConfigError("CrudeSample has no fields, so it takes no field_map")
@@ -209,7 +250,9 @@ def _choice(scene: Scene, reading: Reading) -> Choice:
         return Choice(told.kind.__name__, given)
     if told.kind is not None:
         choice = fill(told.kind.__name__, columns, first, [*given])
-        spoken_for = {access.part for text in given.values() for access in parse_field(text)}
+        spoken_for = {
+            access.part for text in given.values() for access in parse_field(text)
+        }
         free = columns.keys() - spoken_for
         usual = {name: name for name in type_fields(told.kind) if name in free}
         return replace(choice, field_map={**usual, **choice.field_map, **given})
@@ -238,7 +281,11 @@ def _opened(
 ) -> Found:
     """Return the source of rows, with the parts and fields that its columns become."""
     kind = scene.told.kind or SAMPLE_TYPES[choice.sample_type]
-    labels = {n: names for n, names in classes_of(reading.rows).items() if n in reading.columns}
+    labels = {
+        n: names
+        for n, names in classes_of(reading.rows).items()
+        if n in reading.columns
+    }
     field_map = dict(choice.field_map)
     if field_map.get("label", "") in labels:
         field_map.setdefault("label_name", f"{field_map['label']}_name")
@@ -260,7 +307,9 @@ def _opened(
     )
     fields = _checked(scene, kind, field_map, access, reading)
     config = Told(kind).config(DatasetConfig("", ""), fields)
-    spec = account_of(scene, split_part, candidate, reading, kind, choice.field_map, source)
+    spec = account_of(
+        scene, split_part, candidate, reading, kind, choice.field_map, source
+    )
     return Found(source, config, spec)
 
 
@@ -270,7 +319,8 @@ def _check_media_path(scene: Scene, reading: Reading) -> None:
     if path is None or any(each.paths for each in reading.columns.values()):
         return
     raise ConfigError(
-        f"{scene.path}: media_path={path!r} names none of the columns {some(reading.columns)}. "
+        f"{scene.path}: media_path={path!r} names none of the columns "
+        f"{some(reading.columns)}. "
         "Write the one whose values name files"
     )
 
@@ -281,24 +331,34 @@ def _check_files(scene: Scene, reading: Reading, field_map: dict[str, str]) -> N
         lacking = files_without(reading.rows, name) if name in reading.columns else []
         if lacking and field not in (scene.told.field_map or {}):
             raise DatasetError(
-                f"{scene.path}: {field!r} would be read from the column {name!r}, which is not in "
-                f"{listed(lacking)}. Write all columns that it is read from, field_map: "
+                f"{scene.path}: {field!r} would be read from the column {name!r}, "
+                "which is not in "
+                f"{listed(lacking)}. Write all columns that it is read from, "
+                "field_map: "
                 f"{{{field}: '{name},OTHER'}}"
             )
 
 
 def _checked(
-    scene: Scene, kind: Any, field_map: dict[str, str], access: dict[str, str], reading: Reading
+    scene: Scene,
+    kind: Any,
+    field_map: dict[str, str],
+    access: dict[str, str],
+    reading: Reading,
 ) -> dict[str, str] | None:
     """Return the field map by parts, None of crude samples."""
     if kind is CrudeSample:
         return None
-    made = {n: translated(scene.path, text, access, reading) for n, text in field_map.items()}
+    made = {
+        n: translated(scene.path, text, access, reading)
+        for n, text in field_map.items()
+    }
     try:
         check_field_map(kind, made)
     except ConfigError as reason:
         raise ConfigError(
-            f"{scene.path}: {reason}. Its columns are {some(reading.columns)}: say in field_map "
+            f"{scene.path}: {reason}. Its columns are {some(reading.columns)}: say in "
+            "field_map "
             "which of them is what, or give another sample_type"
         ) from reason
     return made
@@ -319,36 +379,60 @@ def _of_split(scene: Scene, split_part: str, reading: Reading) -> Reading:
     return replace(reading, rows=rows, notes=notes, row_parts=stated.counts)
 
 
-def _check_rows(scene: Scene, part: str | None, candidate: Candidate, reading: Reading) -> None:
+def _check_rows(
+    scene: Scene, part: str | None, candidate: Candidate, reading: Reading
+) -> None:
     """Raise `SplitError` if rows of the training part state that they are held out."""
     if part is None or parts_in(part) != ["train"]:
         return
     try:
         stated = state_parts(scene, reading.rows, reading.columns)
-    except SplitError:  # the names of files are clear, so numbers in a column need not be
+    except (
+        SplitError
+    ):  # the names of files are clear, so numbers in a column need not be
         return
     counts = {} if stated is None else stated.counts
-    held_out = {name: count for name, count in counts.items() if name != "train" and name in PARTS}
+    held_out = {
+        name: count
+        for name, count in counts.items()
+        if name != "train" and name in PARTS
+    }
     if stated is None or not held_out:
         return
-    listed_parts = ", ".join(f"{name} ({counted(n, 'row')})" for name, n in held_out.items())
+    listed_parts = ", ".join(
+        f"{name} ({counted(n, 'row')})" for name, n in held_out.items()
+    )
     values = [str(value) for value in reading.columns[stated.column].values]
-    mapping = {value: name for value in dict.fromkeys(values) for name in parts_in(value)}
+    mapping = {
+        value: name for value in dict.fromkeys(values) for name in parts_in(value)
+    }
     line = json.dumps({stated.column: mapping})
     raise SplitError(
-        f"{scene.path}: names of files say that {listed(candidate.claims)} belong to the split "
-        f"part {part!r}, and their column {stated.column!r} has rows of {listed_parts}. Write "
+        f"{scene.path}: names of files say that {listed(candidate.claims)} belong to "
+        "the split "
+        f"part {part!r}, and their column {stated.column!r} has rows of "
+        f"{listed_parts}. Write "
         f"split_by: {line} to go by the rows, or split_by: {{}} to go by the names"
     )
 
 
-def _divided(field_map: dict[str, str], reading: Reading) -> tuple[dict[str, str], Reading]:
-    """Return rows with one caption each, or one question, where a column has lists of them."""
+def _divided(
+    field_map: dict[str, str], reading: Reading
+) -> tuple[dict[str, str], Reading]:
+    """Return rows with one caption each, or one question, where a column has lists of
+    them.
+    """
     columns = reading.columns
-    forms = {name: columns[text].form for name, text in field_map.items() if text in columns}
+    forms = {
+        name: columns[text].form for name, text in field_map.items() if text in columns
+    }
     if forms.get("context") == forms.get("answers") == "texts":
         fields = ["context", "answers"]
-        note = "each of the questions in {!r}, with its answer in {!r}, is a sample of its own"
+        note = (
+            "each of the questions in {!r}, with its answer in {!r}, is a sample "
+            "of "
+            "its own"
+        )
     elif forms.get("caption") == "texts":
         fields = ["caption"]
         note = "each of the texts in {!r} is a sample of its own"
@@ -370,23 +454,28 @@ def _divided(field_map: dict[str, str], reading: Reading) -> tuple[dict[str, str
 
 
 @own_errors
-def infer(path: str | os.PathLike[str], *, split_part: str | None = None, **told: Any) -> DataSpec:
-    """Return what loose data are: format, split parts, type, fields, and the use of every file.
+def infer(
+    path: str | os.PathLike[str], *, split_part: str | None = None, **told: Any
+) -> DataSpec:
+    """Return what loose data are: format, split parts, type, fields, and the use of
+    every file.
 
     Nothing is verified, and samples are not decoded; `get_train_dataset` does both.
 
     Args:
         path: A folder or a file of samples that nobody prepared.
-        split_part: The split part that is looked at; None for the training part, or the only one.
-        told: What is not inferred: `sample_type`, `field_map`, `image_folder`, `format`, `files`,
-            `media_path` and `split_by`, as in an entry of a metadataset.
+        split_part: The split part that is looked at; None for the training part, or the
+            only one.
+        told: What is not inferred: `sample_type`, `field_map`, `image_folder`,
+            `format`, `files`, `media_path` and `split_by`, as in an entry of a
+            metadataset.
 
     Returns:
         The spec, with the number of samples of each split part.
 
     Raises:
-        DatasetError: For data that contradict themselves or that no format reads; the message
-            lists the readings and the line to write for each.
+        DatasetError: For data that contradict themselves or that no format reads; the
+            message lists the readings and the line to write for each.
 
     Example:
         >>> import tempfile
@@ -404,7 +493,9 @@ def infer(path: str | os.PathLike[str], *, split_part: str | None = None, **told
     if isinstance(kind, str):
         told["sample_type"] = ("energize", kind)
     parts = infer_parts(path, Told(**told), split_part)
-    asked = split_part or ("train" if "train" in parts.specs else next(iter(parts.specs)))
+    asked = split_part or (
+        "train" if "train" in parts.specs else next(iter(parts.specs))
+    )
     counts = {part: spec.samples for part, spec in parts.specs.items() if part != asked}
     spec = parts.specs[asked]
     splits = {asked: spec.samples, **counts, **dict.fromkeys(parts.unread)}
@@ -421,7 +512,10 @@ class PartSpecs(NamedTuple):
     @property
     def notes(self) -> list[str]:
         """A sentence for each split part that cannot be read."""
-        return [f"split part {part!r} is left out: {why}" for part, why in self.unread.items()]
+        return [
+            f"split part {part!r} is left out: {why}"
+            for part, why in self.unread.items()
+        ]
 
 
 @own_errors
@@ -430,8 +524,8 @@ def infer_parts(
 ) -> PartSpecs:
     """Return the specs of all split parts of loose data that can be read.
 
-    A part that cannot be read, such as a test part without labels, does not keep the other parts
-    from being read, as it does not keep them from being trained on.
+    A part that cannot be read, such as a test part without labels, does not keep the
+    other parts from being read, as it does not keep them from being trained on.
 
     Args:
         path: A folder or a file of samples that nobody prepared.
@@ -443,12 +537,15 @@ def infer_parts(
 
     Raises:
         ConfigError: For a path that is not loose data.
-        DatasetError: If the part that has to be read cannot be, as `get_train_dataset` raises it.
+        DatasetError: If the part that has to be read cannot be, as `get_train_dataset`
+            raises it.
 
     """
     place = path_of(absolute(path))
     if not is_loose(place):
-        raise ConfigError(f"{place} is not loose data: it is prepared, or nothing is there")
+        raise ConfigError(
+            f"{place} is not loose data: it is prepared, or nothing is there"
+        )
     parts = split_parts(place, told)
     needed = split_part or ("train" if "train" in parts else None)
     specs: dict[str, DataSpec] = {}
@@ -474,12 +571,16 @@ def _of_tars(scene: Scene, split_part: str) -> Found:
     reading = read_tars(source)
     choice = _choice(scene, reading)
     kind = told.kind or SAMPLE_TYPES[choice.sample_type]
-    keys = source.keys(np.linspace(0, source.count - 1, len(reading.first), dtype=np.int64))
+    keys = source.keys(
+        np.linspace(0, source.count - 1, len(reading.first), dtype=np.int64)
+    )
     keys = [*dict.fromkeys(str(key).rpartition("/")[0] for key in keys)]
     if choice.sample_type == "ImageSample" and told.kind is None and len(keys) > 1:
         raise DatasetError(
-            f"{scene.path}: images of the tars are in folders {some(keys)}, which may be "
-            "classes. Write sample_type: ImageSample to read the images alone, or unpack the tars "
+            f"{scene.path}: images of the tars are in folders {some(keys)}, which may "
+            "be "
+            "classes. Write sample_type: ImageSample to read the images alone, or "
+            "unpack the tars "
             "to read the folders as classes"
         )
     fields = None
@@ -488,10 +589,15 @@ def _of_tars(scene: Scene, split_part: str) -> Found:
             name: translated(scene.path, text, reading.parts, reading)
             for name, text in choice.field_map.items()
         }
-        missing = [name for name in required_fields(kind) if name not in fields and name[:1] != "_"]
+        missing = [
+            name
+            for name in required_fields(kind)
+            if name not in fields and name[:1] != "_"
+        ]
         if missing:
             raise ConfigError(
-                f"{scene.path}: field_map names no {', '.join(missing)}, which {kind.__name__} "
+                f"{scene.path}: field_map names no {', '.join(missing)}, which "
+                f"{kind.__name__} "
                 f"needs. Its parts are {some(reading.columns)}"
             )
         check_field_map(kind, fields)
@@ -499,7 +605,9 @@ def _of_tars(scene: Scene, split_part: str) -> Found:
     candidate = Candidate(
         "tars", 0, "tars", dict.fromkeys(scene.names("tar"), "tar"), lambda: reading
     )
-    spec = account_of(scene, split_part, candidate, reading, kind, choice.field_map, source)
+    spec = account_of(
+        scene, split_part, candidate, reading, kind, choice.field_map, source
+    )
     return Found(source, config, spec)
 
 
@@ -507,10 +615,13 @@ def _of_tars(scene: Scene, split_part: str) -> Found:
 
 
 def _check_told(path: Path, told: Told, spec: DataSpec) -> None:
-    """Log the summary once, on the first rank; raise `DatasetError` if data are not as told."""
+    """Log the summary once, on the first rank; raise `DatasetError` if data are not as
+    told.
+    """
     if told.inferred is not None and (changes := spec.differences(told.inferred)):
         raise DatasetError(
-            f"{path} is not as it was when its entry was written: {'; '.join(changes)}. Correct "
+            f"{path} is not as it was when its entry was written: "
+            f"{'; '.join(changes)}. Correct "
             "the data, or write the entry again with: energize init"
         )
     if told.strict and (spec.left_out or spec.notes):

@@ -1,4 +1,6 @@
-"""From columns to parts of samples: what parts are called, and where each field is read from."""
+"""From columns to parts of samples: what parts are called, and where each field is read
+from.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,9 @@ _FILE_COLUMN = re.compile(r"(?:(.*?)_)?file_names?")
 
 
 def parts_of(reading: Reading, kind: type[Any]) -> tuple[Media, dict[str, str]]:
-    """Return what the parts of media are called, by column, and the access of each column."""
+    """Return what the parts of media are called, by column, and the access of each
+    column.
+    """
     columns = {name: each for name, each in reading.columns.items() if each.is_media}
     if any(each.form.startswith(AV) for each in columns.values()):
         optional_module("av", "energize[av]", "reading videos and sounds")
@@ -40,7 +44,9 @@ def parts_of(reading: Reading, kind: type[Any]) -> tuple[Media, dict[str, str]]:
         if talks:
             called = "videos" if av else "images"
         else:
-            called = _called(name, several=len(columns) > 1 or bool(lists), listed=name in lists)
+            called = _called(
+                name, several=len(columns) > 1 or bool(lists), listed=name in lists
+            )
         prefix = f"{called}." if called else ""
         media[name] = prefix, counted
         wanted = MediaMetadataType.AV if av else MediaMetadataType.IMAGE
@@ -69,7 +75,9 @@ def _called(column: str, *, several: bool, listed: bool) -> str:
     return keys[-1]
 
 
-def translated(owner: object, text: str, access: Mapping[str, str], reading: Reading) -> str:
+def translated(
+    owner: object, text: str, access: Mapping[str, str], reading: Reading
+) -> str:
     """Return a description of a field in which columns are the parts that they are in.
 
     Raises:
@@ -83,10 +91,14 @@ def translated(owner: object, text: str, access: Mapping[str, str], reading: Rea
             for label, each in call.arguments
         )
         return str(FieldCall(call.name, arguments))
-    return ",".join(_read_from(owner, each, access, reading) for each in parse_field(text))
+    return ",".join(
+        _read_from(owner, each, access, reading) for each in parse_field(text)
+    )
 
 
-def _read_from(owner: object, each: PartAccess, access: Mapping[str, str], reading: Reading) -> str:
+def _read_from(
+    owner: object, each: PartAccess, access: Mapping[str, str], reading: Reading
+) -> str:
     whole = str(each)
     if whole in access:
         return access[whole]
@@ -96,7 +108,8 @@ def _read_from(owner: object, each: PartAccess, access: Mapping[str, str], readi
     parts = [*reading.parts.values(), "json", *BY_EXTENSION]
     if not each.among(parts):
         raise ConfigError(
-            f"{owner} has no column {each.part!r}{nearest(each.part, list(access))}; it has "
+            f"{owner} has no column {each.part!r}{nearest(each.part, list(access))}; "
+            "it has "
             f"{some(reading.columns)}"
         )
     return whole

@@ -1,4 +1,6 @@
-"""Formats of folders of media: with files of their own, in folders of classes, alone, and MDS."""
+"""Formats of folders of media: with files of their own, in folders of classes, alone,
+and MDS.
+"""
 
 from __future__ import annotations
 
@@ -51,7 +53,9 @@ def sidecars(scene: Scene) -> list[Candidate]:
     if not beside:
         return []
     columns = [*dict.fromkeys(each.column for each in beside)]
-    claims = dict.fromkeys(scene.media, "image") | {e.name: f"column {e.column}" for e in beside}
+    claims = dict.fromkeys(scene.media, "image") | {
+        e.name: f"column {e.column}" for e in beside
+    }
     several = next((each for each in beside if len(each.owners) > 1), None)
     problem = None
     if several is not None:
@@ -60,7 +64,11 @@ def sidecars(scene: Scene) -> list[Candidate]:
             f"{several.name} is of one of them: rename the other"
         )
     argument = f"files {', '.join(columns)} have the names of images"
-    return [Candidate("sidecars", CERTAIN, argument, claims, lambda: _beside(scene), problem)]
+    return [
+        Candidate(
+            "sidecars", CERTAIN, argument, claims, lambda: _beside(scene), problem
+        )
+    ]
 
 
 def _beside(scene: Scene) -> Reading:
@@ -72,7 +80,9 @@ def _beside(scene: Scene) -> Reading:
             own.setdefault(owner, {})[each.column] = each.name
     columns = {each.column: each for each in beside}
     rows: list[Row] = [{FILE: name, **own.get(name, {})} for name in scene.media]
-    wanted = next((each for each in ("txt", "caption", "json", *columns) if each in columns), "")
+    wanted = next(
+        (each for each in ("txt", "caption", "json", *columns) if each in columns), ""
+    )
     having = [row for row in rows if wanted in row]
     first = [_with_contents(scene, row, columns) for row in having[:FIRST]]
     seen = columns_of(first, file_names)
@@ -100,7 +110,9 @@ def _beside(scene: Scene) -> Reading:
 
 
 def _part_of(sidecar: Sidecar) -> str:
-    """Return what the part of a file is called: by its extension, and by its tree if it has one."""
+    """Return what the part of a file is called: by its extension, and by its tree if it
+    has one.
+    """
     extension = AS_TEXT.get(sidecar.extension, sidecar.extension)
     in_tree = sidecar.column != sidecar.extension
     return f"{sidecar.column}.{extension}" if in_tree else extension
@@ -108,7 +120,9 @@ def _part_of(sidecar: Sidecar) -> str:
 
 def _are_lines(column: Column) -> bool:
     """Return whether texts are several sentences, one a line."""
-    return column.is_prose and all(len(str(each).splitlines()) > 1 for each in column.values)
+    return column.is_prose and all(
+        len(str(each).splitlines()) > 1 for each in column.values
+    )
 
 
 def _with_contents(scene: Scene, row: Row, columns: Iterable[str]) -> Row:
@@ -133,7 +147,8 @@ _SIGNS = 2
 """Signs of folders that are no classes, from which on that has to be said."""
 
 _FEW_FOLDERS = 3
-"""Folders up to which one image in each is no sign: that is how examples are written."""
+"""Folders up to which one image in each is no sign: that is how examples are
+written."""
 
 _ONE_IMAGE = 1.5
 """Images of a folder on average, up to which it is taken to be that of one sample."""
@@ -142,7 +157,8 @@ _TABLES = 10
 """Tables that are looked at for the names of folders."""
 
 _NAMING = (
-    "to read rows that describe them, write the path of its image into each row, such as "
+    "to read rows that describe them, write the path of its image into each row, such "
+    "as "
     '{"image": "FOLDER/FILE"}'
 )
 
@@ -162,20 +178,25 @@ def classes(scene: Scene) -> list[Candidate]:
     reasons = {label: why_no_class(label) for label in numbers}
     if _are_paired(labels):
         reasons |= {
-            n: "its images have the names of others" for n in numbers if n.lower() in PAIRED
+            n: "its images have the names of others"
+            for n in numbers
+            if n.lower() in PAIRED
         }
     doubtful = next((label for label, reason in reasons.items() if reason), None)
     problem = None
     signs = [] if told else _signs_of_keys(scene, labels)
     if len(signs) >= _SIGNS:
         problem = DatasetError(
-            f"the folders {listed(numbered)} are probably no classes: {'; '.join(signs)}. Write "
-            f"format: classes if they are, or format: images to read the images alone; {_NAMING}"
+            f"the folders {listed(numbered)} are probably no classes: "
+            f"{'; '.join(signs)}. Write "
+            "format: classes if they are, or format: images to read the images alone; "
+            f"{_NAMING}"
         )
     elif doubtful is not None and not told:
         problem = DatasetError(
             f"the folders {listed(numbered)} may be classes or not: of {doubtful!r}, "
-            f"{reasons[doubtful]}. Write format: classes if they are, or format: images to read "
+            f"{reasons[doubtful]}. Write format: classes if they are, or format: "
+            "images to read "
             "the images alone"
         )
 
@@ -200,40 +221,52 @@ def class_names(scene: Scene) -> list[str]:
 
 
 def _labels(scene: Scene, media: Iterable[str]) -> dict[str, str]:
-    """Return the class of each file: its folders without split parts and those that all share."""
+    """Return the class of each file: its folders without split parts and those that all
+    share.
+    """
     by_folder: dict[str, list[str]] = {}
     for name in media:
         by_folder.setdefault(posixpath.dirname(name), []).append(name)
     folders: dict[str, list[str]] = {}
     for folder in by_folder:
-        own = [each for each in folder.split("/") if each and each not in scene.part_folders]
+        own = [
+            each
+            for each in folder.split("/")
+            if each and each not in scene.part_folders
+        ]
         if own:
             folders[folder] = own
     if len({len(own) for own in folders.values()}) != 1:
         return {}
     depth = len(next(iter(folders.values())))
     levels = [n for n in range(depth) if len({own[n] for own in folders.values()}) > 1]
-    whole = {folder: "/".join(own[n] for n in levels) for folder, own in folders.items()}
+    whole = {
+        folder: "/".join(own[n] for n in levels) for folder, own in folders.items()
+    }
     last = {folder: text.rpartition("/")[2] for folder, text in whole.items()}
     named = last if len({*last.values()}) == len({*whole.values()}) else whole
-    return {name: label for folder, label in named.items() for name in by_folder[folder]}
+    return {
+        name: label for folder, label in named.items() for name in by_folder[folder]
+    }
 
 
 def _signs_of_keys(scene: Scene, labels: Mapping[str, str]) -> list[str]:
-    """Return what speaks for folders that are named by a key of one sample each, and not a class.
+    """Return what speaks for folders that are named by a key of one sample each, and
+    not a class.
 
-    Public data keep the files of a sample in a folder of its own, `train/17/image.png`. Its signs
-    are these, and two of them are more than chance:
+    Public data keep the files of a sample in a folder of its own, `train/17/image.png`.
+    Its signs are these, and two of them are more than chance:
 
     - A folder has about one image, in more than three folders.
-    - The images of all folders have one name, which is no number, in more than three folders.
+    - The images of all folders have one name, which is no number, in more than three
+      folders.
     - Split parts have no folder in common.
-    - The names of folders are unique values in a column of a table beside them that has about one
-      row for each folder.
+    - The names of folders are unique values in a column of a table beside them that has
+      about one row for each folder.
     - Folders have data files of their own that belong to no image by name.
 
-    One sign alone is none: there are classes of one image, with one file name, and with split parts
-    that share no class.
+    One sign alone is none: there are classes of one image, with one file name, and with
+    split parts that share no class.
     """
     everywhere = _labels(scene, scene.everywhere)
     names = {*everywhere.values()}
@@ -262,10 +295,16 @@ def _signs_of_keys(scene: Scene, labels: Mapping[str, str]) -> list[str]:
 
 
 def _column_of_keys(scene: Scene, labels: Mapping[str, str]) -> str:
-    """Return the column of a table that has the names of folders as its keys, with its file."""
+    """Return the column of a table that has the names of folders as its keys, with its
+    file.
+    """
     folders = {*labels.values()}
     inside = {posixpath.dirname(name) for name in labels}
-    tables = (n for n in scene.inventory.of_kind("table") if posixpath.dirname(n) not in inside)
+    tables = (
+        n
+        for n in scene.inventory.of_kind("table")
+        if posixpath.dirname(n) not in inside
+    )
     for name in islice(tables, _TABLES):
         look = scene.look([name])
         if not isinstance(look, Look):
@@ -322,12 +361,16 @@ def images(scene: Scene) -> list[Candidate]:
     told = scene.told.format == "images"
     problem = ""
     if len({scene.inventory.kinds[name] for name in media}) > 1:
-        problem = "images are beside videos or sounds. Write files: ['*.jpg'] to read one kind"
+        problem = (
+            "images are beside videos or sounds. Write files: ['*.jpg'] to read "
+            "one kind"
+        )
     elif unread and not told:
         problem = f"{unread}; or write format: images to read the images alone"
     elif others and not told:
         problem = (
-            f"{listed(others)} may describe the images, and how is not known. Write format: images "
+            f"{listed(others)} may describe the images, and how is not known. Write "
+            "format: images "
             "to read the images alone"
         )
 
@@ -337,7 +380,9 @@ def images(scene: Scene) -> list[Candidate]:
     claims = dict.fromkeys(media, "image")
     refusal = DatasetError(problem) if problem else None
     strength = TOLD if told else ALONE
-    return [Candidate("images", strength, f"{len(media)} images", claims, read, refusal)]
+    return [
+        Candidate("images", strength, f"{len(media)} images", claims, read, refusal)
+    ]
 
 
 # MDS.
@@ -359,10 +404,13 @@ def mds(scene: Scene) -> list[Candidate]:
     problem = None
     if len(folders) > 1:
         problem = DatasetError(
-            f"{len(folders)} folders have data of their own: {listed(folders)}. Write path: FOLDER "
+            f"{len(folders)} folders have data of their own: {listed(folders)}. Write "
+            "path: FOLDER "
             "for the one that is read"
         )
-    return [Candidate("mds", CERTAIN, f"{INDEX} is the index of MDS", claims, read, problem)]
+    return [
+        Candidate("mds", CERTAIN, f"{INDEX} is the index of MDS", claims, read, problem)
+    ]
 
 
 def _is_mds_index(scene: Scene, name: str) -> bool:

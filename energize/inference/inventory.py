@@ -1,4 +1,6 @@
-"""The files below a folder, each with its kind; files of systems are counted and put aside."""
+"""The files below a folder, each with its kind; files of systems are counted and put
+aside.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,13 @@ from energize.core.progress import counting
 from energize.data.files import LISTED, absolute, documents_in_use, files_at
 from energize.data.media import HEAD, MediaMetadataType, kind_by_name, kind_by_start
 from energize.errors import DatasetError
-from energize.inference.words import DOCUMENTS, KINDS, SYSTEM_FILES, SYSTEM_FOLDERS, words_of
+from energize.inference.words import (
+    DOCUMENTS,
+    KINDS,
+    SYSTEM_FILES,
+    SYSTEM_FOLDERS,
+    words_of,
+)
 from energize.preparation.scan import files_below
 
 MEDIA = ("image", "av")
@@ -30,8 +38,9 @@ _FEW = 20  # text files in a folder; more are texts of samples
 class Inventory:
     """The files below `root`: the kind of each by its name from there on.
 
-    Kinds are `image`, `av`, `table`, `text`, `annotation`, `archive`, `tar`, `shard` (of MDS),
-    `document` and `other`. `aside` has the files that are no data, by the reason.
+    Kinds are `image`, `av`, `table`, `text`, `annotation`, `archive`, `tar`, `shard`
+    (of MDS), `document` and `other`. `aside` has the files that are no data, by the
+    reason.
     """
 
     root: Path
@@ -53,7 +62,9 @@ class Inventory:
         return frozenset(posixpath.splitext(name)[0] for name in self.media)
 
     def is_one_of_few(self, name: str) -> bool:
-        """Return whether a text may be a list or a table: few texts are in its folder."""
+        """Return whether a text may be a list or a table: few texts are in its
+        folder.
+        """
         return self._texts[posixpath.dirname(name)] <= _FEW
 
     @cached_property
@@ -63,12 +74,18 @@ class Inventory:
     def inside(self, folder: str) -> Inventory:
         """Return the files of a folder, with names from there on."""
         start = f"{folder}/"
-        own = {n.removeprefix(start): k for n, k in self.kinds.items() if n.startswith(start)}
+        own = {
+            n.removeprefix(start): k
+            for n, k in self.kinds.items()
+            if n.startswith(start)
+        }
         return Inventory(self.root / folder, own)
 
     def below(self, names: Iterable[str]) -> Inventory:
         """Return the same of some files only."""
-        return Inventory(self.root, {name: self.kinds[name] for name in names}, self.aside)
+        return Inventory(
+            self.root, {name: self.kinds[name] for name in names}, self.aside
+        )
 
 
 def take_inventory(root: Path) -> Inventory:
@@ -81,8 +98,12 @@ def take_inventory(root: Path) -> Inventory:
     kinds: dict[str, str] = {}
     aside: dict[str, list[str]] = {}
     names = _names_below(root)
-    caches = {each.partition("snapshots/")[0] for each in names if "/snapshots/" in f"/{each}"}
-    cached = tuple(f"{cache}{folder}/" for cache in caches for folder in ("blobs", "refs"))
+    caches = {
+        each.partition("snapshots/")[0] for each in names if "/snapshots/" in f"/{each}"
+    }
+    cached = tuple(
+        f"{cache}{folder}/" for cache in caches for folder in ("blobs", "refs")
+    )
     for name in names:
         inside = name.startswith(cached) if cached else False
         reason = "of the cache of huggingface_hub" if inside else _why_aside(name)
@@ -100,7 +121,8 @@ def take_inventory(root: Path) -> Inventory:
 
 
 def _names_below(root: Path) -> list[str]:
-    documents, key = documents_in_use.get(), f"{absolute(root)}{LISTED}"
+    documents = documents_in_use.get()
+    key = f"{absolute(root)}{LISTED}"
     if documents is not None and documents.texts.get(key):
         return json.loads(documents.texts[key] or "")  # type: ignore[no-any-return]
     wrong: dict[str, str] = {}
@@ -108,7 +130,9 @@ def _names_below(root: Path) -> list[str]:
     names = sorted(counting(found, f"{root}: files"))
     if wrong:
         folders = ", ".join(list(wrong)[:3])
-        raise DatasetError(f"below {root} cannot be read: {folders}; let this user read them")
+        raise DatasetError(
+            f"below {root} cannot be read: {folders}; let this user read them"
+        )
     if documents is not None:
         documents.texts[key] = json.dumps(names)
     return names
@@ -132,7 +156,12 @@ def _why_aside(name: str) -> str:
 def kind_of(name: str) -> str:
     """Return the kind of a file by its name; an empty text if the name does not say.
 
-    >>> kind_of("photos/0.JPG"), kind_of("metadata.csv"), kind_of("README.md"), kind_of("blob")
+    >>> (
+    ...     kind_of("photos/0.JPG"),
+    ...     kind_of("metadata.csv"),
+    ...     kind_of("README.md"),
+    ...     kind_of("blob"),
+    ... )
     ('image', 'table', 'document', '')
     """
     file = posixpath.basename(name)
@@ -156,13 +185,17 @@ def _look_into_unknown(root: Path, kinds: dict[str, str]) -> None:
     for name, kind in kinds.items():
         if not kind:
             folder, file = posixpath.split(name)
-            groups.setdefault((folder, posixpath.splitext(file)[1].lower()), []).append(name)
+            groups.setdefault((folder, posixpath.splitext(file)[1].lower()), []).append(
+                name
+            )
     for names in groups.values():
         step = max(1, len(names) // _HEADS_READ)
         found = {name: kind_inside(root, name) for name in names[::step]}
         alike = len({*found.values()}) == 1
         for name in names:
-            kinds[name] = next(iter(found.values())) if alike else kind_inside(root, name)
+            kinds[name] = (
+                next(iter(found.values())) if alike else kind_inside(root, name)
+            )
 
 
 def kind_inside(root: Path, name: str) -> str:

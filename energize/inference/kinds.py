@@ -48,7 +48,9 @@ _ANYWHERE = ("places",)
 
 @dataclass(frozen=True)
 class SampleKind:
-    """A type of samples, and for each field which roles fill it, optional ones with `?`."""
+    """A type of samples, and for each field which roles fill it, optional ones with
+    `?`.
+    """
 
     sample_type: str
     fields: Mapping[str, str]
@@ -76,7 +78,10 @@ KINDS: Sequence[SampleKind] = (
         },
     ),
     SampleKind("InterleavedSample", {"sequence": "interleaved({in_turn}, {images})"}),
-    SampleKind("InterleavedSample", {"sequence": "interleaved({sentences}, {images}, {places})"}),
+    SampleKind(
+        "InterleavedSample",
+        {"sequence": "interleaved({sentences}, {images}, {places})"},
+    ),
     SampleKind(
         "ConversationSample",
         {
@@ -97,11 +102,19 @@ KINDS: Sequence[SampleKind] = (
     ),
     SampleKind(
         "VQASample",
-        {"image": "{image}", "context": "{paired_questions}", "answers": "{paired_answers}"},
+        {
+            "image": "{image}",
+            "context": "{paired_questions}",
+            "answers": "{paired_answers}",
+        },
     ),
     SampleKind(
         "VidQASample",
-        {"video": "{video}", "context": "{paired_questions}", "answers": "{paired_answers}"},
+        {
+            "video": "{video}",
+            "context": "{paired_questions}",
+            "answers": "{paired_answers}",
+        },
     ),
     SampleKind(
         "VQASample",
@@ -125,7 +138,8 @@ KINDS: Sequence[SampleKind] = (
         "ConversationSample",
         {
             "turns": (
-                "chat(system={system?}, history={history?}, user={prompt}, user={input?}, "
+                "chat(system={system?}, history={history?}, user={prompt}, "
+                "user={input?}, "
                 "assistant={response}, images={images?}, videos={videos?})"
             ),
             "images": "{images?}",
@@ -143,16 +157,21 @@ KINDS: Sequence[SampleKind] = (
         "ImageClassificationSample",
         {"image": "{medium}", "label": "{label}", "label_name": "{label_name?}"},
     ),
-    SampleKind("ImageClassificationSample", {"image": "{medium}", "label_name": "{label_name}"}),
+    SampleKind(
+        "ImageClassificationSample", {"image": "{medium}", "label_name": "{label_name}"}
+    ),
     SampleKind("TextSample", {"text": "{text}"}),
     SampleKind("ImageSample", {"image": "{medium}"}),
 )
-"""Types of samples, the most telling first: the first whose roles are there is taken."""
+"""Types of samples, the most telling first: the first whose roles are there is
+taken."""
 
 
 @dataclass(frozen=True)
 class Choice:
-    """The sample type of a table, its field map by columns, and the columns that it uses."""
+    """The sample type of a table, its field map by columns, and the columns that it
+    uses.
+    """
 
     sample_type: str
     field_map: Mapping[str, str] = field(default_factory=dict)
@@ -176,8 +195,12 @@ class Roles:
     rows: Sequence[Row]
 
     def of(self, role: str, used: Mapping[str, str]) -> list[Column]:
-        """Return the columns that have a role and no other one yet, the best one or all."""
-        free = {n: each for n, each in self.columns.items() if used.get(n, role) == role}
+        """Return the columns that have a role and no other one yet, the best one or
+        all.
+        """
+        free = {
+            n: each for n, each in self.columns.items() if used.get(n, role) == role
+        }
         roles = Roles(free, self.rows) if len(free) < len(self.columns) else self
         return _BY_VALUE[role](roles) if role in _BY_VALUE else roles.by_name(role)
 
@@ -189,9 +212,12 @@ class Roles:
             parent, star, _ = column.name.partition("[*]")
             inside = not star or role in _ANYWHERE or plain_name(parent) in names
             if column.form in FORMS[role] and inside:
-                name, words = plain_name(column.name), words_of(column.name)
+                name = plain_name(column.name)
+                words = words_of(column.name)
                 if name in names:
-                    ranked.append(((column.is_nested, names.index(name), order), column))
+                    ranked.append(
+                        ((column.is_nested, names.index(name), order), column)
+                    )
                 elif words and words[-1] in names and not column.describes:
                     rank = len(names) + names.index(words[-1])
                     ranked.append(((column.is_nested, rank, order), column))
@@ -202,8 +228,12 @@ class Roles:
         return [each for each in self.columns.values() if each.form in forms]
 
     def alone(self, role: str, suits: Callable[[Column], bool]) -> list[Column]:
-        """Return the one column with content that suits, none if its name says something else."""
-        others_names = {name for other in ROLES if other != role for name in ROLES[other]}
+        """Return the one column with content that suits, none if its name says
+        something else.
+        """
+        others_names = {
+            name for other in ROLES if other != role for name in ROLES[other]
+        }
         telling = [
             each
             for each in self.columns.values()
@@ -215,7 +245,9 @@ class Roles:
         return found if alone and plain_name(found[0].name) not in others_names else []
 
     def numbered(self) -> list[Column]:
-        """Return the one column of whole numbers that repeat, in a table without names."""
+        """Return the one column of whole numbers that repeat, in a table without
+        names.
+        """
         found = [each for each in self.columns.values() if not each.is_media]
         alone = len(found) == 1 and found[0].is_unnamed and found[0].form == "number"
         return found if alone and 2 * len({*found[0].values}) <= found[0].rows else []
@@ -238,7 +270,9 @@ class Roles:
         return found if len(found) > 1 else []
 
     def in_turn(self) -> list[Column]:
-        """Return the column of texts with a null for each image of the column of images."""
+        """Return the column of texts with a null for each image of the column of
+        images.
+        """
         images = self.media(f"{IMAGE}s")
         if len(images) != 1:
             return []
@@ -256,8 +290,8 @@ class Roles:
     def needed_choices(self) -> list[Column]:
         """Return the column of choices, unless answers are true without them.
 
-        These are columns of which some rows have no choices, and the answers of all others are
-        texts of their choices.
+        These are columns of which some rows have no choices, and the answers of all
+        others are texts of their choices.
         """
         return [
             each
@@ -266,7 +300,9 @@ class Roles:
         ]
 
     def unanswered(self, choices: Column) -> Row | None:
-        """Return a row with choices whose answer is no text of them, None if there is none."""
+        """Return a row with choices whose answer is no text of them, None if there is
+        none.
+        """
         for answer in self.by_name("right"):
             for row in self.rows:
                 known = items([("", row.get(choices.name))])
@@ -285,7 +321,9 @@ class Roles:
         return [each for each in found if each.form == "texts" and not each.is_nested]
 
     def paired_questions(self) -> list[Column]:
-        """Return the column of lists of questions, if each question has an answer in its row."""
+        """Return the column of lists of questions, if each question has an answer in
+        its row.
+        """
         return [
             each
             for each in self.questions()
@@ -295,22 +333,33 @@ class Roles:
 
     def sentences(self) -> list[Column]:
         """Return the column of lists of texts that images are placed among."""
-        return [e for e in self.columns.values() if e.form == "texts" and not e.is_nested][:1]
+        return [
+            e for e in self.columns.values() if e.form == "texts" and not e.is_nested
+        ][:1]
 
 
 _MEDIA = (IMAGE, f"{IMAGE}s", AV, f"{AV}s")
 
 
 def _are_in_turn(row: Row, texts: str, images: str) -> bool:
-    one, other = row.get(texts), row.get(images)
-    if not isinstance(one, list) or not isinstance(other, list) or len(one) != len(other):
+    one = row.get(texts)
+    other = row.get(images)
+    if (
+        not isinstance(one, list)
+        or not isinstance(other, list)
+        or len(one) != len(other)
+    ):
         return False
     pairs = zip(one, other, strict=True)
-    return None in other and all((text is None) != (image is None) for text, image in pairs)
+    return None in other and all(
+        (text is None) != (image is None) for text, image in pairs
+    )
 
 
 def _are_as_long(row: Row, first: str, second: str) -> bool:
-    """Return whether two columns of a row are lists of one length, or both without a value."""
+    """Return whether two columns of a row are lists of one length, or both without a
+    value.
+    """
     values = [row.get(name) or [] for name in (first, second)]
     are_lists = all(isinstance(each, list) for each in values)
     return are_lists and len(values[0]) == len(values[1])
@@ -339,16 +388,22 @@ _BY_VALUE: Mapping[str, Callable[[Roles], list[Column]]] = {
         or roles.alone("caption", lambda each: each.is_prose or each.is_unnamed_text)
     ),
     "label_name": lambda roles: (
-        roles.by_name("label_name") or roles.alone("label_name", lambda each: each.is_class)
+        roles.by_name("label_name")
+        or roles.alone("label_name", lambda each: each.is_class)
     ),
     "label": lambda roles: roles.by_name("label") or roles.numbered(),
-    "text": lambda roles: roles.by_name("text") or roles.alone("text", lambda each: each.is_prose),
+    "text": lambda roles: (
+        roles.by_name("text") or roles.alone("text", lambda each: each.is_prose)
+    ),
 }
 """Roles that values give to columns, before or in place of names."""
 
 
-def choose(columns: Mapping[str, Column], rows: Sequence[Row], given: Sequence[str] = ()) -> Choice:
-    """Return the first kind of samples whose roles columns have, and which columns these are.
+def choose(
+    columns: Mapping[str, Column], rows: Sequence[Row], given: Sequence[str] = ()
+) -> Choice:
+    """Return the first kind of samples whose roles columns have, and which columns
+    these are.
 
     Args:
         columns: The columns of a table, as `columns_of` returns them.
@@ -356,18 +411,25 @@ def choose(columns: Mapping[str, Column], rows: Sequence[Row], given: Sequence[s
         given: Fields that the user names, which the type has to have.
 
     Returns:
-        The choice; of crude samples if no kind fits, or if columns with content would be left out
-        of a sample that is an image alone.
+        The choice; of crude samples if no kind fits, or if columns with content would
+        be left out of a sample that is an image alone.
 
     """
-    whole = {name: each for name, each in columns.items() if not each.is_nested or "[*]" in name}
+    whole = {
+        name: each
+        for name, each in columns.items()
+        if not each.is_nested or "[*]" in name
+    }
     found = _first_kind(whole, rows, {*given})
     if found is None or found.sample_type == "ImageSample":
-        for parent in dict.fromkeys(name.partition("[")[0] for name in columns if "[" in name):
+        for parent in dict.fromkeys(
+            name.partition("[")[0] for name in columns if "[" in name
+        ):
             inner = {
                 name: each
                 for name, each in columns.items()
-                if each.is_media or (name.startswith(f"{parent}[") and name.count("[") == 1)
+                if each.is_media
+                or (name.startswith(f"{parent}[") and name.count("[") == 1)
             }
             inside = _first_kind(inner, rows, {*given})
             if inside is not None and inside.sample_type != "ImageSample":
@@ -384,7 +446,9 @@ def choose(columns: Mapping[str, Column], rows: Sequence[Row], given: Sequence[s
 
 
 def why_mixed(columns: Mapping[str, Column], rows: Sequence[Row]) -> str:
-    """Return why rows with choices and rows without make no type, an empty text if they do."""
+    """Return why rows with choices and rows without make no type, an empty text if they
+    do.
+    """
     roles = Roles(columns, rows)
     if not roles.by_name("question"):
         return ""
@@ -393,24 +457,34 @@ def why_mixed(columns: Mapping[str, Column], rows: Sequence[Row]) -> str:
         for answer in roles.by_name("right") if row is not None else []:
             value = (row or {}).get(answer.name)
             return (
-                f"column {column.name!r} has choices in {len(column.values)} of the {column.rows} "
-                f"rows that were looked at, and {answer.name!r} has no text of them, but "
-                f"{value!r:.80}. Write rows with choices and rows without into files of their own, "
-                "files: ['PATTERN', ...], or read rows as they are: sample_type: CrudeSample"
+                f"column {column.name!r} has choices in {len(column.values)} of the "
+                f"{column.rows} "
+                f"rows that were looked at, and {answer.name!r} has no text of them, "
+                "but "
+                f"{value!r:.80}. Write rows with choices and rows without into files "
+                "of their own, "
+                "files: ['PATTERN', ...], or read rows as they are: sample_type: "
+                "CrudeSample"
             )
     return ""
 
 
 def _with_places(choice: Choice, rows: Sequence[Row]) -> Choice:
-    """Return a choice of turns with places for images, if no turn of the rows has one."""
+    """Return a choice of turns with places for images, if no turn of the rows has
+    one.
+    """
     turns = choice.field_map.get("turns", "")
-    media = {n: choice.field_map[n] for n in ("images", "videos") if n in choice.field_map}
+    media = {
+        n: choice.field_map[n] for n in ("images", "videos") if n in choice.field_map
+    }
     if choice.used.get(turns) != "turns" or not media:
         return choice
     if any(_PLACES.search(str(values_in(row, turns))) for row in rows):
         return choice
     named = "".join(f", {name}={column}" for name, column in media.items())
-    return replace(choice, field_map={**choice.field_map, "turns": f"placed({turns}{named})"})
+    return replace(
+        choice, field_map={**choice.field_map, "turns": f"placed({turns}{named})"}
+    )
 
 
 _PLACES = re.compile(r"<(image|video|img)|'type': '(image|video)")
@@ -421,7 +495,9 @@ def _first_kind(
 ) -> Choice | None:
     roles = Roles(columns, rows)
     for kind in KINDS:
-        if given <= {*kind.fields} and not any(roles.of(role, {}) for role in kind.unless):
+        if given <= {*kind.fields} and not any(
+            roles.of(role, {}) for role in kind.unless
+        ):
             choice = _filled(kind, roles, given)
             if choice is not None:
                 return choice
@@ -429,7 +505,10 @@ def _first_kind(
 
 
 def fill(
-    sample_type: str, columns: Mapping[str, Column], rows: Sequence[Row], given: Sequence[str]
+    sample_type: str,
+    columns: Mapping[str, Column],
+    rows: Sequence[Row],
+    given: Sequence[str],
 ) -> Choice:
     """Return a type that the user names with as many of its fields as columns fill."""
     roles = Roles(columns, rows)
@@ -442,7 +521,9 @@ def fill(
 def _filled(
     kind: SampleKind, roles: Roles, given: set[str], *, partly: bool = False
 ) -> Choice | None:
-    """Return a kind with its fields filled, None if a column that it needs is missing."""
+    """Return a kind with its fields filled, None if a column that it needs is
+    missing.
+    """
     field_map: dict[str, str] = {}
     used: dict[str, str] = {}
     for name, template in kind.fields.items():
@@ -455,7 +536,9 @@ def _filled(
             found = roles.of(role, used)
             if not found:
                 missing |= not optional
-            named = ", ".join(f"{label}={each.name}" if label else each.name for each in found)
+            named = ", ".join(
+                f"{label}={each.name}" if label else each.name for each in found
+            )
             if template[:1] == "{" or role in ("images", "videos"):
                 named = named.partition(", ")[0]
             text = text.replace(match[0], named, 1)
@@ -466,6 +549,10 @@ def _filled(
         text = re.sub(r"(?<=\()(, )+|(, )+(?=\))|(?<=, )(, )+", "", text)
         if text and not (missing or text.endswith("()")):
             field_map[name] = text
-    if kind.sample_type == "ConversationSample" and not partly and not field_map.get("turns"):
+    if (
+        kind.sample_type == "ConversationSample"
+        and not partly
+        and not field_map.get("turns")
+    ):
         return None
     return Choice(kind.sample_type, field_map, used)

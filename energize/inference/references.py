@@ -1,4 +1,6 @@
-"""Which file a value of a table names: by path, by name, by name without extension, by number."""
+"""Which file a value of a table names: by path, by name, by name without extension, by
+number.
+"""
 
 from __future__ import annotations
 
@@ -12,12 +14,15 @@ from typing import Any
 _NUMBER = re.compile(r"(\d+)$")
 
 EXACT, STEM, NUMBER = range(3)
-"""How a value names a file: by its name, by that without extension, by the number that ends it."""
+"""How a value names a file: by its name, by that without extension, by the number that
+ends it."""
 
 
 def normal(name: str) -> str:
     """Return a name of a file in one form: composed letters, no `./` at its start."""
-    return unicodedata.normalize("NFC", posixpath.normpath(name.replace("\\", "/")).lstrip("/"))
+    return unicodedata.normalize(
+        "NFC", posixpath.normpath(name.replace("\\", "/")).lstrip("/")
+    )
 
 
 class MediaIndex:
@@ -32,7 +37,9 @@ class MediaIndex:
         return {normal(name): name for name in self.names}
 
     @cached_property
-    def _by(self) -> tuple[dict[str, list[str]], dict[str, list[str]], dict[str, list[str]]]:
+    def _by(
+        self,
+    ) -> tuple[dict[str, list[str]], dict[str, list[str]], dict[str, list[str]]]:
         found: tuple[dict[str, list[str]], ...] = ({}, {}, {})
         for path in self.paths:
             base = posixpath.basename(path)
@@ -46,8 +53,8 @@ class MediaIndex:
     def find(self, value: Any, below: str = "") -> tuple[int, list[str]]:
         """Return how a value names files, and the files that it may mean.
 
-        A file whose folders agree with those in the value, or which lies in the folder `below`, is
-        preferred to others of its name.
+        A file whose folders agree with those in the value, or which lies in the folder
+        `below`, is preferred to others of its name.
         """
         if isinstance(value, bool) or not isinstance(value, str | int) or value == "":
             return EXACT, []
@@ -59,7 +66,11 @@ class MediaIndex:
             if path in self.paths:
                 return EXACT, [self.paths[path]]
         *folders, base = text.split("/")
-        keys = [base, base, str(int(base)) if base.isdigit() and base.isascii() else None]
+        keys = [
+            base,
+            base,
+            str(int(base)) if base.isdigit() and base.isascii() else None,
+        ]
         for how, (known, key) in enumerate(zip(self._by, keys, strict=True)):
             found = known.get(key, ()) if key is not None else ()
             if found:
@@ -74,7 +85,9 @@ class MediaIndex:
 
 
 def _agreement(path: str, folders: Sequence[str], below: str) -> tuple[int, bool]:
-    """Return how many last folders of a path are those of a value, and whether it lies below."""
+    """Return how many last folders of a path are those of a value, and whether it lies
+    below.
+    """
     own = path.split("/")[-2::-1]
     count = 0
     for mine, its in zip(own, reversed(folders), strict=False):
@@ -87,7 +100,10 @@ def _agreement(path: str, folders: Sequence[str], below: str) -> tuple[int, bool
 def template_of(value: Any, path: str) -> str | None:
     """Return how a value becomes the path of a file, for `energize.data.loose.fill`.
 
-    >>> template_of("images/7.jpg", "coco/images/7.jpg"), template_of(7, "COCO_000007.jpg")
+    >>> (
+    ...     template_of("images/7.jpg", "coco/images/7.jpg"),
+    ...     template_of(7, "COCO_000007.jpg"),
+    ... )
     ('coco/{}', 'COCO_{:06d}.jpg')
     """
     text = str(value)
@@ -106,4 +122,7 @@ def template_of(value: Any, path: str) -> str | None:
 
 def _alone(path: str, at: int, length: int) -> bool:
     """Return whether the digits at a place of a path are a whole number there."""
-    return not path[at - 1 : at].isdigit() and not path[at + length : at + length + 1].isdigit()
+    return (
+        not path[at - 1 : at].isdigit()
+        and not path[at + length : at + length + 1].isdigit()
+    )

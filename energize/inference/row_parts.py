@@ -1,4 +1,6 @@
-"""Split parts that rows state themselves, in a column such as `split`, `Usage` or `is_train`."""
+"""Split parts that rows state themselves, in a column such as `split`, `Usage` or
+`is_train`.
+"""
 
 from __future__ import annotations
 
@@ -68,12 +70,14 @@ class RowParts:
         return Splits(dict.fromkeys(self.counts, ()))
 
 
-def state_parts(scene: Scene, rows: Any, columns: Mapping[str, Column]) -> RowParts | None:
+def state_parts(
+    scene: Scene, rows: Any, columns: Mapping[str, Column]
+) -> RowParts | None:
     """Return the split part of each row, None if no column states it.
 
     Raises:
-        SplitError: If a column has the name of one that states split parts, and numbers or words
-            that do not say which.
+        SplitError: If a column has the name of one that states split parts, and numbers
+            or words that do not say which.
         ConfigError: If `split_by` does not fit the column.
 
     """
@@ -97,7 +101,10 @@ def state_parts(scene: Scene, rows: Any, columns: Mapping[str, Column]) -> RowPa
             unclear[name] = counts
     if held_out:
         of_rows = zip(*(stated.of_row for stated in held_out), strict=True)
-        held = [next((part for part in parts if part != "train"), "train") for parts in of_rows]
+        held = [
+            next((part for part in parts if part != "train"), "train")
+            for parts in of_rows
+        ]
         return replace(held_out[0], of_row=held)
     for name, counts in unclear.items():
         raise SplitError(_unclear(scene, name, counts))
@@ -148,7 +155,9 @@ def _text_of(value: Any) -> str:
 
 
 def _may_state(column: Column) -> bool:
-    """Return whether the name and the first values of a column are those of split parts."""
+    """Return whether the name and the first values of a column are those of split
+    parts.
+    """
     plain = plain_name(column.name)
     if column.is_nested or column.form not in ("text", "number", "flag", "mixed"):
         return False
@@ -162,7 +171,9 @@ def _may_state(column: Column) -> bool:
 
 
 def _meaning(name: str, values: Sequence[str]) -> dict[str, str] | None:
-    """Return the part of each value: nothing if there is only training, None if it is unclear."""
+    """Return the part of each value: nothing if there is only training, None if it is
+    unclear.
+    """
     flag = FLAG_COLUMNS.get(plain_name(name))
     if flag is not None:
         truths = {value: truth_of(value) for value in values}
@@ -178,16 +189,28 @@ def _meaning(name: str, values: Sequence[str]) -> dict[str, str] | None:
         numbers = all(value.lstrip("-").isdigit() for value in values)
         strict = plain_name(name) in NUMBERED_SPLIT_COLUMNS
         words = plain_name(name) not in ("set", "subset")
-        return None if strict and len(values) <= _MOST_VALUES and (numbers or words) else {}
+        return (
+            None
+            if strict and len(values) <= _MOST_VALUES and (numbers or words)
+            else {}
+        )
     meaning = {value: value for value in values}
     for part, alike in meant.items():
-        exact = [value for value in alike if is_part_word(value)] if len(alike) > 1 else alike
+        exact = (
+            [value for value in alike if is_part_word(value)]
+            if len(alike) > 1
+            else alike
+        )
         meaning |= dict.fromkeys(exact, part)
     return meaning if {*meaning.values()} != {"train"} else {}
 
 
-def _notes(name: str, counts: Counter[str], meaning: Mapping[str, str]) -> tuple[str, ...]:
-    """Return what is to be checked: values nearly of a part, and rows without a value."""
+def _notes(
+    name: str, counts: Counter[str], meaning: Mapping[str, str]
+) -> tuple[str, ...]:
+    """Return what is to be checked: values nearly of a part, and rows without a
+    value.
+    """
     near = {}
     for value, part in meaning.items():
         like = nearly_part(value)
@@ -202,25 +225,32 @@ def _notes(name: str, counts: Counter[str], meaning: Mapping[str, str]) -> tuple
             for value, like in near.items()
         )
         notes.append(
-            f"values in {name!r} that are read as split parts of their own: {seen}. Write "
+            f"values in {name!r} that are read as split parts of their own: {seen}. "
+            "Write "
             f"split_part: {next(iter(near))!r} to read one, or the part that is meant: "
             f"split_by: {json.dumps({name: {**meaning, **near}})}"
         )
     if counts[""]:
         rows = counted(counts[""], "row")
-        notes.append(f"{rows} left out, which have no value in {name!r}. Write the part of each")
+        notes.append(
+            f"{rows} left out, which have no value in {name!r}. Write the part of each"
+        )
     return tuple(notes)
 
 
 def _unclear(scene: Scene, name: str, counts: Counter[str]) -> str:
-    values = sorted((value for value in counts if value), key=lambda each: (len(each), each))
+    values = sorted(
+        (value for value in counts if value), key=lambda each: (len(each), each)
+    )
     last = {3: ("train", "val", "test"), 2: ("train", "test")}
     parts = last.get(len(values), ("train",) * (len(values) - 1) + ("val",))
     example = json.dumps({name: dict(zip(values, parts, strict=True))})
     ordered = {value: counts[value] for value in values}
     return (
-        f"{scene.path}: the column {name!r} may state the split part of each row, and its values "
-        f"do not say which: {_listed(ordered)}. Write the part of each value, for example "
+        f"{scene.path}: the column {name!r} may state the split part of each row, and "
+        "its values "
+        f"do not say which: {_listed(ordered)}. Write the part of each value, for "
+        "example "
         f"split_by: {example}, or split_by: {{}} to read all rows as one part"
     )
 
@@ -235,10 +265,11 @@ def _listed(counts: Mapping[str, int]) -> str:
 
 
 def parts_by_rows(scene: Scene, splits: Splits) -> Splits:
-    """Return the split parts of media where tables above the parts say more than folders.
+    """Return the split parts of media where tables above the parts say more than
+    folders.
 
-    A column of split parts wins over names of folders. A table without one is divided by folders
-    only if every row names media of one split part.
+    A column of split parts wins over names of folders. A table without one is divided
+    by folders only if every row names media of one split part.
 
     Raises:
         SplitError: What `state_parts` raises.
@@ -246,7 +277,9 @@ def parts_by_rows(scene: Scene, splits: Splits) -> Splits:
     """
     if not scene.inventory.media or scene.inventory.of_kind("tar"):
         return splits
-    kinds = {scene.inventory.kinds[name] for names in splits.parts.values() for name in names}
+    kinds = {
+        scene.inventory.kinds[name] for names in splits.parts.values() for name in names
+    }
     if kinds & {"table", "shard"}:
         return splits
     for look in _looks_above(scene, splits):
@@ -264,7 +297,11 @@ def _looks_above(scene: Scene, splits: Splits) -> list[Look]:
     for name in splits.shared:
         stem, suffix = posixpath.splitext(name)
         if scene.inventory.kinds[name] == "table" and stem not in scene.inventory.stems:
-            key = posixpath.dirname(name), suffix.lower(), qualifiers(posixpath.basename(stem))
+            key = (
+                posixpath.dirname(name),
+                suffix.lower(),
+                qualifiers(posixpath.basename(stem)),
+            )
             groups.setdefault(key, []).append(name)
     folders = Counter(folder for folder, *_ in groups)
     looks = [
@@ -275,34 +312,47 @@ def _looks_above(scene: Scene, splits: Splits) -> list[Look]:
     return [
         look
         for look in looks
-        if not isinstance(look, Exception) and any(column.paths for column in look.media)
+        if not isinstance(look, Exception)
+        and any(column.paths for column in look.media)
     ]
 
 
 def _media_of_rows(scene: Scene, look: Look) -> Iterable[tuple[bool, list[str]]]:
-    """Yield for each row whether it names media, and the files in the folder that it means."""
+    """Yield for each row whether it names media, and the files in the folder that it
+    means.
+    """
     named = [column for column in look.media if column.paths]
     below = posixpath.dirname(look.files[0])
     for row in look.rows:
         values = (
-            [] if isinstance(row, Failed) else [v for c in named for v in values_in(row, c.name)]
+            []
+            if isinstance(row, Failed)
+            else [v for c in named for v in values_in(row, c.name)]
         )
-        found = (scene.index.find(media_name(value) or str(value), below)[1] for value in values)
+        found = (
+            scene.index.find(media_name(value) or str(value), below)[1]
+            for value in values
+        )
         yield bool(values), [paths[0] for paths in found if len(paths) == 1]
 
 
 def _by_column(scene: Scene, splits: Splits, look: Look, stated: RowParts) -> Splits:
-    """Return the parts that rows state: of the rows, or of media if the rows say nothing else."""
+    """Return the parts that rows state: of the rows, or of media if the rows say
+    nothing else.
+    """
     of_folder = {name: part for part, names in splits.parts.items() for name in names}
     listed: dict[str, list[str]] = {}
     against: Counter[tuple[str, str]] = Counter()
-    for part, (_, paths) in zip(stated.of_row, _media_of_rows(scene, look), strict=True):
+    for part, (_, paths) in zip(
+        stated.of_row, _media_of_rows(scene, look), strict=True
+    ):
         listed.setdefault(part, []).extend(paths)
         folder = next((of_folder[path] for path in paths if path in of_folder), part)
         if part and folder != part:
             against[part, folder] += 1
     notes = [
-        f"{counted(count, 'row')} of {look.files[0]} have {part!r} in {stated.column!r} and name "
+        f"{counted(count, 'row')} of {look.files[0]} have {part!r} in "
+        f"{stated.column!r} and name "
         f"media in folders of {folder!r}: the rows decide"
         for (part, folder), count in against.items()
     ]
@@ -311,7 +361,9 @@ def _by_column(scene: Scene, splits: Splits, look: Look, stated: RowParts) -> Sp
     )
     if _tells_more(look, stated.column) or scene.base != scene.root:
         return everything
-    of_media = {part: tuple(dict.fromkeys(names)) for part, names in listed.items() if part}
+    of_media = {
+        part: tuple(dict.fromkeys(names)) for part, names in listed.items() if part
+    }
     used = {*look.files, *(name for names in of_media.values() for name in names)}
     shared = tuple(name for name in scene.inventory.kinds if name not in used)
     return replace(
@@ -325,9 +377,16 @@ def _by_column(scene: Scene, splits: Splits, look: Look, stated: RowParts) -> Sp
 
 def _tells_more(look: Look, column: str) -> bool:
     """Return whether a table has more than the names of media and their split parts."""
-    if choose(look.columns, look.first).sample_type not in ("CrudeSample", "ImageSample"):
+    if choose(look.columns, look.first).sample_type not in (
+        "CrudeSample",
+        "ImageSample",
+    ):
         return True
-    own = (each for each in look.columns.values() if each.name != column and not each.is_media)
+    own = (
+        each
+        for each in look.columns.values()
+        if each.name != column and not each.is_media
+    )
     return any(each.tells and each.form != "number" for each in own)
 
 
@@ -355,15 +414,18 @@ def _undivided(scene: Scene, splits: Splits, look: Look) -> Splits:
     folders = sorted({_part_folder(name, splits) for name in of_file if name in media})
     if rows.keys() - {"train"} and _beside_each_other(title, folders, outside):
         doubt = (
-            f"rows of {title} name media in {', '.join(folders)}, which may be split parts, and "
-            f"{count} in none of them: {where}. Write files: ['**'] to read all rows as one part, "
+            f"rows of {title} name media in {', '.join(folders)}, which may be split "
+            "parts, and "
+            f"{count} in none of them: {where}. Write files: ['**'] to read all rows "
+            "as one part, "
             "or give the rows a column 'split' with the part of each"
         )
         return replace(splits, doubt=doubt)
     if splits.doubt and rows.keys() - {"train"}:
         return splits
     note = (
-        f"{title} names media in and outside of {', '.join(folders)}, so these folders are no "
+        f"{title} names media in and outside of {', '.join(folders)}, so these folders "
+        "are no "
         "split parts and all its rows are one part"
     )
     every = tuple(scene.inventory.kinds)
@@ -377,8 +439,12 @@ def _part_folder(name: str, splits: Splits) -> str:
     return "/".join(pieces[: next(marked, len(pieces))])
 
 
-def _beside_each_other(table: str, folders: Sequence[str], outside: Iterable[str]) -> bool:
-    """Return whether folders of split parts are those of the table, or others are among them."""
+def _beside_each_other(
+    table: str, folders: Sequence[str], outside: Iterable[str]
+) -> bool:
+    """Return whether folders of split parts are those of the table, or others are among
+    them.
+    """
     around = {posixpath.dirname(folder) for folder in folders}
     if len(around) != 1:
         return False

@@ -15,7 +15,14 @@ from energize.data.files import joined
 from energize.data.loose import fill
 from energize.data.media import kind_by_name, media_name
 from energize.data.rows import Row
-from energize.data.tables import AT, DELIMITED, KEY, MemoryRows, read_delimited, values_in
+from energize.data.tables import (
+    AT,
+    DELIMITED,
+    KEY,
+    MemoryRows,
+    read_delimited,
+    values_in,
+)
 from energize.errors import DatasetError, DatasetNotFoundError, EnergizeError
 from energize.inference.candidates import (
     CERTAIN,
@@ -55,14 +62,20 @@ def tables(scene: Scene) -> list[Candidate]:
             groups.setdefault(key, []).append(name)
     looks = [scene.look(group) for group in groups.values()]
     for name in scene.names("text"):
-        if name not in beside and scene.inventory.is_one_of_few(name) and scene.index.names:
+        if (
+            name not in beside
+            and scene.inventory.is_one_of_few(name)
+            and scene.index.names
+        ):
             look = scene.look([name])
             if isinstance(look, Look) and len(look.columns) > 1 and look.media:
                 looks.append(look)
     readable = [look for look in looks if isinstance(look, Look) and look.first]
     if not scene.is_folder and not readable:
         raise _no_rows(scene, looks)
-    return [_candidate(scene, look) for look in _joined(scene, _merged(scene, readable))]
+    return [
+        _candidate(scene, look) for look in _joined(scene, _merged(scene, readable))
+    ]
 
 
 def _no_rows(scene: Scene, looks: Iterable[Look | EnergizeError]) -> EnergizeError:
@@ -83,7 +96,9 @@ def _merged(scene: Scene, looks: Sequence[Look]) -> list[Look]:
     """Return looks of which those are one that are parts of one table."""
     merged: list[Look] = []
     for look in looks:
-        same = next((n for n, other in enumerate(merged) if _are_one(scene, look, other)), None)
+        same = next(
+            (n for n, other in enumerate(merged) if _are_one(scene, look, other)), None
+        )
         if same is None:
             merged.append(look)
             continue
@@ -95,13 +110,21 @@ def _merged(scene: Scene, looks: Sequence[Look]) -> list[Look]:
 
 
 def _are_one(scene: Scene, one: Look, other: Look) -> bool:
-    """Return whether two tables are parts of one: of the same columns and of other media."""
-    suffixes = {posixpath.splitext(name)[1].lower() for name in (*one.files, *other.files)}
+    """Return whether two tables are parts of one: of the same columns and of other
+    media.
+    """
+    suffixes = {
+        posixpath.splitext(name)[1].lower() for name in (*one.files, *other.files)
+    }
     told = scene.told.field_map
     alike = one.names == other.names
     if told and not alike:
-        options = [[access.part for access in parse_field(text)] for text in told.values()]
-        alike = all(not look.names.isdisjoint(some) for some in options for look in (one, other))
+        options = [
+            [access.part for access in parse_field(text)] for text in told.values()
+        ]
+        alike = all(
+            not look.names.isdisjoint(some) for some in options for look in (one, other)
+        )
     if len(suffixes) > 1 or not alike:
         return False
     named = [{*_named_in(look)} for look in (one, other)]
@@ -109,7 +132,9 @@ def _are_one(scene: Scene, one: Look, other: Look) -> bool:
         return not named[0] & named[1]
     folders = {posixpath.dirname(look.files[0]) for look in (one, other)}
     if len(folders) == 1:
-        return not any(parts_in(posixpath.basename(look.files[0])) for look in (one, other))
+        return not any(
+            parts_in(posixpath.basename(look.files[0])) for look in (one, other)
+        )
     return all(why_no_class(posixpath.basename(folder)) for folder in folders)
 
 
@@ -137,7 +162,10 @@ def _joined(scene: Scene, looks: Sequence[Look]) -> list[Look]:
         by_key = {str(row.get(name)): row for row in others}
         if len(by_key) < len(others):
             continue
-        rows = [{**by_key.get(str(row.get(name)), {}), **row} for row in _all_rows(scene, one)]
+        rows = [
+            {**by_key.get(str(row.get(name)), {}), **row}
+            for row in _all_rows(scene, one)
+        ]
         keyed = ({**row, KEY: f"{number:06d}"} for number, row in enumerate(rows))
         look = scene.look_at(MemoryRows(keyed), (*one.files, *other.files))
         if _is_whole(look):
@@ -146,13 +174,18 @@ def _joined(scene: Scene, looks: Sequence[Look]) -> list[Look]:
 
 
 def _may_be_key(column: Column) -> bool:
-    """Return whether a column has a text, a number or the name of a file in every row."""
+    """Return whether a column has a text, a number or the name of a file in every
+    row.
+    """
     return not column.nullable and (column.form in _KEY_FORMS or bool(column.paths))
 
 
 def _is_whole(look: Look) -> bool:
     """Return whether rows make samples of a type that is more than an image."""
-    return choose(look.columns, look.first).sample_type not in ("CrudeSample", "ImageSample")
+    return choose(look.columns, look.first).sample_type not in (
+        "CrudeSample",
+        "ImageSample",
+    )
 
 
 def _all_rows(scene: Scene, look: Look) -> list[Row]:
@@ -171,7 +204,9 @@ def _all_rows(scene: Scene, look: Look) -> list[Row]:
 
 
 def _candidate(scene: Scene, look: Look) -> Candidate:
-    """Return a table as a format: of media that it names, that it holds, or of texts."""
+    """Return a table as a format: of media that it names, that it holds, or of
+    texts.
+    """
     named = [column for column in look.media if column.paths]
     media = scene.names(*MEDIA) if scene.is_folder else []
     title = ", ".join(look.files[:3])
@@ -183,14 +218,21 @@ def _candidate(scene: Scene, look: Look) -> Candidate:
             c.tells and c.form != "number" for c in look.columns.values()
         )
         by_path = all(path.endswith("{}") for column in named for path in column.paths)
-        strength = WEAK if not tells else CERTAIN if by_path else KEYED
+        if not tells:
+            strength = WEAK
+        elif by_path:
+            strength = CERTAIN
+        else:
+            strength = KEYED
         argument = f"rows of {title} name media in {', '.join(c.name for c in named)}"
         claims |= dict.fromkeys(media, f"named by {named[0].name}")
         folders = dict.fromkeys(posixpath.dirname(name) for name in media)
         files += [posixpath.join(folder, "*") for folder in [*folders][:3]]
     elif look.media:
         strength = CERTAIN
-        argument = f"rows of {title} hold media in {', '.join(c.name for c in look.media)}"
+        argument = (
+            f"rows of {title} hold media in {', '.join(c.name for c in look.media)}"
+        )
     else:
         few = 10 * len(media) <= look.rows.count
         single = look.rows.count == 1 and look.files[0].endswith(".json")
@@ -217,26 +259,33 @@ def _candidate(scene: Scene, look: Look) -> Candidate:
 
 
 def _why_no_media(scene: Scene, look: Look) -> DatasetError | None:
-    """Return the error for rows that name media which are not here, None if they name none."""
+    """Return the error for rows that name media which are not here, None if they name
+    none.
+    """
     for column in look.columns.values():
         names = names_of(column.values) if column.form in ("text", "texts") else []
         if names and all(kind_by_name(name) is not None for name in names):
             return DatasetNotFoundError(
-                f"column {column.name!r} of {look.files[0]} names {names[0]!r}, and there is no "
-                f"{joined(scene.base, names[0])}. {_where_to_look(scene, column.name, names)}"
+                f"column {column.name!r} of {look.files[0]} names {names[0]!r}, and "
+                "there is no "
+                f"{joined(scene.base, names[0])}. "
+                f"{_where_to_look(scene, column.name, names)}"
             )
     web = on_the_web(look.columns)
     if web is None or scene.told.kind is not None:
         return None
     return DatasetError(
-        f"the images or videos are on the web: column {web.name!r} has {web.values[0]!r:.80}. "
+        f"the images or videos are on the web: column {web.name!r} has "
+        f"{web.values[0]!r:.80}. "
         "Download them first, with img2dataset for example, or read the texts alone: "
         "sample_type: TextSample, field_map: {text: COLUMN}"
     )
 
 
 def _where_to_look(scene: Scene, column: str, names: Sequence[str]) -> str:
-    """Return what to write for names whose files are not where they say; each line works."""
+    """Return what to write for names whose files are not where they say; each line
+    works.
+    """
     _, paths = scene.index.find(names[0])
     folders = dict.fromkeys(posixpath.dirname(path) for path in paths)
     bases = [posixpath.basename(name) for name in names]
@@ -247,7 +296,10 @@ def _where_to_look(scene: Scene, column: str, names: Sequence[str]) -> str:
     ]
     if 0 < len(lines) <= _FEW_PLACES:
         count = counted(len(lines), "folder")
-        return f"Files of these names are in {count}. Write which is meant: {' or '.join(lines)}"
+        return (
+            f"Files of these names are in {count}. Write which is meant: "
+            f"{' or '.join(lines)}"
+        )
     return (
         f"Write in which folder they are: image_folder: FOLDER, or media_path: "
         f"'FOLDER/{{{column}:name}}' if other folders are named"
@@ -255,12 +307,15 @@ def _where_to_look(scene: Scene, column: str, names: Sequence[str]) -> str:
 
 
 def _is_in_memory(scene: Scene, look: Look) -> bool:
-    """Return whether all rows are read at once: of delimited values and of metadata, of a table
-    above split parts, and of tables in several folders, each of which names files of its own.
+    """Return whether all rows are read at once: of delimited values and of metadata, of
+    a table above split parts, and of tables in several folders, each of which names
+    files of its own.
     """
     if not scene.is_folder or scene.base != scene.root:
         return False
-    above = len(scene.splits.parts) > 1 and not {*look.files}.isdisjoint(scene.splits.shared)
+    above = len(scene.splits.parts) > 1 and not {*look.files}.isdisjoint(
+        scene.splits.shared
+    )
     return (
         above
         or len({*map(posixpath.dirname, look.files)}) > 1
@@ -272,8 +327,11 @@ def _is_in_memory(scene: Scene, look: Look) -> bool:
     )
 
 
-def _named_files(scene: Scene, look: Look, named: Sequence[Column]) -> dict[str, str] | None:
-    """Return the files that rows name, with the values; None if tables are too large to be read.
+def _named_files(
+    scene: Scene, look: Look, named: Sequence[Column]
+) -> dict[str, str] | None:
+    """Return the files that rows name, with the values; None if tables are too large to
+    be read.
 
     Raises:
         DatasetError: If values with several folders mean one file.
@@ -294,27 +352,41 @@ def _named_files(scene: Scene, look: Look, named: Sequence[Column]) -> dict[str,
                     name = normal(media_name(value) or str(value))
                     if _are_two(found.setdefault(path, name), name):
                         raise DatasetError(
-                            f"column {column.name!r} of {look.files[0]} names {found[path]!r} and "
-                            f"{name!r}, and both have {path} alone. Add the missing file, or "
-                            f"write where files are: media_path: 'FOLDER/{{{column.name}}}'"
+                            f"column {column.name!r} of {look.files[0]} names "
+                            f"{found[path]!r} and "
+                            f"{name!r}, and both have {path} alone. Add the missing "
+                            "file, or "
+                            "write where files are: media_path: "
+                            f"'FOLDER/{{{column.name}}}'"
                         )
     return found
 
 
 def _are_two(one: str, other: str) -> bool:
     """Return whether two paths differ in folders, as one is no end of the other."""
-    longer, shorter = (f"/{each}" for each in sorted((one, other), key=len, reverse=True))
+    longer, shorter = (
+        f"/{each}" for each in sorted((one, other), key=len, reverse=True)
+    )
     return "/" in one and "/" in other and not longer.endswith(shorter)
 
 
-def _described(scene: Scene, look: Look, named: Sequence[Column], media: set[str]) -> Reading:
-    """Return the rows of tables whose files are in the folder, with names from the root on."""
+def _described(
+    scene: Scene, look: Look, named: Sequence[Column], media: set[str]
+) -> Reading:
+    """Return the rows of tables whose files are in the folder, with names from the root
+    on.
+    """
     found: list[Row] = []
     absent: list[str] = []
     elsewhere = False
     is_above = not {*look.files}.isdisjoint(scene.splits.shared)
-    usable = media if is_above else {*scene.inventory.media}  # a table of a part names any file
-    columns = {c.name: c.name if all(p.endswith("{}") for p in c.paths) else FILE for c in named}
+    usable = (
+        media if is_above else {*scene.inventory.media}
+    )  # a table of a part names any file
+    columns = {
+        c.name: c.name if all(p.endswith("{}") for p in c.paths) else FILE
+        for c in named
+    }
     for row in _all_rows(scene, look):
         at = str(row[AT]).removeprefix(f"{scene.root}/")
         files: Mapping[str, list[str]] = {
@@ -341,7 +413,12 @@ def _described(scene: Scene, look: Look, named: Sequence[Column], media: set[str
     first = next(iter(columns.values()))
     if not found and elsewhere:  # a split part of which the table says nothing
         found = [{**dict.fromkeys(look.names), first: name} for name in sorted(media)]
-    used = {each for row in found for name in columns.values() for each in values_in(row, name)}
+    used = {
+        each
+        for row in found
+        for name in columns.values()
+        for each in values_in(row, name)
+    }
     left_out = {"no row names it": sorted(media - used)}
     notes = []
     if absent:

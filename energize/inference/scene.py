@@ -1,4 +1,6 @@
-"""What an inference looks at: the files of one path, their split parts, and tables among them."""
+"""What an inference looks at: the files of one path, their split parts, and tables
+among them.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,15 @@ from energize.data.rows import JsonSource, ParquetSource, Row
 from energize.data.source import ShardedSource
 from energize.data.tables import open_table
 from energize.errors import ConfigError, DatasetError, EnergizeError
-from energize.inference.columns import AV, IMAGE, Column, Named, NameLook, columns_of, names_of
+from energize.inference.columns import (
+    AV,
+    IMAGE,
+    Column,
+    Named,
+    NameLook,
+    columns_of,
+    names_of,
+)
 from energize.inference.inventory import MEDIA, Inventory, kind_inside, take_inventory
 from energize.inference.references import EXACT, MediaIndex, normal, template_of
 from energize.inference.row_parts import parts_by_rows
@@ -48,7 +58,12 @@ SPREAD = 44
 """Rows that are looked at over the rest of a table."""
 
 _NAMES_TRIED = 8
-_SHARED = ("inventory", "splits", "index", "_looks")  # equal for all split parts of a folder
+_SHARED = (
+    "inventory",
+    "splits",
+    "index",
+    "_looks",
+)  # equal for all split parts of a folder
 _LONGEST_NAME = 255
 _MOST_TEMPLATES = 8
 _IMAGE_WORDS = frozenset(
@@ -73,7 +88,8 @@ _KEY_WORDS = _IMAGE_WORDS | {"id", "key", "name", "idx", "index"}
 
 @dataclass(frozen=True)
 class Told:
-    """What an entry of a metadataset says of its samples; what it does not say is inferred.
+    """What an entry of a metadataset says of its samples; what it does not say is
+    inferred.
 
     Args:
         sample_type: The type, or its module and its name.
@@ -84,9 +100,10 @@ class Told:
         files: Patterns of the files that are read, all as one split part.
         media_path: Where the file of a column's value is, below the image folder:
             `images/{id}.jpg`, with the file name of a path alone `images/{image:name}`.
-        split_by: The column that states split parts, with the part of each value; an empty
-            mapping if no column does.
-        inferred: What was inferred when the entry was written; data that differ are an error.
+        split_by: The column that states split parts, with the part of each value; an
+            empty mapping if no column does.
+        inferred: What was inferred when the entry was written; data that differ are an
+            error.
 
     """
 
@@ -109,13 +126,17 @@ class Told:
             check_sample_type(kind)
         return kind
 
-    def config(self, config: DatasetConfig, field_map: Mapping[str, str] | None) -> DatasetConfig:
+    def config(
+        self, config: DatasetConfig, field_map: Mapping[str, str] | None
+    ) -> DatasetConfig:
         """Return what a dataset.yaml says, with what was told in its place."""
         if (kind := self.kind) is not None:
             name = CRUDE if kind is CrudeSample else kind.__name__
             own = DatasetConfig(kind.__module__, name)
             config = replace(own, subflavors=config.subflavors, options=config.options)
-        return config if field_map is None else replace(config, field_map=dict(field_map))
+        return (
+            config if field_map is None else replace(config, field_map=dict(field_map))
+        )
 
 
 OF_SAMPLES = tuple(Told.__dataclass_fields__)
@@ -139,12 +160,16 @@ class Look:
     @property
     def names(self) -> frozenset[str]:
         """The names of its columns."""
-        return frozenset(name for name, each in self.columns.items() if not each.is_nested)
+        return frozenset(
+            name for name, each in self.columns.items() if not each.is_nested
+        )
 
 
 @dataclass(frozen=True)
 class Scene:
-    """The path that is opened, or the folder of one split part in it, whose files begin there."""
+    """The path that is opened, or the folder of one split part in it, whose files begin
+    there.
+    """
 
     path: Path
     told: Told
@@ -172,7 +197,9 @@ class Scene:
 
     @property
     def image_folders(self) -> list[Path]:
-        """What `image_folder` may be: below the working directory, and below the data."""
+        """What `image_folder` may be: below the working directory, and below the
+        data.
+        """
         folder = self.told.image_folder or "."
         whole = path_of(absolute(folder))
         if is_url(folder) or os.path.isabs(folder):
@@ -228,28 +255,42 @@ class Scene:
         if self.around is not None:
             return self.around.everywhere
         media = {*self.inventory.media}
-        parted = [name for names in self.splits.parts.values() for name in names if name in media]
+        parted = [
+            name
+            for names in self.splits.parts.values()
+            for name in names
+            if name in media
+        ]
         return parted or [*media]
 
     def of_part(self, part: str | None) -> Scene:
-        """Return the scene in which a split part is read: its folder, if it has one of its own."""
+        """Return the scene in which a split part is read: its folder, if it has one of
+        its own.
+        """
         names = self.splits.parts.get(part, ()) if part is not None else ()
         folder = _part_folder(names)
         kinds = {self.inventory.kinds[name] for name in names}
-        above = {self.inventory.kinds[name] for name in self.splits.shared} & {"table", "text"}
+        above = {self.inventory.kinds[name] for name in self.splits.shared} & {
+            "table",
+            "text",
+        }
         if folder and (not above or kinds & {"table", "tar", "shard"}):
             return replace(self, around=self, prefix=folder)
         if part is None:
             return self
         made = replace(self, part=part)
-        vars(made).update({name: vars(self)[name] for name in _SHARED if name in vars(self)})
+        vars(made).update(
+            {name: vars(self)[name] for name in _SHARED if name in vars(self)}
+        )
         return made
 
     @cached_property
     def media(self) -> list[str]:
-        """The media that are samples: those of the part, or all if neither it nor a table has some.
+        """The media that are samples: those of the part, or all if neither it nor a
+        table has some.
 
-        Media of no part are not those of a part that has tables of its own: rows say which are.
+        Media of no part are not those of a part that has tables of its own: rows say
+        which are.
         """
         media = sorted(self.names(*MEDIA))
         own = {*self.splits.parts.get(self.part or "", ())}
@@ -264,7 +305,8 @@ class Scene:
         return find_sidecars(self.media, others, self.part_folders)
 
     def names(self, *kinds: str) -> list[str]:
-        """Return the files of some kinds: those of the split part, or those of none if it has none.
+        """Return the files of some kinds: those of the split part, or those of none if
+        it has none.
 
         Texts and annotations that belong to no part are always among them.
         """
@@ -275,7 +317,9 @@ class Scene:
             return shared
         has = {of[name] for name in own}
         beside = (*MEDIA, "table", "tar", "shard")
-        return own + [n for n in shared if of[n] not in beside or not has & _ALIKE[of[n]]]
+        return own + [
+            n for n in shared if of[n] not in beside or not has & _ALIKE[of[n]]
+        ]
 
     # Tables.
 
@@ -291,21 +335,27 @@ class Scene:
                 rows = open_table([self.root / name for name in files])
                 if not rows.count:
                     first = self.root / files[0]
-                    raise DatasetError(f"{first} has no rows: it is empty. Write rows or remove it")
+                    raise DatasetError(
+                        f"{first} has no rows: it is empty. Write rows or remove it"
+                    )
                 self._looks[key] = self.look_at(rows, key)
             except DatasetError as reason:
                 self._looks[key] = reason
         return self._looks[key]
 
     def why_unread(self, *names: str) -> EnergizeError | None:
-        """Return why the first of some files is no rows, though it was looked at as such."""
+        """Return why the first of some files is no rows, though it was looked at as
+        such.
+        """
         for files, look in self._looks.items():
             if {*names}.isdisjoint(files):
                 continue
             if isinstance(look, EnergizeError):
                 return look
             if not look.first and self.inventory.kinds[files[0]] == "table":
-                return DatasetError(f"{files[0]} has no row that can be read: is it empty?")
+                return DatasetError(
+                    f"{files[0]} has no row that can be read: is it empty?"
+                )
         return None
 
     def look_at(self, rows: ShardedSource[Row], files: Sequence[str]) -> Look:
@@ -316,7 +366,8 @@ class Scene:
         padded = next((name for name in columns if name != name.strip()), None)
         if padded is not None:
             raise DatasetError(
-                f"{self.root / files[0]}: there are spaces around the name of the column "
+                f"{self.root / files[0]}: there are spaces around the name of the "
+                "column "
                 f"{padded!r}. Write the file again with the name {padded.strip()!r}"
             )
         if not any(column.is_media for column in columns.values()):
@@ -330,7 +381,9 @@ class Scene:
                     for number in columns[name].values
                     if isinstance(number, int) and number in range(len(kind))
                 ]
-                companion = Column(f"{name}_name", "text", tuple(called), columns[name].rows)
+                companion = Column(
+                    f"{name}_name", "text", tuple(called), columns[name].rows
+                )
                 columns[companion.name] = companion
         return Look(tuple(files), rows, first, columns)
 
@@ -339,8 +392,8 @@ class Scene:
 
         Args:
             below: The folder of the tables.
-            moved: Whether files are looked for by their names alone, in other folders than values
-                name.
+            moved: Whether files are looked for by their names alone, in other folders
+                than values name.
 
         """
 
@@ -357,13 +410,17 @@ class Scene:
             by_name = all(kind_by_name(name) is not None for name in named)
             if moved:
                 return self._moved(named, below) if by_name else None
-            if not by_name and is_url(self.base):  # whose files are not looked for by every text
+            if not by_name and is_url(
+                self.base
+            ):  # whose files are not looked for by every text
                 return None
             return self._named(named, below, by_name=by_name)
 
         return look
 
-    def _named(self, names: Sequence[str], below: str, *, by_name: bool) -> Named | None:
+    def _named(
+        self, names: Sequence[str], below: str, *, by_name: bool
+    ) -> Named | None:
         """Return which media some names mean, None if they mean none."""
         kinds: set[str] = set()
         templates: dict[str, int] = {}
@@ -376,12 +433,16 @@ class Scene:
                 return None
         if len(kinds) != 1 or len(templates) > _MOST_TEMPLATES:
             return None
-        return Named(kinds.pop(), tuple(sorted(templates, key=lambda each: -templates[each])))
+        return Named(
+            kinds.pop(), tuple(sorted(templates, key=lambda each: -templates[each]))
+        )
 
     def _moved(self, names: Sequence[str], below: str) -> Named | None:
-        """Return the media that most names mean by file name, in other folders than they say.
+        """Return the media that most names mean by file name, in other folders than
+        they say.
 
-        None if two names mean one file, or files are in the folder of another split part.
+        None if two names mean one file, or files are in the folder of another split
+        part.
         """
         files: dict[str, str] = {}
         for name in names:
@@ -399,21 +460,31 @@ class Scene:
             return None
         if 2 * len(files) < len({*map(normal, names)}):
             return None
-        templates = [posixpath.join(folder, "{:name}") for folder, _ in folders.most_common()]
+        templates = [
+            posixpath.join(folder, "{:name}") for folder, _ in folders.most_common()
+        ]
         return Named(str(kinds.pop()), tuple(templates))
 
-    def _placed(self, name: str, below: str, *, by_name: bool) -> tuple[str, str | None]:
-        """Return where the file of a path lies, and its kind, None if it is not there."""
+    def _placed(
+        self, name: str, below: str, *, by_name: bool
+    ) -> tuple[str, str | None]:
+        """Return where the file of a path lies, and its kind, None if it is not
+        there.
+        """
         for prefix in (f"{below}/", "") if below else ("",):
             kind = self._kind_at(f"{prefix}{name}")
             if kind is not None:
                 return f"{prefix}{{}}", kind
         how, paths = self.index.find(name, below) if by_name else (EXACT, [])
-        template = template_of(name, paths[0]) if how == EXACT and len(paths) == 1 else None
+        template = (
+            template_of(name, paths[0]) if how == EXACT and len(paths) == 1 else None
+        )
         return (template, self._kind_at(paths[0])) if template else ("", None)
 
     def _kind_at(self, name: str) -> str | None:
-        """Return the kind of media of a file below the base, None if it is not there."""
+        """Return the kind of media of a file below the base, None if it is not
+        there.
+        """
         if self.is_folder and self.base == self.root:
             return self.inventory.kinds.get(self.index.paths.get(normal(name), ""))
         kind = kind_by_name(name)
@@ -426,7 +497,9 @@ class Scene:
         return inside if inside in (IMAGE, AV) else None
 
     def _found_by(self, most: int, values: Sequence[Any], below: str) -> Named | None:
-        """Return where media of names or numbers lie, None unless each value means one."""
+        """Return where media of names or numbers lie, None unless each value means
+        one.
+        """
         templates: dict[str, int] = {}
         kinds = set()
         for value in values:
@@ -443,59 +516,89 @@ class Scene:
         by_count = sorted(templates, key=lambda each: -templates[each])
         return Named(kinds.pop(), tuple(by_count))
 
-    def _with_keys(self, columns: dict[str, Column], below: str, count: int) -> dict[str, Column]:
-        """Return columns of which one names media by their names without extension or numbers."""
+    def _with_keys(
+        self, columns: dict[str, Column], below: str, count: int
+    ) -> dict[str, Column]:
+        """Return columns of which one names media by their names without extension or
+        numbers.
+        """
         best: tuple[int, int] | None = None
         chosen: Column | None = None
         for name, column in columns.items():
             words = {*words_of(name)}
-            keyed = column.form in ("text", "number", "texts", "numbers") and words & _KEY_WORDS
-            if not keyed or not column.values or (not words & _IMAGE_WORDS and column.is_nested):
+            keyed = (
+                column.form in ("text", "number", "texts", "numbers")
+                and words & _KEY_WORDS
+            )
+            if (
+                not keyed
+                or not column.values
+                or (not words & _IMAGE_WORDS and column.is_nested)
+            ):
                 continue
             flat = [
-                v for each in column.values for v in (each if isinstance(each, list) else [each])
+                v
+                for each in column.values
+                for v in (each if isinstance(each, list) else [each])
             ]
             by_image = bool(words & _IMAGE_WORDS)
-            if not by_image and (len({*map(str, flat)}) < len(flat) or not self._covers(count)):
+            if not by_image and (
+                len({*map(str, flat)}) < len(flat) or not self._covers(count)
+            ):
                 continue
             for how in (1, 2):
                 named = self._found_by(how, flat, below)
                 rank = (not by_image, how)
                 if named is not None and (best is None or rank < best):
                     form = f"{named.form}{'s' * column.form.endswith('s')}"
-                    best, chosen = rank, replace(column, form=form, paths=named.paths)
+                    best = rank
+                    chosen = replace(column, form=form, paths=named.paths)
         return columns if chosen is None else {**columns, chosen.name: chosen}
 
     def _covers(self, count: int) -> bool:
-        """Return whether the folder or the split part has about as many media as rows."""
+        """Return whether the folder or the split part has about as many media as
+        rows.
+        """
         own = self.splits_by_files.parts.get(self.part or "", ())
         in_part = sum(self.inventory.kinds[name] in MEDIA for name in own)
         counts = (len(self.index.names), in_part)
-        return any(there and abs(there - count) <= max(there, count) // 2 for there in counts)
+        return any(
+            there and abs(there - count) <= max(there, count) // 2 for there in counts
+        )
 
 
 def _part_folder(names: Sequence[str]) -> str:
-    """Return the folder that all files of a split part are in, if its name is that of the part."""
+    """Return the folder that all files of a split part are in, if its name is that of
+    the part.
+    """
     pieces = names[0].split("/")[:-1] if names else []
     depth = 2 if pieces[:1] == ["data"] else 1
     folder = "/".join(pieces[:depth])
     whole = len(pieces) >= depth and is_part_word(pieces[depth - 1])
-    return folder if whole and all(name.startswith(f"{folder}/") for name in names) else ""
+    return (
+        folder if whole and all(name.startswith(f"{folder}/") for name in names) else ""
+    )
 
 
 def by_file_name(template: str) -> bool:
-    """Return whether a template finds files by their names, whatever folders values name."""
+    """Return whether a template finds files by their names, whatever folders values
+    name.
+    """
     return "{:name}" in template
 
 
 def _may_be_path(name: str) -> bool:
     """Return whether a text may be the path of a file."""
-    spaced = any(each in name for each in "\n\t\0") or (" " in name and not kind_by_name(name))
+    spaced = any(each in name for each in "\n\t\0") or (
+        " " in name and not kind_by_name(name)
+    )
     return 0 < len(name) <= _LONGEST_NAME and not spaced
 
 
 def sample_of(rows: ShardedSource[Row]) -> list[Row]:
-    """Return the first rows, and rows spread over the others, without those that failed."""
+    """Return the first rows, and rows spread over the others, without those that
+    failed.
+    """
     count = rows.count
     numbers = [*range(min(FIRST, count))]
     if count > FIRST:
@@ -505,17 +608,32 @@ def sample_of(rows: ShardedSource[Row]) -> list[Row]:
 
 
 def classes_of(rows: Any) -> dict[str, list[str]]:
-    """Return the names of classes that Hugging Face's datasets wrote into files, by column."""
+    """Return the names of classes that Hugging Face's datasets wrote into files, by
+    column.
+    """
     try:
-        features = load_json(rows._schemas[0].metadata[b"huggingface"])["info"]["features"]
-    except (ValueError, LookupError, TypeError, AttributeError):  # rows without a schema too
+        features = load_json(rows._schemas[0].metadata[b"huggingface"])["info"][
+            "features"
+        ]
+    except (
+        ValueError,
+        LookupError,
+        TypeError,
+        AttributeError,
+    ):  # rows without a schema too
         return {}
-    known = {name: each for name, each in features.items() if each.get("_type") == "ClassLabel"}
+    known = {
+        name: each
+        for name, each in features.items()
+        if each.get("_type") == "ClassLabel"
+    }
     return {name: [*map(str, each["names"])] for name, each in known.items()}
 
 
 def files_without(rows: Any, column: str) -> list[str]:
-    """Return the files of rows that lack a column that others have; of JSON, in the first rows."""
+    """Return the files of rows that lack a column that others have; of JSON, in the
+    first rows.
+    """
     names: list[Iterable[str]] = []
     if isinstance(rows, ParquetSource):
         names = [each.names for each in rows._schemas]
@@ -524,7 +642,9 @@ def files_without(rows: Any, column: str) -> list[str]:
             first = rows._read_shard(shard, [*range(min(FIRST, count))])
             found = [unfolded(row) for row in first if not isinstance(row, Failed)]
             names.append({name for row in found for name in row})
-    lacking = [rows.shards[n] for n, own in enumerate(names) if own and column not in own]
+    lacking = [
+        rows.shards[n] for n, own in enumerate(names) if own and column not in own
+    ]
     return lacking if len(lacking) < len(names) else []
 
 
@@ -541,10 +661,12 @@ def check_folder(scene: Scene) -> None:
     if told.image_folder is not None and found_at(scene.base) != "folder":
         tried = " nor ".join(map(str, scene.image_folders))
         raise ConfigError(
-            f"{scene.path}: image_folder={told.image_folder!r} is not a folder: there is no {tried}"
+            f"{scene.path}: image_folder={told.image_folder!r} is not a folder: there "
+            f"is no {tried}"
         )
     if told.media_path is not None and not _COLUMN.search(told.media_path):
         raise ConfigError(
-            f"{scene.path}: media_path={told.media_path!r} names no column. Write the column whose "
+            f"{scene.path}: media_path={told.media_path!r} names no column. Write the "
+            "column whose "
             "values name files: 'images/{COLUMN}.jpg'"
         )

@@ -1,4 +1,6 @@
-"""Files that belong to one image each: beside it, in its folder, or in a tree of folders."""
+"""Files that belong to one image each: beside it, in its folder, or in a tree of
+folders.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,9 @@ KINDS = ("text", "table", "annotation", "other")
 
 
 class Sidecar(NamedTuple):
-    """A file that belongs to media: the column that it is, and which media these may be."""
+    """A file that belongs to media: the column that it is, and which media these may
+    be.
+    """
 
     name: str
     column: str
@@ -30,12 +34,14 @@ def find_sidecars(
         part_folders: Names of folders that are split parts, and no level of a tree.
 
     Returns:
-        The files of those extensions, in one place, of which at least half belong to media;
-        without owners are those whose image is missing.
+        The files of those extensions, in one place, of which at least half belong to
+        media; without owners are those whose image is missing.
 
     """
     candidates = [
-        name for name, kind in others.items() if kind != "table" or name.lower().endswith(".json")
+        name
+        for name, kind in others.items()
+        if kind != "table" or name.lower().endswith(".json")
     ]
     if not candidates:
         return []
@@ -47,9 +53,9 @@ def find_sidecars(
         stem = posixpath.splitext(name)[0]
         for each in {stem, name}:
             by_stem.setdefault(each, []).append(name)
-        by_rest.setdefault((*folders[name][shared + 1 :], posixpath.basename(stem)), []).append(
-            name
-        )
+        by_rest.setdefault(
+            (*folders[name][shared + 1 :], posixpath.basename(stem)), []
+        ).append(name)
     own = _in_own_folders(media, candidates)
     groups: dict[tuple[str, str], list[Sidecar]] = {}
     for name in candidates:
@@ -70,8 +76,11 @@ def find_sidecars(
     ]
 
 
-def _in_own_folders(media: Sequence[str], others: Sequence[str]) -> dict[str, list[str]]:
-    """Return the media of files that are alone with one in a folder, as in `17/image.png`.
+def _in_own_folders(
+    media: Sequence[str], others: Sequence[str]
+) -> dict[str, list[str]]:
+    """Return the media of files that are alone with one in a folder, as in
+    `17/image.png`.
 
     All folders have a file of the same name, and media of the same name.
     """

@@ -14,8 +14,8 @@ Status = Literal["used", "metadata", "left out"]
 class Use(BaseModel):
     """What is done with a file, a group of alike files, or a column.
 
-    `used` is part of samples; `metadata` can be named in `by` and in a field map, and is in no
-    sample; `left out` is not read.
+    `used` is part of samples; `metadata` can be named in `by` and in a field map, and
+    is in no sample; `left out` is not read.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -29,7 +29,9 @@ class Use(BaseModel):
 
     def __str__(self) -> str:
         what = f"{self.count:,} {self.name}" if self.count > 1 else repr(self.name)
-        shown = ", ".join(self.examples) + (", ..." if self.count > len(self.examples) else "")
+        shown = ", ".join(self.examples) + (
+            ", ..." if self.count > len(self.examples) else ""
+        )
         where = f" ({shown})" if self.count > 1 and self.examples else ""
         return f"{what}{where}{f': {self.why}' if self.why else ''}"
 
@@ -50,7 +52,8 @@ class DataSpec(BaseModel):
         files: The use of every file, alike ones together.
         columns: The use of every column.
         notes: What else was decided or left out.
-        other_parts: The split parts that were not looked at, each with its rows or files.
+        other_parts: The split parts that were not looked at, each with its rows or
+            files.
 
     """
 
@@ -101,12 +104,19 @@ class DataSpec(BaseModel):
     @property
     def is_doubtful(self) -> bool:
         """Whether something is not in samples, left out or decided."""
-        return bool(self.unused or self.left_out or self.notes or self.sample_type == "CrudeSample")
+        return bool(
+            self.unused
+            or self.left_out
+            or self.notes
+            or self.sample_type == "CrudeSample"
+        )
 
     def summary(self) -> str:
         """Return what was inferred in a few sentences."""
         fields = ", ".join(f"{name}={text}" for name, text in self.field_map.items())
-        text = f"{self.samples:,} samples as {self.sample_type}({fields}); {self.argument}"
+        text = (
+            f"{self.samples:,} samples as {self.sample_type}({fields}); {self.argument}"
+        )
         if self.unused:
             text += f". Not in samples: {_listed(self.unused)}"
         if self.left_out:
@@ -118,7 +128,9 @@ class DataSpec(BaseModel):
         return f"{text}. To change it, write {self.override}"
 
     def comments(self) -> list[str]:
-        """Return what was inferred as lines, one for each file, column and note that matters."""
+        """Return what was inferred as lines, one for each file, column and note that
+        matters.
+        """
         lines = [f"{self.samples:,} samples: {self.argument}"]
         for what, uses in (("file", self.files), ("column", self.columns)):
             lines += [f"{what} {use}: {use.role or use.status}" for use in uses]
@@ -135,23 +147,34 @@ class DataSpec(BaseModel):
         """Return what an entry keeps to compare the data with when it is read again."""
         files = {use.name: use.count for use in self.files if use.status == "used"}
         columns = {use.name: use.role or use.status for use in self.columns}
-        found = {"format": self.format, "samples": self.samples, "files": files, "columns": columns}
+        found = {
+            "format": self.format,
+            "samples": self.samples,
+            "files": files,
+            "columns": columns,
+        }
         return found | ({"classes": [*self.classes]} if self.classes else {})
 
     def differences(self, facts: Mapping[str, Any]) -> list[str]:
-        """Return what is other than the facts of an earlier inference, by file and column."""
+        """Return what is other than the facts of an earlier inference, by file and
+        column.
+        """
         found = []
         now = self.facts()
         for name in ("files", "columns"):
-            before, after = facts.get(name) or {}, now[name]
+            before = facts.get(name) or {}
+            after = now[name]
             for key in dict.fromkeys([*before, *after]):
                 if before.get(key) != after.get(key):
                     what = f"{name[:-1]} {key!r}"
-                    old, new = before.get(key, "missing"), after.get(key, "missing")
+                    old = before.get(key, "missing")
+                    new = after.get(key, "missing")
                     found.append(f"{what} was {old!r} and is {new!r}")
         for name in ("format", "samples", "classes"):
             if name in facts and facts[name] != now.get(name):
-                found.append(f"{name} was {facts[name]!r:.80} and is {now.get(name)!r:.80}")
+                found.append(
+                    f"{name} was {facts[name]!r:.80} and is {now.get(name)!r:.80}"
+                )
         return found
 
 

@@ -1,4 +1,6 @@
-"""Split parts of a folder: from names at every level, lists of names, and what writers say."""
+"""Split parts of a folder: from names at every level, lists of names, and what writers
+say.
+"""
 
 from __future__ import annotations
 
@@ -32,16 +34,19 @@ from energize.inference.words import (
 _HUB_SHARD = re.compile(r"(?P<base>.+?)[-_.]\d{5,}-of-\d{5,}(?:-[0-9a-f]+)?")
 _LINES = 50
 _CLASS_FOLDERS = 3
-_OF_SEVERAL = frozenset(["partition", "partitions"])  # list_eval_partition.csv is of all parts
+_OF_SEVERAL = frozenset(
+    ["partition", "partitions"]
+)  # list_eval_partition.csv is of all parts
 
 
 @dataclass(frozen=True)
 class Splits:
-    """The files of each split part, and those of no part; `lists` are the files that said so.
+    """The files of each split part, and those of no part; `lists` are the files that
+    said so.
 
-    `folders` are the names of folders that are split parts.
-    `doubt` is an error that lists what the names may mean, an empty text if they are clear.
-    `notes` are decisions that the summary mentions.
+    `folders` are the names of folders that are split parts. `doubt` is an error that
+    lists what the names may mean, an empty text if they are clear. `notes` are
+    decisions that the summary mentions.
     """
 
     parts: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
@@ -52,7 +57,9 @@ class Splits:
     notes: tuple[str, ...] = ()
 
     def meant(self, asked: str) -> str | None:
-        """Return the part that a name or another usual name for it means, None if there is none."""
+        """Return the part that a name or another usual name for it means, None if there
+        is none.
+        """
         name = canonical_part(asked)
         candidates = [asked, name, *SAME_PARTS.get(name, ())]
         if name == asked:
@@ -60,7 +67,8 @@ class Splits:
         return next((part for part in candidates if part in self.parts), None)
 
     def part_named(self, asked: str, path: object) -> str | None:
-        """Return the part that is meant by a name; None for all files, where there are no parts.
+        """Return the part that is meant by a name; None for all files, where there are
+        no parts.
 
         Raises:
             SplitError: If there is no such part, or if the names have several meanings.
@@ -78,16 +86,21 @@ class Splits:
         alike = [part for part in known if name in (*parts_in(part), nearly_part(part))]
         if name == "train" and not alike and all(map(_is_held_out, known)):
             raise SplitError(
-                f"{path} has only held-out data: {some(known)}, and no split part {asked!r}. If "
-                f"these files are to be trained on nevertheless, write split_part={known[0]!r}"
+                f"{path} has only held-out data: {some(known)}, and no split part "
+                f"{asked!r}. If "
+                "these files are to be trained on nevertheless, write "
+                f"split_part={known[0]!r}"
             )
         choice = f"split_part={alike[0]!r}" if alike else ""
-        if not known or (name in ("val", "dev", "eval") and "train" in known and not alike):
+        if not known or (
+            name in ("val", "dev", "eval") and "train" in known and not alike
+        ):
             choice = "split_part='train', subset={'range': ['90%', '100%']}"
         known = known or ["train"]
         raise SplitError(
             f"{path} has no split part {asked!r}{nearest(asked, known)}; it has "
-            f"{some(known)}. Write {choice or f'split_part={known[0]!r}'}, or name the files of "
+            f"{some(known)}. Write {choice or f'split_part={known[0]!r}'}, or name the "
+            "files of "
             "this part: files: ['PATTERN', ...]"
         )
 
@@ -101,8 +114,8 @@ def _is_held_out(part: str) -> bool:
 def find_splits(inventory: Inventory) -> Splits:
     """Return which split part each file belongs to.
 
-    What a writer says (`README.md`, `dataset_dict.json`) comes before names of folders, and these
-    before names of files. Lists of names are read if no folder says more.
+    What a writer says (`README.md`, `dataset_dict.json`) comes before names of folders,
+    and these before names of files. Lists of names are read if no folder says more.
 
     Raises:
         ConfigError: If `README.md` names several configurations.
@@ -150,12 +163,23 @@ def _by_readme(inventory: Inventory) -> Splits | None:
     """Return the parts that the configurations in `README.md` name."""
     if "README.md" not in inventory.kinds:
         return None
-    text = read_file(inventory.root / "README.md", "YAML_BYTES").decode("utf-8", "replace")
-    head = text.split("---\n", 2)[1] if text.startswith("---\n") and text.count("---\n") > 1 else ""
+    text = read_file(inventory.root / "README.md", "YAML_BYTES").decode(
+        "utf-8", "replace"
+    )
+    head = (
+        text.split("---\n", 2)[1]
+        if text.startswith("---\n") and text.count("---\n") > 1
+        else ""
+    )
     try:
         configs = (load_yaml(head) or {}).get("configs") or []
-        known = {str(each.get("config_name", "default")): _data_files(each) for each in configs}
-        default = [str(each["config_name"]) for each in configs if each.get("default") is True]
+        known = {
+            str(each.get("config_name", "default")): _data_files(each)
+            for each in configs
+        }
+        default = [
+            str(each["config_name"]) for each in configs if each.get("default") is True
+        ]
     except Exception:  # a page for people, in which anything may be
         return None
     known = {name: parts for name, parts in known.items() if parts}
@@ -164,10 +188,12 @@ def _by_readme(inventory: Inventory) -> Splits | None:
     chosen = [name for name in there if name in (default or ["default"])]
     if len(there) > 1 and len(chosen) != 1:
         lines = "\n".join(
-            f"  {name}: files: {json.dumps(next(iter(known[name].values())))}" for name in there
+            f"  {name}: files: {json.dumps(next(iter(known[name].values())))}"
+            for name in there
         )
         raise ConfigError(
-            f"{inventory.root}/README.md names {len(there)} configurations: {some(there)}. Write "
+            f"{inventory.root}/README.md names {len(there)} configurations: "
+            f"{some(there)}. Write "
             f"which one is read, as one of these:\n{lines}"
         )
     if not there:
@@ -179,17 +205,21 @@ def _by_readme(inventory: Inventory) -> Splits | None:
     if others:
         lines = ", ".join(f"files: {patterns}" for patterns in others.values())
         notes.append(
-            f"README.md has the configurations {some(there)}, and {name!r} is its default. To read "
+            f"README.md has the configurations {some(there)}, and {name!r} is its "
+            "default. To read "
             f"another one, write {lines}"
         )
     doubt = _doubt_of_patterns(inventory, known[name], there[name])
     return replace(there[name], notes=tuple(notes), doubt=doubt)
 
 
-def _unmatched(inventory: Inventory, patterns: Mapping[str, Sequence[str]]) -> list[str]:
+def _unmatched(
+    inventory: Inventory, patterns: Mapping[str, Sequence[str]]
+) -> list[str]:
     """Return a note for each pattern that no file matches."""
     return [
-        f"the split part {part!r} of README.md names {pattern!r}, and no file matches it. Correct "
+        f"the split part {part!r} of README.md names {pattern!r}, and no file matches "
+        "it. Correct "
         "the pattern, or add the files"
         for part, wanted in patterns.items()
         for pattern in wanted
@@ -200,7 +230,9 @@ def _unmatched(inventory: Inventory, patterns: Mapping[str, Sequence[str]]) -> l
 def _doubt_of_patterns(
     inventory: Inventory, patterns: Mapping[str, Sequence[str]], splits: Splits
 ) -> str:
-    """Return the error for files that are trained on by a pattern and held out by their names."""
+    """Return the error for files that are trained on by a pattern and held out by their
+    names.
+    """
     for part, wanted in patterns.items():
         if canonical_part(part) != "train":
             continue
@@ -210,16 +242,21 @@ def _doubt_of_patterns(
         if other:
             kept = json.dumps([name for name in names if name not in other])
             return (
-                f"README.md takes {some(wanted)} as the split part {part!r}, and names of files "
-                f"among these say that they are held out: {some(other)}. Write files: {kept} to "
-                f"train without them, files: {json.dumps([*wanted])} to train on all, or correct "
+                f"README.md takes {some(wanted)} as the split part {part!r}, and names "
+                "of files "
+                f"among these say that they are held out: {some(other)}. Write files: "
+                f"{kept} to "
+                f"train without them, files: {json.dumps([*wanted])} to train on all, "
+                "or correct "
                 "README.md"
             )
     return ""
 
 
 def _held_out_by_name(name: str, inventory: Inventory) -> set[str]:
-    """Return the split parts other than training that names of a file and its folders say."""
+    """Return the split parts other than training that names of a file and its folders
+    say.
+    """
     said = {_part_of_stem(name, inventory) or ""}
     for folder in posixpath.dirname(name).split("/"):
         said |= {*parts_in(folder)} if is_part_word(folder) else set()
@@ -236,7 +273,9 @@ def _data_files(config: Mapping[str, Any]) -> dict[str, list[str]]:
         files = {str(each["split"]): each["path"] for each in files}
     base = f"{config['data_dir']}/" if config.get("data_dir") else ""
     return {
-        part: [f"{base}{each}" for each in ([paths] if isinstance(paths, str) else paths)]
+        part: [
+            f"{base}{each}" for each in ([paths] if isinstance(paths, str) else paths)
+        ]
         for part, paths in (files or {}).items()
     }
 
@@ -252,7 +291,9 @@ def _patterns(inventory: Inventory, patterns: Mapping[str, Sequence[str]]) -> Sp
 
 
 def matches(name: str, patterns: Iterable[str]) -> bool:
-    """Return whether a name of a file is that of a pattern, in which `**/` may be nothing."""
+    """Return whether a name of a file is that of a pattern, in which `**/` may be
+    nothing.
+    """
     return any(
         fnmatchcase(name, pattern) or fnmatchcase(name, pattern.replace("**/", ""))
         for pattern in patterns
@@ -263,8 +304,12 @@ def matches(name: str, patterns: Iterable[str]) -> bool:
 
 
 def _folder_marks(inventory: Inventory) -> tuple[dict[str, tuple[str, bool]], str]:
-    """Return the part of each folder whose name has a word for one, and whether it is only that."""
-    children: dict[str, dict[str, bool]] = {}  # folders by the one around; whether media are inside
+    """Return the part of each folder whose name has a word for one, and whether it is
+    only that.
+    """
+    children: dict[
+        str, dict[str, bool]
+    ] = {}  # folders by the one around; whether media are inside
     inside = {posixpath.dirname(name) for name in inventory.media}
     for start in dict.fromkeys(map(posixpath.dirname, inventory.kinds)):
         folder = start
@@ -278,7 +323,9 @@ def _folder_marks(inventory: Inventory) -> tuple[dict[str, tuple[str, bool]], st
     for folders in children.values():
         parts = {each: parts_in(posixpath.basename(each)) for each in folders}
         marked = {each: found[0] for each, found in parts.items() if len(found) == 1}
-        others = [each for each, inside in folders.items() if inside and each not in marked]
+        others = [
+            each for each, inside in folders.items() if inside and each not in marked
+        ]
         several = len({*marked.values()}) > 1
         for folder, part in marked.items():
             exact = is_part_word(posixpath.basename(folder))
@@ -296,19 +343,29 @@ def _configurations(inventory: Inventory, part_folders: Iterable[str]) -> str:
     for name in inventory.of_kind("table", "tar", "shard"):
         folder, file = posixpath.split(name)
         if folder not in with_media:
-            pieces = [each for each in folder.split("/") if each not in (*part_folders, "data")]
+            pieces = [
+                each
+                for each in folder.split("/")
+                if each not in (*part_folders, "data")
+            ]
             base = _NUMBERS.sub("", file)
             files.setdefault("/".join(pieces), set()).add(base)
-    counts = Counter(name for folder, names in files.items() if folder for name in names)
+    counts = Counter(
+        name for folder, names in files.items() if folder for name in names
+    )
     alike = [
-        folder for folder, names in files.items() if folder and any(counts[n] > 1 for n in names)
+        folder
+        for folder, names in files.items()
+        if folder and any(counts[n] > 1 for n in names)
     ]
     if len(alike) < 2 or all(why_no_class(posixpath.basename(each)) for each in alike):
         return ""
     lines = "\n".join(f"  path: {inventory.root / folder}" for folder in alike[:20])
     return (
-        f"{len(alike)} folders have the same files, as configurations of one dataset have: "
-        f"{some(alike)}. Write which one is read, or blend several, by one of these:\n{lines}"
+        f"{len(alike)} folders have the same files, as configurations of one dataset "
+        "have: "
+        f"{some(alike)}. Write which one is read, or blend several, by one of "
+        f"these:\n{lines}"
     )
 
 
@@ -318,14 +375,18 @@ _NUMBERS = re.compile(r"\d[\w-]*")
 def _doubt(folder: str, part: str, others: Sequence[str]) -> str:
     beside = some(posixpath.basename(each) for each in others)
     return (
-        f"the folder {folder!r} may be the split part {part!r}, or hold data like {beside} beside "
-        f"it. Write files: ['{folder}/**'] to read it alone, files: ['**'] to read all folders as "
+        f"the folder {folder!r} may be the split part {part!r}, or hold data like "
+        f"{beside} beside "
+        f"it. Write files: ['{folder}/**'] to read it alone, files: ['**'] to read all "
+        "folders as "
         f"one part, or files: ['{others[0]}/**', ...] to read the others"
     )
 
 
 def _part_of(folder: str, marks: Mapping[str, tuple[str, bool]]) -> str | None:
-    """Return the part of a folder and those around it: the outermost only that, or else marked."""
+    """Return the part of a folder and those around it: the outermost only that, or else
+    marked.
+    """
     folders: list[str] = []
     while folder:
         folders.insert(0, folder)
@@ -354,7 +415,9 @@ def _part_of_stem(name: str, inventory: Inventory) -> str | None:
 
 
 def _misspelled(names: Sequence[str], inventory: Inventory) -> tuple[str, ...]:
-    """Return a note for each name beside the split parts that is nearly one of a part."""
+    """Return a note for each name beside the split parts that is nearly one of a
+    part.
+    """
     near: dict[str, tuple[str, int]] = {}
     for name in names:
         kind = inventory.kinds[name]
@@ -366,7 +429,8 @@ def _misspelled(names: Sequence[str], inventory: Inventory) -> tuple[str, ...]:
             if part is not None and kind in ("image", "av", "table", "tar"):
                 near[piece] = part, near.get(piece, (part, 0))[1] + 1
     return tuple(
-        f"{piece!r} is no split part and nearly {part!r}: {counted(count, 'file')}. Rename it if "
+        f"{piece!r} is no split part and nearly {part!r}: {counted(count, 'file')}. "
+        "Rename it if "
         "it is one"
         for piece, (part, count) in near.items()
     )
@@ -403,11 +467,17 @@ def _by_lists(inventory: Inventory, splits: Splits) -> Splits | None:
 
 
 def listed_media(inventory: Inventory, name: str, index: MediaIndex) -> list[str]:
-    """Return the media that a text file lists, one a line; none if it is no such list."""
+    """Return the media that a text file lists, one a line; none if it is no such
+    list.
+    """
     if not inventory.is_one_of_few(name):
         return []
     try:
-        lines = read_file(inventory.root / name, "JSON_BYTES").decode("utf-8-sig").splitlines()
+        lines = (
+            read_file(inventory.root / name, "JSON_BYTES")
+            .decode("utf-8-sig")
+            .splitlines()
+        )
     except (OSError, UnicodeDecodeError, DatasetError):
         return []
     lines = [line.strip() for line in lines if line.strip()]

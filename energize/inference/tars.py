@@ -1,4 +1,6 @@
-"""Tars that nobody prepared: their index is kept in the cache, and their parts are columns."""
+"""Tars that nobody prepared: their index is kept in the cache, and their parts are
+columns.
+"""
 
 from __future__ import annotations
 
@@ -32,11 +34,13 @@ _NOT_WRITTEN = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 
 
 def open_tars(scene: Scene) -> WebdatasetSource:
-    """Return the samples of tars, whose index is in a folder of links to them in the cache.
+    """Return the samples of tars, whose index is in a folder of links to them in the
+    cache.
 
     Raises:
         NotPreparedError: For tars in object storage, which are prepared there.
-        DatasetError: For a tar that cannot be indexed, or a cache folder that cannot be written.
+        DatasetError: For a tar that cannot be indexed, or a cache folder that cannot be
+            written.
     """
     if is_url(scene.path):
         here = scene.path if scene.is_folder else scene.root
@@ -45,19 +49,30 @@ def open_tars(scene: Scene) -> WebdatasetSource:
         )
     names = scene.names("tar")
     stats = [(scene.root / name).stat() for name in names]
-    known = [[n, each.st_size, each.st_mtime_ns] for n, each in zip(names, stats, strict=True)]
-    called = scene.path.absolute().name  # a tar alone and its folder have indexes of their own
-    folder = cache_folder("tars", digest([called, str(scene.root.absolute()), known]), called)
+    known = [
+        [n, each.st_size, each.st_mtime_ns]
+        for n, each in zip(names, stats, strict=True)
+    ]
+    called = (
+        scene.path.absolute().name
+    )  # a tar alone and its folder have indexes of their own
+    folder = cache_folder(
+        "tars", digest([called, str(scene.root.absolute()), known]), called
+    )
     try:
         if not is_prepared(folder):
-            _log.warning("%s: %d tars are indexed, in %s", scene.path, len(names), folder)
+            _log.warning(
+                "%s: %d tars are indexed, in %s", scene.path, len(names), folder
+            )
             _index(scene.root, names, folder)
     except OSError as error:
         if error.errno in PASSING:
             raise
         raise DatasetError(
-            f"{scene.path}: the index of tars that are not prepared cannot be written to the cache "
-            f"folder: {error.filename or folder} ({error.strerror}). Set XDG_CACHE_HOME to a "
+            f"{scene.path}: the index of tars that are not prepared cannot be written "
+            "to the cache "
+            f"folder: {error.filename or folder} ({error.strerror}). Set "
+            "XDG_CACHE_HOME to a "
             f"folder that can be written, or run: energize prepare {scene.root}"
         ) from error
     whole = WebdatasetSource(folder)
@@ -71,9 +86,13 @@ def cache_folder(*names: str) -> Path:
 
 
 def _index(root: Path, names: Sequence[str], folder: Path) -> None:
-    """Write the index of tars into a folder of links to them; raise OSError where it cannot be."""
+    """Write the index of tars into a folder of links to them; raise OSError where it
+    cannot be.
+    """
     if not folder.is_absolute():
-        raise OSError(errno.ENOENT, os.strerror(errno.ENOENT), str(folder))  # there is no home
+        raise OSError(
+            errno.ENOENT, os.strerror(errno.ENOENT), str(folder)
+        )  # there is no home
     folder.parent.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder.parent.parent) as new:
         links = Path(new, "tars", folder.name)
@@ -103,7 +122,9 @@ def read_tars(source: WebdatasetSource) -> Reading:
     found = {name: data for each in stored for name, data in each.items()}
     kinds = {name: media_kind(f"a.{name}", found[name][:HEAD]) for name in names}
     media = [name for name, kind in kinds.items() if kind is not None]
-    columns = columns_of([{n: v for n, v in row.items() if n not in media} for row in rows], _none)
+    columns = columns_of(
+        [{n: v for n, v in row.items() if n not in media} for row in rows], _none
+    )
     parts = {name: name for name in names if name not in media}
     for form in (IMAGE, AV):
         own = [name for name in media if kinds[name] == form]
@@ -112,16 +133,24 @@ def read_tars(source: WebdatasetSource) -> Reading:
             called = own[0].rpartition(".")[2] if numbered else own[0]
             count = max(sum(name in row for name in own) for row in rows)
             whole = Column(
-                called, f"{form}s" if count > 1 else form, tuple(rows), len(rows), ("{}",)
+                called,
+                f"{form}s" if count > 1 else form,
+                tuple(rows),
+                len(rows),
+                ("{}",),
             )
             columns = {called: whole, **columns}
             ends = dict.fromkeys(name.rpartition(".")[2] for name in own)
-            parts[called] = ",".join(f"*{end}" for end in ends) if count > 1 else ",".join(own)
+            parts[called] = (
+                ",".join(f"*{end}" for end in ends) if count > 1 else ",".join(own)
+            )
     return Reading(source, rows, columns, {}, parts)
 
 
 def _decoded(raw: dict[str, Any]) -> dict[str, Any]:
-    """Return a raw sample with its texts, numbers and JSON decoded, and media as they are."""
+    """Return a raw sample with its texts, numbers and JSON decoded, and media as they
+    are.
+    """
     found = {}
     for name, data in raw.items():
         if name.startswith("__") or not isinstance(data, bytes):

@@ -31,7 +31,8 @@ _MOST_FAILED = 2
 """One in so many samples may be damaged; more than that is not damage."""
 
 _MOST_ROWS = 1_000_000
-"""Rows whose texts are checked before anything is delivered; the others when they are read."""
+"""Rows whose texts are checked before anything is delivered; the others when they are
+read."""
 
 _AT_ONCE = 4096
 
@@ -41,17 +42,21 @@ _log = logging.getLogger("energize")
 @own_errors
 @without_notes()
 def verify(found: Found, told: Told) -> None:
-    """Check the first samples, and samples spread over the others, once for each version of data.
+    """Check the first samples, and samples spread over the others, once for each
+    version of data.
 
-    At most 64 samples are read, by the first rank. Samples that cannot be read or decoded, or lack
-    a value, are damage as long as most are good: they are left out when they are read.
+    At most 64 samples are read, by the first rank. Samples that cannot be read or
+    decoded, or lack a value, are damage as long as most are good: they are left out
+    when they are read.
 
     Args:
         found: What was inferred.
-        told: What the user says; fields that are told and have another type are a warning.
+        told: What the user says; fields that are told and have another type are a
+            warning.
 
     Raises:
-        DatasetError: If a field has a value of another type, or most samples cannot be made.
+        DatasetError: If a field has a value of another type, or most samples cannot be
+            made.
 
     """
     source = found.source
@@ -81,7 +86,9 @@ def verify(found: Found, told: Told) -> None:
             else:
                 raise DatasetError(_refusal(found, text))
     if len(failed) * _MOST_FAILED > len(numbers):
-        count = f"{len(failed)} of {len(numbers)} samples cannot be made, the first one is "
+        count = (
+            f"{len(failed)} of {len(numbers)} samples cannot be made, the first one is "
+        )
         raise DatasetError(_refusal(found, f"{count}{failed[0]}"))
     _check_texts(found, inferred_texts(found, told))
     with suppress(EnergizeError, OSError):
@@ -90,7 +97,9 @@ def verify(found: Found, told: Told) -> None:
 
 
 def inferred_texts(found: Found, told: Told) -> list[str]:
-    """Return the fields that have to be texts, as no user says what they are read from."""
+    """Return the fields that have to be texts, as no user says what they are read
+    from.
+    """
     if found.config.field_map is None:
         return []
     kind = sample_type_named(found.config.sample_module, found.config.sample_class)
@@ -98,20 +107,28 @@ def inferred_texts(found: Found, told: Told) -> list[str]:
 
 
 def _is_told(name: str, told: Told) -> bool:
-    """Return whether the user says what a field is read from; `energize init` is no user."""
+    """Return whether the user says what a field is read from; `energize init` is no
+    user.
+    """
     return told.inferred is None and name in (told.field_map or {})
 
 
 def _check_texts(found: Found, fields: Sequence[str]) -> None:
     """Raise `DatasetError` for a text that is none, in any row of values without types.
 
-    Parquet and Arrow say the types of columns themselves. A value that is missing is damage, which
-    is counted when it is read; here it is mentioned.
+    Parquet and Arrow say the types of columns themselves. A value that is missing is
+    damage, which is counted when it is read; here it is mentioned.
     """
     source = found.source
     rows = getattr(source, "rows", None)
-    columns = {name: found.spec.field_map[name] for name in fields if name in found.spec.field_map}
-    plain = {name: text for name, text in columns.items() if text in found.spec.column_names}
+    columns = {
+        name: found.spec.field_map[name]
+        for name in fields
+        if name in found.spec.field_map
+    }
+    plain = {
+        name: text for name, text in columns.items() if text in found.spec.column_names
+    }
     if not isinstance(rows, JsonSource) or is_url(rows.location) or not plain:
         return
     kind = sample_type_named(found.config.sample_module, found.config.sample_class)
@@ -131,8 +148,13 @@ def _check_texts(found: Found, fields: Sequence[str]) -> None:
                     raise DatasetError(_refusal(found, text))
     for column, count in missing.items():
         if count:
-            rest = f"no {column!r}: they are left out when they are read, and count as damaged"
-            _log.warning("%s: %s of %s rows have %s", found.spec.path, count, rows.count, rest)
+            rest = (
+                f"no {column!r}: they are left out when they are read, and count as "
+                "damaged"
+            )
+            _log.warning(
+                "%s: %s of %s rows have %s", found.spec.path, count, rows.count, rest
+            )
 
 
 def _plan(source: Any, numbers: Any) -> None:
@@ -146,7 +168,9 @@ def _plan(source: Any, numbers: Any) -> None:
 
 
 def _numbers(count: int) -> Any:
-    spread = np.linspace(FIRST, count - 1, SPREAD, dtype=np.int64) if count > FIRST else ()
+    spread = (
+        np.linspace(FIRST, count - 1, SPREAD, dtype=np.int64) if count > FIRST else ()
+    )
     return np.unique([*range(min(FIRST, count)), *spread])
 
 
@@ -161,8 +185,10 @@ def _loader(found: Found) -> SampleLoader[Any]:
 
 def _refusal(found: Found, fault: str) -> str:
     return (
-        f"{found.spec.path}: {fault}. Inferred was {found.spec.override}. Correct the data, or "
-        "write what the columns are: sample_type: TYPE, field_map: {FIELD: COLUMN}; verify=False "
+        f"{found.spec.path}: {fault}. Inferred was {found.spec.override}. Correct the "
+        "data, or "
+        "write what the columns are: sample_type: TYPE, field_map: {FIELD: COLUMN}; "
+        "verify=False "
         "skips this check"
     )
 

@@ -64,7 +64,9 @@ def parts_in(name: str) -> list[str]:
     """
     words = words_of(name)
     pairs = (first + second for first, second in pairwise(words))
-    return [*dict.fromkeys(_PART_OF[word] for word in (*words, *pairs) if word in _PART_OF)]
+    return [
+        *dict.fromkeys(_PART_OF[word] for word in (*words, *pairs) if word in _PART_OF)
+    ]
 
 
 def canonical_part(name: str) -> str:
@@ -89,7 +91,9 @@ def nearly_part(name: str) -> str | None:
     return misspelled_part(name)
 
 
-_OTHER_WORDS = _words("text texts brain grain rest best vest nest tent task teen evil oval")
+_OTHER_WORDS = _words(
+    "text texts brain grain rest best vest nest tent task teen evil oval"
+)
 """Words that differ from one for a split part by one edit and mean something else."""
 
 
@@ -102,14 +106,20 @@ def misspelled_part(name: str) -> str | None:
     text = name.lower()
     if text in _OTHER_WORDS or text in _PART_OF:
         return None
-    return next((part for word, part in _PART_OF.items() if _is_one_edit(text, word)), None)
+    return next(
+        (part for word, part in _PART_OF.items() if _is_one_edit(text, word)), None
+    )
 
 
 def _is_one_edit(text: str, word: str) -> bool:
-    """Return whether a character more, less or other, or two swapped, make one text the other."""
+    """Return whether a character more, less or other, or two swapped, make one text the
+    other.
+    """
     if abs(len(text) - len(word)) > 1:
         return False
-    first = next((n for n, (a, b) in enumerate(zip(text, word, strict=False)) if a != b), None)
+    first = next(
+        (n for n, (a, b) in enumerate(zip(text, word, strict=False)) if a != b), None
+    )
     if first is None:
         return text != word
     rest = text[first:]
@@ -129,13 +139,15 @@ def is_part_word(name: str) -> bool:
 
 
 GENERIC = _words(
-    "part parts shard shards chunk split file files data dataset set of v version images image"
+    "part parts shard shards chunk split file files data dataset set of v version "
+    "images image"
 )
 """Words that do not tell two files of one folder apart in kind."""
 
 
 def qualifiers(stem: str) -> tuple[str, ...]:
-    """Return the words of a file name that are neither a split part nor generic nor a number.
+    """Return the words of a file name that are neither a split part nor generic nor a
+    number.
 
     >>> qualifiers("train_sft-00000-of-00001"), qualifiers("data-part-3")
     (('sft',), ())
@@ -148,25 +160,33 @@ def qualifiers(stem: str) -> tuple[str, ...]:
 
 
 MODALITIES = _words(
-    "image images img imgs rgb depth mask masks seg segmentation segmentations label labels gt"
-    " condition conditions conditioning control lr hr lq hq annotation annotations png jpg jpeg"
+    "image images img imgs rgb depth mask masks seg segmentation segmentations label "
+    "labels gt"
+    " condition conditions conditioning control lr hr lq hq annotation annotations png "
+    "jpg jpeg"
     " jpegs photo photos picture pictures frames frame originals disparity"
 )
-"""Names of folders that say what sort of image is in them, and are no names of classes."""
+"""Names of folders that say what sort of image is in them, and are no names of
+classes."""
 
 PAIRED = _words(
-    "before after input inputs output outputs source sources target targets left right low high"
-    " noisy clean blur sharp edge edges sketch sketches normal normals color colour raw original"
+    "before after input inputs output outputs source sources target targets left right "
+    "low high"
+    " noisy clean blur sharp edge edges sketch sketches normal normals color colour "
+    "raw original"
     " edited"
 )
 """Names of folders whose images, if they have the same names, may be pairs."""
 
-_SHARD = re.compile(r"(part|shard|chunk|batch|split|folder|dir|group|set)?[-_ ]?\d{3,}", re.I)
+_SHARD = re.compile(
+    r"(part|shard|chunk|batch|split|folder|dir|group|set)?[-_ ]?\d{3,}", re.I
+)
 _REPEATS = re.compile(r"\d+_.+")
 
 
 def why_no_class(folder: str) -> str:
-    """Return why the name of a folder may not be the name of a class, an empty text if it may.
+    """Return why the name of a folder may not be the name of a class, an empty text if
+    it may.
 
     >>> why_no_class("images"), why_no_class("part-000001"), why_no_class("cat")
     ('it says what the images are', 'it is the name of a shard', '')
@@ -211,12 +231,22 @@ KINDS: Mapping[str, str] = {
     for kind, extensions in (
         ("table", "parquet pq arrow arrows ipc feather jsonl ndjson json csv tsv"),
         ("text", "txt text caption cap tags lst list labels names classes"),
-        ("annotation", "xml npy npz mat pkl pickle h5 hdf5 pth pt bin mdb tfrecord tfrecords"),
-        ("annotation", "safetensors xlsx xls db sqlite sqlite3 geojson srt vtt xmp pts ply obj"),
+        (
+            "annotation",
+            "xml npy npz mat pkl pickle h5 hdf5 pth pt bin mdb tfrecord tfrecords",
+        ),
+        (
+            "annotation",
+            "safetensors xlsx xls db sqlite sqlite3 geojson srt vtt xmp pts ply obj",
+        ),
         ("archive", "zip rar 7z gz tgz bz2 xz zst z lz4"),
         ("tar", "tar"),
         ("shard", "mds"),
-        ("document", "md rst pdf html htm py ipynb sh bib yaml yml toml cfg ini log lock docx doc"),
+        (
+            "document",
+            "md rst pdf html htm py ipynb sh bib yaml yml toml cfg ini log lock docx "
+            "doc",
+        ),
         ("document", "md5 sha1 sha256 cff bat ps1 js css tex data"),
         # Images that Pillow does not read, or of which it reads a thumbnail only.
         ("other", "svg eps wmf emf exr hdr cr2 cr3 nef arw dng orf rw2 raf"),
@@ -235,18 +265,23 @@ ROLES: Mapping[str, Sequence[str]] = _split(
         "question": "question query problem q questions prompt context",
         "questions": "questions question queries prompts",
         "answers": (
-            "answers answer multiplechoiceanswer label labels a gtanswer groundtruth target"
+            "answers answer multiplechoiceanswer label labels a gtanswer groundtruth "
+            "target"
             " fullanswer solution"
         ),
         "choices": "choices options candidates multiplechoices answerchoices",
         "right": (
-            "answer correctchoiceidx answeridx answerindex correctanswer label correct gold"
+            "answer correctchoiceidx answeridx answerindex correctanswer label correct "
+            "gold"
             " target answerkey groundtruth"
         ),
-        "prompt": ("instruction prompt query question user human problem input inputs request"),
+        "prompt": (
+            "instruction prompt query question user human problem input inputs request"
+        ),
         "input": "input inputs context",
         "response": (
-            "response output outputs completion answer assistant gpt target solution reply answers"
+            "response output outputs completion answer assistant gpt target solution "
+            "reply answers"
         ),
         "system": "system systemprompt",
         "history": "history",
@@ -255,12 +290,15 @@ ROLES: Mapping[str, Sequence[str]] = _split(
         "chosen": "chosen preferred accepted chosenresponse responsechosen",
         "rejected": "rejected dispreferred rejectedresponse responserejected",
         "label": "label class category target cls labels classid labelid",
-        "label_name": ("label class category labelname classname target cls labels categoryname"),
+        "label_name": (
+            "label class category labelname classname target cls labels categoryname"
+        ),
         "ocr": "ocr ocrtext transcription transcript word",
         "places": "matchedtextindex matchedtextindices",
     }
 )
-"""Names of columns by what they are for, most telling first, without signs between words."""
+"""Names of columns by what they are for, most telling first, without signs between
+words."""
 
 NUMBERED_SPLIT_COLUMNS = (
     "split",
@@ -285,7 +323,8 @@ FLAG_COLUMNS: Mapping[str, tuple[str, str]] = {
     **dict.fromkeys(("istest", "istestset"), ("test", "train")),
     **dict.fromkeys(("isval", "isvalset", "isvalidation"), ("val", "train")),
 }
-"""Names of columns of truth values that state split parts: the part if true, and if false."""
+"""Names of columns of truth values that state split parts: the part if true, and if
+false."""
 
 _TRUTH = {
     **dict.fromkeys(("1", "true", "yes", "t", "y"), True),
@@ -312,7 +351,8 @@ METADATA_WORDS = _words(
 
 
 def plain_name(column: str) -> str:
-    """Return the name of a column without signs and capitals; of a nested one its last key.
+    """Return the name of a column without signs and capitals; of a nested one its last
+    key.
 
     >>> plain_name("Multiple_Choice-Answer"), plain_name("sentences[*][raw]")
     ('multiplechoiceanswer', 'raw')

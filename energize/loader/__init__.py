@@ -4,4 +4,11 @@ from energize.loader.following import Follower, WeightsFile
 from energize.loader.loader import Loader, get_loader, get_savable_loader
 from energize.loader.state import RemapReport
 
-__all__ = ["Follower", "Loader", "RemapReport", "WeightsFile", "get_loader", "get_savable_loader"]
+__all__ = [
+    "Follower",
+    "Loader",
+    "RemapReport",
+    "WeightsFile",
+    "get_loader",
+    "get_savable_loader",
+]

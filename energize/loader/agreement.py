@@ -24,7 +24,8 @@ _LOOK = 0.0005
 """Seconds between two looks whether all ranks have answered."""
 
 _HEAD = 8
-"""Numbers that are told at once: always as many, so that ranks at different things find out."""
+"""Numbers that are told at once: always as many, so that ranks at different things find
+out."""
 
 _PATIENCE = 5.0
 """Seconds after which it is said what is waited for."""
@@ -33,18 +34,21 @@ _log = logging.getLogger("energize")
 
 
 class Agreement:
-    """The ranks of a process group. Each method is called by all of them at the same point. The
-    `first` rank speaks for all.
+    """The ranks of a process group. Each method is called by all of them at the same
+    point. The `first` rank speaks for all.
 
-    Raises `LoaderError` when not all ranks answer within `timeout` seconds (None: ever).
+    Raises `LoaderError` when not all ranks answer within `timeout` seconds (None:
+    ever).
     """
 
     def __init__(self, ranks: Ranks, timeout: float | None) -> None:
-        self._ranks, self.first = ranks, ranks.rank == 0
+        self._ranks = ranks
+        self.first = ranks.rank == 0
         self._timeout = timeout
 
     def numbers(self, values: Sequence[int], what: str) -> list[list[int]]:
-        """Return the numbers of each rank, as many from each, seven at most, all below 2**63.
+        """Return the numbers of each rank, as many from each, seven at most, all below
+        2**63.
 
         `what` is what they are for; `LoaderError` where ranks are at different things.
         """
@@ -52,9 +56,12 @@ class Agreement:
         rows = self._gathered(head + [0] * (_HEAD - len(head)), what)
         if any(row[0] != head[0] for row in rows):
             texts = self._gathered(_words(what, 8 * _HEAD), what)
-            shown = "; ".join(f"rank {rank}: {_text(each)}" for rank, each in enumerate(texts))
+            shown = "; ".join(
+                f"rank {rank}: {_text(each)}" for rank, each in enumerate(texts)
+            )
             raise LoaderError(
-                f"the ranks make different calls, and all of them have to make the same: {shown}"
+                "the ranks make different calls, and all of them have to make the "
+                f"same: {shown}"
             )
         return [row[1 : len(head)] for row in rows]
 
@@ -89,21 +96,26 @@ class Agreement:
 
     def _wait(self, what: str, collective: Callable[..., Any], *given: Any) -> None:
         work = collective(*given, group=self._group, async_op=True)
-        began, told = time.monotonic(), False
-        rank, world = self._ranks.rank, self._ranks.world_size
+        began = time.monotonic()
+        told = False
+        rank = self._ranks.rank
+        world = self._ranks.world_size
         while not work.is_completed():
             waited = time.monotonic() - began
             if self._timeout is not None and waited > self._timeout:
                 raise LoaderError(
                     f"{what}: not all {world} ranks answered within "
-                    f"timeout={self._timeout} s. Every rank has to make the same calls and the "
+                    f"timeout={self._timeout} s. Every rank has to make the same calls "
+                    "and the "
                     f"same number of steps; this is rank {rank}"
                 )
             if waited > _PATIENCE and not told:
                 told = True
                 text = (
-                    "rank %d of %d has waited %.0f s for the other ranks: %s. All of them have to "
-                    "make this call; what one rank reads alone has its own WorkerConfig(rank=0, "
+                    "rank %d of %d has waited %.0f s for the other ranks: %s. All of "
+                    "them have to "
+                    "make this call; what one rank reads alone has its own "
+                    "WorkerConfig(rank=0, "
                     "world_size=1)"
                 )
                 _log.warning(text, rank, world, waited, what)
@@ -112,24 +124,32 @@ class Agreement:
             work.wait()
         except RuntimeError as reason:
             raise LoaderError(
-                f"{what}: another rank has ended, or the connection to it; this is rank {rank} of "
+                f"{what}: another rank has ended, or the connection to it; this is "
+                f"rank {rank} of "
                 f"{world}: {reason}"
             ) from reason
 
     def told_by(self, source: int | None, value: Any, what: str) -> Any:
-        """Return a JSON-able tree that the rank of this number in the world tells all others, the
-        first of the group for None; None if it has none.
+        """Return a JSON-able tree that the rank of this number in the world tells all
+        others, the first of the group for None; None if it has none.
         """
         members = torch.distributed.get_process_group_ranks(self._group)
         source = members[0] if source is None else source
         if source not in members:
             raise ConfigError(
-                f"{what}: rank {source} is not among the ranks of the data-parallel group, which "
+                f"{what}: rank {source} is not among the ranks of the data-parallel "
+                "group, which "
                 f"are {members}"
             )
-        data = json.dumps(value).encode() if torch.distributed.get_rank() == source else b""
+        data = (
+            json.dumps(value).encode()
+            if torch.distributed.get_rank() == source
+            else b""
+        )
         (length,) = self.numbers([len(data)], what)[members.index(source)]
-        told = torch.frombuffer(bytearray(data.ljust(length)), dtype=torch.uint8).to(self._device)
+        told = torch.frombuffer(bytearray(data.ljust(length)), dtype=torch.uint8).to(
+            self._device
+        )
         self._wait(what, torch.distributed.broadcast, told, source)
         return json.loads(told.cpu().numpy().tobytes())
 
@@ -143,7 +163,10 @@ class Agreement:
 
 def alike(said: Sequence[T]) -> dict[T, list[int]]:
     """Return the ranks that say the same, by what that is."""
-    return {each: [rank for rank, other in enumerate(said) if other == each] for each in said}
+    return {
+        each: [rank for rank, other in enumerate(said) if other == each]
+        for each in said
+    }
 
 
 def _words(text: str, length: int) -> list[int]:
@@ -158,17 +181,18 @@ def _text(words: Sequence[int]) -> str:
 
 @contextmanager
 def shared_reading(group: Any = None, timeout: float | None = 600.0) -> Iterator[None]:
-    """A block in which datasets are opened by all ranks, and read from the disk by the first.
+    """A block in which datasets are opened by all ranks, and read from the disk by the
+    first.
 
     The first rank of `group` (a process group or a device mesh; by default that of
-    torch.distributed) goes through the block alone, and then tells the others the texts of all
-    files of `.nv-meta` and of metadatasets that it read; these go through it reading none of them.
-    Columns and shards are read by whoever needs them. Without torch.distributed the block is any
-    other. Nothing in it may talk to other ranks.
+    torch.distributed) goes through the block alone, and then tells the others the texts
+    of all files of `.nv-meta` and of metadatasets that it read; these go through it
+    reading none of them. Columns and shards are read by whoever needs them. Without
+    torch.distributed the block is any other. Nothing in it may talk to other ranks.
 
-    What the first rank raises in the block, the others raise as a `LoaderError` that says so;
-    likewise where it has ended, or not all ranks have come here `timeout` seconds (None: ever)
-    after one has.
+    What the first rank raises in the block, the others raise as a `LoaderError` that
+    says so; likewise where it has ended, or not all ranks have come here `timeout`
+    seconds (None: ever) after one has.
 
     >>> with shared_reading():
     ...     pass  # dataset = get_train_dataset("mix.yaml", batch_size=32)
@@ -177,11 +201,15 @@ def shared_reading(group: Any = None, timeout: float | None = 600.0) -> Iterator
     if ranks.group is None or ranks.world_size == 1:
         yield
         return
-    agreement, told, what = Agreement(ranks, timeout), {}, "shared_reading"
+    agreement = Agreement(ranks, timeout)
+    told = {}
+    what = "shared_reading"
     if not agreement.first:
         told = agreement.told_by(None, None, what)
         if "error" in told:
-            raise LoaderError(f"rank 0, which reads for all ranks, could not: {told['error']}")
+            raise LoaderError(
+                f"rank 0, which reads for all ranks, could not: {told['error']}"
+            )
     documents = Documents(told.get("texts"))
     try:
         with documents.used():

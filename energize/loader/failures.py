@@ -1,4 +1,6 @@
-"""Samples that fail while a loader reads: who decides, what is counted and told, lists of them."""
+"""Samples that fail while a loader reads: who decides, what is counted and told, lists
+of them.
+"""
 
 from __future__ import annotations
 
@@ -47,14 +49,15 @@ _PROGRAM_ERRORS = (
     SyntaxError,
     SystemError,
 )
-"""What is wrong with the program or the machine, and would be with the next sample too."""
+"""What is wrong with the program or the machine, and would be with the next sample
+too."""
 
 
 @dataclass(frozen=True)
 class Decisions:
-    """Who decides about exceptions of users' functions: the `handler` of a worker config, or
-    `on_error`; and how is read besides. `retry_failed`: whether damaged samples are read again. It
-    travels to workers.
+    """Who decides about exceptions of users' functions: the `handler` of a worker
+    config, or `on_error`; and how is read besides. `retry_failed`: whether damaged
+    samples are read again. It travels to workers.
     """
 
     on_error: OnError
@@ -71,8 +74,8 @@ class Decisions:
         retry_failed: bool = False,
         **others: Any,
     ) -> Decisions:
-        """Return what a loader decides, `others` as for `Reading`; raise `ConfigError` when two are
-        to.
+        """Return what a loader decides, `others` as for `Reading`; raise `ConfigError`
+        when two are to.
         """
         if handler is not None and on_error != "raise":
             raise ConfigError(
@@ -94,7 +97,8 @@ class Decisions:
         Args:
             report: Called with each sample that failed.
             left_out: Counts samples that are skipped.
-            memory: What failed before in this process, where all of it was reported to `report`.
+            memory: What failed before in this process, where all of it was reported to
+                `report`.
         """
         return replace(
             self.besides,
@@ -111,10 +115,12 @@ class Decisions:
         report(failed)
 
     def _decide(self, error: EncoderError) -> None:
-        """Raise, or return to have the sample left out; nobody is asked about what no sample is to
-        blame for, and no handler about what is wrong with the program itself.
+        """Raise, or return to have the sample left out; nobody is asked about what no
+        sample is to blame for, and no handler about what is wrong with the program
+        itself.
         """
-        cause, handler = error.__cause__, self.handler
+        cause = error.__cause__
+        handler = self.handler
         if isinstance(cause, FatalSampleError):
             raise cause
         if isinstance(cause, ReturnError | DatasetError) or of_machine(cause):
@@ -129,7 +135,8 @@ class Decisions:
             raise error
         if isinstance(cause, _PROGRAM_ERRORS) or no_memory:
             raise FatalSampleError(
-                f"{error}\n  (a {type(cause).__name__} is no fault of a sample, so no handler was "
+                f"{error}\n  (a {type(cause).__name__} is no fault of a sample, so no "
+                "handler was "
                 "asked)"
             ) from cause
         try:
@@ -141,20 +148,30 @@ class Decisions:
 
 
 def _leave_out(error: EncoderError) -> None:
-    """Every sample that makes a user's function raise is left out, and counted as failed."""
+    """Every sample that makes a user's function raise is left out, and counted as
+    failed.
+    """
 
 
 def sources_of(sample: Any) -> tuple[Any, ...] | None:
-    """Return where a sample, or those of a list or tuple, were read from, as far as they say so."""
+    """Return where a sample, or those of a list or tuple, were read from, as far as
+    they say so.
+    """
     if isinstance(sample, list | tuple):
         found = [each for one in sample for each in sources_of(one) or ()]
         return tuple(found) or None
     is_dict = isinstance(sample, dict)
-    named = sample.get("__sources__") if is_dict else getattr(sample, "__sources__", None)
+    named = (
+        sample.get("__sources__") if is_dict else getattr(sample, "__sources__", None)
+    )
     if not isinstance(named, tuple | list):
         return None
     # A batch has a tuple for each of its samples, or None.
-    each_of = [one if isinstance(one, tuple | list) else [one] for one in named if one is not None]
+    each_of = [
+        one if isinstance(one, tuple | list) else [one]
+        for one in named
+        if one is not None
+    ]
     return tuple(source for one in each_of for source in one) or None
 
 
@@ -172,7 +189,8 @@ class Failure:
         text: Location and reason, for messages.
         reason: Type and text of the exception.
         kind: What is common to samples that fail alike.
-        place: The stored sample, if it is a single one and a list of failures is written.
+        place: The stored sample, if it is a single one and a list of failures is
+            written.
         sample: The number that it is counted by; equal numbers are of one sample.
         sources: The keys of the sources of its samples.
     """
@@ -188,7 +206,8 @@ class Failure:
     def of(cls, failed: Failed) -> Failure:
         """Return what there is to say of a failed sample."""
         reason = f"{type(failed.reason).__name__}: {failed.reason}"
-        kind, sample = failed.kind, failed.sample
+        kind = failed.kind
+        sample = failed.sample
         if sample is None:  # of unknown origin
             sample = derive("failed", failed.where, kind) % 2**64
         return cls(str(failed), reason, kind, failed.place, sample, failed.sources)
@@ -211,7 +230,9 @@ class FailureSummary:
 
 @dataclass(slots=True)
 class _Kind:
-    """Failures that are alike: the first, how many there are, and how many have been told of."""
+    """Failures that are alike: the first, how many there are, and how many have been
+    told of.
+    """
 
     first: str
     count: int = 0
@@ -219,19 +240,22 @@ class _Kind:
 
 
 _MOST_COUNTED = 2**20
-"""Failed samples that are known apart, some 70 bytes each. If more fail, a sample that is not
-among them counts each time."""
+"""Failed samples that are known apart, some 70 bytes each. If more fail, a sample that
+is not among them counts each time."""
 
 
 class FailureLog:
-    """Counts failed samples and raises `FailureBudgetError` at the first above `budget`.
+    """Counts failed samples and raises `FailureBudgetError` at the first above
+    `budget`.
 
-    Each sample counts once, at its first failure. Of samples that fail alike the first is warned
-    of; then how many they are, seldom, and at the end. Without a budget (None) any number may fail.
-    `keep` is given each failure first.
+    Each sample counts once, at its first failure. Of samples that fail alike the first
+    is warned of; then how many they are, seldom, and at the end. Without a budget
+    (None) any number may fail. `keep` is given each failure first.
     """
 
-    def __init__(self, budget: int | None, keep: Callable[[Failure], None] | None = None) -> None:
+    def __init__(
+        self, budget: int | None, keep: Callable[[Failure], None] | None = None
+    ) -> None:
         self._budget = budget
         self._count = 0
         self._samples: set[int] = set()
@@ -255,7 +279,9 @@ class FailureLog:
         self.left_out.add_failed(failure.sources)
         self._last.append(failure.text)
         known = len(self._kinds) < _KINDS or failure.kind in self._kinds
-        kind = self._kinds.setdefault(failure.kind if known else "others", _Kind(failure.text))
+        kind = self._kinds.setdefault(
+            failure.kind if known else "others", _Kind(failure.text)
+        )
         kind.count += 1
         self._tell(kind, failure)
         if self._budget is not None and self._count > self._budget:
@@ -273,14 +299,19 @@ class FailureLog:
 
     def _too_many(self, budget: int) -> FailureBudgetError:
         most = sorted(self._kinds.values(), key=lambda each: -each.count)[:_KEPT]
-        alike = "\n".join(f"  {each.count} like {_first_line(each.first)}" for each in most)
+        alike = "\n".join(
+            f"  {each.count} like {_first_line(each.first)}" for each in most
+        )
         return FailureBudgetError(
-            f"{self._count} samples failed and failure_budget allows {budget}:\n{alike}\n"
+            f"{self._count} samples failed and failure_budget allows "
+            f"{budget}:\n{alike}\n"
             f"  the last: {self._last[-1]}\n"
             "Repair the data, or give a larger failure_budget (None: no limit)"
         )
 
-    def add_all(self, failed: Iterable[Failure], left_out: LeftOut | None = None) -> None:
+    def add_all(
+        self, failed: Iterable[Failure], left_out: LeftOut | None = None
+    ) -> None:
         """Several failed samples, and counts of all that were left out."""
         self.left_out.take_over(left_out)
         for each in failed:
@@ -305,12 +336,15 @@ def _first_line(text: str) -> str:
 
 
 def listed_samples(
-    dataset: Dataset[Any], paths: Sequence[str], quarantine: str | os.PathLike[str] | None
+    dataset: Dataset[Any],
+    paths: Sequence[str],
+    quarantine: str | os.PathLike[str] | None,
 ) -> Listed | None:
-    """Return the samples in lists of failed ones, which are left out unread; None without a list.
+    """Return the samples in lists of failed ones, which are left out unread; None
+    without a list.
 
-    Raise `ConfigError` for lists that cannot be read; but the one that this loader itself is going
-    to write need not be there yet.
+    Raise `ConfigError` for lists that cannot be read; but the one that this loader
+    itself is going to write need not be there yet.
     """
     if not paths:
         return None
@@ -321,7 +355,9 @@ def listed_samples(
     listed, strange = listed_for(sources, entries, name)
     _log.info("%d samples that are listed in %s are left out", listed.count, name)
     if strange:
-        text = "%s: %d entries are of samples that this run does not read, the first is %s"
+        text = (
+            "%s: %d entries are of samples that this run does not read, the first is %s"
+        )
         _log.warning(text, name, len(strange), strange[0].line.strip())
     return listed
 
@@ -340,12 +376,14 @@ def _entries(path: str, own: str | None) -> Iterator[Entry]:
 class LineWriter:
     """Appends lines to a file, which is the value `of` an argument.
 
-    A line is written whole, at once: it is there even if the process is killed right after. There
-    is one writer for each file. Raises `ConfigError` when the file cannot be opened.
+    A line is written whole, at once: it is there even if the process is killed right
+    after. There is one writer for each file. Raises `ConfigError` when the file cannot
+    be opened.
     """
 
     def __init__(self, path: Path, of: str) -> None:
-        self._path, self._of = path, of
+        self._path = path
+        self._of = of
         flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
         with writing(path, ConfigError, of=of):
             self._file = os.open(check_path(str(path)), flags, 0o644)
@@ -356,8 +394,8 @@ class LineWriter:
         self._ended = not size or os.pread(self._file, 1, size - 1) == b"\n"
 
     def append(self, line: bytes) -> None:
-        """Write a line; `LoaderError` when it cannot be written, on a full disk say; the file is
-        then as it was.
+        """Write a line; `LoaderError` when it cannot be written, on a full disk say;
+        the file is then as it was.
         """
         before = os.fstat(self._file).st_size
         line = line if self._ended else b"\n" + line
@@ -365,7 +403,10 @@ class LineWriter:
             try:
                 written = os.write(self._file, line)
                 if written < len(line):  # what a disk does that becomes full by it
-                    raise OSError(errno.ENOSPC, f"only {written} of {len(line)} bytes were written")
+                    raise OSError(
+                        errno.ENOSPC,
+                        f"only {written} of {len(line)} bytes were written",
+                    )
             except OSError:
                 with suppress(OSError):
                     os.ftruncate(self._file, before)
@@ -378,7 +419,8 @@ class LineWriter:
 
 
 class ListWriter(LineWriter):
-    """Appends samples to a list, each once, however often it fails and whatever is in the file.
+    """Appends samples to a list, each once, however often it fails and whatever is in
+    the file.
 
     Raises `ConfigError` also when the file holds something else.
     """
@@ -402,8 +444,14 @@ class ListWriter(LineWriter):
         if failure.place is None:
             if failure.kind not in self._unlisted:
                 self._unlisted.add(failure.kind)
-                text = "%s: not listed in %s, for it is not one stored sample: a batch or a pack, "
-                _log.warning(text + "or of a source without places", failure.text, self._path)
+                text = (
+                    "%s: not listed in %s, for it is not one stored sample: a "
+                    "batch "
+                    "or a pack, "
+                )
+                _log.warning(
+                    text + "or of a source without places", failure.text, self._path
+                )
         elif failure.place not in self._known:
             self.append(Entry(failure.place, failure.reason).line.encode())
             self._known.add(failure.place)

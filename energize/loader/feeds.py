@@ -1,8 +1,10 @@
-"""What a rank delivers, step by step: the lanes that it reads, taken in turn, to an epoch's end.
+"""What a rank delivers, step by step: the lanes that it reads, taken in turn, to an
+epoch's end.
 
-A rank reads lanes. Those of a stream are parts that are fixed for the run. Of an indexed dataset
-a rank's items are dealt out to one lane for each worker, so both are read alike: each lane by one
-reader, this process or a worker, from front to back, and the items of all lanes are taken in turn.
+A rank reads lanes. Those of a stream are parts that are fixed for the run. Of an
+indexed dataset a rank's items are dealt out to one lane for each worker, so both are
+read alike: each lane by one reader, this process or a worker, from front to back, and
+the items of all lanes are taken in turn.
 """
 
 from __future__ import annotations
@@ -23,7 +25,14 @@ from energize.core.description import packed, unpacked
 from energize.core.lanes import Lane, Ranks
 from energize.core.padded import UNMARKED, Padded, with_marks
 from energize.core.restoring import ITEM, lane_key
-from energize.core.stream import INFINITE, EpochPlan, State, counter_field, epoch_end, state_field
+from energize.core.stream import (
+    INFINITE,
+    EpochPlan,
+    State,
+    counter_field,
+    epoch_end,
+    state_field,
+)
 from energize.core.trace import READY, Reading, padding
 from energize.errors import ConfigError, EmptyDatasetError, LoaderError, StateError
 from energize.loader.agreement import Agreement
@@ -41,8 +50,8 @@ T = TypeVar("T")
 class HereLanes(Generic[T]):
     """Lanes that are read in this process; of an indexed dataset, `left` items of each.
 
-    A stream is read ahead while that is quick, so that what is done once for a read, checking for
-    random draws above all, is shared by several items.
+    A stream is read ahead while that is quick, so that what is done once for a read,
+    checking for random draws above all, is shared by several items.
 
     Attributes:
         made: What the last item that was taken is made of, of a stream.
@@ -57,7 +66,8 @@ class HereLanes(Generic[T]):
         left: int = INFINITE,
     ) -> None:
         self._cursors = {
-            lane: lanes.open(dataset, lane, 0, state, reading) for lane, state in states.items()
+            lane: lanes.open(dataset, lane, 0, state, reading)
+            for lane, state in states.items()
         }
         self._is_stream = lanes.plan is None
         if not self._is_stream:
@@ -65,16 +75,22 @@ class HereLanes(Generic[T]):
                 cursor.left = left
         self._states = dict(states)
         self._at_once = dict.fromkeys(states, 1)
-        self._waiting: defaultdict[int, deque[tuple[T, State, Made]]] = defaultdict(deque)
+        self._waiting: defaultdict[int, deque[tuple[T, State, Made]]] = defaultdict(
+            deque
+        )
         self.made: Made = NOTHING
 
     def has(self, lane: int, after: int = 0) -> bool:
-        """Return whether the lane has another item after so many; read on if that is not known."""
+        """Return whether the lane has another item after so many; read on if that is
+        not known.
+        """
         waiting = self._waiting[lane]
         while len(waiting) <= after:
             if not self._read(lane):
                 if not waiting:
-                    self._states[lane] = self._cursors[lane].state()  # that of the next epoch
+                    self._states[lane] = self._cursors[
+                        lane
+                    ].state()  # that of the next epoch
                 return False
         return True
 
@@ -93,7 +109,9 @@ class HereLanes(Generic[T]):
         return True
 
     def take(self, lane: int) -> T:
-        """Return the lane's next item; raise `StopIteration` at the end of its epoch."""
+        """Return the lane's next item; raise `StopIteration` at the end of its
+        epoch.
+        """
         if not self._is_stream:
             return cast("T", next(self._cursors[lane]))
         if not self.has(lane):
@@ -102,8 +120,8 @@ class HereLanes(Generic[T]):
         return item
 
     def state(self, lane: int) -> State | None:
-        """Return the state of a lane of a stream after what was taken; None before its first
-        item.
+        """Return the state of a lane of a stream after what was taken; None before its
+        first item.
         """
         return self._states[lane]
 
@@ -120,8 +138,8 @@ Lanes = HereLanes[T] | WorkerLanes[T]
 _log = logging.getLogger("energize")
 
 _ITEM, _NONE, _OVER = range(3)
-"""What a rank has for a step: an item; none, for the lane whose turn it is has ended, but another
-lane may go on; none any more, for all its lanes have ended."""
+"""What a rank has for a step: an item; none, for the lane whose turn it is has ended,
+but another lane may go on; none any more, for all its lanes have ended."""
 
 _MISSING = object()
 
@@ -157,11 +175,12 @@ class Copy(NamedTuple, Generic[T]):
 class StreamState:
     """Where all lanes of a stream stand.
 
-    `position`: how many items of the epoch have had their turn, those of all ranks. `cursors`: the
-    state of each lane, of those that this rank hosts at least; a lane without one is before its
-    first item. `step`: of the loop, where loops count steps. `offset`: where in an epoch loops
-    begin and end, which is not at its ends after a loop that was left early. `begun`: how many
-    items of all ranks were given of a global batch that is not full yet.
+    `position`: how many items of the epoch have had their turn, those of all ranks.
+    `cursors`: the state of each lane, of those that this rank hosts at least; a lane
+    without one is before its first item. `step`: of the loop, where loops count steps.
+    `offset`: where in an epoch loops begin and end, which is not at its ends after a
+    loop that was left early. `begun`: how many items of all ranks were given of a
+    global batch that is not full yet.
     """
 
     lanes: int
@@ -180,16 +199,21 @@ class StreamState:
 
     def saved(self) -> State:
         """As plain data."""
-        cursors = [self.cursors.get(lane) for lane in range(self.lanes if self.cursors else 0)]
+        cursors = [
+            self.cursors.get(lane) for lane in range(self.lanes if self.cursors else 0)
+        ]
         return {**self.place, "cursors": packed({"cursors": cursors})}
 
     def gathered(self, agreement: Agreement) -> StreamState:
-        """Return the same with the states of all lanes, which the ranks tell each other."""
+        """Return the same with the states of all lanes, which the ranks tell each
+        other.
+        """
         mine = {str(lane): state for lane, state in self.cursors.items()}
         said = agreement.trees([self.place, mine], "the state of a stream")
         if any(other != self.place for other, _ in said):
             raise LoaderError(
-                "the state of a stream is asked for at different steps; those of the ranks are "
+                "the state of a stream is asked for at different steps; those of the "
+                "ranks are "
                 f"{[other for other, _ in said]}"
             )
         cursors = {int(lane): state for _, part in said for lane, state in part.items()}
@@ -200,12 +224,20 @@ class StreamState:
         """From plain data; `StateError` for what cannot have been saved."""
         lanes = counter_field(state, "lanes")
         if not 1 <= lanes <= MOST_LANES:
-            raise StateError(f"the saved state has {lanes} lanes; there are 1 to {MOST_LANES}")
+            raise StateError(
+                f"the saved state has {lanes} lanes; there are 1 to {MOST_LANES}"
+            )
         held = unpacked(state_field(state, "cursors", str), "cursors")
         cursors = held.get("cursors")
-        whole = isinstance(cursors, list) and len(cursors) in (0, lanes) and len(held) == 1
-        if not whole or not all(each is None or isinstance(each, dict) for each in cursors or []):
-            raise StateError(f"the saved state does not have the states of its {lanes} lanes")
+        whole = (
+            isinstance(cursors, list) and len(cursors) in (0, lanes) and len(held) == 1
+        )
+        if not whole or not all(
+            each is None or isinstance(each, dict) for each in cursors or []
+        ):
+            raise StateError(
+                f"the saved state does not have the states of its {lanes} lanes"
+            )
         whole_state = {**dict.fromkeys(_MOSTLY_ZERO, 0), **state}
         place = {name: counter_field(whole_state, name) for name in _PLACE}
         return cls(**place, cursors=dict(enumerate(cursors or [])))
@@ -213,9 +245,9 @@ class StreamState:
 
 @dataclass(frozen=True)
 class ThisRank(Generic[T]):
-    """What a rank reads with: who it is, and whether it can talk with the others; its workers, if
-    there are any, what becomes of failures, what was `warned` of, and the `copies` that fill
-    missing places of a stream.
+    """What a rank reads with: who it is, and whether it can talk with the others; its
+    workers, if there are any, what becomes of failures, what was `warned` of, and the
+    `copies` that fill missing places of a stream.
     """
 
     ranks: Ranks
@@ -232,11 +264,15 @@ class ThisRank(Generic[T]):
         states: Mapping[int, State | None],
         left: Sequence[int] = (),
     ) -> Lanes[T]:
-        """Begin to read lanes, by workers or here; of an indexed dataset `left` items in each."""
+        """Begin to read lanes, by workers or here; of an indexed dataset `left` items
+        in each.
+        """
         if self.workers is None:
             most = left[0] if left else INFINITE
             failures = self.failures
-            reading = run.decisions.reading(failures.add, failures.left_out, failures.memory)
+            reading = run.decisions.reading(
+                failures.add, failures.left_out, failures.memory
+            )
             return HereLanes(run.stream, lanes, states, reading, most)
         return WorkerLanes(*self.workers(), lanes, states, self.failures, left=left)
 
@@ -260,8 +296,8 @@ class _Marking(Generic[T]):
 
 
 class IndexedFeed(_Marking[T]):
-    """The steps of a loop over an indexed dataset: those of an epoch, from the loop's offset in one
-    to the same in the next, or without end.
+    """The steps of a loop over an indexed dataset: those of an epoch, from the loop's
+    offset in one to the same in the next, or without end.
     """
 
     may_be_over = goes_on = False
@@ -271,13 +307,16 @@ class IndexedFeed(_Marking[T]):
         self._loop = run.loop
         self._step: int = place.get("step", 0)
         self._offset: int = place.get("offset", 0)
-        ranks, position = rank.ranks, counter_field(place, "position")
+        ranks = rank.ranks
+        position = counter_field(place, "position")
         size = self._dataset.size if run.loop is None else INFINITE
         begun = place.get("begun", 0)
         self._plan = plan = run.plan(ranks, position, size, self._offset, begun)
         self._filled = run.filled or 1
-        self._world, self._first = ranks.world_size, plan.start + ranks.rank
-        self._pads, self._lends = run.settings.uneven == "pad", self._dataset._lends
+        self._world = ranks.world_size
+        self._first = plan.start + ranks.rank
+        self._pads = run.settings.uneven == "pad"
+        self._lends = self._dataset._lends
         many = run.workers or 1
         self._order = [ranks.rank + self._world * turn for turn in range(many)]
         left = [len(range(turn, plan.steps, many)) for turn in range(many)]
@@ -295,13 +334,16 @@ class IndexedFeed(_Marking[T]):
         return self._done >= self._plan.steps
 
     def begin_loop(self, *, anew: bool) -> bool:
-        """Get ready for another loop, of full length if `anew`; return False if it is not here."""
+        """Get ready for another loop, of full length if `anew`; return False if it is
+        not here.
+        """
         if self._loop is not None:
             self._step = 0 if anew else self._step % self._loop
         return self._plan.steps == INFINITE if anew else not self.loop_ended
 
     def __next__(self) -> T:
-        done, plan = self._done, self._plan
+        done = self._done
+        plan = self._plan
         if done >= plan.steps or (self._loop is not None and self._step >= self._loop):
             raise StopIteration
         item = self._lanes.take(self._order[done % len(self._order)])
@@ -309,10 +351,12 @@ class IndexedFeed(_Marking[T]):
         copies = position >= plan.end
         position = plan.read_at(position)
         lent = self._lends and bool(padding(self._dataset, np.array([position]))[0])
-        self.made, self.is_copy = position, lent or (copies and self._pads)
+        self.made = position
+        self.is_copy = lent or (copies and self._pads)
         if self._watch is not None:
             self._watch(position)
-        self._done, self._step = done + 1, self._step + 1
+        self._done = done + 1
+        self._step = self._step + 1
         return self._marked(item)
 
     @property
@@ -322,7 +366,8 @@ class IndexedFeed(_Marking[T]):
 
     def state(self) -> State:
         """Return the state after the last item, that of all ranks."""
-        plan, position = self._plan, self._plan.end
+        plan = self._plan
+        position = self._plan.end
         reached = plan.start + self._done * self._world
         if self._done < plan.steps:
             position = min(reached, position)
@@ -344,59 +389,90 @@ class IndexedFeed(_Marking[T]):
 class StreamFeed(_Marking[T]):
     """One epoch of a stream, or the part of one that is in a loop.
 
-    `_stop` is where its steps end: beyond its `_size` items, where the last steps are filled; None
-    where only reading tells. A loop that began inside the epoch goes on in the next one, up to the
-    same offset. Lanes are those of this rank; where the end has to be found and ranks
-    cannot talk, all lanes. Where lanes are no multiple of ranks, several ranks read the same ones.
-    The items of other ranks are read then, and left out. A missing item is a copy of the first
-    item of the run: with "pad" of the whole stream, with "repeat" of the lane whose turn it is. So
-    it depends on the seed and the turn alone, and a resumed run fills a step like any other.
+    `_stop` is where its steps end: beyond its `_size` items, where the last steps are
+    filled; None where only reading tells. A loop that began inside the epoch goes on in
+    the next one, up to the same offset. Lanes are those of this rank; where the end has
+    to be found and ranks cannot talk, all lanes. Where lanes are no multiple of ranks,
+    several ranks read the same ones. The items of other ranks are read then, and left
+    out. A missing item is a copy of the first item of the run: with "pad" of the whole
+    stream, with "repeat" of the lane whose turn it is. So it depends on the seed and
+    the turn alone, and a resumed run fills a step like any other.
     """
 
-    def __init__(self, run: Run[T], place: StreamState, rank: ThisRank[T]) -> None:
-        ranks, agreement, world = rank.ranks, rank.agreement, rank.ranks.world_size
+    def __init__(self, run: Run[T], place: StreamState, rank: ThisRank[T]) -> None:  # noqa: PLR0915
+        ranks = rank.ranks
+        agreement = rank.agreement
+        world = rank.ranks.world_size
         lanes = place.lanes
-        shared = math.gcd(lanes, world)  # ranks that differ by a multiple of it read the same lanes
-        # Ranks that cannot talk each read all lanes, so that they know where epochs end.
+        shared = math.gcd(
+            lanes, world
+        )  # ranks that differ by a multiple of it read the same lanes
+        # Ranks that cannot talk each read all lanes, so that they know where epochs
+        # end.
         known = run.endless or run.stream.sized
         hosts_all = agreement is None and not (run.settings.apart and known)
         first, every = (0, 1) if hosts_all else (ranks.rank % shared, shared)
         order = [(place.position + turn) % lanes for turn in range(first, lanes, every)]
         missing = set(order) - place.cursors.keys() if place.cursors else set()
         if missing and agreement is not None:
-            # A run that goes on from another world size may have begun between two of its steps;
-            # with the next epoch, which begins at 0, each rank's lanes are others.
+            # A run that goes on from another world size may have begun between two of
+            # its steps; with the next epoch, which begins at 0, each rank's lanes are
+            # others.
             place = place.gathered(agreement)
             missing = set(order) - place.cursors.keys()
         if missing:
             raise StateError(
-                f"this loader does not know where lanes {sorted(missing)} of its stream stand: it "
-                "is a copy of one that shared them with other ranks. Give it their state_dict(), "
+                f"this loader does not know where lanes {sorted(missing)} of its "
+                "stream stand: it "
+                "is a copy of one that shared them with other ranks. Give it their "
+                "state_dict(), "
                 "which knows all lanes"
             )
         if shared < world and not (hosts_all or ranks.rank or "lanes" in rank.warned):
             rank.warned.add("lanes")
             text = (
-                "each of the %d lanes of a stream is read by %d of the %d ranks, which leave out "
+                "each of the %d lanes of a stream is read by %d of the %d ranks, "
+                "which leave out "
             )
-            text += "what is others': right, and slower. In a new run get_loader(lanes=%d), which "
+            text += (
+                "what is others': right, and slower. In a new run "
+                "get_loader(lanes=%d), which "
+            )
             text += "is another order, has each read once"
-            _log.warning(text, lanes, world // shared, world, world * max(1, run.workers))
+            _log.warning(
+                text, lanes, world // shared, world, world * max(1, run.workers)
+            )
         states = {lane: place.cursors.get(lane) for lane in order}
-        self._run, self._ranks, self._agreement = run, ranks, agreement
-        self._count, self._uneven, self._loop = lanes, run.settings.uneven, run.loop
-        self._size = INFINITE if run.endless else run.stream.size if run.stream.sized else 0
+        self._run = run
+        self._ranks = ranks
+        self._agreement = agreement
+        self._count = lanes
+        self._uneven = run.settings.uneven
+        self._loop = run.loop
+        if run.endless:
+            self._size = INFINITE
+        elif run.stream.sized:
+            self._size = run.stream.size
+        else:
+            self._size = 0
         self._stop = self._end_of(place)
         self._made = 0
         self._accumulated = 1
         if run.filled and self._stop is None and self._uneven in ("pad", "repeat"):
             # The last global batch of an epoch whose end is found may lack steps.
             self._accumulated = run.accumulation_steps(ranks)
-            self._made = self._accumulated - run.plan(ranks, place.begun, run.filled).steps
+            self._made = (
+                self._accumulated - run.plan(ranks, place.begun, run.filled).steps
+            )
         self._lanes = rank.read(run, LaneSet(lanes, run.edits, run.endless), states)
-        self._epoch, self._position, self._step = place.epoch, place.position, place.step
-        self._offset, self._wraps = place.offset, 0 < place.offset <= place.position
-        self._first, self._shared, self._hosted = place.position % shared, shared, order
+        self._epoch = place.epoch
+        self._position = place.position
+        self._step = place.step
+        self._offset = place.offset
+        self._wraps = 0 < place.offset <= place.position
+        self._first = place.position % shared
+        self._shared = shared
+        self._hosted = order
         self._over = {
             lane
             for lane, cursor in place.cursors.items()
@@ -409,18 +485,24 @@ class StreamFeed(_Marking[T]):
         self._before = Before(0, None)
         self.made: Any = NOTHING
         self._parts: Any = run.stream._parts
-        self._lenders = {n for n, each in enumerate(self._parts) if getattr(each, "_lends", False)}
+        self._lenders = {
+            n for n, each in enumerate(self._parts) if getattr(each, "_lends", False)
+        }
 
     def _end_of(self, place: StreamState) -> int | None:
-        run, uneven = self._run, self._uneven
+        run = self._run
+        uneven = self._uneven
         if run.endless:
             return INFINITE
         if not run.stream.sized:
             if run.filled is not None and uneven == "drop":
                 raise ConfigError(
-                    "global_batch_size with uneven='drop' needs to know where an epoch ends before "
-                    "its last global batch, and only reading tells where this stream ends; use "
-                    "uneven='pad', or repeat the stream and count steps (EpochizeDataset)"
+                    "global_batch_size with uneven='drop' needs to know where an epoch "
+                    "ends before "
+                    "its last global batch, and only reading tells where this stream "
+                    "ends; use "
+                    "uneven='pad', or repeat the stream and count steps "
+                    "(EpochizeDataset)"
                 )
             return None
         begun = place.position if place.position >= self._size else 0
@@ -431,11 +513,15 @@ class StreamFeed(_Marking[T]):
         return plan.start + plan.steps * self._ranks.world_size
 
     def begin_loop(self, *, anew: bool) -> bool:
-        """Get ready for another loop, of full length if `anew`; return False if it is not here."""
+        """Get ready for another loop, of full length if `anew`; return False if it is
+        not here.
+        """
         self._came = False
         if self._loop is not None:
             self._step = 0 if anew else self._step % self._loop
-        return self._stop == INFINITE and not self._ended if anew else not self.loop_ended
+        return (
+            self._stop == INFINITE and not self._ended if anew else not self.loop_ended
+        )
 
     @property
     def loop_ended(self) -> bool:
@@ -451,7 +537,9 @@ class StreamFeed(_Marking[T]):
 
     @property
     def _at_offset(self) -> bool:
-        """Whether the loop, begun in the epoch before, has come to its end in this one."""
+        """Whether the loop, begun in the epoch before, has come to its end in this
+        one.
+        """
         return not self._wraps and 0 < self._offset <= self._position
 
     @property
@@ -481,7 +569,9 @@ class StreamFeed(_Marking[T]):
 
     @property
     def _begun(self) -> int:
-        """How many items of all ranks were given of a global batch that is not full yet."""
+        """How many items of all ranks were given of a global batch that is not full
+        yet.
+        """
         return self._made % self._accumulated * self._ranks.world_size
 
     def _delivered(self, item: Any, turn: int) -> T:
@@ -496,7 +586,9 @@ class StreamFeed(_Marking[T]):
             item, self.made, self._before = self._copies[key]
         if self._lenders.issuperset(parts := self.made[::4]):
             of = zip(map(self._parts.__getitem__, parts), self.made[1::4], strict=True)
-            lent = bool(parts) and all(padding(part, np.array([at]))[0] for part, at in of)
+            lent = bool(parts) and all(
+                padding(part, np.array([at]))[0] for part, at in of
+            )
             self.is_copy = self.is_copy or lent
         return self._marked(item)
 
@@ -506,21 +598,30 @@ class StreamFeed(_Marking[T]):
         return lane_key(self._before.lane, self._count, self._before.state)
 
     def _turns(self) -> list[bool] | None:
-        """Return whether each rank has an item for this step; None at the end of the epoch."""
+        """Return whether each rank has an item for this step; None at the end of the
+        epoch.
+        """
         ranks = range(self._ranks.world_size)
         if self._stop is not None:
-            return None if self._stopped else [self._position + r < self._size for r in ranks]
+            return (
+                None
+                if self._stopped
+                else [self._position + r < self._size for r in ranks]
+            )
         turns = [self._look(rank) for rank in self._played]
         if self._agreement is not None:
             mine = [turns[self._played.index(self._ranks.rank)]]
-            turns = [t for (t,) in self._agreement.numbers(mine, "the next step of a stream")]
+            turns = [
+                t for (t,) in self._agreement.numbers(mine, "the next step of a stream")
+            ]
         if all(turn == _OVER for turn in turns):
             return None
         return [turn == _ITEM for turn in turns]
 
     def _look(self, rank: int) -> int:
         """Return what a rank has for this step, as far as reading tells."""
-        lane, before = self._lane(rank), rank // self._count  # ranks with their turns at the lane
+        lane = self._lane(rank)
+        before = rank // self._count  # ranks with their turns at the lane
         if lane not in self._over:
             if self._lanes.has(lane, before):
                 return _ITEM
@@ -537,7 +638,8 @@ class StreamFeed(_Marking[T]):
         before = Before(lane, self._lanes.state(lane))
         item = self._lanes.take(lane)
         if rank == self._ranks.rank:
-            self._before, self.made = before, self._lanes.made
+            self._before = before
+            self.made = self._lanes.made
         return item
 
     def _is_step(self, has: list[bool]) -> bool:
@@ -557,9 +659,14 @@ class StreamFeed(_Marking[T]):
                     self._lanes.take(lane)
                     self._dropped += 1
         if self._dropped and not self._ranks.rank:
-            text = "%d items of an epoch were left out, which not all ranks had (uneven='drop')"
+            text = (
+                "%d items of an epoch were left out, which not all ranks had "
+                "(uneven='drop')"
+            )
             _log.info(text, self._dropped)
-        self._epoch, self._position, self._ended = self._epoch + 1, 0, True
+        self._epoch = self._epoch + 1
+        self._position = 0
+        self._ended = True
 
     def _lanes_of(self, rank: int) -> range:
         return range((self._first + rank) % self._shared, self._count, self._shared)
@@ -581,7 +688,9 @@ class StreamFeed(_Marking[T]):
 
     @property
     def may_be_over(self) -> bool:
-        """Whether a loop that gave no rank an item may be the rest of an epoch read before."""
+        """Whether a loop that gave no rank an item may be the rest of an epoch read
+        before.
+        """
         return self._stop is None and not self._came
 
     def close(self) -> None:
@@ -599,21 +708,25 @@ def plan_epoch(
     offset: int = 0,
     begun: int = 0,
 ) -> EpochPlan:
-    """Return what comes from `position` to the end of its epoch, of `size` items, or `INFINITE`.
-    With an `offset`, epochs begin so many items later. If an epoch has ended at `position`, and
-    only copies are missing in its last global batch, `begun` is how many items that has.
+    """Return what comes from `position` to the end of its epoch, of `size` items, or
+    `INFINITE`. With an `offset`, epochs begin so many items later. If an epoch has
+    ended at `position`, and only copies are missing in its last global batch, `begun`
+    is how many items that has.
 
-    Ranks make equally many steps: what is missing in the last one is padded or repeated, or the
-    items of that step are dropped; with "allow" the first ranks make one step more. With
-    `global_items` items in a global batch, the last global batch is filled, or dropped, instead of
-    the last step, so that it is the same whatever the world size.
+    Ranks make equally many steps: what is missing in the last one is padded or
+    repeated, or the items of that step are dropped; with "allow" the first ranks make
+    one step more. With `global_items` items in a global batch, the last global batch is
+    filled, or dropped, instead of the last step, so that it is the same whatever the
+    world size.
 
-    Raise `EmptyDatasetError` when there are no items, or this rank, or with "drop" every rank,
-    would never get one; `StateError` when what is left of a global batch cannot be shared out.
+    Raise `EmptyDatasetError` when there are no items, or this rank, or with "drop"
+    every rank, would never get one; `StateError` when what is left of a global batch
+    cannot be shared out.
     """
     if size == 0:
         raise EmptyDatasetError("the dataset has no items to read")
-    world, end = ranks.world_size, epoch_end(position - offset, size) + offset
+    world = ranks.world_size
+    end = epoch_end(position - offset, size) + offset
     if size == INFINITE:
         return EpochPlan(position, 0, INFINITE)
     first = max(end - size, 0)
@@ -625,13 +738,15 @@ def plan_epoch(
     if uneven == "drop" and size < unit:
         what = f"{world} ranks" if unit == world else f"a global batch of {unit}"
         raise EmptyDatasetError(
-            f"an epoch of {size} items is too small for {what}, and uneven='drop' would leave out "
+            f"an epoch of {size} items is too small for {what}, and uneven='drop' "
+            "would leave out "
             "all of it; use fewer ranks, smaller batches, or uneven='pad'"
         )
     if uneven == "allow":
         if ranks.rank >= size:
             raise EmptyDatasetError(
-                f"rank {ranks.rank} of {world} would never get one of the {size} items of an "
+                f"rank {ranks.rank} of {world} would never get one of the {size} items "
+                "of an "
                 "epoch; use fewer ranks, smaller batches, or uneven='pad'"
             )
         steps = len(range(position + ranks.rank, end, world))
@@ -643,9 +758,12 @@ def plan_epoch(
     left = max(counted_from + units * unit - position, 0)
     if left % world:
         raise StateError(
-            f"{left} items are left of the epoch's global batches of {unit}, which {world} ranks "
-            "cannot share out evenly: the state was saved in the middle of a global batch. Resume "
-            "it with a world size that divides them, or from a state after a whole global batch"
+            f"{left} items are left of the epoch's global batches of {unit}, which "
+            f"{world} ranks "
+            "cannot share out evenly: the state was saved in the middle of a global "
+            "batch. Resume "
+            "it with a world size that divides them, or from a state after a whole "
+            "global batch"
         )
     return EpochPlan(position, first, end, left // world)
 
@@ -664,26 +782,29 @@ def global_items(
         return None
     if micro is None:
         raise ConfigError(
-            f"global_batch_size={whole} is given, and {type(node).__name__} does not say how many "
+            f"global_batch_size={whole} is given, and {type(node).__name__} does not "
+            "say how many "
             "samples a micro batch has; give micro_batch_size too"
         )
     if own is not None and whole % own:
         raise ConfigError(
-            f"global_batch_size={whole} is given, and {type(node).__name__} was made for global "
+            f"global_batch_size={whole} is given, and {type(node).__name__} was made "
+            "for global "
             f"batches of {own} samples; give one number to both"
         )
     items, rest = divmod(whole, micro)
     if rest or not items:
         raise ConfigError(
-            f"a global batch of {whole} samples is not a whole number of micro batches of {micro}; "
+            f"a global batch of {whole} samples is not a whole number of micro batches "
+            f"of {micro}; "
             "change one of the two"
         )
     return items
 
 
 def _micro_batch_size(node: Dataset[Any]) -> int | None:
-    """Return how many samples an item has: of what only chooses among batches, those of its inputs
-    where they are alike.
+    """Return how many samples an item has: of what only chooses among batches, those of
+    its inputs where they are alike.
     """
     own: int | None = getattr(node, "batch_size", None)
     if own is not None or hasattr(node, "_gives_batches"):
@@ -693,8 +814,8 @@ def _micro_batch_size(node: Dataset[Any]) -> int | None:
 
 
 def items_of(dataset: Dataset[Any], place: State | StreamState) -> int | None:
-    """Return how many items all ranks were given up to a place; None of a stream whose epochs have
-    ended somewhere.
+    """Return how many items all ranks were given up to a place; None of a stream whose
+    epochs have ended somewhere.
     """
     if not isinstance(place, StreamState):
         return counter_field(place, "position")

@@ -1,4 +1,6 @@
-"""Who changes weights while a run goes on: a policy that follows the loss, an operator's file."""
+"""Who changes weights while a run goes on: a policy that follows the loss, an
+operator's file.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,13 @@ from typing import TYPE_CHECKING, Any, cast
 import yaml
 from pydantic import TypeAdapter
 
-from energize.core.blends import blend_called, blends_in, checked_request, chosen_blend, same_shares
+from energize.core.blends import (
+    blend_called,
+    blends_in,
+    checked_request,
+    chosen_blend,
+    same_shares,
+)
 from energize.core.checks import checked_whole, real_number
 from energize.core.stream import counter_field, state_field
 from energize.core.validation import Model, SafeLoader, load_yaml, short, validated
@@ -51,16 +59,16 @@ _SCHEMA = TypeAdapter(_Weights)
 
 
 class Follower:
-    """Hands a policy the mean loss of each source, and the loader the weights that it answers; made
-    by `Loader.follow`.
+    """Hands a policy the mean loss of each source, and the loader the weights that it
+    answers; made by `Loader.follow`.
 
-    `observe` is called once a step, on all ranks. At every `every`-th call the ranks tell each
-    other what they saw, in one collective, and ask the policy. `weights` are the last ones that it
-    answered, None before.
+    `observe` is called once a step, on all ranks. At every `every`-th call the ranks
+    tell each other what they saw, in one collective, and ask the policy. `weights` are
+    the last ones that it answered, None before.
 
-    `state_dict` has what the policy remembers and what was observed since it was asked last, in how
-    many items of all ranks; all ranks call it at the same step, and any number of ranks goes on
-    from it.
+    `state_dict` has what the policy remembers and what was observed since it was asked
+    last, in how many items of all ranks; all ranks call it at the same step, and any
+    number of ranks goes on from it.
     """
 
     def __init__(
@@ -68,12 +76,15 @@ class Follower:
     ) -> None:
         self.policy = policy
         self.weights: dict[str, float] | None = None
-        self._loader, self._every = loader, checked_whole(every, "follow: every", 1)
+        self._every = checked_whole(every, "follow: every", 1)
+        self._loader = loader
         for method in ("observe", "state_dict", "load_state_dict"):
             if not callable(getattr(policy, method, None)):
                 raise ConfigError(
-                    f"follow: a policy has observe, state_dict and load_state_dict (see "
-                    f"energize.mixing.MixingPolicy); {type(policy).__name__} has no {method}"
+                    "follow: a policy has observe, state_dict and load_state_dict "
+                    "(see "
+                    f"energize.mixing.MixingPolicy); {type(policy).__name__} has no "
+                    f"{method}"
                 )
         dataset = loader.dataset
         alone = blends_in(dataset) if blend is None else []
@@ -90,15 +101,17 @@ class Follower:
         self._begin_anew()
 
     def observe(
-        self, losses: Mapping[str, float] | Iterable[Any], sources: Iterable[str] | None = None
+        self,
+        losses: Mapping[str, float] | Iterable[Any],
+        sources: Iterable[str] | None = None,
     ) -> Mapping[str, float] | None:
         """Note the losses of a step; the new weights, where there are any.
 
-        `losses` is one for each sample of the batch, a tensor of shape (batch,) say, whose
-        `sources` are by default those of the loader's last item; or the mean loss of each source,
-        which then counts as one. Padding is left out by leaving `sources` to the loader. Raises
-        `WeightError` for a source that is not in the blend, and `ConfigError` for other lengths
-        and for a loss that is no number.
+        `losses` is one for each sample of the batch, a tensor of shape (batch,) say,
+        whose `sources` are by default those of the loader's last item; or the mean loss
+        of each source, which then counts as one. Padding is left out by leaving
+        `sources` to the loader. Raises `WeightError` for a source that is not in the
+        blend, and `ConfigError` for other lengths and for a loss that is no number.
         """
         for name, loss in self._named(losses, sources):
             self._sums[name] += loss
@@ -125,15 +138,25 @@ class Follower:
         return {"policy": policy, "sums": sums, "counts": counts, "items": self._items}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Go on from it; `StateError` for what is no such state, or is over other sources."""
-        sums, counts = (state_field(state_dict, name, dict) for name in ("sums", "counts"))
+        """Go on from it; `StateError` for what is no such state, or is over other
+        sources.
+        """
+        sums, counts = (
+            state_field(state_dict, name, dict) for name in ("sums", "counts")
+        )
         if set(sums) != set(self._names) or set(counts) != set(self._names):
             raise StateError(
-                f"the state is of a policy over {', '.join(sums)}, and the blend is over "
+                f"the state is of a policy over {', '.join(sums)}, and the blend is "
+                "over "
                 f"{', '.join(self._names)}"
             )
-        if not all(type(each) in (int, float) and abs(each) <= _LARGEST for each in sums.values()):
-            raise StateError(f"the state has sums of losses that are none: {str(sums)[:80]}")
+        if not all(
+            type(each) in (int, float) and abs(each) <= _LARGEST
+            for each in sums.values()
+        ):
+            raise StateError(
+                f"the state has sums of losses that are none: {str(sums)[:80]}"
+            )
         counted = {name: counter_field(counts, name) for name in self._names}
         items = counter_field(state_dict, "items")
         self.policy.load_state_dict(state_field(state_dict, "policy", dict))
@@ -163,19 +186,24 @@ class Follower:
                 return  # padding
         if len(values) != len(names):
             raise ConfigError(
-                f"observe: {len(values)} losses are given for {len(names)} samples; give one for "
-                "each sample of the batch, before they are averaged, or a mean by source"
+                f"observe: {len(values)} losses are given for {len(names)} samples; "
+                "give one for "
+                "each sample of the batch, before they are averaged, or a mean by "
+                "source"
             )
         for name, value in zip(names, values, strict=True):
-            number, called = real_number(value), self._called(name)
+            number = real_number(value)
+            called = self._called(name)
             if number is None:
-                raise ConfigError(f"observe: the loss of a sample of {name!r} is {value!r}")
+                raise ConfigError(
+                    f"observe: the loss of a sample of {name!r} is {value!r}"
+                )
             if called is not None:
                 yield called, float(number)
 
     def _called(self, source: str) -> str | None:
-        """Return what the blend calls what a sample is of; None for one that is not of this
-        blend.
+        """Return what the blend calls what a sample is of; None for one that is not of
+        this blend.
         """
         inner = source.removeprefix(f"{self._blend}/") if self._blend else source
         if inner in self._sums:
@@ -193,23 +221,26 @@ class Follower:
 
     def _summed(self) -> tuple[dict[str, float], dict[str, int]]:
         """Sums and counts over all ranks, added up in the order of ranks."""
-        agreement, mine = self._loader._agreement(), [self._sums, self._counts]
+        agreement = self._loader._agreement()
+        mine = [self._sums, self._counts]
         what = "the losses that a policy follows"
         told: list[Any] = [mine] if agreement is None else agreement.trees(mine, what)
-        sums = {name: sum((each[name] for each, _ in told), 0.0) for name in self._names}
+        sums = {
+            name: sum((each[name] for each, _ in told), 0.0) for name in self._names
+        }
         counts = {name: sum(each[name] for _, each in told) for name in self._names}
         return sums, counts
 
 
 class WeightsFile:
-    """A YAML or JSON file `{name: weight, ...}`, with `at_step` and `blend` where they are wanted,
-    or with the weights under `weights`. It need not be there yet.
+    """A YAML or JSON file `{name: weight, ...}`, with `at_step` and `blend` where they
+    are wanted, or with the weights under `weights`. It need not be there yet.
 
-    The first rank looks at it before the first step and then every `every` steps, and tells the
-    others. What is new in it since it was looked at last is given to `Loader.set_weights`, unless
-    the blend has these weights already, or a resumed run took them from the file before. What
-    cannot be read or set is a warning, and changes nothing. Write it elsewhere and rename it, so
-    that nobody sees half of it.
+    The first rank looks at it before the first step and then every `every` steps, and
+    tells the others. What is new in it since it was looked at last is given to
+    `Loader.set_weights`, unless the blend has these weights already, or a resumed run
+    took them from the file before. What cannot be read or set is a warning, and changes
+    nothing. Write it elsewhere and rename it, so that nobody sees half of it.
     """
 
     def __init__(self, path: str | os.PathLike[str], every: int = 50) -> None:
@@ -221,7 +252,9 @@ class WeightsFile:
         self._seen: str | None = None
 
     def look(self, loader: Loader[Any]) -> None:
-        """Take over what is new in the file, now and then; called before each step on all ranks."""
+        """Take over what is new in the file, now and then; called before each step on
+        all ranks.
+        """
         self._steps += 1
         if (self._steps - 1) % self._every:
             return
@@ -233,10 +266,14 @@ class WeightsFile:
         if told is None:
             return
         changes = [
-            each for each in loader._run.edits.changes if told["blend"] in (None, each.blend)
+            each
+            for each in loader._run.edits.changes
+            if told["blend"] in (None, each.blend)
         ]
         said = changes if told["at_step"] is not None else changes[-1:]
-        if self._steps == 1:  # others may have changed what a resumed run had read in it
+        if (
+            self._steps == 1
+        ):  # others may have changed what a resumed run had read in it
             said += [each for each in changes if each.of_file][-1:]
         if any(same_shares(each.weights, told["weights"]) for each in said):
             return  # the last change that acts has set them, or one of a step
@@ -251,7 +288,9 @@ class WeightsFile:
         try:
             path = os.fspath(self.path)
             files = files_at(path)
-            text = files.read(path, 0, min(files.size(path), _FILE_LENGTH + 1)).decode("utf-8")
+            text = files.read(path, 0, min(files.size(path), _FILE_LENGTH + 1)).decode(
+                "utf-8"
+            )
             if text == self._seen:
                 return None
             self._seen = text
@@ -260,7 +299,10 @@ class WeightsFile:
             return None
         except EnergizeError as reason:
             self._warn(reason)
-        except (OSError, ValueError) as reason:  # ValueError: of a name with NUL, and no UTF-8
+        except (
+            OSError,
+            ValueError,
+        ) as reason:  # ValueError: of a name with NUL, and no UTF-8
             if str(reason) != self._seen:
                 self._seen = str(reason)
                 self._warn(f"it cannot be read ({reason})")
@@ -271,23 +313,29 @@ class WeightsFile:
 
 
 class _OnceLoader(SafeLoader):  # type: ignore[misc,valid-type]  # of two, by what is installed
-    """Refuses a mapping with a key that is given twice, of which YAML keeps the last."""
+    """Refuses a mapping with a key that is given twice, of which YAML keeps the
+    last.
+    """
 
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+    def construct_mapping(
+        self, node: yaml.MappingNode, deep: bool = False
+    ) -> dict[Any, Any]:
         lines: dict[str, int] = {}
         for key, _ in node.value:
             name = str(key.value)
             line = key.start_mark.line + 1
             if name in lines:
                 raise ConfigError(
-                    f"{short(name)} is given twice, in lines {lines[name]} and {line}. Remove one"
+                    f"{short(name)} is given twice, in lines {lines[name]} and {line}. "
+                    "Remove one"
                 )
             lines[name] = line
         return cast("dict[Any, Any]", super().construct_mapping(node, deep))
 
 
 def read_weights(text: str) -> dict[str, Any]:
-    r"""Return the `weights`, `at_step` and `blend` of a file; raise `ConfigError` for another one.
+    r"""Return the `weights`, `at_step` and `blend` of a file; raise `ConfigError` for
+    another one.
 
     >>> read_weights("web: 3\ncode: 1\nat_step: 2000")
     {'weights': {'web': 3, 'code': 1}, 'at_step': 2000, 'blend': None}
@@ -306,10 +354,13 @@ def read_weights(text: str) -> dict[str, Any]:
         raise ConfigError(f"it is no file of weights: {reason}") from reason
     if not isinstance(content, dict):
         raise ConfigError(
-            f"it holds weights by name, name: weight in each line; got {str(content)[:80]!r}"
+            "it holds weights by name, name: weight in each line; got "
+            f"{str(content)[:80]!r}"
         )
     if not isinstance(content.get("weights"), dict):
-        named = {name: content.pop(name) for name in ("at_step", "blend") if name in content}
+        named = {
+            name: content.pop(name) for name in ("at_step", "blend") if name in content
+        }
         content = {"weights": content, **named}
     held = validated(_SCHEMA, content, ConfigError, "a file of weights", text)
     weights, at_step, blend = checked_request(held.weights, held.at_step, held.blend)

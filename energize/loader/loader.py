@@ -1,4 +1,6 @@
-"""The loader: a dataset's items, this rank's part of them, read here or by worker processes."""
+"""The loader: a dataset's items, this rank's part of them, read here or by worker
+processes.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,13 @@ from energize.core.stores import activate
 from energize.core.stream import MOST_COUNTED, State
 from energize.core.trace import log_failure
 from energize.core.trainers import LOADERS, NO_DATASET, Caller, caller, kept, standing
-from energize.errors import ConfigError, EmptyDatasetError, LoaderError, StateError, legible
+from energize.errors import (
+    ConfigError,
+    EmptyDatasetError,
+    LoaderError,
+    StateError,
+    legible,
+)
 from energize.loader.agreement import Agreement
 from energize.loader.failures import (
     Decisions,
@@ -50,8 +58,20 @@ from energize.loader.failures import (
 )
 from energize.loader.feeds import StreamState, ThisRank, items_of
 from energize.loader.following import Follower, WeightsFile
-from energize.loader.run import Feed, Place, Run, check_goes_on, check_same_change, validates
-from energize.loader.settings import ListPath, LoaderSettings, checked_settings, configured
+from energize.loader.run import (
+    Feed,
+    Place,
+    Run,
+    check_goes_on,
+    check_same_change,
+    validates,
+)
+from energize.loader.settings import (
+    ListPath,
+    LoaderSettings,
+    checked_settings,
+    configured,
+)
 from energize.loader.state import RemapReport, packed_state, resumed
 from energize.loader.waiting import Waiting
 from energize.loader.watchdog import LateError, Watchdog, ctrl_c_later
@@ -80,35 +100,39 @@ _NOT_COPIED = (
 class Loader(Generic[T]):
     """Delivers this rank's items of a dataset, epoch after epoch; made by `get_loader`.
 
-    Rank r of W delivers the items r, r + W, r + 2W, ... of the dataset's stream. Neither W nor the
-    number of workers changes the stream: the ranks' items, taken in turn, are those of
-    `for item in dataset`; of a stream, those of its lanes in turn (see `get_loader`, `lanes`).
+    Rank r of W delivers the items r, r + W, r + 2W, ... of the dataset's stream.
+    Neither W nor the number of workers changes the stream: the ranks' items, taken in
+    turn, are those of `for item in dataset`; of a stream, those of its lanes in turn
+    (see `get_loader`, `lanes`).
 
-    **Steps.** Every rank makes the same number of steps in every epoch. Where the ranks do not
-    divide the items of one, `uneven` says what becomes of the last step: `"pad"` fills it with
-    copies that say that they are padding (`is_padding`, `Loader.padding`), `"drop"` leaves it out,
-    `"repeat"` fills it with items that come a second time, and `"allow"` gives the first ranks one
-    step more. With global batches the last of these is filled or left out. `EpochizeDataset` as the
-    outermost dataset, or `virtual_epoch_length`, says where a loop ends: it counts the steps that
+    **Steps.** Every rank makes the same number of steps in every epoch. Where the ranks
+    do not divide the items of one, `uneven` says what becomes of the last step: `"pad"`
+    fills it with copies that say that they are padding (`is_padding`,
+    `Loader.padding`), `"drop"` leaves it out, `"repeat"` fills it with items that come
+    a second time, and `"allow"` gives the first ranks one step more. With global
+    batches the last of these is filled or left out. `EpochizeDataset` as the outermost
+    dataset, or `virtual_epoch_length`, says where a loop ends: it counts the steps that
     each rank makes, and the next loop goes on after them.
 
-    **Position.** A loader has one, that after the last delivered item, and never goes back by
-    itself:
+    **Position.** A loader has one, that after the last delivered item, and never goes
+    back by itself:
 
     - `for item in loader` delivers an epoch, and the next loop the next one.
-    - After a `break`, the next loop goes on after the last item delivered, and is as long as any;
-      right after `load_state_dict` it ends where the saved one would have.
-    - A loop that validates begins at the very first item: over what `get_val_dataset` returns, a
-      `ConcatDataset`, in the evaluation loops of Lightning, transformers and Composer, or with
-      `get_loader(rewind=True)`. `rewind()` goes back there once. Over a `ConcatDataset`, and with
-      `rewind=True`, no sample counts in place of one that failed: its row is padding
-      (`padding_rows`).
-    - There is one iterator at a time. A new one, `load_state_dict`, `rewind` and `close` end the
-      old one, which then raises `LoaderError` instead of giving its next item.
+    - After a `break`, the next loop goes on after the last item delivered, and is as
+      long as any; right after `load_state_dict` it ends where the saved one would have.
+    - A loop that validates begins at the very first item: over what `get_val_dataset`
+      returns, a `ConcatDataset`, in the evaluation loops of Lightning, transformers and
+      Composer, or with `get_loader(rewind=True)`. `rewind()` goes back there once. Over
+      a `ConcatDataset`, and with `rewind=True`, no sample counts in place of one that
+      failed: its row is padding (`padding_rows`).
+    - There is one iterator at a time. A new one, `load_state_dict`, `rewind` and
+      `close` end the old one, which then raises `LoaderError` instead of giving its
+      next item.
 
-    **Ranks** are taken from `worker_config` when an iteration begins, so a loader may be made, and
-    pickled, before the process group exists. Workers live from the first `iter()` to `close()`, the
-    end of a `with` block, or the last reference to the loader.
+    **Ranks** are taken from `worker_config` when an iteration begins, so a loader may
+    be made, and pickled, before the process group exists. Workers live from the first
+    `iter()` to `close()`, the end of a `with` block, or the last reference to the
+    loader.
     """
 
     order_name = "Loader"
@@ -160,15 +184,23 @@ class Loader(Generic[T]):
         self._warned: set[str] = set()
 
     def __iter__(self) -> Iterator[T]:
-        if self._owner != os.getpid():  # forked from the process that reads, or unpickled
+        if (
+            self._owner != os.getpid()
+        ):  # forked from the process that reads, or unpickled
             self.__dict__.update(self.__getstate__(), _owner=os.getpid())
-        with ctrl_c_later("forkserver"):  # what is left of an import that it breaks off ends in C
+        with ctrl_c_later(
+            "forkserver"
+        ):  # what is left of an import that it breaks off ends in C
             _ = torch.Tensor
-        ranks, begun = self.worker_config.ranks(), (self._feed or self._resume) is not None
+        ranks = self.worker_config.ranks()
+        begun = (self._feed or self._resume) is not None
         asking = caller(loaded=self._loaded, begun=begun)
-        if self._before is not None:  # what was asked for ahead, in a loop that was left
+        if (
+            self._before is not None
+        ):  # what was asked for ahead, in a loop that was left
             self._let_go()
-        anew, rewinds = not (self._loaded or self._goes_on), self._settings.rewind
+        anew = not (self._loaded or self._goes_on)
+        rewinds = self._settings.rewind
         if rewinds is None:
             rewinds = asking.begins_anew or (not self._goes_on and self._run.validates)
         if rewinds and not (self._loaded and self._run.within_loop(self._place())):
@@ -186,7 +218,9 @@ class Loader(Generic[T]):
             self._ranks = ranks
             self._feed = self._open(ranks)
         self._iterator = token = RLock()
-        self._given_at = None  # what the program did between two loops is no time of theirs
+        self._given_at = (
+            None  # what the program did between two loops is no time of theirs
+        )
         return _Delivery(self._deliver(token, asking, rewinds), token)
 
     def __next__(self) -> T:
@@ -196,8 +230,9 @@ class Loader(Generic[T]):
         )
 
     def __len__(self) -> int:
-        """Steps of a loop on this rank; of an endless dataset, of one pass over what it reads, for
-        progress bars. `NotIndexedError` (a TypeError) where only reading tells.
+        """Steps of a loop on this rank; of an endless dataset, of one pass over what it
+        reads, for progress bars. `NotIndexedError` (a TypeError) where only reading
+        tells.
         """
         return self._run.steps(self.worker_config.ranks())
 
@@ -206,29 +241,34 @@ class Loader(Generic[T]):
 
     @property
     def accumulation_steps(self) -> int:
-        """Steps that make one global batch: its size, by that of a micro batch times the ranks.
+        """Steps that make one global batch: its size, by that of a micro batch times
+        the ranks.
 
-        1 for a loader without global batches. Raises `ConfigError` when the world size does not fit
-        the global batch.
+        1 for a loader without global batches. Raises `ConfigError` when the world size
+        does not fit the global batch.
         """
         return self._run.accumulation_steps(self.worker_config.ranks())
 
     @property
     def restore_key(self) -> tuple[Any, ...] | None:
-        """What `restore_sample` finds the last delivered item by; None before the first.
+        """What `restore_sample` finds the last delivered item by; None before the
+        first.
 
-        It is plain data, to be logged say, and good on any ranks and workers. Samples, batches and
-        dicts with an entry `__restore_key__` carry it there.
+        It is plain data, to be logged say, and good on any ranks and workers. Samples,
+        batches and dicts with an entry `__restore_key__` carry it there.
         """
         return self._key if self._keyed is None else self._keyed.restore_key
 
     def restore_sample(self, restore_key: tuple[Any, ...]) -> T:
-        """Return the item that had this key when it was delivered, by this loader or another one of
-        the same dataset: the very same one, read in this process. The loader stays where it is.
+        """Return the item that had this key when it was delivered, by this loader or
+        another one of the same dataset: the very same one, read in this process. The
+        loader stays where it is.
 
-        See `energize.restore_sample`, which raises `RestoreKeyError` for what is no such key.
+        See `energize.restore_sample`, which raises `RestoreKeyError` for what is no
+        such key.
         """
-        decisions, handler = self._decisions, self.worker_config.restore_error_handler
+        decisions = self._decisions
+        handler = self.worker_config.restore_error_handler
         if handler is not None:
             decisions = replace(decisions, handler=handler)
         with activate(self._settings.cache_pool):
@@ -237,15 +277,17 @@ class Loader(Generic[T]):
 
     @property
     def padding(self) -> bool:
-        """Whether the last delivered item is padding as a whole, and counts for nothing: a copy, or
-        an item of a validation all of whose samples failed. `is_padding` says the same of an item.
+        """Whether the last delivered item is padding as a whole, and counts for
+        nothing: a copy, or an item of a validation all of whose samples failed.
+        `is_padding` says the same of an item.
         """
         return self._marks.is_padding
 
     @property
     def padding_rows(self) -> list[int]:
-        """The rows of the last delivered item that are padding in place of failed samples, of a
-        validation. `padding_rows` says the same of a batch. Empty for a copy, which is `padding`.
+        """The rows of the last delivered item that are padding in place of failed
+        samples, of a validation. `padding_rows` says the same of a batch. Empty for a
+        copy, which is `padding`.
         """
         return list(self._marks.rows)
 
@@ -256,17 +298,21 @@ class Loader(Generic[T]):
 
     @property
     def workers_replaced(self) -> int:
-        """How many workers died or hung since the loader was made, and others took their places."""
+        """How many workers died or hung since the loader was made, and others took
+        their places.
+        """
         return self._replaced + (0 if self._pool is None else self._pool.replaced)
 
     def state_dict(self) -> State:
-        """Return the state after the last delivered item, whatever has been read ahead: plain data,
-        small. What Lightning has taken ahead of its training, and not trained on, is not counted.
+        """Return the state after the last delivered item, whatever has been read ahead:
+        plain data, small. What Lightning has taken ahead of its training, and not
+        trained on, is not counted.
 
-        It is the same on all ranks that have made the same number of steps, so one rank saves it
-        and any number of ranks and workers resumes from it. The size does not grow with the
-        position, and resuming costs the same everywhere. Of a stream on several ranks, all of them
-        have to call it at the same step: they tell each other where their lanes stand.
+        It is the same on all ranks that have made the same number of steps, so one rank
+        saves it and any number of ranks and workers resumes from it. The size does not
+        grow with the position, and resuming costs the same everywhere. Of a stream on
+        several ranks, all of them have to call it at the same step: they tell each
+        other where their lanes stand.
         """
         ranks = self._ranks or self.worker_config.ranks()
         place = self._run.saved(self._place(), self._agreement(ranks))
@@ -275,60 +321,73 @@ class Loader(Generic[T]):
     def load_state_dict(
         self, state_dict: State, strict: bool = True, *, on_mismatch: str = "error"
     ) -> None:
-        """Go on from a state at the next `iter()`; a state of an epoch's end starts the next one,
-        or, where loops begin at the first item, that.
+        """Go on from a state at the next `iter()`; a state of an epoch's end starts the
+        next one, or, where loops begin at the first item, that.
 
-        Raises `StateMismatchError` naming what differs when it was saved over another dataset, and
-        `StateError` when it cannot be used; the loader then stays where it is. What changes no
-        sample (where folders are mounted, functions of other names, where loops end) is a warning;
-        without `strict`, so is anything else. Ranks that load different states find out when they
-        begin to read.
+        Raises `StateMismatchError` naming what differs when it was saved over another
+        dataset, and `StateError` when it cannot be used; the loader then stays where it
+        is. What changes no sample (where folders are mounted, functions of other names,
+        where loops end) is a warning; without `strict`, so is anything else. Ranks that
+        load different states find out when they begin to read.
 
-        With `on_mismatch="remap"` a mix that was edited goes on: every source that is still there
-        keeps its place, what was added begins, the weights are those of the mix, and steps and
-        schedules go on as they were. `remapped` is then a report of what was added, dropped and
-        reweighted, which is logged too. Batches and mixes may be others; what is below packing, a
-        filter or stages has no place to keep, nor have sources in another order.
+        With `on_mismatch="remap"` a mix that was edited goes on: every source that is
+        still there keeps its place, what was added begins, the weights are those of the
+        mix, and steps and schedules go on as they were. `remapped` is then a report of
+        what was added, dropped and reweighted, which is logged too. Batches and mixes
+        may be others; what is below packing, a filter or stages has no place to keep,
+        nor have sources in another order.
         """
         given = self._run.given
-        cursor, report = resumed(given, state_dict, strict=strict, on_mismatch=on_mismatch)
+        cursor, report = resumed(
+            given, state_dict, strict=strict, on_mismatch=on_mismatch
+        )
         run, place = self._run.resumed(cursor)
         self._move_to(place)
-        self._run, self.dataset = run, run.dataset
-        self._loaded, self.remapped = True, report
+        self._run = run
+        self.dataset = run.dataset
+        self._loaded = True
+        self.remapped = report
         self._copies = {}
 
     @property
     def step(self) -> int:
-        """The number of the next step, from 0 on: the items delivered to all ranks by the number of
-        ranks there are now, rounded up. So it counts this run's steps where ranks stay as many, and
-        padding does not count. Of a stream whose length only reading tells, the steps of the epoch.
+        """The number of the next step, from 0 on: the items delivered to all ranks by
+        the number of ranks there are now, rounded up. So it counts this run's steps
+        where ranks stay as many, and padding does not count. Of a stream whose length
+        only reading tells, the steps of the epoch.
         """
         return self._step_after(self._next_place())
 
     def set_weights(
-        self, weights: Mapping[str, float], at_step: int | None = None, *, blend: str | None = None
+        self,
+        weights: Mapping[str, float],
+        at_step: int | None = None,
+        *,
+        blend: str | None = None,
     ) -> None:
-        """Other weights of a blend from a step on; every step before has the items it had.
+        """Other weights of a blend from a step on; every step before has the items it
+        had.
 
-        `weights` are given for all that the blend is over, by its `names`; where these are paths,
-        "texts/code" say, also for "texts" as a whole, in which shares stay. `at_step` counts as
-        `step` does; None is the next step, whatever has been read ahead. Where the dataset has
-        several blends, and the names are not those of just one, `blend` says which: by what the
-        blends above it call it, "texts" or "texts/code"; the outermost is "".
+        `weights` are given for all that the blend is over, by its `names`; where these
+        are paths, "texts/code" say, also for "texts" as a whole, in which shares stay.
+        `at_step` counts as `step` does; None is the next step, whatever has been read
+        ahead. Where the dataset has several blends, and the names are not those of just
+        one, `blend` says which: by what the blends above it call it, "texts" or
+        "texts/code"; the outermost is "".
 
-        All ranks call it after the same number of steps and say the same. The change is logged,
-        kept in the state by names, and made anew where that is loaded, on any ranks and workers. In
-        an indexed dataset it acts with the first sample of the step. Below what finds its items by
-        reading (packing, a filter), the step does not say which slot of the blend comes next: there
-        it acts from the first slot on that no lane needed for what was delivered, which the log
-        shows. A second change at the same place takes the place of the first.
+        All ranks call it after the same number of steps and say the same. The change is
+        logged, kept in the state by names, and made anew where that is loaded, on any
+        ranks and workers. In an indexed dataset it acts with the first sample of the
+        step. Below what finds its items by reading (packing, a filter), the step does
+        not say which slot of the blend comes next: there it acts from the first slot on
+        that no lane needed for what was delivered, which the log shows. A second change
+        at the same place takes the place of the first.
 
-        Raises `WeightError` for weights that are none, or do not name what the blend is over;
-        `ConfigError` for a blend that is not there or ends, for a step that has been delivered or
-        that no state can count, and for more changes than a state can hold;
-        `LoaderError` naming the ranks that say something else, and where not all of them call it
-        within the loader's `timeout`.
+        Raises `WeightError` for weights that are none, or do not name what the blend is
+        over; `ConfigError` for a blend that is not there or ends, for a step that has
+        been delivered or that no state can count, and for more changes than a state can
+        hold; `LoaderError` naming the ranks that say something else, and where not all
+        of them call it within the loader's `timeout`.
 
         >>> from energize import BlendDataset, ListSource, get_loader
         >>> web, code = ListSource("w", name="web"), ListSource("c", name="code")
@@ -346,7 +405,11 @@ class Loader(Generic[T]):
         self._set_weights(weights, at_step, blend)
 
     def _set_weights(
-        self, weights: Mapping[str, float], at_step: Any, blend: str | None, of_file: bool = False
+        self,
+        weights: Mapping[str, float],
+        at_step: Any,
+        blend: str | None,
+        of_file: bool = False,
     ) -> None:
         ranks = self._ranks_now()
         place = self._next_place()
@@ -355,7 +418,9 @@ class Loader(Generic[T]):
         try:
             numbers, step, name = checked_request(weights, at_step, blend)
             said = f"{numbers}, at_step={step}, blend={name}"
-        except ConfigError as error:  # raised when all ranks have said what they were given
+        except (
+            ConfigError
+        ) as error:  # raised when all ranks have said what they were given
             fault = error
             said = str(error)
         agreement = self._agreement()
@@ -368,14 +433,17 @@ class Loader(Generic[T]):
         step = now if step is None else step
         if step < now:
             raise ConfigError(
-                f"step {step} has been delivered: {now} steps have been made, so a change can act "
+                f"step {step} has been delivered: {now} steps have been made, so a "
+                "change can act "
                 f"from step {now} on, which is the next one (at_step=None)"
             )
         items = self._run.items_at(place) + (step - now) * ranks.world_size
         if items >= MOST_COUNTED:
             raise ConfigError(
-                f"at_step={step} of {ranks.world_size} ranks is item {items} of the run, after the "
-                f"last one that a run can count, {MOST_COUNTED - 1}. Give an earlier one"
+                f"at_step={step} of {ranks.world_size} ranks is item {items} of the "
+                "run, after the "
+                f"last one that a run can count, {MOST_COUNTED - 1}. Give an earlier "
+                "one"
             )
         self._settle()
         change = Change(found.name, items, numbers, step > now, of_file)
@@ -392,12 +460,12 @@ class Loader(Generic[T]):
     def follow(
         self, policy: MixingPolicy, *, every: int = 100, blend: str | None = None
     ) -> Follower:
-        """Have the weights of a blend follow the loss: `Follower.observe` is told the losses of
-        every step, and every `every` steps the `policy` is asked for weights, which act from the
-        next step on. See `energize.mixing` for policies.
+        """Have the weights of a blend follow the loss: `Follower.observe` is told the
+        losses of every step, and every `every` steps the `policy` is asked for weights,
+        which act from the next step on. See `energize.mixing` for policies.
 
-        `blend` says which blend, as in `set_weights`; by default the outermost one. Raises
-        `ConfigError` for what is no policy, and where there is no such blend.
+        `blend` says which blend, as in `set_weights`; by default the outermost one.
+        Raises `ConfigError` for what is no policy, and where there is no such blend.
 
         >>> from energize import BlendDataset, ExcessLoss, ListSource, get_loader
         >>> web, code = ListSource("w", name="web"), ListSource("c", name="code")
@@ -412,43 +480,50 @@ class Loader(Generic[T]):
         """
         return Follower(self, policy, every, blend)
 
-    def watch_weights(self, file: str | os.PathLike[str] | WeightsFile, every: int = 50) -> None:
-        """Take over the weights that an operator writes into a file, see `WeightsFile`; the first
-        rank looks at it every `every` steps.
+    def watch_weights(
+        self, file: str | os.PathLike[str] | WeightsFile, every: int = 50
+    ) -> None:
+        """Take over the weights that an operator writes into a file, see `WeightsFile`;
+        the first rank looks at it every `every` steps.
 
-        Raises `ConfigError` with uneven='allow': ranks that make different numbers of steps cannot
-        look at the same ones.
+        Raises `ConfigError` with uneven='allow': ranks that make different numbers of
+        steps cannot look at the same ones.
         """
         if self._settings.uneven == "allow":
             raise ConfigError(
-                "a file of weights is told to all ranks at the same steps, and with uneven='allow' "
+                "a file of weights is told to all ranks at the same steps, and with "
+                "uneven='allow' "
                 "they make different numbers of them; use uneven='pad'"
             )
-        self._watched = file if isinstance(file, WeightsFile) else WeightsFile(file, every)
+        self._watched = (
+            file if isinstance(file, WeightsFile) else WeightsFile(file, every)
+        )
 
     @property
     def last_sources(self) -> list[str]:
-        """The names of the sources of the samples of the last delivered item, one for each sample
-        in their order; none of padding, and before the first item.
+        """The names of the sources of the samples of the last delivered item, one for
+        each sample in their order; none of padding, and before the first item.
 
-        Names are those of the report: what the blends above call a part, such as "web/news".
+        Names are those of the report: what the blends above call a part, such as
+        "web/news".
         """
         return self._opened_book().last()
 
     def record_losses(self, losses: Any, step: int | None = None) -> None:
-        """Say which losses the last delivered item had: `report` then has the mean of each source,
-        and the samples that stand out; with `get_loader(losses=FILE)` each step is written down,
-        for `energize blame`.
+        """Say which losses the last delivered item had: `report` then has the mean of
+        each source, and the samples that stand out; with `get_loader(losses=FILE)` each
+        step is written down, for `energize blame`.
 
-        `losses`: one for each sample of the item, in order, as a tensor, an array or a list; or a
-        dict by source, by the names of `last_sources`, where each of its samples counts with it.
-        `step`: the trainer's own number of the step; by default that of the loader, from 0 on.
-        A loss that is NaN or infinite is counted apart, and the first ones are named in the log
-        with their samples. Of padding nothing is recorded. A tensor on a GPU is waited for.
+        `losses`: one for each sample of the item, in order, as a tensor, an array or a
+        list; or a dict by source, by the names of `last_sources`, where each of its
+        samples counts with it. `step`: the trainer's own number of the step; by default
+        that of the loader, from 0 on. A loss that is NaN or infinite is counted apart,
+        and the first ones are named in the log with their samples. Of padding nothing
+        is recorded. A tensor on a GPU is waited for.
 
-        Raises `ConfigError` for another number of losses than the item has samples, and for names
-        that no source has; `LoaderError` before the first item, and where the file cannot be
-        written.
+        Raises `ConfigError` for another number of losses than the item has samples, and
+        for names that no source has; `LoaderError` before the first item, and where the
+        file cannot be written.
 
         >>> from energize import BatchDataset, ListSource, get_loader
         >>> loader = get_loader(BatchDataset(ListSource(range(4), name="web"), 2, list))
@@ -457,7 +532,8 @@ class Loader(Generic[T]):
         >>> loader.report()["web"].loss
         0.75
         """
-        book, ranks = self._opened_book(), self._ranks_now()
+        book = self._opened_book()
+        ranks = self._ranks_now()
         ahead = self._before is not None  # the last one is not trained on yet
         if len(self._made) <= ahead:
             raise LoaderError("record_losses: no item has been delivered yet")
@@ -477,7 +553,8 @@ class Loader(Generic[T]):
             self._loss_file.append(item.line)
 
     def __repr__(self) -> str:
-        ranks, workers = self._ranks, self.worker_config.num_workers
+        ranks = self._ranks
+        workers = self.worker_config.num_workers
         of = "" if ranks is None else f", rank {ranks.rank} of {ranks.world_size}"
         return f"{type(self).__name__}({self.dataset!r}{of}, num_workers={workers})"
 
@@ -487,52 +564,68 @@ class Loader(Generic[T]):
         return dataset_html(self.dataset, f"{type(self).__name__} of ")
 
     def report(self, *, all_ranks: bool = False) -> Report:
-        """Return what was asked for, planned and delivered of each part of the mix, by name.
+        """Return what was asked for, planned and delivered of each part of the mix, by
+        name.
 
-        `print(loader.report())` prints the table, a notebook shows it, and `report().to_dict()` is
-        for a log. The report counts the items of this rank; with `all_ranks`, which all ranks have
-        to call at the same step, the items of all ranks together. A resumed run over an
-        indexed dataset reports all of it: what came before is known by its order; a stream what
-        was delivered since. `load_state_dict` and `rewind` begin anew.
+        `print(loader.report())` prints the table, a notebook shows it, and
+        `report().to_dict()` is for a log. The report counts the items of this rank;
+        with `all_ranks`, which all ranks have to call at the same step, the items of
+        all ranks together. A resumed run over an indexed dataset reports all of it:
+        what came before is known by its order; a stream what was delivered since.
+        `load_state_dict` and `rewind` begin anew.
 
-        A difference that chance does not explain is a warning in the report, with its cause. Each
-        cause is logged once; by the first rank also while nobody asks for a report, whenever twice
-        as many items as before were delivered. Raises `ConfigError` for a loader that was made with
-        `ledger=False`, and for ranks that have no process group to sum over; `LoaderError` when not
-        all ranks call it within the `timeout` of the loader.
+        A difference that chance does not explain is a warning in the report, with its
+        cause. Each cause is logged once; by the first rank also while nobody asks for a
+        report, whenever twice as many items as before were delivered. Raises
+        `ConfigError` for a loader that was made with `ledger=False`, and for ranks that
+        have no process group to sum over; `LoaderError` when not all ranks call it
+        within the `timeout` of the loader.
 
         >>> from energize import BlendDataset, ListSource, get_loader
         >>> parts = {"web": ListSource(range(90)), "code": ListSource(range(9))}
         >>> loader = get_loader(BlendDataset(parts, weights={"web": 3, "code": 1}))
-        >>> for step, sample in zip(range(40), loader): pass
+        >>> for step, sample in zip(range(40), loader):
+        ...     pass
         >>> report = loader.report()
-        >>> report["web"].asked, report["web"].delivered, round(report["code"].epochs, 2)
+        >>> (
+        ...     report["web"].asked,
+        ...     report["web"].delivered,
+        ...     round(report["code"].epochs, 2),
+        ... )
         (0.75, 0.75, 1.11)
         """
-        book, failures = self._opened_book(), self._failures
+        book = self._opened_book()
+        failures = self._failures
         ranks = self._ranks or self.worker_config.ranks()
         place = self._place() if self._feed is None else self._feed.reached
         items = items_of(self.dataset, place)
         book.begin(self.dataset, items)
         lanes = place.lanes if isinstance(place, StreamState) else 1
-        stand, left_out = Stand(items, ranks.rank, ranks.world_size, lanes), failures.left_out
+        stand = Stand(items, ranks.rank, ranks.world_size, lanes)
+        left_out = failures.left_out
         numbers = book.numbers(ranks.rank, ranks.world_size, left_out)
         outliers = book.outliers(ranks.rank)
         if all_ranks and ranks.world_size > 1:
             agreement = self._agreement(ranks)
             if agreement is None:
                 raise ConfigError(
-                    f"report(all_ranks=True): the {ranks.world_size} ranks have no process group "
-                    "to sum over. Initialise torch.distributed, or ask each rank for its report"
+                    f"report(all_ranks=True): the {ranks.world_size} ranks have no "
+                    "process group "
+                    "to sum over. Initialise torch.distributed, or ask each rank for "
+                    "its report"
                 )
             numbers = agreement.summed(numbers, "the report of a ledger")
-            each = agreement.trees([astuple(one) for one in outliers], "the report of a ledger")
+            each = agreement.trees(
+                [astuple(one) for one in outliers], "the report of a ledger"
+            )
             outliers = [Outlier(*one) for rank in each for one in rank]
         skipped = {f"skipped: {reason}": n for reason, n in left_out.reasons.items()}
         reasons = {**failures.summary().kinds, **skipped}
         whole = all_ranks or ranks.world_size == 1
         report = Telling(book, stand, numbers, all_ranks=whole).report(reasons)
-        report = replace(report, outliers=tuple(sorted(outliers, key=lambda one: -one.far)))
+        report = replace(
+            report, outliers=tuple(sorted(outliers, key=lambda one: -one.far))
+        )
         for warning in report.warnings:
             cause = warning.partition("): ")[2]
             if cause not in self._warned:
@@ -545,15 +638,21 @@ class Loader(Generic[T]):
         self._move_to(None)
 
     def close(self) -> None:
-        """End the worker processes. The position stays; a later `iter()` starts new ones. An item
-        that another thread waits for does not come any more, but for one that it reads itself.
+        """End the worker processes. The position stays; a later `iter()` starts new
+        ones. An item that another thread waits for does not come any more, but for one
+        that it reads itself.
         """
         if self._pool is not None:
             self._pool.close()
         self._let_go()
         self._failures.conclude()
         self._end_pool()
-        for each in (self._watch, self._list, self._loss_file, self._settings.cache_pool):
+        for each in (
+            self._watch,
+            self._list,
+            self._loss_file,
+            self._settings.cache_pool,
+        ):
             if each is not None:
                 each.close()
         self._watch = self._list = self._loss_file = self._failures.keep = None
@@ -562,8 +661,10 @@ class Loader(Generic[T]):
         text = f"{type(self).__name__!r} object has no attribute {name!r}"
         if name in _OF_DATALOADERS:
             text += (
-                ": nothing of a loader is skipped, sampled or batched anew, for it is divided "
-                "among the ranks, and goes on where load_state_dict(state) says. Load the state in "
+                ": nothing of a loader is skipped, sampled or batched anew, for it is "
+                "divided "
+                "among the ranks, and goes on where load_state_dict(state) says. Load "
+                "the state in "
                 "place of skip_first_batches; in the Hugging Face Trainer with "
                 "TrainingArguments(ignore_data_skip=True)"
             )
@@ -576,7 +677,9 @@ class Loader(Generic[T]):
         self.close()
 
     def __getstate__(self) -> dict[str, Any]:
-        """A copy in another process goes on from the same place, with workers of its own."""
+        """A copy in another process goes on from the same place, with workers of its
+        own.
+        """
         budget = self._settings.failure_budget
         state = {
             **self.__dict__,
@@ -598,8 +701,8 @@ class Loader(Generic[T]):
         return self._next_place() if self._before is None else self._before
 
     def _next_place(self) -> Place:
-        """Return where the next item comes from: after the last one given, whatever the state
-        is.
+        """Return where the next item comes from: after the last one given, whatever the
+        state is.
         """
         if self._feed is not None:
             return self._feed.state()
@@ -620,10 +723,15 @@ class Loader(Generic[T]):
 
     def _open(self, ranks: Ranks) -> Feed[T]:
         """Begin to read where this rank stands."""
-        settings, agreement, place = self._settings, self._agreement(ranks), self._place()
-        path, workers = settings.quarantine, self.worker_config.num_workers
+        settings = self._settings
+        agreement = self._agreement(ranks)
+        place = self._place()
+        path = settings.quarantine
+        workers = self.worker_config.num_workers
         if path is not None and self._list is None:
-            self._list = ListWriter(path_for_rank(os.fspath(path), ranks.rank, ranks.world_size))
+            self._list = ListWriter(
+                path_for_rank(os.fspath(path), ranks.rank, ranks.world_size)
+            )
             self._failures.keep = self._list.add
         if self._watch is None and not workers:
             what = "no item came, which is read in this process (num_workers=0),"
@@ -636,15 +744,20 @@ class Loader(Generic[T]):
         return self._run.feed(place, ThisRank(ranks, agreement, pool, *ledgers))
 
     def _workers(self) -> tuple[WorkerPool, ReadAhead]:
-        """Return the workers, started if there are none, and how much to ask of them."""
-        settings, many = self._settings, self.worker_config.num_workers
+        """Return the workers, started if there are none, and how much to ask of
+        them.
+        """
+        settings = self._settings
+        many = self.worker_config.num_workers
         if self._pool is None or self._pool.closed:
             self._end_pool()
             task = Task(self._run.base, self._decisions, settings.cache_pool)
             self._pool = WorkerPool(
                 task, many, settings.start_method, settings.silence, settings.patience
             )
-        return self._pool, ReadAhead(many, settings.prefetch_factor, settings.prefetch_bytes)
+        return self._pool, ReadAhead(
+            many, settings.prefetch_factor, settings.prefetch_bytes
+        )
 
     def _end_pool(self) -> None:
         if self._pool is not None:
@@ -655,9 +768,11 @@ class Loader(Generic[T]):
     def _deliver(self, token: object, asking: Caller, rewinds: bool) -> Iterator[T]:
         pinned: Any = torch.utils.data._utils.pin_memory.pin_memory
         pin = self._settings.pin_memory is not False and torch.cuda.is_available()
-        watch, pool = self._watch, self._settings.cache_pool
+        watch = self._watch
+        pool = self._settings.cache_pool
         told = standing(0 if self._settings.apart else self._ranks_now().world_size)
-        given, empty_epochs = False, 0
+        given = False
+        empty_epochs = 0
         while True:
             if told is not None:
                 told.check()
@@ -666,18 +781,26 @@ class Loader(Generic[T]):
             self._before = feed.state() if ahead else None
             asked_at = time.perf_counter()
             try:
-                item = next(feed) if watch is None else self._read(feed, watch, pool, asked_at)
+                item = (
+                    next(feed)
+                    if watch is None
+                    else self._read(feed, watch, pool, asked_at)
+                )
             except StopIteration:
                 self._before = None
                 self._failures.conclude()
-                # Only by reading on does a stream learn that the item before a resume, or before
-                # this loop, was its epoch's last. One that is apart leaves it to who counts loops.
-                if not feed.goes_on and (given or self._settings.apart or not feed.may_be_over):
+                # Only by reading on does a stream learn that the item before a resume,
+                # or before this loop, was its epoch's last. One that is apart leaves it
+                # to who counts loops.
+                if not feed.goes_on and (
+                    given or self._settings.apart or not feed.may_be_over
+                ):
                     return
                 empty_epochs += not feed.goes_on
                 if empty_epochs > 1:
                     raise EmptyDatasetError(
-                        f"{label_of(self.dataset)} gave no item in a whole epoch, to any rank. "
+                        f"{label_of(self.dataset)} gave no item in a whole epoch, to "
+                        "any rank. "
                         "Check the conditions of its filters, or use drop_last=False"
                     ) from None
                 self._read_anew(first=rewinds and not feed.goes_on)
@@ -686,8 +809,12 @@ class Loader(Generic[T]):
                 self._let_go()
                 raise
             else:
-                self._loaded = self._loaded and ahead and not given  # its first is not trained on
-                given, self._keyed, self._marks = True, feed, feed.marks
+                self._loaded = (
+                    self._loaded and ahead and not given
+                )  # its first is not trained on
+                given = True
+                self._keyed = feed
+                self._marks = feed.marks
                 self._made.append((feed.made, feed.marks))
                 self._count(feed, item, asked_at)
                 if has_place(item):
@@ -697,7 +824,9 @@ class Loader(Generic[T]):
                 yield pinned(item) if pin else item
 
     def _current(self, token: object) -> Feed[T]:
-        """Return what the next item of an iterator comes from, after what is due before it."""
+        """Return what the next item of an iterator comes from, after what is due before
+        it.
+        """
         if token is self._iterator:
             if self._watched is not None:
                 self._watched.look(self)
@@ -708,17 +837,22 @@ class Loader(Generic[T]):
         feed = self._feed
         if token is not self._iterator or feed is None:
             raise LoaderError(
-                "this iterator has ended: the loader was iterated anew, given a state, rewound "
+                "this iterator has ended: the loader was iterated anew, given a state, "
+                "rewound "
                 "or closed since. A loader has one position and one iterator at a time"
             )
         return feed
 
     def _count(self, feed: Feed[T], item: T, asked_at: float) -> None:
         """Note an item in the ledger, and how long it was waited for."""
-        now, given_at = time.perf_counter(), self._given_at
-        waited, self._given_at = now - asked_at, now
+        now = time.perf_counter()
+        given_at = self._given_at
+        waited = now - asked_at
+        self._given_at = now
         if given_at is not None:
-            text = self._waiting.add(waited, now - given_at, self.worker_config.num_workers)
+            text = self._waiting.add(
+                waited, now - given_at, self.worker_config.num_workers
+            )
             if text is not None:
                 _log.warning("rank %d %s", self._ranks_now().rank, text)
         if self._book is not None:
@@ -728,8 +862,8 @@ class Loader(Generic[T]):
                 self.report()
 
     def _read(self, feed: Feed[T], watch: Watchdog, pool: Any, now: float) -> T:
-        """Return the next item, read in this process, with somebody who says so if it does not
-        come.
+        """Return the next item, read in this process, with somebody who says so if it
+        does not come.
         """
         try:
             watch.start(now)
@@ -744,7 +878,8 @@ class Loader(Generic[T]):
     def _let_go(self) -> None:
         """Keep the position of the running iteration, if there is one, and end it."""
         with self._iterator or nullcontext():
-            keyed, self._keyed = self._keyed, None
+            keyed = self._keyed
+            self._keyed = None
             if keyed is not None:
                 self._key = keyed.restore_key
             if self._feed is not None:
@@ -753,15 +888,16 @@ class Loader(Generic[T]):
                     self._book.take_back()
                 self._feed.close()
             self._before = self._feed = self._iterator = None
-            self._stale, self._marks = False, UNMARKED
+            self._stale = False
+            self._marks = UNMARKED
 
     def _step_after(self, place: Place) -> int:
         """Return the number of the step after a place."""
         return -(-self._run.items_at(place) // self._ranks_now().world_size)
 
-    # Other weights while a run goes on: a change is a slot of a blend and weights. One of a step to
-    # come waits for it, as changes before it may lead that step to another slot; below what finds
-    # its items by reading, nothing else tells.
+    # Other weights while a run goes on: a change is a slot of a blend and weights. One
+    # of a step to come waits for it, as changes before it may lead that step to another
+    # slot; below what finds its items by reading, nothing else tells.
 
     def _settle(self) -> None:
         """Have each change act whose step has come."""
@@ -770,22 +906,28 @@ class Loader(Generic[T]):
                 self._act(change, self._run.edits.without(change))
 
     def _act(self, change: Change, edits: Edits) -> None:
-        """Have a blend change where an item of the run leads it, by what `edits` are to be kept,
-        and say so.
+        """Have a blend change where an item of the run leads it, by what `edits` are to
+        be kept, and say so.
         """
         acting, found = self._acting(change, edits)
         self._edit(edits.with_change(acting))
-        self._tell(found, acting.weights, self._step_after(self._next_place()), acting.at)
+        self._tell(
+            found, acting.weights, self._step_after(self._next_place()), acting.at
+        )
 
     def _acting(self, change: Change, edits: Edits) -> tuple[Change, FoundBlend]:
-        """Return a change as it would act now, at a slot of its blend, and the blend."""
+        """Return a change as it would act now, at a slot of its blend, and the
+        blend.
+        """
         run = self._run.edited(edits)
         found = chosen_blend(run.dataset, change.weights, change.blend)
         slot = slot_after(run.dataset, found.way, change.at)
         if slot is None:
             slot = run.first_unread_slot(self._next_place(), found)
             if (agreement := self._agreement()) is not None:
-                slot = max(n for (n,) in agreement.numbers([slot], "a change of weights"))
+                slot = max(
+                    n for (n,) in agreement.numbers([slot], "a change of weights")
+                )
         asked = ungrouped(found.blend, change.weights, slot)
         return Change(found.name, slot, asked, of_file=change.of_file), found
 
@@ -795,32 +937,51 @@ class Loader(Generic[T]):
         """Log a change."""
         if self._ranks_now().rank or not _log.isEnabledFor(logging.INFO):
             return
-        total, shares = sum(asked.values()), found.blend.by_name(found.blend.shares(slot or 0))
+        total = sum(asked.values())
+        shares = found.blend.by_name(found.blend.shares(slot or 0))
         was = {name: f"{share:.4g} -> " for name, share in shares.items()}
-        told = ", ".join(f"{name} {was.get(name, '')}{w / total:.4g}" for name, w in asked.items())
-        where = "the slot is found then" if slot is None else f"slot {slot} of {found.label}"
+        told = ", ".join(
+            f"{name} {was.get(name, '')}{w / total:.4g}" for name, w in asked.items()
+        )
+        where = (
+            "the slot is found then"
+            if slot is None
+            else f"slot {slot} of {found.label}"
+        )
         text = "the weights of %s change from step %d on (%s): shares %s; weights %s"
-        _log.info(text, found.label, step, where, legible(told), json.dumps(dict(asked)))
+        _log.info(
+            text, found.label, step, where, legible(told), json.dumps(dict(asked))
+        )
 
     def _edit(self, edits: Edits) -> None:
-        """Have a dataset with these edits from the next item on; what was read ahead of another one
-        is read anew when that is asked for.
+        """Have a dataset with these edits from the next item on; what was read ahead of
+        another one is read anew when that is asked for.
         """
-        before, self._run = self.dataset, self._run.edited(edits)
+        before = self.dataset
+        self._run = self._run.edited(edits)
         self.dataset = self._run.dataset
-        self._stale = self._stale or (self.dataset is not before and self._feed is not None)
+        self._stale = self._stale or (
+            self.dataset is not before and self._feed is not None
+        )
 
     def _read_anew(self, *, first: bool = False) -> None:
-        """Go on where the last item was given, in the dataset as it was edited, or at the first."""
-        token, before, self._before = self._iterator, self._before, None
+        """Go on where the last item was given, in the dataset as it was edited, or at
+        the first.
+        """
+        token = self._iterator
+        before = self._before
+        self._before = None
         self._let_go()
         if first:
             self._move_to(None)
         self._feed = self._open(self._ranks or self.worker_config.ranks())
-        self._iterator, self._before = token, before
+        self._iterator = token
+        self._before = before
 
     def _move_to(self, place: Place | None) -> None:
-        """Go on at another place, the first if it is None, where the ledger begins anew."""
+        """Go on at another place, the first if it is None, where the ledger begins
+        anew.
+        """
         self._let_go()
         self._resume = place
         self._made.clear()
@@ -830,11 +991,17 @@ class Loader(Generic[T]):
     def _book(self) -> Book | None:
         """The ledger, of what was delivered since the loader went to its place."""
         asked = self._settings.ledger
-        return None if asked is False else Book(self.dataset, Ledger() if asked is True else asked)
+        return (
+            None
+            if asked is False
+            else Book(self.dataset, Ledger() if asked is True else asked)
+        )
 
     def _opened_book(self) -> Book:
         if self._book is None:
-            raise ConfigError("this loader keeps no ledger: it was made with ledger=False")
+            raise ConfigError(
+                "this loader keeps no ledger: it was made with ledger=False"
+            )
         return self._book
 
 
@@ -842,25 +1009,30 @@ class _Delivery(Iterator[T]):
     """Gives items to any number of threads, one after another."""
 
     def __init__(self, items: Iterator[T], lock: Any) -> None:
-        self._items, self._lock, self._failed = items, lock, ""
+        self._items = items
+        self._lock = lock
+        self._failed = ""
 
     def __next__(self) -> T:
         with self._lock:
             if self._failed:
                 raise LoaderError(
-                    f"this iterator has ended, by the {self._failed} that it raised; a new loop "
+                    f"this iterator has ended, by the {self._failed} that it raised; a "
+                    "new loop "
                     "goes on after the last item delivered"
                 )
             try:
                 return next(self._items)
             except BaseException as error:
-                self._failed = "" if isinstance(error, StopIteration) else type(error).__name__
+                self._failed = (
+                    "" if isinstance(error, StopIteration) else type(error).__name__
+                )
                 raise
 
 
 class SavableDataLoader(Loader[T]):
-    """What `get_loader` makes, by the name that loaders have in Megatron-Energon, and with its
-    other names; it takes the same arguments.
+    """What `get_loader` makes, by the name that loaders have in Megatron-Energon, and
+    with its other names; it takes the same arguments.
 
     >>> from energize.data.memory import ListSource
     >>> list(SavableDataLoader(ListSource("abc"), uneven="drop"))
@@ -880,11 +1052,17 @@ class SavableDataLoader(Loader[T]):
         known = {n: options.pop(n) for n in list(options) if n in _OPTIONS}
         accepted("get_loader", **options)
         if not isinstance(dataset, Dataset):
-            remedy = "What has __len__ and __getitem__ becomes one by SequenceSource(...)"
+            remedy = (
+                "What has __len__ and __getitem__ becomes one by SequenceSource(...)"
+            )
             if hasattr(dataset, "dataset"):
-                remedy = "It reads a dataset already: iterate it, or give get_loader its `dataset`"
+                remedy = (
+                    "It reads a dataset already: iterate it, or give get_loader "
+                    "its `dataset`"
+                )
             raise ConfigError(
-                f"get_loader delivers an energize Dataset; got {type(dataset).__name__}. {remedy}"
+                "get_loader delivers an energize Dataset; got "
+                f"{type(dataset).__name__}. {remedy}"
             )
         dataset, config = configured(dataset, worker_config)
         if num_workers is not None:
@@ -897,29 +1075,39 @@ class SavableDataLoader(Loader[T]):
         return True
 
     def config(self) -> dict[str, Any]:
-        """Return the dataset's description as a JSON-able tree, `dataset.describe()`."""
+        """Return the dataset's description as a JSON-able tree,
+        `dataset.describe()`.
+        """
         return self.dataset.describe()
 
     save_state_rank = Loader.state_dict
     restore_state_rank = Loader.load_state_dict
 
     def save_state_global(self, global_dst_rank: int) -> State | None:
-        """Return the state on the rank of this number, None on all others; all ranks call it at the
-        same step. The number is that of torch.distributed, in the world and not in a group.
+        """Return the state on the rank of this number, None on all others; all ranks
+        call it at the same step. The number is that of torch.distributed, in the world
+        and not in a group.
 
-        There is one state for all ranks: `restore_state_global` takes it on any number of them.
+        There is one state for all ranks: `restore_state_global` takes it on any number
+        of them.
         """
-        state, number = self.state_dict(), self._number_in_world(self.worker_config.ranks())
+        state = self.state_dict()
+        number = self._number_in_world(self.worker_config.ranks())
         return state if number == global_dst_rank else None
 
     def restore_state_global(
-        self, state: State | None, *, src_rank: int | None = None, on_mismatch: str = "error"
+        self,
+        state: State | None,
+        *,
+        src_rank: int | None = None,
+        on_mismatch: str = "error",
     ) -> None:
         """Go on from a global state at the next `iter()`, on all ranks.
 
-        With `src_rank`, a number as in `save_state_global`, that rank alone has the state and tells
-        the others, whose `state` is not looked at. Else each rank has it. `on_mismatch` is that of
-        `load_state_dict`. Raises as that does, on all ranks; `StateError` where there is no state.
+        With `src_rank`, a number as in `save_state_global`, that rank alone has the
+        state and tells the others, whose `state` is not looked at. Else each rank has
+        it. `on_mismatch` is that of `load_state_dict`. Raises as that does, on all
+        ranks; `StateError` where there is no state.
         """
         if src_rank is not None:
             ranks = self.worker_config.ranks()
@@ -930,13 +1118,16 @@ class SavableDataLoader(Loader[T]):
                 state = agreement.told_by(src_rank, given, "restore_state_global")
             elif not mine:
                 raise ConfigError(
-                    f"restore_state_global: rank {src_rank} has the state, and this process, rank "
-                    f"{ranks.rank} of {ranks.world_size}, cannot talk with it: torch.distributed "
+                    f"restore_state_global: rank {src_rank} has the state, and this "
+                    "process, rank "
+                    f"{ranks.rank} of {ranks.world_size}, cannot talk with it: "
+                    "torch.distributed "
                     "is not initialised. Load the state on each rank, without src_rank"
                 )
         if state is None:
             raise StateError(
-                "restore_state_global: there is no state. Give it on all ranks, or on one of them "
+                "restore_state_global: there is no state. Give it on all ranks, or on "
+                "one of them "
                 "and its number as src_rank"
             )
         self.load_state_dict(state, on_mismatch=on_mismatch)
@@ -990,74 +1181,76 @@ def get_loader(
 
     What is delivered:
 
-    `worker_config`: rank, world size and workers. When it is not given, the one that the dataset
-    carries, else ranks as torch.distributed or the launcher say, without workers: processes are
-    only started when they were asked for. A `seed_offset` reseeds a dataset that carries no config.
-    `num_workers`: worker processes of this rank, in place of those of the config.
-    `uneven`: "pad", "drop", "repeat" or "allow", for epochs that the ranks do not divide, see
-    `Loader`.
-    `rewind`: whether this loader validates: each loop begins at the first item, and no other sample
-    counts in place of one that failed (`padding_rows`). By default as the dataset or the framework
-    says, see `Loader`; a framework only makes loops begin at the first item.
-    `lanes`: in how many parts a stream (a dataset with a `FilterDataset`, say) is read; by default
-    one for each 1,000 samples of its sources, or for ten of its largest buffers or batches, a power
-    of two up to 64, and to as many as hold 16,384 samples in buffers, of which each lane has its
-    own. It is fixed for the run and kept in its state, and the stream is the same on any ranks and
-    workers. It is read fastest where world_size * num_workers divides it. An indexed dataset needs
-    none.
-    `global_batch_size`, `micro_batch_size`: samples of an optimizer step and of an item of the
-    dataset (by default its `batch_size`). Global batches are then equal for every world size that
-    divides them, `Loader.accumulation_steps` is what fills one, and the last one of an epoch is
-    filled or left out as `uneven` says.
+    `worker_config`: rank, world size and workers. When it is not given, the one that
+    the dataset carries, else ranks as torch.distributed or the launcher say, without
+    workers: processes are only started when they were asked for. A `seed_offset`
+    reseeds a dataset that carries no config. `num_workers`: worker processes of this
+    rank, in place of those of the config. `uneven`: "pad", "drop", "repeat" or "allow",
+    for epochs that the ranks do not divide, see `Loader`. `rewind`: whether this loader
+    validates: each loop begins at the first item, and no other sample counts in place
+    of one that failed (`padding_rows`). By default as the dataset or the framework
+    says, see `Loader`; a framework only makes loops begin at the first item. `lanes`:
+    in how many parts a stream (a dataset with a `FilterDataset`, say) is read; by
+    default one for each 1,000 samples of its sources, or for ten of its largest buffers
+    or batches, a power of two up to 64, and to as many as hold 16,384 samples in
+    buffers, of which each lane has its own. It is fixed for the run and kept in its
+    state, and the stream is the same on any ranks and workers. It is read fastest where
+    world_size * num_workers divides it. An indexed dataset needs none.
+    `global_batch_size`, `micro_batch_size`: samples of an optimizer step and of an item
+    of the dataset (by default its `batch_size`). Global batches are then equal for
+    every world size that divides them, `Loader.accumulation_steps` is what fills one,
+    and the last one of an epoch is filled or left out as `uneven` says.
 
     How:
 
-    `prefetch_factor`: items that each worker has ready or in work, at most; by default 32.
-    `prefetch_bytes`: what the items that this rank's workers read ahead may take together, as far
-    as those before tell; by default 512 MiB. Each worker has one item to do in any case.
-    `pin_memory`: whether tensors come in page-locked memory; by default, and at most, where there
-    is a CUDA device.
-    `failure_budget`: how many different samples of this rank may fail and be left out; None for any
-    number. A sample counts once, however often it comes.
-    `retry_failed`: read a damaged sample again each time it comes. By default a process reads it
-    once, and then takes its substitute at once; the items are the same. Samples for which a
-    function of yours raises are always tried again.
-    `on_error`: what becomes of exceptions that functions of yours raise: "raise", "skip" to count
-    the sample as failed and go on, or a function that is given the `EncoderError`, and raises it or
-    returns. A `global_error_handler` of the worker config decides in place of "raise".
-    `check_functions`: the first calls of each of your functions are made twice, and their results
-    compared. If a function keeps state between calls, "error" (the default) raises
-    `NotRepeatableError`, "warn" logs it once and goes on, "off" makes no second calls. With a
-    `WorkerConfig` of `energize.energon` the default is "warn".
-    `quarantine`: a file to which stored samples that fail are appended, a line of JSON for each:
-    `dataset`, `shard`, `index`, `key` and `reason`. Each rank has its own: `{rank}` in the path
-    stands for its number, which else is set before the suffix where there are several ranks.
-    `losses`: a file to which what `Loader.record_losses` is told is appended, a line of JSON for
-    each item, which `energize blame` reads; one for each rank, as of `quarantine`.
-    `skip_listed`: such files, of all ranks by the one path, whose samples are left out without
-    being read; the same substitutes take their places as when they failed, so states stay good. It
-    may be the path of `quarantine` itself, which need not be there yet.
-    `encoder_threads`: in how many threads torch computes in functions of yours, in workers and
-    without: what sums round to depends on it. The threads of the training stay as they are. Forked
-    workers may hang with several; give `multiprocessing_context="spawn"` for these.
-    `multiprocessing_context`: how workers start; by default "fork" on Linux, which takes lambdas
-    too, else "spawn", which needs a dataset that can be pickled.
-    `timeout`: seconds to wait for a worker that runs but gives no whole answer, before another one
-    takes its place, and for other ranks; None for ever.
-    `watchdog_timeout_seconds`: seconds that an item may be waited for, before it is said in the log
-    which worker is busy, and with what, with its Python stacks; again after twice as long, and so
-    on. None for never. `watchdog_initial_timeout_seconds` is for the first item of a worker. With
-    `fail_on_timeout` it is a `LoaderError` at once. Other workers take the place of silent ones
-    after `timeout`; where that is not given, not before twice these seconds.
-    `cache_pool`: what `energize.cache.active_pool()` and `TaskEncoder.cache` are in hooks, in each
-    worker a pool of its own; it is closed with the loader.
-    `ledger`: what `Loader.report` counts beside samples (see `Ledger`); False for nothing at all.
+    `prefetch_factor`: items that each worker has ready or in work, at most; by default
+    32. `prefetch_bytes`: what the items that this rank's workers read ahead may take
+    together, as far as those before tell; by default 512 MiB. Each worker has one item
+    to do in any case. `pin_memory`: whether tensors come in page-locked memory; by
+    default, and at most, where there is a CUDA device. `failure_budget`: how many
+    different samples of this rank may fail and be left out; None for any number. A
+    sample counts once, however often it comes. `retry_failed`: read a damaged sample
+    again each time it comes. By default a process reads it once, and then takes its
+    substitute at once; the items are the same. Samples for which a function of yours
+    raises are always tried again. `on_error`: what becomes of exceptions that functions
+    of yours raise: "raise", "skip" to count the sample as failed and go on, or a
+    function that is given the `EncoderError`, and raises it or returns. A
+    `global_error_handler` of the worker config decides in place of "raise".
+    `check_functions`: the first calls of each of your functions are made twice, and
+    their results compared. If a function keeps state between calls, "error" (the
+    default) raises `NotRepeatableError`, "warn" logs it once and goes on, "off" makes
+    no second calls. With a `WorkerConfig` of `energize.energon` the default is "warn".
+    `quarantine`: a file to which stored samples that fail are appended, a line of JSON
+    for each: `dataset`, `shard`, `index`, `key` and `reason`. Each rank has its own:
+    `{rank}` in the path stands for its number, which else is set before the suffix
+    where there are several ranks. `losses`: a file to which what `Loader.record_losses`
+    is told is appended, a line of JSON for each item, which `energize blame` reads; one
+    for each rank, as of `quarantine`. `skip_listed`: such files, of all ranks by the
+    one path, whose samples are left out without being read; the same substitutes take
+    their places as when they failed, so states stay good. It may be the path of
+    `quarantine` itself, which need not be there yet. `encoder_threads`: in how many
+    threads torch computes in functions of yours, in workers and without: what sums
+    round to depends on it. The threads of the training stay as they are. Forked workers
+    may hang with several; give `multiprocessing_context="spawn"` for these.
+    `multiprocessing_context`: how workers start; by default "fork" on Linux, which
+    takes lambdas too, else "spawn", which needs a dataset that can be pickled.
+    `timeout`: seconds to wait for a worker that runs but gives no whole answer, before
+    another one takes its place, and for other ranks; None for ever.
+    `watchdog_timeout_seconds`: seconds that an item may be waited for, before it is
+    said in the log which worker is busy, and with what, with its Python stacks; again
+    after twice as long, and so on. None for never. `watchdog_initial_timeout_seconds`
+    is for the first item of a worker. With `fail_on_timeout` it is a `LoaderError` at
+    once. Other workers take the place of silent ones after `timeout`; where that is not
+    given, not before twice these seconds. `cache_pool`: what
+    `energize.cache.active_pool()` and `TaskEncoder.cache` are in hooks, in each worker
+    a pool of its own; it is closed with the loader. `ledger`: what `Loader.report`
+    counts beside samples (see `Ledger`); False for nothing at all.
 
     `checkpoint_every_sec`, `checkpoint_every_min_n_samples`, `n_checkpoints`,
     `gc_collect_every_n_steps` and `gc_freeze_at_start` have no effect.
 
-    Raises `ConfigError` for a value that cannot be used, and for a config that disagrees with the
-    dataset's about the seed.
+    Raises `ConfigError` for a value that cannot be used, and for a config that
+    disagrees with the dataset's about the seed.
 
     >>> from energize.data.memory import ListSource
     >>> loader = get_loader(ListSource("abc"))

@@ -1,4 +1,6 @@
-"""A dataset as a run reads it: where it begins, what a state says, what became of it since."""
+"""A dataset as a run reads it: where it begins, what a state says, what became of it
+since.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,14 @@ from itertools import islice
 from typing import Any, Generic, TypeVar, cast
 
 from energize.core.arrays import Int64Array
-from energize.core.blends import NOT_EDITED, Edits, FoundBlend, places_kept, replaced, slot_after
+from energize.core.blends import (
+    NOT_EDITED,
+    Edits,
+    FoundBlend,
+    places_kept,
+    replaced,
+    slot_after,
+)
 from energize.core.dataset import Dataset, IndexedDataset, PassingDataset
 from energize.core.description import config_of, differences, digest, label_of, unpacked
 from energize.core.lanes import Lane, Ranks
@@ -69,8 +78,8 @@ _MOST = 8
 
 
 def validates(dataset: Dataset[Any], rewind: bool | None) -> bool:
-    """Return whether a loader validates: each loop begins with the first items, and no sample takes
-    the place of one that failed. By default over a `ConcatDataset`.
+    """Return whether a loader validates: each loop begins with the first items, and no
+    sample takes the place of one that failed. By default over a `ConcatDataset`.
     """
     if rewind is not None:
         return rewind
@@ -81,19 +90,28 @@ def validates(dataset: Dataset[Any], rewind: bool | None) -> bool:
 
 
 class Run(Generic[T]):
-    """The dataset that was `given`, what became of it since (`edits`), and what is the same for all
-    loops until it is edited again.
+    """The dataset that was `given`, what became of it since (`edits`), and what is the
+    same for all loops until it is edited again.
     """
 
     def __init__(
-        self, given: Dataset[T], settings: LoaderSettings, decisions: Decisions, workers: int
+        self,
+        given: Dataset[T],
+        settings: LoaderSettings,
+        decisions: Decisions,
+        workers: int,
     ) -> None:
-        self.given, self.edits, self.dataset = given, NOT_EDITED, given
-        self.settings, self.decisions, self.workers = settings, decisions, workers
+        self.given = given
+        self.edits = NOT_EDITED
+        self.dataset = given
+        self.settings = settings
+        self.decisions = decisions
+        self.workers = workers
         self.validates = validates(given, settings.rewind)
         self.loop = given._steps_per_epoch
         self.endless = given._never_ends
-        # Positions of an indexed dataset go on after an epoch. A stream is opened without the cut.
+        # Positions of an indexed dataset go on after an epoch. A stream is opened
+        # without the cut.
         self.base: Any = given if given.indexed else without_loops(given)
         self.stream = self.base
         self._global_items = global_items(
@@ -102,17 +120,22 @@ class Run(Generic[T]):
         self.filled = None if settings.global_batch_size is None else self._global_items
 
     def edited(self, edits: Edits) -> Run[T]:
-        """Return the same over a dataset that became another one; raise as `Edits.applied`."""
+        """Return the same over a dataset that became another one; raise as
+        `Edits.applied`.
+        """
         if edits == self.edits:
             return self
         other = copy.copy(self)
-        other.edits, other.dataset = edits, edits.applied(self.given, self.edits, self.dataset)
-        other.stream = other.dataset if self.given.indexed else without_loops(other.dataset)
+        other.dataset = edits.applied(self.given, self.edits, self.dataset)
+        other.edits = edits
+        other.stream = (
+            other.dataset if self.given.indexed else without_loops(other.dataset)
+        )
         return other
 
     def resumed(self, cursor: State) -> tuple[Run[T], Place]:
-        """Return the same over the dataset as it was edited when a state was saved, and the place
-        in it; raise `StateError` if this dataset cannot go on from it.
+        """Return the same over the dataset as it was edited when a state was saved, and
+        the place in it; raise `StateError` if this dataset cannot go on from it.
         """
         try:
             run = self.edited(Edits.loaded(cursor))
@@ -123,30 +146,36 @@ class Run(Generic[T]):
 
     def _loaded(self, state: State) -> Place:
         step = state.get("step", 0)
-        step = step if self.loop is None else step % self.loop  # a loop may have had another length
+        step = (
+            step if self.loop is None else step % self.loop
+        )  # a loop may have had another length
         if not self.dataset.indexed:
             place = StreamState.loaded(state)
             asked = self.settings.lanes
             if asked not in (None, place.lanes):
                 raise StateError(
-                    f"the saved state is of a run of {place.lanes} lanes, and lanes={asked} is "
+                    f"the saved state is of a run of {place.lanes} lanes, and "
+                    f"lanes={asked} is "
                     "given; their number is fixed when a run starts. Leave lanes out"
                 )
             for lane, cursor in place.cursors.items():
-                self._open(lane, place.lanes, cursor, SILENT).close()  # what is wrong shows here
+                self._open(
+                    lane, place.lanes, cursor, SILENT
+                ).close()  # what is wrong shows here
             return replace(place, step=step)
         dataset = cast("IndexedDataset[T]", self.dataset)
         position = counter_field(state, "position")
         dataset._check_state(state)
-        kept, offset = dataset._state_at(position), state.get("offset", 0)
+        kept = dataset._state_at(position)
+        offset = state.get("offset", 0)
         if self.loop is not None:
             return kept | {"step": step}
         kept |= {"begun": state["begun"]} if state.get("begun") else {}
         return kept | {"offset": offset % dataset.size} if offset else kept
 
     def items_at(self, place: Place) -> int:
-        """Return how many items of all ranks come before a place; of a stream whose length only
-        reading tells, those of the epoch.
+        """Return how many items of all ranks come before a place; of a stream whose
+        length only reading tells, those of the epoch.
         """
         items = items_of(self.dataset, place)
         return cast("StreamState", place).position if items is None else items
@@ -159,11 +188,18 @@ class Run(Generic[T]):
         return StreamState(self.settings.lanes or lanes_of(self.given))
 
     def saved(self, place: Place, agreement: Agreement | None) -> State:
-        """Return a place as plain data, gathered from all ranks if each knows some lanes only."""
+        """Return a place as plain data, gathered from all ranks if each knows some
+        lanes only.
+        """
         lanes = place if isinstance(place, StreamState) else None
-        items, state = self.items_at(place), place
+        items = self.items_at(place)
+        state = place
         if lanes is not None:
-            if agreement is not None and lanes.cursors and len(lanes.cursors) < lanes.lanes:
+            if (
+                agreement is not None
+                and lanes.cursors
+                and len(lanes.cursors) < lanes.lanes
+            ):
                 lanes = lanes.gathered(agreement)
             state = lanes.saved()
         kept = places_kept(self.dataset, items, lanes)
@@ -172,10 +208,12 @@ class Run(Generic[T]):
     def check_alike(
         self, place: Place, ranks: Ranks, agreement: Agreement, *, loaded: bool
     ) -> None:
-        """Raise on all ranks when they do not begin the same loop of the same run: `ConfigError`
-        naming ranks and arguments, `StateError` if they have loaded different states.
+        """Raise on all ranks when they do not begin the same loop of the same run:
+        `ConfigError` naming ranks and arguments, `StateError` if they have loaded
+        different states.
         """
-        config, at = config_of(self.dataset), place
+        config = config_of(self.dataset)
+        at = place
         if isinstance(place, StreamState):
             at = place.saved() if loaded else place.place
         said = {
@@ -188,12 +226,17 @@ class Run(Generic[T]):
         who = "the beginning of a loop"
         number = int(digest([config.fingerprint, said])[:12], 16)
         rows = agreement.numbers([ranks.rank, ranks.world_size, number], who)
-        if [row[:2] for row in rows] != [[rank, len(rows)] for rank in range(len(rows))]:
+        if [row[:2] for row in rows] != [
+            [rank, len(rows)] for rank in range(len(rows))
+        ]:
             shown = ", ".join(f"{rank} of {size}" for rank, size, _ in rows)
             raise ConfigError(
-                f"the {len(rows)} processes of the group call themselves rank {shown}, so parts "
-                "would be read twice or never. Leave out rank and world_size of the WorkerConfig, "
-                "or give data_parallel_group, the group of the ranks that read different data"
+                f"the {len(rows)} processes of the group call themselves rank {shown}, "
+                "so parts "
+                "would be read twice or never. Leave out rank and world_size of the "
+                "WorkerConfig, "
+                "or give data_parallel_group, the group of the ranks that read "
+                "different data"
             )
         if len({number for *_, number in rows}) > 1:
             told = agreement.trees([config.fingerprint, config.text, said], who)
@@ -222,8 +265,8 @@ class Run(Generic[T]):
         )
 
     def beginning_loop(self, place: Place) -> Place:
-        """Return a place as one where a loop begins: of full length, wherever the one before was
-        left.
+        """Return a place as one where a loop begins: of full length, wherever the one
+        before was left.
         """
         if isinstance(place, StreamState):
             return replace(place, step=0, offset=0 if self.endless else place.position)
@@ -234,7 +277,9 @@ class Run(Generic[T]):
         return place | {"offset": offset, "begun": 0}
 
     def within_loop(self, place: Place) -> bool:
-        """Return whether a loop that began at the first item is on its way at a place."""
+        """Return whether a loop that began at the first item is on its way at a
+        place.
+        """
         if isinstance(place, StreamState):
             return bool(place.position if self.loop is None else place.step)
         if self.loop is not None:
@@ -242,7 +287,9 @@ class Run(Generic[T]):
         return bool(place.get("begun") or place["position"] % self.dataset.size)
 
     def steps(self, ranks: Ranks) -> int:
-        """Return the steps of a whole loop on this rank, or of one pass if that never ends."""
+        """Return the steps of a whole loop on this rank, or of one pass if that never
+        ends.
+        """
         if self.loop is not None:
             return self.loop
         if not self.dataset.sized or self.dataset.size == INFINITE:
@@ -256,17 +303,21 @@ class Run(Generic[T]):
         items = self._global_items
         steps, rest = divmod(items, ranks.world_size)
         if rest:
-            fitting = ", ".join(str(size) for size in range(1, items + 1) if items % size == 0)
+            fitting = ", ".join(
+                str(size) for size in range(1, items + 1) if items % size == 0
+            )
             raise ConfigError(
-                f"a global batch of {items} micro batches cannot be shared out evenly to "
-                f"{ranks.world_size} ranks; world sizes that can have it: {fitting}. Change "
+                f"a global batch of {items} micro batches cannot be shared out evenly "
+                "to "
+                f"{ranks.world_size} ranks; world sizes that can have it: {fitting}. "
+                "Change "
                 "global_batch_size or the batch size"
             )
         return steps
 
     def first_item(self, lane: int, lanes: int) -> Copy[T]:
-        """Return the first item of a lane in the run, or of the next lane that has one; raise
-        `EmptyDatasetError` if none has.
+        """Return the first item of a lane in the run, or of the next lane that has one;
+        raise `EmptyDatasetError` if none has.
         """
         reading = self.decisions.reading(SILENT.report)
         with activate(self.settings.cache_pool):
@@ -275,27 +326,35 @@ class Run(Generic[T]):
                 with closing(cursor), suppress(EmptyDatasetError, StopIteration):
                     return Copy(next(cursor), flat(cursor.origin), Before(number, None))
         raise EmptyDatasetError(
-            f"{label_of(self.dataset)} gave no item in the first epoch that could fill a step "
+            f"{label_of(self.dataset)} gave no item in the first epoch that could fill "
+            "a step "
             "where this rank has none. Use fewer ranks, or uneven='drop' or 'allow'"
         )
 
     def first_unread_slot(self, place: Any, found: FoundBlend) -> int:
-        """Return the first slot of a blend that no lane known here needed for what it delivered.
+        """Return the first slot of a blend that no lane known here needed for what it
+        delivered.
 
-        So the slot depends on what was delivered alone, whatever has been opened or read ahead. The
-        innermost dataset on the way to the blend that finds its items by reading takes one position
-        of its input in every round of as many positions as there are lanes; the slot is the first
-        one of a round that no lane has begun.
+        So the slot depends on what was delivered alone, whatever has been opened or
+        read ahead. The innermost dataset on the way to the blend that finds its items
+        by reading takes one position of its input in every round of as many positions
+        as there are lanes; the slot is the first one of a round that no lane has begun.
         """
         nodes: list[Any] = [self.dataset]
         for number in found.way:
             nodes.append(nodes[-1].inputs[number])
-        finders = [depth for depth, node in enumerate(nodes[:-1]) if node._reached(0) is None]
+        finders = [
+            depth for depth, node in enumerate(nodes[:-1]) if node._reached(0) is None
+        ]
         depth = finders[-1] + 1
         above = found.way[:depth]
-        branches = [n for n, node in zip(above, nodes, strict=False) if len(node.inputs) > 1]
+        branches = [
+            n for n, node in zip(above, nodes, strict=False) if len(node.inputs) > 1
+        ]
         marked_run = copy.copy(self)
-        marked_run.stream = without_loops(replaced(self.dataset, above, _Marked(nodes[depth])))
+        marked_run.stream = without_loops(
+            replaced(self.dataset, above, _Marked(nodes[depth]))
+        )
         reading = self.decisions.reading(SILENT.report)
         reached = 0
 
@@ -308,15 +367,21 @@ class Run(Generic[T]):
             position = read_in_window(partial(first_unread, lane, state))
             if position is None:
                 raise ConfigError(
-                    f"the weights of {found.label} cannot change in this run: which of its slots "
-                    f"come next is not known below {type(nodes[depth - 1]).__name__}, which is a "
+                    f"the weights of {found.label} cannot change in this run: which of "
+                    "its slots "
+                    f"come next is not known below {type(nodes[depth - 1]).__name__}, "
+                    "which is a "
                     "stream and has no `taken`. Give it one (see IndexedDataset.taken)"
                 )
             reached = max(reached, position)
         return cast("int", slot_after(nodes[depth], found.way[depth:], reached))
 
-    def _open(self, lane: int, lanes: int, state: State | None, reading: Reading) -> Any:
-        return self.stream._open_lane(Lane(lane, lanes), state, reading, endless=self.endless)
+    def _open(
+        self, lane: int, lanes: int, state: State | None, reading: Reading
+    ) -> Any:
+        return self.stream._open_lane(
+            Lane(lane, lanes), state, reading, endless=self.endless
+        )
 
 
 class _Marked(PassingDataset[T_co]):
@@ -347,7 +412,9 @@ class _MarkedStream(Stream[T]):
     def ahead(self, positions: Int64Array) -> None:
         self._input.ahead(positions)
 
-    def first_unread(self, branches: Iterator[int], reached: int | None = None) -> int | None:
+    def first_unread(
+        self, branches: Iterator[int], reached: int | None = None
+    ) -> int | None:
         return reached
 
     def state(self) -> State:
@@ -358,51 +425,72 @@ def check_goes_on(dataset: Any, found: FoundBlend) -> None:
     """Raise `ConfigError` for a blend that ends, or whose first slots come again."""
     if not getattr(found.blend, "_endless", True):
         raise ConfigError(
-            f"{found.label} ends (by stop={found.blend.stop!r} or max_epochs), and where its "
-            "epochs end goes by its weights: they can change only in one that never ends. Use "
+            f"{found.label} ends (by stop={found.blend.stop!r} or max_epochs), and "
+            "where its "
+            "epochs end goes by its weights: they can change only in one that never "
+            "ends. Use "
             "stop='restart' without max_epochs, and cut loops with virtual_epoch_length"
         )
     for number in found.way:
-        if isinstance(dataset, LimitDataset) or (dataset.indexed and dataset._reached(0) is None):
+        if isinstance(dataset, LimitDataset) or (
+            dataset.indexed and dataset._reached(0) is None
+        ):
             raise ConfigError(
-                f"the weights of {found.label} cannot change in this run: epochs above it read its "
-                "first slots again (LimitDataset, RepeatDataset, ConcatDataset), so none is the "
+                f"the weights of {found.label} cannot change in this run: epochs above "
+                "it read its "
+                "first slots again (LimitDataset, RepeatDataset, ConcatDataset), so "
+                "none is the "
                 "next one; blend what is limited, repeated or concatenated instead"
             )
         dataset = dataset.inputs[number]
 
 
 def check_same_change(agreement: Agreement, step: int, said: str) -> None:
-    """Raise `LoaderError` on all ranks unless all say the same of weights at the same step."""
-    told = agreement.trees([f"{said[:400]}, before step {step}", digest(said)], "set_weights")
+    """Raise `LoaderError` on all ranks unless all say the same of weights at the same
+    step.
+    """
+    told = agreement.trees(
+        [f"{said[:400]}, before step {step}", digest(said)], "set_weights"
+    )
     groups = alike([tuple(each) for each in told])
     if len(groups) > 1:
         shown = "\n".join(f"  ranks {who}: {each}" for (each, _), who in groups.items())
         raise LoaderError(
-            f"set_weights: all ranks call it after the same number of steps and say the same; "
+            "set_weights: all ranks call it after the same number of steps and say "
+            "the same; "
             f"nothing was changed. They said\n{shown}"
         )
 
 
 def _apart(told: Sequence[Any], *, loaded: bool) -> EnergizeError:
-    """Return the error of ranks that do not begin the same loop, by what each of them said."""
-    (mark, text, first), lines = told[0], []
+    """Return the error of ranks that do not begin the same loop, by what each of them
+    said.
+    """
+    lines = []
+    (mark, text, first) = told[0]
     for name in first:
         groups = alike([json.dumps(each[name]) for *_, each in told])
         if len(groups) > 1:
-            values = (f"{value[:80]} on ranks {ranks}" for value, ranks in groups.items())
+            values = (
+                f"{value[:80]} on ranks {ranks}" for value, ranks in groups.items()
+            )
             lines.append(f"{name}: {'; '.join(values)}")
     other = next((rank for rank, each in enumerate(told) if each[0] != mark), None)
     if other is not None:
-        was, now = unpacked(text, "config"), unpacked(told[other][1], "config")
+        was = unpacked(text, "config")
+        now = unpacked(told[other][1], "config")
         found = islice(dict.fromkeys(differences(was, now)), _MOST)
-        lines += [f"the mix of rank 0 (was) and of rank {other} (is): {line}" for line in found]
+        lines += [
+            f"the mix of rank 0 (was) and of rank {other} (is): {line}"
+            for line in found
+        ]
     shown = "\n  ".join(lines)
     if loaded and len(lines) == 1 and shown.startswith("the place"):
         return StateError(
             f"the ranks have loaded different states. Load one on all ranks:\n  {shown}"
         )
     return ConfigError(
-        "the ranks do not read the same run. Give all of them the same dataset, state and "
+        "the ranks do not read the same run. Give all of them the same dataset, state "
+        "and "
         f"arguments:\n  {shown}"
     )

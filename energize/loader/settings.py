@@ -7,7 +7,14 @@ import sys
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal, TypeAlias, TypeVar
 
-from pydantic import AfterValidator, BeforeValidator, Field, InstanceOf, StrictBool, TypeAdapter
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Field,
+    InstanceOf,
+    StrictBool,
+    TypeAdapter,
+)
 from pydantic.dataclasses import dataclass
 
 from energize.core.checks import whole_number
@@ -24,10 +31,12 @@ from energize.report import Ledger
 T = TypeVar("T")
 
 DEFAULT_BYTES = 2**29
-"""Bytes that one rank's workers read ahead together: 40 photographs of 2000 x 2000 pixels."""
+"""Bytes that one rank's workers read ahead together: 40 photographs of 2000 x 2000
+pixels."""
 
 DEFAULT_TIMEOUT = 300.0
-"""Seconds: less than the collectives of other ranks wait before they give up (NCCL's 600)."""
+"""Seconds: less than the collectives of other ranks wait before they give up (NCCL's
+600)."""
 
 WATCH_SECONDS = 60.0
 """Seconds without an item after which it is said what is busy, and with what."""
@@ -42,7 +51,9 @@ def _whole(value: object) -> object:
 
 def _on_disk(path: Any) -> Any:
     if is_url(path):
-        raise ValueError("a file of this machine is expected: a store has none to append lines to")
+        raise ValueError(
+            "a file of this machine is expected: a store has none to append lines to"
+        )
     return path
 
 
@@ -68,7 +79,9 @@ class LoaderSettings:
     prefetch_factor: Count | None = None
     prefetch_bytes: Count = DEFAULT_BYTES
     pin_memory: bool | None = None
-    failure_budget: Annotated[int, BeforeValidator(_whole), Field(strict=True, ge=0)] | None = 100
+    failure_budget: (
+        Annotated[int, BeforeValidator(_whole), Field(strict=True, ge=0)] | None
+    ) = 100
     retry_failed: StrictBool = False
     on_error: Literal["raise", "skip"] | OnError = "raise"
     check_functions: Literal["error", "warn", "off"] | None = None
@@ -85,7 +98,8 @@ class LoaderSettings:
     fail_on_timeout: StrictBool = False
     ledger: InstanceOf[Ledger] | StrictBool = True
     apart: bool = False
-    """Whether a loader has no others to talk with; its state is then good for itself only."""
+    """Whether a loader has no others to talk with; its state is then good for itself
+    only."""
 
     @property
     def start_method(self) -> str:
@@ -101,8 +115,8 @@ class LoaderSettings:
 
     @property
     def silence(self) -> float | None:
-        """Seconds after which another worker takes the place of a silent one: `timeout`, and where
-        nobody gave one, not before the watchdog has spoken.
+        """Seconds after which another worker takes the place of a silent one:
+        `timeout`, and where nobody gave one, not before the watchdog has spoken.
         """
         if self.timeout != DEFAULT_TIMEOUT:
             return self.timeout
@@ -130,16 +144,22 @@ def checked_settings(**given: Any) -> LoaderSettings:
     return validated(_SETTINGS, given, ConfigError, "get_loader")
 
 
-def configured(dataset: Dataset[T], given: WorkerConfig | None) -> tuple[Dataset[T], WorkerConfig]:
+def configured(
+    dataset: Dataset[T], given: WorkerConfig | None
+) -> tuple[Dataset[T], WorkerConfig]:
     """Return the dataset and the config that it is read with; see `get_loader`."""
     carried = dataset.worker_config
     config = (carried or WorkerConfig()) if given is None else checked_config(given)
     if carried is None:
-        return dataset.reseeded(config.seed_offset) if config.seed_offset else dataset, config
+        return dataset.reseeded(
+            config.seed_offset
+        ) if config.seed_offset else dataset, config
     if carried.seed_offset != config.seed_offset:
         raise ConfigError(
-            f"the loader's worker config has seed_offset {config.seed_offset}, the dataset was "
-            f"built with seed_offset {carried.seed_offset}: they name different orders. Build the "
+            f"the loader's worker config has seed_offset {config.seed_offset}, the "
+            "dataset was "
+            f"built with seed_offset {carried.seed_offset}: they name different "
+            "orders. Build the "
             "dataset with the loader's worker config, or use one seed_offset for both"
         )
     return dataset, config

@@ -1,11 +1,13 @@
-"""What travels between a trainer and its workers: messages, shared memory, items and errors.
+"""What travels between a trainer and its workers: messages, shared memory, items and
+errors.
 
-Large tensors and arrays travel in shared memory. Making it costs far more than copying into it: the
-kernel clears every page, and both sides map it anew. So a worker keeps its regions, and writes into
-one again as soon as the trainer has let go of everything in it. The first byte of a region says
-whether it has: the worker sets it, the trainer clears it, and no message is needed. A region is a
-file without a name (memfd) whose descriptor travels once, so nothing can be left over, and the size
-of /dev/shm is no limit.
+Large tensors and arrays travel in shared memory. Making it costs far more than copying
+into it: the kernel clears every page, and both sides map it anew. So a worker keeps its
+regions, and writes into one again as soon as the trainer has let go of everything in
+it. The first byte of a region says whether it has: the worker sets it, the trainer
+clears it, and no message is needed. A region is a file without a name (memfd) whose
+descriptor travels once, so nothing can be left over, and the size of /dev/shm is no
+limit.
 """
 
 from __future__ import annotations
@@ -79,10 +81,10 @@ class Message(NamedTuple):
 
 
 class Channel:
-    """One end of a pair of sockets: `send`, `wait` and `ready` are the worker's, the rest the
-    trainer's, which never waits: it takes what has come, keeps what is not yet a whole message, and
-    sends what the other side has room for. So a worker that is stopped in the middle of a message
-    holds up nobody.
+    """One end of a pair of sockets: `send`, `wait` and `ready` are the worker's, the
+    rest the trainer's, which never waits: it takes what has come, keeps what is not yet
+    a whole message, and sends what the other side has room for. So a worker that is
+    stopped in the middle of a message holds up nobody.
     """
 
     def __init__(self, end: socket.socket) -> None:
@@ -113,8 +115,8 @@ class Channel:
         self._socket.sendall(data)
 
     def wait(self) -> Message:
-        """Return the next message, however long it takes; raise `EOFError` if the other side is
-        gone.
+        """Return the next message, however long it takes; raise `EOFError` if the other
+        side is gone.
         """
         while True:
             for message in self._received():
@@ -141,8 +143,8 @@ class Channel:
         return True
 
     def received(self) -> Iterator[Message]:
-        """Yield the messages that are there; raise `EOFError` if the other side is gone and all are
-        taken.
+        """Yield the messages that are there; raise `EOFError` if the other side is gone
+        and all are taken.
         """
         with suppress(BlockingIOError):
             while True:
@@ -155,7 +157,9 @@ class Channel:
             piece, descriptors, flags, _ = socket.recv_fds(self._socket, wanted, 1)
             if descriptors:
                 self._descriptor = descriptors[0]
-            if flags & socket.MSG_CTRUNC:  # the kernel has dropped one that there is no room for
+            if (
+                flags & socket.MSG_CTRUNC
+            ):  # the kernel has dropped one that there is no room for
                 raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
             if not piece:
                 raise EOFError
@@ -165,22 +169,27 @@ class Channel:
             mark, length = _MESSAGE.unpack(self._head)
             if mark != _MARK:
                 raise GarbledError(f"what is no message, {self._head[:20]!r}")
-            self._body, self._filled = memoryview(bytearray(length)), 0
+            self._body = memoryview(bytearray(length))
+            self._filled = 0
         elif self._filled < len(self._body):
-            count = self._socket.recv_into(self._body[self._filled : self._filled + _PIECE])
+            count = self._socket.recv_into(
+                self._body[self._filled : self._filled + _PIECE]
+            )
             if not count:
                 raise EOFError
             self._filled += count
         if self._filled == len(self._body):
             message = Message(self._body, self._descriptor)
-            self._body, self._head, self._descriptor = None, b"", None
+            self._body = None
+            self._head = b""
+            self._descriptor = None
             yield message
 
 
 @dataclass(frozen=True, slots=True)
 class LaneSet:
-    """What lanes there are: `count` of them, of an epoch of the dataset with `edits`, which never
-    ends if it is `endless`; of an indexed dataset those of a `plan`.
+    """What lanes there are: `count` of them, of an epoch of the dataset with `edits`,
+    which never ends if it is `endless`; of an indexed dataset those of a `plan`.
     """
 
     count: int
@@ -188,7 +197,9 @@ class LaneSet:
     endless: bool = False
     plan: EpochPlan | None = None
 
-    def open(self, dataset: Any, lane: int, at: int, state: State | None, reading: Reading) -> Any:
+    def open(
+        self, dataset: Any, lane: int, at: int, state: State | None, reading: Reading
+    ) -> Any:
         """Return what reads a lane of `dataset`, to which the edits were applied."""
         if self.plan is None:
             part = Lane(lane, self.count)
@@ -198,8 +209,8 @@ class LaneSet:
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """Asks for `items` more items of a lane, which a worker that reads it for the same `run` has
-    open; else it opens it after `at` items, in `state`.
+    """Asks for `items` more items of a lane, which a worker that reads it for the same
+    `run` has open; else it opens it after `at` items, in `state`.
     """
 
     run: int
@@ -219,14 +230,18 @@ class Read:
 
 @dataclass(frozen=True, slots=True)
 class ShippedError:
-    """An exception and its causes, each pickled by itself, and the traceback as text."""
+    """An exception and its causes, each pickled by itself, and the traceback as
+    text.
+    """
 
     chain: tuple[bytes, ...]
     trace: str
 
     @classmethod
     def of(cls, error: BaseException) -> ShippedError:
-        """Return `error` ready to travel; what cannot be rebuilt is replaced by its text."""
+        """Return `error` ready to travel; what cannot be rebuilt is replaced by its
+        text.
+        """
         chain = []
         link: BaseException | None = error
         while link is not None:
@@ -235,7 +250,9 @@ class ShippedError:
         return cls(tuple(chain), "".join(traceback.format_exception(error)))
 
     def rebuilt(self) -> BaseException:
-        """Return the exception with its causes, and the original traceback as a note."""
+        """Return the exception with its causes, and the original traceback as a
+        note.
+        """
         chain: list[BaseException] = [
             pickle.loads(data)  # noqa: S301 - from a worker of this very loader
             for data in self.chain
@@ -247,7 +264,8 @@ class ShippedError:
 
 
 def _pickled(error: BaseException) -> bytes:
-    # An exception whose constructor takes more than its message pickles, but does not come back.
+    # An exception whose constructor takes more than its message pickles, but does not
+    # come back.
     with suppress(Exception):  # whatever the class of the user's exception does
         data = pickle.dumps(error)
         if type(pickle.loads(data)) is type(error):  # noqa: S301 - made one line above
@@ -258,10 +276,11 @@ def _pickled(error: BaseException) -> bytes:
 
 @dataclass(slots=True)
 class Reply:
-    """Some items of a lane. Of a stream there is the state after each, what each is made of, and
-    `end`, the state after the last item of the epoch if that was it. With an `error` the items are
-    those that came before it; without a lane it is one of the worker. `lines` are for the log.
-    `size`, set by the receiver, is the bytes that the items take.
+    """Some items of a lane. Of a stream there is the state after each, what each is
+    made of, and `end`, the state after the last item of the epoch if that was it. With
+    an `error` the items are those that came before it; without a lane it is one of the
+    worker. `lines` are for the log. `size`, set by the receiver, is the bytes that the
+    items take.
     """
 
     run: int
@@ -286,8 +305,9 @@ class RegionBytes:
 
 
 class Regions:
-    """The worker's side of shared memory. `made` are the descriptors of regions that are new to the
-    trainer, in the order of their numbers; `dropped` the numbers of those given up.
+    """The worker's side of shared memory. `made` are the descriptors of regions that
+    are new to the trainer, in the order of their numbers; `dropped` the numbers of
+    those given up.
     """
 
     def __init__(self) -> None:
@@ -296,7 +316,9 @@ class Regions:
         self.dropped: list[int] = []
 
     def put(self, data: memoryview) -> RegionBytes:
-        """Copy contiguous bytes into a region, which is taken until the trainer frees it."""
+        """Copy contiguous bytes into a region, which is taken until the trainer frees
+        it.
+        """
         number = self._free_region(len(data))
         if number is None:
             number = self._make(len(data))
@@ -306,12 +328,15 @@ class Regions:
         return RegionBytes(number, len(data))
 
     def _make(self, size: int) -> int:
-        # At most an eighth more, so that batches of slightly different sizes share regions.
+        # At most an eighth more, so that batches of slightly different sizes share
+        # regions.
         step = 1 << max(0, size.bit_length() - 4)
         whole = _HEADER + -(-size // step) * step
         descriptor = os.memfd_create("energize", os.MFD_CLOEXEC)
         try:
-            os.posix_fallocate(descriptor, 0, whole)  # an error now, not a bus error later
+            os.posix_fallocate(
+                descriptor, 0, whole
+            )  # an error now, not a bus error later
             memory = np.frombuffer(mmap.mmap(descriptor, whole), dtype=np.uint8)
         except BaseException:
             os.close(descriptor)
@@ -322,7 +347,9 @@ class Regions:
         return number
 
     def _free_region(self, size: int) -> int | None:
-        """Return the smallest free region that fits. Of other free ones, too many are not kept."""
+        """Return the smallest free region that fits. Of other free ones, too many are
+        not kept.
+        """
         free = [number for number, memory in self._regions.items() if not memory[0]]
         room = {number: len(self._regions[number]) - _HEADER for number in free}
         fitting = [n for n in free if size <= room[n] <= max(size, 1) * _MOST_WASTE]
@@ -347,9 +374,13 @@ class ReceivedRegions:
         self._regions[next(self._numbers)] = np.frombuffer(memory, dtype=np.uint8)
 
     def view(self, sent: RegionBytes) -> Bytes:
-        """Return the bytes; their region is freed when the last array over them is gone."""
+        """Return the bytes; their region is freed when the last array over them is
+        gone.
+        """
         memory = self._regions[sent.region]
-        lease = memory[_HEADER : _HEADER + sent.size]  # what is made of it keeps this very object
+        lease = memory[
+            _HEADER : _HEADER + sent.size
+        ]  # what is made of it keeps this very object
         weakref.finalize(lease, _free, memory, os.getpid()).atexit = False
         return lease
 
@@ -366,7 +397,8 @@ class ReceivedRegions:
 
 
 def _free(memory: Bytes, owner: int) -> None:
-    # A process forked from the trainer has copies of its tensors, but may not free their region.
+    # A process forked from the trainer has copies of its tensors, but may not free
+    # their region.
     if os.getpid() == owner:
         memory[0] = 0
 
@@ -374,20 +406,29 @@ def _free(memory: Bytes, owner: int) -> None:
 class _Pickler(pickle.Pickler):
     """Tensors as buffers, as numpy's arrays are anyway.
 
-    It must not refer to itself: with a method of its own as callback it would live, and hold the
-    whole batch, until garbage is collected.
+    It must not refer to itself: with a method of its own as callback it would live, and
+    hold the whole batch, until garbage is collected.
     """
 
     def reducer_override(self, obj: Any) -> Any:
         if type(obj) is not torch.Tensor or not _is_plain(obj):
             return NotImplemented
         flat = obj.contiguous().reshape(-1).view(torch.uint8)
-        return _tensor, (pickle.PickleBuffer(flat.numpy().data), obj.dtype, tuple(obj.shape))
+        return _tensor, (
+            pickle.PickleBuffer(flat.numpy().data),
+            obj.dtype,
+            tuple(obj.shape),
+        )
 
 
 def _is_plain(tensor: torch.Tensor) -> bool:
     strided = tensor.device.type == "cpu" and tensor.layout is torch.strided
-    odd = tensor.is_quantized or tensor.requires_grad or tensor.is_conj() or tensor.is_neg()
+    odd = (
+        tensor.is_quantized
+        or tensor.requires_grad
+        or tensor.is_conj()
+        or tensor.is_neg()
+    )
     return strided and not odd and tensor.numel() > 0
 
 
@@ -396,9 +437,14 @@ def _tensor(data: Any, dtype: torch.dtype, shape: tuple[int, ...]) -> torch.Tens
 
 
 def _apart(
-    value: Any, kind: type[pickle.Pickler], file: BinaryIO, put: Callable[[memoryview], T]
+    value: Any,
+    kind: type[pickle.Pickler],
+    file: BinaryIO,
+    put: Callable[[memoryview], T],
 ) -> list[T]:
-    """Pickle `value` into a file, but for large buffers; return where each of these was put."""
+    """Pickle `value` into a file, but for large buffers; return where each of these was
+    put.
+    """
     places: list[T] = []
 
     def stays(buffer: pickle.PickleBuffer) -> bool:
@@ -412,7 +458,9 @@ def _apart(
 
 
 def dumps(value: Any, regions: Regions) -> memoryview:
-    """Return `value` packed for the trainer, large buffers in regions; see `ReceivedRegions`."""
+    """Return `value` packed for the trainer, large buffers in regions; see
+    `ReceivedRegions`.
+    """
     file = io.BytesIO()
     sent = _apart(value, _Pickler, file, regions.put)
     length = file.tell()
@@ -426,7 +474,9 @@ def dumps(value: Any, regions: Regions) -> memoryview:
 
 
 class _DatasetPickler(pickle.Pickler):
-    """Sources with the columns that they have looked up, which no worker has to read again."""
+    """Sources with the columns that they have looked up, which no worker has to read
+    again.
+    """
 
     def reducer_override(self, obj: Any) -> Any:
         known = vars(obj).get("_known_columns") if isinstance(obj, Source) else None
@@ -437,7 +487,9 @@ class _DatasetPickler(pickle.Pickler):
 
 
 def stored(value: Any) -> BinaryIO:
-    """Return a file in memory that holds a value for `rebuilt`, its large arrays as they are."""
+    """Return a file in memory that holds a value for `rebuilt`, its large arrays as
+    they are.
+    """
     file = os.fdopen(os.memfd_create("energize", os.MFD_CLOEXEC), "wb")
     head = io.BytesIO()
 
@@ -453,8 +505,8 @@ def stored(value: Any) -> BinaryIO:
 
 
 def rebuilt(descriptor: int) -> Any:
-    """Return what `stored` wrote, and close the file. Its large arrays stay in the memory that all
-    processes share; what one of them writes there only it sees.
+    """Return what `stored` wrote, and close the file. Its large arrays stay in the
+    memory that all processes share; what one of them writes there only it sees.
     """
     with open(descriptor, "rb"):
         memory = memoryview(mmap.mmap(descriptor, 0, access=mmap.ACCESS_COPY))

@@ -1,11 +1,11 @@
-"""The saved state of a loader: what it holds, whether it fits a dataset, and how an edited mix goes
-on from it.
+"""The saved state of a loader: what it holds, whether it fits a dataset, and how an
+edited mix goes on from it.
 
-A state holds the fingerprint and the config of what decides which samples come, details that decide
-nothing, where the run stands (the cursor), and a check value over all of these, which tells damage.
-All but the version are texts: torch.distributed.checkpoint cuts dicts and lists into an entry for
-each leaf, and then insists on the same leaves when it loads. In an edited mix every source that is
-still there keeps its place.
+A state holds the fingerprint and the config of what decides which samples come, details
+that decide nothing, where the run stands (the cursor), and a check value over all of
+these, which tells damage. All but the version are texts: torch.distributed.checkpoint
+cuts dicts and lists into an entry for each leaf, and then insists on the same leaves
+when it loads. In an edited mix every source that is still there keeps its place.
 """
 
 from __future__ import annotations
@@ -48,9 +48,21 @@ from energize.core.description import (
 )
 from energize.core.lanes import Lane, speaks
 from energize.core.restoring import without_loops
-from energize.core.stream import INFINITE, MOST_COUNTED, State, counter_field, state_field
+from energize.core.stream import (
+    INFINITE,
+    MOST_COUNTED,
+    State,
+    counter_field,
+    state_field,
+)
 from energize.core.trace import SILENT
-from energize.errors import ConfigError, StateError, StateMismatchError, WeightError, nearest
+from energize.errors import (
+    ConfigError,
+    StateError,
+    StateMismatchError,
+    WeightError,
+    nearest,
+)
 from energize.loader.feeds import StreamState, items_of
 from energize.report.ledger import Book, Ledger, Stand, Telling
 from energize.report.table import LedgerRow, Report
@@ -62,11 +74,22 @@ FIELDS = ("fingerprint", "config", "details", "cursor")
 
 ON_MISMATCH = ("error", "remap")
 
-_SHOWN, _FOUND = 20, 1000
+_SHOWN = 20
+_FOUND = 1000
 """Differences that are shown, and looked for."""
 
 _OF_CURSOR = (
-    *("position", "offset", "step", "lanes", "epoch", "taken", "input", "cursors", "places"),
+    *(
+        "position",
+        "offset",
+        "step",
+        "lanes",
+        "epoch",
+        "taken",
+        "input",
+        "cursors",
+        "places",
+    ),
     *("slot", "changes", "moves", "stage_idx", "stage_name", "begun"),
 )
 _DETAILS_LENGTH = 2048
@@ -75,9 +98,12 @@ _MOST_RECORDS = 256
 _log = logging.getLogger("energize")
 
 
-def packed_state(dataset: Dataset[Any], cursor: State, world_size: int | None = None) -> State:
+def packed_state(
+    dataset: Dataset[Any], cursor: State, world_size: int | None = None
+) -> State:
     """Return the state to save, of a cursor's state, on so many ranks."""
-    config, details = config_of(dataset), _details(dataset)
+    config = config_of(dataset)
+    details = _details(dataset)
     if world_size is not None:
         details["world_size"] = world_size
     texts = (config.fingerprint, config.text, packed(details), packed(cursor))
@@ -95,14 +121,16 @@ def _check(state: Mapping[str, str]) -> str:
 
 
 def _details(dataset: Dataset[Any]) -> State:
-    """Return what decides nothing: where loops end, where folders are mounted, functions that are
-    called, by what files of sources are known again, and which mix it was made of.
+    """Return what decides nothing: where loops end, where folders are mounted,
+    functions that are called, by what files of sources are known again, and which mix
+    it was made of.
     """
     config = config_of(dataset)
     functions = [each[:300] for each in config.functions]
     while len("".join(functions)) > _DETAILS_LENGTH:
         functions = functions[: len(functions) // 2]
-    records, mix = _records(dataset), dataset.__dict__.get("_mix_file")
+    records = _records(dataset)
+    mix = dataset.__dict__.get("_mix_file")
     return {
         "loop": dataset._steps_per_epoch,
         "places": config.places,
@@ -113,8 +141,9 @@ def _details(dataset: Dataset[Any]) -> State:
 
 
 def _records(dataset: Dataset[Any]) -> dict[str, str]:
-    """Return what preparing saw of the files of each source, by a digest of its identity, where
-    that is known; nothing for a mix of very many, so that states stay small.
+    """Return what preparing saw of the files of each source, by a digest of its
+    identity, where that is known; nothing for a mix of very many, so that states stay
+    small.
     """
     known = [getattr(source, "record", None) for source in dataset.sources]
     if len(known) > _MOST_RECORDS:
@@ -134,13 +163,15 @@ def _key_of(source: Any) -> str:
 
 
 def checked_state(saved: object) -> State:
-    """Return a state as it was saved; raise `StateError` if it was changed since, or is none.
+    """Return a state as it was saved; raise `StateError` if it was changed since, or is
+    none.
 
     The check value tells damage, not malice: it is no signature.
     """
     if not isinstance(saved, Mapping):
         raise StateError(
-            "a loader's state is the dict that state_dict() returned, which torch.load(file) "
+            "a loader's state is the dict that state_dict() returned, which "
+            "torch.load(file) "
             f"gives back; got {type(saved).__name__}"
         )
     version = saved.get("version")
@@ -153,18 +184,24 @@ def checked_state(saved: object) -> State:
         if name not in ("version", *FIELDS, "check"):
             raise StateError(
                 f"the saved state has {str(name)[:80]!r}, and a state has no such field"
-                f"{nearest(str(name)[:80], FIELDS)}; load what state_dict() returned, as it is"
+                f"{nearest(str(name)[:80], FIELDS)}; load what state_dict() returned, "
+                "as it is"
             )
     state: State = {"version": VERSION}
     for name in (*FIELDS, "check"):
         state[name] = text = state_field(dict(saved), name, str)
         if len(text) > limits.JSON_BYTES:
-            raise StateError(f"the saved state's {name!r}: {limits.over('JSON_BYTES', len(text))}")
+            raise StateError(
+                f"the saved state's {name!r}: {limits.over('JSON_BYTES', len(text))}"
+            )
     if state["check"] != _check(state):
         raise StateError(
-            "the saved state was changed or damaged since it was saved: its check value is another "
-            "one. Load another copy of it, or the state saved before it. No state can be edited by "
-            'hand: to go on in an edited mix, load it with on_mismatch="remap" or write it anew '
+            "the saved state was changed or damaged since it was saved: its check "
+            "value is another "
+            "one. Load another copy of it, or the state saved before it. No state can "
+            "be edited by "
+            'hand: to go on in an edited mix, load it with on_mismatch="remap" or '
+            "write it anew "
             "with `energize state remap`; for other weights use set_weights"
         )
     return state
@@ -174,17 +211,23 @@ def tree_of(state: State) -> Tree:
     """Return the config in a saved state."""
     tree = unpacked(state_field(state, "config", str), "config")
     if "kind" not in tree:
-        raise StateError("the saved state's 'config' is damaged: it describes no dataset")
+        raise StateError(
+            "the saved state's 'config' is damaged: it describes no dataset"
+        )
     return tree
 
 
 def cursor_of(state: State) -> State:
-    """Return where a saved state stands; raise `StateError` for what are no numbers of items."""
+    """Return where a saved state stands; raise `StateError` for what are no numbers of
+    items.
+    """
     cursor = unpacked(state_field(state, "cursor", str), "cursor")
     for name in cursor:
         if name not in _OF_CURSOR:
             known = nearest(name, _OF_CURSOR)
-            raise StateError(f"the saved state's 'cursor' has {name[:80]!r}, which is none{known}")
+            raise StateError(
+                f"the saved state's 'cursor' has {name[:80]!r}, which is none{known}"
+            )
     for name in ("lanes", "epoch", "position", "offset", "step", "slot", "begun"):
         if name in cursor:
             counter_field(cursor, name)
@@ -198,7 +241,8 @@ def unpacked_state(dataset: Dataset[Any], saved: object) -> State:
     cursor, _ = resumed(dataset, saved, strict=None)
     if Edits.loaded(cursor) != NOT_EDITED:
         raise StateError(
-            "the saved state is of a run whose weights were changed while it went on, or whose mix "
+            "the saved state is of a run whose weights were changed while it went on, "
+            "or whose mix "
             "was edited; a loader of get_loader goes on from it"
         )
     check_place(dataset, cursor)
@@ -206,15 +250,20 @@ def unpacked_state(dataset: Dataset[Any], saved: object) -> State:
 
 
 def resumed(
-    dataset: Dataset[Any], saved: object, *, strict: bool | None = True, on_mismatch: str = "error"
+    dataset: Dataset[Any],
+    saved: object,
+    *,
+    strict: bool | None = True,
+    on_mismatch: str = "error",
 ) -> tuple[State, RemapReport | None]:
     """Return the cursor's state in a saved one, and what it became in an edited mix.
 
-    Raise `StateMismatchError` if it was saved over another dataset, `StateError` if it is no state
-    of this version. With `strict=False` differences are warnings, as is what changes no sample in
-    any case: other functions, folders mounted elsewhere, loops of another length; with None, users
-    have no such choice. With `on_mismatch="remap"` sources that are still there keep their places,
-    see `remapped`.
+    Raise `StateMismatchError` if it was saved over another dataset, `StateError` if it
+    is no state of this version. With `strict=False` differences are warnings, as is
+    what changes no sample in any case: other functions, folders mounted elsewhere,
+    loops of another length; with None, users have no such choice. With
+    `on_mismatch="remap"` sources that are still there keep their places, see
+    `remapped`.
     """
     if on_mismatch not in ON_MISMATCH:
         raise ConfigError(
@@ -227,7 +276,8 @@ def resumed(
         )
     state = checked_state(saved)
     cursor = with_names_of(dataset, cursor_of(state))
-    before, now = saved_details(state), _details(dataset)
+    before = saved_details(state)
+    now = _details(dataset)
     gone = _replaced(dataset, before, now)
     found = _mismatches(dataset, state, cursor, before, gone)
     if found and on_mismatch == "remap":
@@ -244,31 +294,39 @@ def resumed(
 
 
 def check_place(dataset: Dataset[Any], cursor: State) -> None:
-    """Raise `StateError` for a place that a run over the dataset, to which the edits of the state
-    were applied, does not come to.
+    """Raise `StateError` for a place that a run over the dataset, to which the edits of
+    the state were applied, does not come to.
     """
     if "places" not in cursor:
         return
     said = state_field(cursor, "places", dict)
     lanes = StreamState.loaded(cursor) if "lanes" in cursor else None
     kept = places_kept(dataset, cursor.get("position", 0), lanes).get("places", {})
-    for part, found in said.items():  # parts that change after this place are others in the mix
+    for (
+        part,
+        found,
+    ) in said.items():  # parts that change after this place are others in the mix
         counts = type(found) is int and 0 <= found < MOST_COUNTED
         items = kept.get(part, found if counts else "another number")
         if not counts or found != items:
             told = str(found)[:80]
-            raise _no_place(f"{told} samples of a source of which {items} have come there")
+            raise _no_place(
+                f"{told} samples of a source of which {items} have come there"
+            )
 
 
 def _no_place(said: str) -> StateError:
     text = f"the saved state stands where the mix has no place: it says {said}"
-    return StateError(f"{text}; load it as it was saved: no state can be edited by hand")
+    return StateError(
+        f"{text}; load it as it was saved: no state can be edited by hand"
+    )
 
 
 def differences(dataset: Dataset[Any], saved: object) -> list[str]:
     """Return what forbids to go on from a saved state over a dataset, a line each."""
     state = checked_state(saved)
-    before, now = saved_details(state), _details(dataset)
+    before = saved_details(state)
+    now = _details(dataset)
     gone = _replaced(dataset, before, now)
     cursor = with_names_of(dataset, cursor_of(state))
     return _mismatches(dataset, state, cursor, before, gone)
@@ -278,7 +336,8 @@ def _refuse(found: list[str], *, strict: bool | None) -> None:
     shown = "\n".join(f"  {each}" for each in found[:_SHOWN])
     more = len(found) - _SHOWN
     text = (
-        "the saved state belongs to another dataset, and positions in that one mean nothing in "
+        "the saved state belongs to another dataset, and positions in that one mean "
+        "nothing in "
         f"this one:\n{shown}{f'{chr(10)}  and {more} more' if more > 0 else ''}"
     )
     if strict is not False:
@@ -300,14 +359,19 @@ def _warn(text: str, *told: object) -> None:
 
 
 def _mismatches(
-    dataset: Dataset[Any], saved: State, cursor: State, details: State, gone: Sequence[Any]
+    dataset: Dataset[Any],
+    saved: State,
+    cursor: State,
+    details: State,
+    gone: Sequence[Any],
 ) -> list[str]:
     found = _loops_that_differ(dataset, details)
     for name in dict.fromkeys([source.name for source in gone]):
         found.append(f"{name!r}: its shards are others than when the state was saved")
     if saved["fingerprint"] == config_of(dataset).fingerprint:
         return found
-    before, now = tree_of(saved), config_tree(dataset)
+    before = tree_of(saved)
+    now = config_tree(dataset)
     changes = replace(Edits.loaded(cursor), moves=())
     if changes.changes:  # both with what was changed while the run went on
         try:
@@ -316,23 +380,31 @@ def _mismatches(
             apart = list(islice(changed_until(dataset, before, now, None), _FOUND))
             return found + (list(dict.fromkeys(apart)) or [str(reason)])
         after = config_tree(edited)
-        before, now, dataset = _with_changes(before, now, after), after, edited
+        before = _with_changes(before, now, after)
+        now = after
+        dataset = edited
     position = cursor.get("position")
     items = position if isinstance(position, int) and dataset.sized else None
     try:
         now = unpacked(packed(now), "config")  # as JSON has it
-        apart = list(dict.fromkeys(islice(changed_until(dataset, before, now, items), _FOUND)))
+        apart = list(
+            dict.fromkeys(islice(changed_until(dataset, before, now, items), _FOUND))
+        )
         later = islice(changed_until(dataset, before, now, None), _FOUND)
         if not apart and not found:
             lines = "\n  ".join(dict.fromkeys(later))
             _warn("after the place of the saved state other samples come:\n  %s", lines)
     except (RecursionError, TypeError, ValueError, KeyError, AttributeError) as error:
-        raise StateError(f"the saved state's 'config' is damaged: {str(error)[:200]}") from error
+        raise StateError(
+            f"the saved state's 'config' is damaged: {str(error)[:200]}"
+        ) from error
     return found + apart
 
 
 def _with_changes(saved: Any, given: Any, changed: Any) -> Any:
-    """Return a saved config with the changes by which `changed` differs from `given`."""
+    """Return a saved config with the changes by which `changed` differs from
+    `given`.
+    """
     trees = (saved, given, changed)
     if given == changed or not all(isinstance(each, dict) for each in trees):
         return saved
@@ -340,18 +412,23 @@ def _with_changes(saved: Any, given: Any, changed: Any) -> Any:
     lists = [each.get("inputs") for each in trees]
     if all(isinstance(each, list) for each in lists):
         found["inputs"] = [_with_changes(*each) for each in zip(*lists, strict=False)]
-    before, now = given.get("changes"), changed.get("changes")
+    before = given.get("changes")
+    now = changed.get("changes")
     if before != now and isinstance(saved.get("changes"), list):
-        found["changes"] = sorted([*saved["changes"], *(c for c in now if c not in before)])
+        found["changes"] = sorted(
+            [*saved["changes"], *(c for c in now if c not in before)]
+        )
     return found
 
 
 def _replaced(dataset: Dataset[Any], saved: State, now: State) -> list[Any]:
-    """Return the sources whose files are known to be others than when the state was saved.
+    """Return the sources whose files are known to be others than when the state was
+    saved.
 
     No order depends on what is in files, so they are no part of the fingerprint.
     """
-    before, records = saved.get("records"), now.get("records", {})
+    before = saved.get("records")
+    records = now.get("records", {})
     if before == records or not isinstance(before, dict):
         return []
     gone = {key for key, record in records.items() if before.get(key, record) != record}
@@ -359,8 +436,8 @@ def _replaced(dataset: Dataset[Any], saved: State, now: State) -> list[Any]:
 
 
 def _loops_that_differ(dataset: Dataset[Any], details: State) -> list[str]:
-    """Loops that count steps, where they did not, or the other way round: an obstacle where passes
-    end, which without loops all lanes do together.
+    """Loops that count steps, where they did not, or the other way round: an obstacle
+    where passes end, which without loops all lanes do together.
     """
     node = dataset
     while node._passes_on or node._ends_loops:
@@ -372,7 +449,8 @@ def _loops_that_differ(dataset: Dataset[Any], details: State) -> list[str]:
     if (before is None) == (now is None):
         return []
     return [
-        f"a loop was {_loop(before)}, is {_loop(now)} (EpochizeDataset, virtual_epoch_length): "
+        f"a loop was {_loop(before)}, is {_loop(now)} (EpochizeDataset, "
+        "virtual_epoch_length): "
         "the lanes of a stream whose passes end are read in another order then"
     ]
 
@@ -393,7 +471,10 @@ def _warn_of_details(before: State, now: State) -> None:
         names = [each for each in these if each not in others]
         lines += [f"functions that are {word}: {', '.join(names)}"] if names else []
     if lines:
-        text = "the saved state fits, though not all is as it was; no sample depends on it:\n%s"
+        text = (
+            "the saved state fits, though not all is as it was; no sample depends "
+            "on it:\n%s"
+        )
         _warn(text, "\n".join(f"  {line}" for line in lines))
 
 
@@ -409,52 +490,73 @@ def _loop(steps: object) -> str:
     return "an epoch" if steps is None else f"{steps} steps"
 
 
-def report_of_state(dataset: Dataset[Any] | None, state: State, *, strict: bool = True) -> Report:
-    """Return what a run had been given when it saved this state, as a `Report` over all ranks.
+def report_of_state(
+    dataset: Dataset[Any] | None, state: State, *, strict: bool = True
+) -> Report:
+    """Return what a run had been given when it saved this state, as a `Report` over all
+    ranks.
 
-    With the `dataset` of the run it has the samples, shares and epochs of each source, as its order
-    gives them, with what was changed while the run went on; of a stream, whose state says where its
-    lanes stand and not what they gave, what was asked for. Without the dataset (None) it has the
-    names of the sources and how far the run has come, which is all that a state says alone.
+    With the `dataset` of the run it has the samples, shares and epochs of each source,
+    as its order gives them, with what was changed while the run went on; of a stream,
+    whose state says where its lanes stand and not what they gave, what was asked for.
+    Without the dataset (None) it has the names of the sources and how far the run has
+    come, which is all that a state says alone.
 
-    Raise what `Loader.load_state_dict` raises; with `strict=False` a state of another dataset is a
-    warning.
+    Raise what `Loader.load_state_dict` raises; with `strict=False` a state of another
+    dataset is a warning.
 
     >>> from energize import BlendDataset, ListSource, get_loader
     >>> parts = {"web": ListSource(range(90)), "code": ListSource(range(9))}
     >>> mix = BlendDataset(parts, weights={"web": 3, "code": 1})
     >>> loader = get_loader(mix)
-    >>> for step, sample in zip(range(40), loader): pass
+    >>> for step, sample in zip(range(40), loader):
+    ...     pass
     >>> report = report_of_state(mix, loader.state_dict())
     >>> report["code"].samples, round(report["code"].epochs, 2)
     (10, 1.11)
     """
     if dataset is None:
         held = checked_state(state)
-        rows = [LedgerRow((name,), is_source=True) for name in leaf_names(tree_of(held))]
-        note = "a state alone says which sources there are; give the mix too, to see what they gave"
+        rows = [
+            LedgerRow((name,), is_source=True) for name in leaf_names(tree_of(held))
+        ]
+        note = (
+            "a state alone says which sources there are; give the mix too, to see "
+            "what they gave"
+        )
         total = LedgerRow((), is_source=False)
         return Report(_title(cursor_of(held)), (total, *rows), (), 1, notes=(note,))
     cursor, _ = resumed(dataset, state, strict=strict)
     edited = Edits.loaded(cursor).applied(dataset)
     check_place(edited, cursor)
-    items = items_of(edited, StreamState.loaded(cursor) if "lanes" in cursor else cursor)
+    items = items_of(
+        edited, StreamState.loaded(cursor) if "lanes" in cursor else cursor
+    )
     book = Book(edited, Ledger())
     book.begin(edited, items)
-    return Telling(book, Stand(items, 0, 1), book.numbers(0, 1), title=_title(cursor)).report()
+    return Telling(
+        book, Stand(items, 0, 1), book.numbers(0, 1), title=_title(cursor)
+    ).report()
 
 
 def _title(cursor: State) -> str:
     position = cursor.get("position", 0)
-    text = f"{position:,} items" if isinstance(position, int) else "an unknown number of items"
+    text = (
+        f"{position:,} items"
+        if isinstance(position, int)
+        else "an unknown number of items"
+    )
     if "lanes" in cursor:
-        return f"After {text} of epoch {cursor.get('epoch')}, in {cursor['lanes']} lanes"
+        return (
+            f"After {text} of epoch {cursor.get('epoch')}, in {cursor['lanes']} lanes"
+        )
     return f"After {text} to all ranks"
 
 
 # Going on in an edited mix.
 
-_TRIES, _MOST_LEFT_OUT = 8, 32
+_TRIES = 8
+_MOST_LEFT_OUT = 32
 
 _OF_THE_MIX = ("places", "slot", "moves", "changes", "cursors")
 """Fields of a cursor that say something of the mix as it was."""
@@ -467,15 +569,15 @@ _COUNTS = ("epoch", "taken", "called", "calls", "before", "position")
 class RemapReport:
     """What became of the sources of a state in an edited mix, by name.
 
-    `kept`: how many samples, or items of a stream, were taken of each that goes on. `added` and
-    `restarted` begin at their beginning: restarted ones have the name of a dropped one, and another
-    order (other samples, another seed or shuffle). `dropped`: what was taken of those that are
-    gone. `reweighted`: the shares before and now of those that have others, as far as the state
-    tells them. `ended` is how many changes of weights, made while the run went on, the weights of
-    the mix have taken over.
+    `kept`: how many samples, or items of a stream, were taken of each that goes on.
+    `added` and `restarted` begin at their beginning: restarted ones have the name of a
+    dropped one, and another order (other samples, another seed or shuffle). `dropped`:
+    what was taken of those that are gone. `reweighted`: the shares before and now of
+    those that have others, as far as the state tells them. `ended` is how many changes
+    of weights, made while the run went on, the weights of the mix have taken over.
 
-    `left_out` is how many samples each source passes over: none, but where shares are those of
-    costs, mixes stand in that mix, and no place is found otherwise.
+    `left_out` is how many samples each source passes over: none, but where shares are
+    those of costs, mixes stand in that mix, and no place is found otherwise.
     """
 
     kept: Mapping[str, int]
@@ -488,18 +590,27 @@ class RemapReport:
 
     def lines(self) -> list[str]:
         """Return one line for each source, and for each share that is another one."""
-        told = [f"{name}: goes on after {count:,} samples" for name, count in self.kept.items()]
+        told = [
+            f"{name}: goes on after {count:,} samples"
+            for name, count in self.kept.items()
+        ]
         told += [f"{name}: added, starts at its beginning" for name in self.added]
         other = "its samples or their order changed, starts at its beginning"
         told += [f"{name}: {other}" for name in self.restarted]
-        told += [f"{name}: dropped after {n:,} samples" for name, n in self.dropped.items()]
+        told += [
+            f"{name}: dropped after {n:,} samples" for name, n in self.dropped.items()
+        ]
         for name, (before, now) in self.reweighted.items():
             told.append(f"{name}: share {before:.4g} -> {now:.4g}")
         if self.left_out:
-            told.append(f"each source leaves out {self.left_out} of its samples, see left_out")
+            told.append(
+                f"each source leaves out {self.left_out} of its samples, see left_out"
+            )
         if self.ended:
             changes = "change" if self.ended == 1 else "changes"
-            told.append(f"{self.ended} {changes} of weights, made while it ran, not kept")
+            told.append(
+                f"{self.ended} {changes} of weights, made while it ran, not kept"
+            )
         return told
 
     def __str__(self) -> str:
@@ -509,33 +620,38 @@ class RemapReport:
 def remapped(
     dataset: Dataset[Any], saved: Tree, cursor: State, replaced: Sequence[Any] = ()
 ) -> tuple[State, RemapReport]:
-    """Return the cursor from which a run goes on in `dataset` that a state was saved of over
-    another one, `saved`.
+    """Return the cursor from which a run goes on in `dataset` that a state was saved of
+    over another one, `saved`.
 
     Sources that were `replaced` are others by the same name: they begin anew.
 
-    The position stays, so steps, schedules and loops go on. Raises `StateError` where the places of
-    sources are not known, or mean nothing in this dataset.
+    The position stays, so steps, schedules and loops go on. Raises `StateError` where
+    the places of sources are not known, or mean nothing in this dataset.
     """
     old = cursor.get("places")
     if not isinstance(old, dict):
         raise StateError(
-            "the saved state does not say where each of its sources stands: it is that of a mix of "
-            f"more than {MOST_PARTS} sources, or of one whose epochs end. Resume the mix as it was"
+            "the saved state does not say where each of its sources stands: it is that "
+            "of a mix of "
+            f"more than {MOST_PARTS} sources, or of one whose epochs end. Resume the "
+            "mix as it was"
         )
     for name in old:
         counter_field(old, name)
     if not dataset._never_ends:
         raise StateError(
-            f"{type(dataset).__name__} ends, and its epochs end by what is in them: an edited mix "
+            f"{type(dataset).__name__} ends, and its epochs end by what is in them: an "
+            "edited mix "
             "can go on in the middle of none. Finish the epoch, or repeat it for ever "
             "(RepeatDataset, stop='restart')"
         )
     lanes = StreamState.loaded(cursor) if "lanes" in cursor else None
     if dataset.indexed != (lanes is None):
         raise StateError(
-            "the saved state is that of a stream, and this dataset is indexed, or the other way "
-            "round: what filters or packs was added or taken away. Start it without the state"
+            "the saved state is that of a stream, and this dataset is indexed, or the "
+            "other way "
+            "round: what filters or packs was added or taken away. Start it without "
+            "the state"
         )
     position = counter_field(cursor, "position")
     mix, new, begin = _new_places(dataset, cursor, lanes)
@@ -544,12 +660,17 @@ def remapped(
     if not alike:
         names = ", ".join(each.name for each in new[:_SHOWN])
         raise StateError(
-            "no source of the saved state is in this mix, in the same order of the same samples, "
-            f"so there is no place to keep; it reads {names}. (Of a dataset in stages, and of what "
-            "is filtered before it is mixed, only whole stages and filters are known again.) Start "
+            "no source of the saved state is in this mix, in the same order of the "
+            "same samples, "
+            f"so there is no place to keep; it reads {names}. (Of a dataset in stages, "
+            "and of what "
+            "is filtered before it is mixed, only whole stages and filters are known "
+            "again.) Start "
             "it without the state"
         )
-    node, items = (mix.node, begin * lanes.lanes) if mix and lanes else (dataset, position)
+    node, items = (
+        (mix.node, begin * lanes.lanes) if mix and lanes else (dataset, position)
+    )
     moves, left_out = _moves(node, items, new, old)
     found = {name: value for name, value in cursor.items() if name not in _OF_THE_MIX}
     found |= Edits(moves=tuple(moves)).saved()
@@ -567,13 +688,14 @@ def remapped(
 def _new_places(
     dataset: Dataset[Any], cursor: State, lanes: StreamState | None
 ) -> tuple[ReadMix | None, list[Place], int]:
-    """Return what of the dataset is mixed below what reads; where its parts would stand by now, if
-    it had been read from the beginning; and the round that lanes begin with.
+    """Return what of the dataset is mixed below what reads; where its parts would stand
+    by now, if it had been read from the beginning; and the round that lanes begin with.
     """
     mix = read_mix(dataset)
     if (mix is not None) != ("slot" in cursor):
         raise StateError(
-            "the mix of the saved state stands below packing, a filter or the like, and this one "
+            "the mix of the saved state stands below packing, a filter or the like, "
+            "and this one "
             "does not, or the other way round. Start it without the state"
         )
     if mix is None or lanes is None:
@@ -585,11 +707,11 @@ def _new_places(
 def _moves(
     dataset: Any, items: int, new: Sequence[Place], old: Mapping[str, int]
 ) -> tuple[list[Move], int]:
-    """Return what makes each part go on where it was left when so many items of the mix are over;
-    and how many samples each of them leaves out for that.
+    """Return what makes each part go on where it was left when so many items of the mix
+    are over; and how many samples each of them leaves out for that.
 
-    Where shares are those of costs, what a part of a mix in the mix goes on with may cost so little
-    that it would have come before. Then parts go on a sample later.
+    Where shares are those of costs, what a part of a mix in the mix goes on with may
+    cost so little that it would have come before. Then parts go on a sample later.
     """
     for more in range(_MOST_LEFT_OUT + 1):
         read = {each.digest: old.get(each.digest, 0) + more for each in new}
@@ -602,7 +724,8 @@ def _moves(
                 return list(moves.values()), more
             since = {name: max(taken + off[name], 0) for name, taken in since.items()}
     raise StateError(
-        f"after {items} items no place in this mix is found at which all sources could go on: what "
+        f"after {items} items no place in this mix is found at which all sources could "
+        "go on: what "
         "they cost is in the way. Remap a state of another step"
     )
 
@@ -610,31 +733,44 @@ def _moves(
 def _without(
     old: Mapping[str, int], new: Sequence[Place], replaced: Sequence[Any]
 ) -> dict[str, int]:
-    """Return the places of a saved state, of which those of parts that read such sources are of no
-    part of the new mix.
+    """Return the places of a saved state, of which those of parts that read such
+    sources are of no part of the new mix.
     """
     gone = {source.identity for source in replaced}
-    others = {each.digest for each in new if gone & {source.identity for source in each.sources}}
-    return {f"{name}, replaced" if name in others else name: n for name, n in old.items()}
+    others = {
+        each.digest
+        for each in new
+        if gone & {source.identity for source in each.sources}
+    }
+    return {
+        f"{name}, replaced" if name in others else name: n for name, n in old.items()
+    }
 
 
 def _check_settled(dataset: Dataset[Any], position: int, now: Sequence[Place]) -> None:
-    """Raise `StateError` where what the next item is made of was settled before: where it takes
-    nothing that was not taken already.
+    """Raise `StateError` where what the next item is made of was settled before: where
+    it takes nothing that was not taken already.
     """
-    if [each.items for each in places(dataset, position + 1)] == [each.items for each in now]:
+    if [each.items for each in places(dataset, position + 1)] == [
+        each.items for each in now
+    ]:
         raise StateError(
-            "the saved state is in the middle of a global batch that was levelled, and what it "
-            "holds was settled by the mix as it was; remap a state after a whole global batch"
+            "the saved state is in the middle of a global batch that was levelled, and "
+            "what it "
+            "holds was settled by the mix as it was; remap a state after a whole "
+            "global batch"
         )
 
 
 def _led_lanes(
-    dataset: Dataset[Any], state: StreamState, order: Sequence[int | None], begin: int | None
+    dataset: Dataset[Any],
+    state: StreamState,
+    order: Sequence[int | None],
+    begin: int | None,
 ) -> str:
-    """Return the states of lanes in an edited mix: its inputs that were there stand where they
-    stood, in the `order` of the new ones; others begin. Lanes that read their own parts of the mix
-    `begin` with a round that none of them has read.
+    """Return the states of lanes in an edited mix: its inputs that were there stand
+    where they stood, in the `order` of the new ones; others begin. Lanes that read
+    their own parts of the mix `begin` with a round that none of them has read.
     """
     stream = without_loops(dataset)
     cursors: list[State | None] = []
@@ -643,7 +779,9 @@ def _led_lanes(
         if before is None and begin is None:
             cursors.append(None)
             continue
-        with closing(stream._open_lane(Lane(lane, state.lanes), None, SILENT, endless=True)) as new:
+        with closing(
+            stream._open_lane(Lane(lane, state.lanes), None, SILENT, endless=True)
+        ) as new:
             tree = _led(new.state(), before or {}, order)
         if begin is not None:
             round_of(tree)["round"] = begin
@@ -652,10 +790,14 @@ def _led_lanes(
 
 
 def _led(fresh: State, before: State, order: Sequence[int | None]) -> State:
-    """Return a state in which nothing was read, with what a lane has counted before and the states
-    of the inputs that it had.
+    """Return a state in which nothing was read, with what a lane has counted before and
+    the states of the inputs that it had.
     """
-    found = {name: before.get(name, value) for name, value in fresh.items() if name in _COUNTS}
+    found = {
+        name: before.get(name, value)
+        for name, value in fresh.items()
+        if name in _COUNTS
+    }
     if "inputs" in fresh:
         inputs = state_field({"inputs": [], **before}, "inputs", list)
         by_number: dict[int | None, Any] = dict(enumerate(inputs))
@@ -667,7 +809,11 @@ def _led(fresh: State, before: State, order: Sequence[int | None]) -> State:
 
 
 def _report(
-    dataset: Dataset[Any], saved: Tree, cursor: State, old: Mapping[str, int], new: Sequence[Place]
+    dataset: Dataset[Any],
+    saved: Tree,
+    cursor: State,
+    old: Mapping[str, int],
+    new: Sequence[Place],
 ) -> RemapReport:
     trees = saved, config_tree(dataset)
     names = list(_names(trees[0], old))
@@ -677,7 +823,9 @@ def _report(
     dropped = {name: count for name, (digest, count) in pairs if digest not in here}
     fresh = [each for each in new if each.digest not in old]
     # Configs know sources by their own names, people by those in the mix.
-    own = {each.name: ", ".join([source.name for source in each.sources]) for each in new}
+    own = {
+        each.name: ", ".join([source.name for source in each.sources]) for each in new
+    }
     called = {name: label for label, name in own.items()}
     begun = [each.name for each in fresh if own[each.name] in dropped]
     changes = Edits.loaded(cursor).changes
@@ -685,11 +833,16 @@ def _report(
     for change in changes:
         if not change.blend and set(change.weights) == set(weights):
             weights = dict(change.weights)
-    before, now = shares_of(weights), shares_of(weights_of(trees[1]))
+    before = shares_of(weights)
+    now = shares_of(weights_of(trees[1]))
     return RemapReport(
         kept,
         tuple(each.name for each in fresh if each.name not in begun),
-        {name: count for name, count in dropped.items() if called.get(name) not in begun},
+        {
+            name: count
+            for name, count in dropped.items()
+            if called.get(name) not in begun
+        },
         tuple(begun),
         {
             called.get(name, name): (before[name], share)
@@ -701,7 +854,9 @@ def _report(
 
 
 def _names(tree: Any, old: Mapping[str, int]) -> Iterator[str]:
-    """Yield the names of the parts of a saved state, in its order, as far as it tells them."""
+    """Yield the names of the parts of a saved state, in its order, as far as it tells
+    them.
+    """
     names = list(leaf_names(tree))
     known = len(names) == len(old)
     yield from names if known else (f"source {digest}" for digest in old)

@@ -15,8 +15,8 @@ _AGAIN = 600.0
 class Waiting:
     """How long items were waited for, of the time in which they were trained on.
 
-    `add` is told of each item but the first of a loop, for which workers start, and returns what to
-    say: None for most, for next to nothing.
+    `add` is told of each item but the first of a loop, for which workers start, and
+    returns what to say: None for most, for next to nothing.
     """
 
     def __init__(self) -> None:
@@ -25,24 +25,39 @@ class Waiting:
         self._silent = 0.0
 
     def add(self, waited: float, passed: float, workers: int) -> str | None:
-        """An item was waited for; so many seconds passed since the one before was given."""
+        """An item was waited for; so many seconds passed since the one before was
+        given.
+        """
         self._waited += waited
         self._passed += passed
         self._items += 1
         return None if self._passed < _WINDOW else self._told(workers)
 
     def _told(self, workers: int) -> str | None:
-        items, waited, passed = self._items, self._waited, self._passed
+        items = self._items
+        waited = self._waited
+        passed = self._passed
         self._silent -= passed
-        self._items, self._waited, self._passed = 0, 0.0, 0.0
+        self._items = 0
+        self._waited = 0.0
+        self._passed = 0.0
         if waited <= _TOLD * passed or self._silent > 0:
             return None
         self._silent = _AGAIN
-        cause = "they are read in the training's own process, and num_workers=2 reads beside it"
+        cause = (
+            "they are read in the training's own process, and num_workers=2 reads "
+            "beside it"
+        )
         if workers:
-            cause = f"{workers} workers did not keep up" if workers > 1 else "1 worker is too few"
+            cause = (
+                f"{workers} workers did not keep up"
+                if workers > 1
+                else "1 worker is too few"
+            )
         return (
-            f"waited for data for {100 * waited / passed:.0f} % of the last {passed:.0f} s, "
-            f"in which {items / passed:,.3g} items came each second: {cause}. `energize profile "
+            f"waited for data for {100 * waited / passed:.0f} % of the last "
+            f"{passed:.0f} s, "
+            f"in which {items / passed:,.3g} items came each second: {cause}. "
+            "`energize profile "
             "MIX` measures which stage limits it, and how many workers to use"
         )

@@ -1,10 +1,12 @@
-"""Worker processes: what their trainer asks of them, what became of them, and what they do.
+"""Worker processes: what their trainer asks of them, what became of them, and what they
+do.
 
-A worker that dies, or gives no whole reply for `timeout` seconds while one is waited for, is
-replaced, and what it owes is asked of the new one: lanes are read alike by any worker. A worker
-reads the lanes that it is asked for, until it is told to stop. It ends with its trainer, whatever
-it is busy with: the trainer has one end of a pipe, the worker the other, and when the trainer's is
-closed, which its death does too, the kernel kills the worker (`on_leash`).
+A worker that dies, or gives no whole reply for `timeout` seconds while one is waited
+for, is replaced, and what it owes is asked of the new one: lanes are read alike by any
+worker. A worker reads the lanes that it is asked for, until it is told to stop. It ends
+with its trainer, whatever it is busy with: the trainer has one end of a pipe, the
+worker the other, and when the trainer's is closed, which its death does too, the kernel
+kills the worker (`on_leash`).
 """
 
 from __future__ import annotations
@@ -77,22 +79,29 @@ _SECONDS_TO_TELL = 1.0
 """How long a worker may take from closing its channel to its exit code."""
 
 _SECONDS_TO_STOP = 0.5
-"""How long workers that are told to stop may take, all together; after Ctrl-C somebody waits."""
+"""How long workers that are told to stop may take, all together; after Ctrl-C somebody
+waits."""
 
 _SECONDS_TO_DIE = 5.0
-"""How long a worker may take to be gone once it is killed: longer than the kernel needs to give
-back gigabytes. One that waits in the kernel, for a disk that is gone, may never be."""
+"""How long a worker may take to be gone once it is killed: longer than the kernel needs
+to give back gigabytes. One that waits in the kernel, for a disk that is gone, may never
+be."""
 
 _LOOK_AROUND = 1.0
 """Seconds after which a wait looks whether workers still run."""
 
-_STACKS_SECONDS, _STACKS_LOOK, _STACKS_MOST = 1.0, 0.02, 20_000
-"""How long stacks are waited for, how often they are looked for, and how many characters shown."""
+_STACKS_SECONDS = 1.0
+_STACKS_LOOK = 0.02
+_STACKS_MOST = 20_000
+"""How long stacks are waited for, how often they are looked for, and how many
+characters shown."""
 
 _CAUSES = {
-    signal.SIGKILL: "Most often the kernel does that when memory runs out (see dmesg): fewer "
+    signal.SIGKILL: "Most often the kernel does that when memory runs out (see dmesg): "
+    "fewer "
     "workers, a smaller prefetch_bytes or smaller batches need less",
-    signal.SIGBUS: "Most often memory ran out, or a file that is mapped was cut: use fewer "
+    signal.SIGBUS: "Most often memory ran out, or a file that is mapped was cut: use "
+    "fewer "
     "workers, or a smaller prefetch_bytes",
     signal.SIGSEGV: "Native code crashed, in a decoder for example; num_workers=0 with "
     "`python -X faulthandler` shows where",
@@ -101,7 +110,8 @@ _CAUSES = {
 _log = logging.getLogger("energize")
 
 _trainer_ends: weakref.WeakSet[Any] = weakref.WeakSet()
-"""Ends of pipes that only this process may hold: workers live as long as they are open."""
+"""Ends of pipes that only this process may hold: workers live as long as they are
+open."""
 
 
 def _close_trainer_ends() -> None:
@@ -116,10 +126,10 @@ os.register_at_fork(after_in_child=_close_trainer_ends)
 class Member:
     """A worker process as its trainer sees it.
 
-    `stacks` is the file it writes its stacks to, None before it runs. `silent` is for how many
-    seconds the trainer has waited in vain for a reply of it, `said` how often that was told,
-    `heard` whether any reply came, and `ends` how many workers in its place have ended since one of
-    them answered.
+    `stacks` is the file it writes its stacks to, None before it runs. `silent` is for
+    how many seconds the trainer has waited in vain for a reply of it, `said` how often
+    that was told, `heard` whether any reply came, and `ends` how many workers in its
+    place have ended since one of them answered.
     """
 
     number: int
@@ -147,18 +157,26 @@ class Member:
         """Return the stacks of its threads, or why there are none."""
         file = self.stacks
         if file is None:
-            return "  it has not started yet: what it is made of is being imported or unpickled"
+            return (
+                "  it has not started yet: what it is made of is being imported or "
+                "unpickled"
+            )
         before = size = os.fstat(file).st_size
         with suppress(OSError):
             os.kill(self.process.pid or 0, STACKS)
         until = time.monotonic() + _STACKS_SECONDS
         while time.monotonic() < until:
             time.sleep(_STACKS_LOOK)
-            last, size = size, os.fstat(file).st_size
+            last = size
+            size = os.fstat(file).st_size
             if size > before and size == last:
                 break
         if size == before:
-            return "  it does not say what it is busy with: it is stopped, or waits in the kernel"
+            return (
+                "  it does not say what it is busy with: it is stopped, or waits "
+                "in "
+                "the kernel"
+            )
         return os.pread(file, _STACKS_MOST, before).decode(errors="replace").rstrip()
 
     def see_off(self) -> None:
@@ -174,20 +192,35 @@ class Member:
 
 
 class WorkerPool:
-    """So many processes, `workers`, that read for `lanes`. `replaced` counts those whose place
-    others took. What a worker is busy with is told when the `patience` ends.
+    """So many processes, `workers`, that read for `lanes`. `replaced` counts those
+    whose place others took. What a worker is busy with is told when the `patience`
+    ends.
     """
 
     def __init__(
-        self, task: Task, count: int, start_method: str, timeout: float | None, patience: Patience
+        self,
+        task: Task,
+        count: int,
+        start_method: str,
+        timeout: float | None,
+        patience: Patience,
     ) -> None:
         check_processes(count, "num_workers")
-        self.workers, self.replaced, self.run = count, 0, 0
-        self._closing, self._turn = False, threading.RLock()
-        self.lanes: Callable[[], WorkerLanes[Any] | None] = lambda: None  # see WorkerLanes
-        self._task, self._start_method = task, start_method
-        self._timeout, self._patience = timeout, patience
-        self._look_around = min(_LOOK_AROUND, (patience.shortest or 2 * _LOOK_AROUND) / 2)
+        self.workers = count
+        self.replaced = 0
+        self.run = 0
+        self._turn = threading.RLock()
+        self._closing = False
+        self.lanes: Callable[[], WorkerLanes[Any] | None] = lambda: (
+            None
+        )  # see WorkerLanes
+        self._task = task
+        self._start_method = start_method
+        self._timeout = timeout
+        self._patience = patience
+        self._look_around = min(
+            _LOOK_AROUND, (patience.shortest or 2 * _LOOK_AROUND) / 2
+        )
         self._owner = os.getpid()
         self._members: list[Member] = []
         self._end = weakref.finalize(self, _end_all, self._members, self._owner)
@@ -199,7 +232,9 @@ class WorkerPool:
 
     @property
     def closed(self) -> bool:
-        """Whether this process has no worker of the pool: they are gone, or those of its parent."""
+        """Whether this process has no worker of the pool: they are gone, or those of
+        its parent.
+        """
         return self._closing or os.getpid() != self._owner
 
     def ask(self, worker: int, request: Read) -> None:
@@ -213,31 +248,34 @@ class WorkerPool:
             self._exchange(0.0)
 
     def wait(self) -> None:
-        """Take in what replies have come, or come next; replace workers that are silent too long.
+        """Take in what replies have come, or come next; replace workers that are silent
+        too long.
 
-        Raise `WorkerDiedError` when a request has ended several workers, and `LoaderError` when
-        several gave no answer to it.
+        Raise `WorkerDiedError` when a request has ended several workers, and
+        `LoaderError` when several gave no answer to it.
         """
         with self._closed_on_error():
             began = time.monotonic()
             heard = self._exchange(self._look_around)
-            # No more than that: while the trainer itself was stopped nobody could be heard.
+            # No more than that: while the trainer itself was stopped nobody could be
+            # heard.
             self._note_silence(heard, min(time.monotonic() - began, self._look_around))
 
     def close(self) -> None:
-        """End the worker processes; those that do not stop in half a second are killed. It happens
-        at the latest when nobody has the pool any more, or when the trainer ends. Another thread
-        that waits for items is told so.
+        """End the worker processes; those that do not stop in half a second are killed.
+        It happens at the latest when nobody has the pool any more, or when the trainer
+        ends. Another thread that waits for items is told so.
         """
-        forked, self._closing = os.getpid() != self._owner, True
+        forked = os.getpid() != self._owner
+        self._closing = True
         with nullcontext() if forked else self._turn:
             self._end()
             self.lanes = lambda: None
 
     @contextmanager
     def _closed_on_error(self) -> Iterator[None]:
-        """Whatever breaks, Ctrl-C included, leaves no worker behind; `LoaderError` where there is
-        none any more.
+        """Whatever breaks, Ctrl-C included, leaves no worker behind; `LoaderError`
+        where there is none any more.
         """
         if not self.closed:
             with self._turn:
@@ -249,28 +287,38 @@ class WorkerPool:
                 if not self.closed:
                     return
         raise LoaderError(
-            "the workers of this loop are gone: the loader was closed meanwhile, or this process "
-            "was forked from the one that has them. A new loop goes on after the last item "
+            "the workers of this loop are gone: the loader was closed meanwhile, or "
+            "this process "
+            "was forked from the one that has them. A new loop goes on after the last "
+            "item "
             "delivered"
         )
 
     def _exchange(self, seconds: float) -> set[int]:
-        """Send what waits and take what has come, or else comes within `seconds`; the numbers of
-        the workers that a whole reply came from: what trickles is as good as nothing.
+        """Send what waits and take what has come, or else comes within `seconds`; the
+        numbers of the workers that a whole reply came from: what trickles is as good as
+        nothing.
         """
         poll = select.poll()
         by_descriptor = {member.channel.fileno(): member for member in self._members}
         for descriptor, member in by_descriptor.items():
             unsent = False
-            with suppress(OSError):  # it has died, which is seen where replies are received
+            with suppress(
+                OSError
+            ):  # it has died, which is seen where replies are received
                 unsent = not member.channel.flush()
             poll.register(descriptor, select.POLLIN | (select.POLLOUT if unsent else 0))
-        ready = [by_descriptor[descriptor] for descriptor, _ in poll.poll(seconds * 1000)]
+        ready = [
+            by_descriptor[descriptor] for descriptor, _ in poll.poll(seconds * 1000)
+        ]
         return {member.number for member in ready if self._receive_from(member)}
 
     def _receive_from(self, member: Member) -> bool:
-        """Take in what has come of a worker; whether that was a whole reply at least."""
-        whole, why = False, None
+        """Take in what has come of a worker; whether that was a whole reply at
+        least.
+        """
+        whole = False
+        why = None
         try:
             for message in member.channel.received():
                 whole = self._note(member, message) or whole
@@ -281,17 +329,22 @@ class WorkerPool:
             member.process.kill()
             why = (
                 f"sent {error}",
-                "Something writes to file descriptors that are not its own: a function that it "
+                "Something writes to file descriptors that are not its own: a function "
+                "that it "
                 "calls, or a process that one has forked",
             )
         except (OSError, MemoryError) as error:
             raise LoaderError(
-                f"a reply of {member.name} cannot be taken over: {type(error).__name__}: {error}. "
-                "Each piece of shared memory that holds a large tensor takes a file descriptor; "
-                "raise the limit (ulimit -n), or keep fewer batches at a time (prefetch_factor, "
+                f"a reply of {member.name} cannot be taken over: "
+                f"{type(error).__name__}: {error}. "
+                "Each piece of shared memory that holds a large tensor takes a file "
+                "descriptor; "
+                "raise the limit (ulimit -n), or keep fewer batches at a time "
+                "(prefetch_factor, "
                 "prefetch_bytes)"
             ) from error
-        # Not above: a forked worker would have this error as the context of all of its own.
+        # Not above: a forked worker would have this error as the context of all of its
+        # own.
         self._replace(member, why)
         return whole
 
@@ -310,13 +363,18 @@ class WorkerPool:
             raise
         except Exception as error:
             raise LoaderError(
-                f"a reply of {member.name}{self._work(member)} cannot be rebuilt in the trainer: "
-                f"{type(error).__name__}: {error}. Items travel by pickle; leave out what does not "
+                f"a reply of {member.name}{self._work(member)} cannot be rebuilt in "
+                "the trainer: "
+                f"{type(error).__name__}: {error}. Items travel by pickle; leave out "
+                "what does not "
                 "unpickle here, or use num_workers=0"
             ) from error
         if reply.error is not None and reply.lane is None:
             raise reply.error.rebuilt()
-        member.silent, member.ends, member.said, member.heard = 0.0, 0, 0, True
+        member.silent = 0.0
+        member.ends = 0
+        member.said = 0
+        member.heard = True
         lanes = self.lanes()
         if lanes is not None and reply.run == self.run:
             lanes.note(reply)
@@ -336,7 +394,9 @@ class WorkerPool:
         return f" while it had {owed[0]} to answer" if owed else ""
 
     def _note_silence(self, heard: set[int], waited: float) -> None:
-        """Count how long workers with something to answer were silent; replace those too long."""
+        """Count how long workers with something to answer were silent; replace those
+        too long.
+        """
         for member in list(self._members):
             if member.number in heard or not self._owed(member):
                 continue
@@ -345,28 +405,35 @@ class WorkerPool:
             if self._timeout is not None and member.silent >= self._timeout:
                 member.process.kill()
                 cause = (
-                    "It was stopped, or hangs: look for a file system that does not answer or an "
+                    "It was stopped, or hangs: look for a file system that does not "
+                    "answer or an "
                     "encoder that waits for a lock, or give a longer timeout"
                 )
-                self._replace(member, (f"gave no answer within timeout={self._timeout:g} s", cause))
+                self._replace(
+                    member,
+                    (f"gave no answer within timeout={self._timeout:g} s", cause),
+                )
 
     def _tell_if_late(self, member: Member) -> None:
         """Say it, each time after twice as long, or raise an error."""
         if not self._patience.ends(member.silent, member.said, first=not member.heard):
             return
         member.said += 1
-        text = f"{member.name} gave no item for {member.silent:.1f} s{self._work(member)}"
+        text = (
+            f"{member.name} gave no item for {member.silent:.1f} s{self._work(member)}"
+        )
         stacks = member.busy_with()
         if self._patience.fails:
             raise LoaderError(
-                f"{text}, which fail_on_timeout makes an error. The loader's state is that after "
+                f"{text}, which fail_on_timeout makes an error. The loader's state is "
+                "that after "
                 f"the last delivered item. It was busy with:\n{stacks}"
             )
         _log.warning("%s. It is busy with:\n%s", text, stacks)
 
     def _replace(self, member: Member, why: tuple[str, str] | None) -> None:
-        """Another worker in place of one that has ended by itself, or is killed for what `why`
-        says.
+        """Another worker in place of one that has ended by itself, or is killed for
+        what `why` says.
         """
         if self.closed:  # by a handler of a signal
             return
@@ -376,12 +443,16 @@ class WorkerPool:
         member.see_off()
         if member.ends + 1 == _MOST_ENDS:
             raise (LoaderError if why else WorkerDiedError)(
-                f"{what}. It was the last of {_MOST_ENDS} workers that ended so, one after "
-                "another. The loader's state is that after the last delivered item; iterating "
+                f"{what}. It was the last of {_MOST_ENDS} workers that ended so, one "
+                "after "
+                "another. The loader's state is that after the last delivered item; "
+                "iterating "
                 "again starts new workers"
             )
         self.replaced += 1
-        _log.warning("%s. A new one takes its place (replacement %d)", what, self.replaced)
+        _log.warning(
+            "%s. A new one takes its place (replacement %d)", what, self.replaced
+        )
         other = self._started(member.number)
         other.ends = member.ends + 1
         self._members[member.number] = other
@@ -394,14 +465,16 @@ class WorkerPool:
             return self._start(name, number)
         except (EOFError, OSError) as error:
             raise LoaderError(
-                f"{name} cannot be started: {type(error).__name__}: {error}. Use fewer workers, or "
+                f"{name} cannot be started: {type(error).__name__}: {error}. Use fewer "
+                "workers, or "
                 "raise the limits on processes, file descriptors (ulimit -n) and memory"
             ) from error
 
     def _start(self, name: str, number: int) -> Member:
         method = self._start_method
         context: Any = multiprocessing.get_context(method)
-        # What a process that starts from nothing gets at once, the trainer waits for it to read.
+        # What a process that starts from nothing gets at once, the trainer waits for it
+        # to read.
         task, sent = (self._task, None) if method == "fork" else (None, self._stored)
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         leash, held = multiprocessing.Pipe(duplex=False)
@@ -424,22 +497,29 @@ class WorkerPool:
                 raise
         member = Member(number, process, Channel(ours), held)
         if sent is not None:
-            with suppress(OSError):  # it has died, which is seen where replies are received
+            with suppress(
+                OSError
+            ):  # it has died, which is seen where replies are received
                 member.channel.send(b"", sent.fileno())
         return member
 
     @cached_property
     def _stored(self) -> BinaryIO:
-        """The task for processes that start from nothing; pickled once for all of them."""
+        """The task for processes that start from nothing; pickled once for all of
+        them.
+        """
         try:
             return stored(self._task)
         except OSError:
             raise
         except Exception as error:  # whatever the classes of the user do
             raise ConfigError(
-                f"the dataset cannot be pickled for a worker started by {self._start_method!r}"
-                f": {type(error).__name__}: {error}. Define functions at the top of a module "
-                "instead of lambdas or inner functions, open files and connections when they are "
+                "the dataset cannot be pickled for a worker started by "
+                f"{self._start_method!r}"
+                f": {type(error).__name__}: {error}. Define functions at the top of a "
+                "module "
+                "instead of lambdas or inner functions, open files and connections "
+                "when they are "
                 "first used, or use multiprocessing_context='fork'"
             ) from error
 
@@ -456,14 +536,17 @@ def _how_it_ended(process: BaseProcess) -> tuple[str, str]:
         cause = _CAUSES.get(ended_by, "Something outside the loader sent the signal")
         return f"was killed by {ended_by.name}", cause
     return f"ended with exit code {code}", (
-        "Its own output says why: something called sys.exit() or closed its file descriptors, or "
+        "Its own output says why: something called sys.exit() or closed its file "
+        "descriptors, or "
         "it could not start. A script that spawns workers keeps its work under "
         '`if __name__ == "__main__":`'
     )
 
 
 def _end_all(members: list[Member], owner: int) -> None:
-    """End workers, and kill those that do not stop in time; all of them when Ctrl-C cannot wait."""
+    """End workers, and kill those that do not stop in time; all of them when Ctrl-C
+    cannot wait.
+    """
     ending = members.copy()
     members.clear()
     if os.getpid() != owner:
@@ -492,18 +575,21 @@ def _end_at_exit() -> None:
         pool.close()
 
 
-# multiprocessing, at its own exit, would wait for a worker that is stopped, and for ever. What is
-# registered later runs earlier, and multiprocessing.util has been imported above.
+# multiprocessing, at its own exit, would wait for a worker that is stopped, and for
+# ever. What is registered later runs earlier, and multiprocessing.util has been
+# imported above.
 atexit.register(_end_at_exit)
 
 
 class ReadAhead:
-    """How many items workers may have ready or in work: `items` for each worker, and no more bytes
-    than `size` together, as far as those that came before tell. Each has one to do in any case.
+    """How many items workers may have ready or in work: `items` for each worker, and no
+    more bytes than `size` together, as far as those that came before tell. Each has one
+    to do in any case.
     """
 
     def __init__(self, workers: int, items: int | None, size: int) -> None:
-        self._workers, self._size = workers, size
+        self._workers = workers
+        self._size = size
         self._items = (items or READY) * workers
         self._bytes = 0.0
         self.most = workers
@@ -523,10 +609,11 @@ class ReadAhead:
 class _Lane:
     """What is known of a lane.
 
-    `taken` is its state after what was taken, `read` the one after what came; `waiting` what lies
-    between, each item with the state after it and what it is made of. `came` counts what came,
-    `owed` what else was asked for, and `left` what may still be. `end` is the state after the last
-    item, once that came, and `error` what came instead of the next one.
+    `taken` is its state after what was taken, `read` the one after what came; `waiting`
+    what lies between, each item with the state after it and what it is made of. `came`
+    counts what came, `owed` what else was asked for, and `left` what may still be.
+    `end` is the state after the last item, once that came, and `error` what came
+    instead of the next one.
     """
 
     worker: int
@@ -541,11 +628,12 @@ class _Lane:
 
 
 class WorkerLanes(Generic[T]):
-    """Lanes that are read by workers, ahead of what is taken, each by one of them. They keep their
-    pool, and not the other way round: workers end with the last reference to a loader.
+    """Lanes that are read by workers, ahead of what is taken, each by one of them. They
+    keep their pool, and not the other way round: workers end with the last reference to
+    a loader.
 
-    `states` has their states, in the order in which the lanes are taken in turn. Of an indexed
-    dataset `left` items are read in each.
+    `states` has their states, in the order in which the lanes are taken in turn. Of an
+    indexed dataset `left` items are read in each.
     """
 
     def __init__(
@@ -558,14 +646,20 @@ class WorkerLanes(Generic[T]):
         *,
         left: Sequence[int],
     ) -> None:
-        self._pool, self._ahead, self._set, self._failures = pool, ahead, lanes, failures
+        self._pool = pool
+        self._ahead = ahead
+        self._set = lanes
+        self._failures = failures
         self.made: Made = NOTHING
         self._lanes = {
-            lane: _Lane(turn % pool.workers, state, state, left[turn] if left else INFINITE)
+            lane: _Lane(
+                turn % pool.workers, state, state, left[turn] if left else INFINITE
+            )
             for turn, (lane, state) in enumerate(states.items())
         }
         self._outstanding = 0
-        pool.run, pool.lanes = pool.run + 1, weakref.ref(self)
+        pool.lanes = weakref.ref(self)
+        pool.run = pool.run + 1
         self._ask()
 
     def has(self, lane: int, after: int = 0) -> bool:
@@ -589,7 +683,9 @@ class WorkerLanes(Generic[T]):
         known = self._lanes[lane]
         item: T
         item, known.taken, self.made = known.waiting.popleft()
-        self._lanes[lane] = self._lanes.pop(lane)  # its turn comes again after all others
+        self._lanes[lane] = self._lanes.pop(
+            lane
+        )  # its turn comes again after all others
         self._outstanding -= 1
         self._ask()
         return item
@@ -619,15 +715,21 @@ class WorkerLanes(Generic[T]):
         states: Sequence[State | None] = reply.states or [None] * count
         known.waiting.extend(zip(reply.items, states, made, strict=True))
         known.read = states[-1] if states else known.read
-        known.end, known.error = reply.end, reply.error
+        known.end = reply.end
+        known.error = reply.error
         over = reply.end is not None or reply.error is not None
-        known.came, known.owed = known.came + count, 0 if over else known.owed - count
-        self._outstanding = sum(len(each.waiting) + each.owed for each in self._lanes.values())
+        known.came = known.came + count
+        known.owed = 0 if over else known.owed - count
+        self._outstanding = sum(
+            len(each.waiting) + each.owed for each in self._lanes.values()
+        )
         self._ahead.learn(reply)
         self.note_failures(reply)
 
     def note_failures(self, reply: Reply) -> None:
-        """Count what failed in a reply, also in one whose items are no longer wanted."""
+        """Count what failed in a reply, also in one whose items are no longer
+        wanted.
+        """
         self._failures.add_all(reply.failures, reply.left_out)
         for line in reply.lines:
             said_once(*line)
@@ -652,7 +754,8 @@ class WorkerLanes(Generic[T]):
 
     def _ask_for(self, lane: int, known: _Lane, items: int) -> None:
         request = self._request(lane, known, items)
-        known.owed, known.left = known.owed + items, known.left - items
+        known.owed = known.owed + items
+        known.left = known.left - items
         self._outstanding += items
         self._pool.ask(known.worker, request)
 
@@ -663,8 +766,9 @@ class WorkerLanes(Generic[T]):
 # The life of a worker.
 
 STACKS = signal.SIGRTMIN + 5 if hasattr(signal, "SIGRTMIN") else signal.SIGUSR2
-"""Asks a worker for the Python stacks of its threads; no launcher sends it. A worker that hangs
-cannot be asked by a message, but faulthandler writes its stacks whatever it waits for."""
+"""Asks a worker for the Python stacks of its threads; no launcher sends it. A worker
+that hangs cannot be asked by a message, but faulthandler writes its stacks whatever it
+waits for."""
 
 _REPLY_SECONDS = 0.02
 """How long items are gathered into one reply: long against the cost of sending it."""
@@ -672,7 +776,9 @@ _REPLY_SECONDS = 0.02
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """What a worker is started for: to read `dataset`, with the `cache_pool` of its hooks."""
+    """What a worker is started for: to read `dataset`, with the `cache_pool` of its
+    hooks.
+    """
 
     dataset: Dataset[Any]
     decisions: Decisions
@@ -680,40 +786,54 @@ class Task:
 
 
 def on_leash(leash: Connection[Any, Any], pid: int) -> None:
-    """Have a process killed by the kernel when the other end of a pipe is closed, from now on."""
-    with suppress(OSError, AttributeError):  # it has ended, or the system has no such signal
+    """Have a process killed by the kernel when the other end of a pipe is closed, from
+    now on.
+    """
+    with suppress(
+        OSError, AttributeError
+    ):  # it has ended, or the system has no such signal
         fcntl.fcntl(leash, fcntl.F_SETOWN, pid)
         fcntl.fcntl(leash, fcntl.F_SETSIG, signal.SIGKILL)
-        fcntl.fcntl(leash, fcntl.F_SETFL, fcntl.fcntl(leash, fcntl.F_GETFL) | os.O_ASYNC)
+        fcntl.fcntl(
+            leash, fcntl.F_SETFL, fcntl.fcntl(leash, fcntl.F_GETFL) | os.O_ASYNC
+        )
 
 
-def serve(task: Task | None, end: socket.socket, leash: Connection[Any, Any], trainer: int) -> None:
+def serve(
+    task: Task | None, end: socket.socket, leash: Connection[Any, Any], trainer: int
+) -> None:
     """The whole life of a worker process: it ends when told to, or with its trainer.
 
-    Without a `task` that is the first message. The first thing it sends is the file that it writes
-    its stacks to.
+    Without a `task` that is the first message. The first thing it sends is the file
+    that it writes its stacks to.
     """
     on_leash(leash, os.getpid())
     if leash.poll() or trainer not in (0, os.getppid()):
         os._exit(1)  # the trainer died before anybody looked
     stacks = tempfile.TemporaryFile()  # noqa: SIM115 - open as long as the process lives
     faulthandler.register(STACKS, file=stacks, all_threads=True)
-    # Ctrl-C reaches all processes of a terminal, and what it means is for the trainer to decide.
+    # Ctrl-C reaches all processes of a terminal, and what it means is for the trainer
+    # to decide.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # a forked process has the trainer's handler
+    signal.signal(
+        signal.SIGTERM, signal.SIG_DFL
+    )  # a forked process has the trainer's handler
     torch.set_num_threads(1)
     generators.owned = True
     gc.freeze()
-    # A process that a user's function forks may not read or write here, nor keep this end open when
-    # the worker is gone.
+    # A process that a user's function forks may not read or write here, nor keep this
+    # end open when the worker is gone.
     os.register_at_fork(after_in_child=end.close)
     channel = Channel(end)
-    outbox: queue.SimpleQueue[tuple[memoryview | bytes, int | None]] = queue.SimpleQueue()
+    outbox: queue.SimpleQueue[tuple[memoryview | bytes, int | None]] = (
+        queue.SimpleQueue()
+    )
     with suppress(EOFError, OSError):
         channel.send(b"", stacks.fileno())
         threading.Thread(target=_send_all, args=(outbox, channel), daemon=True).start()
-        regions, task = Regions(), task or _rebuilt_task(channel)
+        regions = Regions()
+        task = task or _rebuilt_task(channel)
         with activate(task.cache_pool):
             try:
                 _read_all(_Worker(task), channel, outbox, regions)
@@ -737,7 +857,9 @@ def _read_all(worker: _Worker, channel: Channel, outbox: Any, regions: Regions) 
 
 
 def _send_all(outbox: Any, channel: Channel) -> None:
-    """In a thread of its own, so that the next reply is made while this one waits to be taken."""
+    """In a thread of its own, so that the next reply is made while this one waits to be
+    taken.
+    """
     while True:
         data, descriptor = outbox.get()
         try:
@@ -750,7 +872,9 @@ def _send_all(outbox: Any, channel: Channel) -> None:
 
 
 def _rebuilt_task(channel: Channel) -> Task:
-    """Return the task that the trainer has sent; tell it if it cannot be rebuilt, and end."""
+    """Return the task that the trainer has sent; tell it if it cannot be rebuilt, and
+    end.
+    """
     try:
         task: Task = rebuilt(channel.wait().descriptor or 0)
         return task
@@ -758,8 +882,10 @@ def _rebuilt_task(channel: Channel) -> Task:
         raise
     except Exception as error:  # a class that is not there in this process, for example
         wrong = LoaderError(
-            f"the dataset cannot be rebuilt in a worker: {type(error).__name__}: {error}. Define "
-            "what it is made of in modules that can be imported, not in the script itself or in an "
+            f"the dataset cannot be rebuilt in a worker: {type(error).__name__}: "
+            f"{error}. Define "
+            "what it is made of in modules that can be imported, not in the script "
+            "itself or in an "
             "interactive session, or use multiprocessing_context='fork'"
         )
         wrong.__cause__ = error
@@ -772,30 +898,41 @@ def _packed(reply: Reply, regions: Regions) -> memoryview:
         return dumps(reply, regions)
     except Exception as error:  # pickling runs the code of the user's classes
         unsendable = LoaderError(
-            f"items cannot be sent from a worker to the trainer: {type(error).__name__}: {error}. "
-            "Items travel by pickle, and tensors and arrays above 512 KiB through shared memory. "
-            "If an item cannot be pickled (a lambda, an open file), leave that part out in the "
-            "encoder, or use num_workers=0; if memory is full, use fewer workers, or a smaller "
+            "items cannot be sent from a worker to the trainer: "
+            f"{type(error).__name__}: {error}. "
+            "Items travel by pickle, and tensors and arrays above 512 KiB through "
+            "shared memory. "
+            "If an item cannot be pickled (a lambda, an open file), leave that part "
+            "out in the "
+            "encoder, or use num_workers=0; if memory is full, use fewer workers, or a "
+            "smaller "
             "prefetch_factor or prefetch_bytes"
         )
         unsendable.__cause__ = error
-        return dumps(Reply(reply.run, reply.lane, error=ShippedError.of(unsendable)), regions)
+        return dumps(
+            Reply(reply.run, reply.lane, error=ShippedError.of(unsendable)), regions
+        )
 
 
 @dataclass(slots=True)
 class _Held:
-    """A lane, what reads it once it was opened, and how many of its items are asked for."""
+    """A lane, what reads it once it was opened, and how many of its items are asked
+    for.
+    """
 
     cursor: Any = None
     asked: int = 0
 
 
 class _Worker:
-    """Reads lanes of one run after another; the lanes that are `asked` for are read in turn."""
+    """Reads lanes of one run after another; the lanes that are `asked` for are read in
+    turn.
+    """
 
     def __init__(self, task: Task) -> None:
         self._task = task
-        self._dataset, self._edits = task.dataset, NOT_EDITED
+        self._dataset = task.dataset
+        self._edits = NOT_EDITED
         self._run = -1
         self._held: dict[int, _Held] = {}
         self._failures: list[Failure] = []
@@ -821,16 +958,20 @@ class _Worker:
         held.asked += request.items
 
     def reply(self) -> Reply:
-        """Return the next items of the lane whose turn it is; what goes wrong is part of it."""
+        """Return the next items of the lane whose turn it is; what goes wrong is part
+        of it.
+        """
         request = self.asked.popleft()
         reply = Reply(request.run, request.lane)
         held = self._held[request.lane]
         try:
             if held.cursor is None:
-                lanes, at = request.lanes, request.at
+                lanes = request.lanes
+                at = request.at
                 if lanes.edits != self._edits:
                     given = self._task.dataset, self._edits, self._dataset
-                    self._dataset, self._edits = lanes.edits.applied(*given), lanes.edits
+                    self._dataset = lanes.edits.applied(*given)
+                    self._edits = lanes.edits
                 held.cursor = lanes.open(
                     self._dataset, request.lane, at, request.state, self._reading
                 )
@@ -839,9 +980,12 @@ class _Worker:
                 self.asked.append(request)
         except (SystemExit, KeyboardInterrupt):
             raise
-        except BaseException as error:  # raised again in the trainer; panics of Rust are no more
+        except (
+            BaseException
+        ) as error:  # raised again in the trainer; panics of Rust are no more
             reply.error = ShippedError.of(error)
-        reply.failures, self._failures = self._failures, []
+        reply.failures = self._failures
+        self._failures = []
         reply.left_out = self._left_out.drained()
         reply.lines = kept_lines()
         return reply
@@ -863,7 +1007,9 @@ class _Worker:
             reply.states.append(state)
             reply.made.append(flat(origin))
 
-    def _read_positions(self, cursor: PositionLane[Any], held: _Held, reply: Reply) -> None:
+    def _read_positions(
+        self, cursor: PositionLane[Any], held: _Held, reply: Reply
+    ) -> None:
         cursor.left = max(held.asked - cursor.waiting, 0)
         until = time.monotonic() + _REPLY_SECONDS
         while held.asked and (not reply.items or time.monotonic() < until):

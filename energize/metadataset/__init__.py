@@ -1,4 +1,6 @@
-"""Metadataset files: YAML that lists weighted sources. Names are loaded when they are used."""
+"""Metadataset files: YAML that lists weighted sources. Names are loaded when they are
+used.
+"""
 
 from importlib import import_module
 from typing import Any

@@ -1,4 +1,6 @@
-"""From a path to a dataset of typed batches: what training and validation scripts call."""
+"""From a path to a dataset of typed batches: what training and validation scripts
+call.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,12 @@ from energize.data.files import by_manifest, is_url, own_errors
 from energize.data.source import Subset
 from energize.data.stores import open_store
 from energize.datasets.blend import BlendDataset, Entry
-from energize.datasets.order import ConcatDataset, EpochizeDataset, LimitDataset, RepeatDataset
+from energize.datasets.order import (
+    ConcatDataset,
+    EpochizeDataset,
+    LimitDataset,
+    RepeatDataset,
+)
 from energize.datasets.quota import ComposedDataset, QuotaDataset
 from energize.datasets.stages import Stage, StagedDataset, stage_label
 from energize.errors import ConfigError, EnergizeError
@@ -78,21 +85,29 @@ T_batch = TypeVar("T_batch")
 _log = logging.getLogger("energize")
 
 GivenMix = str | os.PathLike[str] | Mapping[str, Any] | Node | Staged
-"""A prepared folder or a metadataset file, or a mapping with what such a file says; or what was
-made of one already."""
+"""A prepared folder or a metadataset file, or a mapping with what such a file says; or
+what was made of one already."""
 Encoder = TaskEncoder[Any, Any, Any, T_batch]
 Encoders = Encoder[T_batch] | Mapping[type[Any], Encoder[T_batch]]
 """One task encoder for all samples, or one for each sample type."""
 
 _ENTRY = TypeAdapter(Folder)
-_OF_FOLDERS = ("dataset_config", "split_config", "subflavors", "subset", "sample_weight")
+_OF_FOLDERS = (
+    "dataset_config",
+    "split_config",
+    "subflavors",
+    "subset",
+    "sample_weight",
+)
 _BY_QUOTA = (
-    "says in which order a dataset is read, but here a quota does: each pass over it is in a "
+    "says in which order a dataset is read, but here a quota does: each pass over it "
+    "is in a "
     "random order of its own"
 )
 _ONCE = "validation reads every sample once"
 _NOT_TOLD = (
-    "get_datasets tells weights, or repetitions, of single datasets, and this mix has {} beside "
+    "get_datasets tells weights, or repetitions, of single datasets, and this mix has "
+    "{} beside "
     "them; get_train_dataset reads it"
 )
 
@@ -129,69 +144,80 @@ def get_train_dataset(
     verify: bool = True,
     **older: Any,
 ) -> Dataset[T_batch]:
-    """Return batches for training of a prepared folder or a metadataset: shuffled, without end.
+    """Return batches for training of a prepared folder or a metadataset: shuffled,
+    without end.
 
-    Samples of the parts of a metadataset are drawn in the proportion of their weights, go through
-    the hooks of `task_encoder`, and come as batches of exactly `batch_size` samples (None: as
-    encoded samples). With `packing_buffer_size` the encoder's hooks make packs of so many samples
-    at a time, and batches are of packs. Given a dict of sample types and encoders, each encoder
-    makes batches of its own from the parts of its type, and whole batches are blended by weight; a
-    blend with parameters of its own is mixed sample by sample if its parts have one encoder, else
-    in whole batches of its entries. An encoder that overrides `build_train_datasets` puts the
-    datasets together itself.
+    Samples of the parts of a metadataset are drawn in the proportion of their weights,
+    go through the hooks of `task_encoder`, and come as batches of exactly `batch_size`
+    samples (None: as encoded samples). With `packing_buffer_size` the encoder's hooks
+    make packs of so many samples at a time, and batches are of packs. Given a dict of
+    sample types and encoders, each encoder makes batches of its own from the parts of
+    its type, and whole batches are blended by weight; a blend with parameters of its
+    own is mixed sample by sample if its parts have one encoder, else in whole batches
+    of its entries. An encoder that overrides `build_train_datasets` puts the datasets
+    together itself.
 
-    `repeat=False` gives a folder once per epoch, the last batch short unless `batch_drop_last`. A
-    metadataset whose outermost blend ends by its own parameters (a stop rule, quotas) comes in
-    these epochs; `drop_last` in its `composition` wins over `batch_drop_last`.
-    `virtual_epoch_length` says where a loop ends, after that many batches on each rank, as in
-    Energon; the next loop goes on after them, and what is read does not depend on it. `len` of the
-    result is then that number, else that of one pass by weight. Every epoch is in a new order;
-    `max_samples_per_sequence` and `shuffle_buffer_size` keep reads local, see `ShuffleDataset`.
-    With `shuffle_over_epochs_multiplier=None` samples come in stored order, and a
+    `repeat=False` gives a folder once per epoch, the last batch short unless
+    `batch_drop_last`. A metadataset whose outermost blend ends by its own parameters (a
+    stop rule, quotas) comes in these epochs; `drop_last` in its `composition` wins over
+    `batch_drop_last`. `virtual_epoch_length` says where a loop ends, after that many
+    batches on each rank, as in Energon; the next loop goes on after them, and what is
+    read does not depend on it. `len` of the result is then that number, else that of
+    one pass by weight. Every epoch is in a new order; `max_samples_per_sequence` and
+    `shuffle_buffer_size` keep reads local, see `ShuffleDataset`. With
+    `shuffle_over_epochs_multiplier=None` samples come in stored order, and a
     `shuffle_buffer_size` shuffles them within windows of that size, as in Energon.
 
-    A split with stages gives a `StagedDataset` of what this function makes of each stage; a
-    `batch_size` in the stage's `batch` wins over that given here. `get_staged_train_dataset` does
-    the same with settings for stages, such as another task encoder for each.
+    A split with stages gives a `StagedDataset` of what this function makes of each
+    stage; a `batch_size` in the stage's `batch` wins over that given here.
+    `get_staged_train_dataset` does the same with settings for stages, such as another
+    task encoder for each.
 
-    With `level` and `global_batch_size`, the samples of each global batch are shared out to its
-    batches so that these cost the same, by a column of the folders or a function of columns: see
-    `LevelDataset`. With `level=ItemCost(...)`, of what has been encoded or packed,
-    `level_buffer_size` samples or packs are levelled at a time, by default those of 64 batches: see
-    `LevelBufferDataset`.
+    With `level` and `global_batch_size`, the samples of each global batch are shared
+    out to its batches so that these cost the same, by a column of the folders or a
+    function of columns: see `LevelDataset`. With `level=ItemCost(...)`, of what has
+    been encoded or packed, `level_buffer_size` samples or packs are levelled at a time,
+    by default those of 64 batches: see `LevelBufferDataset`.
 
-    `sample_loader` and `part_filter` are functions that make the fields of samples, in place of
-    field maps, and `trust_code=[folder, ...]` lets those run that a folder brings along: see
-    `LoadingCode`. Without it nothing of a folder is ever run.
+    `sample_loader` and `part_filter` are functions that make the fields of samples, in
+    place of field maps, and `trust_code=[folder, ...]` lets those run that a folder
+    brings along: see `LoadingCode`. Without it nothing of a folder is ever run.
 
-    With `checksums` every sample is compared, as it is read, with the checksum that `energize
-    prepare --checksums` wrote for it; one that differs is a damaged sample. All folders have to
-    have them.
+    With `checksums` every sample is compared, as it is read, with the checksum that
+    `energize prepare --checksums` wrote for it; one that differs is a damaged sample.
+    All folders have to have them.
 
-    What is inferred of loose data is verified first: at most 64 samples of each path are read and
-    decoded, once for each version of the data. `verify=False` skips it.
+    What is inferred of loose data is verified first: at most 64 samples of each path
+    are read and decoded, once for each version of the data. `verify=False` skips it.
 
-    `dataset_config`, `split_config`, `subflavors`, `subset` and `sample_weight`, and of loose files
-    `sample_type`, `field_map`, `image_folder` and `strict`, are those of an entry of a metadataset
-    that names `path`. Older arguments of Energon say how samples are decoded
-    (`auto_decode`, `image_decode`, `av_decode`, `video_decode_audio`, see `SampleDecoder`), or have
-    no use here, of which a word in the log says why.
+    `dataset_config`, `split_config`, `subflavors`, `subset` and `sample_weight`, and of
+    loose files `sample_type`, `field_map`, `image_folder` and `strict`, are those of an
+    entry of a metadataset that names `path`. Older arguments of Energon say how samples
+    are decoded (`auto_decode`, `image_decode`, `av_decode`, `video_decode_audio`, see
+    `SampleDecoder`), or have no use here, of which a word in the log says why.
 
-    `worker_config` is carried along for `get_loader`, and its `seed_offset` chooses the order;
-    ranks and workers do not. Raises `MetadatasetError`, `DatasetError` and `ConfigError`, all
-    before a sample is read.
+    `worker_config` is carried along for `get_loader`, and its `seed_offset` chooses the
+    order; ranks and workers do not. Raises `MetadatasetError`, `DatasetError` and
+    `ConfigError`, all before a sample is read.
     """
-    asked = _asked("get_train_dataset", path, split_part, task_encoder, older, verify=verify)
+    asked = _asked(
+        "get_train_dataset", path, split_part, task_encoder, older, verify=verify
+    )
     node, where, code, encoder = asked
     own = builds(encoder, "build_train_datasets")
     asked_level = Level.asked(level, global_batch_size, level_buffer_size)
     if own and asked_level is not None:
         raise ConfigError(
-            f"{type(encoder).__name__} builds its dataset itself, so level has no batches to make"
+            f"{type(encoder).__name__} builds its dataset itself, so level has no "
+            "batches to make"
         )
     builder = Builder(
         _chooser(None if own else encoder),
-        SampleOrder(shuffle_over_epochs_multiplier, max_samples_per_sequence, shuffle_buffer_size),
+        SampleOrder(
+            shuffle_over_epochs_multiplier,
+            max_samples_per_sequence,
+            shuffle_buffer_size,
+        ),
         code,
         checksums,
         worker_config,
@@ -200,7 +226,10 @@ def get_train_dataset(
         packing_buffer_size,
         asked_level,
     )
-    cuts: dict[str, Any] = {"repeat": repeat, "virtual_epoch_length": virtual_epoch_length}
+    cuts: dict[str, Any] = {
+        "repeat": repeat,
+        "virtual_epoch_length": virtual_epoch_length,
+    }
     if own:
         order = {"shuffle_buffer_size": shuffle_buffer_size}
         built = builder.built_by(encoder, node, where, training=True, **order, **cuts)
@@ -226,16 +255,20 @@ def get_val_dataset(
     verify: bool = True,
     **older: Any,
 ) -> Dataset[T_batch]:
-    """Batches for validation: every sample once, in stored order, the same in every epoch and run.
+    """Batches for validation: every sample once, in stored order, the same in every
+    epoch and run.
 
-    The parts of a metadataset follow one another, whatever their weights. The last batch is short
-    unless `batch_drop_last`. `limit` says what is read: the first `limit` batches, counted over all
-    ranks, so that what is validated does not depend on their number (with a `worker_config` of
-    `energize.energon`, over each rank). `checksums` are those of `get_train_dataset`.
+    The parts of a metadataset follow one another, whatever their weights. The last
+    batch is short unless `batch_drop_last`. `limit` says what is read: the first
+    `limit` batches, counted over all ranks, so that what is validated does not depend
+    on their number (with a `worker_config` of `energize.energon`, over each rank).
+    `checksums` are those of `get_train_dataset`.
 
     Raises what `get_train_dataset` raises.
     """
-    asked = _asked("get_val_dataset", path, split_part, task_encoder, older, verify=verify)
+    asked = _asked(
+        "get_val_dataset", path, split_part, task_encoder, older, verify=verify
+    )
     node, where, code, encoder = asked
     own = builds(encoder, "build_val_datasets")
     encoder_of = _chooser(None if own else encoder)
@@ -268,20 +301,25 @@ def get_val_datasets(
     verify: bool = True,
     **older: Any,
 ) -> list[tuple[Dataset[T_batch], Leaf]]:
-    """Return one validation dataset for each folder of a metadataset, each with the leaf it was
-    made from.
+    """Return one validation dataset for each folder of a metadataset, each with the
+    leaf it was made from.
 
-    `leaf.name` is the name of its entry in the metadataset, as reports have it. `leaf.path`,
-    `leaf.split_part` and `leaf.subflavors` describe the folder. `limit` counts for
-    each, `checksums` are those of `get_train_dataset`, whose errors it raises.
+    `leaf.name` is the name of its entry in the metadataset, as reports have it.
+    `leaf.path`, `leaf.split_part` and `leaf.subflavors` describe the folder. `limit`
+    counts for each, `checksums` are those of `get_train_dataset`, whose errors it
+    raises.
     """
-    asked = _asked("get_val_datasets", path, split_part, task_encoder, older, verify=verify)
+    asked = _asked(
+        "get_val_datasets", path, split_part, task_encoder, older, verify=verify
+    )
     node, where, code, encoder = asked
     sizes = batch_size, batch_drop_last, packing_buffer_size
     builder = Builder(_chooser(encoder), STORED, code, checksums, worker_config, *sizes)
     node = not_staged(node, where, _ONCE)
     with validating():
-        return [(builder.validated([leaf], node, limit), leaf) for leaf in leaves_of(node)]
+        return [
+            (builder.validated([leaf], node, limit), leaf) for leaf in leaves_of(node)
+        ]
 
 
 def _asked(
@@ -295,22 +333,31 @@ def _asked(
 ) -> tuple[Node | Staged, object, LoadingCode, Any]:
     """Return what is read, where that was asked for, what may be run, and the encoder.
 
-    Settings of an entry of a metadataset among the `older` arguments are those of one that names
-    the path: they win over those of files. With `verify`, what was inferred of loose data is
-    compared with samples.
+    Settings of an entry of a metadataset among the `older` arguments are those of one
+    that names the path: they win over those of files. With `verify`, what was inferred
+    of loose data is compared with samples.
     """
     if isinstance(path, Leaf | Blend | Staged):
-        node, where = path, path.place or owner
+        node = path
+        where = path.place or owner
     else:
-        where, mix = path, _mix_of(path, split_part)
+        where = path
+        mix = _mix_of(path, split_part)
         if not isinstance(mix, str | os.PathLike | Mapping):
             raise ConfigError(
-                f"expected the path of a folder or a metadataset; got a {type(mix).__name__}. Of a "
-                "dataset, IterableSource(...) say, BatchDataset(dataset, 32, generic_batch) makes "
+                "expected the path of a folder or a metadataset; got a "
+                f"{type(mix).__name__}. Of a "
+                "dataset, IterableSource(...) say, BatchDataset(dataset, 32, "
+                "generic_batch) makes "
                 "batches, or "
-                "encoder.build_batch(encoder.build_encode_sample(dataset), batch_size=32)"
+                "encoder.build_batch(encoder.build_encode_sample(dataset), "
+                "batch_size=32)"
             )
-        given = {name: older.pop(name) for name in (*_OF_FOLDERS, *OF_SAMPLES) if name in older}
+        given = {
+            name: older.pop(name)
+            for name in (*_OF_FOLDERS, *OF_SAMPLES)
+            if name in older
+        }
         if isinstance(given.get("image_folder"), os.PathLike):
             given["image_folder"] = os.fspath(given["image_folder"])
         node = resolve(mix, split_part, entry_of(**given) if given else None)
@@ -322,11 +369,13 @@ def _asked(
 
 
 def _mix_of(given: Any, split_part: str) -> Any:
-    """Return the mix that several paths are, blended by weights, of which 1 is what none is; or the
-    path of the split part, where they are named by these. What is none is returned as it is.
+    """Return the mix that several paths are, blended by weights, of which 1 is what
+    none is; or the path of the split part, where they are named by these. What is none
+    is returned as it is.
 
     >>> _mix_of({"photos/": 0.6, "texts/": 0.4}, "train") == _mix_of(
-    ...     [("photos/", 0.6), {"path": "texts/", "weight": 0.4}], "train")
+    ...     [("photos/", 0.6), {"path": "texts/", "weight": 0.4}], "train"
+    ... )
     True
     """
     if isinstance(given, Mapping) and "path" not in given:
@@ -346,7 +395,9 @@ def _mix_of(given: Any, split_part: str) -> Any:
 
 
 def _entry_of_mix(value: Any) -> Mapping[str, Any] | None:
-    """Return an entry of a mix from a path, a path and its weight, or what an entry says."""
+    """Return an entry of a mix from a path, a path and its weight, or what an entry
+    says.
+    """
     path, weight = value if isinstance(value, tuple) and len(value) == 2 else (value, 1)
     if isinstance(path, str | os.PathLike) and real_number(weight) is not None:
         return {"path": os.fspath(path), "weight": weight}
@@ -354,12 +405,17 @@ def _entry_of_mix(value: Any) -> Mapping[str, Any] | None:
 
 
 def entry_of(**settings: Any) -> Folder:
-    """Return settings of a program as an entry of a metadataset that names what they are for.
+    """Return settings of a program as an entry of a metadataset that names what they
+    are for.
 
     Raises `ConfigError` for values that a file could not have.
     """
     kept = "shuffle_over_epochs_multiplier"  # whose None says something
-    given = {name: value for name, value in settings.items() if value is not None or name == kept}
+    given = {
+        name: value
+        for name, value in settings.items()
+        if value is not None or name == kept
+    }
     subset = given.pop("subset") if isinstance(given.get("subset"), Subset) else None
     data = {"path": ".", **given}
     try:
@@ -384,17 +440,23 @@ def batch_size_of(stage: Stage[Any], otherwise: int | None) -> int | None:
     return checked_whole(stage.batch["batch_size"], where, 1)
 
 
-def check_one_epoch(where: object, *, repeat: bool = True, virtual_epoch_length: int = 0) -> None:
+def check_one_epoch(
+    where: object, *, repeat: bool = True, virtual_epoch_length: int = 0
+) -> None:
     """Raise `ConfigError` for options that cut epochs: stages make one, the run."""
     cut = "" if repeat else "repeat=False reads once what is there"
     if virtual_epoch_length:
         cut = f"virtual_epoch_length={virtual_epoch_length} cuts epochs"
     if cut:
-        raise ConfigError(f"{where}: {cut}, and stages are one epoch, the whole run; leave it out")
+        raise ConfigError(
+            f"{where}: {cut}, and stages are one epoch, the whole run; leave it out"
+        )
 
 
 def _chooser(given: Any) -> Callable[[Leaf], Encoder[Any]]:
-    """Return the task encoder of a leaf: the only one, or the one for the type of its samples."""
+    """Return the task encoder of a leaf: the only one, or the one for the type of its
+    samples.
+    """
     if not isinstance(given, Mapping):
         only = _checked(DefaultTaskEncoder() if given is None else given)
         return lambda _: only
@@ -404,8 +466,10 @@ def _chooser(given: Any) -> Callable[[Leaf], Encoder[Any]]:
         kind = leaf.sample_type
         if kind not in by_type:
             raise ConfigError(
-                f"{leaf.path} has samples of type {kind.__name__}, for which there is no task "
-                f"encoder; those given are for {', '.join(each.__name__ for each in by_type)}"
+                f"{leaf.path} has samples of type {kind.__name__}, for which there is "
+                "no task "
+                "encoder; those given are for "
+                f"{', '.join(each.__name__ for each in by_type)}"
             )
         return by_type[kind]
 
@@ -434,20 +498,27 @@ def factory_of(
     checksums: bool = False,
     **options: Any,
 ) -> SourceFactory[Any]:
-    """Return what makes the samples of a leaf, of the type that the folder's dataset.yaml names, or
-    that a joiner makes. `code` is what the program allows of functions that it names.
+    """Return what makes the samples of a leaf, of the type that the folder's
+    dataset.yaml names, or that a joiner makes. `code` is what the program allows of
+    functions that it names.
 
-    The `order` combines with what files say, and with what dataset.yaml says; `options` are those
-    of `SourceFactory`.
+    The `order` combines with what files say, and with what dataset.yaml says; `options`
+    are those of `SourceFactory`.
     """
-    kind, told = leaf.sample_type, leaf.config.options
+    kind = leaf.sample_type
+    told = leaf.config.options
     over_epochs = order.over_epochs
-    for each in (leaf.shuffle_over_epochs_multiplier, told.get("shuffle_over_epochs", 1)):
+    for each in (
+        leaf.shuffle_over_epochs_multiplier,
+        told.get("shuffle_over_epochs", 1),
+    ):
         if each != 1:
             over_epochs = combined_multiplier(over_epochs, each)
     order = replace(order, over_epochs=over_epochs)
     if order.max_samples_per_sequence is None and "max_samples_per_sequence" in told:
-        order = replace(order, max_samples_per_sequence=told["max_samples_per_sequence"])
+        order = replace(
+            order, max_samples_per_sequence=told["max_samples_per_sequence"]
+        )
     try:
         if isinstance(leaf, JoinedLeaf):
             loaders = tuple(_loader_of(each.leaf, decoder, code) for each in leaf.parts)
@@ -455,9 +526,11 @@ def factory_of(
             load: Any = JoinLoader(loaders, names or None, leaf.joined)
             paths = [each.leaf.path for each in leaf.parts]
         elif leaf.config.factory is not None:
-            load, paths = _load_of_user(leaf, decoder, code, seed), [leaf.path]
+            load = _load_of_user(leaf, decoder, code, seed)
+            paths = [leaf.path]
         else:
-            load, paths = _loader_of(leaf, decoder, code), [leaf.path]
+            load = _loader_of(leaf, decoder, code)
+            paths = [leaf.path]
         source = leaf.source(seed, checksums=checksums)
         options = {"order": order, "sample_weight": leaf.sample_weight, **options}
         return SourceFactory(source, load, kind, paths, leaf.labels, **options)
@@ -468,13 +541,18 @@ def factory_of(
 def _load_of_user(
     leaf: Leaf, decoder: SampleDecoder | None, code: LoadingCode, seed: int
 ) -> Callable[[Any], Any]:
-    """Return what makes samples of the raw ones as the factory of a user does that a dataset.yaml
-    names.
+    """Return what makes samples of the raw ones as the factory of a user does that a
+    dataset.yaml names.
     """
-    kind, config = user_factory(leaf.config), leaf.config
+    kind = user_factory(leaf.config)
+    config = leaf.config
     decoder = None if decoder is None else decoder.with_options(config.options)
     loader, part_filter, decoder = code.of(leaf.path, config.code, decoder)
-    given = {**(config.factory or {}), "sample_loader": loader, "part_filter": part_filter}
+    given = {
+        **(config.factory or {}),
+        "sample_loader": loader,
+        "part_filter": part_filter,
+    }
     if "sample_type" in given:
         given["sample_type"] = leaf.sample_type
     if hasattr(kind, "decoder"):
@@ -485,18 +563,27 @@ def _load_of_user(
         split_config=leaf.split_file,
         training=False,
         worker_config=WorkerConfig(0, 1, seed_offset=seed),
-        **{name: value for name, value in given.items() if value is not None or name == "decoder"},
+        **{
+            name: value
+            for name, value in given.items()
+            if value is not None or name == "decoder"
+        },
     )
     made.subflavors = leaf.labels
     load: Callable[[Any], Any] = made.load
     return load
 
 
-def _loader_of(leaf: Leaf, decoder: SampleDecoder | None, code: LoadingCode) -> SampleLoader[Any]:
+def _loader_of(
+    leaf: Leaf, decoder: SampleDecoder | None, code: LoadingCode
+) -> SampleLoader[Any]:
     """Return what makes typed samples of the raw ones of a leaf that is no join."""
-    config, crude = leaf.config, leaf.sample_type is CrudeSample
+    config = leaf.config
+    crude = leaf.sample_type is CrudeSample
     decoder = None if decoder is None else decoder.with_options(config.options)
-    sample_loader, part_filter, decoder = code.of(leaf.path, config.code, decoder, crude=crude)
+    sample_loader, part_filter, decoder = code.of(
+        leaf.path, config.code, decoder, crude=crude
+    )
     return SampleLoader(
         sample_type=leaf.sample_type,
         field_map=None if crude or sample_loader is not None else config.field_map,
@@ -510,27 +597,35 @@ def _loader_of(leaf: Leaf, decoder: SampleDecoder | None, code: LoadingCode) -> 
     )
 
 
-def loaded_datasets(node: Node, order: SampleOrder, **options: Any) -> LoadedDatasetList:
+def loaded_datasets(
+    node: Node, order: SampleOrder, **options: Any
+) -> LoadedDatasetList:
     """Return the datasets of a tree with their weights or repetitions, as factories.
 
-    Weights are normalised in each blend and multiplied on the way down, repetitions are multiplied;
-    `options` are those of `factory_of`. Raises `ConfigError` for what such numbers cannot tell.
+    Weights are normalised in each blend and multiplied on the way down, repetitions are
+    multiplied; `options` are those of `factory_of`. Raises `ConfigError` for what such
+    numbers cannot tell.
     """
-    mode, told = DatasetBlendMode.NONE, list[tuple[Any, dict[str, Any]]]()
+    mode = DatasetBlendMode.NONE
+    told = list[tuple[Any, dict[str, Any]]]()
     with place_noted(node.place):
         _check_told(node)
         if isinstance(node, Blend) and node.kind == EPOCHIZED:
             mode = DatasetBlendMode.SAMPLE_REPETITIONS
             for (child, _), quota in zip(node.children, node.quotas or (), strict=True):
                 passes = 1 if quota.repeat is None else quota.repeat
-                told.append((child, {"repetitions": int(passes) if passes % 1 == 0 else passes}))
+                told.append(
+                    (child, {"repetitions": int(passes) if passes % 1 == 0 else passes})
+                )
         elif isinstance(node, Blend):
             mode = DatasetBlendMode.DATASET_WEIGHT
             parts = shares_below(Share(node), lambda _: True)
             told = [(part.node, {"weight": float(part.share)}) for part in parts]
         else:
             told = [(node, {})]
-    datasets = [replace(_loaded(leaf, order, **options), **number) for leaf, number in told]
+    datasets = [
+        replace(_loaded(leaf, order, **options), **number) for leaf, number in told
+    ]
     return LoadedDatasetList(datasets=datasets, blend_mode=mode)
 
 
@@ -559,10 +654,10 @@ def _check_told(node: Node, outer: str = "") -> None:
 class Builder:
     """Makes batches of a tree.
 
-    A node whose leaves share one task encoder is mixed sample by sample and batched once. In a node
-    above such ones, whole batches of its entries are mixed; when it is plain, entries of one
-    encoder count as one. What a folder's dataset.yaml says of the order holds where nothing else
-    was asked; `over_epochs=None` is the stored order.
+    A node whose leaves share one task encoder is mixed sample by sample and batched
+    once. In a node above such ones, whole batches of its entries are mixed; when it is
+    plain, entries of one encoder count as one. What a folder's dataset.yaml says of the
+    order holds where nothing else was asked; `over_epochs=None` is the stored order.
     """
 
     encoder_of: Callable[[Leaf], Encoder[Any]]
@@ -575,45 +670,70 @@ class Builder:
     packing_buffer_size: int | None
     level: Level | None = None
     encoded: bool = False
-    """Whether samples are encoded below the blends, as these count what encoded samples cost."""
+    """Whether samples are encoded below the blends, as these count what encoded samples
+    cost."""
 
     def __post_init__(self) -> None:
         if self.worker_config is not None:
             checked_config(self.worker_config)
 
     def built_by(
-        self, encoder: Any, node: Node | Staged, where: object, *, training: bool, **options: Any
+        self,
+        encoder: Any,
+        node: Node | Staged,
+        where: object,
+        *,
+        training: bool,
+        **options: Any,
     ) -> Dataset[Any]:
         """Return what an encoder makes that builds its dataset itself."""
         check_encoder(encoder)
         node = not_staged(node, where, "get_datasets makes datasets")
         options["worker_config"] = config = self.worker_config or WorkerConfig()
-        decoder, seed = encoder.decoder, config.seed_offset
+        decoder = encoder.decoder
+        seed = config.seed_offset
         order = replace(self.order, shuffle_buffer_size=None)
-        loaded = loaded_datasets(node, order, decoder=decoder, seed=seed, worker_config=config)
+        loaded = loaded_datasets(
+            node, order, decoder=decoder, seed=seed, worker_config=config
+        )
         build = encoder.build_val_datasets
         if training:
-            build, options["blend_mode"] = encoder.build_train_datasets, loaded.blend_mode
-        built: Dataset[Any] = build(datasets=loaded.datasets, **self._batching, **options)
+            build = encoder.build_train_datasets
+            options["blend_mode"] = loaded.blend_mode
+        built: Dataset[Any] = build(
+            datasets=loaded.datasets, **self._batching, **options
+        )
         return built
 
     def trained(
-        self, node: Node | Staged, where: object, *, repeat: bool, virtual_epoch_length: int
+        self,
+        node: Node | Staged,
+        where: object,
+        *,
+        repeat: bool,
+        virtual_epoch_length: int,
     ) -> Dataset[Any]:
         """Return the batches of a tree for training, asked for at `where`."""
         if isinstance(node, Staged):
-            check_one_epoch(where, repeat=repeat, virtual_epoch_length=virtual_epoch_length)
+            check_one_epoch(
+                where, repeat=repeat, virtual_epoch_length=virtual_epoch_length
+            )
             plan = node.plan.with_datasets(self._of_stage)
             streams = [stage.name for stage in plan.stages if not stage.dataset.indexed]
             if streams:
-                text = "%s: stage %s is a stream, so every stage begins its sources anew"
+                text = (
+                    "%s: stage %s is a stream, so every stage begins its sources anew"
+                )
                 _log.warning(text, where, streams[0])
-            return StagedDataset(plan, carry_over=not streams, worker_config=self.worker_config)
+            return StagedDataset(
+                plan, carry_over=not streams, worker_config=self.worker_config
+            )
         stream = self._endless(node) if repeat else self.batches(node, repeat=False)
         if not (repeat or _ends(stream)):
             raise ConfigError(
                 f"{where}: repeat=False reads once what is there, and a blend of "
-                f"{len(leaves_of(node))} weighted parts never ends; leave repeat out, or cut "
+                f"{len(leaves_of(node))} weighted parts never ends; leave repeat out, "
+                "or cut "
                 "epochs with virtual_epoch_length"
             )
         if virtual_epoch_length:
@@ -626,15 +746,22 @@ class Builder:
             return own._endless(stage.dataset)
 
     def _endless(self, node: Node) -> Dataset[Any]:
-        """Return the batches of a node, without end unless the node says where it ends."""
+        """Return the batches of a node, without end unless the node says where it
+        ends.
+        """
         return self.batches(node, repeat=isinstance(node, Leaf) or node.repeated)
 
-    def validated(self, leaves: Sequence[Leaf], node: Node, limit: int | None) -> Dataset[Any]:
-        """Return batches of leaves, those of one encoder after the other, made as `node` says."""
+    def validated(
+        self, leaves: Sequence[Leaf], node: Node, limit: int | None
+    ) -> Dataset[Any]:
+        """Return batches of leaves, those of one encoder after the other, made as
+        `node` says.
+        """
         groups: dict[int, list[Leaf]] = {}
         for leaf in leaves:
             groups.setdefault(id(self.encoder_of(leaf)), []).append(leaf)
-        builder, parts = self._as_told(node), []
+        builder = self._as_told(node)
+        parts = []
         for group in groups.values():
             samples = [builder.samples(leaf) for leaf in group]
             batched = samples[0] if len(samples) == 1 else ConcatDataset(*samples)
@@ -644,14 +771,17 @@ class Builder:
         return batches if limit is None else LimitDataset(batches, limit)
 
     def batches(self, node: Node, *, repeat: bool) -> Dataset[Any]:
-        """Return the batches of a node; with `repeat`, one that ends begins anew for ever."""
+        """Return the batches of a node; with `repeat`, one that ends begins anew for
+        ever.
+        """
         builder = self._as_told(node)
         encoders = builder._encoders(node)
         composed = None if isinstance(node, Leaf) else node.composition
         if builder.level is not None and (composed is not None or len(encoders) > 1):
             with place_noted(node.place):
                 raise ConfigError(
-                    "level chooses among all samples of a global batch, and so does composition: "
+                    "level chooses among all samples of a global batch, and so does "
+                    "composition: "
                     "have one of them, and one task encoder for all samples"
                 )
         if isinstance(node, Blend) and len(encoders) > 1:
@@ -677,13 +807,19 @@ class Builder:
     def _batched(self, samples: Dataset[Any], encoder: Encoder[Any]) -> Dataset[Any]:
         """Samples through the hooks of their encoder, to batches."""
         if not self.encoded:
-            samples = encoder.build_encode_sample(samples, worker_config=self.worker_config)
+            samples = encoder.build_encode_sample(
+                samples, worker_config=self.worker_config
+            )
         if self.level is not None:
             return self.level.batches(encoder, samples, **self._batching)
-        return encoder.build_batch(samples, **self._batching, worker_config=self.worker_config)
+        return encoder.build_batch(
+            samples, **self._batching, worker_config=self.worker_config
+        )
 
     def _as_told(self, node: Node) -> Builder:
-        """Return one that packs the samples of a node, and levels its batches, as it says."""
+        """Return one that packs the samples of a node, and levels its batches, as it
+        says.
+        """
         if (node.packing or node.level) is None:
             return self
         builder = self
@@ -692,24 +828,35 @@ class Builder:
                 encoders = self._encoders(node)
                 if self.packing_buffer_size is not None or len(encoders) > 1:
                     raise ConfigError(
-                        "packing says how samples are packed, and so does packing_buffer_size; or "
-                        f"there are {len(encoders)} task encoders, and packing needs one for all"
+                        "packing says how samples are packed, and so does "
+                        "packing_buffer_size; or "
+                        f"there are {len(encoders)} task encoders, and packing needs "
+                        "one for all"
                     )
-                encoder = PackingEncoder(encoders[0], node.packing.packer, *node.packing.joined)
+                encoder = PackingEncoder(
+                    encoders[0], node.packing.packer, *node.packing.joined
+                )
                 size = node.packing.buffer_size
-                builder = replace(self, encoder_of=lambda _: encoder, packing_buffer_size=size)
+                builder = replace(
+                    self, encoder_of=lambda _: encoder, packing_buffer_size=size
+                )
             if node.level is not None and self.level is not None:
-                raise ConfigError("level is said here and by the program; give one of the two")
+                raise ConfigError(
+                    "level is said here and by the program; give one of the two"
+                )
         return builder if node.level is None else replace(builder, level=node.level)
 
     def samples(self, node: Node, *, by_quota: bool = False) -> Dataset[Any]:
-        """Return the samples of a node, which has one encoder; in stored order for a quota."""
+        """Return the samples of a node, which has one encoder; in stored order for a
+        quota.
+        """
         if isinstance(node, Leaf):
             return self._read(node, by_quota=by_quota)
         if node.composition is not None:
             with place_noted(node.place):
                 raise ConfigError(
-                    "composition says what a global batch is made of, and this blend is a part of "
+                    "composition says what a global batch is made of, and this blend "
+                    "is a part of "
                     "another; give it to the outermost one"
                 )
         if node.plain:
@@ -719,24 +866,30 @@ class Builder:
         return self._mixed(parts, node)
 
     def _read(self, leaf: Leaf, *, by_quota: bool) -> Dataset[Any]:
-        """Return the samples of a leaf: of its type, cooked if they are crude and the encoder does
-        it.
+        """Return the samples of a leaf: of its type, cooked if they are crude and the
+        encoder does it.
         """
         encoder = self.encoder_of(leaf)
         try:
             if by_quota:
                 self._check_order(leaf)
-            if leaf.aux and (leaf.sample_type is not CrudeSample or not encoder.cookers):
+            if leaf.aux and (
+                leaf.sample_type is not CrudeSample or not encoder.cookers
+            ):
                 raise ConfigError(
-                    f"{leaf.path}: aux gives files to cookers of crude samples, and these are "
-                    f"{leaf.sample_type.__name__}s, or {type(encoder).__name__} has no cookers"
+                    f"{leaf.path}: aux gives files to cookers of crude samples, and "
+                    "these are "
+                    f"{leaf.sample_type.__name__}s, or {type(encoder).__name__} has no "
+                    "cookers"
                 )
             loaded = _loaded(
                 leaf,
                 STORED if by_quota else self.order,
                 decoder=encoder.decoder,
                 code=self.code,
-                seed=0 if self.worker_config is None else self.worker_config.seed_offset,
+                seed=0
+                if self.worker_config is None
+                else self.worker_config.seed_offset,
                 checksums=self.checksums,
             )
             samples = encoder._load_dataset(loaded, 0, self.worker_config)
@@ -747,12 +900,18 @@ class Builder:
         return encoder.build_encode_sample(samples, worker_config=self.worker_config)
 
     def _check_order(self, leaf: Leaf) -> None:
-        """Raise `ConfigError` for an order that a file asks for where a quota decides it; what the
-        program asks of orders is logged and left out.
+        """Raise `ConfigError` for an order that a file asks for where a quota decides
+        it; what the program asks of orders is logged and left out.
         """
         for name in ("shuffle_buffer_size", "max_samples_per_sequence"):
             if getattr(self.order, name) is not None:
-                _log.info("%s: %s=%s %s", leaf.path, name, getattr(self.order, name), _BY_QUOTA)
+                _log.info(
+                    "%s: %s=%s %s",
+                    leaf.path,
+                    name,
+                    getattr(self.order, name),
+                    _BY_QUOTA,
+                )
         for each in (self.order.over_epochs, leaf.shuffle_over_epochs_multiplier):
             if each not in (None, 1):
                 raise ConfigError(
@@ -771,11 +930,14 @@ class Builder:
         if node.kind != "concat" and node.quotas is not None:
             with place_noted(node.place):
                 raise ConfigError(
-                    "quotas and composition count samples, and the entries of this blend go "
+                    "quotas and composition count samples, and the entries of this "
+                    "blend go "
                     "through several task encoders; mix their batches by weight"
                 )
         limits = node.options.get("max_epochs") or [None] * len(node.children)
-        endless = node.kind == "blend" and node.options.get("stop", "restart") == "restart"
+        endless = (
+            node.kind == "blend" and node.options.get("stop", "restart") == "restart"
+        )
         batches = [
             self.batches(child, repeat=endless and most is None)
             for (child, _), most in zip(node.children, limits, strict=True)
@@ -796,25 +958,35 @@ class Builder:
             for number, most in enumerate(node.options.get("max_epochs", ())):
                 if most is not None and not _ends(datasets[number]):
                     raise ConfigError(
-                        f"max_epochs of entry [{number}] is {most}, and that blend never ends, so "
-                        "it has no epochs; give max_epochs to the datasets in it, or give it a stop"
+                        f"max_epochs of entry [{number}] is {most}, and that blend "
+                        "never ends, so "
+                        "it has no epochs; give max_epochs to the datasets in it, or "
+                        "give it a stop"
                     )
             rows = zip(datasets, node.children, node.child_names, strict=True)
             return BlendDataset(
-                [cast("Any", Entry(each, share, name=name)) for each, (_, share), name in rows],
+                [
+                    cast("Any", Entry(each, share, name=name))
+                    for each, (_, share), name in rows
+                ],
                 target_weights=node.targets,
                 max_correction=node.max_correction,
                 **node.options,
             )
 
-    def _composed(self, node: Blend, composed: Composition, encoder: Encoder[Any]) -> Dataset[Any]:
+    def _composed(
+        self, node: Blend, composed: Composition, encoder: Encoder[Any]
+    ) -> Dataset[Any]:
         config = self.worker_config
         samples = [self.samples(child, by_quota=True) for child, _ in node.children]
-        streams = [encoder.build_encode_sample(each, worker_config=config) for each in samples]
+        streams = [
+            encoder.build_encode_sample(each, worker_config=config) for each in samples
+        ]
         with place_noted(node.place):
             if self.batch_size is None or self.packing_buffer_size is not None:
                 raise ConfigError(
-                    "composition says of which samples a batch is made, so there is a batch_size, "
+                    "composition says of which samples a batch is made, so there is a "
+                    "batch_size, "
                     "and no packing_buffer_size, which leaves that to the packer"
                 )
             batches: Dataset[Any] = ComposedDataset(
@@ -824,7 +996,9 @@ class Builder:
                 batching_method=composed.method,
                 batcher=Hook(encoder, "batch"),
                 shuffle=self.order.over_epochs is not None,
-                drop_last=self.drop_last if composed.drop_last is None else composed.drop_last,
+                drop_last=self.drop_last
+                if composed.drop_last is None
+                else composed.drop_last,
                 **node.options,
             )
         return after_batch(encoder, batches)
@@ -850,13 +1024,14 @@ def _counts_encoded(node: Node) -> bool:
 
 
 def _shuffled(node: Blend) -> bool:
-    """Return whether a blend by quotas may be shuffled; `ConfigError` for some of its datasets
-    only.
+    """Return whether a blend by quotas may be shuffled; `ConfigError` for some of its
+    datasets only.
     """
     stored = {leaf.shuffle_over_epochs_multiplier is None for leaf in every_leaf(node)}
     if len(stored) > 1:
         raise ConfigError(
-            "some datasets of this blend have shuffle_over_epochs_multiplier: null and others do "
+            "some datasets of this blend have shuffle_over_epochs_multiplier: null and "
+            "others do "
             "not; a blend by quotas shuffles all of them or none"
         )
     return not stored.pop()
@@ -876,4 +1051,6 @@ def _together(parts: Sequence[Share]) -> Share:
         return parts[0]
     share = sum((part.share for part in parts), Fraction(0))
     targets = [part.target for part in parts if part.target is not None]
-    return Share(_flat(parts, Blend(())), share, sum(targets, Fraction(0)) if targets else None)
+    return Share(
+        _flat(parts, Blend(())), share, sum(targets, Fraction(0)) if targets else None
+    )

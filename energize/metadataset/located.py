@@ -1,7 +1,8 @@
-"""Documents as plain values that know the line of each of them, and the faults found in them.
+"""Documents as plain values that know the line of each of them, and the faults found in
+them.
 
-Nothing but text, numbers, booleans, null, lists and mappings can come out of a file: a tag that
-asks for anything else is an error, and nothing is constructed by name.
+Nothing but text, numbers, booleans, null, lists and mappings can come out of a file: a
+tag that asks for anything else is an error, and nothing is constructed by name.
 """
 
 from __future__ import annotations
@@ -28,7 +29,12 @@ from energize.core.validation import (
     short,
 )
 from energize.data.files import absent, read_file, told
-from energize.errors import ConfigError, DatasetNotFoundError, EnergizeError, MetadatasetError
+from energize.errors import (
+    ConfigError,
+    DatasetNotFoundError,
+    EnergizeError,
+    MetadatasetError,
+)
 
 _TAG = "tag:yaml.org,2002:"
 _MERGE = "<<"
@@ -37,7 +43,8 @@ _PLAIN = {
     "bool": re.compile(r"^(true|false|yes|no)$", re.IGNORECASE),
     "int": re.compile(r"^[-+]?[0-9]{1,18}$"),
     "float": re.compile(
-        r"^[-+]?([0-9]+(\.[0-9]*)?|\.[0-9]+)(e[-+]?[0-9]+)?$|^[-+]?\.inf$|^\.nan$", re.IGNORECASE
+        r"^[-+]?([0-9]+(\.[0-9]*)?|\.[0-9]+)(e[-+]?[0-9]+)?$|^[-+]?\.inf$|^\.nan$",
+        re.IGNORECASE,
     ),
 }
 _SCALARS: dict[str, Callable[[str], Any]] = {
@@ -52,7 +59,9 @@ _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 class _Loader(SafeLoader):  # type: ignore[misc,valid-type]  # of two, by what is installed
-    """The syntax of YAML 1.1 with the numbers of 1.2, in which 1e-3 is one and 1:30 is text."""
+    """The syntax of YAML 1.1 with the numbers of 1.2, in which 1e-3 is one and 1:30 is
+    text.
+    """
 
 
 _Loader.yaml_implicit_resolvers = {}
@@ -62,7 +71,9 @@ for _name, _pattern in _PLAIN.items():
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """A fault of a document: its place as `file:line (path in the document)`, and what to do."""
+    """A fault of a document: its place as `file:line (path in the document)`, and what
+    to do.
+    """
 
     place: str
     message: str
@@ -73,9 +84,11 @@ class Problem:
         return f"{self.place}: {self.message}"
 
 
-def as_error(file: Path, problems: Sequence[Problem]) -> MetadatasetError | DatasetNotFoundError:
-    """Return all faults found from `file` on as one error: a `DatasetNotFoundError` when nothing
-    but paths that do not exist is wrong.
+def as_error(
+    file: Path, problems: Sequence[Problem]
+) -> MetadatasetError | DatasetNotFoundError:
+    """Return all faults found from `file` on as one error: a `DatasetNotFoundError`
+    when nothing but paths that do not exist is wrong.
     """
     text = str(problems[0])
     if len(problems) > 1:
@@ -87,7 +100,9 @@ def as_error(file: Path, problems: Sequence[Problem]) -> MetadatasetError | Data
 
 
 def check_few(file: Path, problems: Sequence[Problem]) -> None:
-    """Raise the faults of `file` found so far when they are so many that nobody would read on."""
+    """Raise the faults of `file` found so far when they are so many that nobody would
+    read on.
+    """
     if len(problems) >= MOST_FAULTS:
         raise as_error(file, problems)
 
@@ -112,8 +127,8 @@ def noted(error: EnergizeError, place: str) -> EnergizeError:
 class Located:
     """The values of a document, and the line (from 1) of each path in them.
 
-    `renamed`: paths of a document that was written in other words, by the paths that stand for
-    them in `data`; places are told in the words of the file.
+    `renamed`: paths of a document that was written in other words, by the paths that
+    stand for them in `data`; places are told in the words of the file.
     """
 
     file: Path
@@ -122,12 +137,18 @@ class Located:
     renamed: Mapping[KeyPath, KeyPath] = field(default_factory=dict)
 
     def place(self, path: KeyPath = ()) -> str:
-        """Return `file:line (path)`; the line of what encloses it for a path that is not there."""
-        return place(self.file, self._as_written(path) if self.renamed else path, self.lines)
+        """Return `file:line (path)`; the line of what encloses it for a path that is
+        not there.
+        """
+        return place(
+            self.file, self._as_written(path) if self.renamed else path, self.lines
+        )
 
     def problem(self, path: KeyPath, message: str) -> Problem:
         """Return a fault of the value at `path`."""
-        return Problem(self.place(path), message, line_of(self._as_written(path), self.lines) or 1)
+        return Problem(
+            self.place(path), message, line_of(self._as_written(path), self.lines) or 1
+        )
 
     def _as_written(self, path: KeyPath) -> KeyPath:
         for end in range(len(path), 0, -1):
@@ -136,11 +157,13 @@ class Located:
         return path
 
 
-def read_yaml(file: Path, problems: list[Problem], *, variables: bool = False) -> Located | None:
+def read_yaml(
+    file: Path, problems: list[Problem], *, variables: bool = False
+) -> Located | None:
     """Read a file, or note in `problems` why it cannot be read at all and return None.
 
-    With `variables`, texts are those that `expanded` makes of them; what is written without quotes
-    may become a number that way.
+    With `variables`, texts are those that `expanded` makes of them; what is written
+    without quotes may become a number that way.
     """
     content = read_bytes(file, problems)
     if content is None:
@@ -150,22 +173,31 @@ def read_yaml(file: Path, problems: list[Problem], *, variables: bool = False) -
         content = check_yaml(content, circles=True)  # whose places are told below
         root = yaml.compose(content, Loader=_Loader)
     except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)
+        mark = getattr(error, "problem_mark", None) or getattr(
+            error, "context_mark", None
+        )
         where += f":{mark.line + 1}, column {mark.column + 1}" if mark else ""
-        fault = f"invalid YAML: {' '.join(str(getattr(error, 'problem', error)).split())}"
+        fault = (
+            f"invalid YAML: {' '.join(str(getattr(error, 'problem', error)).split())}"
+        )
     except ValueError as error:
         fault = str(error)
     else:
         if root is not None:
             reader = _Reader(file, problems, variables=variables)
             return Located(file, reader.value(root, ()), reader.lines)
-        fault = "the document is empty; expected a mapping with __module__, __class__ and splits"
+        fault = (
+            "the document is empty; expected a mapping with __module__, __class__ "
+            "and splits"
+        )
     problems.append(Problem(where, fault))
     return None
 
 
 def read_bytes(file: Path, problems: list[Problem]) -> bytes | None:
-    """Return what is in `file`, or note in `problems` why it cannot be read and return None."""
+    """Return what is in `file`, or note in `problems` why it cannot be read and return
+    None.
+    """
     try:
         return read_file(file, "YAML_BYTES")
     except FileNotFoundError:
@@ -179,15 +211,18 @@ def read_bytes(file: Path, problems: list[Problem]) -> bytes | None:
 def plain_values(data: Any, file: Path, problems: list[Problem]) -> Located:
     """Return what a program gives instead of a file, as what could stand in one.
 
-    Paths become texts, tuples lists. Functions and types, which no file holds, are left as they
-    are. Variables that cannot be expanded are noted in `problems`.
+    Paths become texts, tuples lists. Functions and types, which no file holds, are left
+    as they are. Variables that cannot be expanded are noted in `problems`.
     """
 
     def plain(value: Any, path: KeyPath) -> Any:
         if len(path) > limits.LEVELS:
             raise ConfigError(f"{file}: {limits.over('LEVELS')}")
         if isinstance(value, Mapping):
-            return {str(name): plain(each, (*path, str(name))) for name, each in value.items()}
+            return {
+                str(name): plain(each, (*path, str(name)))
+                for name, each in value.items()
+            }
         if isinstance(value, list | tuple):
             return [plain(each, (*path, i)) for i, each in enumerate(value)]
         text = os.fspath(value) if isinstance(value, os.PathLike) else value
@@ -203,12 +238,12 @@ def plain_values(data: Any, file: Path, problems: list[Problem]) -> Located:
 def expanded(text: str, environment: Mapping[str, str] = os.environ) -> str:
     """Return a text with the values of the variables it names, as shells do it.
 
-    `${NAME}` is the value of the variable, `${NAME:-default}` the default where it is not set or
-    empty, and `$${` stands for `${`. Any other `$` is a letter like others. Values are not looked
-    through for more variables.
+    `${NAME}` is the value of the variable, `${NAME:-default}` the default where it is
+    not set or empty, and `$${` stands for `${`. Any other `$` is a letter like others.
+    Values are not looked through for more variables.
 
-    Raises `ConfigError` for a variable that is not set and has no default, and for `${` without a
-    name and `}` after it.
+    Raises `ConfigError` for a variable that is not set and has no default, and for `${`
+    without a name and `}` after it.
 
     >>> expanded("${ROOT}/captions/${SET:-small}", {"ROOT": "/data"})
     '/data/captions/small'
@@ -225,7 +260,8 @@ def expanded(text: str, environment: Mapping[str, str] = os.environ) -> str:
             )
         if not has_default and name not in environment:
             raise ConfigError(
-                f"{short(text)} needs the environment variable {name}, which is not set; set it, "
+                f"{short(text)} needs the environment variable {name}, which is not "
+                "set; set it, "
                 f"or give a default: ${{{name}:-...}}"
             )
         return environment.get(name) or default
@@ -237,7 +273,9 @@ class _Reader:
     """Turns nodes of YAML into values, noting their lines."""
 
     def __init__(self, file: Path, problems: list[Problem], *, variables: bool) -> None:
-        self._file, self._variables, self._problems = file, variables, problems
+        self._file = file
+        self._variables = variables
+        self._problems = problems
         self._open: set[int] = set()
         self.lines: dict[KeyPath, int] = {}
 
@@ -262,8 +300,8 @@ class _Reader:
         return value
 
     def _items(self, node: yaml.Node, path: KeyPath) -> dict[str, yaml.Node]:
-        """Return the entries of a mapping; keys are text as written, merged ones come after its
-        own.
+        """Return the entries of a mapping; keys are text as written, merged ones come
+        after its own.
         """
         own: dict[str, yaml.Node] = {}
         firsts: dict[KeyPath, int] = {}
@@ -276,13 +314,20 @@ class _Reader:
                 for mapping in self._merged(each, path):
                     merged = {**self._items(mapping, path), **merged}
             elif here in firsts:
-                text = f"the key {short(key.value)} is given twice, first in line {firsts[here]}"
+                text = (
+                    f"the key {short(key.value)} is given twice, first in line "
+                    f"{firsts[here]}"
+                )
                 self._fault(key, here, f"{text}; remove one")
             else:
                 own[key.value] = each
                 firsts[here] = key.start_mark.line + 1
         self.lines.update(firsts)
-        return own if not merged else own | {n: v for n, v in merged.items() if n not in own}
+        return (
+            own
+            if not merged
+            else own | {n: v for n, v in merged.items() if n not in own}
+        )
 
     def _merged(self, node: yaml.Node, path: KeyPath) -> Iterator[yaml.Node]:
         for each in node.value if isinstance(node, yaml.SequenceNode) else [node]:
@@ -294,7 +339,8 @@ class _Reader:
                 self._fault(each, (*path, _MERGE), "'<<' merges other mappings only")
 
     def _scalar(self, node: yaml.ScalarNode, path: KeyPath) -> Any:
-        kind, text = node.tag.removeprefix(_TAG), node.value
+        kind = node.tag.removeprefix(_TAG)
+        text = node.value
         if kind not in _SCALARS:
             return self._unknown_tag(node, path)
         if self._variables and "${" in text:
@@ -303,18 +349,25 @@ class _Reader:
             except ConfigError as fault:
                 return self._fault(node, path, str(fault))
             if kind == "str" and not node.style:
-                kind = next((name for name, each in _PLAIN.items() if each.match(text)), "str")
+                kind = next(
+                    (name for name, each in _PLAIN.items() if each.match(text)), "str"
+                )
             if len(text) > limits.LETTERS:
                 return self._fault(node, path, limits.over("LETTERS", len(text)))
         try:
             return _SCALARS[kind](text)
         except ValueError:
             tag = node.tag.replace(_TAG, "!!")
-            return self._fault(node, path, f"{short(node.value)} is no value of its tag, {tag!r}")
+            return self._fault(
+                node, path, f"{short(node.value)} is no value of its tag, {tag!r}"
+            )
 
     def _unknown_tag(self, node: yaml.Node, path: KeyPath) -> None:
         tag = node.tag.replace(_TAG, "!!")
-        text = f"the tag {short(tag)} is not allowed: a metadataset is plain data; remove the tag"
+        text = (
+            f"the tag {short(tag)} is not allowed: a metadataset is plain data; "
+            "remove the tag"
+        )
         self._fault(node, path, text)
 
     def _fault(self, node: yaml.Node, path: KeyPath, message: str) -> None:

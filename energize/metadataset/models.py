@@ -1,7 +1,8 @@
-"""What a metadataset may say: a pydantic model for each kind of node, at each place it may have.
+"""What a metadataset may say: a pydantic model for each kind of node, at each place it
+may have.
 
-A key is a field of the kinds of nodes that have it, or of the places where nodes have it. Its
-annotation is what checks it and tells editors of it.
+A key is a field of the kinds of nodes that have it, or of the places where nodes have
+it. Its annotation is what checks it and tells editors of it.
 """
 
 from __future__ import annotations
@@ -11,7 +12,16 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, Literal, TypeAlias, Union
+from typing import (
+    TYPE_CHECKING,
+    Annotated,
+    Any,
+    ClassVar,
+    Final,
+    Literal,
+    TypeAlias,
+    Union,
+)
 
 from pydantic import (
     AfterValidator,
@@ -60,13 +70,19 @@ ENERGON: Final = "megatron.energon"
 EPOCHIZED: Final = "blend_epochized"
 SUBFLAVORS: Final = "subflavors."
 """What stands before the name of a subflavor in the place of a column's."""
-NODE = "a dataset (a mapping with 'path'), or one with 'blend', 'blend_epochized' or 'join'"
+NODE = (
+    "a dataset (a mapping with 'path'), or one with 'blend', 'blend_epochized' or "
+    "'join'"
+)
 
 _WEIGHTS = (
     {"scheme", "block_size", "stop", "temperature", "unit", "max_correction"},
     {"weight", "min_share", "max_share", "max_epochs", "target_weight"},
 )
-_QUOTAS = ({"epoch_size", "sampling_method", "composition"}, {"proportion", "repeat", "choose"})
+_QUOTAS = (
+    {"epoch_size", "sampling_method", "composition"},
+    {"proportion", "repeat", "choose"},
+)
 """Keys of blends, and of their entries: those by weights, and those by quotas."""
 
 
@@ -109,8 +125,12 @@ def _few(value: Any) -> Any:
 # Values
 
 _Float = Annotated[float, Field(ge=0, allow_inf_nan=False)]
-_SCHEDULED = Expected("a finite number, 0 or more, or a schedule (a mapping with 'points')")
-_STEP = Annotated[str, Field(pattern=r"^[0-9][0-9_]{0,17}$"), Expected("a step, a whole number")]
+_SCHEDULED = Expected(
+    "a finite number, 0 or more, or a schedule (a mapping with 'points')"
+)
+_STEP = Annotated[
+    str, Field(pattern=r"^[0-9][0-9_]{0,17}$"), Expected("a step, a whole number")
+]
 _Percent = Annotated[str, Field(pattern=r"^\s*([0-9]+\.?[0-9]*|\.[0-9]+)\s*%\s*$")]
 _Bounds = Annotated[
     list[NonNegativeInt | Literal["end"] | _Percent], Field(min_length=2, max_length=2)
@@ -118,7 +138,9 @@ _Bounds = Annotated[
 Text = Annotated[str, Field(min_length=1)]
 Name = Annotated[str, Field(pattern=r"\S"), Expected("text that is not blank")]
 EntryName = Annotated[
-    str, Field(pattern=r"^[^/]*[^/\s][^/]*$"), Expected("text that is not blank, without '/'")
+    str,
+    Field(pattern=r"^[^/]*[^/\s][^/]*$"),
+    Expected("text that is not blank, without '/'"),
 ]
 Table = dict[str, Any]
 Number = Annotated[NonNegativeInt | _Float, Expected("a finite number, 0 or more")]
@@ -128,29 +150,39 @@ Portion = Annotated[
 ]
 Multiplier = Annotated[
     PositiveInt | Literal[-1] | None,
-    Expected("a whole number above 0, or -1 (draw with replacement), or null (no shuffle)"),
+    Expected(
+        "a whole number above 0, or -1 (draw with replacement), or null (no shuffle)"
+    ),
 ]
 Sizes = Annotated[
     PositiveInt | Annotated[list[PositiveInt], Field(min_length=1)],
     Expected("a whole number, 1 or more, or a list of them"),
 ]
 Names = Annotated[
-    Text | Annotated[list[str], Field(min_length=1)], Expected("a name, or a list of names")
+    Text | Annotated[list[str], Field(min_length=1)],
+    Expected("a name, or a list of names"),
 ]
 _SIZE = WithJsonSchema(
     {
         "anyOf": [
             {"type": "integer", "minimum": 1},
-            {"type": "string", "pattern": r"^\s*\+?[0-9][0-9_.]*(e[0-9]+)?\s*[kKmMbBtT]?\s*$"},
+            {
+                "type": "string",
+                "pattern": r"^\s*\+?[0-9][0-9_.]*(e[0-9]+)?\s*[kKmMbBtT]?\s*$",
+            },
         ]
     }
 )
-Chosen = Annotated[int | str, AfterValidator(lambda value: Quota(choose=value).choose), _SIZE]
+Chosen = Annotated[
+    int | str, AfterValidator(lambda value: Quota(choose=value).choose), _SIZE
+]
 EpochSize = Annotated[int | str, AfterValidator(epoch_size_in_samples), _SIZE]
 
 
 def _reference(value: Any) -> Any:
-    """Return what an entry of `aux` refers to as text; Energon also takes a `path` or `fs_path`."""
+    """Return what an entry of `aux` refers to as text; Energon also takes a `path` or
+    `fs_path`.
+    """
     match value:
         case {"path": path, **others} if not others:
             return str(path)
@@ -161,9 +193,13 @@ def _reference(value: Any) -> Any:
 
 References = Annotated[
     dict[
-        Annotated[str, Field(pattern=r"^[^\W\d]\w*$")], Annotated[Text, BeforeValidator(_reference)]
+        Annotated[str, Field(pattern=r"^[^\W\d]\w*$")],
+        Annotated[Text, BeforeValidator(_reference)],
     ],
-    Expected("a mapping of names, as Python writes arguments, to folders, .jsonl or filesystem://"),
+    Expected(
+        "a mapping of names, as Python writes arguments, to folders, .jsonl or "
+        "filesystem://"
+    ),
 ]
 
 
@@ -183,7 +219,9 @@ class ScheduleKeys(Keys):
 Weight = Annotated[
     Annotated[Number, _SCHEDULED, Tag("<number>")]
     | Annotated[ScheduleKeys, AfterValidator(ScheduleKeys.schedule), Tag("<schedule>")],
-    Discriminator(lambda value: "<schedule>" if isinstance(value, Mapping) else "<number>"),
+    Discriminator(
+        lambda value: "<schedule>" if isinstance(value, Mapping) else "<number>"
+    ),
 ]
 """A number, or a `Schedule`."""
 
@@ -196,7 +234,10 @@ class ItemField(Keys):
 
 Unit = Annotated[
     Text | Annotated[ItemField, AfterValidator(lambda value: ItemCost(value.field))],
-    Expected("a column of all folders, such as tokens, or {field: NAME} of samples, or samples"),
+    Expected(
+        "a column of all folders, such as tokens, or {field: NAME} of samples, or "
+        "samples"
+    ),
 ]
 
 
@@ -204,15 +245,21 @@ class RangeKeys(Keys):
     """Which samples are read: the first of the range counts, the last does not."""
 
     range: Annotated[
-        _Bounds, Expected("two numbers, such as [100, end], or two percentages, such as [5%, 10%]")
+        _Bounds,
+        Expected(
+            "two numbers, such as [100, end], or two percentages, such as [5%, 10%]"
+        ),
     ]
 
     def subset(self) -> Subset:
         """Return the subset that is meant."""
         start, end = self.range
-        counted, last = isinstance(start, int), end == "end"
+        counted = isinstance(start, int)
+        last = end == "end"
         if start == "end" or not (last or counted == isinstance(end, int)):
-            raise ConfigError(f"a range is of numbers or of percentages; got {short(self.range)}")
+            raise ConfigError(
+                f"a range is of numbers or of percentages; got {short(self.range)}"
+            )
         if counted:
             ordered = last or int(start) <= int(end)
             subset = Subset(samples=(int(start), None if last else int(end)))
@@ -222,7 +269,9 @@ class RangeKeys(Keys):
             ordered = first <= stop <= 1
             subset = Subset(ratios=(first, stop))
         if not ordered:
-            raise ConfigError(f"a range ends after it starts, at most at 100%; got {self.range}")
+            raise ConfigError(
+                f"a range ends after it starts, at most at 100%; got {self.range}"
+            )
         return subset
 
 
@@ -251,8 +300,8 @@ Joiner = Annotated[
 
 
 class Composition(Keys):
-    """What a global batch is made of, see `ComposedDataset`; None: as large as a batch, and
-    `drop_last` as the program that reads the mix says.
+    """What a global batch is made of, see `ComposedDataset`; None: as large as a batch,
+    and `drop_last` as the program that reads the mix says.
     """
 
     method: Annotated[str, OneOf(BATCHING_METHODS)]
@@ -279,17 +328,24 @@ class Packing(Keys):
     @property
     def packer(self) -> Packer:
         """Which samples share a pack."""
-        lengths, sizes = _listed(self.length), _listed(self.capacity)
+        lengths = _listed(self.length)
+        sizes = _listed(self.capacity)
         return Packer(tuple(lengths), tuple(sizes), self.method, self.too_long)  # type: ignore[arg-type]  # checked above
 
     @property
     def joined(self) -> tuple[list[str], list[str]]:
-        """The fields that packs have joined, and the lists that they have end to end."""
-        return _listed(self.fields or _listed(self.length)[0]), _listed(self.flatten or [])
+        """The fields that packs have joined, and the lists that they have end to
+        end.
+        """
+        return _listed(self.fields or _listed(self.length)[0]), _listed(
+            self.flatten or []
+        )
 
 
 class LevelKeys(Keys):
-    """How batches are made to cost the same: by a column, or by a field of encoded samples."""
+    """How batches are made to cost the same: by a column, or by a field of encoded
+    samples.
+    """
 
     cost: Text | None = None
     global_batch_size: PositiveInt | None = None
@@ -299,7 +355,9 @@ class LevelKeys(Keys):
     def level(self) -> Level:
         """Return the same as a program would say it."""
         if (self.cost is None) == (self.field is None):
-            raise ConfigError("give either 'cost', a column of all folders, or 'field', of samples")
+            raise ConfigError(
+                "give either 'cost', a column of all folders, or 'field', of samples"
+            )
         cost = self.cost if self.cost is not None else ItemCost(self.field or "")
         return Level(cost, self.global_batch_size, self.buffer_size)
 
@@ -338,11 +396,14 @@ class _Property(_Weighed):
         if self.by is None:
             if self.weights is not None or self.other is not None:
                 raise ConfigError(
-                    "'weights' and 'other' belong to a property, and no 'by' says which; the share "
+                    "'weights' and 'other' belong to a property, and no 'by' says "
+                    "which; the share "
                     "of an entry in its blend is 'weight'"
                 )
         elif self.by.startswith("subflavor."):
-            raise ConfigError(f"by: write {SUBFLAVORS}{self.by.partition('.')[2]}, with an s")
+            raise ConfigError(
+                f"by: write {SUBFLAVORS}{self.by.partition('.')[2]}, with an s"
+            )
         elif self.weights is None:
             raise ConfigError("'by' needs 'weights', such as {high: 3, low: 1}")
         elif not any(self.weights.values()) and not self.other:
@@ -354,16 +415,21 @@ SampleTypeName = Annotated[
     Annotated[Text, AfterValidator(lambda name: (ENERGIZE, name))]
     | Annotated[TypeName, AfterValidator(lambda kind: (kind.module, kind.name))]
     | SkipJsonSchema[type[Any]],
-    Expected("the name of a sample type, or a mapping with '__module__' and '__class__'"),
+    Expected(
+        "the name of a sample type, or a mapping with '__module__' and '__class__'"
+    ),
 ]
 
 
 class Folder(_Read, _Property):
-    """A folder of samples, prepared or loose, a file of rows, or another metadataset. `sample_type`
-    and `field_map` say what its samples are, where the folder does not, or otherwise than it does.
+    """A folder of samples, prepared or loose, a file of rows, or another metadataset.
+    `sample_type` and `field_map` say what its samples are, where the folder does not,
+    or otherwise than it does.
     """
 
-    path: Annotated[Text, Expected("text: a folder of samples, a .jsonl file or a .yaml file")]
+    path: Annotated[
+        Text, Expected("text: a folder of samples, a .jsonl file or a .yaml file")
+    ]
     aux: References | None = None
     sample_type: SampleTypeName | None = None
     field_map: dict[str, Text] | None = None
@@ -382,7 +448,9 @@ class Join(_Read, _Property):
     join: Annotated[
         Annotated[list[Joined], Field(min_length=2), Tag("<list>")]
         | Annotated[dict[str, Joined], Field(min_length=2), Tag("<mapping>")],
-        Discriminator(lambda value: "<mapping>" if isinstance(value, Mapping) else "<list>"),
+        Discriminator(
+            lambda value: "<mapping>" if isinstance(value, Mapping) else "<list>"
+        ),
         BeforeValidator(_few),
     ]
     joiner: Joiner
@@ -390,13 +458,16 @@ class Join(_Read, _Property):
     @property
     def entries(self) -> list[tuple[str | int, Joined]]:
         """What is joined, by number or by name."""
-        return list(self.join.items() if isinstance(self.join, dict) else enumerate(self.join))
+        return list(
+            self.join.items() if isinstance(self.join, dict) else enumerate(self.join)
+        )
 
     @model_validator(mode="after")
     def _first(self) -> Join:
         if self.entries[0][1].nonmatch != "error":
             raise ConfigError(
-                "join: nonmatch of the first dataset says nothing, as its samples are looked up in "
+                "join: nonmatch of the first dataset says nothing, as its samples are "
+                "looked up in "
                 "the others; give it to these"
             )
         return self
@@ -419,7 +490,9 @@ class Passes(_List):
     """Nodes that are read some passes each in an epoch."""
 
     kind = EPOCHIZED
-    blend_epochized: Annotated[list[PassesEntry], Field(min_length=1), BeforeValidator(_few)]
+    blend_epochized: Annotated[
+        list[PassesEntry], Field(min_length=1), BeforeValidator(_few)
+    ]
 
 
 class Concat(_List):
@@ -450,12 +523,14 @@ class Blend(_List, _Property):
     @property
     def targets(self) -> tuple[float, ...] | None:
         """What the entries weigh in the loss, where they say it."""
-        given = [each.target_weight for each in self.blend if each.target_weight is not None]
+        given = [
+            each.target_weight for each in self.blend if each.target_weight is not None
+        ]
         return tuple(given) if given else None
 
     def _given(self, keys: tuple[set[str], set[str]]) -> list[str]:
-        """Return those of some keys that it has, and that its entries have, as messages call
-        them.
+        """Return those of some keys that it has, and that its entries have, as messages
+        call them.
         """
         own, of_entries = keys
         found = [repr(key) for key in sorted(own & self.model_fields_set)]
@@ -470,16 +545,20 @@ class Blend(_List, _Property):
         weights = self._given(_WEIGHTS)
         if self.by_quotas and weights:
             raise ConfigError(
-                f"a blend is mixed by weights or by quotas, and {weights[0]} is for the one, "
+                f"a blend is mixed by weights or by quotas, and {weights[0]} is for "
+                "the one, "
                 f"{self._given(_QUOTAS)[0]} for the other; remove either"
             )
         if self.block_size is not None and self.scheme not in (None, "block"):
-            raise ConfigError(f"block_size is for scheme: block, and the scheme is {self.scheme}")
+            raise ConfigError(
+                f"block_size is for scheme: block, and the scheme is {self.scheme}"
+            )
         weighed = [each for each in weights if "entry" in each]
         if self.by is not None and (self.by_quotas or weighed):
             told = weighed[0] if weighed else self._given(_QUOTAS)[0]
             raise ConfigError(
-                f"the samples of all entries are weighed by {short(self.by)}, so {told} says "
+                f"the samples of all entries are weighed by {short(self.by)}, so "
+                f"{told} says "
                 "nothing; remove it, or give 'by' to the entries"
             )
         if not self.by_quotas:
@@ -487,15 +566,25 @@ class Blend(_List, _Property):
         return self
 
     def _check_weights(self, *, every: bool) -> None:
-        without = [i for i, each in enumerate(self.blend) if "weight" not in each.model_fields_set]
+        without = [
+            i
+            for i, each in enumerate(self.blend)
+            if "weight" not in each.model_fields_set
+        ]
         if every and 0 < len(without) < len(self.blend):
-            raise ConfigError(f"blend: entries {without} have no weight; give all entries one")
+            raise ConfigError(
+                f"blend: entries {without} have no weight; give all entries one"
+            )
         targets = [each.target_weight for each in self.blend]
         without = [i for i, each in enumerate(targets) if each is None]
         if 0 < len(without) < len(targets):
-            raise ConfigError(f"blend: entries {without} have no target_weight; give all one")
+            raise ConfigError(
+                f"blend: entries {without} have no target_weight; give all one"
+            )
         if not without and not any(targets):
-            raise ConfigError("blend: all target weights are 0, so nothing counts in the loss")
+            raise ConfigError(
+                "blend: all target weights are 0, so nothing counts in the loss"
+            )
 
 
 class OuterBlend(Blend):
@@ -620,7 +709,9 @@ def _kind(value: Any) -> str | None:
 
 
 def _split(value: Any) -> str | None:
-    """Return the tag of a split, whose stages may stand beside what is read before them."""
+    """Return the tag of a split, whose stages may stand beside what is read before
+    them.
+    """
     kind = _kind(value)
     if kind is None or "stages" not in value:
         return kind
@@ -639,9 +730,13 @@ def _at(
     for prefix, place in places:
         for key, kind in {**KINDS, "blend": blend}.items():
             bases = (place, kind)
-            model = type(f"{place.__name__}{kind.__name__}", bases, {"__module__": __name__})
+            model = type(
+                f"{place.__name__}{kind.__name__}", bases, {"__module__": __name__}
+            )
             members.append(Annotated[model, Tag(f"{prefix}<{key}>")])
-    told = Discriminator(tag, custom_error_type="expected", custom_error_message=f"expected {node}")
+    told = Discriminator(
+        tag, custom_error_type="expected", custom_error_message=f"expected {node}"
+    )
     return Annotated[Union[tuple(members)], told]  # noqa: UP007 - of any number
 
 
@@ -652,10 +747,18 @@ if TYPE_CHECKING:
     Stage: TypeAlias = InStages
     Split: TypeAlias = Keys
 else:
-    BlendEntry, PassesEntry, ConcatEntry = (_at(("", p)) for p in (InBlend, InPasses, InConcat))
-    Stage = _at(("", InStages), blend=OuterBlend, node="a stage: 'name', 'start_step' and a 'path'")
+    BlendEntry, PassesEntry, ConcatEntry = (
+        _at(("", p)) for p in (InBlend, InPasses, InConcat)
+    )
+    Stage = _at(
+        ("", InStages),
+        blend=OuterBlend,
+        node="a stage: 'name', 'start_step' and a 'path'",
+    )
     _only = [Annotated[OnlyStages, Tag("<stages>")]]
-    Split = _at(("", AtTop), ("<stages>", Stages), blend=OuterBlend, tag=_split, more=_only)
+    Split = _at(
+        ("", AtTop), ("<stages>", Stages), blend=OuterBlend, tag=_split, more=_only
+    )
 
 
 class Document(Keys):
@@ -670,7 +773,8 @@ DOCUMENT: Final = TypeAdapter(Document)
 
 
 STAGE_FILE = (
-    "a file of stages is no metadataset; it is read by get_staged_train_dataset and read_stages"
+    "a file of stages is no metadataset; it is read by "
+    "get_staged_train_dataset and read_stages"
 )
 
 
@@ -687,15 +791,26 @@ _NEWER = {*_OLDER, *_LISTS, "repetitions", "joiner", "nonmatch", "aux", "subset"
 """The keys of Energon's two grammars."""
 
 
-_OTHERS: tuple[type[Keys], ...] = OuterBlend, InBlend, InPasses, InStages, Stages, Joined
-_KEYS = frozenset(name for model in (*KINDS.values(), *_OTHERS) for name in model.model_fields)
+_OTHERS: tuple[type[Keys], ...] = (
+    OuterBlend,
+    InBlend,
+    InPasses,
+    InStages,
+    Stages,
+    Joined,
+)
+_KEYS = frozenset(
+    name for model in (*KINDS.values(), *_OTHERS) for name in model.model_fields
+)
 """All keys of nodes."""
 
 
 _MEANT = {
     **dict.fromkeys(InBlend.model_fields, "it is for an entry of 'blend'"),
     **dict.fromkeys((*Settings.model_fields, "steps"), "it stands beside 'stages'"),
-    **dict.fromkeys(("loss_weight", "loss_weights", "sample_weights"), "it is 'sample_weight'"),
+    **dict.fromkeys(
+        ("loss_weight", "loss_weights", "sample_weights"), "it is 'sample_weight'"
+    ),
     **dict.fromkeys(("target_weights", "importance_weight"), "it is 'target_weight'"),
     "repetitions": "it is for an entry of 'blend_epochized'",
     "nonmatch": "it is for an entry of 'join'",
@@ -721,15 +836,19 @@ class MetadatasetFile:
         return bool(self.text.renamed)
 
 
-def read_metadataset(path: str | os.PathLike[str] | Mapping[str, Any]) -> MetadatasetFile:
-    """Read a metadataset file, or a mapping with what one would say; what it names is not touched.
+def read_metadataset(
+    path: str | os.PathLike[str] | Mapping[str, Any],
+) -> MetadatasetFile:
+    """Read a metadataset file, or a mapping with what one would say; what it names is
+    not touched.
 
-    The text is plain data: nothing in it is imported or executed. Variables of the environment are
-    put in where a text names them: `${NAME}`, or `${NAME:-default}`. Relative paths in a mapping
-    begin in the current folder.
+    The text is plain data: nothing in it is imported or executed. Variables of the
+    environment are put in where a text names them: `${NAME}`, or `${NAME:-default}`.
+    Relative paths in a mapping begin in the current folder.
 
-    Raises `MetadatasetError` with every fault of the file, each with its line, its path in the
-    document, the value and what was expected; `DatasetNotFoundError` when there is no such file.
+    Raises `MetadatasetError` with every fault of the file, each with its line, its path
+    in the document, the value and what was expected; `DatasetNotFoundError` when there
+    is no such file.
 
     >>> import tempfile
     >>> file = Path(tempfile.mkdtemp()) / "mix.yaml"
@@ -742,7 +861,10 @@ def read_metadataset(path: str | os.PathLike[str] | Mapping[str, Any]) -> Metada
     ...       - {path: captions, weight: 3}
     ...       - {path: photographs, weight: 1}
     ... ''')
-    >>> [(entry.path, entry.weight) for entry in read_metadataset(file).splits["train"].blend]
+    >>> [
+    ...     (entry.path, entry.weight)
+    ...     for entry in read_metadataset(file).splits["train"].blend
+    ... ]
     [('captions', 3), ('photographs', 1)]
     """
     problems: list[Problem] = []
@@ -758,7 +880,9 @@ def read_metadataset(path: str | os.PathLike[str] | Mapping[str, Any]) -> Metada
 
 
 def load(file: Path, problems: list[Problem]) -> MetadatasetFile | None:
-    """Return the document in `file`, or None when it cannot be used; faults go to `problems`."""
+    """Return the document in `file`, or None when it cannot be used; faults go to
+    `problems`.
+    """
     found: list[Problem] = []
     text = read_yaml(file, found, variables=True)
     metadataset = None if text is None else document(text, found)
@@ -769,15 +893,18 @@ def load(file: Path, problems: list[Problem]) -> MetadatasetFile | None:
 def document(
     text: Located, problems: list[Problem], *, weighs_all: bool | None = None
 ) -> MetadatasetFile | None:
-    """Return what a document says, or None when something in it is wrong; faults go to `problems`,
-    but for those of values that have a problem already.
+    """Return what a document says, or None when something in it is wrong; faults go to
+    `problems`, but for those of values that have a problem already.
 
-    With `weighs_all` every entry of a blend has a weight, or none has; by default so in our own
-    files, where Energon's give 1 to an entry without.
+    With `weighs_all` every entry of a blend has a weight, or none has; by default so in
+    our own files, where Energon's give 1 to an entry without.
     """
     found: list[tuple[KeyPath, str]] = []
     if not isinstance(text.data, dict):
-        told = f"expected a mapping with __module__, __class__ and splits; got {short(text.data)}"
+        told = (
+            "expected a mapping with __module__, __class__ and splits; got "
+            f"{short(text.data)}"
+        )
         found.append(((), told))
     elif "training" in text.data and "splits" not in text.data:
         found.append((("training",), STAGE_FILE))
@@ -799,10 +926,13 @@ def document(
 
 
 def _told(error: ValidationError, data: Any) -> Iterator[tuple[KeyPath, str]]:
-    """Yield what is wrong with a document. A key that is missing is not told beside one that is a
-    slip of the pen.
+    """Yield what is wrong with a document. A key that is missing is not told beside one
+    that is a slip of the pen.
     """
-    found = [(path, _with_hint(path, text, data)) for path, text in faults(error, DOCUMENT, data)]
+    found = [
+        (path, _with_hint(path, text, data))
+        for path, text in faults(error, DOCUMENT, data)
+    ]
     misspelt = {path[:-1] for path, text in found if "did you mean" in text}
     for path, text in found:
         if not text.endswith("is missing") or path[:-1] not in misspelt:
@@ -810,15 +940,20 @@ def _told(error: ValidationError, data: Any) -> Iterator[tuple[KeyPath, str]]:
 
 
 def _with_hint(path: KeyPath, text: str, data: Any) -> str:
-    """Return what is wrong with a value; of a key that nothing reads, what else is known of it."""
+    """Return what is wrong with a value; of a key that nothing reads, what else is
+    known of it.
+    """
     if not text.startswith("unknown key"):
         return text
-    around, key = data, str(path[-1])
+    around = data
+    key = str(path[-1])
     for part in path[:-1]:
         around = around[part]
     kinds = [kind for kind in KINDS if kind in around]
     if key in kinds and len(kinds) > 1:
-        return f"{' and '.join(map(repr, kinds))} are given; expected exactly one of them"
+        return (
+            f"{' and '.join(map(repr, kinds))} are given; expected exactly one of them"
+        )
     if key in _MEANT or key in _KEYS:
         return f"the key {key!r} has no place here; {_MEANT.get(key, 'remove it')}"
     return text
@@ -828,19 +963,29 @@ def _with_hint(path: KeyPath, text: str, data: Any) -> str:
 
 
 def _rewritten(text: Located, found: list[Problem]) -> Located:
-    """Return a document in our words; keys that Energon's grammars do not have go to `found`."""
-    data, splits = text.data, text.data.get("splits")
+    """Return a document in our words; keys that Energon's grammars do not have go to
+    `found`.
+    """
+    data = text.data
+    splits = text.data.get("splits")
     nodes = splits if isinstance(splits, dict) else {}
-    listed = any(isinstance(node, dict) and "datasets" in node for node in nodes.values())
+    listed = any(
+        isinstance(node, dict) and "datasets" in node for node in nodes.values()
+    )
     if data.get("__class__", "Metadataset" if listed else "") == "Metadataset":
-        keys, needs = _OLDER, "`__class__: MetadatasetV2`"
+        keys = _OLDER
+        needs = "`__class__: MetadatasetV2`"
     elif data.get("__module__") == ENERGON:
-        keys, needs = _NEWER, f"`__module__: {ENERGIZE}`"
+        keys = _NEWER
+        needs = f"`__module__: {ENERGIZE}`"
     else:
         return text
     for name, node in nodes.items():
         for foreign in _foreign(node, keys, ("splits", name)):
-            told = f"unknown key, or value, in a file of Energon's grammar; it needs {needs}"
+            told = (
+                "unknown key, or value, in a file of Energon's grammar; it needs "
+                f"{needs}"
+            )
             found.append(text.problem(foreign, told))
     if keys is _NEWER:
         return text
@@ -853,37 +998,54 @@ def _rewritten(text: Located, found: list[Problem]) -> Located:
             found.append(text.problem(path, told))
             continue
         rest = {key: value for key, value in node.items() if key != "datasets"}
-        own[name] = {**rest, "blend": [_relabelled(entry) for entry in node["datasets"]]}
+        own[name] = {
+            **rest,
+            "blend": [_relabelled(entry) for entry in node["datasets"]],
+        }
         renamed[*path, "blend"] = (*path, "datasets")
     head = {"__module__": ENERGIZE, **data, "__class__": "MetadatasetV2"}
     return replace(text, data={**head, "splits": own or splits}, renamed=renamed)
 
 
 def _foreign(node: Any, keys: set[str], path: KeyPath) -> Iterator[KeyPath]:
-    """Yield the paths of our own keys, and of schedules, below a node of a grammar that has
-    `keys`.
+    """Yield the paths of our own keys, and of schedules, below a node of a grammar that
+    has `keys`.
     """
     for key, value in node.items() if isinstance(node, dict) else ():
-        if (key in _KEYS and key not in keys) or (key == "weight" and isinstance(value, dict)):
+        if (key in _KEYS and key not in keys) or (
+            key == "weight" and isinstance(value, dict)
+        ):
             yield (*path, key)
         elif key in _LISTS and isinstance(value, dict | list):
-            for i, each in value.items() if isinstance(value, dict) else enumerate(value):
+            for i, each in (
+                value.items() if isinstance(value, dict) else enumerate(value)
+            ):
                 yield from _foreign(each, keys, (*path, key, i))
 
 
 def _relabelled(entry: Any) -> Any:
-    """Return an entry of the older grammar with its `subflavor` among the subflavors."""
+    """Return an entry of the older grammar with its `subflavor` among the
+    subflavors.
+    """
     if not isinstance(entry, dict) or "subflavor" not in entry:
         return entry
     rest = {key: value for key, value in entry.items() if key != "subflavor"}
     labels = rest.get("subflavors", {})
     own = {"__subflavor__": entry["subflavor"]}
-    return {**rest, "subflavors": {**own, **labels} if isinstance(labels, dict) else labels}
+    return {
+        **rest,
+        "subflavors": {**own, **labels} if isinstance(labels, dict) else labels,
+    }
 
 
 def json_schema() -> dict[str, Any]:
-    """Return our grammar as a JSON schema, for editors; Energon's older one is not looked into."""
-    older = {"properties": {"__class__": {"const": "Metadataset"}}, "required": ["splits"]}
+    """Return our grammar as a JSON schema, for editors; Energon's older one is not
+    looked into.
+    """
+    older = {
+        "properties": {"__class__": {"const": "Metadataset"}},
+        "required": ["splits"],
+    }
     own = DOCUMENT.json_schema()
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",

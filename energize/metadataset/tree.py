@@ -1,4 +1,6 @@
-"""The tree of what a split reads: leaves, blends and stages; from a path to it; and its shares."""
+"""The tree of what a split reads: leaves, blends and stages; from a path to it; and its
+shares.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,15 @@ from typing import Any, NamedTuple, TypeVar, cast
 from energize.core import limits
 from energize.core.samples import CrudeSample, Sample, is_own_module, sample_type_named
 from energize.core.validation import MOST_FAULTS, KeyPath, short
-from energize.data.files import absent, absolute, exists, found_at, is_url, joined, path_of
+from energize.data.files import (
+    absent,
+    absolute,
+    exists,
+    found_at,
+    is_url,
+    joined,
+    path_of,
+)
 from energize.data.join import JoinedSource
 from energize.data.jsonl import JsonlSource
 from energize.data.loose import LooseSource
@@ -49,7 +59,14 @@ from energize.errors import (
 from energize.inference.engine import FILES, Found, is_loose, open_loose
 from energize.inference.scene import OF_SAMPLES, Told
 from energize.inference.verify import verify
-from energize.metadataset.located import Located, Problem, as_error, check_few, noted, place_noted
+from energize.metadataset.located import (
+    Located,
+    Problem,
+    as_error,
+    check_few,
+    noted,
+    place_noted,
+)
 from energize.metadataset.models import (
     KINDS,
     STAGE_FILE,
@@ -85,8 +102,15 @@ _SUFFIXES = (".yaml", ".yml")
 _LISTED = 1000
 _IN_BLEND = "an entry of a blend is one mixture"
 _IN_STAGE = "a stage is one mixture"
-_OF_BLENDS = {"scheme": None, "block_size": None, "stop": None, "temperature": 1, "unit": "samples"}
-"""Keys of blends by weights that are options of `BlendDataset`, and what they are left out."""
+_OF_BLENDS = {
+    "scheme": None,
+    "block_size": None,
+    "stop": None,
+    "temperature": 1,
+    "unit": "samples",
+}
+"""Keys of blends by weights that are options of `BlendDataset`, and what they are left
+out."""
 _OF_ENTRIES = ("min_share", "max_share", "max_epochs")
 _INHERITED = ("scheme", "block_size", "stop", "unit")
 _OF_JOINS = ("shuffle_over_epochs_multiplier", "subset", "sample_weight")
@@ -95,22 +119,25 @@ _OF_JOINS = ("shuffle_over_epochs_multiplier", "subset", "sample_weight")
 D = TypeVar("D")
 _log = logging.getLogger("energize")
 
-LeafSource = WebdatasetSource | JsonlSource | LooseSource | JoinedSource | PropertySource[Any]
+LeafSource = (
+    WebdatasetSource | JsonlSource | LooseSource | JoinedSource | PropertySource[Any]
+)
 """The sources that a leaf may be read from."""
 
 
 @dataclass(frozen=True)
 class Leaf:
-    """One split part of one folder, prepared or loose, with the settings that all files on the way
-    gave it; or a file of rows: a prepared `.jsonl` file has no split parts.
+    """One split part of one folder, prepared or loose, with the settings that all files
+    on the way gave it; or a file of rows: a prepared `.jsonl` file has no split parts.
 
-    `shuffle_over_epochs_multiplier`: epochs shuffled together; None = no shuffle, -1 = drawn with
-    replacement. `aux`: stores that cookers read from, by name: paths of prepared folders and of
-    `.jsonl` files, or `filesystem://` and a path, all absolute. `subset`: which of its samples, and
-    `chosen`: which of these, by a property. `sample_weight`: how much its samples count in the
-    loss, None where no file says. `packing` and `level`: how its samples are packed and its batches
-    levelled, where it is the outermost. `told`: what was said of its samples, beside what the
-    folder says. `place`: where it was written, for messages.
+    `shuffle_over_epochs_multiplier`: epochs shuffled together; None = no shuffle, -1 =
+    drawn with replacement. `aux`: stores that cookers read from, by name: paths of
+    prepared folders and of `.jsonl` files, or `filesystem://` and a path, all absolute.
+    `subset`: which of its samples, and `chosen`: which of these, by a property.
+    `sample_weight`: how much its samples count in the loss, None where no file says.
+    `packing` and `level`: how its samples are packed and its batches levelled, where it
+    is the outermost. `told`: what was said of its samples, beside what the folder says.
+    `place`: where it was written, for messages.
     """
 
     path: Path
@@ -130,7 +157,8 @@ class Leaf:
     called: str | None = field(default=None, compare=False)
     """What the list that it is an entry of calls it."""
     name: str | None = field(default=None, compare=False)
-    """The name by which reports and weights know it: no other leaf of the mix has it."""
+    """The name by which reports and weights know it: no other leaf of the mix has
+    it."""
     unnamed: str | None = field(default=None, compare=False)
     """The name that it would have if no entry had one."""
     looked_at: dict[Any, Found] = field(default_factory=dict, compare=False, repr=False)
@@ -138,8 +166,8 @@ class Leaf:
 
     @cached_property
     def config(self) -> DatasetConfig:
-        """What the folder's dataset.yaml says of its samples, read once; or how they look, and what
-        was said of them.
+        """What the folder's dataset.yaml says of its samples, read once; or how they
+        look, and what was said of them.
         """
         try:
             config = DatasetConfig("energize", CRUDE)
@@ -185,7 +213,9 @@ class Leaf:
         """Whether it is a prepared file of JSON lines, which has no split parts and no
         dataset.yaml.
         """
-        return self.path.suffix == JSONL and not (self.path.is_dir() or is_loose(self.path))
+        return self.path.suffix == JSONL and not (
+            self.path.is_dir() or is_loose(self.path)
+        )
 
     @property
     def place_names(self) -> tuple[str, ...]:
@@ -194,7 +224,9 @@ class Leaf:
 
     @property
     def split_file(self) -> str | None:
-        """The split file: as asked for, else as dataset.yaml says, None for the usual one."""
+        """The split file: as asked for, else as dataset.yaml says, None for the usual
+        one.
+        """
         asked: str | None = self.split_config or self.config.options.get("split_config")
         return asked
 
@@ -222,7 +254,8 @@ class Leaf:
             if isinstance(found, type):
                 return found
             raise DatasetError(
-                f"the factory {factory.__name__} has no __sample_type__: set it to the type of "
+                f"the factory {factory.__name__} has no __sample_type__: set it to the "
+                "type of "
                 "samples that it makes"
             )
         except EnergizeError as error:
@@ -262,37 +295,44 @@ class Leaf:
 def user_factory(config: DatasetConfig) -> type[Any]:
     """Return the factory that a dataset.yaml names, a class of a module of the program.
 
-    Nothing is imported because a file names it. Raises `UntrustedCodeError` for a module that the
-    program has not imported, `DatasetError` for what is no factory.
+    Nothing is imported because a file names it. Raises `UntrustedCodeError` for a
+    module that the program has not imported, `DatasetError` for what is no factory.
     """
     named = "dataset.yaml names the factory"
     hint = f", or trust_code=[{config.sample_module!r}]"
     found = _imported(named, config.sample_module, config.sample_class, hint)
     if not isinstance(found, type) or not hasattr(found, "load_sample"):
         raise DatasetError(
-            f"{named} {short(config.sample_class)} of the module {short(config.sample_module)}, "
-            f"which {'has no such name' if found is None else 'is no factory there'}; a factory is "
-            "a class that extends DefaultDecoderWebdatasetFactory or BaseWebdatasetFactory. A type "
+            f"{named} {short(config.sample_class)} of the module "
+            f"{short(config.sample_module)}, "
+            f"which {'has no such name' if found is None else 'is no factory there'}; "
+            "a factory is "
+            "a class that extends DefaultDecoderWebdatasetFactory or "
+            "BaseWebdatasetFactory. A type "
             "of samples stands in sample_type"
         )
     return found
 
 
 def _imported(named: str, module: str, name: str, hint: str = "") -> Any:
-    """Return what a module of the program has by a name, None for nothing; it is not imported."""
+    """Return what a module of the program has by a name, None for nothing; it is not
+    imported.
+    """
     if module in sys.modules:
         return vars(sys.modules[module]).get(name)
     raise UntrustedCodeError(
-        f"{named} {short(name)} of the module {short(module)}, which this program has not "
-        "imported. Nothing is imported because a file asks for it: if you trust that module, write "
+        f"{named} {short(name)} of the module {short(module)}, which this program has "
+        "not "
+        "imported. Nothing is imported because a file asks for it: if you trust that "
+        "module, write "
         f"`import {module}` in your program before this{hint}"
     )
 
 
 @dataclass(frozen=True)
 class JoinedPart:
-    """A dataset of a join. `nonmatch`: what happens to samples that have no partner in it; `name`:
-    the argument of the joiner, None for joins that are written as lists.
+    """A dataset of a join. `nonmatch`: what happens to samples that have no partner in
+    it; `name`: the argument of the joiner, None for joins that are written as lists.
     """
 
     leaf: Leaf
@@ -302,10 +342,12 @@ class JoinedPart:
 
 @dataclass(frozen=True)
 class JoinedLeaf(Leaf):
-    """Samples of the first of its `parts`, each with those of the others that have its key.
+    """Samples of the first of its `parts`, each with those of the others that have its
+    key.
 
-    Path, split part and subflavors are those of the first. `joiner` makes one sample of those
-    found. `cache`: the folder in which `prepare_metadataset` may have written what it found.
+    Path, split part and subflavors are those of the first. `joiner` makes one sample of
+    those found. `cache`: the folder in which `prepare_metadataset` may have written
+    what it found.
     """
 
     parts: tuple[JoinedPart, ...] = ()
@@ -314,7 +356,9 @@ class JoinedLeaf(Leaf):
 
     @property
     def place_names(self) -> tuple[str, ...]:
-        """The folders that lead to the first part, and the names of all parts as one."""
+        """The folders that lead to the first part, and the names of all parts as
+        one.
+        """
         names = [part.leaf.path.name for part in self.parts]
         return *self.path.absolute().parts[:-1], "+".join(names)
 
@@ -328,7 +372,9 @@ class JoinedLeaf(Leaf):
 
     @cached_property
     def sample_type(self) -> type[Any]:
-        """The type of the samples that the joiner makes; `Sample` where a function does not say."""
+        """The type of the samples that the joiner makes; `Sample` where a function does
+        not say.
+        """
         found = self._joiner
         made: Any = found
         if not isinstance(found, type):
@@ -341,17 +387,18 @@ class JoinedLeaf(Leaf):
     def joined(self) -> Callable[..., Any]:
         """The function that joins samples: of a type of samples its `from_joined`.
 
-        Nothing is imported because a file names it: a module is one that the program has imported,
-        and modules of energize and of Megatron-Energon mean the types here. Raises
-        `UntrustedCodeError` for another one, `MetadatasetError` for a name that is not there or is
-        no joiner; both name the place in the file.
+        Nothing is imported because a file names it: a module is one that the program
+        has imported, and modules of energize and of Megatron-Energon mean the types
+        here. Raises `UntrustedCodeError` for another one, `MetadatasetError` for a name
+        that is not there or is no joiner; both name the place in the file.
         """
         found = self._joiner
         if not isinstance(found, type):
             return found
         if not issubclass(found, Sample):
             raise MetadatasetError(
-                f"{self.place}: the joiner {found.__name__} is no type of samples: it extends "
+                f"{self.place}: the joiner {found.__name__} is no type of samples: it "
+                "extends "
                 "energize.Sample, or is a function"
             )
         return found.from_joined
@@ -365,33 +412,44 @@ class JoinedLeaf(Leaf):
         if joiner.class_ and is_own_module(joiner.module):
             with place_noted(self.place):
                 return sample_type_named(joiner.module, joiner.class_)
-        name, named = joiner.class_ or joiner.function or "", f"{self.place}: the joiner is"
+        name = joiner.class_ or joiner.function or ""
+        named = f"{self.place}: the joiner is"
         found = _imported(named, joiner.module, name)
         if not (isinstance(found, type) if joiner.class_ else callable(found)):
             kind = "class" if joiner.class_ else "function"
-            hint = nearest(name, list(vars(sys.modules[joiner.module]))) if found is None else ""
+            hint = (
+                nearest(name, list(vars(sys.modules[joiner.module])))
+                if found is None
+                else ""
+            )
             raise MetadatasetError(
-                f"{named} {short(name)} of the module {short(joiner.module)}, which has no {kind} "
+                f"{named} {short(name)} of the module {short(joiner.module)}, which "
+                f"has no {kind} "
                 f"of that name{hint}"
             )
         return cast("Callable[..., Any]", found)
 
     def _whole(self, seed: int, checksums: bool) -> JoinedSource:
-        parts = [cast("WebdatasetSource", p.leaf.source(checksums=checksums)) for p in self.parts]
+        parts = [
+            cast("WebdatasetSource", p.leaf.source(checksums=checksums))
+            for p in self.parts
+        ]
         nonmatch = [each.nonmatch for each in self.parts[1:]]
         return JoinedSource(*parts, nonmatch=nonmatch, cache=self.cache, seed=seed)
 
 
 @dataclass(frozen=True)
 class Blend:
-    """Nodes with their weights as given, not all of which are 0, and how they are mixed.
+    """Nodes with their weights as given, not all of which are 0, and how they are
+    mixed.
 
-    `options` are those of `BlendDataset`; with `quotas`, one for each child, of `QuotaDataset`.
-    `kind` is the key of the list: of `blend_epochized` and of `concat` quotas say what each child
-    gives to an epoch, and in a `concat` the children follow one another. `packing` and `level`: how
-    encoded samples are packed, and batches levelled, in the outermost one. `targets`: what each
-    child weighs in the loss, at most `max_correction` times as much as it is drawn. `names` of
-    children, where they are parts by a property, and what it is `called` in a blend around it.
+    `options` are those of `BlendDataset`; with `quotas`, one for each child, of
+    `QuotaDataset`. `kind` is the key of the list: of `blend_epochized` and of `concat`
+    quotas say what each child gives to an epoch, and in a `concat` the children follow
+    one another. `packing` and `level`: how encoded samples are packed, and batches
+    levelled, in the outermost one. `targets`: what each child weighs in the loss, at
+    most `max_correction` times as much as it is drawn. `names` of children, where they
+    are parts by a property, and what it is `called` in a blend around it.
     """
 
     children: tuple[tuple[Node, float | Fraction | Schedule], ...]
@@ -410,18 +468,24 @@ class Blend:
     @cached_property
     def child_names(self) -> list[str | None]:
         """What each child is called, where it is not by its sources."""
-        return list(self.names) or [getattr(child, "called", None) for child, _ in self.children]
+        return list(self.names) or [
+            getattr(child, "called", None) for child, _ in self.children
+        ]
 
     @cached_property
     def plain(self) -> bool:
-        """Whether fixed weights say everything, so that its weights multiply with those around."""
+        """Whether fixed weights say everything, so that its weights multiply with those
+        around.
+        """
         if self.options or self.quotas is not None:
             return False
         return not any(isinstance(weight, Schedule) for _, weight in self.children)
 
     @property
     def repeated(self) -> bool:
-        """Whether it is for the program to say, not for the file, that it goes on for ever."""
+        """Whether it is for the program to say, not for the file, that it goes on for
+        ever.
+        """
         return self.plain or self.kind != "blend"
 
 
@@ -430,7 +494,9 @@ Node = Leaf | Blend
 
 @dataclass(frozen=True, slots=True)
 class Staged:
-    """Stages of a run, each with the node it reads; only ever the outermost of what is read."""
+    """Stages of a run, each with the node it reads; only ever the outermost of what is
+    read.
+    """
 
     plan: StagePlan[Node]
     place: str = field(default="", compare=False)
@@ -441,8 +507,8 @@ class Staged:
 
 @dataclass(frozen=True, slots=True)
 class Inherited:
-    """What the files and entries around a node give it: to its `leaf`, and to its blends. `chain`
-    is the files, with their splits.
+    """What the files and entries around a node give it: to its `leaf`, and to its
+    blends. `chain` is the files, with their splits.
     """
 
     leaf: Leaf
@@ -450,9 +516,14 @@ class Inherited:
     chain: tuple[tuple[Path, str], ...] = ()
 
     def inside(self, entry: Any) -> Inherited:
-        """Return what an entry hands on of what it has inherited, with its own settings."""
+        """Return what an entry hands on of what it has inherited, with its own
+        settings.
+        """
         around = self.leaf
-        given = around.shuffle_over_epochs_multiplier, entry.shuffle_over_epochs_multiplier
+        given = (
+            around.shuffle_over_epochs_multiplier,
+            entry.shuffle_over_epochs_multiplier,
+        )
         leaf = replace(
             around,
             split_part=entry.split_part or around.split_part,
@@ -464,24 +535,36 @@ class Inherited:
         return replace(self, leaf=leaf).part(entry)
 
     def part(self, keys: Any) -> Inherited:
-        """Return the same for the subset that a node takes, with the weight that it gives."""
-        own, around = getattr(keys, "sample_weight", None), self.leaf.sample_weight
-        weight = around if own is None else float(own) * (1.0 if around is None else around)
-        subset, inside = self.leaf.subset, getattr(keys, "subset", None)
+        """Return the same for the subset that a node takes, with the weight that it
+        gives.
+        """
+        own = getattr(keys, "sample_weight", None)
+        around = self.leaf.sample_weight
+        weight = (
+            around if own is None else float(own) * (1.0 if around is None else around)
+        )
+        subset = self.leaf.subset
+        inside = getattr(keys, "subset", None)
         if inside is not None:
             subset = nested(inside, subset)
-        return replace(self, leaf=replace(self.leaf, subset=subset, sample_weight=weight))
+        return replace(
+            self, leaf=replace(self.leaf, subset=subset, sample_weight=weight)
+        )
 
 
 def combined_multiplier(outer: int | None, inner: int | None) -> int | None:
-    """Return, of two levels of shuffling, none (None), else replacement (-1), else the product."""
+    """Return, of two levels of shuffling, none (None), else replacement (-1), else the
+    product.
+    """
     if outer is None or inner is None:
         return None
     return -1 if -1 in (outer, inner) else outer * inner
 
 
 def not_staged(node: Node | Staged, place: object, reason: str) -> Node:
-    """Return the node asked for at `place`; raise `MetadatasetError` when it has stages."""
+    """Return the node asked for at `place`; raise `MetadatasetError` when it has
+    stages.
+    """
     if isinstance(node, Staged):
         raise MetadatasetError(f"{place}: {_has_stages(node, reason)}")
     return node
@@ -494,18 +577,18 @@ def resolve(
     *,
     existing: bool = True,
 ) -> Node | Staged:
-    """Return what `split_part` of a metadataset (a file, or a mapping with what one would say), or
-    of a prepared folder, is made of.
+    """Return what `split_part` of a metadataset (a file, or a mapping with what one
+    would say), or of a prepared folder, is made of.
 
-    Paths in a file are relative to the folder the file is in. Settings of outer files win over
-    those of inner ones; the outer `split_part` names the split of an inner file, unless the entry
-    gives its own. A split with stages is `Staged`. Only metadataset files are read, no shard, and
-    of `.nv-meta` the columns that `by` names. `asked` has settings that win over those of all
-    files: those of an entry that names `source`. With `existing=False`, datasets and stores need
-    not be there.
+    Paths in a file are relative to the folder the file is in. Settings of outer files
+    win over those of inner ones; the outer `split_part` names the split of an inner
+    file, unless the entry gives its own. A split with stages is `Staged`. Only
+    metadataset files are read, no shard, and of `.nv-meta` the columns that `by` names.
+    `asked` has settings that win over those of all files: those of an entry that names
+    `source`. With `existing=False`, datasets and stores need not be there.
 
-    Raises `MetadatasetError` with every fault of all files on the way (`DatasetNotFoundError` when
-    nothing but paths that do not exist is wrong).
+    Raises `MetadatasetError` with every fault of all files on the way
+    (`DatasetNotFoundError` when nothing but paths that do not exist is wrong).
 
     >>> import tempfile
     >>> folder = Path(tempfile.mkdtemp()) / "captions"
@@ -529,9 +612,13 @@ def resolve(
     node = cast("Node | Staged", _with_names(node))
     if not resolver.weighs:
         return node
-    # A weight in the loss for every leaf where any has one: all batches have weights then.
+    # A weight in the loss for every leaf where any has one: all batches have weights
+    # then.
     weighed: Node | Staged = with_leaves(
-        node, lambda leaf: replace(leaf, sample_weight=1.0) if leaf.sample_weight is None else leaf
+        node,
+        lambda leaf: (
+            replace(leaf, sample_weight=1.0) if leaf.sample_weight is None else leaf
+        ),
     )
     return weighed
 
@@ -540,26 +627,32 @@ _ENTRY = Folder.model_construct(path="")
 
 
 class _Resolver:
-    """Follows files, each read once. What is wrong in any of them is noted in `problems`, and None
-    stands for what it is wrong with.
+    """Follows files, each read once. What is wrong in any of them is noted in
+    `problems`, and None stands for what it is wrong with.
     """
 
     def __init__(self, file: Path, existing: bool) -> None:
-        self._file, self._existing = file, existing
+        self._file = file
+        self._existing = existing
         self.problems: list[Problem] = []
         self._read: dict[Path, MetadatasetFile | None] = {}
-        self.weighs, self._followed = False, 0
+        self.weighs = False
+        self._followed = 0
 
     def fault(self, place: str, text: str, *, not_found: bool = False) -> Leaf | None:
-        """Note what is wrong at a place, and return None, which stands for what is there; raise
-        what was noted when that is much.
+        """Note what is wrong at a place, and return None, which stands for what is
+        there; raise what was noted when that is much.
         """
         self.problems.append(Problem(place, text, not_found=not_found))
         check_few(self._file, self.problems)
         return None
 
-    def split(self, file: MetadatasetFile, outer: Inherited, place: str) -> Node | Staged | None:
-        """Return the split of a file that `outer` asks for, and that an entry at `place` names."""
+    def split(
+        self, file: MetadatasetFile, outer: Inherited, place: str
+    ) -> Node | Staged | None:
+        """Return the split of a file that `outer` asks for, and that an entry at
+        `place` names.
+        """
         name = outer.leaf.split_part
         link = (file.file.resolve(), name)
         if link in outer.chain:
@@ -571,10 +664,13 @@ class _Resolver:
             text = f"no split {short(name)}{hint} Splits here: {some(file.splits)}"
             text += f" (included from {place})" if outer.chain else ""
             return self.fault(file.text.place(("splits",)), text)
-        keys, path = file.splits[name], ("splits", name)
+        keys = file.splits[name]
+        path = ("splits", name)
         inner = replace(outer, chain=(*outer.chain, link))
         if len(inner.chain) > limits.LEVELS:
-            return self.fault(place, f"metadatasets include one another: {limits.over('LEVELS')}")
+            return self.fault(
+                place, f"metadatasets include one another: {limits.over('LEVELS')}"
+            )
         if isinstance(keys, Stages):
             return self._staged(file, keys, path, inner)
         return self._node(file, keys, path, inner)
@@ -583,7 +679,8 @@ class _Resolver:
         self, file: MetadatasetFile, keys: Stages, path: KeyPath, outer: Inherited
     ) -> Staged | None:
         here = (*path, "stages")
-        weight, default = outer.part(keys).leaf.sample_weight, None
+        weight = outer.part(keys).leaf.sample_weight
+        default = None
         inner = replace(outer, leaf=replace(outer.leaf, sample_weight=weight))
         if isinstance(keys, tuple(KINDS.values())):
             default = path, self._part(file, keys, path, outer, _IN_STAGE)
@@ -597,18 +694,28 @@ class _Resolver:
         return Staged(cast("StagePlan[Node]", plan), file.text.place(here))
 
     def _part(
-        self, file: MetadatasetFile, keys: Keys, path: KeyPath, outer: Inherited, reason: str
+        self,
+        file: MetadatasetFile,
+        keys: Keys,
+        path: KeyPath,
+        outer: Inherited,
+        reason: str,
     ) -> Node | None:
-        """Return one of several nodes, which has no stages and, in a blend, is not packed or
-        levelled.
+        """Return one of several nodes, which has no stages and, in a blend, is not
+        packed or levelled.
         """
         node = self._node(file, keys, path, outer)
         if isinstance(node, Staged):
-            return self.fault(file.text.place((*path, "path")), _has_stages(node, reason))
+            return self.fault(
+                file.text.place((*path, "path")), _has_stages(node, reason)
+            )
         if node is None or reason == _IN_STAGE or (node.packing or node.level) is None:
             return node
         key = "level" if node.packing is None else "packing"
-        text = f"{key} is said here of what is mixed with others first; say it of the whole mix"
+        text = (
+            f"{key} is said here of what is mixed with others first; say it of the "
+            "whole mix"
+        )
         return self.fault(file.text.place((*path, "path")), text)
 
     def _node(
@@ -623,7 +730,9 @@ class _Resolver:
                 images = {"image_folder": str(joined(base, keys.image_folder))}
                 keys = keys.model_copy(update=images)
             far = ":/" in keys.path
-            there = joined(base, keys.path) if far else base / os.path.expanduser(keys.path)
+            there = (
+                joined(base, keys.path) if far else base / os.path.expanduser(keys.path)
+            )
             node = self.follow(there, keys, outer, place, aux)
         elif isinstance(keys, Join):
             node = self._joined(file, keys, path, outer)
@@ -636,20 +745,30 @@ class _Resolver:
                 node = _divided(node, keys, options, place, existing=self._existing)
             except EnergizeError as reason:
                 return self.fault(place, str(reason))
-        if node is None or not isinstance(keys, AtTop) or (keys.packing or keys.level) is None:
+        if (
+            node is None
+            or not isinstance(keys, AtTop)
+            or (keys.packing or keys.level) is None
+        ):
             return node
         if isinstance(node, Staged):
             text = "a split with stages has packing and level stage by stage"
             return self.fault(file.text.place(path), text)
-        return replace(node, packing=keys.packing, level=cast("Level | None", keys.level))
+        return replace(
+            node, packing=keys.packing, level=cast("Level | None", keys.level)
+        )
 
-    def _listed(self, file: MetadatasetFile, keys: Any, path: KeyPath, outer: Inherited) -> Blend:
+    def _listed(
+        self, file: MetadatasetFile, keys: Any, path: KeyPath, outer: Inherited
+    ) -> Blend:
         """Return what a blend, a blend_epochized or a concat reads."""
         if keys.subset is not None:
             self._check_relative(keys, file.text.place((*path, "subset")))
         here = (*path, keys.kind)
         options = options_of(keys, outer.options)
-        inner = replace(outer.part(keys), options=_handed_on(keys, options, outer.options))
+        inner = replace(
+            outer.part(keys), options=_handed_on(keys, options, outer.options)
+        )
         children: list[tuple[Node, Any, Quota | None]] = []
         for i, entry in enumerate(keys.entries):
             node = self._part(file, entry, (*here, i), inner, _IN_BLEND)
@@ -666,7 +785,9 @@ class _Resolver:
             tuple([(node, weight) for node, weight, _ in children]),
             file.text.place(here),
             options,
-            tuple([quota for *_, quota in children if quota]) if keys.by_quotas else None,
+            tuple([quota for *_, quota in children if quota])
+            if keys.by_quotas
+            else None,
             getattr(keys, "composition", None),
             keys.kind,
             targets=targets,
@@ -683,7 +804,9 @@ class _Resolver:
         for name, entry in keys.entries:
             at = file.text.place((*path, "join", name, "path"))
             if entry.shuffle_over_epochs_multiplier != 1:
-                _log.warning("%s: the order is that of the join; the multiplier here is not", at)
+                _log.warning(
+                    "%s: the order is that of the join; the multiplier here is not", at
+                )
             configs = {
                 "dataset_config": entry.dataset_config or keys.dataset_config,
                 "split_config": entry.split_config or keys.split_config,
@@ -694,7 +817,10 @@ class _Resolver:
                 named = name if isinstance(name, str) else None
                 parts.append(JoinedPart(leaf, entry.nonmatch, named))
             elif leaf is not None:
-                self.fault(at, f"what is joined are prepared folders; {short(entry.path)} is none")
+                self.fault(
+                    at,
+                    f"what is joined are prepared folders; {short(entry.path)} is none",
+                )
         if len(parts) < len(keys.entries):
             return None
         self.weighs |= inner.leaf.sample_weight is not None
@@ -723,16 +849,26 @@ class _Resolver:
             return self.fault(place, _not_found(path, entry.path), not_found=True)
         folder = there != "file"
         if not folder:
-            strange = [key for key in ("dataset_config", "split_config") if getattr(entry, key)]
+            strange = [
+                key for key in ("dataset_config", "split_config") if getattr(entry, key)
+            ]
             if path.suffix.lower() not in FILES:
-                strange += [key for key in ("aux", *OF_SAMPLES) if getattr(entry, key, None)]
+                strange += [
+                    key for key in ("aux", *OF_SAMPLES) if getattr(entry, key, None)
+                ]
             if strange:
-                told = f"{strange[0]} is for prepared folders, and {short(entry.path)} is none"
+                told = (
+                    f"{strange[0]} is for prepared folders, and "
+                    f"{short(entry.path)} "
+                    "is none"
+                )
                 return self.fault(place, f"{told}; remove it")
         if folder or path.suffix.lower() in FILES:
             self.weighs |= inner.leaf.sample_weight is not None
             said = Told(**{name: getattr(entry, name, None) for name in OF_SAMPLES})
-            return replace(inner.leaf, path=_tidied(path), place=place, aux=aux or {}, told=said)
+            return replace(
+                inner.leaf, path=_tidied(path), place=place, aux=aux or {}, told=said
+            )
         if path.suffix not in _SUFFIXES:
             hint = f"; {STAGE_FILE}" if path.suffix == ".toml" else in_place_of(path)
             if kind_by_name(path.name) is not None:
@@ -741,7 +877,9 @@ class _Resolver:
             return self.fault(place, f"{text}; got {short(entry.path)}{hint}")
         self._check_relative(entry, place)
         key = path.resolve()
-        if key not in self._read:  # what is wrong is told once, where it is first included
+        if (
+            key not in self._read
+        ):  # what is wrong is told once, where it is first included
             found: list[Problem] = []
             self._read[key] = load(path, found)
             nested_in = f" (included from {place})" if outer.chain else ""
@@ -749,21 +887,31 @@ class _Resolver:
         metadataset = self._read[key]
         return None if metadataset is None else self.split(metadataset, inner, place)
 
-    def _stores(self, file: MetadatasetFile, keys: Folder, path: KeyPath) -> dict[str, str]:
+    def _stores(
+        self, file: MetadatasetFile, keys: Folder, path: KeyPath
+    ) -> dict[str, str]:
         """Return the stores that `aux` names."""
         stores = {}
         for name, ref in (keys.aux or {}).items():
             try:
-                stores[name] = resolved_store(ref, file.file.parent, existing=self._existing)
+                stores[name] = resolved_store(
+                    ref, file.file.parent, existing=self._existing
+                )
             except (ConfigError, DatasetNotFoundError) as error:
                 missing = isinstance(error, DatasetNotFoundError)
-                self.fault(file.text.place((*path, "aux", name)), str(error), not_found=missing)
+                self.fault(
+                    file.text.place((*path, "aux", name)), str(error), not_found=missing
+                )
         return stores
 
     def _check_relative(self, keys: Any, place: str) -> None:
-        """Note a subset by numbers of samples where it is not a single dataset that has them."""
+        """Note a subset by numbers of samples where it is not a single dataset that has
+        them.
+        """
         if keys.subset is not None and keys.subset.samples is not None:
-            text = "which is only allowed for a leaf dataset; of others take percentages"
+            text = (
+                "which is only allowed for a leaf dataset; of others take percentages"
+            )
             self.fault(place, f"the subset {keys.subset} counts samples, {text}")
 
 
@@ -789,9 +937,14 @@ def options_of(keys: Any, around: Mapping[str, Any]) -> dict[str, Any]:
             if values.count(None) < len(values):
                 own[name] = values
     dropped = {"unit"} if "block_size" in own else set()
-    if "scheme" in own or "unit" in keys.model_fields_set:  # what they say together is said anew
+    if (
+        "scheme" in own or "unit" in keys.model_fields_set
+    ):  # what they say together is said anew
         dropped = {"scheme", "block_size", "unit"}
-    options = {**{name: each for name, each in around.items() if name not in dropped}, **own}
+    options = {
+        **{name: each for name, each in around.items() if name not in dropped},
+        **own,
+    }
     return {"scheme": "block", **options} if "block_size" in options else options
 
 
@@ -800,7 +953,8 @@ def _handed_on(
 ) -> Mapping[str, Any]:
     """Of the options of a blend, those that hold for the blends inside.
 
-    Not a scheme that knows no weights: it gives each entry the same, also an entry that blends.
+    Not a scheme that knows no weights: it gives each entry the same, also an entry that
+    blends.
     """
     if keys.by_quotas:
         return around
@@ -808,10 +962,18 @@ def _handed_on(
     return {name: options[name] for name in names if name in options}
 
 
-def _flattened(node: Blend, quota: Quota | None) -> list[tuple[Node, Any, Quota | None]]:
-    """Return the entries of a blend_epochized in another one, repetitions multiplied."""
+def _flattened(
+    node: Blend, quota: Quota | None
+) -> list[tuple[Node, Any, Quota | None]]:
+    """Return the entries of a blend_epochized in another one, repetitions
+    multiplied.
+    """
     return [
-        (_below(child, node.called), 1, Quota(repeat=float(_passes(quota) * _passes(inner))))
+        (
+            _below(child, node.called),
+            1,
+            Quota(repeat=float(_passes(quota) * _passes(inner))),
+        )
         for (child, _), inner in zip(node.children, node.quotas or (), strict=True)
     ]
 
@@ -832,13 +994,16 @@ def plan_of(
     default: tuple[KeyPath, D] | None,
     fault: Callable[[str, str], Any],
 ) -> StagePlan[D] | None:
-    """Return the plan of the stages at `path`: of each its keys, its path and what it reads.
+    """Return the plan of the stages at `path`: of each its keys, its path and what it
+    reads.
 
-    What `around` them has of settings is that of stages without their own. What is wrong with the
-    plan is told to `fault`, each at the stage that it is about.
+    What `around` them has of settings is that of stages without their own. What is
+    wrong with the plan is told to `fault`, each at the stage that it is about.
     """
 
-    def stage(name: str, keys: Any, at: KeyPath, dataset: D, *steps: int | None) -> Stage[D]:
+    def stage(
+        name: str, keys: Any, at: KeyPath, dataset: D, *steps: int | None
+    ) -> Stage[D]:
         return Stage(
             name,
             *steps,  # type: ignore[arg-type]  # the first is given, or has a default
@@ -868,7 +1033,8 @@ def plan_of(
 
 def _has_stages(node: Staged, reason: str) -> str:
     return (
-        f"this has stages, at {node.place}. They belong to the split that training reads, and "
+        f"this has stages, at {node.place}. They belong to the split that training "
+        "reads, and "
         f"{reason}; name a split without stages with `split_part`"
     )
 
@@ -877,40 +1043,60 @@ def _has_stages(node: Staged, reason: str) -> str:
 
 
 def _divided(
-    node: Node | Staged, keys: Folder, options: Mapping[str, Any], place: str, *, existing: bool
+    node: Node | Staged,
+    keys: Folder,
+    options: Mapping[str, Any],
+    place: str,
+    *,
+    existing: bool,
 ) -> Blend:
-    """Return what `node` reads as a blend of the samples of each value of the property `keys.by`,
-    mixed by the `options` of the blend; of several folders in proportion to how many samples they
-    have of the value.
+    """Return what `node` reads as a blend of the samples of each value of the property
+    `keys.by`, mixed by the `options` of the blend; of several folders in proportion to
+    how many samples they have of the value.
 
-    Which values there are is looked up in `.nv-meta`; unless the folders are `existing`, the values
-    that have weights are all that is known. Raises `ColumnError`.
+    Which values there are is looked up in `.nv-meta`; unless the folders are
+    `existing`, the values that have weights are all that is known. Raises
+    `ColumnError`.
     """
     by = str(keys.by)
     leaves: Sequence[Any] = [node]
     if isinstance(node, Blend) and not isinstance(keys, Folder):
         leaves = [child for child, _ in node.children]
-    if not leaves or not all(isinstance(leaf, Leaf) and leaf.chosen is None for leaf in leaves):
+    if not leaves or not all(
+        isinstance(leaf, Leaf) and leaf.chosen is None for leaf in leaves
+    ):
         raise ColumnError(
-            f"the samples of all folders here are weighed by {short(by)}, and they are mixed by "
-            "something else already; give 'by' to the single folders, or to a blend of folders"
+            f"the samples of all folders here are weighed by {short(by)}, and they are "
+            "mixed by "
+            "something else already; give 'by' to the single folders, or to a blend of "
+            "folders"
         )
     if by.startswith(SUBFLAVORS):
         parts = _by_subflavor(leaves, by.removeprefix(SUBFLAVORS), keys)
     else:
         parts = _by_value(leaves, by, keys, existing=existing)
-    inside = {name: options[name] for name in ("scheme", "block_size") if name in options}
+    inside = {
+        name: options[name] for name in ("scheme", "block_size") if name in options
+    }
     if inside.get("scheme") in WEIGHTLESS:
         inside.pop("scheme")
     if options.get("stop", "restart") != "restart" or options.get("unit") is not None:
-        inside["stop"] = "all_exhausted"  # the mix has epochs: each sample comes once in one
-    named = {Selection(by, value).name: each for value, each in (keys.weights or {}).items()}
+        inside["stop"] = (
+            "all_exhausted"  # the mix has epochs: each sample comes once in one
+        )
+    named = {
+        Selection(by, value).name: each for value, each in (keys.weights or {}).items()
+    }
     called = _names_of(leaves)
     children: list[Any] = []
     for name, found in parts.items():
         counted = tuple((leaf, float(count)) for leaf, count in found)
         folders = tuple(called[replace(leaf, chosen=None)] for leaf, _ in found)
-        part = found[0][0] if len(found) == 1 else Blend(counted, place, inside, names=folders)
+        part = (
+            found[0][0]
+            if len(found) == 1
+            else Blend(counted, place, inside, names=folders)
+        )
         children.append((part, named.get(name, keys.other)))
     return Blend(tuple(children), place, options, names=tuple(parts))
 
@@ -919,12 +1105,17 @@ Counted = dict[str, list[tuple[Leaf, int]]]
 """Leaves by the value of a property, each with how many samples it has."""
 
 
-def _by_value(leaves: Sequence[Leaf], by: str, keys: Folder, *, existing: bool) -> Counted:
+def _by_value(
+    leaves: Sequence[Leaf], by: str, keys: Folder, *, existing: bool
+) -> Counted:
     """Return the samples of each value of a column."""
     values = list(keys.weights or {})
     if not existing:
         named = [Selection(by, value) for value in values]
-        return {each.name: [(replace(leaf, chosen=each), 1) for leaf in leaves] for each in named}
+        return {
+            each.name: [(replace(leaf, chosen=each), 1) for leaf in leaves]
+            for each in named
+        }
     sources = [leaf.source() for leaf in leaves]
     try:
         named = selections(sources, by, values, other=keys.other is not None)
@@ -936,7 +1127,9 @@ def _by_value(leaves: Sequence[Leaf], by: str, keys: Folder, *, existing: bool) 
     for selection in named:
         counts = [len(selection.rows(source.column(by))) for source in sources]
         pairs = zip(leaves, counts, strict=True)
-        parts[selection.name] = [(replace(leaf, chosen=selection), n) for leaf, n in pairs if n]
+        parts[selection.name] = [
+            (replace(leaf, chosen=selection), n) for leaf, n in pairs if n
+        ]
     return parts
 
 
@@ -949,15 +1142,20 @@ def _by_subflavor(leaves: Sequence[Leaf], name: str, keys: Folder) -> Counted:
         labels = leaf.labels
         value = Selection(name, labels[name]).name if name in labels else OTHERS
         if value not in parts and OTHERS not in parts:
-            has = short(value) if name in labels else "none" + nearest(name, list(labels))
+            has = (
+                short(value) if name in labels else "none" + nearest(name, list(labels))
+            )
             raise ColumnError(
-                f"{leaf.path} has {has} as the subflavor {short(name)}, and weights are given for "
+                f"{leaf.path} has {has} as the subflavor {short(name)}, and weights "
+                "are given for "
                 f"{', '.join(parts)}; give it one, or `other` for all that have none"
             )
         parts[value if value in parts else OTHERS].append((leaf, leaf.source().count))
     for value, found in parts.items():
         if not found and value != OTHERS:
-            raise ColumnError(f"no folder has {short(value)} as the subflavor {short(name)}")
+            raise ColumnError(
+                f"no folder has {short(value)} as the subflavor {short(name)}"
+            )
     return {value: found for value, found in parts.items() if found}
 
 
@@ -968,11 +1166,12 @@ def resolved_store(ref: str, base: Path, *, existing: bool = True) -> str:
     """Return a reference to a store with its path made absolute, as
     `energize.data.stores.open_store` takes it.
 
-    `ref` is the path of a prepared folder or of a `.jsonl` file, relative to the folder `base`, or
-    `filesystem://` and the path of a plain folder, which serves whatever file it is asked for.
+    `ref` is the path of a prepared folder or of a `.jsonl` file, relative to the folder
+    `base`, or `filesystem://` and the path of a plain folder, which serves whatever
+    file it is asked for.
 
-    Raises `DatasetNotFoundError` for what does not exist, unless it need not be `existing`, and
-    `ConfigError` for what is no store.
+    Raises `DatasetNotFoundError` for what does not exist, unless it need not be
+    `existing`, and `ConfigError` for what is no store.
 
     >>> import tempfile
     >>> base = Path(tempfile.mkdtemp())
@@ -980,8 +1179,12 @@ def resolved_store(ref: str, base: Path, *, existing: bool = True) -> str:
     >>> resolved_store("filesystem://images", base) == f"filesystem://{base}/images"
     True
     """
-    plain, name = ref.startswith(FILESYSTEM), ref.removeprefix(FILESYSTEM)
-    kinds = f"a store is a prepared folder, a .jsonl file or {FILESYSTEM}FOLDER, on mounted disks"
+    plain = ref.startswith(FILESYSTEM)
+    name = ref.removeprefix(FILESYSTEM)
+    kinds = (
+        f"a store is a prepared folder, a .jsonl file or {FILESYSTEM}FOLDER, on "
+        "mounted disks"
+    )
     if "\0" in ref or name.startswith((FILESYSTEM, "filesystem+")):
         raise ConfigError(f"{short(ref)} is of an unknown kind; {kinds}")
     path = path_of(absolute(joined(base, name)))
@@ -993,8 +1196,8 @@ def resolved_store(ref: str, base: Path, *, existing: bool = True) -> str:
 
 
 def _tidied(path: Path) -> Path:
-    """Return the absolute path without `..` where that is the same folder; links keep their
-    names.
+    """Return the absolute path without `..` where that is the same folder; links keep
+    their names.
     """
     if ".." not in path.parts:
         return path.absolute()
@@ -1019,7 +1222,9 @@ def _not_found(path: Path, given: str) -> str:
 
 
 def _names_of(leaves: Iterable[Leaf]) -> dict[Leaf, str]:
-    """Return the names of leaves: those that they have, else the shortest ends of their paths."""
+    """Return the names of leaves: those that they have, else the shortest ends of their
+    paths.
+    """
     distinct = list(dict.fromkeys(leaves))
     names = distinct_names(
         [leaf.place_names for leaf in distinct],
@@ -1032,7 +1237,9 @@ def _names_of(leaves: Iterable[Leaf]) -> dict[Leaf, str]:
 def _called(node: Node, name: str) -> Node:
     """Return a node with a name in its list, in which every leaf has one in its own."""
     names = _names_of(every_leaf(node))
-    node = with_leaves(node, lambda leaf: replace(leaf, called=leaf.called or names[leaf]))
+    node = with_leaves(
+        node, lambda leaf: replace(leaf, called=leaf.called or names[leaf])
+    )
     return replace(node, called=name)
 
 
@@ -1042,10 +1249,14 @@ def _below(node: Node, group: str | None) -> Node:
 
 
 def _with_names(node: Any) -> Any:
-    """Return a tree whose leaves have the names by which reports and weights know them."""
+    """Return a tree whose leaves have the names by which reports and weights know
+    them.
+    """
     paths = _names_of(replace(leaf, chosen=None) for leaf in every_leaf(node))
     if isinstance(node, Staged):
-        plan = node.plan.with_datasets(lambda stage: _in_full(stage.dataset, "", paths, {}))
+        plan = node.plan.with_datasets(
+            lambda stage: _in_full(stage.dataset, "", paths, {})
+        )
         node = replace(node, plan=plan)
     else:
         node = _in_full(node, "", paths, {})
@@ -1060,9 +1271,11 @@ def _with_names(node: Any) -> Any:
     return with_leaves(node, named)
 
 
-def _in_full(node: Node, path: str, paths: Mapping[Leaf, str], places: dict[str, str]) -> Any:
-    """Return a tree whose leaves have the names that lead to them as one. `places` is where the
-    names stand that were found so far.
+def _in_full(
+    node: Node, path: str, paths: Mapping[Leaf, str], places: dict[str, str]
+) -> Any:
+    """Return a tree whose leaves have the names that lead to them as one. `places` is
+    where the names stand that were found so far.
     """
     if isinstance(node, Leaf):
         return replace(node, name=path or None)
@@ -1075,7 +1288,8 @@ def _in_full(node: Node, path: str, paths: Mapping[Leaf, str], places: dict[str,
         full = "/".join(filter(None, (path, name)))
         if called and full in places:
             raise MetadatasetError(
-                f"{places[full]} and {child.place}: both are named {full!r}. Names are unique "
+                f"{places[full]} and {child.place}: both are named {full!r}. Names are "
+                "unique "
                 "within a mix: give one another name, or the file that has it"
             )
         places[full] = child.place
@@ -1088,8 +1302,8 @@ def _in_full(node: Node, path: str, paths: Mapping[Leaf, str], places: dict[str,
 
 
 class Share(NamedTuple):
-    """A part of a tree, its share of what is drawn and, where target weights are given, its share
-    of what counts in the loss; and its name, where it has one.
+    """A part of a tree, its share of what is drawn and, where target weights are given,
+    its share of what counts in the loss; and its name, where it has one.
     """
 
     node: Node
@@ -1099,8 +1313,12 @@ class Share(NamedTuple):
 
 
 def leaves_of(node: Node) -> list[Leaf]:
-    """Return the leaves below `node`, whatever their weights; of equal ones the first."""
-    return list({leaf.identity: leaf for leaf in reversed([*every_leaf(node)])}.values())[::-1]
+    """Return the leaves below `node`, whatever their weights; of equal ones the
+    first.
+    """
+    return list(
+        {leaf.identity: leaf for leaf in reversed([*every_leaf(node)])}.values()
+    )[::-1]
 
 
 def every_leaf(node: Node | Staged) -> list[Leaf]:
@@ -1108,7 +1326,9 @@ def every_leaf(node: Node | Staged) -> list[Leaf]:
     if isinstance(node, Leaf):
         return [node]
     if isinstance(node, Staged):
-        return [leaf for stage in node.plan.stages for leaf in every_leaf(stage.dataset)]
+        return [
+            leaf for stage in node.plan.stages for leaf in every_leaf(stage.dataset)
+        ]
     return [leaf for child, _ in node.children for leaf in every_leaf(child)]
 
 
@@ -1117,26 +1337,33 @@ def with_leaves(node: Any, change: Callable[[Leaf], Leaf]) -> Any:
     if isinstance(node, Leaf):
         return change(node)
     if isinstance(node, Staged):
-        return replace(node, plan=node.plan.with_datasets(lambda s: with_leaves(s.dataset, change)))
-    children = tuple([(with_leaves(child, change), weight) for child, weight in node.children])
+        return replace(
+            node, plan=node.plan.with_datasets(lambda s: with_leaves(s.dataset, change))
+        )
+    children = tuple(
+        [(with_leaves(child, change), weight) for child, weight in node.children]
+    )
     return replace(node, children=children)
 
 
-def leaves_with_weights(node: Node | Staged, step: int = 0) -> list[tuple[Leaf, Fraction]]:
-    """Return the leaves below `node` with the shares asked for them, in the order written.
+def leaves_with_weights(
+    node: Node | Staged, step: int = 0
+) -> list[tuple[Leaf, Fraction]]:
+    """Return the leaves below `node` with the shares asked for them, in the order
+    written.
 
-    Shares are exact and sum to 1. Weights are normalised in each blend and multiplied on the way
-    down; a float stands for the decimal it prints as. Leaves of one folder with equal settings
-    become one with the summed share, whose `place` names all of them; the merge is logged. A leaf
-    of share 0 is kept.
+    Shares are exact and sum to 1. Weights are normalised in each blend and multiplied
+    on the way down; a float stands for the decimal it prints as. Leaves of one folder
+    with equal settings become one with the summed share, whose `place` names all of
+    them; the merge is logged. A leaf of share 0 is kept.
 
-    Weights that change are taken at `step`, after temperature and limits; stop rules are not looked
-    at. Quotas give the shares of an epoch; for others than proportions the sizes of the folders are
-    read from their indexes.
+    Weights that change are taken at `step`, after temperature and limits; stop rules
+    are not looked at. Quotas give the shares of an epoch; for others than proportions
+    the sizes of the folders are read from their indexes.
 
-    Raises `WeightError` for a `Blend` made by hand with weights that a file could not have;
-    `ConfigError` for a blend without a size in one by quotas, and for stages, each of which has
-    shares of its own.
+    Raises `WeightError` for a `Blend` made by hand with weights that a file could not
+    have; `ConfigError` for a blend without a size in one by quotas, and for stages,
+    each of which has shares of its own.
 
     >>> from pathlib import Path
     >>> a, b = Leaf(Path("/data/a"), "train"), Leaf(Path("/data/b"), "train")
@@ -1148,7 +1375,8 @@ def leaves_with_weights(node: Node | Staged, step: int = 0) -> list[tuple[Leaf, 
     """
     if isinstance(node, Staged):
         raise ConfigError(
-            f"{node.place}: each stage has shares of its own; ask for those of one, which is "
+            f"{node.place}: each stage has shares of its own; ask for those of one, "
+            "which is "
             "plan.at(step).dataset of this node"
         )
     merged = _merged(shares_below(Share(node), lambda _: True, step))
@@ -1156,17 +1384,23 @@ def leaves_with_weights(node: Node | Staged, step: int = 0) -> list[tuple[Leaf, 
 
 
 def plain_shares(node: Blend) -> list[Share]:
-    """Return what plain blends in each other blend, with shares as `leaves_with_weights` has them;
-    all have a target where any has one.
+    """Return what plain blends in each other blend, with shares as
+    `leaves_with_weights` has them; all have a target where any has one.
     """
     parts = shares_below(Share(node), lambda blend: blend.plain)
     if [part for part in parts if part.target is not None]:
-        parts = [p._replace(target=p.share if p.target is None else p.target) for p in parts]
+        parts = [
+            p._replace(target=p.share if p.target is None else p.target) for p in parts
+        ]
     return _merged(parts)
 
 
-def shares_below(around: Share, opened: Callable[[Blend], bool], step: int = 0) -> list[Share]:
-    """Return what is below the blends at the top of a node that are `opened`, leaf by leaf."""
+def shares_below(
+    around: Share, opened: Callable[[Blend], bool], step: int = 0
+) -> list[Share]:
+    """Return what is below the blends at the top of a node that are `opened`, leaf by
+    leaf.
+    """
     node, share, target, name = around
     if isinstance(node, Leaf) or not opened(node):
         return [around]
@@ -1184,24 +1418,32 @@ def shares_below(around: Share, opened: Callable[[Blend], bool], step: int = 0) 
 
 
 def asked_shares(node: Blend, step: int = 0) -> list[Fraction]:
-    """Return the shares asked for the children of a blend at a step: exact, summing to 1."""
+    """Return the shares asked for the children of a blend at a step: exact, summing to
+    1.
+    """
     if node.quotas is not None:
         proportions = [quota.proportion for quota in node.quotas]
         if any(proportions) and None not in proportions:
             return _normalised(cast("list[float]", proportions))
         return _normalised(_counts(node, node.quotas))
-    numbers: list[Any] = [w.value(step) if isinstance(w, Schedule) else w for _, w in node.children]
+    numbers: list[Any] = [
+        w.value(step) if isinstance(w, Schedule) else w for _, w in node.children
+    ]
     for number in numbers:
         checked_weight(number, node.place)
     if not any(numbers):
         when = "" if node.plain else f" at step {step}"
-        raise WeightError(f"{node.place}: all weights are 0{when}, so nothing could ever be drawn")
+        raise WeightError(
+            f"{node.place}: all weights are 0{when}, so nothing could ever be drawn"
+        )
     options = node.options
     if {"temperature", "min_share", "max_share"} & options.keys():
         with place_noted(node.place):
             if "temperature" in options:
                 numbers = tempered(numbers, options["temperature"])
-            numbers = limited(numbers, options.get("min_share"), options.get("max_share"))
+            numbers = limited(
+                numbers, options.get("min_share"), options.get("max_share")
+            )
     if options.get("scheme") in WEIGHTLESS:
         numbers = [1 if number else 0 for number in numbers]
     return _normalised(numbers)
@@ -1221,7 +1463,9 @@ def _merged(parts: Iterable[Share]) -> list[Share]:
         place = f"{first.place} and {leaf.place}"
         both = None if target is None or part.target is None else target + part.target
         merged[key] = Share(replace(first, place=place), share, both, name)
-        text = "%s [%s] stands twice with equal settings, at %s; its shares add up to %s"
+        text = (
+            "%s [%s] stands twice with equal settings, at %s; its shares add up to %s"
+        )
         _log.info(text, leaf.path, leaf.split_part, place, float(share))
     return list(merged.values())
 
@@ -1229,7 +1473,9 @@ def _merged(parts: Iterable[Share]) -> list[Share]:
 def _counts(node: Blend, quotas: Sequence[Quota]) -> list[int]:
     sizes = [_size(child) for child, _ in node.children]
     with place_noted(node.place):
-        counts: list[int] = epoch_counts(sizes, quotas, node.options.get("epoch_size")).tolist()
+        counts: list[int] = epoch_counts(
+            sizes, quotas, node.options.get("epoch_size")
+        ).tolist()
     return counts
 
 
@@ -1239,8 +1485,10 @@ def _size(node: Node) -> int:
         return node.source().count
     if node.quotas is None:
         raise ConfigError(
-            f"{node.place}: how many samples this weighted blend gives to an epoch is not known "
-            "from its file, so there are no shares; build the dataset and count with `consumed`, "
+            f"{node.place}: how many samples this weighted blend gives to an epoch is "
+            "not known "
+            "from its file, so there are no shares; build the dataset and count with "
+            "`consumed`, "
             "or give proportions in the blend around it"
         )
     return sum(_counts(node, node.quotas))

@@ -1,4 +1,6 @@
-"""Positions only: which source, and which of its samples, comes at a slot. Nothing is read here."""
+"""Positions only: which source, and which of its samples, comes at a slot. Nothing is
+read here.
+"""
 
 from energize.order.timeline import Scheme, make_scheme
 from energize.order.weights import Schedule, WeightSchedulePoint, WeightScheduler

@@ -13,7 +13,12 @@ from energize.core.arrays import Int64Array
 from energize.core.checks import whole_number
 from energize.core.rng import Permutation, WindowedPermutation, derive
 from energize.errors import ConfigError, EmptyDatasetError, WeightError
-from energize.order.weights import as_fraction, checked_weight, integer_weights, largest_remainder
+from energize.order.weights import (
+    as_fraction,
+    checked_weight,
+    integer_weights,
+    largest_remainder,
+)
 
 _MOST_SAMPLES = 2**62
 """An epoch is smaller than this, so that positions fit in int64."""
@@ -21,7 +26,8 @@ _MOST_SAMPLES = 2**62
 _UNITS = {"k": 10**3, "m": 10**6, "b": 10**9, "t": 10**12}
 
 _BLOCK = 1024
-"""Samples among which a partial pass chooses at random; from each block it takes its part."""
+"""Samples among which a partial pass chooses at random; from each block it takes its
+part."""
 
 _NARROW = 2**31
 """Products of two numbers up to this one fit in int64."""
@@ -29,15 +35,17 @@ _NARROW = 2**31
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Quota:
-    """What a stream gives to an epoch; at most one of the three, none for what is natural.
+    """What a stream gives to an epoch; at most one of the three, none for what is
+    natural.
 
-    `proportion`: its part of the epoch, relative to the proportions of the other streams, which
-    then need one too. `repeat`: passes over it, 0.25 for a quarter of its samples. `choose`: so
-    many samples, 250 or "10k". Without any, each of its samples once; or, when the epoch has a
-    given size, a part of it in proportion to the stream's size.
+    `proportion`: its part of the epoch, relative to the proportions of the other
+    streams, which then need one too. `repeat`: passes over it, 0.25 for a quarter of
+    its samples. `choose`: so many samples, 250 or "10k". Without any, each of its
+    samples once; or, when the epoch has a given size, a part of it in proportion to the
+    stream's size.
 
-    Raises `WeightError` for numbers that are negative or not finite, for a `choose` that is not
-    whole, and for two kinds at once.
+    Raises `WeightError` for numbers that are negative or not finite, for a `choose`
+    that is not whole, and for two kinds at once.
 
     >>> Quota(repeat=3)
     Quota(proportion=None, repeat=3.0, choose=None)
@@ -52,19 +60,28 @@ class Quota:
         given = {name: value for name, value in given.items() if value is not None}
         if len(given) > 1:
             shown = ", ".join(f"{name}={value!r}" for name, value in given.items())
-            raise WeightError(f"a stream has one quota, proportion, repeat or choose; got {shown}")
+            raise WeightError(
+                f"a stream has one quota, proportion, repeat or choose; got {shown}"
+            )
         for name, value in given.items():
-            checked = _chosen(value) if name == "choose" else checked_weight(value, "a quota", name)
+            checked = (
+                _chosen(value)
+                if name == "choose"
+                else checked_weight(value, "a quota", name)
+            )
             object.__setattr__(self, name, checked)
 
     @property
     def kind(self) -> str | None:
         """The name of the one that is given."""
-        return next((f.name for f in fields(self) if getattr(self, f.name) is not None), None)
+        return next(
+            (f.name for f in fields(self) if getattr(self, f.name) is not None), None
+        )
 
 
 def epoch_size_in_samples(value: int | str) -> int:
-    """Return `value` as a number of samples: 1 or more, in digits or like "10k", "64M", "1.5b".
+    """Return `value` as a number of samples: 1 or more, in digits or like "10k", "64M",
+    "1.5b".
 
     Raises `ConfigError` for anything else.
 
@@ -74,17 +91,22 @@ def epoch_size_in_samples(value: int | str) -> int:
     samples = _counted(value)
     if samples is None or not 1 <= samples < _MOST_SAMPLES:
         raise ConfigError(
-            f"epoch_size counts samples: 1 to 2**62, or a text like '10k', '64M'; got {value!r}"
+            "epoch_size counts samples: 1 to 2**62, or a text like '10k', '64M'; "
+            "got "
+            f"{value!r}"
         )
     return samples
 
 
 def _chosen(value: object) -> int:
     """Return what `choose` asks for; a float will do if it is whole."""
-    samples = _counted(int(value) if isinstance(value, float) and value.is_integer() else value)
+    samples = _counted(
+        int(value) if isinstance(value, float) and value.is_integer() else value
+    )
     if samples is None or samples < 0:
         raise WeightError(
-            f"choose counts samples, as '10k' or a whole number, 0 or more; got {value!r}. For a "
+            "choose counts samples, as '10k' or a whole number, 0 or more; got "
+            f"{value!r}. For a "
             "part of a stream use repeat"
         )
     return samples
@@ -112,25 +134,34 @@ def epoch_counts(
 ) -> Int64Array:
     """Return the samples that each stream gives to every epoch: int64, one per stream.
 
-    `sizes` are those of the streams. Proportions share out `epoch_size`, by default the sum of the
-    sizes, by largest remainder: within 1 of exact, ties to the first, 0 gets nothing. Repeats give
-    the nearest whole number of samples, halves the lower one. All numbers are taken as the decimals
-    they print as. `label` is what errors call a stream.
+    `sizes` are those of the streams. Proportions share out `epoch_size`, by default the
+    sum of the sizes, by largest remainder: within 1 of exact, ties to the first, 0 gets
+    nothing. Repeats give the nearest whole number of samples, halves the lower one. All
+    numbers are taken as the decimals they print as. `label` is what errors call a
+    stream.
 
-    Raises `WeightError` for proportions beside other quotas, and when nothing is asked of any
-    stream; `ConfigError` for an `epoch_size` beside repeat or choose; `EmptyDatasetError` for
-    samples asked of an empty stream.
+    Raises `WeightError` for proportions beside other quotas, and when nothing is asked
+    of any stream; `ConfigError` for an `epoch_size` beside repeat or choose;
+    `EmptyDatasetError` for samples asked of an empty stream.
 
-    >>> epoch_counts([100, 200], [Quota(proportion=0.25), Quota(proportion=0.75)]).tolist()
+    >>> epoch_counts(
+    ...     [100, 200], [Quota(proportion=0.25), Quota(proportion=0.75)]
+    ... ).tolist()
     [75, 225]
     """
     kinds = [quota.kind for quota in quotas]
-    absolute = [stream for stream, kind in enumerate(kinds) if kind in {"repeat", "choose"}]
+    absolute = [
+        stream for stream, kind in enumerate(kinds) if kind in {"repeat", "choose"}
+    ]
     if "proportion" in kinds:
-        if other := [stream for stream, kind in enumerate(kinds) if kind != "proportion"]:
+        if other := [
+            stream for stream, kind in enumerate(kinds) if kind != "proportion"
+        ]:
             raise WeightError(
-                f"{label(kinds.index('proportion'))} has a proportion, but {label(other[0])} has "
-                f"{kinds[other[0]] or 'no quota'}: proportions are given to all streams or to none"
+                f"{label(kinds.index('proportion'))} has a proportion, but "
+                f"{label(other[0])} has "
+                f"{kinds[other[0]] or 'no quota'}: proportions are given to all "
+                "streams or to none"
             )
         weights = [quota.proportion or 0.0 for quota in quotas]
         counts = largest_remainder(integer_weights(weights), epoch_size or sum(sizes))
@@ -138,7 +169,8 @@ def epoch_counts(
         counts = _absolute_counts(sizes, quotas)
     elif absolute:
         raise ConfigError(
-            f"epoch_size={epoch_size} and {kinds[absolute[0]]} of {label(absolute[0])} contradict "
+            f"epoch_size={epoch_size} and {kinds[absolute[0]]} of {label(absolute[0])} "
+            "contradict "
             "each other: use proportion, or leave epoch_size out"
         )
     else:
@@ -146,11 +178,14 @@ def epoch_counts(
     for stream, (size, count) in enumerate(zip(sizes, counts.tolist(), strict=True)):
         if size == 0 and (count or kinds[stream] is None):
             raise EmptyDatasetError(
-                f"{label(stream)} has no samples, but {count or 'all of its'} samples are asked of "
+                f"{label(stream)} has no samples, but {count or 'all of its'} samples "
+                "are asked of "
                 "it; remove it, or give it repeat=0"
             )
     if not counts.any():
-        raise WeightError(f"the quotas ask for no sample of any of the {len(sizes)} streams")
+        raise WeightError(
+            f"the quotas ask for no sample of any of the {len(sizes)} streams"
+        )
     return counts
 
 
@@ -161,19 +196,23 @@ def _absolute_counts(sizes: Sequence[int], quotas: Sequence[Quota]) -> Int64Arra
         nearest = -int((Fraction(1, 2) - size * passes) // 1)
         counts.append(nearest if quota.choose is None else int(quota.choose))
     if sum(counts) >= _MOST_SAMPLES:
-        raise ConfigError(f"an epoch of {sum(counts)} samples is too long: it may have 2**62")
+        raise ConfigError(
+            f"an epoch of {sum(counts)} samples is too long: it may have 2**62"
+        )
     return np.array(counts, dtype=np.int64)
 
 
 class EpochDraws:
-    """`count` draws per epoch from a stream of `size` samples: whole passes, then a part of one.
+    """`count` draws per epoch from a stream of `size` samples: whole passes, then a
+    part of one.
 
-    Every epoch draws each sample floor(count / size) or ceil(count / size) times. The part takes
-    the same samples in every epoch when it is `fixed`; otherwise others, so that after any number
-    of epochs a sample has been drawn within 1 of e * count / size times.
+    Every epoch draws each sample floor(count / size) or ceil(count / size) times. The
+    part takes the same samples in every epoch when it is `fixed`; otherwise others, so
+    that after any number of epochs a sample has been drawn within 1 of e * count / size
+    times.
 
-    Each pass is in the stream's order, or with `shuffle` in a random one of its own; no sample
-    comes again before its pass has ended. Any draw of any epoch costs the same.
+    Each pass is in the stream's order, or with `shuffle` in a random one of its own; no
+    sample comes again before its pass has ended. Any draw of any epoch costs the same.
 
     >>> import numpy as np
     >>> draws = EpochDraws(4, 6, key=1)
@@ -182,9 +221,17 @@ class EpochDraws:
     """
 
     def __init__(
-        self, size: int, count: int, key: int, *, shuffle: bool = False, fixed: bool = False
+        self,
+        size: int,
+        count: int,
+        key: int,
+        *,
+        shuffle: bool = False,
+        fixed: bool = False,
     ) -> None:
-        self._samples, self._shuffle, self._fixed = size, shuffle, fixed
+        self._samples = size
+        self._shuffle = shuffle
+        self._fixed = fixed
         self._whole, self._part = divmod(count, size)
         self._passes = self._whole + (self._part > 0)
         self._in_pass = Permutation(size, derive(key, "whole pass"))
@@ -193,8 +240,8 @@ class EpochDraws:
         self._scattered = WindowedPermutation(size, _BLOCK, *keys)
 
     def locate(self, epoch: Int64Array, nth: Int64Array) -> Int64Array:
-        """Return for draw `nth`, 0 <= nth < count, of an epoch its pass, counted from the
-        first epoch on, times `size`, plus the sample.
+        """Return for draw `nth`, 0 <= nth < count, of an epoch its pass, counted from
+        the first epoch on, times `size`, plus the sample.
         """
         number, within = np.divmod(nth, self._samples)
         passes = epoch * self._passes + number
@@ -213,28 +260,39 @@ class EpochDraws:
             return self._in_order(turn, nth)
         return self._scattered(self._place(turn, self._in_part(nth, epoch)))
 
-    # A partial pass of turn t takes place x when t + x + 1 reaches a new multiple of size / part.
-    # So places are evenly spread, and so are the turns that take one place. What lies at a place is
-    # random within its block: data may have a rhythm of their own.
+    # A partial pass of turn t takes place x when t + x + 1 reaches a new multiple of
+    # size / part. So places are evenly spread, and so are the turns that take one
+    # place. What lies at a place is random within its block: data may have a rhythm of
+    # their own.
 
     def _place(self, turn: Int64Array, nth: Int64Array) -> Int64Array:
         """Return the place that is taken as number `nth`."""
-        size, part = self._samples, self._part
-        wide = np.int64 if size < _NARROW else object  # Python's integers cannot overflow
-        turn, nth = turn.astype(wide), nth.astype(wide)
+        size = self._samples
+        part = self._part
+        wide = (
+            np.int64 if size < _NARROW else object
+        )  # Python's integers cannot overflow
+        turn = turn.astype(wide)
+        nth = nth.astype(wide)
         reached = nth + 1 + turn * part // size
         return (-(-reached * size // part) - 1 - turn).astype(np.int64)
 
     def _in_order(self, turn: Int64Array, nth: Int64Array) -> Int64Array:
         """Return the samples that `_scattered` gives, ascending within their pass."""
-        out, size, part = np.empty_like(nth), self._samples, self._part
+        out = np.empty_like(nth)
+        size = self._samples
+        part = self._part
         blocks = np.stack([turn, self._place(turn, nth) // _BLOCK])
         touched, which = np.unique(blocks, axis=1, return_inverse=True)
         for number, (at, block) in enumerate(touched.T.tolist()):
             rows = np.flatnonzero(which.reshape(-1) == number)
             ends = block * _BLOCK, min((block + 1) * _BLOCK, size)
-            first, last = ((at + end) * part // size - at * part // size for end in ends)
+            first, last = (
+                (at + end) * part // size - at * part // size for end in ends
+            )
             numbers = np.arange(first, last, dtype=np.int64)
-            taken = np.sort(self._scattered(self._place(np.full_like(numbers, at), numbers)))
+            taken = np.sort(
+                self._scattered(self._place(np.full_like(numbers, at), numbers))
+            )
             out[rows] = taken[nth[rows] - first]
         return out

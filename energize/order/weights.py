@@ -1,4 +1,6 @@
-"""The weights of a mix: exact numbers, shares of them within limits, and weights over time."""
+"""The weights of a mix: exact numbers, shares of them within limits, and weights over
+time.
+"""
 
 from __future__ import annotations
 
@@ -29,10 +31,12 @@ _SUM_TOLERANCE = 1e-6
 
 
 def checked_weight(weight: object, where: str, what: str = "a weight") -> float:
-    """Return `weight` as a float; raise `WeightError` naming `where` unless it is finite and 0 or
-    more.
+    """Return `weight` as a float; raise `WeightError` naming `where` unless it is
+    finite and 0 or more.
     """
-    number: Any = weight if type(weight) in (int, float, Fraction) else real_number(weight)
+    number: Any = (
+        weight if type(weight) in (int, float, Fraction) else real_number(weight)
+    )
     try:
         value = math.nan if number is None else float(number)
     except OverflowError:
@@ -44,10 +48,15 @@ def checked_weight(weight: object, where: str, what: str = "a weight") -> float:
 
 
 def names_apart(expected: Iterable[str], found: Iterable[str]) -> str:
-    """Return which names are missing and which are unknown, as text; "" if they are the same."""
-    wanted, given = list(expected), list(found)
+    """Return which names are missing and which are unknown, as text; "" if they are the
+    same.
+    """
+    wanted = list(expected)
+    given = list(found)
     missing = [name for name in wanted if name not in given]
-    extra = [f"{name!r}{nearest(name, missing)}" for name in given if name not in wanted]
+    extra = [
+        f"{name!r}{nearest(name, missing)}" for name in given if name not in wanted
+    ]
     parts = [f"missing {', '.join(map(repr, missing))}"] if missing else []
     return "; ".join([*parts, *([f"unknown {', '.join(extra)}"] if extra else [])])
 
@@ -56,15 +65,18 @@ def names_apart(expected: Iterable[str], found: Iterable[str]) -> str:
 class Schedule:
     """A weight that changes with the step; usable wherever a mix takes a weight.
 
-    `points` are (step, value) pairs in order of their steps, which count from 0. A value holds from
-    its step on: `step` keeps it until the next point, `linear` and `cosine` go gradually to that of
-    the next. Before the first point its value holds, after the last one that of the last.
+    `points` are (step, value) pairs in order of their steps, which count from 0. A
+    value holds from its step on: `step` keeps it until the next point, `linear` and
+    `cosine` go gradually to that of the next. Before the first point its value holds,
+    after the last one that of the last.
 
-    Steps are slots of the mix; or optimizer steps, if `slots_per_step` says how many slots one of
-    them takes (the global batch size, for a mix of samples). Points act at their own slot; under
-    the scheme `block`, those of `step` at the start of the next block.
+    Steps are slots of the mix; or optimizer steps, if `slots_per_step` says how many
+    slots one of them takes (the global batch size, for a mix of samples). Points act at
+    their own slot; under the scheme `block`, those of `step` at the start of the next
+    block.
 
-    Raises `ConfigError` for steps or names that cannot be used, `WeightError` for values.
+    Raises `ConfigError` for steps or names that cannot be used, `WeightError` for
+    values.
 
     >>> Schedule([(0, 0.2), (10_000, 0.5)], "linear").value(5_000)
     0.35
@@ -78,7 +90,9 @@ class Schedule:
         given = list(self.points) if isinstance(self.points, Iterable) else [None]
         for pair in given:
             if not isinstance(pair, tuple | list) or len(pair) != 2:
-                raise ConfigError(f"Schedule: points are pairs (step, value); got {pair!r}")
+                raise ConfigError(
+                    f"Schedule: points are pairs (step, value); got {pair!r}"
+                )
         checked_choice(self.interpolation, "interpolation", INTERPOLATIONS, "Schedule")
         steps = _checked_steps([step for step, _ in given], "Schedule")
         points = tuple(
@@ -121,8 +135,8 @@ class Schedule:
 class WeightSchedulePoint:
     """The weights of all sources from a step on.
 
-    They have to sum to 1 within 1e-6, so that a forgotten source shows. Raises `WeightError` for
-    weights, `ConfigError` for a step.
+    They have to sum to 1 within 1e-6, so that a forgotten source shows. Raises
+    `WeightError` for weights, `ConfigError` for a step.
     """
 
     step: int
@@ -132,14 +146,21 @@ class WeightSchedulePoint:
         [step] = _checked_steps([self.step], "WeightSchedulePoint")
         where = f"WeightSchedulePoint: the point at step {step}"
         if not isinstance(self.weights, Mapping) or not self.weights:
-            raise WeightError(f"{where}: weights map each source to a number; got {self.weights!r}")
+            raise WeightError(
+                f"{where}: weights map each source to a number; got {self.weights!r}"
+            )
         named = self.weights.items()
-        checked = {name: checked_weight(each, f"{where}, source {name!r}") for name, each in named}
+        checked = {
+            name: checked_weight(each, f"{where}, source {name!r}")
+            for name, each in named
+        }
         total = math.fsum(checked.values())
         if total == 0:
             raise WeightError(f"{where}: all {len(checked)} weights are 0")
         if abs(total - 1) > _SUM_TOLERANCE:
-            raise WeightError(f"{where}: the weights sum to {total:.9g}, not to 1; correct them")
+            raise WeightError(
+                f"{where}: the weights sum to {total:.9g}, not to 1; correct them"
+            )
         object.__setattr__(self, "step", step)
         object.__setattr__(self, "weights", checked)
 
@@ -151,7 +172,8 @@ class WeightScheduler:
     `interpolation` and `slots_per_step` are those of `Schedule`. Every point names the
     same sources; steps are in order, none twice.
 
-    Raises `ConfigError`; for names, it lists those that are missing and those that are too many.
+    Raises `ConfigError`; for names, it lists those that are missing and those that are
+    too many.
 
     >>> scheduler = WeightScheduler(
     ...     [
@@ -170,16 +192,20 @@ class WeightScheduler:
 
     def __post_init__(self) -> None:
         points = tuple(self.schedule) if isinstance(self.schedule, Iterable) else ()
-        if not points or not all(isinstance(each, WeightSchedulePoint) for each in points):
+        if not points or not all(
+            isinstance(each, WeightSchedulePoint) for each in points
+        ):
             raise ConfigError(
-                "WeightScheduler: schedule is a list of WeightSchedulePoint(step, weights), one at "
+                "WeightScheduler: schedule is a list of WeightSchedulePoint(step, "
+                "weights), one at "
                 f"least; got {self.schedule!r}"
             )
         object.__setattr__(self, "schedule", points)
         for point in points:
             if difference := names_apart(self.dataset_names, point.weights):
                 raise WeightError(
-                    f"WeightScheduler: the point at step {point.step} does not name the sources of "
+                    f"WeightScheduler: the point at step {point.step} does not name "
+                    "the sources of "
                     f"the first one: {difference}"
                 )
         with raised_as("WeightScheduler", "Schedule"):
@@ -192,9 +218,13 @@ class WeightScheduler:
         return list(self.schedule[0].weights)
 
     def get_weights(self, step: float) -> dict[str, float]:
-        """Return the weight of each source at a step, 0 or more; between points they sum to 1."""
+        """Return the weight of each source at a step, 0 or more; between points they
+        sum to 1.
+        """
         with raised_as("WeightScheduler", "Schedule"):
-            weights = {name: each.value(step) for name, each in self.schedules().items()}
+            weights = {
+                name: each.value(step) for name, each in self.schedules().items()
+            }
         glides = self.interpolation != "step"
         if glides and self.schedule[0].step < step < self.schedule[-1].step:
             total = math.fsum(weights.values())
@@ -205,7 +235,9 @@ class WeightScheduler:
         """Return the weight of each source on its own."""
         options = self.interpolation, self.slots_per_step
         return {
-            name: Schedule([(each.step, each.weights[name]) for each in self.schedule], *options)
+            name: Schedule(
+                [(each.step, each.weights[name]) for each in self.schedule], *options
+            )
             for name in self.dataset_names
         }
 
@@ -214,7 +246,9 @@ def _checked_steps(given: Sequence[object], owner: str) -> list[int]:
     """Return the steps of points as ints: in order, none twice."""
     steps = [checked_whole(step, f"{owner}: the step of a point", 0) for step in given]
     if not steps or any(before >= after for before, after in pairwise(steps)):
-        raise ConfigError(f"{owner}: points are in order of their steps, one at least; got {steps}")
+        raise ConfigError(
+            f"{owner}: points are in order of their steps, one at least; got {steps}"
+        )
     return steps
 
 
@@ -233,7 +267,8 @@ _ROUNDED = Fraction(1, 10**9)
 
 
 def exact_weight(weight: object, where: str) -> float | Fraction:
-    """Return a checked weight in its exact value: a float if the decimal it prints as is just that.
+    """Return a checked weight in its exact value: a float if the decimal it prints as
+    is just that.
 
     >>> exact_weight(0.1, "code"), exact_weight(Fraction(1, 3), "code")
     (0.1, Fraction(1, 3))
@@ -251,7 +286,9 @@ def lean(weight: Fraction) -> float | Fraction:
 
 
 def as_fraction(weight: object) -> Fraction:
-    """Return a number as a fraction; a float stands for the decimal that it prints as."""
+    """Return a number as a fraction; a float stands for the decimal that it prints
+    as.
+    """
     if type(weight) is float or type(weight) is int:
         return Fraction(str(weight))
     if isinstance(weight, Fraction):
@@ -263,15 +300,20 @@ def as_fraction(weight: object) -> Fraction:
 
 
 def integer_weights(weights: Sequence[float | Fraction]) -> list[int]:
-    """Return integers in exactly the ratio of checked `weights`, with no common divisor.
+    """Return integers in exactly the ratio of checked `weights`, with no common
+    divisor.
 
     Raises `WeightError` if there are none, or none above zero.
     """
     if not any(weights):
-        raise WeightError(f"all {len(weights)} weights are 0; at least one source has to be drawn")
+        raise WeightError(
+            f"all {len(weights)} weights are 0; at least one source has to be drawn"
+        )
     ratios = [as_fraction(weight) for weight in weights]
     denominator = math.lcm(*(ratio.denominator for ratio in ratios))
-    numerators = [ratio.numerator * (denominator // ratio.denominator) for ratio in ratios]
+    numerators = [
+        ratio.numerator * (denominator // ratio.denominator) for ratio in ratios
+    ]
     divisor = math.gcd(*numerators)
     return [number // divisor for number in numerators]
 
@@ -279,18 +321,19 @@ def integer_weights(weights: Sequence[float | Fraction]) -> list[int]:
 def bounded_weights(weights: Sequence[float | Fraction]) -> Int64Array:
     """Return `integer_weights` as int64 of a sum of about 2**60 at most.
 
-    They are exact if their sum fits. Otherwise each share is rounded down to a multiple of 2**-60,
-    and to one such unit at least.
+    They are exact if their sum fits. Otherwise each share is rounded down to a multiple
+    of 2**-60, and to one such unit at least.
     """
-    values, limit = integer_weights(weights), 1 << _BITS
+    values = integer_weights(weights)
+    limit = 1 << _BITS
     if (total := sum(values)) > limit:
         values = [max(1, value * limit // total) if value else 0 for value in values]
     return np.array(values, dtype=np.int64)
 
 
 def largest_remainder(weights: Sequence[int], seats: int) -> Int64Array:
-    """Share out `seats` in the ratio of integer `weights`: floors, then one each to the largest
-    remainders, ties to the first. Each source is within 1 of its exact share.
+    """Share out `seats` in the ratio of integer `weights`: floors, then one each to the
+    largest remainders, ties to the first. Each source is within 1 of its exact share.
 
     Source: the method of Hamilton; Balinski, Young, "Fair representation", 2001.
     """
@@ -306,30 +349,35 @@ def checked_temperature(temperature: object) -> float:
     """Return `temperature` as a finite float, 0 or more."""
     number = real_number(temperature)
     if number is None or not 0 <= number < math.inf:
-        raise ConfigError(f"temperature is a finite number, 0 or more; got {temperature!r}")
+        raise ConfigError(
+            f"temperature is a finite number, 0 or more; got {temperature!r}"
+        )
     return float(number)
 
 
 def tempered(weights: Sequence[float | Fraction], temperature: float) -> list[float]:
     """Return shares in the ratio of weight ** temperature; a weight of 0 stays 0.
 
-    1 keeps the ratio of the weights, 0 makes all shares equal, what lies between raises the small
-    ones, and above 1 the large ones grow. (Formulas like softmax divide by a temperature: this is
-    its reciprocal.) Raises `WeightError` if all are 0.
+    1 keeps the ratio of the weights, 0 makes all shares equal, what lies between raises
+    the small ones, and above 1 the large ones grow. (Formulas like softmax divide by a
+    temperature: this is its reciprocal.) Raises `WeightError` if all are 0.
 
     >>> tempered([9, 1], 0.5)
     [0.75, 0.25]
     """
     most = max(weights, default=0)
     if not most > 0:
-        raise WeightError(f"all {len(weights)} weights are 0: nothing could ever be drawn")
+        raise WeightError(
+            f"all {len(weights)} weights are 0: nothing could ever be drawn"
+        )
     raised = [(w / most) ** temperature if w > 0 else 0.0 for w in map(float, weights)]
     total = math.fsum(raised)
     return [each / total for each in raised]
 
 
 Limits = float | Sequence[float | None] | None
-"""A floor or a cap: one for all sources with a weight above 0, or one each, None for no limit."""
+"""A floor or a cap: one for all sources with a weight above 0, or one each, None for no
+limit."""
 
 
 def limited(
@@ -337,8 +385,8 @@ def limited(
 ) -> list[float]:
     """Return shares in the ratio of the weights, none below its floor or above its cap.
 
-    Those that are not held at a limit keep the ratio of their weights exactly: share i is
-    min(cap_i, max(floor_i, weight_i * x)), with the one x for which the sum is 1.
+    Those that are not held at a limit keep the ratio of their weights exactly: share i
+    is min(cap_i, max(floor_i, weight_i * x)), with the one x for which the sum is 1.
 
     Raises `ConfigError` if no shares can keep the limits.
 
@@ -352,15 +400,20 @@ def limited(
     caps = _checked_limits(most, weigh, "max_share", Fraction(1))
     for number, (floor, cap) in enumerate(zip(floors, caps, strict=True)):
         if floor > cap:
-            raise ConfigError(f"min_share of dataset {number} is above its max_share, {float(cap)}")
+            raise ConfigError(
+                f"min_share of dataset {number} is above its max_share, {float(cap)}"
+            )
     if sum(floors) > 1 + _ROUNDED or sum(caps) < 1 - _ROUNDED:
         raise ConfigError(
-            f"min_share: the floors of the {len(weigh)} datasets sum to {float(sum(floors)):g}, "
+            f"min_share: the floors of the {len(weigh)} datasets sum to "
+            f"{float(sum(floors)):g}, "
             f"their caps (max_share) to {float(sum(caps)):g}; shares sum to 1"
         )
     for limits in (floors, caps):
         whole = sum(limits, Fraction(0))
-        if abs(whole - 1) <= _ROUNDED:  # thirds, say, whose decimals do not quite sum to 1
+        if (
+            abs(whole - 1) <= _ROUNDED
+        ):  # thirds, say, whose decimals do not quite sum to 1
             return [float(limit / whole) for limit in limits]
 
     def at(factor: Fraction) -> list[Fraction]:
@@ -372,10 +425,12 @@ def limited(
 
     rows = [*zip(weigh, floors, strict=True), *zip(weigh, caps, strict=True)]
     meets = sorted({limit / weight for weight, limit in rows if weight})
-    # The sum grows with the factor, in a straight line between two at which a share meets a limit.
+    # The sum grows with the factor, in a straight line between two at which a share
+    # meets a limit.
     first = bisect_left(meets, Fraction(1), hi=len(meets) - 1, key=total)
     before = meets[first - 1] if first else Fraction(0)
-    start, end = total(before), total(meets[first])
+    start = total(before)
+    end = total(meets[first])
     way = (1 - start) / (end - start) if end > start else Fraction(1)
     return [float(share) for share in at(before + (meets[first] - before) * way)]
 
@@ -387,15 +442,21 @@ def _checked_limits(
     each = isinstance(given, Sequence) and not isinstance(given, str)
     limits = list(given) if each else [given] * len(weigh)  # type: ignore[arg-type]
     if len(limits) != len(weigh):
-        raise ConfigError(f"{name}: {len(limits)} limits are given for {len(weigh)} datasets")
+        raise ConfigError(
+            f"{name}: {len(limits)} limits are given for {len(weigh)} datasets"
+        )
     checked = []
     for number, (limit, weight) in enumerate(zip(limits, weigh, strict=True)):
         where = f"{name}, dataset {number}" if each else name
         share = default if limit is None else real_number(limit)
         if share is None or not 0 <= share <= 1:
-            raise ConfigError(f"{where}: a share is a number from 0 to 1, got {limit!r}")
+            raise ConfigError(
+                f"{where}: a share is a number from 0 to 1, got {limit!r}"
+            )
         if each and share and not weight and not default:
-            raise ConfigError(f"{where}: the floor is {limit}, but the weight is 0, never drawn")
+            raise ConfigError(
+                f"{where}: the floor is {limit}, but the weight is 0, never drawn"
+            )
         checked.append(as_fraction(share) if weight else Fraction(0))
     return checked
 
@@ -405,9 +466,9 @@ def _checked_limits(
 
 @dataclass(frozen=True)
 class Compound:
-    """A weight made of others, its `parts`, at the same slot: their "product" (of the weights of an
-    inner mix and of a source in it), their "sum" (of one source that is listed twice), or the
-    "share" of source `number` of an inner mix with these weights.
+    """A weight made of others, its `parts`, at the same slot: their "product" (of the
+    weights of an inner mix and of a source in it), their "sum" (of one source that is
+    listed twice), or the "share" of source `number` of an inner mix with these weights.
     """
 
     kind: str
@@ -420,12 +481,15 @@ Weight: TypeAlias = float | Fraction | Schedule | Compound
 """What a source of a mix may weigh."""
 
 GivenWeights: TypeAlias = Sequence[Weight] | Mapping[str, Weight] | WeightScheduler
-"""A weight for each source: by position, by name in the order of the mapping, or over steps."""
+"""A weight for each source: by position, by name in the order of the mapping, or over
+steps."""
 
 
-def named_weights(given: GivenWeights) -> tuple[tuple[str, ...] | None, tuple[Weight, ...]]:
-    """Return the names of the sources, None if they go by position, and their checked weights,
-    numbers in their exact values. Raise `WeightError` naming the source.
+def named_weights(
+    given: GivenWeights,
+) -> tuple[tuple[str, ...] | None, tuple[Weight, ...]]:
+    """Return the names of the sources, None if they go by position, and their checked
+    weights, numbers in their exact values. Raise `WeightError` naming the source.
     """
     weights: Any = given.schedules() if isinstance(given, WeightScheduler) else given
     named = isinstance(weights, Mapping)
@@ -435,7 +499,8 @@ def named_weights(given: GivenWeights) -> tuple[tuple[str, ...] | None, tuple[We
         listed = list(weights.items() if named else enumerate(weights))
     except TypeError:
         raise WeightError(
-            f"weights are a list of numbers, or numbers by name; got {reprlib.repr(given)}"
+            "weights are a list of numbers, or numbers by name; got "
+            f"{reprlib.repr(given)}"
         ) from None
     checked = tuple(given_weight(each, f"weight {which!r}") for which, each in listed)
     return tuple(weights) if named else None, checked
@@ -443,18 +508,26 @@ def named_weights(given: GivenWeights) -> tuple[tuple[str, ...] | None, tuple[We
 
 def given_weight(weight: Any, where: str) -> Weight:
     """Return a checked weight: one over time as it is, a number in its exact value."""
-    return weight if isinstance(weight, Schedule | Compound) else exact_weight(weight, where)
+    return (
+        weight
+        if isinstance(weight, Schedule | Compound)
+        else exact_weight(weight, where)
+    )
 
 
 def weight_as_described(value: Any) -> Weight:
-    """Return the weight that `described` told so. Raises `TypeError`, `KeyError`, `ValueError`, or
-    what a `Schedule` raises, for anything else.
+    """Return the weight that `described` told so. Raises `TypeError`, `KeyError`,
+    `ValueError`, or what a `Schedule` raises, for anything else.
     """
     if not isinstance(value, dict):
-        return exact_weight(Fraction(value) if isinstance(value, str) else value, "a weight")
+        return exact_weight(
+            Fraction(value) if isinstance(value, str) else value, "a weight"
+        )
     if "points" in value:
         return Schedule(**value)
-    return Compound(**value | {"parts": tuple(map(weight_as_described, value["parts"]))})
+    return Compound(
+        **value | {"parts": tuple(map(weight_as_described, value["parts"]))}
+    )
 
 
 def schedules_in(weights: Sequence[Weight]) -> Iterator[Schedule]:
@@ -477,9 +550,11 @@ def ever_positive(weight: Weight) -> bool:
     return (all if weight.kind == "product" else any)(map(ever_positive, weight.parts))
 
 
-def weights_at(weights: Sequence[Weight], slots: npt.ArrayLike, block: int = 1) -> FloatArray:
-    """Return the weights (columns) at each slot (rows): float64. Schedules that change in steps
-    have the value of the last multiple of `block` up to the slot.
+def weights_at(
+    weights: Sequence[Weight], slots: npt.ArrayLike, block: int = 1
+) -> FloatArray:
+    """Return the weights (columns) at each slot (rows): float64. Schedules that change
+    in steps have the value of the last multiple of `block` up to the slot.
     """
     at = np.asarray(slots, dtype=np.float64)
     steps = at if block == 1 else np.floor(at / block) * block
@@ -492,7 +567,9 @@ def weights_at(weights: Sequence[Weight], slots: npt.ArrayLike, block: int = 1) 
             return np.full(len(at), float(weight))
         if weight.kind != "share":
             parts = list(map(values, weight.parts))
-            return np.asarray((np.prod if weight.kind == "product" else np.sum)(parts, axis=0))
+            return np.asarray(
+                (np.prod if weight.kind == "product" else np.sum)(parts, axis=0)
+            )
         mix = id(weight.parts), weight.temperature
         if mix not in inner:
             columns = list(map(values, weight.parts))
@@ -502,14 +579,18 @@ def weights_at(weights: Sequence[Weight], slots: npt.ArrayLike, block: int = 1) 
     return np.stack(list(map(values, weights)), axis=1)
 
 
-def shares_at(weights: Sequence[Weight], slots: npt.ArrayLike, block: int = 1) -> FloatArray:
-    """Return `weights_at` each slot divided by their sum; equal where they are all 0."""
+def shares_at(
+    weights: Sequence[Weight], slots: npt.ArrayLike, block: int = 1
+) -> FloatArray:
+    """Return `weights_at` each slot divided by their sum; equal where they are all
+    0.
+    """
     return _normalised(weights_at(weights, slots, block))
 
 
 def _normalised(weights: FloatArray, temperature: float = 1.0) -> FloatArray:
-    """Return the weights of each slot (rows) to the power of `temperature`, divided by their sum;
-    equal where they are all 0.
+    """Return the weights of each slot (rows) to the power of `temperature`, divided by
+    their sum; equal where they are all 0.
     """
     most = weights.max(axis=1, keepdims=True)
     scaled = weights / np.where(most > 0, most, 1.0)
@@ -524,30 +605,40 @@ def _normalised(weights: FloatArray, temperature: float = 1.0) -> FloatArray:
 class Era:
     """The `weights` of all sources from slot `start` of a mix on.
 
-    Points of schedules that change in steps act at the next multiple of `block`. `drawn` says of
-    each source whether its weight is ever above 0, `points` are those of all schedules. `given` are
-    the weights that were given, where a scheme takes others in their place.
+    Points of schedules that change in steps act at the next multiple of `block`.
+    `drawn` says of each source whether its weight is ever above 0, `points` are those
+    of all schedules. `given` are the weights that were given, where a scheme takes
+    others in their place.
 
     Raises `WeightError` if all weights are 0 at some slot.
     """
 
     def __init__(self, start: int, weights: Sequence[Weight], block: int = 1) -> None:
-        self.start, self.weights, self._block = start, tuple(weights), block
+        self.weights = tuple(weights)
+        self.start = start
+        self._block = block
         self.given = self.weights
         self.drawn = np.array([ever_positive(each) for each in weights], dtype=np.bool_)
         schedules = list(schedules_in(self.weights))
         self.points = sorted({slot for each in schedules for slot in each.slots})
         if self.points and self.points[-1] > _LAST_POINT:
             raise ConfigError(
-                f"a schedule has a point at slot {self.points[-1]}; the last may be {_LAST_POINT}"
+                f"a schedule has a point at slot {self.points[-1]}; the last may be "
+                f"{_LAST_POINT}"
             )
         gliding = [each for each in schedules if each.interpolation != "step"]
         self._ways = {(each.slots[0], each.slots[-1]) for each in gliding}
-        steps = {s for each in schedules if each.interpolation == "step" for s in each.slots}
-        acting = {-(-slot // block) * block for slot in steps}.union(*(s.slots for s in gliding))
+        steps = {
+            s for each in schedules if each.interpolation == "step" for s in each.slots
+        }
+        acting = {-(-slot // block) * block for slot in steps}.union(
+            *(s.slots for s in gliding)
+        )
         self._acting = sorted(slot for slot in acting if slot > start)
         numbers = [each for each in self.weights if isinstance(each, float | Fraction)]
-        self._fixed = bounded_weights(numbers) if len(numbers) == len(self.weights) else None
+        self._fixed = (
+            bounded_weights(numbers) if len(numbers) == len(self.weights) else None
+        )
         if self._fixed is None:
             self._check_never_all_zero()
 
@@ -562,11 +653,15 @@ class Era:
         return self._acting[number] if number < len(self._acting) else INFINITE
 
     def glides(self, slot: int) -> bool:
-        """Return whether shares change from slot to slot, from this one to the next point."""
+        """Return whether shares change from slot to slot, from this one to the next
+        point.
+        """
         return any(first <= slot < last for first, last in self._ways)
 
     def has_weight(self, slot: int) -> BoolArray:
-        """Return for each source whether it has a weight from `slot` to the next point."""
+        """Return for each source whether it has a weight from `slot` to the next
+        point.
+        """
         if self._fixed is not None:
             return np.asarray(self._fixed > 0)
         # Between two points a weight is 0 everywhere or nowhere.
@@ -574,8 +669,8 @@ class Era:
         return np.asarray(weights_at(self.weights, [between], self._block)[0] > 0)
 
     def fixed(self, slot: int) -> Int64Array:
-        """Return the weights from `slot` to the next point as integers, in their exact ratio up to
-        60 bits.
+        """Return the weights from `slot` to the next point as integers, in their exact
+        ratio up to 60 bits.
         """
         if self._fixed is not None:
             return self._fixed
@@ -583,15 +678,18 @@ class Era:
         return bounded_weights(there) if any(there) else self.drawn.astype(np.int64)
 
     def gliding(self, slot: int, sources: Int64Array) -> tuple[Int64Array, FloatArray]:
-        """Return the edges of pieces from `slot` to the next point, counted from `slot`, and the
-        mean shares of some sources (columns) in each piece (rows).
+        """Return the edges of pieces from `slot` to the next point, counted from
+        `slot`, and the mean shares of some sources (columns) in each piece (rows).
         """
         weights = [self.weights[each] for each in sources.tolist()]
         edges = glide_edges(self.next_point(slot) - slot, len(sources))
-        starts, lengths = edges[:-1].astype(np.float64), np.diff(edges)
+        starts = edges[:-1].astype(np.float64)
+        lengths = np.diff(edges)
         means = np.zeros((len(lengths), len(sources)))
         for way, weight in _GAUSS:
-            means += weight * shares_at(weights, starts + way * lengths + slot, self._block)
+            means += weight * shares_at(
+                weights, starts + way * lengths + slot, self._block
+            )
         return edges, means
 
     def asks(self, slot: int) -> list[Any]:
@@ -609,14 +707,15 @@ class Era:
         drawn = weights_at(self.weights, slots, self._block).any(axis=1)
         if not drawn.all():
             raise WeightError(
-                f"all {len(self.weights)} weights are 0 at slot {int(slots[int(drawn.argmin())])}: "
+                f"all {len(self.weights)} weights are 0 at slot "
+                f"{int(slots[int(drawn.argmin())])}: "
                 "nothing could be drawn there"
             )
 
 
 def era_at(eras: Sequence[Era], slot: int) -> tuple[Era, int]:
-    """Return the era that a slot belongs to, and where after it the next point acts or the next
-    era begins.
+    """Return the era that a slot belongs to, and where after it the next point acts or
+    the next era begins.
     """
     number = bisect_right(eras, slot, key=lambda era: era.start) - 1
     after = [era.start for era in eras[number + 1 : number + 2]]
@@ -624,19 +723,23 @@ def era_at(eras: Sequence[Era], slot: int) -> tuple[Era, int]:
 
 
 def asked(eras: Sequence[Era], slots: int) -> FloatArray:
-    """Return how many of the first `slots` are asked for of each source, the integral of its share:
-    float64, sums to `slots`.
+    """Return how many of the first `slots` are asked for of each source, the integral
+    of its share: float64, sums to `slots`.
 
-    Between two points of schedules the mean of shares is taken at 64 places: exact where they do
-    not change or change in a straight line, and close where they change otherwise.
+    Between two points of schedules the mean of shares is taken at 64 places: exact
+    where they do not change or change in a straight line, and close where they change
+    otherwise.
 
     >>> glide = Schedule([(0, 0), (100, 1)], "linear")
-    >>> asked([Era(0, [glide, Schedule([(0, 1), (100, 0)], "linear")])], 100).round(6).tolist()
+    >>> asked([Era(0, [glide, Schedule([(0, 1), (100, 0)], "linear")])], 100).round(
+    ...     6
+    ... ).tolist()
     [50.0, 50.0]
     """
     total = np.zeros(len(eras[0].weights))
     for era, after in zip(eras, [*(era.start for era in eras[1:]), slots], strict=True):
-        start, end = min(era.start, slots), min(after, slots)
+        start = min(era.start, slots)
+        end = min(after, slots)
         points = [slot for slot in era.points if start < slot < end]
         for first, last in pairwise([start, *points, end] if start < end else []):
             pieces = min(_PIECES, last - first) if era.glides(first) else 1
@@ -652,9 +755,12 @@ _LARGEST_TABLE = 2**20
 def glide_edges(length: int, sources: int) -> Int64Array:
     """Return where the pieces of `length` slots begin, and the end of the last.
 
-    There are so many that shares are nearly straight within a piece: with up to 512 sources and 8
-    million slots no source strays by more than 0.4 slots for it. It is more in proportion to the
-    length beyond that, and to the square of the number of sources.
+    There are so many that shares are nearly straight within a piece: with up to 512
+    sources and 8 million slots no source strays by more than 0.4 slots for it. It is
+    more in proportion to the length beyond that, and to the square of the number of
+    sources.
     """
-    pieces = min(isqrt(length // 2) + 1, _MOST_PIECES, max(_LARGEST_TABLE // sources, 16), length)
+    pieces = min(
+        isqrt(length // 2) + 1, _MOST_PIECES, max(_LARGEST_TABLE // sources, 16), length
+    )
     return np.arange(pieces + 1) * length // pieces

@@ -25,7 +25,11 @@ def concat_pack(
 ) -> dict[str, Any]: ...
 @overload
 def concat_pack(
-    samples: Sequence[Any], fields: Sequence[str], *, flatten: Sequence[str] = (), into: type[T]
+    samples: Sequence[Any],
+    fields: Sequence[str],
+    *,
+    flatten: Sequence[str] = (),
+    into: type[T],
 ) -> T: ...
 def concat_pack(
     samples: Sequence[Any],
@@ -36,30 +40,38 @@ def concat_pack(
 ) -> Any:
     """Return one pack of samples with fields (dataclasses, named tuples or dicts).
 
-    `fields` are the tensors, arrays or lists of numbers with an entry for each token, as ids and
-    labels: they are joined along their first dimension. `flatten` are lists, as of images, that are
-    joined end to end; a single value counts as a list of one, None or no such field as an empty
-    one. Of any other field there is a list with the value of each sample. Added are
+    `fields` are the tensors, arrays or lists of numbers with an entry for each token,
+    as ids and labels: they are joined along their first dimension. `flatten` are lists,
+    as of images, that are joined end to end; a single value counts as a list of one,
+    None or no such field as an empty one. Of any other field there is a list with the
+    value of each sample. Added are
 
-    - `cu_seqlens`: an int32 tensor of n + 1 numbers for n samples, where each one starts and the
-      last one ends, which attention over sequences of various lengths takes;
+    - `cu_seqlens`: an int32 tensor of n + 1 numbers for n samples, where each one
+      starts and the last one ends, which attention over sequences of various lengths
+      takes;
     - `max_seqlen`: the length of the longest, an int;
-    - `position_ids`: an int64 tensor, for each token its place in its own sample; unless it is
-      one of `fields`;
-    - `sample_weights`: a float32 tensor of n numbers, how much each sample counts in the loss,
-      where any of them has a weight.
+    - `position_ids`: an int64 tensor, for each token its place in its own sample;
+      unless it is one of `fields`;
+    - `sample_weights`: a float32 tensor of n numbers, how much each sample counts in
+      the loss, where any of them has a weight.
 
-    A pack has the `__key__`s of its samples with commas between them, their `__sources__` one after
-    the other, those entries of `__subflavors__` in which all agree, and no `__restore_key__` yet.
-    It is a dict, or of the record type `into`, which gets the fields that it has.
+    A pack has the `__key__`s of its samples with commas between them, their
+    `__sources__` one after the other, those entries of `__subflavors__` in which all
+    agree, and no `__restore_key__` yet. It is a dict, or of the record type `into`,
+    which gets the fields that it has.
 
-    Raises `ConfigError` naming sample and field: for no samples, fields that are missing, or of
-    different lengths in one sample, tensors of different dtypes or later dimensions, and a sample
-    that has a field of the name of one that is added.
+    Raises `ConfigError` naming sample and field: for no samples, fields that are
+    missing, or of different lengths in one sample, tensors of different dtypes or later
+    dimensions, and a sample that has a field of the name of one that is added.
 
     >>> samples = [{"ids": [5, 6, 7], "image": "A"}, {"ids": [8, 9], "image": "B"}]
     >>> pack = concat_pack(samples, ["ids"])
-    >>> pack["ids"], pack["image"], pack["cu_seqlens"].tolist(), pack["position_ids"].tolist()
+    >>> (
+    ...     pack["ids"],
+    ...     pack["image"],
+    ...     pack["cu_seqlens"].tolist(),
+    ...     pack["position_ids"].tolist(),
+    ... )
     (tensor([5, 6, 7, 8, 9]), ['A', 'B'], [0, 3, 5], [0, 1, 2, 0, 1])
     """
     if isinstance(fields, str) or isinstance(flatten, str) or not fields:
@@ -67,7 +79,9 @@ def concat_pack(
         raise ConfigError(f"concat_pack: {told}; got {fields!r} and {flatten!r}")
     if not samples:
         raise ConfigError("concat_pack: there are no samples; leave empty packs out")
-    names = [named(sample, f"sample {i} of the pack") for i, sample in enumerate(samples)]
+    names = [
+        named(sample, f"sample {i} of the pack") for i, sample in enumerate(samples)
+    ]
     columns = _columns(names, samples, fields, flatten)
     tensors = {name: _tensors(name, columns[name], names) for name in fields}
     lengths = [len(each) for each in tensors[fields[0]]]
@@ -75,13 +89,16 @@ def concat_pack(
         for called, each, length in zip(names, column, lengths, strict=True):
             if len(each) != length:
                 raise ConfigError(
-                    f"concat_pack: {called} has {len(each)} entries in {name!r} and {length} in "
+                    f"concat_pack: {called} has {len(each)} entries in {name!r} and "
+                    f"{length} in "
                     f"{fields[0]!r}; give one for each token"
                 )
     pack: dict[str, Any] = {
         "cu_seqlens": as_tensor(list(accumulate(lengths, initial=0)), torch.int32),
         "max_seqlen": max(lengths),
-        "position_ids": torch.cat([torch.arange(length, device="cpu") for length in lengths]),
+        "position_ids": torch.cat(
+            [torch.arange(length, device="cpu") for length in lengths]
+        ),
     }
     for name, values in columns.items():
         if name in tensors:
@@ -97,14 +114,25 @@ def concat_pack(
 
 
 def _columns(
-    names: Sequence[str], samples: Sequence[Any], fields: Sequence[str], flatten: Sequence[str]
+    names: Sequence[str],
+    samples: Sequence[Any],
+    fields: Sequence[str],
+    flatten: Sequence[str],
 ) -> dict[str, list[Any]]:
-    """Return the fields of all samples but their weights; None where one has nothing to flatten."""
+    """Return the fields of all samples but their weights; None where one has nothing to
+    flatten.
+    """
     rows = []
     for called, sample in zip(names, samples, strict=True):
         if not is_record(sample):
-            raise ConfigError(f"concat_pack: {called} is no record: {type(sample).__name__}")
-        row = {n: each for n, each in fields_of(sample).items() if n not in (WEIGHT, WEIGHTS)}
+            raise ConfigError(
+                f"concat_pack: {called} is no record: {type(sample).__name__}"
+            )
+        row = {
+            n: each
+            for n, each in fields_of(sample).items()
+            if n not in (WEIGHT, WEIGHTS)
+        }
         for name in fields:
             if row.get(name) is None:
                 raise ConfigError(
@@ -114,15 +142,21 @@ def _columns(
         for name in MADE:
             if name in row and not (name == "position_ids" and name in fields):
                 raise ConfigError(
-                    f"concat_pack: {called} has a field {name!r}, which packs get from lengths; "
+                    f"concat_pack: {called} has a field {name!r}, which packs get from "
+                    "lengths; "
                     "give it another name, or list position_ids in fields"
                 )
         rows.append(dict.fromkeys(flatten) | row)
-    said = "concat_pack: samples differ (list in flatten what some have none of, as images)"
+    said = (
+        "concat_pack: samples differ (list in flatten what some have none of, as "
+        "images)"
+    )
     return columns_of(rows, said, [OWN])
 
 
-def _tensors(name: str, values: Sequence[Any], names: Sequence[str]) -> list[torch.Tensor]:
+def _tensors(
+    name: str, values: Sequence[Any], names: Sequence[str]
+) -> list[torch.Tensor]:
     """Return a field of all samples, as tensors that can be joined."""
     tensors: list[torch.Tensor] = []
     for called, value in zip(names, values, strict=True):
@@ -130,10 +164,13 @@ def _tensors(name: str, values: Sequence[Any], names: Sequence[str]) -> list[tor
             tensor = as_tensor(value)
         except (TypeError, ValueError, RuntimeError) as error:
             raise ConfigError(
-                f"concat_pack: {name!r} of {called} is no tensor, array or list of numbers: {error}"
+                f"concat_pack: {name!r} of {called} is no tensor, array or list of "
+                f"numbers: {error}"
             ) from error
         tensors.append(tensor)
-        kinds = [(each.dtype, each.device, each.shape[1:]) for each in (tensors[0], tensor)]
+        kinds = [
+            (each.dtype, each.device, each.shape[1:]) for each in (tensors[0], tensor)
+        ]
         if not tensor.ndim or kinds[0] != kinds[1]:
             raise ConfigError(
                 f"concat_pack: {name!r} of {called} has dtype {tensor.dtype} and shape "
@@ -165,5 +202,7 @@ _METADATA: dict[str, Callable[[list[Any]], Any]] = {
     "__key__": lambda keys: ",".join(map(str, keys)),
     "__restore_key__": lambda keys: (),
     "__subflavors__": _agreed,
-    "__sources__": lambda sources: tuple(chain.from_iterable(s or () for s in sources)) or None,
+    "__sources__": lambda sources: (
+        tuple(chain.from_iterable(s or () for s in sources)) or None
+    ),
 }

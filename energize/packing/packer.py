@@ -1,4 +1,6 @@
-"""Packing samples by how long they are: which ones share a pack, by numbers, and of samples."""
+"""Packing samples by how long they are: which ones share a pack, by numbers, and of
+samples.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,12 @@ from typing import Any, Literal, NamedTuple, TypeAlias, TypeVar
 import numpy as np
 
 from energize.core.arrays import FloatArray, Int64Array
-from energize.core.checks import checked_choice, checked_whole, real_number, whole_number
+from energize.core.checks import (
+    checked_choice,
+    checked_whole,
+    real_number,
+    whole_number,
+)
 from energize.core.costs import named, said_of
 from energize.errors import ConfigError, SampleError
 
@@ -23,7 +30,8 @@ Lengths: TypeAlias = Sequence[int] | Sequence[Sequence[int]] | Int64Array
 """A length for each sample; or a row of them, one for each of several capacities."""
 
 Capacity: TypeAlias = int | Sequence[int]
-"""What a pack can hold; or several numbers, of tokens and of image tiles for example."""
+"""What a pack can hold; or several numbers, of tokens and of image tiles for
+example."""
 
 MOST = 2**40
 """Lengths are below this, so that sums of many are exact."""
@@ -37,10 +45,14 @@ _log = logging.getLogger("energize")
 
 
 def checked_capacity(capacity: Capacity, owner: str) -> tuple[int, ...]:
-    """Return the capacities, each a whole number of at least 1; raise `ConfigError` otherwise."""
+    """Return the capacities, each a whole number of at least 1; raise `ConfigError`
+    otherwise.
+    """
     several = capacity if isinstance(capacity, list | tuple) else (capacity,)
     if not several:
-        raise ConfigError(f"{owner}: capacity is empty; give one number, or one for each length")
+        raise ConfigError(
+            f"{owner}: capacity is empty; give one number, or one for each length"
+        )
     capacities = tuple(checked_whole(each, f"{owner}: capacity", 1) for each in several)
     if max(capacities) >= MOST:
         raise ConfigError(f"{owner}: capacity is below 2**40; got {max(capacities)}")
@@ -55,42 +67,50 @@ def _checked_lengths(
     try:
         given = np.asarray(lengths)
     except ValueError as error:
-        raise ConfigError(f"{owner}: samples have different numbers of lengths: {error}") from None
+        raise ConfigError(
+            f"{owner}: samples have different numbers of lengths: {error}"
+        ) from None
     if given.size == 0:
         return np.zeros((0, len(capacities)), dtype=np.int64), capacities
     if given.dtype.kind not in "iu":
-        raise ConfigError(f"{owner}: lengths are whole numbers; got {given.dtype} like {given[:3]}")
+        raise ConfigError(
+            f"{owner}: lengths are whole numbers; got {given.dtype} like {given[:3]}"
+        )
     rows = given.reshape(-1, 1) if given.ndim == 1 else given
     if rows.ndim != 2 or rows.shape[1] != len(capacities):
         raise ConfigError(
-            f"{owner}: lengths of shape {given.shape} do not go with {len(capacities)} capacities; "
+            f"{owner}: lengths of shape {given.shape} do not go with {len(capacities)} "
+            "capacities; "
             "give as many for each sample"
         )
     wrong = np.argwhere((rows < 0) | (rows > capacities))
     for sample, column in wrong[:1].tolist():
         raise ConfigError(
-            f"{owner}: sample {sample} has length {rows[sample, column]}; a pack holds 0 to "
+            f"{owner}: sample {sample} has length {rows[sample, column]}; a pack holds "
+            "0 to "
             f"{capacities[column]}. Cut it, leave it out, or raise the capacity"
         )
     return rows.astype(np.int64), capacities
 
 
 def _in_order_of_arrival(packs: Sequence[list[int]]) -> list[list[int]]:
-    """Return the same packs, samples ascending in each, packs by their first samples, empty ones
-    last.
+    """Return the same packs, samples ascending in each, packs by their first samples,
+    empty ones last.
     """
     return sorted(map(sorted, packs), key=lambda pack: (not pack, pack))
 
 
 def first_fit(lengths: Lengths, capacity: Capacity) -> list[list[int]]:
-    """Return packs of samples by their numbers: each, in turn, is in the first pack with room.
+    """Return packs of samples by their numbers: each, in turn, is in the first pack
+    with room.
 
-    Every sample is in one pack, no pack holds more than `capacity`, and the numbers in a pack
-    ascend. With several capacities, `lengths` has a row of as many for each sample. There are at
-    most 1.7 times as many packs as the fewest that could hold one length of each sample. n samples
-    take O(n packs) steps.
+    Every sample is in one pack, no pack holds more than `capacity`, and the numbers in
+    a pack ascend. With several capacities, `lengths` has a row of as many for each
+    sample. There are at most 1.7 times as many packs as the fewest that could hold one
+    length of each sample. n samples take O(n packs) steps.
 
-    Raises `ConfigError` for lengths that are negative, no whole numbers or above the capacity.
+    Raises `ConfigError` for lengths that are negative, no whole numbers or above the
+    capacity.
 
     >>> first_fit([7, 5, 3, 4, 1], capacity=10)
     [[0, 2], [1, 3, 4]]
@@ -108,15 +128,17 @@ def first_fit(lengths: Lengths, capacity: Capacity) -> list[list[int]]:
 
 
 def best_fit(lengths: Lengths, capacity: Capacity) -> list[list[int]]:
-    """Return packs of samples by their numbers: the longest sample first, each into the fullest
-    pack that has room for it.
+    """Return packs of samples by their numbers: the longest sample first, each into the
+    fullest pack that has room for it.
 
-    What packs hold is what `first_fit` says. With one capacity there are at most 11/9 times as many
-    packs as the fewest possible, and one, and n samples take O(n log n) steps; with several, the
-    sample with the largest part of any capacity comes first, and steps are O(n packs). Packs come
-    in the order of their first samples, so the long samples are not all at the beginning.
+    What packs hold is what `first_fit` says. With one capacity there are at most 11/9
+    times as many packs as the fewest possible, and one, and n samples take O(n log n)
+    steps; with several, the sample with the largest part of any capacity comes first,
+    and steps are O(n packs). Packs come in the order of their first samples, so the
+    long samples are not all at the beginning.
 
-    Raises `ConfigError` for lengths that are negative, no whole numbers or above the capacity.
+    Raises `ConfigError` for lengths that are negative, no whole numbers or above the
+    capacity.
 
     >>> best_fit([7, 5, 3, 4, 1], capacity=10)
     [[0, 2], [1, 3, 4]]
@@ -130,15 +152,21 @@ def best_fit(lengths: Lengths, capacity: Capacity) -> list[list[int]]:
 
 
 def _best_by_length(sizes: Int64Array, capacity: int) -> list[list[int]]:
-    """`open_packs` are those with room for the shortest sample, as room * n + pack, ascending."""
+    """`open_packs` are those with room for the shortest sample, as room * n + pack,
+    ascending.
+    """
     packs: list[list[int]] = []
     open_packs: list[int] = []
-    count, least = len(sizes), int(sizes.min(initial=capacity))
+    count = len(sizes)
+    least = int(sizes.min(initial=capacity))
     longest_first = np.argsort(-sizes, kind="stable")
-    for sample, need in zip(longest_first.tolist(), sizes[longest_first].tolist(), strict=True):
+    for sample, need in zip(
+        longest_first.tolist(), sizes[longest_first].tolist(), strict=True
+    ):
         found = bisect_left(open_packs, need * count)
         if found == len(open_packs):
-            room, pack = capacity, len(packs)
+            room = capacity
+            pack = len(packs)
             packs.append([])
         else:
             room, pack = divmod(open_packs.pop(found), count)
@@ -149,7 +177,9 @@ def _best_by_length(sizes: Int64Array, capacity: int) -> list[list[int]]:
 
 
 def _best_by_parts(sizes: Int64Array, capacities: Int64Array) -> list[list[int]]:
-    """The fullest pack is the one with the smallest parts of its capacities left, together."""
+    """The fullest pack is the one with the smallest parts of its capacities left,
+    together.
+    """
     parts = sizes / capacities
     rooms = np.repeat(capacities[None], len(sizes), axis=0)
     left = np.full(len(sizes), float(len(capacities)))
@@ -169,13 +199,13 @@ def _best_by_parts(sizes: Int64Array, capacities: Int64Array) -> list[list[int]]
 
 
 def attention_cost(tokens: int, hidden_size: int = HIDDEN_SIZE) -> int:
-    """Return what a transformer computes for a sequence, in units of 4 * hidden_size operations a
-    layer.
+    """Return what a transformer computes for a sequence, in units of 4 * hidden_size
+    operations a layer.
 
-    The matrices of a layer take 24 * hidden_size**2 operations for each token, and attention within
-    the sequence 4 * hidden_size * tokens: together tokens * (tokens + 6 * hidden_size) units. So
-    two packs of the same length cost different amounts when one is of a few long samples and the
-    other of many short ones.
+    The matrices of a layer take 24 * hidden_size**2 operations for each token, and
+    attention within the sequence 4 * hidden_size * tokens: together tokens * (tokens +
+    6 * hidden_size) units. So two packs of the same length cost different amounts when
+    one is of a few long samples and the other of many short ones.
 
     >>> attention_cost(2048) / (2 * attention_cost(1024))
     1.04
@@ -184,26 +214,33 @@ def attention_cost(tokens: int, hidden_size: int = HIDDEN_SIZE) -> int:
 
 
 def balanced(
-    lengths: Lengths, capacity: Capacity, *, costs: Sequence[float] | FloatArray | None = None
+    lengths: Lengths,
+    capacity: Capacity,
+    *,
+    costs: Sequence[float] | FloatArray | None = None,
 ) -> list[list[int]]:
-    """Return packs of samples by their numbers, that cost about the same: the dearest samples
-    first, each into the cheapest pack that has room for it.
+    """Return packs of samples by their numbers, that cost about the same: the dearest
+    samples first, each into the cheapest pack that has room for it.
 
-    What packs hold is what `first_fit` says; several capacities, as of tokens and of image tiles,
-    hold together. `costs` are what samples cost, by default `attention_cost` of their first
-    lengths. There are as few packs as can be found, and never more than `best_fit` makes. Where
-    capacities stand in the way of even costs, dear packs exchange samples with others, one for one
-    or for none, until they cost within a hundredth of the mean or no exchange helps.
+    What packs hold is what `first_fit` says; several capacities, as of tokens and of
+    image tiles, hold together. `costs` are what samples cost, by default
+    `attention_cost` of their first lengths. There are as few packs as can be found, and
+    never more than `best_fit` makes. Where capacities stand in the way of even costs,
+    dear packs exchange samples with others, one for one or for none, until they cost
+    within a hundredth of the mean or no exchange helps.
 
-    Without a capacity in the way, the dearest pack costs at most 4/3 of what it would in the best
-    of all divisions. Packs come in the order of their first samples. n samples take O(n packs)
-    steps, and exchanges, where there are any, at most O(n * n) times the samples of a pack.
+    Without a capacity in the way, the dearest pack costs at most 4/3 of what it would
+    in the best of all divisions. Packs come in the order of their first samples. n
+    samples take O(n packs) steps, and exchanges, where there are any, at most O(n * n)
+    times the samples of a pack.
 
     Raises `ConfigError` for lengths or costs that are negative or above the capacity.
 
     >>> balanced([7, 5, 3, 4, 1], capacity=12)
     [[0, 2], [1, 3, 4]]
-    >>> balanced([[900, 1], [500, 6], [400, 6], [100, 1]], capacity=[2048, 7])  # tokens and tiles
+    >>> balanced(
+    ...     [[900, 1], [500, 6], [400, 6], [100, 1]], capacity=[2048, 7]
+    ... )  # tokens and tiles
     [[0, 2], [1, 3]]
     """
     sizes, capacities = _checked_lengths(lengths, capacity, "balanced")
@@ -217,9 +254,13 @@ def balanced(
     halves = int((2 * sizes > capacities).sum(axis=0).max())
     least = max(halves, int((-(-sizes.sum(axis=0) // capacities)).max()), 1)
     counts = range(least, len(fitted))
-    few = least + bisect_left(counts, 1, key=lambda n: _cheapest_first(given, n) is not None)
+    few = least + bisect_left(
+        counts, 1, key=lambda n: _cheapest_first(given, n) is not None
+    )
     divided = _cheapest_first(given, few)
-    if divided is None or len(capacities) > 1:  # one alone leaves the cheapest first its choice
+    if (
+        divided is None or len(capacities) > 1
+    ):  # one alone leaves the cheapest first its choice
         divided = divided or fitted
         _even_out(divided, given)
     return _in_order_of_arrival(divided)
@@ -240,15 +281,17 @@ def _checked_costs(costs: Sequence[float] | FloatArray, samples: int) -> FloatAr
         given = np.full(1, np.nan)
     if given.shape != (samples,) or not (np.isfinite(given) & (given >= 0)).all():
         raise ConfigError(
-            f"balanced: costs are a number, 0 or more, for each of {samples} samples; got "
+            f"balanced: costs are a number, 0 or more, for each of {samples} samples; "
+            "got "
             f"{reprlib.repr(costs)}"
         )
     return given
 
 
 def _cheapest_first(given: _Given, count: int) -> list[list[int]] | None:
-    """Return `count` packs, each sample in the cheapest that has room: the dearest samples first,
-    or, if one then finds no room, those that take the largest part of a capacity; else None.
+    """Return `count` packs, each sample in the cheapest that has room: the dearest
+    samples first, or, if one then finds no room, those that take the largest part of a
+    capacity; else None.
     """
     parts = (given.sizes / given.capacities).max(axis=1, initial=0)
     orders = (np.argsort(-first, kind="stable") for first in (given.costs, parts))
@@ -257,7 +300,9 @@ def _cheapest_first(given: _Given, count: int) -> list[list[int]] | None:
 
 
 def _in_turn(given: _Given, count: int, order: Int64Array) -> list[list[int]] | None:
-    """Return packs, each sample, in this order, in the cheapest that has room; None without one."""
+    """Return packs, each sample, in this order, in the cheapest that has room; None
+    without one.
+    """
     rooms = np.repeat(given.capacities[:, None], count, axis=1)
     totals = np.zeros(count)
     packs: list[list[int]] = [[] for _ in range(count)]
@@ -274,24 +319,39 @@ def _in_turn(given: _Given, count: int, order: Int64Array) -> list[list[int]] | 
 
 
 def _even_out(packs: list[list[int]], given: _Given) -> None:
-    """Exchange a sample of the dearest pack with one of another pack, or with none, in place, while
-    that makes the dearer of the two cheaper and packs differ by more than `_ALIKE`.
+    """Exchange a sample of the dearest pack with one of another pack, or with none, in
+    place, while that makes the dearer of the two cheaper and packs differ by more than
+    `_ALIKE`.
     """
-    count, none = len(packs), np.zeros(len(packs))
-    costs = np.concatenate([given.costs, none])  # after the samples, for each pack none of its own
-    sizes = np.concatenate([given.sizes, np.outer(none, given.capacities).astype(np.int64)])
-    where = np.concatenate([np.zeros(len(given.costs), dtype=np.int64), np.arange(count)])
+    count = len(packs)
+    none = np.zeros(len(packs))
+    costs = np.concatenate(
+        [given.costs, none]
+    )  # after the samples, for each pack none of its own
+    sizes = np.concatenate(
+        [given.sizes, np.outer(none, given.capacities).astype(np.int64)]
+    )
+    where = np.concatenate(
+        [np.zeros(len(given.costs), dtype=np.int64), np.arange(count)]
+    )
     for number, pack in enumerate(packs):
         where[pack] = number
     totals = np.bincount(where, costs)
-    rooms = given.capacities - np.array([sizes[where == pack].sum(axis=0) for pack in range(count)])
-    moved, enough, stuck = False, totals.mean() * _ALIKE, np.zeros(count, dtype=bool)
-    for _ in range(4 * len(given.costs)):  # each of few samples would be moved a few times
+    rooms = given.capacities - np.array(
+        [sizes[where == pack].sum(axis=0) for pack in range(count)]
+    )
+    moved = False
+    enough = totals.mean() * _ALIKE
+    stuck = np.zeros(count, dtype=bool)
+    for _ in range(
+        4 * len(given.costs)
+    ):  # each of few samples would be moved a few times
         dear = int(np.where(stuck, 0.0, totals).argmax())
         if stuck[dear] or totals[dear] <= enough:
             if not moved:
                 break
-            stuck[:], moved = False, False
+            moved = False
+            stuck[:] = False
             continue
         held = np.flatnonzero(where == dear)
         less = costs[held, None] - costs
@@ -304,13 +364,15 @@ def _even_out(packs: list[list[int]], given: _Given) -> None:
         if dearer[given_up, other] >= totals[dear]:
             stuck[dear] = True
             continue
-        mine, pack = held[given_up], where[other]
+        mine = held[given_up]
+        pack = where[other]
         totals[[dear, pack]] += np.array([-1, 1]) * less[given_up, other]
         rooms[[dear, pack]] += np.outer([1, -1], sizes[mine] - sizes[other])
         where[mine] = pack
         if other < len(given.costs):
             where[other] = dear
-        stuck[[dear, pack]], moved = False, True
+        moved = True
+        stuck[[dear, pack]] = False
     for number, pack in enumerate(packs):
         pack[:] = np.flatnonzero(where[: len(given.costs)] == number).tolist()
 
@@ -325,28 +387,33 @@ METHODS = ("first_fit", "best_fit", "balanced")
 
 @dataclass(frozen=True)
 class Packer:
-    """Called with samples, gives lists of them that fit together: each list is to be one pack.
+    """Called with samples, gives lists of them that fit together: each list is to be
+    one pack.
 
-    `length` says how long a sample is: a function of it that gives a whole number, or the name of
-    a field, which is a whole number itself, or a tensor or list that is so long. For several
-    `capacity`s, of tokens and image tiles for example, it is a tuple with one for each. `method` is
-    `first_fit`, which keeps most of the order; `best_fit`, which makes the fewest packs; or
-    `balanced`, which makes as few that cost about the same, by `cost(sample)` or else by
-    `attention_cost` of the first length. Samples keep their order in a list, and each is in one.
+    `length` says how long a sample is: a function of it that gives a whole number, or
+    the name of a field, which is a whole number itself, or a tensor or list that is so
+    long. For several `capacity`s, of tokens and image tiles for example, it is a tuple
+    with one for each. `method` is `first_fit`, which keeps most of the order;
+    `best_fit`, which makes the fewest packs; or `balanced`, which makes as few that
+    cost about the same, by `cost(sample)` or else by `attention_cost` of the first
+    length. Samples keep their order in a list, and each is in one.
 
     A sample that is longer than a capacity is a `SampleError` that names it, or, with
     `too_long="skip"`, left out, and a warning says so the first time.
 
     It goes where a function that selects samples to pack is expected: `pre_packer` of a
-    `PackingDataset`, or `select_samples_to_pack` of a task encoder, which returns what it gives.
+    `PackingDataset`, or `select_samples_to_pack` of a task encoder, which returns what
+    it gives.
 
-    Raises `ConfigError` for arguments that cannot be used, and for a length that is no whole
-    number.
+    Raises `ConfigError` for arguments that cannot be used, and for a length that is no
+    whole number.
 
     >>> packer = Packer(length=len, capacity=8)
     >>> packer(["a cat", "two dogs", "a", "hi"])
     [['a cat', 'a', 'hi'], ['two dogs']]
-    >>> packer = Packer(length=("tokens", "images"), capacity=(2048, 2), method="balanced")
+    >>> packer = Packer(
+    ...     length=("tokens", "images"), capacity=(2048, 2), method="balanced"
+    ... )
     >>> packer([{"tokens": 900, "images": ["A"]}, {"tokens": 50, "images": ["B", "C"]}])
     [[{'tokens': 900, 'images': ['A']}], [{'tokens': 50, 'images': ['B', 'C']}]]
     """
@@ -362,15 +429,23 @@ class Packer:
             if isinstance(getattr(self, name), list):
                 object.__setattr__(self, name, tuple(getattr(self, name)))
         if len(self._lengths) != len(self._capacities):
-            counts = f"{len(self._lengths)} lengths and {len(self._capacities)} capacities"
+            counts = (
+                f"{len(self._lengths)} lengths and {len(self._capacities)} capacities"
+            )
             raise ConfigError(f"Packer: {counts}; give one length for each capacity")
         for each in self._lengths:
             if not callable(each) and not isinstance(each, str):
-                raise ConfigError(f"Packer: length is a function, or a field's name; got {each!r}")
+                raise ConfigError(
+                    f"Packer: length is a function, or a field's name; got {each!r}"
+                )
         checked_choice(self.method, "method", METHODS, "Packer")
         checked_choice(self.too_long, "too_long", ("error", "skip"), "Packer")
-        if self.cost is not None and (self.method != "balanced" or not callable(self.cost)):
-            raise ConfigError("Packer: cost is a function of a sample, for method='balanced' only")
+        if self.cost is not None and (
+            self.method != "balanced" or not callable(self.cost)
+        ):
+            raise ConfigError(
+                "Packer: cost is a function of a sample, for method='balanced' only"
+            )
 
     @cached_property
     def _lengths(self) -> tuple[Length, ...]:
@@ -383,7 +458,8 @@ class Packer:
     def __call__(self, samples: Sequence[T]) -> list[list[T]]:
         capacities = self._capacities
         given = [
-            [_length(sample, i, each) for each in self._lengths] for i, sample in enumerate(samples)
+            [_length(sample, i, each) for each in self._lengths]
+            for i, sample in enumerate(samples)
         ]
         lengths = np.array(given, dtype=np.int64).reshape(len(samples), len(capacities))
         fits = (lengths <= capacities).all(axis=1)
@@ -392,14 +468,18 @@ class Packer:
         chosen = [samples[i] for i in np.flatnonzero(fits).tolist()]
         if self.method == "balanced":
             asked = self.cost
-            costs = asked and np.array([_cost(each, i, asked) for i, each in enumerate(chosen)])
+            costs = asked and np.array(
+                [_cost(each, i, asked) for i, each in enumerate(chosen)]
+            )
             packs = balanced(lengths[fits], capacities, costs=costs)
         else:
             fit = first_fit if self.method == "first_fit" else best_fit
             packs = fit(lengths[fits], capacities)
         return [[chosen[i] for i in pack] for pack in packs]
 
-    def _leave_out(self, samples: Sequence[Any], lengths: list[list[int]], long: list[int]) -> None:
+    def _leave_out(
+        self, samples: Sequence[Any], lengths: list[list[int]], long: list[int]
+    ) -> None:
         """Raise for samples that no pack can hold, or warn the first time."""
         sample = named(samples[long[0]], f"sample {long[0]} of the list")
         both = tuple(lengths[long[0]]), self._capacities
@@ -407,7 +487,8 @@ class Packer:
         what = f"{sample} has length {length}, and a pack holds {capacity}"
         if self.too_long == "error":
             raise SampleError(
-                f"Packer: {what}; cut it in the hook before, raise the capacity, or leave such "
+                f"Packer: {what}; cut it in the hook before, raise the capacity, or "
+                "leave such "
                 "samples out with too_long='skip'"
             )
         if not getattr(self, "_warned", False):

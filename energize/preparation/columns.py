@@ -47,19 +47,25 @@ from energize.task.load import PartAccess, parse_field
 Value = int | float | str
 """What a column says of one sample."""
 How = str | Callable[[dict[str, Any]], Any]
-"""How a column is measured: as `--column NAME=HOW` writes it, or by a function of raw samples."""
+"""How a column is measured: as `--column NAME=HOW` writes it, or by a function of raw
+samples."""
 Measure = Callable[[RawSample], Any]
 """Returns the value of a sample; raises `DataError` for one that has none."""
 _OfParts = Callable[[RawSample, PartAccess, list[str]], Any]
 
-_EXPECTED = "size:PART, len:PART, json[KEY], image:width (or height, pixels), or MODULE:FUNCTION"
+_EXPECTED = (
+    "size:PART, len:PART, json[KEY], image:width (or height, pixels), or "
+    "MODULE:FUNCTION"
+)
 _IMAGE_SIZES = ("width", "height", "pixels")
 _LONGEST_WORD = 200
 
 
 @dataclass(frozen=True, slots=True)
 class ColumnsReport:
-    """The columns that were measured, of how many samples, and `notes` on those without a value."""
+    """The columns that were measured, of how many samples, and `notes` on those without
+    a value.
+    """
 
     path: Path
     samples: int
@@ -80,22 +86,25 @@ def prepare_columns(
     merge: bool = False,
     on_progress: Progress | None = None,
 ) -> ColumnsReport:
-    """Measure columns of a prepared folder, so that they are known without reading samples.
+    """Measure columns of a prepared folder, so that they are known without reading
+    samples.
 
-    A measure is written as `energize prepare --column NAME=HOW` takes it ("size:txt" for the bytes
-    of a part, "len:txt", "json[quality]", "image:width", ...: see the page on columns), or is a
-    function of a raw sample, a dict of its parts as bytes, that returns a number, a word or None.
-    Shards are read in `workers` processes; their index stays as it is. Columns of other names stay,
-    too; all appear together when the last shard has been read, and on any error none does.
+    A measure is written as `energize prepare --column NAME=HOW` takes it ("size:txt"
+    for the bytes of a part, "len:txt", "json[quality]", "image:width", ...: see the
+    page on columns), or is a function of a raw sample, a dict of its parts as bytes,
+    that returns a number, a word or None. Shards are read in `workers` processes; their
+    index stays as it is. Columns of other names stay, too; all appear together when the
+    last shard has been read, and on any error none does.
 
-    A column has numbers (int64, or float64 if any is no whole one) or words. A sample without a
-    value takes that of `defaults`; without one, words may be absent, which the report notes, and
-    numbers may not. `tasks` share the shards out, and `task` and `merge` do a part of it, as in
-    `prepare`: the values are there when all are merged.
+    A column has numbers (int64, or float64 if any is no whole one) or words. A sample
+    without a value takes that of `defaults`; without one, words may be absent, which
+    the report notes, and numbers may not. `tasks` share the shards out, and `task` and
+    `merge` do a part of it, as in `prepare`: the values are there when all are merged.
 
-    Raises `ConfigError` for wrong arguments; `PrepareError` for samples without a number, values
-    that no column could have, what the functions raise, and shards that are damaged or not those
-    that were indexed; `NotPreparedError` and `DatasetNotFoundError`.
+    Raises `ConfigError` for wrong arguments; `PrepareError` for samples without a
+    number, values that no column could have, what the functions raise, and shards that
+    are damaged or not those that were indexed; `NotPreparedError` and
+    `DatasetNotFoundError`.
 
     >>> import tempfile
     >>> from energize import WebdatasetSource, prepare, write_shards
@@ -111,14 +120,19 @@ def prepare_columns(
     wanted = Columns(columns, defaults)
     counts = read_info(root).shard_counts
     if not columns or not counts:
-        raise ConfigError(f"{root}: there are no {'shards' if columns else 'columns'} to measure")
+        raise ConfigError(
+            f"{root}: there are no {'shards' if columns else 'columns'} to measure"
+        )
     what = root, "columns", list(counts), unchanged(root), {"columns": wanted.measured}
     job = Job(*what, workers, on_progress, tasks, task, merge, wanted.options)
     if task is not None:
         return ColumnsReport(root, sum(shard.count for shard in job.of_task()), {})
     with staging(root, root / on_disk.COLUMNS_FOLDER, *job.folders) as files:
-        found, kept = job.of_all(files), kept_columns(root)
-        made, notes = wanted.stage(files, root, found, counts, on_disk.folder_version(root), kept)
+        found = job.of_all(files)
+        kept = kept_columns(root)
+        made, notes = wanted.stage(
+            files, root, found, counts, on_disk.folder_version(root), kept
+        )
         commit(files, root / next(iter(counts)))
     remove_unused(root)
     return ColumnsReport(root, sum(counts.values()), made, tuple(notes))
@@ -133,7 +147,9 @@ class Columns:
     def __init__(
         self, columns: Mapping[str, How], defaults: Mapping[str, Value] | None = None
     ) -> None:
-        self.how = {on_disk.check_name(name): how_text(how) for name, how in columns.items()}
+        self.how = {
+            on_disk.check_name(name): how_text(how) for name, how in columns.items()
+        }
         self._measures: dict[str, Measure] = {}
         for name, how in columns.items():
             try:
@@ -175,7 +191,9 @@ class Columns:
                 values.append(value)
                 absent.append(False)
         kind = object if True in first else None
-        return Piece(np.array(values, dtype=kind), np.array(absent, dtype=bool), why, first)
+        return Piece(
+            np.array(values, dtype=kind), np.array(absent, dtype=bool), why, first
+        )
 
     def stage(  # noqa: PLR0917
         self,
@@ -187,21 +205,27 @@ class Columns:
         kept: Mapping[str, StoredColumn],
         given: Mapping[str, Column] = MappingProxyType({}),
     ) -> tuple[dict[str, Column], list[str]]:
-        """Write the columns of all shards beside those that are kept, `columns.json` last; those
-        that are `given` are taken as they are.
+        """Write the columns of all shards beside those that are kept, `columns.json`
+        last; those that are `given` are taken as they are.
 
-        Returns them, and notes. Raises `PrepareError` for values that no column could have.
+        Returns them, and notes. Raises `PrepareError` for values that no column could
+        have.
         """
         made: dict[str, Column] = {}
         notes: list[str] = []
         stored = dict(kept)
         for name, how in self.how.items():
-            column = given.get(name) or self._whole(column_of(shards, name), name, notes)
-            kind, words = str(column.values.dtype), column.categories
+            column = given.get(name) or self._whole(
+                column_of(shards, name), name, notes
+            )
+            kind = str(column.values.dtype)
+            words = column.categories
             try:
                 "".join(words or ()).encode()
             except UnicodeEncodeError:
-                notes.append(f"column {name!r} is left out: it has words that are no UTF-8")
+                notes.append(
+                    f"column {name!r} is left out: it has words that are no UTF-8"
+                )
                 continue
             made[name] = column
             file = on_disk.values_file(name, column.values, column.categories)
@@ -209,34 +233,47 @@ class Columns:
             stored[name] = StoredColumn.model_validate(found)
             final = root / on_disk.COLUMNS_FOLDER / file
             with writing(final, PrepareError), files.create(final) as stream:
-                # Into a file of its own numpy writes itself, and does not say why it cannot.
+                # Into a file of its own numpy writes itself, and does not say why it
+                # cannot.
                 plain: Any = SimpleNamespace(write=stream.write)
                 np.save(plain, column.values, allow_pickle=False)
         if stored:
             known = ColumnIndex(index=version, shard_counts=counts, columns=stored)
             text = on_disk.dump_columns(known)
-            files.write(root / on_disk.COLUMNS_FOLDER / on_disk.COLUMNS_NAME, text.encode())
+            files.write(
+                root / on_disk.COLUMNS_FOLDER / on_disk.COLUMNS_NAME, text.encode()
+            )
         return made, notes
 
     def _whole(self, piece: Piece, name: str, notes: list[str]) -> Column:
         """Return a column of all shards; samples without a value are noted."""
-        values, absent, kinds = piece.values, piece.absent, piece.first
+        values = piece.values
+        absent = piece.absent
+        kinds = piece.first
         default = self._defaults.get(name) if absent.any() else None
         if absent.any():
-            told = f"column {name!r}: {absent.sum()} of {len(absent)} samples have no value"
+            told = (
+                f"column {name!r}: {absent.sum()} of {len(absent)} samples have no "
+                "value"
+            )
             why = f"the first of them {piece.why}"
             if not kinds or (default is None and False in kinds):
                 option = f"--column-default {name}=0, or defaults={{{name!r}: 0}}"
                 raise PrepareError(f"{told}, {why}. Give one for these: {option}")
-            given = "are without a word" if default is None else f"were given {default!r}"
+            given = (
+                "are without a word" if default is None else f"were given {default!r}"
+            )
             notes.append(f"{told} and {given}, {why}")
         if True in kinds:
-            words = np.full(len(absent), None if default is None else str(default), dtype=object)
+            words = np.full(
+                len(absent), None if default is None else str(default), dtype=object
+            )
             words[~absent] = values
             made = Column.of(words, name)
             if (count := len(made.categories or ())) > MOST_WORDS:
                 raise PrepareError(
-                    f"column {name!r}: it has {count} different words, and a property has at "
+                    f"column {name!r}: it has {count} different words, and a property "
+                    "has at "
                     f"most {MOST_WORDS}; measure something that samples have in common"
                 )
             return made
@@ -257,7 +294,9 @@ def _default_number(name: str, default: Value) -> Value:
 
 
 def kept_columns(root: Path) -> dict[str, StoredColumn]:
-    """Return the columns that a folder keeps whose shards are the same; none of a damaged file."""
+    """Return the columns that a folder keeps whose shards are the same; none of a
+    damaged file.
+    """
     with suppress(DatasetError):
         return on_disk.read_columns(root).columns
     return {}
@@ -276,7 +315,9 @@ def remove_unused(root: Path) -> None:
 
 
 def measure_of(how: object) -> Measure:
-    """Return how a sample is measured; raise `ConfigError`, which says what was expected."""
+    """Return how a sample is measured; raise `ConfigError`, which says what was
+    expected.
+    """
     if callable(how):
         return partial(_called, how)
     if not isinstance(how, str):
@@ -294,9 +335,14 @@ def measure_of(how: object) -> Measure:
 
 
 def is_written(how: str) -> bool:
-    """Return whether a text is a measure as it is written, rather than a function's name.
+    """Return whether a text is a measure as it is written, rather than a function's
+    name.
 
-    >>> is_written("size:txt"), is_written("json[quality]"), is_written("tools.py:count")
+    >>> (
+    ...     is_written("size:txt"),
+    ...     is_written("json[quality]"),
+    ...     is_written("tools.py:count"),
+    ... )
     (True, True, False)
     """
     return ":" not in how or how.partition(":")[0] in (*_OF_PARTS, "image")
@@ -312,7 +358,9 @@ def kind_meant(how: str) -> str:
 
 
 def how_text(how: Any) -> str:
-    """Return how a column was measured, for `columns.json`; a function as MODULE:NAME."""
+    """Return how a column was measured, for `columns.json`; a function as
+    MODULE:NAME.
+    """
     if isinstance(how, str):
         return how
     module, name = (getattr(how, each, None) for each in ("__module__", "__qualname__"))
@@ -320,19 +368,27 @@ def how_text(how: Any) -> str:
 
 
 def _source(how: Callable[..., Any]) -> str:
-    """Return the text of a function, as far as it is known: who changes it measures anew."""
+    """Return the text of a function, as far as it is known: who changes it measures
+    anew.
+    """
     with suppress(OSError, TypeError):
         return inspect.getsource(how)
     return ""
 
 
 def _checked(value: Any) -> Value:
-    """Return a value as a column holds it; raise `PrepareError` for one that none could."""
+    """Return a value as a column holds it; raise `PrepareError` for one that none
+    could.
+    """
     if value is None:
         raise DataError("it is None")
     if isinstance(value, bool | np.bool_):
         return int(value)
-    if isinstance(value, str) and len(value) <= _LONGEST_WORD and not value.endswith("\0"):
+    if (
+        isinstance(value, str)
+        and len(value) <= _LONGEST_WORD
+        and not value.endswith("\0")
+    ):
         return sys.intern(str(value))  # so that workers send each word once
     whole = whole_number(value)
     if whole is not None and -(2**63) <= whole < 2**63:
@@ -341,7 +397,8 @@ def _checked(value: Any) -> Value:
     if whole is None and number is not None and math.isfinite(number):
         return float(number)
     raise PrepareError(
-        f"a column has finite numbers of at most 64 bits, or words of at most {_LONGEST_WORD} "
+        "a column has finite numbers of at most 64 bits, or words of at most "
+        f"{_LONGEST_WORD} "
         f"letters; got {type(value).__name__} {str(value)[:80]!r}"
     )
 
@@ -359,8 +416,12 @@ def _called(function: Callable[[dict[str, Any]], Any], sample: RawSample) -> Any
         ) from reason
 
 
-def _of_parts(measure: _OfParts, options: Sequence[PartAccess], sample: RawSample) -> Any:
-    """Measure the first that a sample has of some parts, each with keys where it is JSON."""
+def _of_parts(
+    measure: _OfParts, options: Sequence[PartAccess], sample: RawSample
+) -> Any:
+    """Measure the first that a sample has of some parts, each with keys where it is
+    JSON.
+    """
     why: DataError | None = None
     for access in options:
         if names := access.among(sample.sizes):
@@ -377,7 +438,9 @@ def _size(sample: RawSample, access: PartAccess, names: list[str]) -> int:
 
 
 def _length(sample: RawSample, access: PartAccess, names: list[str]) -> int:
-    texts = [_in_json(sample, access, names)] if access.keys else [*map(sample.text, names)]
+    texts = (
+        [_in_json(sample, access, names)] if access.keys else [*map(sample.text, names)]
+    )
     if not all(isinstance(text, str) for text in texts):
         raise PrepareError(f"{access} is no text; got {type(texts[0]).__name__}")
     return sum(map(len, texts))
@@ -388,7 +451,9 @@ def _in_json(sample: RawSample, access: PartAccess, names: list[str]) -> Any:
     if value is None:
         raise DataError(f"{access} is null")
     if isinstance(value, dict | list):
-        raise PrepareError(f"{access} is neither a number nor a word, but a {type(value).__name__}")
+        raise PrepareError(
+            f"{access} is neither a number nor a word, but a {type(value).__name__}"
+        )
     return value
 
 
@@ -397,13 +462,17 @@ _OF_PARTS: Mapping[str, _OfParts] = {"": _in_json, "size": _size, "len": _length
 
 
 def _image(what: str, sample: RawSample) -> int:
-    """Measure the image; of several the sum of pixels, and the largest width or height."""
+    """Measure the image; of several the sum of pixels, and the largest width or
+    height.
+    """
     names = [name for name in sample.sizes if kind_by_name(f"a.{name}") == "image"]
     if not names:
         raise DataError(f"it has no image, but {', '.join(sample.sizes)}")
     sizes = []
     for name in names:
-        with open_image(io.BytesIO(sample.part(name))) as image:  # of which the header is read
+        with open_image(
+            io.BytesIO(sample.part(name))
+        ) as image:  # of which the header is read
             sizes.append(image.size)
     if what == "pixels":
         return sum(width * height for width, height in sizes)

@@ -1,4 +1,6 @@
-"""Which type the samples of a folder have, and from which parts its fields are filled."""
+"""Which type the samples of a folder have, and from which parts its fields are
+filled.
+"""
 
 from __future__ import annotations
 
@@ -8,11 +10,22 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from energize.core.samples import METADATA, SAMPLE_TYPES, CrudeSample, required_fields, type_fields
+from energize.core.samples import (
+    METADATA,
+    SAMPLE_TYPES,
+    CrudeSample,
+    required_fields,
+    type_fields,
+)
 from energize.data.nv_meta import CRUDE, DatasetConfig
 from energize.errors import ConfigError, DataError, PrepareError, nearest, some
 from energize.preparation.scan import Shard
-from energize.task.load import PartAccess, check_field_map, default_field_map, parse_field
+from energize.task.load import (
+    PartAccess,
+    check_field_map,
+    default_field_map,
+    parse_field,
+)
 
 _TYPED = [name for name, kind in SAMPLE_TYPES.items() if kind is not CrudeSample]
 SAMPLE_TYPE_NAMES = (*_TYPED, CRUDE)
@@ -31,7 +44,8 @@ _USUAL: Mapping[str, tuple[str, ...]] = {
     "ImageSample": (),
     "TextSample": (),
 }
-"""The usual types; and fields without which samples are of another, though they may be missing."""
+"""The usual types; and fields without which samples are of another, though they may be
+missing."""
 
 
 _ALSO: Mapping[str, str] = {"caption": ",json[title],json[description]"}
@@ -47,7 +61,9 @@ class FirstLook:
     def __init__(self, path: Path) -> None:
         shard = Shard(path.parent, path.name)
         self.path = path
-        self.parts = tuple({part.name: 0 for each in shard.content.samples for part in each.parts})
+        self.parts = tuple(
+            {part.name: 0 for each in shard.content.samples for part in each.parts}
+        )
         self.samples = list(islice(shard.samples(), _COMPARED))
         self.json_keys: tuple[str, ...] = ()
         with suppress(PrepareError):
@@ -57,8 +73,8 @@ class FirstLook:
                 self.json_keys = tuple(content) if isinstance(content, dict) else ()
 
     def check_keys(self, field: str, source: str) -> None:
-        """Raise `PrepareError` when in none of the first samples there is anything where the
-        description `source` of a field looks into JSON.
+        """Raise `PrepareError` when in none of the first samples there is anything
+        where the description `source` of a field looks into JSON.
         """
         reasons: dict[str, None] = {}
         for sample in self.samples:
@@ -79,40 +95,57 @@ class FirstLook:
             )
 
     def check_lists(self, field_map: Mapping[str, str]) -> None:
-        """Raise `PrepareError` for a field that JSON gives a list in which parts are named, as for
-        images between texts: it would hold their names, and not what they are.
+        """Raise `PrepareError` for a field that JSON gives a list in which parts are
+        named, as for images between texts: it would hold their names, and not what they
+        are.
         """
         for field, source in field_map.items():
             access = parse_field(source)[0]
             for sample in self.samples[:1] if access.keys else ():
                 found = sample.json(access)
                 among = found if isinstance(found, list) else ()
-                named = [each for each in among if isinstance(each, str) and each in sample.sizes]
+                named = [
+                    each
+                    for each in among
+                    if isinstance(each, str) and each in sample.sizes
+                ]
                 if named:
                     raise PrepareError(
-                        f"field map: {field!r} would hold the names of parts that {source!r} has, "
-                        f"such as {named[0]!r}, and not the parts; make it CrudeWebdataset, and "
-                        "put the parts in by a cooker, or a sample_loader (or, for the names, say "
+                        f"field map: {field!r} would hold the names of parts that "
+                        f"{source!r} has, "
+                        f"such as {named[0]!r}, and not the parts; make it "
+                        "CrudeWebdataset, and "
+                        "put the parts in by a cooker, or a sample_loader (or, for the "
+                        "names, say "
                         f"--field-map {field}={source})"
                     )
 
 
 def sample_fields(sample_type: str | type[Any]) -> dict[str, bool]:
-    """Return the fields of a sample type, and whether each is needed; none of crude samples."""
+    """Return the fields of a sample type, and whether each is needed; none of crude
+    samples.
+    """
     kind = SAMPLE_TYPES[sample_type] if isinstance(sample_type, str) else sample_type
     names = () if kind is CrudeSample else type_fields(kind)
-    return {name: name in required_fields(kind) for name in names if name not in METADATA}
+    return {
+        name: name in required_fields(kind) for name in names if name not in METADATA
+    }
 
 
 def check_choice(sample_type: str | None, field_map: Mapping[str, str] | None) -> None:
-    """Raise `ConfigError` for an unknown sample type or field, or a field that is missing."""
+    """Raise `ConfigError` for an unknown sample type or field, or a field that is
+    missing.
+    """
     if sample_type is None:
         if field_map:
-            raise ConfigError("a field map needs a sample type: give sample_type (--sample-type)")
+            raise ConfigError(
+                "a field map needs a sample type: give sample_type (--sample-type)"
+            )
         return
     if sample_type not in SAMPLE_TYPE_NAMES:
         raise ConfigError(
-            f"sample type {sample_type!r} is not known{nearest(sample_type, SAMPLE_TYPE_NAMES)}; "
+            f"sample type {sample_type!r} is not "
+            f"known{nearest(sample_type, SAMPLE_TYPE_NAMES)}; "
             f"known are {', '.join(SAMPLE_TYPE_NAMES)}"
         )
     if field_map is not None:
@@ -125,10 +158,11 @@ def choose_config(
     look: FirstLook,
     parts: Collection[str],
 ) -> DatasetConfig | None:
-    """Return the choice as `dataset.yaml` has it, with a proposed field map where none was given.
+    """Return the choice as `dataset.yaml` has it, with a proposed field map where none
+    was given.
 
-    Raises `PrepareError` when a field comes from parts that no sample has, or when none can be
-    proposed for a field that is needed.
+    Raises `PrepareError` when a field comes from parts that no sample has, or when none
+    can be proposed for a field that is needed.
     """
     if sample_type is None:
         return None
@@ -144,19 +178,28 @@ def choose_config(
         wanted = parse_field(source)
         if not any(access.among(parts) for access in wanted):
             near = nearest(wanted[0].part, list(parts))
-            raise PrepareError(f"field map: no sample has {source!r} for {name!r}{near}. {found}")
+            raise PrepareError(
+                f"field map: no sample has {source!r} for {name!r}{near}. {found}"
+            )
     for name, needed in sample_fields(sample_type).items():
         if needed and name not in chosen:
-            keys = f", keys of the json part: {some(look.json_keys)}" if look.json_keys else ""
+            keys = (
+                f", keys of the json part: {some(look.json_keys)}"
+                if look.json_keys
+                else ""
+            )
             raise PrepareError(
-                f"nothing says which part holds the {name!r} of a {called}; give a field map "
+                f"nothing says which part holds the {name!r} of a {called}; give a "
+                "field map "
                 f"(--field-map). {found}{keys}"
             )
     return DatasetConfig(module_of(called), called, chosen)
 
 
 def module_of(sample_type: str) -> str:
-    """Return the module that `dataset.yaml` names for a type, which Energon knows if it can."""
+    """Return the module that `dataset.yaml` names for a type, which Energon knows if it
+    can.
+    """
     return "energize" if sample_type == "ConversationSample" else _MODULE
 
 
@@ -169,33 +212,45 @@ def propose_field_map(sample_type: str | type[Any], look: Any) -> dict[str, str]
         accesses = parse_field(f"{source}{_ALSO.get(name, '')}")
         whole = [each for each in accesses if each.is_whole]
         plain = [part for each in whole for part in each.among(look.parts)]
-        keyed = [str(each) for each in accesses if each.keys[:1] and each.keys[0] in look.json_keys]
+        keyed = [
+            str(each)
+            for each in accesses
+            if each.keys[:1] and each.keys[0] in look.json_keys
+        ]
         if plain or keyed:
             proposed[name] = ",".join(plain or keyed[:1])
     return proposed
 
 
 def propose_sample_type(look: Any, given: Collection[str] = ()) -> str:
-    """Return the first of the usual sample types that has the fields `given`, and for whose others
-    there is something.
+    """Return the first of the usual sample types that has the fields `given`, and for
+    whose others there is something.
     """
     for name, telling in _USUAL.items():
         fields = sample_fields(name)
         wanted = {field for field, needed in fields.items() if needed} | set(telling)
-        if set(given) <= fields.keys() and wanted <= {*propose_field_map(name, look), *given}:
+        if set(given) <= fields.keys() and wanted <= {
+            *propose_field_map(name, look),
+            *given,
+        }:
             return name
     return CRUDE
 
 
-def field_notes(config: DatasetConfig | None, parts: Mapping[str, int], total: int) -> list[str]:
-    """Return notes on fields that are needed but whose parts cannot be in every sample."""
+def field_notes(
+    config: DatasetConfig | None, parts: Mapping[str, int], total: int
+) -> list[str]:
+    """Return notes on fields that are needed but whose parts cannot be in every
+    sample.
+    """
     notes = []
     for name, source in ((config and config.field_map) or {}).items():
         named = {part for each in parse_field(source) for part in each.among(parts)}
         found = sum(parts[part] for part in named)
         if config and sample_fields(config.sample_class)[name] and found < total:
             notes.append(
-                f"at least {total - found} of {total} samples have no part for the field {name!r} "
+                f"at least {total - found} of {total} samples have no part for the "
+                f"field {name!r} "
                 f"({source}); reading them will fail"
             )
     return notes

@@ -1,4 +1,6 @@
-"""Preparing a folder of tar shards: everything that reading it at random needs, written at once."""
+"""Preparing a folder of tar shards: everything that reading it at random needs, written
+at once.
+"""
 
 from __future__ import annotations
 
@@ -34,8 +36,19 @@ from energize.data.rows import parsed_row
 from energize.data.tar import END_MARK, index_path
 from energize.data.writing import NewFiles, remove_left, taken_back_when_stopped
 from energize.errors import ConfigError, DatasetNotFoundError, PrepareError, ShardError
-from energize.preparation.columns import Columns, How, Value, kept_columns, remove_unused
-from energize.preparation.fields import FirstLook, check_choice, choose_config, field_notes
+from energize.preparation.columns import (
+    Columns,
+    How,
+    Value,
+    kept_columns,
+    remove_unused,
+)
+from energize.preparation.fields import (
+    FirstLook,
+    check_choice,
+    choose_config,
+    field_notes,
+)
 from energize.preparation.scan import (
     ScannedShard,
     Shard,
@@ -46,7 +59,13 @@ from energize.preparation.scan import (
 )
 from energize.preparation.tasks import TASKS_FOLDER, Job, all_in_turn, known_shards
 from energize.preparation.verify import stage_records
-from energize.preparation.write import commit, locked, make_unique, shard_folders, staging
+from energize.preparation.write import (
+    commit,
+    locked,
+    make_unique,
+    shard_folders,
+    staging,
+)
 
 _log = logging.getLogger("energize")
 
@@ -60,18 +79,19 @@ Ratios = Mapping[str, float]
 _PARTS = ("train", "val", "test")
 
 Windows = dict[str, tuple[int, int]]
-"""Of split parts, the first of the samples of their shards that they have, and the one after the
-last."""
+"""Of split parts, the first of the samples of their shards that they have, and the one
+after the last."""
 
 _REPLACED = (*nv_meta.INFO_NAMES, nv_meta.SQLITE_NAME, nv_meta.UUID_NAME)
 
 
 @dataclass(frozen=True, slots=True)
 class PrepareReport:
-    """What was prepared: shards with their sample counts, the splits, and in how many samples each
-    part was found. `windows`: of splits that begin or end inside a shard, which of the samples of
-    their shards they have. `config` is what `dataset.yaml` says, None where none was written;
-    `columns` are those that were measured; `notes` are things that may be mistakes.
+    """What was prepared: shards with their sample counts, the splits, and in how many
+    samples each part was found. `windows`: of splits that begin or end inside a shard,
+    which of the samples of their shards they have. `config` is what `dataset.yaml`
+    says, None where none was written; `columns` are those that were measured; `notes`
+    are things that may be mistakes.
     """
 
     path: Path
@@ -92,7 +112,7 @@ class PrepareReport:
 @explained("prepare('shards/', split_ratios={'train': 8, 'val': 1, 'test': 1})")
 @all_in_turn
 @os_errors_as(PrepareError, what="cannot be used")
-def prepare(
+def prepare(  # noqa: PLR0915
     path: str | Path,
     *,
     shards: Sequence[str] | None = None,
@@ -118,56 +138,67 @@ def prepare(
     merge: bool = False,
     on_progress: Progress | None = None,
 ) -> PrepareReport:
-    """Index the tar shards below the folder `path`, so that energize and Energon read it.
+    """Index the tar shards below the folder `path`, so that energize and Energon read
+    it.
 
-    Writes a `.tar.idx` beside each shard, and into `.nv-meta` `.info.json`, `split.yaml`,
-    `dataset.yaml` and `shards.json`, by which readers know the shards again; with `sqlite` also
-    `index.sqlite` and `index.uuid`, which joins and stores read. All files appear together when the
-    last shard has been read; on any error before, none does, and what was there stays. A process
-    killed in between leaves a folder that counts as not prepared.
+    Writes a `.tar.idx` beside each shard, and into `.nv-meta` `.info.json`,
+    `split.yaml`, `dataset.yaml` and `shards.json`, by which readers know the shards
+    again; with `sqlite` also `index.sqlite` and `index.uuid`, which joins and stores
+    read. All files appear together when the last shard has been read; on any error
+    before, none does, and what was there stays. A process killed in between leaves a
+    folder that counts as not prepared.
 
-    `shards` names them (`["parts/{0..9}.tar"]`, relative to `path`); without it all below are taken
-    that the regular expression `exclude` is not found in. What cannot be looked into (a link to a
-    disk that is not mounted, a folder that may not be entered, a shard that may not be read) is an
-    error.
+    `shards` names them (`["parts/{0..9}.tar"]`, relative to `path`); without it all
+    below are taken that the regular expression `exclude` is not found in. What cannot
+    be looked into (a link to a disk that is not mounted, a folder that may not be
+    entered, a shard that may not be read) is an error.
 
-    Splits are given by exactly one of `split_ratios` ({"train": 8, "val": 2}, or [8, 2] of train
-    and val; shards in order, or shuffled by `seed` with `shuffle_shards`) and `split_patterns`
-    (regular expressions, {"val": ["val-.*"]}). They are whole shards, which Energon can read; where
-    shards are too few for the ratios, they are cut by samples, and each split has one at least. One
-    without samples is not written. `sample_type` is the name of a sample type, or
-    "CrudeWebdataset"; without it no `dataset.yaml` is written.
-    Without `field_map` one is proposed by the parts found. `dataset_yaml` and `split_config` are
-    other names for the two files. `tar_index_only` writes the index of a prepared folder again.
-    `fix_duplicates` writes the shards themselves anew when keys of one stand in another too, with
-    the shard's name before those of its members (`parts/0.tar/cat.jpg`). `columns` are measured,
-    and `checksums` written, as by `prepare_columns` and `prepare_checksums`, which add them to a
-    folder that is prepared.
+    Splits are given by exactly one of `split_ratios` ({"train": 8, "val": 2}, or [8, 2]
+    of train and val; shards in order, or shuffled by `seed` with `shuffle_shards`) and
+    `split_patterns` (regular expressions, {"val": ["val-.*"]}). They are whole shards,
+    which Energon can read; where shards are too few for the ratios, they are cut by
+    samples, and each split has one at least. One without samples is not written.
+    `sample_type` is the name of a sample type, or "CrudeWebdataset"; without it no
+    `dataset.yaml` is written. Without `field_map` one is proposed by the parts found.
+    `dataset_yaml` and `split_config` are other names for the two files.
+    `tar_index_only` writes the index of a prepared folder again. `fix_duplicates`
+    writes the shards themselves anew when keys of one stand in another too, with the
+    shard's name before those of its members (`parts/0.tar/cat.jpg`). `columns` are
+    measured, and `checksums` written, as by `prepare_columns` and `prepare_checksums`,
+    which add them to a folder that is prepared.
 
-    Many machines may share the shards out: `tasks` says to how many tasks, `task` that this is one
-    of them, from 0 on, and `merge` that all have ended. A task writes what lies beside its shards,
-    and a marker with what it found; one that has ended with the same options and shards is not done
-    again. Merging takes seconds, and may be done again; the folder is then that of one call for
-    all, byte for byte. Splits and types of samples are looked at when all are merged. `tasks` alone
-    does all of it, one task after the other, and goes on where a call before was ended.
+    Many machines may share the shards out: `tasks` says to how many tasks, `task` that
+    this is one of them, from 0 on, and `merge` that all have ended. A task writes what
+    lies beside its shards, and a marker with what it found; one that has ended with the
+    same options and shards is not done again. Merging takes seconds, and may be done
+    again; the folder is then that of one call for all, byte for byte. Splits and types
+    of samples are looked at when all are merged. `tasks` alone does all of it, one task
+    after the other, and goes on where a call before was ended.
 
-    Raises `PrepareError` naming damaged shards, repeated keys, a split without shards, a field
-    without its part or its key in the JSON there, a folder that is prepared already (unless
-    `overwrite`), a file that cannot be written, and what `prepare_columns` raises; `ConfigError`
-    for wrong parameters; `DatasetNotFoundError`. When merging, `PrepareError` that says which tasks
-    have not ended, or had other options or shards.
+    Raises `PrepareError` naming damaged shards, repeated keys, a split without shards,
+    a field without its part or its key in the JSON there, a folder that is prepared
+    already (unless `overwrite`), a file that cannot be written, and what
+    `prepare_columns` raises; `ConfigError` for wrong parameters;
+    `DatasetNotFoundError`. When merging, `PrepareError` that says which tasks have not
+    ended, or had other options or shards.
 
     >>> import tempfile
     >>> from energize import write_shards
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     shards = write_shards([{"__key__": "a", "txt": "hello"}], folder)
-    ...     report = prepare(folder, split_ratios={"train": 1}, sample_type="TextSample")
+    ...     report = prepare(
+    ...         folder, split_ratios={"train": 1}, sample_type="TextSample"
+    ...     )
     >>> report.samples, report.splits, report.config.field_map
     (1, {'train': ('shard-000000.tar',)}, {'text': 'txt'})
     """
-    root, meta = path_of(path), path_of(path) / nv_meta.META_FOLDER
-    wanted, ratios = Columns(columns or {}, column_defaults), ratios_of(split_ratios)
-    known, notes, splits = dict[str, int](), list[str](), Parts()
+    root = path_of(path)
+    meta = path_of(path) / nv_meta.META_FOLDER
+    wanted = Columns(columns or {}, column_defaults)
+    ratios = ratios_of(split_ratios)
+    known = dict[str, int]()
+    notes = list[str]()
+    splits = Parts()
     if tar_index_only:
         known = known_shards(root)
         names = list(known)
@@ -177,7 +208,9 @@ def prepare(
         check_choice(sample_type, field_map)
         names, notes = find_shards(root, exclude, shards)
         if task is None or ratios or split_patterns:
-            splits = split(names, ratios, split_patterns, seed if shuffle_shards else None)
+            splits = split(
+                names, ratios, split_patterns, seed if shuffle_shards else None
+            )
     functions: dict[str, Any] = {"names": check_members, "columns": wanted.measured}
     functions |= {"checksums": Shard.checksums} if checksums else {}
     functions |= {"rows": partial(rows_of, dict(zip(names, count())))} if sqlite else {}
@@ -186,7 +219,9 @@ def prepare(
     job = Job(*what, workers, on_progress, tasks, task, merge, options, unique=True)
     if tasks is not None and (tar_index_only or fix_duplicates):
         raise ConfigError(
-            "tar_index_only and fix_duplicates take all shards at once: leave tasks (--tasks) out"
+            "tar_index_only and fix_duplicates take all shards at once: leave "
+            "tasks "
+            "(--tasks) out"
         )
     _check_new(root, overwrite or tar_index_only or merge or job.is_done)
     with suppress(ShardError):  # all damaged shards are told of together
@@ -201,18 +236,26 @@ def prepare(
         if fix_duplicates and (renamed := make_unique(root, names, workers)):
             notes.append(f"{renamed} shards were written anew, with keys of their own")
         found = job.of_all(files, meta / nv_meta.SQLITE_NAME if sqlite else None)
-        version = version_of(found) if sqlite else folder_version(root) if known else None
+        if sqlite:
+            version = version_of(found)
+        elif known:
+            version = folder_version(root)
+        else:
+            version = None
         if sqlite and version:
             files.write(meta / nv_meta.UUID_NAME, version.encode())
         report = report_of(root, found)
         same = bool(known) and all(shard.found["same"] for shard in found)
         kept = kept_columns(root) if same else {}
-        made, more = wanted.stage(files, root, found, report.shard_counts, version, kept)
+        made, more = wanted.stage(
+            files, root, found, report.shard_counts, version, kept
+        )
         odd = _oddities(found, replace(report, splits=splits), split_patterns or {})
         report = replace(report, columns=made, notes=(*notes, *odd, *more))
         stage_records(root, files, found)
         if not known:
-            look, texts = FirstLook(root / names[0]), (split_config, dataset_yaml)
+            look = FirstLook(root / names[0])
+            texts = (split_config, dataset_yaml)
             config = choose_config(sample_type, field_map, look, report.parts)
             report = replace(report, splits=splits, config=config)
             report = stage_texts(files, report, ratios or {}, texts, overwrite)
@@ -237,41 +280,54 @@ def stage_texts(
     names: tuple[str, str],
     overwrite: bool,
 ) -> PrepareReport:
-    """Write the files that say what a folder is, the one that makes it a prepared one last; return
-    what was prepared with splits that fit the samples, and notes on them.
+    """Write the files that say what a folder is, the one that makes it a prepared one
+    last; return what was prepared with splits that fit the samples, and notes on them.
     """
     split_config, dataset_yaml = names
-    counts, meta = report.shard_counts, report.path / nv_meta.META_FOLDER
+    counts = report.shard_counts
+    meta = report.path / nv_meta.META_FOLDER
     splits, windows = _fitting(report.splits, counts, ratios)
     notes = [_CUT] if windows else split_notes(list(counts), splits)
     notes += field_notes(report.config, report.parts, report.samples)
-    texts = {meta / split_config: nv_meta.dump_splits(splits, split_config, samples=windows)}
+    texts = {
+        meta / split_config: nv_meta.dump_splits(splits, split_config, samples=windows)
+    }
     if report.config is not None:
         texts[meta / dataset_yaml] = nv_meta.dump_dataset_yaml(report.config)
     info = nv_meta.Info(energon_version=nv_meta.FORMAT_VERSION, shard_counts=counts)
     texts[meta / nv_meta.INFO_NAMES[0]] = nv_meta.dump_info(info)
     # Where all is as it would be, the folder was merged before.
-    same = all(each.exists() and read_file(each) == texts[each].encode() for each in texts)
+    same = all(
+        each.exists() and read_file(each) == texts[each].encode() for each in texts
+    )
     _check_new(report.path, overwrite or same)
     for each, text in texts.items():
         files.write(each, text.encode())
-    return replace(report, splits=splits, windows=windows, notes=(*report.notes, *notes))
+    return replace(
+        report, splits=splits, windows=windows, notes=(*report.notes, *notes)
+    )
 
 
 def _check_new(root: Path, overwrite: bool) -> None:
     if nv_meta.is_prepared(root) and not overwrite:
         raise PrepareError(
-            f"{root} is prepared already; give overwrite=True (--force-overwrite) for it anew"
+            f"{root} is prepared already; give overwrite=True (--force-overwrite) "
+            "for "
+            "it anew"
         )
 
 
 def report_of(root: Path, shards: Sequence[ScannedShard]) -> PrepareReport:
     """Return what was found in shards; the parts are the most frequent first."""
     parts = sum((shard.parts for shard in shards), Counter[str]())
-    return PrepareReport(root, {s.name: s.count for s in shards}, dict(parts.most_common()))
+    return PrepareReport(
+        root, {s.name: s.count for s in shards}, dict(parts.most_common())
+    )
 
 
-def keep_index(root: Path, known: Mapping[str, int], shard: ScannedShard, files: NewFiles) -> None:
+def keep_index(
+    root: Path, known: Mapping[str, int], shard: ScannedShard, files: NewFiles
+) -> None:
     """Write the index of a shard, which is `known`, or new."""
     tar = root / shard.name
     index = path_of(index_path(str(tar)))
@@ -283,12 +339,19 @@ def keep_index(root: Path, known: Mapping[str, int], shard: ScannedShard, files:
     files.write(index, shard.index)
 
 
-def rows_of(numbers: Mapping[str, int], shard: Shard) -> dict[str, list[tuple[Any, ...]]]:
-    """Return what the tables of the database have of a shard, which has one of the numbers."""
-    number, samples = numbers[shard.name], shard.content.samples
+def rows_of(
+    numbers: Mapping[str, int], shard: Shard
+) -> dict[str, list[tuple[Any, ...]]]:
+    """Return what the tables of the database have of a shard, which has one of the
+    numbers.
+    """
+    number = numbers[shard.name]
+    samples = shard.content.samples
     rows = enumerate(zip(samples, pairwise(shard.offsets), strict=True))
     return {
-        "samples": [(number, each.key, row, at, end - at) for row, (each, (at, end)) in rows],
+        "samples": [
+            (number, each.key, row, at, end - at) for row, (each, (at, end)) in rows
+        ],
         "sample_parts": [
             (number, row, part.name, part.offset, part.size)
             for row, sample in enumerate(samples)
@@ -300,14 +363,19 @@ def rows_of(numbers: Mapping[str, int], shard: Shard) -> dict[str, list[tuple[An
 def check_members(shard: Shard) -> tuple[int, str]:
     """Return how many files belong to no sample, and the first of them.
 
-    Raise `ShardError` for a shard without samples, and for members that would be unpacked
-    outside of any folder, or whose names no file of text could hold.
+    Raise `ShardError` for a shard without samples, and for members that would be
+    unpacked outside of any folder, or whose names no file of text could hold.
     """
     if not shard.content.samples:
-        raise ShardError(f"{shard.path} holds no samples: no member is named KEY.PART, like 01.jpg")
+        raise ShardError(
+            f"{shard.path} holds no samples: no member is named KEY.PART, like 01.jpg"
+        )
     for key, _, parts in shard.content.samples:
         if key.startswith("/") or ".." in key.split("/"):
-            told = f"{shard.path}: the member {f'{key}.{parts[0].name}'!r} has a name that is"
+            told = (
+                f"{shard.path}: the member {f'{key}.{parts[0].name}'!r} has a name "
+                "that is"
+            )
             raise ShardError(f"{told} absolute or has '..' in it; pack the shard again")
         if not is_utf8(key) or not all(is_utf8(part.name) for part in parts):
             told = f"{shard.path}: sample {key!r} has a name that is no UTF-8"
@@ -317,30 +385,50 @@ def check_members(shard: Shard) -> tuple[int, str]:
 
 
 def is_utf8(name: str) -> bool:
-    """Return whether the bytes of a name are text; those that are not are surrogates in it."""
+    """Return whether the bytes of a name are text; those that are not are surrogates in
+    it.
+    """
     return name.isascii() or not any("\ud800" <= letter <= "\udfff" for letter in name)
 
 
 def _oddities(
-    shards: Sequence[ScannedShard], report: PrepareReport, patterns: Mapping[str, Sequence[str]]
+    shards: Sequence[ScannedShard],
+    report: PrepareReport,
+    patterns: Mapping[str, Sequence[str]],
 ) -> list[str]:
-    """Return notes on what may be a mistake in patterns of splits, or damage of shards."""
+    """Return notes on what may be a mistake in patterns of splits, or damage of
+    shards.
+    """
     notes = _end_notes(shards)
     for part, given in patterns.items():
-        notes += glob_notes(f"split {part!r}", given, [*report.shard_counts], report.splits[part])
-    others = [(shard, *shard.found["names"]) for shard in shards if shard.found["names"][0]]
+        notes += glob_notes(
+            f"split {part!r}", given, [*report.shard_counts], report.splits[part]
+        )
+    others = [
+        (shard, *shard.found["names"]) for shard in shards if shard.found["names"][0]
+    ]
     if others:
         shard, _, name = others[0]
         notes.append(
-            f"{sum(count for _, count, _ in others)} files belong to no sample, as their names "
+            f"{sum(count for _, count, _ in others)} files belong to no sample, as "
+            "their names "
             f"have no part after a dot: {name!r:.200} in {shard.name} for example"
         )
     few = max(1, report.samples // 10)
-    lacking = {part: report.samples - count for part, count in report.parts.items() if count > 1}
-    named = [f"{count} have no {part!r}" for part, count in lacking.items() if 0 < count <= few]
+    lacking = {
+        part: report.samples - count
+        for part, count in report.parts.items()
+        if count > 1
+    }
+    named = [
+        f"{count} have no {part!r}"
+        for part, count in lacking.items()
+        if 0 < count <= few
+    ]
     if named:
         notes.append(
-            f"of {report.samples} samples {', '.join(named[:3])}, and all others have it: if that "
+            f"of {report.samples} samples {', '.join(named[:3])}, and all others have "
+            "it: if that "
             "is not meant, files are missing, or their names are damaged"
         )
     return notes
@@ -350,15 +438,18 @@ def _end_notes(shards: Sequence[ScannedShard]) -> list[str]:
     """Return what is odd about the ends of shards: they may be parts of others."""
     cut = [each for each in shards if each.trailing < END_MARK]
     return [
-        f"{len(cut)} of {len(shards)} shards end without an end mark, {each.name} for example "
-        f"after {each.record.bytes:,} bytes: if copying or writing them was cut off, samples are "
+        f"{len(cut)} of {len(shards)} shards end without an end mark, {each.name} for "
+        "example "
+        f"after {each.record.bytes:,} bytes: if copying or writing them was cut off, "
+        "samples are "
         "missing"
         for each in cut[:1]
     ]
 
 
 def ratios_of(given: Mapping[str, float] | Sequence[float] | str | None) -> Any:
-    """Return shares by their names; in a row, or a text, they are those of train, val and test.
+    """Return shares by their names; in a row, or a text, they are those of train, val
+    and test.
 
     >>> ratios_of("8, 2"), ratios_of([0.9, 0.1])
     ({'train': 8.0, 'val': 2.0}, {'train': 0.9, 'val': 0.1})
@@ -366,12 +457,16 @@ def ratios_of(given: Mapping[str, float] | Sequence[float] | str | None) -> Any:
     if given is None or isinstance(given, Mapping):
         return given
     try:
-        numbers = [float(each) for each in (given.split(",") if isinstance(given, str) else given)]
+        numbers = [
+            float(each)
+            for each in (given.split(",") if isinstance(given, str) else given)
+        ]
     except (TypeError, ValueError):
         numbers = []
     if not 1 <= len(numbers) <= len(_PARTS):
         raise ConfigError(
-            "split ratio: expected up to three numbers for train, val and test such as 8,1,1, "
+            "split ratio: expected up to three numbers for train, val and test such as "
+            "8,1,1, "
             f"got {given!r}"
         )
     return dict(zip(_PARTS, numbers, strict=False))
@@ -385,37 +480,51 @@ def split(
 ) -> Parts:
     """Return the shards of each part, by exactly one of `ratios` and `patterns`.
 
-    Patterns are regular expressions, with braces (`train-{000..099}`), compared with names from
-    their start.
+    Patterns are regular expressions, with braces (`train-{000..099}`), compared with
+    names from their start.
 
-    Raises `ConfigError` for wrong arguments, `PrepareError` for a part that gets no shard.
+    Raises `ConfigError` for wrong arguments, `PrepareError` for a part that gets no
+    shard.
     """
     if ratios is not None and patterns is None:
         return _by_ratios(shards, ratios, shuffle_seed)
     if patterns is not None and ratios is None:
         return _by_patterns(shards, patterns)
     got = "neither" if ratios is None else "both"
-    raise ConfigError(f"give split_ratios (--split-ratio) or split_patterns (--split-parts): {got}")
+    raise ConfigError(
+        f"give split_ratios (--split-ratio) or split_patterns (--split-parts): {got}"
+    )
 
 
-def _by_ratios(shards: Sequence[str], ratios: Ratios, shuffle_seed: int | None) -> Parts:
+def _by_ratios(
+    shards: Sequence[str], ratios: Ratios, shuffle_seed: int | None
+) -> Parts:
     """Cut the shards, in their order or shuffled, where the cumulative ratios say.
 
-    Part i ends before shard floor(n * (ratio 0 + ... + ratio i) / sum). The arithmetic is exact, so
-    every shard is in a part; Energon's floats lose the last of 10 shards at 7,2,1.
+    Part i ends before shard floor(n * (ratio 0 + ... + ratio i) / sum). The arithmetic
+    is exact, so every shard is in a part; Energon's floats lose the last of 10 shards
+    at 7,2,1.
     """
     for part, ratio in ratios.items():
         if not math.isfinite(ratio) or ratio < 0:
-            raise ConfigError(f"the split ratio of {part!r} must be 0 or more, got {ratio}")
+            raise ConfigError(
+                f"the split ratio of {part!r} must be 0 or more, got {ratio}"
+            )
     if not any(ratios.values()):
-        raise ConfigError(f"at least one split ratio must be above 0, got {dict(ratios)}")
+        raise ConfigError(
+            f"at least one split ratio must be above 0, got {dict(ratios)}"
+        )
     shards = list(shards)
     if shuffle_seed is not None:
         # The generator of Energon, so that the same seed cuts the same way.
         random.Random(shuffle_seed).shuffle(shards)  # noqa: S311
     exact = _exact(ratios)
-    bounds = pairwise([0, *(math.floor(len(shards) * end) for end in accumulate(exact.values()))])
-    return {part: tuple(shards[a:b]) for part, (a, b) in zip(exact, bounds, strict=True)}
+    bounds = pairwise(
+        [0, *(math.floor(len(shards) * end) for end in accumulate(exact.values()))]
+    )
+    return {
+        part: tuple(shards[a:b]) for part, (a, b) in zip(exact, bounds, strict=True)
+    }
 
 
 def _exact(ratios: Ratios) -> dict[str, Fraction]:
@@ -425,35 +534,56 @@ def _exact(ratios: Ratios) -> dict[str, Fraction]:
 
 
 _CUT = (
-    "there are too few shards for these ratios, so splits begin and end inside of shards. "
-    "Megatron-Energon reads whole shards only, and not this split file: for it, write more and "
+    "there are too few shards for these ratios, so splits begin and end inside of "
+    "shards. "
+    "Megatron-Energon reads whole shards only, and not this split file: for it, write "
+    "more and "
     "smaller shards"
 )
 
 
-def _fitting(parts: Parts, counts: Mapping[str, int], ratios: Ratios) -> tuple[Parts, Windows]:
-    """Return parts of whole shards as they are, if each has some; else parts of as many samples as
-    the ratios say, one at least, and which samples of their shards these are.
+def _fitting(
+    parts: Parts, counts: Mapping[str, int], ratios: Ratios
+) -> tuple[Parts, Windows]:
+    """Return parts of whole shards as they are, if each has some; else parts of as many
+    samples as the ratios say, one at least, and which samples of their shards these
+    are.
 
-    >>> _fitting({"train": ("0.tar",), "val": ()}, {"0.tar": 10}, {"train": 0.98, "val": 0.02})
+    >>> _fitting(
+    ...     {"train": ("0.tar",), "val": ()},
+    ...     {"0.tar": 10},
+    ...     {"train": 0.98, "val": 0.02},
+    ... )
     ({'train': ('0.tar',), 'val': ('0.tar',)}, {'train': (0, 9), 'val': (9, 10)})
     """
     if all(parts.values()):
         return parts, {}
     order = list(chain.from_iterable(parts.values()))
-    shares, total = _exact(ratios), sum(counts.values())
+    shares = _exact(ratios)
+    total = sum(counts.values())
     kept = sorted(shares, key=shares.__getitem__, reverse=True)[:total]
-    sizes = {part: max(1, math.floor(total * shares[part])) for part in shares if part in kept}
+    sizes = {
+        part: max(1, math.floor(total * shares[part]))
+        for part in shares
+        if part in kept
+    }
     sizes[kept[0]] += max(0, total - sum(sizes.values()))
     while sum(sizes.values()) > total:
         sizes[max(sizes, key=sizes.__getitem__)] -= 1
     ends = dict(zip(order, accumulate(counts[shard] for shard in order), strict=True))
     made: Parts = {}
     windows = {}
-    for (part, size), stop in zip(sizes.items(), accumulate(sizes.values()), strict=True):
+    for (part, size), stop in zip(
+        sizes.items(), accumulate(sizes.values()), strict=True
+    ):
         start = stop - size
-        inside = [each for each in order if start < ends[each] and ends[each] - counts[each] < stop]
-        made[part], before = tuple(inside), ends[inside[0]] - counts[inside[0]]
+        inside = [
+            each
+            for each in order
+            if start < ends[each] and ends[each] - counts[each] < stop
+        ]
+        before = ends[inside[0]] - counts[inside[0]]
+        made[part] = tuple(inside)
         if (start, stop) != (before, ends[inside[-1]]):
             windows[part] = start - before, stop - before
     return made, windows
@@ -468,23 +598,33 @@ def _by_patterns(shards: Sequence[str], patterns: Mapping[str, Sequence[str]]) -
                 # A backslash belongs to the regular expression, so it escapes no brace.
                 compiled += map(re.compile, braceexpand(pattern, escape=False))
             except (re.error, ValueError) as reason:
-                told = f"the pattern {pattern!r} of split {part!r} is no regular expression"
+                told = (
+                    f"the pattern {pattern!r} of split {part!r} is no regular "
+                    "expression"
+                )
                 raise ConfigError(f"{told}: {reason}") from reason
-        parts[part] = tuple(shard for shard in shards if any(p.match(shard) for p in compiled))
+        parts[part] = tuple(
+            shard for shard in shards if any(p.match(shard) for p in compiled)
+        )
         if not parts[part]:
             raise PrepareError(
-                f"split {part!r}: no shard matches {' or '.join(given)}, regular expressions that "
+                f"split {part!r}: no shard matches {' or '.join(given)}, regular "
+                "expressions that "
                 f"are compared with names like {shards[0]} from their start"
             )
     return parts
 
 
 def split_notes(shards: Sequence[str], parts: Parts) -> list[str]:
-    """Return what is likely a mistake in a split: shards in no part, shards in several."""
+    """Return what is likely a mistake in a split: shards in no part, shards in
+    several.
+    """
     times = Counter(shard for names in parts.values() for shard in names)
     unused = [shard for shard in shards if not times[shard]]
     shared = [shard for shard in shards if times[shard] > 1]
-    notes = [f"{_plural(unused)} in no split, {unused[0]} for example"] if unused else []
+    notes = (
+        [f"{_plural(unused)} in no split, {unused[0]} for example"] if unused else []
+    )
     if shared:
         inside = [part for part, names in parts.items() if shared[0] in names]
         notes.append(
@@ -511,15 +651,16 @@ def prepare_jsonl(
 ) -> int:
     """Write the index `PATH.idx` of a `.jsonl` file; return how many samples it has.
 
-    With `checksums` also `PATH.crc`, a checksum of each sample, with which it is compared where it
-    is read with `JsonlSource(checksums=True)`, `get_train_dataset(checksums=True)`, and by lint.
+    With `checksums` also `PATH.crc`, a checksum of each sample, with which it is
+    compared where it is read with `JsonlSource(checksums=True)`,
+    `get_train_dataset(checksums=True)`, and by lint.
 
-    Every line that is not blank is a sample and has to be a JSON object; all of them are parsed.
-    The files appear when they are complete; on any error what was there stays. `on_progress` is
-    called with bytes done and bytes in all.
+    Every line that is not blank is a sample and has to be a JSON object; all of them
+    are parsed. The files appear when they are complete; on any error what was there
+    stays. `on_progress` is called with bytes done and bytes in all.
 
-    Raises `PrepareError` naming the lines that are no objects and what is wrong with them, a file
-    without samples and one that cannot be written; `DatasetNotFoundError`.
+    Raises `PrepareError` naming the lines that are no objects and what is wrong with
+    them, a file without samples and one that cannot be written; `DatasetNotFoundError`.
 
     >>> import tempfile
     >>> path = Path(tempfile.mkdtemp(), "texts.jsonl")
@@ -531,8 +672,12 @@ def prepare_jsonl(
     if not file.exists():
         raise DatasetNotFoundError(f"{file} does not exist")
     if not file.is_file() or file.suffix != ".jsonl":
-        raise PrepareError(f"{file} is no .jsonl file; for a folder of tar shards call prepare")
-    index, crc = (path_of(name(str(file))) for name in (jsonl_index_path, jsonl_checksums_path))
+        raise PrepareError(
+            f"{file} is no .jsonl file; for a folder of tar shards call prepare"
+        )
+    index, crc = (
+        path_of(name(str(file))) for name in (jsonl_index_path, jsonl_checksums_path)
+    )
     with taken_back_when_stopped(), locked(file), NewFiles(PrepareError) as files:
         offsets = _offsets(file, on_progress or progress(f"{file}: bytes"))
         for final in (index, crc):
@@ -548,7 +693,8 @@ def prepare_jsonl(
 def _offsets(path: Path, on_progress: Callable[[int, int], None]) -> array[int]:
     """Return where each sample starts, and the size of the file."""
     size = path.stat().st_size
-    offsets, faults = array("Q"), list[str]()
+    offsets = array("Q")
+    faults = list[str]()
     at = reported = wrong = 0
     with os_errors_as(PrepareError, path), path.open("rb") as lines:
         for number, line in enumerate(lines, 1):
@@ -569,7 +715,9 @@ def _offsets(path: Path, on_progress: Callable[[int, int], None]) -> array[int]:
     if not offsets:
         raise PrepareError(f"{path} holds no samples: every line is blank")
     if at != size:
-        raise PrepareError(f"{path} grew or shrank while it was indexed; wait until it is written")
+        raise PrepareError(
+            f"{path} grew or shrank while it was indexed; wait until it is written"
+        )
     on_progress(size, size)
     offsets.append(size)
     return offsets

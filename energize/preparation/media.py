@@ -49,8 +49,8 @@ _REMOVE = "DELETE FROM media_metadata WHERE entry_key = ?"
 
 @dataclass(frozen=True, slots=True)
 class MediaReport:
-    """Of how many files metadata was written, and `damaged`: what was left out, each with its place
-    and the reason.
+    """Of how many files metadata was written, and `damaged`: what was left out, each
+    with its place and the reason.
     """
 
     path: Path
@@ -59,7 +59,8 @@ class MediaReport:
 
 
 _Row = tuple[str, str | None, str]
-"""Name, kind and metadata of a file; name, None and the reason for one that is damaged."""
+"""Name, kind and metadata of a file; name, None and the reason for one that is
+damaged."""
 
 
 @os_errors_as(PrepareError, what="cannot be used")
@@ -71,18 +72,20 @@ def prepare_media(
     on_progress: Progress | None = None,
     tmp_path: str | os.PathLike[str] | None = None,
 ) -> MediaReport:
-    """Store the metadata of all media of a folder, for `store.get_media_metadata(name)`.
+    """Store the metadata of all media of a folder, for
+    `store.get_media_metadata(name)`.
 
-    `path` is a folder prepared by `energize prepare` or Energon, or a plain one. `by` says which
-    files are media: "extension", "header", patterns such as "*.jpg,*.png", or a
-    `MediaFilterConfig`. Files are read and images decoded in `workers` processes. The metadata goes
-    into `.nv-meta/index.sqlite`, beside what is there, and is there when all has been read; a
-    prepared folder without that file gets one. `tmp_path` is a folder in which it is built.
-    `on_progress` is called with how many shards or files are done, and how many there are.
+    `path` is a folder prepared by `energize prepare` or Energon, or a plain one. `by`
+    says which files are media: "extension", "header", patterns such as "*.jpg,*.png",
+    or a `MediaFilterConfig`. Files are read and images decoded in `workers` processes.
+    The metadata goes into `.nv-meta/index.sqlite`, beside what is there, and is there
+    when all has been read; a prepared folder without that file gets one. `tmp_path` is
+    a folder in which it is built. `on_progress` is called with how many shards or files
+    are done, and how many there are.
 
     Damaged media are no error: they are in the report, and have no metadata. Raises
-    `PrepareError` when there is no media at all, for damaged shards, and when a process is killed;
-    `ConfigError` for wrong arguments, and when a video is met without PyAV;
+    `PrepareError` when there is no media at all, for damaged shards, and when a process
+    is killed; `ConfigError` for wrong arguments, and when a video is met without PyAV;
     `DatasetNotFoundError`.
 
     >>> import tempfile
@@ -105,23 +108,32 @@ def prepare_media(
     if not root.is_dir():
         raise DatasetNotFoundError(f"{root} does not exist, or is no folder")
     function, names = _read_by(root, by, workers)
-    count, damaged = 0, list[str]()
+    count = 0
+    damaged = list[str]()
     final = root / META_FOLDER / SQLITE_NAME
     with staging(root, root / META_FOLDER) as files, ExitStack() as ends:
         place = built = files.place(final)
         with writing(final, PrepareError):
             files.create(final).close()
             if tmp_path is not None:
-                built = Path(ends.enter_context(TemporaryDirectory(dir=tmp_path)), final.name)
+                built = Path(
+                    ends.enter_context(TemporaryDirectory(dir=tmp_path)), final.name
+                )
             if final.exists():
                 shutil.copyfile(files_at(final).local(str(final)), built)
         with new_database(files, final, _TABLES, place=built) as database:
-            filters = "INSERT OR IGNORE INTO media_filters (strategy, patterns) VALUES (?, ?)"
+            filters = (
+                "INSERT OR IGNORE INTO media_filters (strategy, patterns) VALUES (?, ?)"
+            )
             database.execute(filters, (by.strategy.value, ",".join(by.patterns)))
             results = map_in_order(function, names, workers, on_progress)
             for found in ends.enter_context(closing(results)):
                 if isinstance(found, Exception):
-                    raise PrepareError(str(found)) if isinstance(found, ShardError) else found
+                    raise (
+                        PrepareError(str(found))
+                        if isinstance(found, ShardError)
+                        else found
+                    )
                 for name, kind, text in found:
                     if kind is None:
                         database.execute(_REMOVE, (name,))
@@ -146,15 +158,20 @@ def prepare_filesystem_dataset(
     workers: int = 16,
     index_sqlite_tmp_path: str | os.PathLike[str] | None = None,
 ) -> int:
-    """Store the metadata of all media below a plain folder, and return of how many files.
+    """Store the metadata of all media below a plain folder, and return of how many
+    files.
 
-    As `prepare_media` does, which says more: this one raises `PrepareError` for damaged media.
+    As `prepare_media` does, which says more: this one raises `PrepareError` for damaged
+    media.
     """
-    tmp_path = None if index_sqlite_tmp_path is None else Path(index_sqlite_tmp_path).parent
+    tmp_path = (
+        None if index_sqlite_tmp_path is None else Path(index_sqlite_tmp_path).parent
+    )
     report = prepare_media(root_path, media_filter, workers=workers, tmp_path=tmp_path)
     if report.damaged:
         raise PrepareError(
-            f"{root_path}: {len(report.damaged)} files are damaged, the metadata of the other "
+            f"{root_path}: {len(report.damaged)} files are damaged, the metadata of "
+            "the other "
             f"{report.count} was written:{listed(report.damaged)}"
         )
     return report.count
@@ -172,7 +189,9 @@ def _files(root: Path, media: MediaFilterConfig) -> Iterator[str]:
             name = os.path.relpath(os.path.join(folder, file), root)
             if not file.startswith(".") and media.should_consider_media(name):
                 if not is_utf8(name):
-                    raise PrepareError(f"{root}: the name {name!r} is no UTF-8; rename the file")
+                    raise PrepareError(
+                        f"{root}: the name {name!r} is no UTF-8; rename the file"
+                    )
                 yield name
 
 
@@ -201,16 +220,22 @@ def _of_shard(root: Path, media: MediaFilterConfig, shard: str) -> list[_Row]:
         for part in sample.sizes:
             name = f"{sample.found.key}.{part}"
             if media.should_consider_media(name):
-                rows += _row(media, name, sample.where, partial(BytesIO, sample.part(part)))
+                rows += _row(
+                    media, name, sample.where, partial(BytesIO, sample.part(part))
+                )
     return rows
 
 
 def _read_by(
     root: Path, media: MediaFilterConfig, workers: int | None
 ) -> tuple[Callable[[str], list[_Row]], list[str]]:
-    """Return what reads a file or shard, and the names; of shards there is a database."""
+    """Return what reads a file or shard, and the names; of shards there is a
+    database.
+    """
     if not is_prepared(root):
-        return partial(_of_file, SystemFileStore(root), media), sorted(_files(root, media))
+        return partial(_of_file, SystemFileStore(root), media), sorted(
+            _files(root, media)
+        )
     if not (root / META_FOLDER / SQLITE_NAME).exists():
         prepare(root, tar_index_only=True, sqlite=True, workers=workers)
     return partial(_of_shard, root, media), list(read_info(root).shard_counts)
@@ -220,5 +245,9 @@ def _nothing(root: Path, media: MediaFilterConfig, damaged: list[str]) -> str:
     if damaged:
         return f"{root}: all of the {len(damaged)} media are damaged:{listed(damaged)}"
     ways = ", ".join([media.strategy, *media.patterns])
-    hint = "" if is_prepared(root) else f"; of tar shards, run first: energize prepare {root}"
+    hint = (
+        ""
+        if is_prepared(root)
+        else f"; of tar shards, run first: energize prepare {root}"
+    )
     return f"{root} has no files that are images, videos or sounds by {ways}{hint}"

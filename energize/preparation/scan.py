@@ -1,7 +1,7 @@
 """The one walk over a shard, of whose results everything is made that preparing writes.
 
-Indices, records, checksums, columns, media metadata and what `energize lint` compares are made of
-the `ScannedShard`s that `scan_shards` gives.
+Indices, records, checksums, columns, media metadata and what `energize lint` compares
+are made of the `ScannedShard`s that `scan_shards` gives.
 """
 
 from __future__ import annotations
@@ -50,7 +50,9 @@ class Shard:
     """
 
     def __init__(self, root: Path, name: str) -> None:
-        self.root, self.name, self.path = root, name, root / name
+        self.root = root
+        self.name = name
+        self.path = root / name
         self.content, self.files = scan(self.path), files_at(self.path)
 
     def samples(self) -> Iterator[RawSample]:
@@ -89,12 +91,15 @@ class RawSample:
     def part(self, name: str) -> bytes:
         """Return the bytes of a part."""
         part = next(each for each in self.found.parts if each.name == name)
-        return self.shard.files.read(str(self.shard.path), part.offset, part.offset + part.size)
+        return self.shard.files.read(
+            str(self.shard.path), part.offset, part.offset + part.size
+        )
 
     def json(self, access: PartAccess) -> Any:
         """Return what keys lead to in a part.
 
-        Raises `DataError` where they lead nowhere, `PrepareError` for a part that is not JSON.
+        Raises `DataError` where they lead nowhere, `PrepareError` for a part that is
+        not JSON.
         """
         try:
             [part] = access.among(self.sizes)[:1] or [access.part]
@@ -125,9 +130,10 @@ class RawSample:
 class ScannedShard:
     """What one walk over a shard found.
 
-    `parts` counts the samples that have a part of that name, `hashes` are 64 bits for each key,
-    `record` is what readers know the shard by, `trailing` the bytes behind its last sample.
-    `found` is what functions made of it that were given to `scan_shards`, by their names.
+    `parts` counts the samples that have a part of that name, `hashes` are 64 bits for
+    each key, `record` is what readers know the shard by, `trailing` the bytes behind
+    its last sample. `found` is what functions made of it that were given to
+    `scan_shards`, by their names.
     """
 
     name: str
@@ -139,8 +145,12 @@ class ScannedShard:
     trailing: int
     found: dict[str, Any]
 
-    def differences(self, root: Path, count: int, record: ShardRecord | None) -> Iterator[str]:
-        """Yield in what the shard is not that of the index beside it, and of what was prepared."""
+    def differences(
+        self, root: Path, count: int, record: ShardRecord | None
+    ) -> Iterator[str]:
+        """Yield in what the shard is not that of the index beside it, and of what was
+        prepared.
+        """
         path = root / self.name
         if self.count != count:
             yield f"{path} has {self.count} samples, and .info.json says {count}"
@@ -148,21 +158,35 @@ class ScannedShard:
         with os_errors_as(ShardError):
             data = read_file(file)
         if len(data) != len(self.index):
-            yield f"{file} has {len(data)} bytes, and the index of {path} {len(self.index)}"
+            yield (
+                f"{file} has {len(data)} bytes, and the index of {path} "
+                f"{len(self.index)}"
+            )
         else:
-            stored, rights = np.frombuffer(data, "<u8"), np.frombuffer(self.index, "<u8")
-            # The first sample is read from the start of the shard, where its entry may point too.
-            wrong = [row for row in np.flatnonzero(stored != rights) if row or stored[0]]
+            stored = np.frombuffer(data, "<u8")
+            rights = np.frombuffer(self.index, "<u8")
+            # The first sample is read from the start of the shard, where its entry may
+            # point too.
+            wrong = [
+                row for row in np.flatnonzero(stored != rights) if row or stored[0]
+            ]
             if wrong:
                 yield (
                     f"{file}: {len(wrong)} of {len(rights)} entries are wrong: entry "
-                    f"{wrong[0]} is {stored[wrong[0]]}, and that sample is at {rights[wrong[0]]}"
+                    f"{wrong[0]} is {stored[wrong[0]]}, and that sample is at "
+                    f"{rights[wrong[0]]}"
                 )
         self.record = self.record._replace(index_crc32=zlib.crc32(data))
-        for what in ("bytes", "index_crc32", "headers_crc32", "ends_crc32") if record else ():
-            now, was = getattr(self.record, what), getattr(record, what)
+        for what in (
+            ("bytes", "index_crc32", "headers_crc32", "ends_crc32") if record else ()
+        ):
+            now = getattr(self.record, what)
+            was = getattr(record, what)
             if now != was:
-                yield f"{path} is not the shard that was prepared: its {what} is {now}, was {was}"
+                yield (
+                    f"{path} is not the shard that was prepared: its {what} is "
+                    f"{now}, was {was}"
+                )
 
 
 def scan_shards(
@@ -176,13 +200,15 @@ def scan_shards(
     faults: list[str] | None = None,
     write: Callable[[str], None] | None = None,
 ) -> list[T]:
-    """Walk over shards in processes, and return what `keep` makes of each, in their order.
+    """Walk over shards in processes, and return what `keep` makes of each, in their
+    order.
 
-    `functions` are called with each `Shard` where it is read; what they return is sent here. With
-    `write` it is written there before.
+    `functions` are called with each `Shard` where it is read; what they return is sent
+    here. With `write` it is written there before.
 
-    Raises `PrepareError` that lists all damaged shards, and what the functions raise, unless
-    `faults` are given, which take both; and `PrepareError` as `map_in_order` does.
+    Raises `PrepareError` that lists all damaged shards, and what the functions raise,
+    unless `faults` are given, which take both; and `PrepareError` as `map_in_order`
+    does.
     """
     kept: list[T] = []
     damaged: list[str] = []
@@ -197,10 +223,16 @@ def scan_shards(
             index = np.array(shard.offsets, dtype="<u8").tobytes()
             kinds = tuple(sorted({sample.parts_crc32 for sample in content.samples}))
             of_shard = content.size, zlib.crc32(index), content.headers, content.ends
-            record = ShardRecord(*of_shard, None, kinds if len(kinds) <= _KINDS else None)
-            parts = Counter(part.name for sample in content.samples for part in sample.parts)
+            record = ShardRecord(
+                *of_shard, None, kinds if len(kinds) <= _KINDS else None
+            )
+            parts = Counter(
+                part.name for sample in content.samples for part in sample.parts
+            )
             hashes = _key_hashes([sample.key for sample in content.samples])
-            found = {what: function(shard) for what, function in (functions or {}).items()}
+            found = {
+                what: function(shard) for what, function in (functions or {}).items()
+            }
             told = parts, hashes, record, content.size - content.end, found
             return ScannedShard(name, len(content.samples), index, *told)
 
@@ -218,8 +250,10 @@ def scan_shards(
         raise PrepareError(f"{told}:{listed(damaged)}\n{more}")
     if damaged:
         raise PrepareError(
-            f"{len(damaged)} of {len(names)} shards of {root} cannot be used:{listed(damaged)}\n"
-            "Nothing was written. Repair them, or prepare the folder without them (--exclude)"
+            f"{len(damaged)} of {len(names)} shards of {root} cannot be "
+            f"used:{listed(damaged)}\n"
+            "Nothing was written. Repair them, or prepare the folder without them "
+            "(--exclude)"
         )
     return kept
 
@@ -227,18 +261,26 @@ def scan_shards(
 def check_unique(root: Path, shards: Sequence[ScannedShard]) -> None:
     """Raise `PrepareError` naming keys that occur more than once, and in which shards.
 
-    Hashes are compared first, eight bytes for each sample; only shards with equal ones are read
-    again for the keys themselves.
+    Hashes are compared first, eight bytes for each sample; only shards with equal ones
+    are read again for the keys themselves.
     """
-    hashes = np.sort(np.concatenate([np.zeros(0, np.uint64), *(each.hashes for each in shards)]))
+    hashes = np.sort(
+        np.concatenate([np.zeros(0, np.uint64), *(each.hashes for each in shards)])
+    )
     repeated = np.unique(hashes[1:][hashes[1:] == hashes[:-1]])
     where: defaultdict[str, list[str]] = defaultdict(list)
     for shard in shards if len(repeated) else ():
         rows = np.flatnonzero(np.isin(shard.hashes, repeated))
-        keys = [each.key for each in Shard(root, shard.name).content.samples] if len(rows) else []
+        keys = (
+            [each.key for each in Shard(root, shard.name).content.samples]
+            if len(rows)
+            else []
+        )
         for row in rows:
             where[keys[row]].append(shard.name)
-    told = [f"{key}: in {', '.join(names)}" for key, names in where.items() if names[1:]]
+    told = [
+        f"{key}: in {', '.join(names)}" for key, names in where.items() if names[1:]
+    ]
     if told:
         inside = any(len({*names}) < len(names) for names in where.values())
         across = any(len({*names}) > 1 for names in where.values())
@@ -247,18 +289,22 @@ def check_unique(root: Path, shards: Sequence[ScannedShard]) -> None:
 
 
 _INSIDE = (
-    "In one shard the members of a sample must follow each other: pack shards in which a key "
+    "In one shard the members of a sample must follow each other: pack shards in which "
+    "a key "
     "occurs twice again, sorted by name"
 )
 _ACROSS = (
-    "Keys must be unique over all shards: fix_duplicates=True (--fix-duplicates) writes the shards "
-    "again, with the members of each in a folder of its own; or leave shards out with --exclude"
+    "Keys must be unique over all shards: fix_duplicates=True (--fix-duplicates) "
+    "writes the shards "
+    "again, with the members of each in a folder of its own; or leave shards out with "
+    "--exclude"
 )
 
 
 def checksums_of(path: Path, stops: Sequence[int]) -> bytes:
-    """Return for each stretch of a file that ends at one of `stops`, and begins where the one
-    before ends, the CRC-32 of its bytes, as unsigned 32-bit little-endian numbers.
+    """Return for each stretch of a file that ends at one of `stops`, and begins where
+    the one before ends, the CRC-32 of its bytes, as unsigned 32-bit little-endian
+    numbers.
 
     Raises `ShardError` when the file changes meanwhile, and OSError.
     """
@@ -287,36 +333,45 @@ _UNWRITABLE = {"Cc", "Cs", "Zl", "Zp"}
 def find_shards(
     path: Path, exclude: str | None = None, patterns: Sequence[str] | None = None
 ) -> tuple[list[str], list[str]]:
-    """Return all tar files below `path`, in Energon's order: folder by folder, compared as text;
-    and notes on what was passed over. Or those that `patterns` name, as `_named` does.
+    """Return all tar files below `path`, in Energon's order: folder by folder, compared
+    as text; and notes on what was passed over. Or those that `patterns` name, as
+    `_named` does.
 
-    Hidden files and folders are passed over, and names in which the regular expression `exclude` is
-    found. Links to folders are followed, unless to one that was looked into already. What cannot be
-    looked into (a link to nothing, a folder that may not be entered, a shard that may not be read)
-    is an error.
+    Hidden files and folders are passed over, and names in which the regular expression
+    `exclude` is found. Links to folders are followed, unless to one that was looked
+    into already. What cannot be looked into (a link to nothing, a folder that may not
+    be entered, a shard that may not be read) is an error.
 
-    Raises `DatasetNotFoundError`, `PrepareError` for a folder without shards, and for names that no
-    file of text could hold; `ConfigError` for a wrong `exclude`.
+    Raises `DatasetNotFoundError`, `PrepareError` for a folder without shards, and for
+    names that no file of text could hold; `ConfigError` for a wrong `exclude`.
     """
     if patterns is not None:
         return _named(path, patterns), []
     try:
         left_out = re.compile("(?!)" if exclude is None else exclude)
     except re.error as reason:
-        raise ConfigError(f"exclude={exclude!r} is not a regular expression: {reason}") from reason
+        raise ConfigError(
+            f"exclude={exclude!r} is not a regular expression: {reason}"
+        ) from reason
     if not path.exists():
         raise DatasetNotFoundError(f"{path} {absent(path)}{in_place_of(path)}")
     if not path.is_dir():
-        raise PrepareError(f"{path} is a file; give the folder that holds the tar shards")
+        raise PrepareError(
+            f"{path} is a file; give the folder that holds the tar shards"
+        )
     if is_converting(path):
-        raise PrepareError(f"a conversion to {path} has not ended; run energize convert again")
+        raise PrepareError(
+            f"a conversion to {path} has not ended; run energize convert again"
+        )
     notes: list[str] = []
     wrong: dict[str, str] = {}
     every = []
     for name in files_below(path, notes, wrong):
         shard = _SHARDS.search(name) is not None
         # A link without an extension may have led to a folder.
-        if shard or ("." not in PurePosixPath(name).name and os.path.islink(path / name)):
+        if shard or (
+            "." not in PurePosixPath(name).name and os.path.islink(path / name)
+        ):
             wrong |= {name: why} if (why := _why_unreadable(path / name)) else {}
         every += [name] if shard else []
     names = [name for name in every if not left_out.search(name)]
@@ -326,13 +381,16 @@ def find_shards(
     if wrong:
         told = listed(f"{name}: {why}" for name, why in sorted(wrong.items()))
         raise PrepareError(
-            f"below {path}, these may be, or hold, shards and cannot be read:{told}\nMount the "
+            f"below {path}, these may be, or hold, shards and cannot be "
+            f"read:{told}\nMount the "
             "disk, repair the link or allow reading; or leave them out with --exclude"
         )
     _check_names(path, names)
     if not names:
         excluded = f" but those that {exclude!r} excludes" if exclude else ""
-        raise PrepareError(f"{path} has no *.tar files in it{excluded}; write_shards writes some")
+        raise PrepareError(
+            f"{path} has no *.tar files in it{excluded}; write_shards writes some"
+        )
     return sorted(names, key=PurePosixPath), notes
 
 
@@ -348,7 +406,8 @@ def glob_notes(
         matched: The names that the regular expressions match.
 
     Returns:
-        One note, if the patterns as globs would match some names, and others than `matched`.
+        One note, if the patterns as globs would match some names, and others than
+        `matched`.
 
     Example:
         >>> glob_notes("--exclude", ["a-0*"], ["a-00.tar", "a-10.tar"], ["a-00.tar"])
@@ -362,27 +421,33 @@ def glob_notes(
         return []
     regex = " ".join(globs).replace(".", r"\.").replace("*", ".*").replace("?", ".")
     return [
-        f"{what}: {' '.join(globs)} is read as a regular expression, which matches {len(kept)} "
+        f"{what}: {' '.join(globs)} is read as a regular expression, which matches "
+        f"{len(kept)} "
         f"shards; as a glob it would match {len(found)}: write {regex}"
     ]
 
 
 def _named(path: Path, patterns: Sequence[str]) -> list[str]:
-    """Return the shards that `patterns` name below `path`, with braces: `parts/data-{0..9}.tar`.
+    """Return the shards that `patterns` name below `path`, with braces:
+    `parts/data-{0..9}.tar`.
 
-    Raises `DatasetNotFoundError`, `PrepareError` for shards that are named twice or not below
-    `path`; `ConfigError` for a malformed pattern.
+    Raises `DatasetNotFoundError`, `PrepareError` for shards that are named twice or not
+    below `path`; `ConfigError` for a malformed pattern.
     """
     if not path.is_dir():
         raise DatasetNotFoundError(f"{path} does not exist, or is no folder")
     try:
         names = list(expand(map(str, patterns)))
     except ValueError as reason:
-        raise ConfigError(f"{list(patterns)} has a malformed brace pattern: {reason}") from reason
+        raise ConfigError(
+            f"{list(patterns)} has a malformed brace pattern: {reason}"
+        ) from reason
     wrong = "" if names else "no shard is named"
     for name, count in Counter(names).items():
         if count > 1 or not is_inside(name):
-            wrong = f"{name} is {'named twice' if count > 1 else 'not below the folder'}"
+            wrong = (
+                f"{name} is {'named twice' if count > 1 else 'not below the folder'}"
+            )
     if wrong:
         raise PrepareError(f"{path}: of the shards {list(patterns)}, {wrong}")
     _check_names(path, names)
@@ -408,7 +473,9 @@ def files_below(
         return
     seen: dict[tuple[int, int], str] = {}
     starts = [str(root)]
-    for start in starts:  # and links, which are added: folders by their own names come first
+    for (
+        start
+    ) in starts:  # and links, which are added: folders by their own names come first
         for folder, inner, files in os.walk(start, onerror=cannot):
             name = os.path.relpath(folder, root)
             found = os.stat(folder)
@@ -425,7 +492,9 @@ def files_below(
             below = "" if name == "." else f"{name}/"
             if hidden:
                 yield from (f"{below}{each}" for each in concealed)
-            yield from (f"{below}{file}" for file in files if hidden or not file.startswith("."))
+            yield from (
+                f"{below}{file}" for file in files if hidden or not file.startswith(".")
+            )
 
 
 def _why_unreadable(path: Path) -> str:
@@ -444,16 +513,23 @@ def _why_unreadable(path: Path) -> str:
 def _check_names(path: Path, names: Sequence[str]) -> None:
     """Raise `PrepareError` for names that no file of `.nv-meta` could hold."""
     strange = (name for name in names if not name.isprintable())
-    bad = [repr(name) for name in strange if _UNWRITABLE & {*map(unicodedata.category, name)}]
+    bad = [
+        repr(name)
+        for name in strange
+        if _UNWRITABLE & {*map(unicodedata.category, name)}
+    ]
     if bad:
         raise PrepareError(
-            f"{len(bad)} shards of {path} have names that are no UTF-8, or hold control "
+            f"{len(bad)} shards of {path} have names that are no UTF-8, or hold "
+            "control "
             f"characters:{listed(bad)}\nRename them, or leave them out with --exclude"
         )
 
 
 def listed(told: Iterable[str], count: int = 0) -> str:
-    """Return the first lines, indented, and how many more there are, of `count` in all."""
+    """Return the first lines, indented, and how many more there are, of `count` in
+    all.
+    """
     lines = list(told)
     count = max(count, len(lines))
     more = [f"and {count - _SHOWN} more"] if count > _SHOWN else []

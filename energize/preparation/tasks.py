@@ -1,14 +1,15 @@
 """The shards of a folder shared out to tasks, and the merge of what they found.
 
-Tasks may run at once, on any number of machines that see the folder, and know nothing of each
-other. Each reads its share of the shards, neighbours in their order, and leaves a marker, which is
-there when all else is that the task wrote:
+Tasks may run at once, on any number of machines that see the folder, and know nothing
+of each other. Each reads its share of the shards, neighbours in their order, and leaves
+a marker, which is there when all else is that the task wrote:
 
     .nv-meta/tasks/prepare-64/00017.jsonl        what task 17 of 64 found
 
-Its first line is what it was made of: options, shards and their stamps. Then comes a line for each
-shard, with its rows for `index.sqlite`, and an end. A merge makes of all markers what one process
-makes that reads all shards, and takes none that was made of anything else.
+Its first line is what it was made of: options, shards and their stamps. Then comes a
+line for each shard, with its rows for `index.sqlite`, and an end. A merge makes of all
+markers what one process makes that reads all shards, and takes none that was made of
+anything else.
 """
 
 from __future__ import annotations
@@ -49,10 +50,11 @@ _END = b"end\n"
 
 
 class Piece(NamedTuple):
-    """A column of some shards: its numbers, or as objects its words, of samples not `absent`.
+    """A column of some shards: its numbers, or as objects its words, of samples not
+    `absent`.
 
-    `why` says where the first without a value is, and why; `first` one with a number (False) and
-    one with a word (True).
+    `why` says where the first without a value is, and why; `first` one with a number
+    (False) and one with a word (True).
     """
 
     values: npt.NDArray[Any]
@@ -73,20 +75,23 @@ def column_of(shards: Sequence[ScannedShard], name: str) -> Piece:
         )
     values = np.concatenate([piece.values for piece in known]) if known else np.zeros(0)
     absent = np.concatenate([np.zeros(0, bool), *(piece.absent for piece in pieces)])
-    return Piece(values, absent, next((piece.why for piece in pieces if piece.why), ""), first)
+    return Piece(
+        values, absent, next((piece.why for piece in pieces if piece.why), ""), first
+    )
 
 
 @dataclass(frozen=True)
 class Job:
     """What is done with the shards `names` of a folder: whole, or by tasks.
 
-    `what` names it; `options`, which are told as JSON, are what decides what is found, among them
-    the `columns` by name. With `task` it is one of `tasks`, with `merge` what comes after them.
+    `what` names it; `options`, which are told as JSON, are what decides what is found,
+    among them the `columns` by name. With `task` it is one of `tasks`, with `merge`
+    what comes after them.
 
-    Of each shard, `functions` make what is found where it is read, by `workers`, and `keep` checks
-    it and writes what lies beside it. Where keys have to be `unique`, they are. With `write` shards
-    are written before they are read; `stamp` says what one is made of, in place of its size and
-    time.
+    Of each shard, `functions` make what is found where it is read, by `workers`, and
+    `keep` checks it and writes what lies beside it. Where keys have to be `unique`,
+    they are. With `write` shards are written before they are read; `stamp` says what
+    one is made of, in place of its size and time.
 
     Raises `ConfigError` for tasks that there are not.
     """
@@ -118,7 +123,9 @@ class Job:
     @property
     def is_done(self) -> bool:
         """Whether this task has ended already, with these options and these shards."""
-        return self.task is not None and self._said(self.task) == self._made_of(self.task)
+        return self.task is not None and self._said(self.task) == self._made_of(
+            self.task
+        )
 
     def of_task(self, *folders: Path) -> list[ScannedShard]:
         """Return what this task finds, or found before, in its shards."""
@@ -131,20 +138,26 @@ class Job:
                 stream.write(f"{self._made_of(task)}\n".encode())
                 shards = self._scan(files, self._names(task), partial(_mark, stream))
                 for name in self.options.get("columns", ()):
-                    column_of(shards, name)  # what all of them could not be is told of now
+                    column_of(
+                        shards, name
+                    )  # what all of them could not be is told of now
                 stream.write(_END)
             files.put_last(marker)
             commit(files, self.root / next(iter(self._names(task)), ""))
         return shards
 
     def of_all(self, files: NewFiles, index: Path | None = None) -> list[ScannedShard]:
-        """Return what is found in all shards, by reading them, or the markers of tasks; `index` is
-        written with their rows.
+        """Return what is found in all shards, by reading them, or the markers of tasks;
+        `index` is written with their rows.
 
-        Raises `PrepareError` for tasks that have not ended, and for those whose options or shards
-        were others.
+        Raises `PrepareError` for tasks that have not ended, and for those whose options
+        or shards were others.
         """
-        filling = new_database(files, index, TABLES, indexes=INDEXES) if index else nullcontext()
+        filling = (
+            new_database(files, index, TABLES, indexes=INDEXES)
+            if index
+            else nullcontext()
+        )
         with filling as database:
             keep = partial(add_rows, database)
             if not self.merge:
@@ -159,19 +172,29 @@ class Job:
 
     def _check_ended(self) -> None:
         tasks = range(self.tasks or 1)
-        said, now = [*map(self._said, tasks)], [*map(self._made_of, tasks)]
+        said = [*map(self._said, tasks)]
+        now = [*map(self._made_of, tasks)]
         others = defaultdict[str, list[int]](list)
         for task in (task for task in tasks if said[task] not in (None, now[task])):
-            was, wanted = json.loads(said[task] or ""), json.loads(now[task])
-            changed = [name for name in wanted | was if wanted.get(name) != was.get(name)]
+            was = json.loads(said[task] or "")
+            wanted = json.loads(now[task])
+            changed = [
+                name for name in wanted | was if wanted.get(name) != was.get(name)
+            ]
             others[some(changed)].append(task)
         ran = (
-            f"; task {ranges(of)} ran with others than now: {what}" for what, of in others.items()
+            f"; task {ranges(of)} ran with others than now: {what}"
+            for what, of in others.items()
         )
-        check_ended(self.root, [said[task] == now[task] for task in tasks], "".join(ran))
+        check_ended(
+            self.root, [said[task] == now[task] for task in tasks], "".join(ran)
+        )
 
     def _scan(
-        self, files: NewFiles, names: Sequence[str], keep: Callable[[ScannedShard], None]
+        self,
+        files: NewFiles,
+        names: Sequence[str],
+        keep: Callable[[ScannedShard], None],
     ) -> list[ScannedShard]:
         def kept(shard: ScannedShard) -> ScannedShard:
             self.keep(shard, files)
@@ -183,7 +206,11 @@ class Job:
             shard.index = b""
             return shard
 
-        how: Any = {"workers": self.workers, "on_progress": self.on_progress, "write": self.write}
+        how: Any = {
+            "workers": self.workers,
+            "on_progress": self.on_progress,
+            "write": self.write,
+        }
         shards = scan_shards(self.root, names, kept, self.functions, **how)
         check_unique(self.root, shards if self.unique else ())
         return shards
@@ -204,7 +231,9 @@ class Job:
         return f"{stat.st_size} {stat.st_mtime_ns}"
 
     def _said(self, task: int) -> str | None:
-        """Return what a marker says that it was made of; None if there is none that is whole."""
+        """Return what a marker says that it was made of; None if there is none that is
+        whole.
+        """
         if exists(marker := self._marker(task)):
             with suppress(OSError, ValueError), marker.open("rb") as lines:
                 said = lines.readline().decode().strip()
@@ -232,7 +261,15 @@ def _mark(stream: BinaryIO, shard: ScannedShard) -> None:
     for name, (values, absent, why, first) in shard.found.get("columns", {}).items():
         found["columns"][name] = values.tolist(), absent.tolist(), why, [*first.items()]
     hashes = shard.hashes.tobytes().hex()
-    told = shard.name, shard.count, shard.parts, hashes, shard.record, shard.trailing, found
+    told = (
+        shard.name,
+        shard.count,
+        shard.parts,
+        hashes,
+        shard.record,
+        shard.trailing,
+        found,
+    )
     stream.write(f"{json.dumps(told)}\n".encode())
     shard.found.pop("rows", None)
 
@@ -241,7 +278,11 @@ def _marked(line: bytes) -> ScannedShard:
     name, count, parts, hashes, record, trailing, found = json.loads(line)
     for column, (values, absent, why, told) in found["columns"].items():
         first = dict(told)
-        kept = np.array([*map(sys.intern, values)], object) if True in first else np.array(values)
+        kept = (
+            np.array([*map(sys.intern, values)], object)
+            if True in first
+            else np.array(values)
+        )
         found["columns"][column] = Piece(kept, np.array(absent, bool), why, first)
     keys = np.frombuffer(bytes.fromhex(hashes), np.uint64)
     known = keys, ShardRecord(*record), trailing, found
@@ -249,16 +290,19 @@ def _marked(line: bytes) -> ScannedShard:
 
 
 def add_rows(database: sqlite3.Connection | None, shard: ScannedShard) -> None:
-    """Add the rows of a shard to tables; keys that occur twice are reported when all have been
-    seen.
+    """Add the rows of a shard to tables; keys that occur twice are reported when all
+    have been seen.
     """
     for table, rows in shard.found.pop("rows", {}).items():
         if database is not None:
-            database.executemany(f"INSERT OR IGNORE INTO {table} VALUES (?,?,?,?,?)", rows)  # noqa: S608
+            statement = f"INSERT OR IGNORE INTO {table} VALUES (?,?,?,?,?)"  # noqa: S608
+            database.executemany(statement, rows)
 
 
 def known_shards(root: Path) -> dict[str, int]:
-    """Return how many samples the shards of a prepared folder have, of which there are some."""
+    """Return how many samples the shards of a prepared folder have, of which there are
+    some.
+    """
     counts = read_info(root).shard_counts
     if not counts:
         told = f"{root / META_FOLDER} names no shards; prepare the folder again"
@@ -267,20 +311,25 @@ def known_shards(root: Path) -> dict[str, int]:
 
 
 def unchanged(root: Path) -> Callable[[ScannedShard, NewFiles], None]:
-    """Return what raises `ShardError` for shards that are not those that were prepared."""
+    """Return what raises `ShardError` for shards that are not those that were
+    prepared.
+    """
     counts = read_info(root).shard_counts
     records = read_records(root, counts) or {}
     again = "prepare the folder again first, with: energize prepare --force-overwrite"
 
     def check(shard: ScannedShard, _: NewFiles) -> None:
-        for difference in shard.differences(root, counts[shard.name], records.get(shard.name)):
+        for difference in shard.differences(
+            root, counts[shard.name], records.get(shard.name)
+        ):
             raise ShardError(f"{difference}; {again} {root}")
 
     return check
 
 
 def share(size: int, tasks: int | None, task: int | None) -> slice:
-    """Return which of `size` things in a row are those of a task; all, where there are none.
+    """Return which of `size` things in a row are those of a task; all, where there are
+    none.
 
     >>> [share(10, 3, task) for task in range(3)]
     [slice(0, 3, None), slice(3, 6, None), slice(6, 10, None)]
@@ -295,7 +344,8 @@ def check_ended(path: Path, ended: Sequence[bool], others: str = "") -> None:
     missing = ranges([task for task, is_whole in enumerate(ended) if not is_whole])
     if missing:
         raise PrepareError(
-            f"{path}: of {len(ended)} tasks, these have not ended with these options and shards: "
+            f"{path}: of {len(ended)} tasks, these have not ended with these options "
+            "and shards: "
             f"{missing}{others}. Run them, and then the merge"
         )
 
@@ -304,7 +354,9 @@ def check_tasks(tasks: int | None, task: int | None, *, merge: bool) -> None:
     """Raise `ConfigError` for a task that there is not."""
     if tasks is None:
         if task is not None or merge:
-            raise ConfigError("task and merge (--task, --merge) need tasks (--tasks): how many")
+            raise ConfigError(
+                "task and merge (--task, --merge) need tasks (--tasks): how many"
+            )
         return
     checked_whole(tasks, "tasks", 1)
     if task is not None and (merge or not 0 <= checked_whole(task, "task") < tasks):
@@ -313,8 +365,9 @@ def check_tasks(tasks: int | None, task: int | None, *, merge: bool) -> None:
 
 
 def all_in_turn(function: Callable[P, R]) -> Callable[P, R]:
-    """Wrap a function of `tasks`, `task` and `merge`: with `tasks` alone it does all of them, one
-    after the other, and merges. Tasks that have ended before are not done again.
+    """Wrap a function of `tasks`, `task` and `merge`: with `tasks` alone it does all of
+    them, one after the other, and merges. Tasks that have ended before are not done
+    again.
     """
 
     @wraps(function)

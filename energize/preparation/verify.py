@@ -1,4 +1,6 @@
-"""Whether shards are those that were prepared: checksums of samples, and what `lint` compares."""
+"""Whether shards are those that were prepared: checksums of samples, and what `lint`
+compares.
+"""
 
 from __future__ import annotations
 
@@ -15,15 +17,33 @@ import numpy.typing as npt
 
 from energize.core.progress import Progress
 from energize.data import nv_meta
-from energize.data.columns import StoredColumn, column_command, read_columns, read_values
+from energize.data.columns import (
+    StoredColumn,
+    column_command,
+    read_columns,
+    read_values,
+)
 from energize.data.files import exists, os_errors_as, path_of, read_file
 from energize.data.jsonl import jsonl_checksums_path, jsonl_index_path
 from energize.data.tar import BLOCK, CHECKSUM, ENTRY, checksums_path, index_path
 from energize.data.writing import NewFiles
 from energize.errors import ConfigError, DatasetError, PrepareError, ShardError
 from energize.preparation.columns import Columns, is_written
-from energize.preparation.scan import ScannedShard, Shard, check_unique, checksums_of, scan_shards
-from energize.preparation.tasks import Job, Piece, all_in_turn, known_shards, share, unchanged
+from energize.preparation.scan import (
+    ScannedShard,
+    Shard,
+    check_unique,
+    checksums_of,
+    scan_shards,
+)
+from energize.preparation.tasks import (
+    Job,
+    Piece,
+    all_in_turn,
+    known_shards,
+    share,
+    unchanged,
+)
 from energize.preparation.write import commit, shard_folders, staging
 
 
@@ -47,32 +67,44 @@ def prepare_checksums(
     merge: bool = False,
     on_progress: Progress | None = None,
 ) -> ChecksumsReport:
-    """Write a checksum of each sample of a prepared folder, one that Energon prepared too.
+    """Write a checksum of each sample of a prepared folder, one that Energon prepared
+    too.
 
-    They are read with `WebdatasetSource(checksums=True)`, `get_train_dataset(checksums=True)` and
-    by `energize lint`. Beside the index of each shard stands `SHARD.tar.crc`: of each sample the
-    CRC-32 of its bytes in the shard, headers included, as unsigned 32-bit little-endian number. All
-    shards are read as a whole, in `workers` processes. `.nv-meta/shards.json` is written too where
-    it was missing. Files appear together when the last shard has been read; on any error none does.
-    `tasks` share the shards out, and `task` and `merge` do a part of it, as in `prepare`: then
-    those of a task appear when it ends, and are compared with when all are merged.
+    They are read with `WebdatasetSource(checksums=True)`,
+    `get_train_dataset(checksums=True)` and by `energize lint`. Beside the index of each
+    shard stands `SHARD.tar.crc`: of each sample the CRC-32 of its bytes in the shard,
+    headers included, as unsigned 32-bit little-endian number. All shards are read as a
+    whole, in `workers` processes. `.nv-meta/shards.json` is written too where it was
+    missing. Files appear together when the last shard has been read; on any error none
+    does. `tasks` share the shards out, and `task` and `merge` do a part of it, as in
+    `prepare`: then those of a task appear when it ends, and are compared with when all
+    are merged.
 
-    Raises `PrepareError` for shards that are damaged, or not those that were prepared, and for
-    files that cannot be written; `NotPreparedError` and `DatasetNotFoundError`.
+    Raises `PrepareError` for shards that are damaged, or not those that were prepared,
+    and for files that cannot be written; `NotPreparedError` and `DatasetNotFoundError`.
 
     >>> import tempfile
     >>> from energize import WebdatasetSource, prepare, write_shards
     >>> folder = tempfile.mkdtemp()
-    >>> _ = write_shards([{"__key__": "a", "txt": "one"}, {"__key__": "b", "txt": "two"}], folder)
+    >>> _ = write_shards(
+    ...     [{"__key__": "a", "txt": "one"}, {"__key__": "b", "txt": "two"}], folder
+    ... )
     >>> _ = prepare(folder, split_ratios={"train": 1}, sample_type="TextSample")
     >>> prepare_checksums(folder).samples
     2
     >>> WebdatasetSource(folder, checksums=True)[1]["txt"]
     b'two'
     """
-    root, meta = path_of(path), path_of(path) / nv_meta.META_FOLDER
+    root = path_of(path)
+    meta = path_of(path) / nv_meta.META_FOLDER
     counts = known_shards(root)
-    what = root, "checksums", list(counts), unchanged(root), {"checksums": Shard.checksums}
+    what = (
+        root,
+        "checksums",
+        list(counts),
+        unchanged(root),
+        {"checksums": Shard.checksums},
+    )
     job = Job(*what, workers, on_progress, tasks, task, merge)
     folders = [meta, *shard_folders(root, counts)]
     if task is not None:
@@ -89,11 +121,13 @@ def prepare_checksums(
 def stage_records(root: Path, files: NewFiles, shards: Sequence[ScannedShard]) -> None:
     """Write what readers know the shards by.
 
-    Checksums that lie beside a shard stay its own, unless it was prepared before and was another
-    one, or had none, then. That they fit is seen when they are verified.
+    Checksums that lie beside a shard stay its own, unless it was prepared before and
+    was another one, or had none, then. That they fit is seen when they are verified.
     """
     before: dict[str, nv_meta.ShardRecord] | None = {}
-    with suppress(DatasetError):  # of a damaged file nothing is known, and it is written anew
+    with suppress(
+        DatasetError
+    ):  # of a damaged file nothing is known, and it is written anew
         before = nv_meta.read_records(root)
     for shard in shards:
         was = shard.record if before is None else before.get(shard.name)
@@ -105,7 +139,9 @@ def stage_records(root: Path, files: NewFiles, shards: Sequence[ScannedShard]) -
             with suppress(OSError):
                 data = read_file(checksums_path(str(root / shard.name)))
                 if len(data) == shard.count * CHECKSUM:
-                    shard.record = shard.record._replace(checksums_crc32=zlib.crc32(data))
+                    shard.record = shard.record._replace(
+                        checksums_crc32=zlib.crc32(data)
+                    )
     records = nv_meta.dump_records({shard.name: shard.record for shard in shards})
     files.write(root / nv_meta.META_FOLDER / nv_meta.RECORDS_NAME, records.encode())
 
@@ -129,11 +165,12 @@ def check_folder(
     tasks: int | None = None,
     task: int | None = None,
 ) -> CheckedFolder:
-    """Read every header of a prepared folder and compare with indices and records; every sample
-    that has a checksum; and columns, which are measured again. A task does it with its share of the
-    shards, and sees keys that stand twice only there.
+    """Read every header of a prepared folder and compare with indices and records;
+    every sample that has a checksum; and columns, which are measured again. A task does
+    it with its share of the shards, and sees keys that stand twice only there.
 
-    Raises what reading `.info.json` raises, and `PrepareError` when a process is killed.
+    Raises what reading `.info.json` raises, and `PrepareError` when a process is
+    killed.
     """
     counts = nv_meta.read_info(path).shard_counts
     faults: list[str] = []
@@ -144,11 +181,15 @@ def check_folder(
         records = nv_meta.read_records(path, counts) or {}
     with _told(faults):
         columns = read_columns(path).columns
-        measures = Columns({k: v.measured for k, v in columns.items() if is_written(v.measured)})
+        measures = Columns(
+            {k: v.measured for k, v in columns.items() if is_written(v.measured)}
+        )
 
     def compare(shard: ScannedShard) -> ScannedShard:
         tar = str(path / shard.name)
-        faults.extend(shard.differences(path, counts[shard.name], records.get(shard.name)))
+        faults.extend(
+            shard.differences(path, counts[shard.name], records.get(shard.name))
+        )
         if (crc := checked.get(shard.name)) is not None:
             found = shard.found["checksums"]
             faults.extend(_checksum_faults(tar, checksums_path(tar), found, crc))
@@ -161,7 +202,11 @@ def check_folder(
     checked = {name: each.checksums_crc32 for name, each in records.items()}
     functions = {"checksums": checksums, "columns": measures.measured}
     names = list(counts)[share(len(counts), tasks, task)]
-    how: dict[str, Any] = {"workers": workers, "on_progress": on_progress, "faults": faults}
+    how: dict[str, Any] = {
+        "workers": workers,
+        "on_progress": on_progress,
+        "faults": faults,
+    }
     found = scan_shards(path, names, compare, functions, **how)
     with _told(faults):
         check_unique(path, found)
@@ -172,8 +217,9 @@ def check_folder(
 
 
 def check_counts(path: Path) -> None:
-    """Raise `ShardError` for a shard of a prepared folder that cannot have as many samples as the
-    folder says: reading each of them, to say that it is not there, might never end.
+    """Raise `ShardError` for a shard of a prepared folder that cannot have as many
+    samples as the folder says: reading each of them, to say that it is not there, might
+    never end.
     """
     for shard, count in nv_meta.read_info(path).shard_counts.items():
         tar = path / shard
@@ -181,14 +227,18 @@ def check_counts(path: Path) -> None:
         room = [file.stat().st_size // least for least, file in files if exists(file)]
         if count > max(room, default=0):
             raise ShardError(
-                f"{tar}: .info.json counts {count} samples, and neither the shard nor its index "
+                f"{tar}: .info.json counts {count} samples, and neither the shard nor "
+                "its index "
                 "has room for so many; copy the folder again, or prepare it again"
             )
 
 
 def check_lines(path: Path) -> tuple[str, ...]:
-    """Return what is wrong with the checksums of a file of JSON lines, if it has any."""
-    stored, faults = jsonl_checksums_path(str(path)), list[str]()
+    """Return what is wrong with the checksums of a file of JSON lines, if it has
+    any.
+    """
+    stored = jsonl_checksums_path(str(path))
+    faults = list[str]()
     if exists(stored):
         with _told(faults), os_errors_as(ShardError):
             index = read_file(jsonl_index_path(str(path)))
@@ -207,46 +257,65 @@ def _told(faults: list[str]) -> Iterator[None]:
         faults.append(str(reason))
 
 
-def _checksum_faults(path: str, file: str, found: bytes, crc: int | None = None) -> Iterator[str]:
+def _checksum_faults(
+    path: str, file: str, found: bytes, crc: int | None = None
+) -> Iterator[str]:
     with os_errors_as(ShardError):
         data = read_file(file)
     if crc not in (None, zlib.crc32(data)):
         yield f"{file} is not what was written: its CRC-32 is another one"
     elif len(data) != len(found):
-        yield f"{path} has {len(found) // 4} samples, and {file} checksums of {len(data) // 4}"
+        yield (
+            f"{path} has {len(found) // 4} samples, and {file} checksums of "
+            f"{len(data) // 4}"
+        )
     elif data != found:
-        now, then = np.frombuffer(found, "<u4"), np.frombuffer(data, "<u4")
+        now = np.frombuffer(found, "<u4")
+        then = np.frombuffer(data, "<u4")
         wrong = np.flatnonzero(now != then)
         yield (
-            f"{path}: the checksums of {len(wrong)} of {len(now)} samples are others: that of "
+            f"{path}: the checksums of {len(wrong)} of {len(now)} samples are others: "
+            "that of "
             f"sample {wrong[0]} is {now[wrong[0]]:08x}, and was {then[wrong[0]]:08x}"
         )
 
 
 def _column_faults(
-    path: Path, name: str, column: StoredColumn, counts: dict[str, int], found: list[ScannedShard]
+    path: Path,
+    name: str,
+    column: StoredColumn,
+    counts: dict[str, int],
+    found: list[ScannedShard],
 ) -> Iterator[str]:
     stored = read_values(path, name, column, sum(counts.values()))
     was: npt.NDArray[Any] = stored.values
     if stored.categories is not None:
         was = np.array([*stored.categories, ""], dtype=object)[was]
-    pieces: dict[str, Piece | None] = {s.name: s.found["columns"].get(name) for s in found}
+    pieces: dict[str, Piece | None] = {
+        s.name: s.found["columns"].get(name) for s in found
+    }
     wrong: list[tuple[str, Any, Any, Any]] = []
     start = 0
     for shard, count in counts.items():
-        then, piece = was[start : start + count], pieces.get(shard)
+        then = was[start : start + count]
+        piece = pieces.get(shard)
         start += count
         # Shards that have another number of samples have been told of.
         if piece is not None and len(piece.absent) == count:
             # Samples without a value have a default, or none.
-            numbers, now = np.flatnonzero(~piece.absent), piece.values
+            numbers = np.flatnonzero(~piece.absent)
+            now = piece.values
             rows = np.flatnonzero(then[numbers] != now)
-            wrong += [(shard, numbers[row], then[numbers[row]], now[row]) for row in rows]
+            wrong += [
+                (shard, numbers[row], then[numbers[row]], now[row]) for row in rows
+            ]
     if wrong:
         shard, number, before, after = wrong[0]
         yield (
-            f"{path}: the column {name!r} says something else of {len(wrong)} of {len(was)} "
-            f"samples than they do, the first of them {path / shard}, sample {number}: {before}, "
+            f"{path}: the column {name!r} says something else of {len(wrong)} of "
+            f"{len(was)} "
+            f"samples than they do, the first of them {path / shard}, sample {number}: "
+            f"{before}, "
             f"and now {after}; measure it again with: "
             f"{column_command(path, {name: column.measured})}"
         )

@@ -1,4 +1,6 @@
-"""A function applied to many names in processes, with results in the order of the names."""
+"""A function applied to many names in processes, with results in the order of the
+names.
+"""
 
 from __future__ import annotations
 
@@ -33,30 +35,37 @@ def map_in_order(
     workers: int | None = None,
     on_progress: Progress | None = None,
 ) -> Generator[R | Exception, None, None]:
-    """Yield `function(name)` for each name, or the exception that it raised, in their order.
+    """Yield `function(name)` for each name, or the exception that it raised, in their
+    order.
 
-    There are as many `workers` as cores that this process may use, at most 16, unless their number
-    is given; with one everything happens in this process. At most two names for each worker are
-    ahead of the one whose result is next, so memory is bounded. Workers end when the generator is
-    closed, and by themselves when this process dies. Progress is told before the first and after
-    each.
+    There are as many `workers` as cores that this process may use, at most 16, unless
+    their number is given; with one everything happens in this process. At most two
+    names for each worker are ahead of the one whose result is next, so memory is
+    bounded. Workers end when the generator is closed, and by themselves when this
+    process dies. Progress is told before the first and after each.
 
     Raises `PrepareError` when a worker cannot be started, or is killed.
     """
     tell = on_progress or progress("Files")
     tell(0, len(names))
     most = min(_MOST_WORKERS, len(os.sched_getaffinity(0)))
-    most = min(most if workers is None else checked_whole(workers, "workers", 1), len(names))
+    most = min(
+        most if workers is None else checked_whole(workers, "workers", 1), len(names)
+    )
     check_processes(most, "workers")
     one_by_one = (_attempted(function, name) for name in names)
-    with closing(_results(function, names, most) if most > 1 else one_by_one) as results:
+    with closing(
+        _results(function, names, most) if most > 1 else one_by_one
+    ) as results:
         for done, result in enumerate(results, 1):
             yield result
             tell(done, len(names))
 
 
 class _Process(ForkProcess):
-    """A daemon: one that a signal met before the pool knew it is ended, not waited for, at exit."""
+    """A daemon: one that a signal met before the pool knew it is ended, not waited for,
+    at exit.
+    """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **{**kwargs, "daemon": True})
@@ -72,7 +81,8 @@ def _results(
     told = "the processes cannot be started"
     pool: ProcessPoolExecutor | None = None
     try:
-        # Forked: scripts need no `if __name__ == "__main__"`, and torch is not imported again.
+        # Forked: scripts need no `if __name__ == "__main__"`, and torch is not imported
+        # again.
         pool = ProcessPoolExecutor(workers, _Context(), _begin, (function, os.getpid()))
         ahead: deque[tuple[N, Future[Any]]] = deque()
         for number in range(len(names) + 2 * workers):
@@ -84,7 +94,8 @@ def _results(
                 yield result.result()
     except (BrokenProcessPool, OSError) as reason:
         raise PrepareError(
-            f"{told}, for want of memory or files perhaps: {reason}. Use fewer processes "
+            f"{told}, for want of memory or files perhaps: {reason}. Use fewer "
+            "processes "
             "(--num-workers), or see `ulimit -n` and `ulimit -u`"
         ) from reason
     finally:
@@ -101,9 +112,12 @@ def _begin(function: Callable[[Any], Any], parent: int) -> None:
     global _function  # noqa: PLW0603
     _function = function
     gc.freeze()  # what the parent has dropped is finalized there, not waited for here
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides what an interrupt means
+    signal.signal(
+        signal.SIGINT, signal.SIG_IGN
+    )  # the parent decides what an interrupt means
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    # The workers of a killed process would wait for ever, and hold the lock of the folder.
+    # The workers of a killed process would wait for ever, and hold the lock of the
+    # folder.
     end_with(parent)
 
 

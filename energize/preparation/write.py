@@ -24,7 +24,12 @@ from energize.core.lazy import webdataset
 from energize.data.files import is_url, path_of
 from energize.data.media import kind_by_name
 from energize.data.tar import checksums_path, index_path
-from energize.data.writing import NewFiles, remove_left, taken_back_when_stopped, writing
+from energize.data.writing import (
+    NewFiles,
+    remove_left,
+    taken_back_when_stopped,
+    writing,
+)
 from energize.errors import ConfigError, PrepareError, some
 from energize.preparation.scan import Shard, scan_shards
 from energize.preparation.workers import map_in_order
@@ -71,7 +76,9 @@ def locked(path: Path, *, shared: bool = False) -> Iterator[None]:
                 fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
             except BlockingIOError as reason:
                 raise PrepareError(
-                    f"{path} is being prepared by another process; wait until it is done"
+                    f"{path} is being prepared by another process; wait until it "
+                    "is "
+                    "done"
                 ) from reason
         yield
     finally:
@@ -80,12 +87,13 @@ def locked(path: Path, *, shared: bool = False) -> Iterator[None]:
 
 @contextmanager
 def staging(root: Path, *folders: Path, shared: bool = False) -> Iterator[NewFiles]:
-    """Yield new files for `folders` below `root`, which one process at a time may write to, or any
-    number that share it.
+    """Yield new files for `folders` below `root`, which one process at a time may write
+    to, or any number that share it.
 
-    Missing folders are made, and removed again when nothing was committed to them. What is not
-    committed goes, also when the process is asked to end; what a killed process left goes first.
-    Where it is shared, what others left may be of living ones: it stays, and so do folders.
+    Missing folders are made, and removed again when nothing was committed to them. What
+    is not committed goes, also when the process is asked to end; what a killed process
+    left goes first. Where it is shared, what others left may be of living ones: it
+    stays, and so do folders.
     """
     with ExitStack() as ends:
         ends.enter_context(taken_back_when_stopped())
@@ -112,13 +120,16 @@ def shard_folders(root: Path, names: Iterable[str]) -> list[Path]:
 
 
 def commit(
-    files: NewFiles, like: Path, remove: Sequence[Path] = (), markers: Iterable[Path] = ()
+    files: NewFiles,
+    like: Path,
+    remove: Sequence[Path] = (),
+    markers: Iterable[Path] = (),
 ) -> None:
     """Give staged files their names; who may read the file `like` may read them too.
 
-    The files `remove` go first: without the one that makes a folder a prepared one nobody reads a
-    mixture of old and new files, whenever the process may die. The files `markers` go last:
-    from these the next call goes on where this one fails.
+    The files `remove` go first: without the one that makes a folder a prepared one
+    nobody reads a mixture of old and new files, whenever the process may die. The files
+    `markers` go last: from these the next call goes on where this one fails.
     """
     files.commit(stat.S_IMODE(like.stat().st_mode) & 0o666 | 0o600, remove)
     with suppress(OSError):  # one that stays does no harm
@@ -128,13 +139,18 @@ def commit(
 
 @contextmanager
 def new_database(
-    files: NewFiles, final: Path, tables: str, *, indexes: str = "", place: Path | None = None
+    files: NewFiles,
+    final: Path,
+    tables: str,
+    *,
+    indexes: str = "",
+    place: Path | None = None,
 ) -> Iterator[sqlite3.Connection]:
-    """Open a new database that will be `final`, or one at `place`, with tables and, at last, their
-    indexes.
+    """Open a new database that will be `final`, or one at `place`, with tables and, at
+    last, their indexes.
 
-    It is written when the block ends without an error. Raises `PrepareError` for all that SQLite
-    raises in the block.
+    It is written when the block ends without an error. Raises `PrepareError` for all
+    that SQLite raises in the block.
     """
     if place is None:
         files.write(final, b"")
@@ -150,7 +166,8 @@ def new_database(
             database.commit()
     except sqlite3.Error as reason:
         raise PrepareError(
-            f"{final} cannot be written: {reason}. Make room; if it is damaged, write it again "
+            f"{final} cannot be written: {reason}. Make room; if it is damaged, write "
+            "it again "
             "with `energize prepare --tar-index-only --sqlite`"
         ) from reason
 
@@ -168,29 +185,36 @@ def write_shards(
     pattern: str = "shard-%06d.tar",
     checksums: bool = False,
 ) -> list[Path]:
-    """Write samples into tar shards of a new folder, ready for `prepare`; return their paths.
+    """Write samples into tar shards of a new folder, ready for `prepare`; return their
+    paths.
 
-    A sample is a dict of its unique `__key__` and its parts by name. Parts are bytes, taken as they
-    are, text, or what webdataset encodes by the name of the part: a PIL image or an array as `jpg`
-    or `png`, anything of dicts and lists as `json`, a number as `cls`. Names that begin with `_`
-    are left out. The same samples give the same bytes. With `checksums` those of each sample are
-    written beside the shards, as `prepare_checksums` does later; `prepare` takes them over.
+    A sample is a dict of its unique `__key__` and its parts by name. Parts are bytes,
+    taken as they are, text, or what webdataset encodes by the name of the part: a PIL
+    image or an array as `jpg` or `png`, anything of dicts and lists as `json`, a number
+    as `cls`. Names that begin with `_` are left out. The same samples give the same
+    bytes. With `checksums` those of each sample are written beside the shards, as
+    `prepare_checksums` does later; `prepare` takes them over.
 
-    Shards get their names together, after the last sample. On any error, one that `samples` raises
-    too, and when the process is asked to end, all that was written is removed; what a process left
-    that was killed, the next that writes to the folder removes.
+    Shards get their names together, after the last sample. On any error, one that
+    `samples` raises too, and when the process is asked to end, all that was written is
+    removed; what a process left that was killed, the next that writes to the folder
+    removes.
 
-    Raises `PrepareError` naming a sample without a key or parts, a key that occurs twice or holds a
-    dot or a slash, a part that cannot be encoded, a folder that is not empty, a file that cannot be
-    written; `ConfigError` for wrong parameters.
+    Raises `PrepareError` naming a sample without a key or parts, a key that occurs
+    twice or holds a dot or a slash, a part that cannot be encoded, a folder that is not
+    empty, a file that cannot be written; `ConfigError` for wrong parameters.
 
     >>> import tempfile
     >>> from energize import WebdatasetSource
     >>> from energize.preparation import prepare
-    >>> samples = [{"__key__": f"{i:03d}", "txt": "hello", "json": {"i": i}} for i in range(5)]
+    >>> samples = [
+    ...     {"__key__": f"{i:03d}", "txt": "hello", "json": {"i": i}} for i in range(5)
+    ... ]
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     shards = write_shards(samples, folder, samples_per_shard=2)
-    ...     report = prepare(folder, split_ratios={"train": 1}, sample_type="CrudeWebdataset")
+    ...     report = prepare(
+    ...         folder, split_ratios={"train": 1}, sample_type="CrudeWebdataset"
+    ...     )
     ...     source = WebdatasetSource(folder)
     ...     len(shards), report.samples, source[4]["__key__"], source[4]["json"]
     (3, 5, '004', b'{"i": 4}')
@@ -202,23 +226,31 @@ def write_shards(
         names = [""]
     if len(set(names)) < 2 or "/" in names[0] or not names[0].endswith(".tar"):
         raise ConfigError(
-            f"write_shards: pattern names a shard by its number, 'shard-%06d.tar'; got {pattern!r}"
+            "write_shards: pattern names a shard by its number, 'shard-%06d.tar'; got "
+            f"{pattern!r}"
         )
     root = path_of(folder).absolute()
     with staging(root, root) as files:
         with writing(root, PrepareError):
             found = next(root.iterdir(), None)
         if found is not None:
-            raise PrepareError(f"{root} is not empty: there is {found.name}; give a new folder")
-        encode, keys = webdataset.writer.make_encoder(True), set[str]()
+            raise PrepareError(
+                f"{root} is not empty: there is {found.name}; give a new folder"
+            )
+        encode = webdataset.writer.make_encoder(True)
+        keys = set[str]()
         shards: list[Path] = []
-        for of_shard, group in groupby(enumerate(samples), lambda each: each[0] // per_shard):
+        for of_shard, group in groupby(
+            enumerate(samples), lambda each: each[0] // per_shard
+        ):
             shards.append(root / (pattern % of_shard))
             with new_tar(files, shards[-1]) as tar:
                 for number, sample in group:
                     key = _checked_key(sample, number)
                     if key in keys:
-                        raise PrepareError(f"sample {number}: its key {key!r} occurs twice")
+                        raise PrepareError(
+                            f"sample {number}: its key {key!r} occurs twice"
+                        )
                     keys.add(key)
                     encoded = _encoded(sample, encode, f"sample {number}, {key!r}")
                     with writing(shards[-1], PrepareError):
@@ -261,7 +293,8 @@ def _checked_key(sample: object, number: int) -> str:
         raise PrepareError(f"{told} {some(sample) or 'no parts'}")
     if any(each in "./" or not each.isprintable() for each in key):
         raise PrepareError(
-            f"sample {number}: the key {key!r} holds a dot, a slash, or what cannot be printed; "
+            f"sample {number}: the key {key!r} holds a dot, a slash, or what cannot be "
+            "printed; "
             "write '_' or '-' instead"
         )
     return key
@@ -273,8 +306,15 @@ def _encoded(
     """Return the parts of a sample as bytes."""
     parts: dict[str, bytes] = {}
     for name, value in sample.items():
-        if not isinstance(name, str) or not name or "/" in name or not name.isprintable():
-            raise PrepareError(f"{where}: a part has a name like 'jpg' or 'seg.png'; got {name!r}")
+        if (
+            not isinstance(name, str)
+            or not name
+            or "/" in name
+            or not name.isprintable()
+        ):
+            raise PrepareError(
+                f"{where}: a part has a name like 'jpg' or 'seg.png'; got {name!r}"
+            )
         if name.startswith("_"):
             continue
         if isinstance(value, str) and kind_by_name(f"a.{name}") == "image":
@@ -284,7 +324,11 @@ def _encoded(
         try:
             parts[name] = encode({name: whole})[name]
         except Exception as reason:
-            told = f"{where}: part {name!r}, {type(value).__name__}, cannot be encoded by that name"
+            told = (
+                f"{where}: part {name!r}, {type(value).__name__}, cannot be "
+                "encoded "
+                "by that name"
+            )
             raise PrepareError(f"{told}: {reason}. Give bytes") from reason
     if not parts:
         raise PrepareError(f"{where} has no parts beside its key")
@@ -292,15 +336,18 @@ def _encoded(
 
 
 def make_unique(root: Path, names: Sequence[str], workers: int | None) -> int:
-    """Put the members of each shard in a folder of its own, `SHARD/000.jpg`, when shards share
-    keys; return how many were written anew.
+    """Put the members of each shard in a folder of its own, `SHARD/000.jpg`, when
+    shards share keys; return how many were written anew.
 
-    Every shard is replaced when its copy is complete, which takes as much free space as `workers`
-    shards need; one that was done already stays. Its index goes, for it says where samples were.
+    Every shard is replaced when its copy is complete, which takes as much free space as
+    `workers` shards need; one that was done already stays. Its index goes, for it says
+    where samples were.
 
     Raises `PrepareError` for damaged shards, and for one that cannot be written.
     """
-    found = scan_shards(root, names, lambda shard: np.unique(shard.hashes), workers=workers)
+    found = scan_shards(
+        root, names, lambda shard: np.unique(shard.hashes), workers=workers
+    )
     together = np.concatenate(found)
     if len(np.unique(together)) == len(together):
         return 0
@@ -314,8 +361,11 @@ def make_unique(root: Path, names: Sequence[str], workers: int | None) -> int:
 
 
 def _renamed(root: Path, name: str) -> bool:
-    """Write a shard with its name before those of its members; return whether it had to be."""
-    shard, folder = root / name, f"{name}/"
+    """Write a shard with its name before those of its members; return whether it had to
+    be.
+    """
+    shard = root / name
+    folder = f"{name}/"
     try:
         with (
             NewFiles(PrepareError) as files,
@@ -323,9 +373,14 @@ def _renamed(root: Path, name: str) -> bool:
             tarfile.open(shard, "r:") as tar,
         ):
             members = tar.getmembers()
-            if all(member.name.startswith(folder) for member in members if member.isreg()):
+            if all(
+                member.name.startswith(folder) for member in members if member.isreg()
+            ):
                 return False
-            with files.create(shard) as copy, tarfile.open(fileobj=copy, mode="w:") as renamed:
+            with (
+                files.create(shard) as copy,
+                tarfile.open(fileobj=copy, mode="w:") as renamed,
+            ):
                 for member in members:
                     moved = member.replace(name=folder + member.name, deep=True)
                     # In extended headers its old name would win.
@@ -333,7 +388,9 @@ def _renamed(root: Path, name: str) -> bool:
                     moved.pax_headers = {k: v for k, v in extended if "path" not in k}
                     if moved.islnk():
                         moved.linkname = folder + moved.linkname
-                    renamed.addfile(moved, tar.extractfile(member) if member.isreg() else None)
+                    renamed.addfile(
+                        moved, tar.extractfile(member) if member.isreg() else None
+                    )
             files.commit(shard.stat().st_mode & 0o777, [Path(index_path(str(shard)))])
     except tarfile.TarError as reason:
         raise PrepareError(f"{shard} cannot be read as a tar: {reason}") from reason

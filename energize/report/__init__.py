@@ -1,4 +1,6 @@
-"""What a run reads: asked for, planned and delivered, by source and level of its mix."""
+"""What a run reads: asked for, planned and delivered, by source and level of its
+mix.
+"""
 
 from energize.report.forecast import PlannedBatch as PlannedBatch
 from energize.report.forecast import PlannedSample as PlannedSample

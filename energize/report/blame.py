@@ -1,4 +1,6 @@
-"""From a step to its samples: what a batch of all ranks was made of, and the losses it had."""
+"""From a step to its samples: what a batch of all ranks was made of, and the losses it
+had.
+"""
 
 from __future__ import annotations
 
@@ -20,8 +22,8 @@ from energize.report.levels import Level, Made, Places, levels_of
 
 
 class Delivered(NamedTuple):
-    """An item that was given to a rank at a step, and the losses that were recorded of its samples,
-    in their order: a line of a file of losses.
+    """An item that was given to a rank at a step, and the losses that were recorded of
+    its samples, in their order: a line of a file of losses.
     """
 
     step: int
@@ -42,18 +44,23 @@ class Delivered(NamedTuple):
 
 def short_loss(loss: float | None) -> float | str | None:
     """Return a loss as JSON has it: NaN and infinity as texts."""
-    return loss if loss is None else float(f"{loss:.6g}") if isfinite(loss) else str(loss)
+    if loss is None:
+        return loss
+    if isfinite(loss):
+        return float(f"{loss:.6g}")
+    return str(loss)
 
 
 @dataclass(frozen=True, slots=True)
 class BlamedSample:
     """A sample of the batch of a step.
 
-    `rank`: whose it was; `number`: its place in the batch of that rank. `source`: the names on the
-    way to it in the mix. `dataset`, `shard`, `index` and `key` say where it is stored; `epoch` how
-    often its source had been passed through. `weight`: what its sources say of its weight in the
-    loss, None where a function of the sample does. `loss`: what was recorded, if anything was.
-    `row` and `sample` are its numbers in the mix.
+    `rank`: whose it was; `number`: its place in the batch of that rank. `source`: the
+    names on the way to it in the mix. `dataset`, `shard`, `index` and `key` say where
+    it is stored; `epoch` how often its source had been passed through. `weight`: what
+    its sources say of its weight in the loss, None where a function of the sample does.
+    `loss`: what was recorded, if anything was. `row` and `sample` are its numbers in
+    the mix.
     """
 
     rank: int
@@ -78,18 +85,22 @@ def blame(
     rank: int | None = None,
     losses: Sequence[Path] = (),
 ) -> list[BlamedSample]:
-    """Return the samples of which the batches of a step were made, rank by rank, in their order.
+    """Return the samples of which the batches of a step were made, rank by rank, in
+    their order.
 
-    `step` counts from 0 on, as a run on `world_size` ranks makes them. Where the files in `losses`,
-    which loaders wrote (`get_loader(losses=...)`), have that step, it is the one that the trainer
-    recorded under this number last, on the ranks that there were then. Nothing is read but the
-    keys of these samples. A sample that failed is named itself, not the one that took its place.
+    `step` counts from 0 on, as a run on `world_size` ranks makes them. Where the files
+    in `losses`, which loaders wrote (`get_loader(losses=...)`), have that step, it is
+    the one that the trainer recorded under this number last, on the ranks that there
+    were then. Nothing is read but the keys of these samples. A sample that failed is
+    named itself, not the one that took its place.
 
-    Raises `NotIndexedError` for a stream whose step no file has, `ConfigError` for a rank that
-    there is not, and for files that hold something else.
+    Raises `NotIndexedError` for a stream whose step no file has, `ConfigError` for a
+    rank that there is not, and for files that hold something else.
 
     >>> from energize import BatchDataset, BlendDataset, ListSource
-    >>> blend = BlendDataset((ListSource("ab", name="a"), 1), (ListSource("xyz", name="x"), 1))
+    >>> blend = BlendDataset(
+    ...     (ListSource("ab", name="a"), 1), (ListSource("xyz", name="x"), 1)
+    ... )
     >>> found = blame(BatchDataset(blend, 2, list), step=10**9, world_size=2)
     >>> [(each.rank, each.source) for each in found]
     [(0, 'x'), (0, 'a'), (1, 'a'), (1, 'x')]
@@ -98,10 +109,15 @@ def blame(
     lines = list(_lines(dataset, step, world_size, losses))
     ranks = lines[0].world_size
     if rank is not None and rank >= ranks:
-        raise ConfigError(f"there is no rank {rank}: step {step:,} was made by {ranks} ranks")
+        raise ConfigError(
+            f"there is no rank {rank}: step {step:,} was made by {ranks} ranks"
+        )
     weights = weights_of(levels)
-    places, found = Places(dataset, levels), []
-    for line in lines if rank is None else [each for each in lines if each.rank == rank]:
+    places = Places(dataset, levels)
+    found = []
+    for line in (
+        lines if rank is None else [each for each in lines if each.rank == rank]
+    ):
         _, rows, samples, epochs = (each.tolist() for each in places.found([line.made]))
         of_line = line.losses if len(line.losses) == len(rows) else [None] * len(rows)
         of = zip(rows, samples, epochs, of_line, strict=True)
@@ -124,7 +140,8 @@ def _lines(
     ranks = recorded[-1].world_size if recorded else world_size
     newest = {each.rank: each for each in recorded if each.world_size == ranks}
     if isinstance(dataset, IndexedDataset) and dataset.indexed:
-        first, size = _first(dataset, step, world_size), dataset.size
+        first = _first(dataset, step, world_size)
+        size = dataset.size
         if newest:
             lowest = newest[min(newest)]
             first = cast("int", lowest.made) - lowest.rank
@@ -136,7 +153,8 @@ def _lines(
         yield from (newest[rank] for rank in sorted(newest))
     else:
         raise NotIndexedError(
-            f"which samples step {step:,} of {type(dataset).__name__} was made of is known by "
+            f"which samples step {step:,} of {type(dataset).__name__} was made of is "
+            "known by "
             "reading only, or from the files that get_loader(losses=FILE) and "
             "loader.record_losses write: give these as --losses, or read up to it with "
             "`energize plan MIX --read --at STEP`"
@@ -152,29 +170,48 @@ def _first(dataset: IndexedDataset[Any], step: int, world_size: int) -> int:
 
 
 def _recorded(file: Path, step: int) -> Iterator[Delivered]:
-    """The lines of a file that are of a step; one that was cut off by a crash is passed over."""
+    """The lines of a file that are of a step; one that was cut off by a crash is passed
+    over.
+    """
     mark = f'{{"step": {step}, '
-    with os_errors_as(ConfigError, file), file.open(encoding="utf-8", errors="replace") as lines:
+    with (
+        os_errors_as(ConfigError, file),
+        file.open(encoding="utf-8", errors="replace") as lines,
+    ):
         for number, line in enumerate(lines):
             if not number and not line.startswith('{"step": '):
-                raise ConfigError(f"{file}: no file of losses, as get_loader(losses=...) writes it")
+                raise ConfigError(
+                    f"{file}: no file of losses, as get_loader(losses=...) writes it"
+                )
             if not line.startswith(mark):
                 continue
             try:
                 held = json.loads(line)
-                made = held["made"] if isinstance(held["made"], int) else array("q", held["made"])
-                losses = [None if each is None else float(each) for each in held["losses"]]
-                yield Delivered(step, held["rank"], held["world_size"], made, losses, held["time"])
+                made = (
+                    held["made"]
+                    if isinstance(held["made"], int)
+                    else array("q", held["made"])
+                )
+                losses = [
+                    None if each is None else float(each) for each in held["losses"]
+                ]
+                yield Delivered(
+                    step, held["rank"], held["world_size"], made, losses, held["time"]
+                )
             except (ValueError, KeyError, TypeError, OverflowError):
                 continue
 
 
 def weights_of(level: Level, so_far: float | None = 1.0) -> list[float | None]:
-    """Return the weight in the loss that the sources of each row say; None for functions."""
+    """Return the weight in the loss that the sources of each row say; None for
+    functions.
+    """
     for node in level.above:
         if isinstance(node, SampleWeightDataset):
             known = so_far is not None and not callable(node.weight)
-            so_far = cast("float", so_far) * cast("float", node.weight) if known else None
+            so_far = (
+                cast("float", so_far) * cast("float", node.weight) if known else None
+            )
     if not level.parts:
         return [so_far]
     return [weight for part in level.parts for weight in weights_of(part, so_far)]

@@ -1,4 +1,6 @@
-"""What a run of many steps takes of each source, what was asked for, and when sources repeat."""
+"""What a run of many steps takes of each source, what was asked for, and when sources
+repeat.
+"""
 
 from __future__ import annotations
 
@@ -54,11 +56,12 @@ from energize.report.levels import (
 class SourceForecast:
     """What a run takes of one source.
 
-    `name`: see `source_names`. `count`: the samples it has. `drawn`: the samples that are read of
-    it. `share`: of all samples that are read, or of what they cost, 0 to 1. `asked`: the share that
-    the weights ask for over these steps, None where none is asked for. `repeats_at`: the first step
-    (0-based) with a sample that came before, or None when there is none. Where `repeats_exact` is
-    False, that is the latest that it can be, and None when a sample may have come before or not.
+    `name`: see `source_names`. `count`: the samples it has. `drawn`: the samples that
+    are read of it. `share`: of all samples that are read, or of what they cost, 0 to 1.
+    `asked`: the share that the weights ask for over these steps, None where none is
+    asked for. `repeats_at`: the first step (0-based) with a sample that came before, or
+    None when there is none. Where `repeats_exact` is False, that is the latest that it
+    can be, and None when a sample may have come before or not.
     """
 
     name: str
@@ -88,13 +91,14 @@ class StageSpan:
 class Simulation:
     """What `steps` batches are made of.
 
-    `points`: numbers of steps from 0 to `steps`, int64. `drawn`: the samples of each source
-    (columns) that are read in the first so many steps (rows), int64. `spent`: what they cost,
-    float64, where weights count that, see `measure_of`; else None. `asked`: the share of each
-    source (columns) that weights ask for from each point to the next (rows), float64; NaN where
-    nothing asks. `stages`: those that these steps belong to, none where there are no stages.
-    `unit`: what weights count, see `weighed_in`. `read`: how many batches were read to estimate all
-    this, of what packs or filters; None where it is exact.
+    `points`: numbers of steps from 0 to `steps`, int64. `drawn`: the samples of each
+    source (columns) that are read in the first so many steps (rows), int64. `spent`:
+    what they cost, float64, where weights count that, see `measure_of`; else None.
+    `asked`: the share of each source (columns) that weights ask for from each point to
+    the next (rows), float64; NaN where nothing asks. `stages`: those that these steps
+    belong to, none where there are no stages. `unit`: what weights count, see
+    `weighed_in`. `read`: how many batches were read to estimate all this, of what packs
+    or filters; None where it is exact.
     """
 
     steps: int
@@ -116,8 +120,8 @@ class Simulation:
         return sum(each.drawn for each in self.sources)
 
     def shares(self) -> npt.NDArray[np.float64]:
-        """Return the share of each source (columns) between two points (rows), 0 to 1: of samples,
-        or of what they cost where weights count that.
+        """Return the share of each source (columns) between two points (rows), 0 to 1:
+        of samples, or of what they cost where weights count that.
         """
         amounts = np.diff(self.drawn if self.spent is None else self.spent, axis=0)
         totals = amounts.sum(axis=1, keepdims=True)
@@ -127,19 +131,21 @@ class Simulation:
 def simulate(
     dataset: Dataset[Any], steps: int, *, intervals: int = 1, read: int | None = None
 ) -> Simulation:
-    """Return what the first `steps` batches of a dataset of batches are made of, without reading.
+    """Return what the first `steps` batches of a dataset of batches are made of,
+    without reading.
 
-    Steps count the batches of all ranks together. They are cut into `intervals` (or `steps`, if
-    that is less) for shares over time, and where stages begin; an interval near a change of weights
-    begins at it. The cost does not depend on the number of steps. Samples that will be skipped or
-    found damaged count, their substitutes do not.
+    Steps count the batches of all ranks together. They are cut into `intervals` (or
+    `steps`, if that is less) for shares over time, and where stages begin; an interval
+    near a change of weights begins at it. The cost does not depend on the number of
+    steps. Samples that will be skipped or found damaged count, their substitutes do
+    not.
 
-    With `read`, of what packs or filters (a stream) so many batches are read, and more until what a
-    packer holds is packed. What they took of each part of the mix below it, one batch with another,
-    is what all steps are estimated by.
+    With `read`, of what packs or filters (a stream) so many batches are read, and more
+    until what a packer holds is packed. What they took of each part of the mix below
+    it, one batch with another, is what all steps are estimated by.
 
-    Raises `ConfigError` for steps that cannot be counted, and `NotIndexedError` for a stream
-    without `read`.
+    Raises `ConfigError` for steps that cannot be counted, and `NotIndexedError` for a
+    stream without `read`.
 
     >>> from energize import BatchDataset, BlendDataset, ListSource
     >>> blend = BlendDataset((ListSource(range(900)), 9), (ListSource(range(50)), 1))
@@ -161,15 +167,23 @@ def simulate(
 
 
 def _changes(dataset: IndexedDataset[Any], steps: int) -> set[int]:
-    """Return the first steps at which weights of a mix were changed, or reach a point."""
-    levels, found = levels_of(dataset), set()
+    """Return the first steps at which weights of a mix were changed, or reach a
+    point.
+    """
+    levels = levels_of(dataset)
+    found = set()
     for level in levels.walk():
         mix = level.mix
         if isinstance(mix, BlendDataset):
             slots = {slot for slot, _ in mix.changes}
-            slots.update(*(each.slots for each in mix.weights if isinstance(each, Schedule)))
+            slots.update(
+                *(each.slots for each in mix.weights if isinstance(each, Schedule))
+            )
             reached = partial(_reached, levels, level.path)
-            found |= {bisect_left(range(steps), slot, key=reached) for slot in sorted(slots)[:64]}
+            found |= {
+                bisect_left(range(steps), slot, key=reached)
+                for slot in sorted(slots)[:64]
+            }
     return found
 
 
@@ -177,21 +191,27 @@ def _reached(levels: Level, path: tuple[str, ...], step: int) -> int:
     return spans(levels, step).get(path, step)
 
 
-def _estimated(dataset: Dataset[Any], steps: int, intervals: int, read: int) -> Simulation:
-    """Return what a stream takes if all batches are made of as many items as those that are read;
-    what its only indexed part asks for, too.
+def _estimated(
+    dataset: Dataset[Any], steps: int, intervals: int, read: int
+) -> Simulation:
+    """Return what a stream takes if all batches are made of as many items as those that
+    are read; what its only indexed part asks for, too.
     """
     parts = [indexed(each, "simulate", None) for each in dataset._parts]
     many, taken = _taken_by(dataset, checked_whole(read, "simulate: read", 1))
-    pace = [Fraction(taken[id(part)], many * sum(e is part for e in parts)) for part in parts]
+    pace = [
+        Fraction(taken[id(part)], many * sum(e is part for e in parts))
+        for part in parts
+    ]
     cuts = min(checked_whole(intervals, "simulate: intervals", 1), steps)
     points = [steps * i // cuts for i in range(cuts + 1)]
     return _simulation(dataset, points, list(zip(parts, pace, strict=True)), (), many)
 
 
 def _taken_by(dataset: Dataset[Any], read: int) -> tuple[int, Counter[int]]:
-    """Read so many batches of a stream, and more until others need more to be read; return how many
-    these are, and how many items they took of each indexed part, by its `id`.
+    """Read so many batches of a stream, and more until others need more to be read;
+    return how many these are, and how many items they took of each indexed part, by its
+    `id`.
     """
     taken: Counter[int] = Counter()
     reading = Reading(taken=lambda part: taken.update([id(part)]))
@@ -201,7 +221,9 @@ def _taken_by(dataset: Dataset[Any], read: int) -> tuple[int, Counter[int]]:
             if next(cursor, _OVER) is _OVER or (many >= read and taken != before):
                 break
     if not many:
-        raise EmptyDatasetError(f"simulate: {label_of(dataset)} gave no batch to estimate by")
+        raise EmptyDatasetError(
+            f"simulate: {label_of(dataset)} gave no batch to estimate by"
+        )
     return many, before
 
 
@@ -212,14 +234,21 @@ def _simulation(
     stages: tuple[StageSpan, ...],
     read: int | None = None,
 ) -> Simulation:
-    """Return what a dataset takes of its indexed parts up to some steps, each of which takes so
-    many items of a part.
+    """Return what a dataset takes of its indexed parts up to some steps, each of which
+    takes so many items of a part.
     """
-    reached = [np.array([round(n * pace) for n in steps], dtype=np.int64) for _, pace in parts]
-    of_parts = [(part, at, pace) for (part, pace), at in zip(parts, reached, strict=True)]
-    read_of = [np.stack([part.consumed(n) for n in at.tolist()]) for part, at, _ in of_parts]
+    reached = [
+        np.array([round(n * pace) for n in steps], dtype=np.int64) for _, pace in parts
+    ]
+    of_parts = [
+        (part, at, pace) for (part, pace), at in zip(parts, reached, strict=True)
+    ]
+    read_of = [
+        np.stack([part.consumed(n) for n in at.tolist()]) for part, at, _ in of_parts
+    ]
     drawn = np.concatenate(read_of, axis=1)
-    spent, asked = None, np.full((len(steps) - 1, drawn.shape[1]), np.nan)
+    spent = None
+    asked = np.full((len(steps) - 1, drawn.shape[1]), np.nan)
     if len(parts) == 1:
         part, at, _ = of_parts[0]
         measure = measure_of(part)
@@ -238,7 +267,10 @@ def _simulation(
         dataset.sources,
         drawn[-1].tolist(),
         (amounts[-1] / total).tolist(),
-        (None if np.isnan(share) else round(share, 9) for share in asked_shares.tolist()),
+        (
+            None if np.isnan(share) else round(share, 9)
+            for share in asked_shares.tolist()
+        ),
         repeats,
         strict=True,
     )
@@ -246,8 +278,11 @@ def _simulation(
         SourceForecast(name, source.count, n, share, asked_share, *repeat)
         for name, source, n, share, asked_share, repeat in columns
     )
-    points, unit = np.array(steps, dtype=np.int64), weighed_in(dataset)
-    return Simulation(steps[-1], forecasts, points, drawn, spent, asked, stages, unit, read)
+    points = np.array(steps, dtype=np.int64)
+    unit = weighed_in(dataset)
+    return Simulation(
+        steps[-1], forecasts, points, drawn, spent, asked, stages, unit, read
+    )
 
 
 def _stages(dataset: IndexedDataset[Any], steps: int) -> tuple[StageSpan, ...]:
@@ -263,28 +298,36 @@ def _stages(dataset: IndexedDataset[Any], steps: int) -> tuple[StageSpan, ...]:
     )
 
 
-SAMPLES, BATCHES = "samples", "whole batches"
+SAMPLES = "samples"
+BATCHES = "whole batches"
 
 
 def weighed_in(dataset: Dataset[Any]) -> str:
-    """Return what the weights of the outermost blends of a dataset count: "samples"; "whole
-    batches" where each entry has batches of its own, as with one task encoder for each type of
-    samples; or what samples cost, the name of a column. Joined by "and" where stages differ in
-    that.
+    """Return what the weights of the outermost blends of a dataset count: "samples";
+    "whole batches" where each entry has batches of its own, as with one task encoder
+    for each type of samples; or what samples cost, the name of a column. Joined by
+    "and" where stages differ in that.
 
     >>> from energize import BatchDataset, BlendDataset, ListSource
     >>> web, code = ListSource("ab"), ListSource("12")
     >>> weighed_in(BatchDataset(BlendDataset((web, 1), (code, 1)), 2, list))
     'samples'
-    >>> weighed_in(BlendDataset((BatchDataset(web, 2, list), 1), (BatchDataset(code, 2, list), 1)))
+    >>> weighed_in(
+    ...     BlendDataset(
+    ...         (BatchDataset(web, 2, list), 1), (BatchDataset(code, 2, list), 1)
+    ...     )
+    ... )
     'whole batches'
     """
-    return " and ".join(dict.fromkeys(_told(each) for each in _outermost(dataset))) or SAMPLES
+    return (
+        " and ".join(dict.fromkeys(_told(each) for each in _outermost(dataset)))
+        or SAMPLES
+    )
 
 
 def measure_of(dataset: Dataset[Any]) -> ColumnCost | None:
-    """Return what samples cost in the unit of the outermost blends; None where these count samples
-    or batches, or differ in what they count.
+    """Return what samples cost in the unit of the outermost blends; None where these
+    count samples or batches, or differ in what they count.
 
     >>> from energize import BlendDataset, ListSource
     >>> words = ListSource(["a b", "c"], columns={"words": [2, 1]})
@@ -310,7 +353,11 @@ def _told(blend: BlendDataset[Any]) -> str:
     cost = getattr(unit, "cost", unit)
     if isinstance(cost, str):
         return cost
-    return f"a cost of {', '.join(unit.columns)}" if isinstance(unit, ColumnCost) else "a cost"
+    return (
+        f"a cost of {', '.join(unit.columns)}"
+        if isinstance(unit, ColumnCost)
+        else "a cost"
+    )
 
 
 def _batched(dataset: Dataset[Any]) -> bool:
@@ -321,8 +368,12 @@ _FARTHEST = 2**62
 """Positions of samples below it fit in int64 with all that is computed from them."""
 
 
-def indexed(dataset: Dataset[Any], purpose: str, reads: str | None = None) -> IndexedDataset[Any]:
-    """`dataset`, if it has positions; `NotIndexedError` for a stream: call what `reads` it."""
+def indexed(
+    dataset: Dataset[Any], purpose: str, reads: str | None = None
+) -> IndexedDataset[Any]:
+    """`dataset`, if it has positions; `NotIndexedError` for a stream: call what `reads`
+    it.
+    """
     if not isinstance(dataset, IndexedDataset) or not dataset.indexed:
         instead = f"; or have it read, by {reads}" if reads else ""
         raise NotIndexedError(
@@ -333,54 +384,66 @@ def indexed(dataset: Dataset[Any], purpose: str, reads: str | None = None) -> In
     return dataset
 
 
-def checked_steps(dataset: IndexedDataset[Any], at: object, steps: object) -> tuple[int, int]:
+def checked_steps(
+    dataset: IndexedDataset[Any], at: object, steps: object
+) -> tuple[int, int]:
     """`at` and `steps` as whole numbers of Python; numpy's will do.
 
-    Raises `ConfigError` for steps from `at` on that are none, or too far away to be counted.
+    Raises `ConfigError` for steps from `at` on that are none, or too far away to be
+    counted.
 
     >>> import numpy as np
     >>> from energize import ListSource
     >>> checked_steps(ListSource("ab"), np.int64(7), 2)
     (7, 2)
     """
-    first, count = checked_whole(at, "at", 0), checked_whole(steps, "steps", 1)
+    first = checked_whole(at, "at", 0)
+    count = checked_whole(steps, "steps", 1)
     samples = int(dataset.consumed(1).sum())
     if (first + count) * samples > _FARTHEST:
         raise ConfigError(
-            f"step {first + count:,} of {samples:,} samples each is too far away; samples are "
+            f"step {first + count:,} of {samples:,} samples each is too far away; "
+            "samples are "
             f"counted up to {_FARTHEST:,}"
         )
     return first, count
 
 
 def asked_between(dataset: IndexedDataset[Any], points: Int64Array) -> FloatArray:
-    """Return the shares that are asked for from each of `points` to the next (rows), for each
-    source (columns): float64, 0 to 1, in the unit that the mix is measured in.
+    """Return the shares that are asked for from each of `points` to the next (rows),
+    for each source (columns): float64, 0 to 1, in the unit that the mix is measured in.
 
-    NaN stands for a source that nothing asks a share of, such as one that is read after another, or
-    one whose share counts something else. Weights of whole batches are shares of their samples
-    here. Stop rules are not looked at.
+    NaN stands for a source that nothing asks a share of, such as one that is read after
+    another, or one whose share counts something else. Weights of whole batches are
+    shares of their samples here. Stop rules are not looked at.
 
     >>> from energize import BatchDataset, BlendDataset, ListSource, Schedule
     >>> glide = Schedule([(0, 3), (8, 1)], "linear")
     >>> blend = BlendDataset((ListSource("a"), glide), (ListSource("b"), 1))
-    >>> asked_between(BatchDataset(blend, 2, list), np.array([0, 4, 8])).round(2).tolist()
+    >>> asked_between(BatchDataset(blend, 2, list), np.array([0, 4, 8])).round(
+    ...     2
+    ... ).tolist()
     [[0.65, 0.35], [0.5, 0.5]]
     """
-    levels, measure = levels_of(dataset), measure_of(dataset)
+    levels = levels_of(dataset)
+    measure = measure_of(dataset)
     reached = [spans(levels, point) for point in points.tolist()]
     places = Places(dataset, levels)
     rows = (_asked(levels, begun, ended, measure) for begun, ended in pairwise(reached))
     return np.array([places.by_source(each) for each in rows])
 
 
-def _asked(level: Level, begun: Spans, ended: Spans, measure: ColumnCost | None) -> FloatArray:
+def _asked(
+    level: Level, begun: Spans, ended: Spans, measure: ColumnCost | None
+) -> FloatArray:
     """Return the share that is asked for of each row of a level, of the whole level."""
     if level.source is not None:
         return np.ones(1)
     shares = None
     if isinstance(level.mix, StagedDataset):
-        shares = shares_of(items_between(level, begun.get(level.path), ended.get(level.path)))
+        shares = shares_of(
+            items_between(level, begun.get(level.path), ended.get(level.path))
+        )
     elif getattr(level.mix, "unit", None) == measure:
         shares = asked_of(level, begun.get(level.path), ended.get(level.path))
         if shares is not None and measure is None:
@@ -389,7 +452,9 @@ def _asked(level: Level, begun: Spans, ended: Spans, measure: ColumnCost | None)
     if shares is None:
         return np.full(len(level.rows), np.nan)
     rows = [
-        share * _asked(part, begun, ended, measure) if share else np.zeros(len(part.rows))
+        share * _asked(part, begun, ended, measure)
+        if share
+        else np.zeros(len(part.rows))
         for part, share in zip(level.parts, shares.tolist(), strict=True)
     ]
     return np.concatenate(rows)
@@ -401,17 +466,20 @@ _AT_ONCE = 2**20
 def spent_until(
     dataset: IndexedDataset[Any], points: Int64Array, measure: ColumnCost
 ) -> FloatArray:
-    """Return what the items up to each of `points` (rows) cost by `measure`, of each source
-    (columns): float64.
+    """Return what the items up to each of `points` (rows) cost by `measure`, of each
+    source (columns): float64.
 
-    It is exact where each dataset of a blend in that unit reads one source. Several below one of
-    them share what that one costs by the mean cost of their samples; elsewhere the mean is all that
-    is looked at.
+    It is exact where each dataset of a blend in that unit reads one source. Several
+    below one of them share what that one costs by the mean cost of their samples;
+    elsewhere the mean is all that is looked at.
     """
     levels = levels_of(dataset)
     places = Places(dataset, levels)
-    means = np.array([_mean(measure, dataset.sources[number]) for number in places.numbers])
-    begun, found = spans(levels, 0), []
+    means = np.array(
+        [_mean(measure, dataset.sources[number]) for number in places.numbers]
+    )
+    begun = spans(levels, 0)
+    found = []
 
     def counts(mix: Any) -> bool:
         return getattr(mix, "unit", None) == measure
@@ -440,9 +508,10 @@ _OVER = object()
 class PlannedSample:
     """A sample that will be read.
 
-    `source`: the name of its source, see `source_names`. `index`: its number in `shard`, or in the
-    source where that has no shards. `epoch`: how many times the source has been passed through
-    before. `key`: None when it was not asked for, or cannot be read.
+    `source`: the name of its source, see `source_names`. `index`: its number in
+    `shard`, or in the source where that has no shards. `epoch`: how many times the
+    source has been passed through before. `key`: None when it was not asked for, or
+    cannot be read.
     """
 
     source: str
@@ -454,7 +523,8 @@ class PlannedSample:
 
 @dataclass(frozen=True, slots=True)
 class PlannedBatch:
-    """The samples of the batch of a step, in their order; none where the batch is padding.
+    """The samples of the batch of a step, in their order; none where the batch is
+    padding.
 
     `rank` is None for an unknown number of ranks.
     """
@@ -475,20 +545,24 @@ def plan(
 ) -> Iterator[PlannedBatch]:
     """Batches `at` to `at + steps` of a dataset of batches, as they will be read.
 
-    Steps count the batches of all ranks together, as the position of a saved state does; ranks take
-    turns, beginning anew with each epoch of the dataset. The plan is what is read as long as no
-    sample is skipped or damaged: substitutes of such samples are not foreseen. No shard is opened,
-    unless `keys` are asked for.
+    Steps count the batches of all ranks together, as the position of a saved state
+    does; ranks take turns, beginning anew with each epoch of the dataset. The plan is
+    what is read as long as no sample is skipped or damaged: substitutes of such samples
+    are not foreseen. No shard is opened, unless `keys` are asked for.
 
-    With `read`, what packs or filters (a stream) is read up to these batches, which come as far as
-    its epoch goes, of a run that has the usual `lanes`.
+    With `read`, what packs or filters (a stream) is read up to these batches, which
+    come as far as its epoch goes, of a run that has the usual `lanes`.
 
-    Raises `ConfigError` for numbers that cannot be used, and `NotIndexedError` for a stream without
-    `read`, at once; `ShardError` for a shard whose keys cannot be read.
+    Raises `ConfigError` for numbers that cannot be used, and `NotIndexedError` for a
+    stream without `read`, at once; `ShardError` for a shard whose keys cannot be read.
 
     >>> from energize import BatchDataset, BlendDataset, ListSource
-    >>> blend = BlendDataset((ListSource("ab", name="a"), 1), (ListSource("xyz", name="x"), 1))
-    >>> for batch in plan(BatchDataset(blend, 2, list), at=10**9, steps=2, world_size=2):
+    >>> blend = BlendDataset(
+    ...     (ListSource("ab", name="a"), 1), (ListSource("xyz", name="x"), 1)
+    ... )
+    >>> for batch in plan(
+    ...     BatchDataset(blend, 2, list), at=10**9, steps=2, world_size=2
+    ... ):
     ...     print(batch.step, batch.rank, len(batch.samples))
     1000000000 0 2
     1000000001 1 2
@@ -496,7 +570,8 @@ def plan(
     if world_size is not None:
         world_size = checked_whole(world_size, "plan: world_size", 1)
     if read and not dataset.indexed:
-        at, steps = checked_whole(at, "at", 0), checked_whole(steps, "steps", 1)
+        at = checked_whole(at, "at", 0)
+        steps = checked_whole(steps, "steps", 1)
         return islice(_read_batches(dataset, world_size, keys=keys), at, at + steps)
     positions = indexed(dataset, "plan", "plan(read=True), or --read")
     at, steps = checked_steps(positions, at, steps)
@@ -504,7 +579,12 @@ def plan(
 
 
 def _batches(
-    dataset: IndexedDataset[Any], start: int, stop: int, world_size: int | None, *, keys: bool
+    dataset: IndexedDataset[Any],
+    start: int,
+    stop: int,
+    world_size: int | None,
+    *,
+    keys: bool,
 ) -> Iterator[PlannedBatch]:
     labels = source_names(dataset)
     at_once = max(1, _SAMPLES_AT_ONCE // max(1, int(dataset.consumed(1).sum())))
@@ -533,10 +613,11 @@ def _read_batches(
 def batches_read(
     dataset: Dataset[Any], reading: Reading | None = None
 ) -> Iterator[tuple[Any, Refs]]:
-    """Yield the batches of an epoch of a stream and what they are made of, each when it has been
-    read.
+    """Yield the batches of an epoch of a stream and what they are made of, each when it
+    has been read.
     """
-    stream, lanes = without_loops(dataset), lanes_of(dataset)
+    stream = without_loops(dataset)
+    lanes = lanes_of(dataset)
     with ExitStack() as opened:
         turns = deque(
             opened.enter_context(
@@ -561,7 +642,9 @@ def planned_samples(
     for number, rows in rows_by_value(refs.source):
         located = _located(sources[number], refs.index[rows], keys=keys)
         epochs = refs.epoch[rows].tolist()
-        for row, epoch, (shard, at, key) in zip(rows.tolist(), epochs, located, strict=True):
+        for row, epoch, (shard, at, key) in zip(
+            rows.tolist(), epochs, located, strict=True
+        ):
             samples[row] = PlannedSample(labels[number], shard, at, epoch, key)
     return [samples[row] for row in range(len(refs))]
 
@@ -569,8 +652,8 @@ def planned_samples(
 def _located(
     source: Source[Any], index: Int64Array, *, keys: bool
 ) -> Iterator[tuple[str | None, int, str | None]]:
-    """Return the shard of each sample, its number there, and its key; of a joined one, those of its
-    first part.
+    """Return the shard of each sample, its number there, and its key; of a joined one,
+    those of its first part.
     """
     if isinstance(source, PropertySource):
         return _located(source.source, source.rows[index], keys=keys)
@@ -587,10 +670,12 @@ def _located(
 # When samples of a source come again.
 
 
-def first_repeats(dataset: IndexedDataset[Any], steps: int) -> list[tuple[int | None, bool]]:
-    """For each of `dataset.sources` the first of `steps` items with which more samples of it are
-    drawn than it has, and whether none comes again earlier. None when there is none; or, if that is
-    not exact, when it cannot be told.
+def first_repeats(
+    dataset: IndexedDataset[Any], steps: int
+) -> list[tuple[int | None, bool]]:
+    """For each of `dataset.sources` the first of `steps` items with which more samples
+    of it are drawn than it has, and whether none comes again earlier. None when there
+    is none; or, if that is not exact, when it cannot be told.
 
     >>> from energize import BatchDataset, ListSource, ShuffleDataset
     >>> first_repeats(BatchDataset(ShuffleDataset(ListSource(range(100))), 8, list), 50)
@@ -627,6 +712,9 @@ def _pass_by_pass(dataset: IndexedDataset[Any]) -> list[bool]:
     if isinstance(dataset, ShuffleDataset) and dataset.over_epochs == 1:
         epoch = dataset.consumed(dataset.size).tolist()
         counts = [source.count for source in dataset.sources]
-        return [known and n <= most for known, n, most in zip(below, epoch, counts, strict=True)]
+        return [
+            known and n <= most
+            for known, n, most in zip(below, epoch, counts, strict=True)
+        ]
     on_and_on = isinstance(dataset, ContinuedDataset) or dataset.taken(0) is not None
     return below if on_and_on else [False] * len(below)

@@ -1,4 +1,6 @@
-"""The ledger of a loader: what it counts, noted for next to nothing, and what it tells of that."""
+"""The ledger of a loader: what it counts, noted for next to nothing, and what it tells
+of that.
+"""
 
 from __future__ import annotations
 
@@ -33,44 +35,49 @@ from energize.report.levels import Found, Level, Made, Places
 from energize.report.table import LedgerRow, Outlier, RankTotals, Report
 
 _TOGETHER = 256
-"""Items that wait until they are looked up together: many for numpy, few enough that where their
-slots lie is still remembered from reading them."""
+"""Items that wait until they are looked up together: many for numpy, few enough that
+where their slots lie is still remembered from reading them."""
 
-_LONG, _MANY = 1.0, 4096
+_LONG = 1.0
+_MANY = 4096
 """Seconds, or items, in which a look at what came costs next to nothing."""
 
 SAMPLES, ITEMS, REPEATS, COST, WEIGHT, SQUARES, SKIPPED, FAILED = range(8)
 LOSSES, LOSS, LATE_LOSSES, LATE_LOSS, NO_NUMBERS = range(8, 13)
-"""What is counted of each row. Items that are made of samples of several rows count for each by its
-part of them; repeats are samples that were drawn in a second pass or later; squares are those of
-loss weights. Of losses that were reported: how many, their sum, both of late (each step leaves
-`_LATE` of them), and how many were no finite number."""
+"""What is counted of each row. Items that are made of samples of several rows count for
+each by its part of them; repeats are samples that were drawn in a second pass or later;
+squares are those of loss weights. Of losses that were reported: how many, their sum,
+both of late (each step leaves `_LATE` of them), and how many were no finite number."""
 
 ROW_COLUMNS = 13
 
 _LATE = 0.99
 
 DELIVERED, PADDING, WAITED, LONGEST, SECONDS = range(5)
-"""What is counted of a rank: items, and padding beside them; seconds that items were waited for,
-the longest of them, and that passed in all."""
+"""What is counted of a rank: items, and padding beside them; seconds that items were
+waited for, the longest of them, and that passed in all."""
 
 TOTALS = 5
 
 
 @dataclass(frozen=True)
 class Ledger:
-    """What a loader's ledger counts beside samples and batches: `get_loader(..., ledger=...)`.
+    """What a loader's ledger counts beside samples and batches: `get_loader(...,
+    ledger=...)`.
 
-    `cost`: what samples cost, by a column that their sources have, such as "tokens", or a function
-    of columns (see `energize.costs.ColumnCost`); nothing is read for it, and samples that took the
-    place of failed ones count as these. `item_cost`: what an item costs, by a function of it: a
-    number, which its samples share, or one for each of them, 0 or more. One of the two at most.
-    `name`: what the cost is called in reports; by default that of the column, or "cost".
+    `cost`: what samples cost, by a column that their sources have, such as "tokens", or
+    a function of columns (see `energize.costs.ColumnCost`); nothing is read for it, and
+    samples that took the place of failed ones count as these. `item_cost`: what an item
+    costs, by a function of it: a number, which its samples share, or one for each of
+    them, 0 or more. One of the two at most. `name`: what the cost is called in reports;
+    by default that of the column, or "cost".
 
     Raises `ConfigError` for what cannot be used.
 
     >>> from energize import ListSource, get_loader
-    >>> words = ListSource(["one two", "three"], name="words", columns={"tokens": [2, 1]})
+    >>> words = ListSource(
+    ...     ["one two", "three"], name="words", columns={"tokens": [2, 1]}
+    ... )
     >>> loader = get_loader(words, ledger=Ledger("tokens"))
     >>> _ = list(loader)
     >>> loader.report()["words"].cost
@@ -88,7 +95,8 @@ class Ledger:
             ColumnCost(self.cost)
         if self.item_cost is not None and not callable(self.item_cost):
             raise ConfigError(
-                f"Ledger: item_cost is a function of an item; got {self.item_cost!r}. The name of "
+                f"Ledger: item_cost is a function of an item; got {self.item_cost!r}. "
+                "The name of "
                 "a column is a cost: Ledger(cost=...)"
             )
 
@@ -96,9 +104,11 @@ class Ledger:
 _KEPT = 256
 """Steps in which outliers are looked for."""
 
-_FAR, _ENOUGH, _SHOWN = 4.0, 20, 8
-"""Standard deviations from which on a loss is an outlier, the losses of its source that it takes to
-tell, and how many are told."""
+_FAR = 4.0
+_ENOUGH = 20
+_SHOWN = 8
+"""Standard deviations from which on a loss is an outlier, the losses of its source that
+it takes to tell, and how many are told."""
 
 _NAMED = 3
 """Losses that are no number and are told in the log."""
@@ -107,8 +117,8 @@ _log = logging.getLogger("energize")
 
 
 class _Note(NamedTuple):
-    """An item that was delivered: what it is made of, and its loss weights and cost if it says
-    them, one for each sample or one for all.
+    """An item that was delivered: what it is made of, and its loss weights and cost if
+    it says them, one for each sample or one for all.
     """
 
     made: Made
@@ -121,14 +131,15 @@ class _Note(NamedTuple):
 class Book:
     """Counts what a loader delivers of a dataset, by the rows of its levels.
 
-    It begins where reading begins; of an indexed dataset, what was delivered before that is known
-    by the order. `note` is told of each item, and looks up what it is made of some hundred items
-    later, or when `counted` is asked for.
+    It begins where reading begins; of an indexed dataset, what was delivered before
+    that is known by the order. `note` is told of each item, and looks up what it is
+    made of some hundred items later, or when `counted` is asked for.
     """
 
     def __init__(self, dataset: Dataset[Any], settings: Ledger) -> None:
         self.since: int | None = None
-        self._settings, self._begun = settings, False
+        self._settings = settings
+        self._begun = False
         self._lock = Lock()  # a report may be asked for by another thread
         self._losses: deque[FloatArray] = deque(maxlen=_KEPT)
         self._named = 0
@@ -136,16 +147,20 @@ class Book:
 
     def _open(self, dataset: Dataset[Any]) -> None:
         """Have counted nothing of a dataset."""
-        self.dataset, self.levels = dataset, levels.levels_of(dataset)
+        self.levels = levels.levels_of(dataset)
+        self.dataset = dataset
         self.names = [each.label for each in self.levels.leaves]
         self._sources = [cast("Any", each.source) for each in self.levels.leaves]
         self._places = Places(dataset, self.levels)
         self._column = self._measure()
         self._rows = np.zeros((len(self.names), ROW_COLUMNS))
         self._totals = np.zeros(TOTALS)
-        self._waited = self._passed = self._longest = 0.0  # adding to an array's cells costs more
+        self._waited = self._passed = self._longest = (
+            0.0  # adding to an array's cells costs more
+        )
         self._waiting: list[_Note] = []
-        self._padded, self._looked_at = False, 0.0
+        self._padded = False
+        self._looked_at = 0.0
 
     def _measure(self) -> ColumnCost | None:
         """What samples cost: as it was asked for, else what a blend weighs."""
@@ -171,25 +186,30 @@ class Book:
         return self._settings.name or (cost if isinstance(cost, str) else "cost")
 
     def begin(self, dataset: Dataset[Any], items: int | None) -> None:
-        """Reading begins, after so many items of all ranks; of a dataset that may have other
-        weights than before. Where it has other parts, counting begins anew.
+        """Reading begins, after so many items of all ranks; of a dataset that may have
+        other weights than before. Where it has other parts, counting begins anew.
         """
         if dataset is not self.dataset:
-            names, (rows, totals) = self.names, self.counted()
+            names = self.names
+            (rows, totals) = self.counted()
             self._open(dataset)
             if self.names == names:
-                self._rows, self._totals = rows, totals
+                self._rows = rows
+                self._totals = totals
             else:
                 self._begun = False
                 self._losses.clear()
         if not self._begun:
-            self.since, self._begun = items, True
+            self.since = items
+            self._begun = True
 
     def note(self, made: Made, item: Any, marks: Marks) -> bool:
-        """One more item was delivered. Return whether it is worth some milliseconds to look what
-        came: when twice as many were delivered as last time, in some hundreds.
+        """One more item was delivered. Return whether it is worth some milliseconds to
+        look what came: when twice as many were delivered as last time, in some
+        hundreds.
         """
-        item_cost, padding = self._settings.item_cost, marks.is_padding
+        item_cost = self._settings.item_cost
+        padding = marks.is_padding
         costs = None if padding or item_cost is None else _costs(item_cost(item))
         with self._lock:
             self._padded = padding
@@ -201,7 +221,9 @@ class Book:
                 self._look_up(self._waiting, self._rows, self._totals)
                 self._waiting.clear()
                 items = self._totals[DELIVERED]
-                due = items >= 2 * self._looked_at and (self._passed > _LONG or items >= _MANY)
+                due = items >= 2 * self._looked_at and (
+                    self._passed > _LONG or items >= _MANY
+                )
                 self._looked_at = items if due else self._looked_at
             self._waiting.append(_Note(made, _weights_of(item), costs, marks.slots))
             return due
@@ -216,7 +238,9 @@ class Book:
             self._padded = False
 
     def wait(self, waited: float, passed: float) -> None:
-        """An item was waited for, and so many seconds passed since the last one was given."""
+        """An item was waited for, and so many seconds passed since the last one was
+        given.
+        """
         self._waited += waited
         self._passed += passed
         self._longest = max(self._longest, waited)
@@ -224,9 +248,9 @@ class Book:
     def record(
         self, made: Made, step: int, rank: int, losses: Any, padded: Iterable[int] = ()
     ) -> list[float | None]:
-        """Count the losses of an item, and return those of its samples, None for those of which
-        nothing is said, and for `padded` ones; `ConfigError` for others than it has samples or
-        sources.
+        """Count the losses of an item, and return those of its samples, None for those
+        of which nothing is said, and for `padded` ones; `ConfigError` for others than
+        it has samples or sources.
         """
         found = self.found(made)
         given = f"record_losses (rank {rank}, step {step})"
@@ -238,9 +262,11 @@ class Book:
         for number in padded:
             told[number] = None
         at = [number for number, loss in enumerate(told) if loss is not None]
-        rows, samples = found.row[at], found.sample[at]
+        rows = found.row[at]
+        samples = found.sample[at]
         values = np.array([told[number] for number in at], dtype=np.float64)
-        finite, size = np.isfinite(values), len(self._rows)
+        finite = np.isfinite(values)
+        size = len(self._rows)
         with self._lock:
             self._rows[:, [LATE_LOSSES, LATE_LOSS]] *= _LATE
             for column, amounts in ((LOSSES, None), (LOSS, values[finite])):
@@ -253,14 +279,20 @@ class Book:
         for number in np.flatnonzero(~finite).tolist():
             self._named += 1
             if self._named <= _NAMED:
-                more = "; more are counted in loader.report()" if self._named == _NAMED else ""
+                more = (
+                    "; more are counted in loader.report()"
+                    if self._named == _NAMED
+                    else ""
+                )
                 where = self.where(int(rows[number]), int(samples[number]))
                 text = "rank %d, step %d: the loss of %s is %s%s"
                 _log.warning(text, rank, step, where, values[number], more)
         return told
 
     def outliers(self, rank: int) -> list[Outlier]:
-        """Return the samples of the last steps whose losses stand out of those of their source."""
+        """Return the samples of the last steps whose losses stand out of those of their
+        source.
+        """
         if not self._losses:
             return []
         *numbers, values = np.concatenate(self._losses, axis=1)
@@ -268,7 +300,8 @@ class Book:
         far = np.where(np.isfinite(values), 0.0, np.inf)
         for _, at in rows_by_value(rows):
             known = at[np.isfinite(values[at])]
-            mean, spread = values[known].mean(), values[known].std()
+            mean = values[known].mean()
+            spread = values[known].std()
             if len(known) >= _ENOUGH and spread > 0:
                 far[known] = np.abs(values[known] - mean) / spread
         worst = np.argsort(-far, kind="stable")[:_SHOWN].tolist()
@@ -279,11 +312,16 @@ class Book:
         return [Outlier(step, rank, self.names[row], *rest) for step, row, *rest in of]
 
     def last(self) -> list[str]:
-        """Return the names of the sources of the samples of the last item; none of padding."""
+        """Return the names of the sources of the samples of the last item; none of
+        padding.
+        """
         with self._lock:
             if self._padded or not self._waiting:
                 return []
-            return [self.names[row] for row in self.found(self._waiting[-1].made).row.tolist()]
+            return [
+                self.names[row]
+                for row in self.found(self._waiting[-1].made).row.tolist()
+            ]
 
     def found(self, made: Made) -> Found:
         """Return which samples an item is made of."""
@@ -294,8 +332,8 @@ class Book:
         return self._sources[row].where(sample)  # type: ignore[no-any-return]
 
     def planned(self, items: int | None) -> FloatArray | None:
-        """Return what the first items are made of, as it is counted: samples and items; None where
-        nobody knows.
+        """Return what the first items are made of, as it is counted: samples and items;
+        None where nobody knows.
         """
         if items is None or not self.dataset.indexed:
             return None
@@ -310,16 +348,19 @@ class Book:
             if len(self._waiting) > 1:
                 self._look_up(self._waiting[:-1], self._rows, self._totals)
                 del self._waiting[:-1]
-            rows, totals = self._rows.copy(), self._totals.copy()
+            rows = self._rows.copy()
+            totals = self._totals.copy()
             totals[WAITED] += self._waited
             totals[SECONDS] += self._passed
             totals[LONGEST] = max(totals[LONGEST], self._longest)
             self._look_up(self._waiting, rows, totals)
             return rows, totals
 
-    def numbers(self, rank: int, world_size: int, left_out: LeftOut | None = None) -> FloatArray:
-        """Return what this rank has counted, so that the sum over ranks says all: float64 in one
-        row, the rows of the levels and the totals of each rank.
+    def numbers(
+        self, rank: int, world_size: int, left_out: LeftOut | None = None
+    ) -> FloatArray:
+        """Return what this rank has counted, so that the sum over ranks says all:
+        float64 in one row, the rows of the levels and the totals of each rank.
         """
         rows, totals = self.counted()
         row_of = {source.key: row for row, source in [*enumerate(self._sources)][::-1]}
@@ -330,7 +371,9 @@ class Book:
         of_ranks[rank] = totals
         return np.concatenate([rows.ravel(), of_ranks.ravel()])
 
-    def _look_up(self, notes: Sequence[_Note], rows: FloatArray, totals: FloatArray) -> None:
+    def _look_up(
+        self, notes: Sequence[_Note], rows: FloatArray, totals: FloatArray
+    ) -> None:
         """Add what was noted to what is known."""
         if not notes:
             return
@@ -340,7 +383,9 @@ class Book:
         weights = _shared([each.weights for each in notes], counts, found, default=1.0)
         costs = np.zeros(len(weights))
         if self._settings.item_cost is not None:
-            costs = _shared([each.costs for each in notes], counts, found, default=0.0, whole=True)
+            costs = _shared(
+                [each.costs for each in notes], counts, found, default=0.0, whole=True
+            )
         if any(each.slots for each in notes):
             kept = _delivered([each.slots for each in notes], counts)
             found = Found(*(each[kept] for each in found))
@@ -359,7 +404,9 @@ class Book:
         rows[:, SQUARES] += np.bincount(row, weights * weights, size)
         if self._column is not None:
             for number, at in rows_by_value(row):
-                costs[at] = self._column.of_samples(self._sources[number], found.sample[at])
+                costs[at] = self._column.of_samples(
+                    self._sources[number], found.sample[at]
+                )
         rows[:, COST] += np.bincount(row, costs, size)
         totals[DELIVERED] += len(notes)
 
@@ -381,9 +428,9 @@ def _shared(
     default: float,
     whole: bool = False,
 ) -> FloatArray:
-    """Return a number for each sample of items: those that the items say, in order. Where there are
-    others than samples, the samples have equal parts of their sum; one alone is for each sample,
-    unless it is for the `whole` item.
+    """Return a number for each sample of items: those that the items say, in order.
+    Where there are others than samples, the samples have equal parts of their sum; one
+    alone is for each sample, unless it is for the `whole` item.
     """
     values = np.full(len(found.item), default)
     starts = np.cumsum(counts) - counts
@@ -396,7 +443,11 @@ def _shared(
             told = np.repeat(told, samples)
         elif len(told) != samples:
             filled = told[told != 0]  # packs of fewer pieces are filled with 0
-            told = filled if len(filled) == samples else np.full(samples, told.sum() / samples)
+            told = (
+                filled
+                if len(filled) == samples
+                else np.full(samples, told.sum() / samples)
+            )
         values[starts[number] : starts[number] + samples] = told
     return values
 
@@ -419,7 +470,8 @@ def _costs(value: Any) -> Sequence[float]:
     numbers = [real_number(each) for each in costs]
     if not all(number is not None and 0 <= number < math.inf for number in numbers):
         raise ConfigError(
-            "Ledger(item_cost=...): what an item costs is a number, 0 or more, or one for each of "
+            "Ledger(item_cost=...): what an item costs is a number, 0 or more, or one "
+            "for each of "
             f"its samples; the function returned {str(value)[:80]!r}"
         )
     return costs
@@ -431,11 +483,14 @@ def _of_samples(losses: Any, samples: int, given: str) -> list[float | None]:
         values: Any = np.asarray(told, dtype=np.float64)
     except (TypeError, ValueError):
         raise ConfigError(
-            f"{given}: losses are a tensor or a list of numbers, one for each sample, or a dict by "
+            f"{given}: losses are a tensor or a list of numbers, one for each sample, "
+            "or a dict by "
             f"source; got {str(losses)[:80]!r}"
         ) from None
     if values.size != samples or not values.ndim:
-        one = "; one number is a mean over samples: compute losses with reduction='none'"
+        one = (
+            "; one number is a mean over samples: compute losses with reduction='none'"
+        )
         raise ConfigError(
             f"{given}: got {values.size} losses for an item that is made of "
             f"{samples} samples; give one for each, in the order of the item"
@@ -445,17 +500,22 @@ def _of_samples(losses: Any, samples: int, given: str) -> list[float | None]:
     return numbers
 
 
-def _by_row(losses: Mapping[str, Any], names: Sequence[str], given: str) -> dict[int, float]:
+def _by_row(
+    losses: Mapping[str, Any], names: Sequence[str], given: str
+) -> dict[int, float]:
     found = {}
     for name, loss in losses.items():
         value = real_number(loss)
         if name not in names:
             raise ConfigError(
-                f"{given}: no source is called {str(name)[:80]!r}{nearest(str(name), names)}; "
+                f"{given}: no source is called "
+                f"{str(name)[:80]!r}{nearest(str(name), names)}; "
                 f"sources are {some(names)}"
             )
         if value is None:
-            raise ConfigError(f"{given}: the loss of {name!r} is no number: {str(loss)[:80]!r}")
+            raise ConfigError(
+                f"{given}: the loss of {name!r} is no number: {str(loss)[:80]!r}"
+            )
         found[names.index(name)] = float(value)
     return found
 
@@ -471,27 +531,34 @@ Key = tuple[int, bool]
 class LeftOut:
     """Counts samples that were skipped or failed, by the keys of their sources.
 
-    `of_sources`: how many of each source, skipped ones and failed ones apart. `reasons`: how many
-    were skipped for each reason that a `SkipSample` gives. Skipped ones are looked up in bulk, so
-    `drained` has them all, and nothing stays.
+    `of_sources`: how many of each source, skipped ones and failed ones apart.
+    `reasons`: how many were skipped for each reason that a `SkipSample` gives. Skipped
+    ones are looked up in bulk, so `drained` has them all, and nothing stays.
     """
 
     of_sources: Counter[Key] = field(default_factory=Counter)
     reasons: Counter[str] = field(default_factory=Counter)
     _waiting: dict[tuple[int, int], tuple[Any, list[int]]] = field(default_factory=dict)
-    """Datasets with the positions of skipped items, by who these are and the attempt."""
+    """Datasets with the positions of skipped items, by who these are and the
+    attempt."""
     _count: int = 0
 
     def add_failed(self, sources: Iterable[int]) -> None:
-        """Count one sample that failed, or those of a batch that did, by the keys of sources."""
+        """Count one sample that failed, or those of a batch that did, by the keys of
+        sources.
+        """
         for key in sources:
             self.of_sources[key, False] += 1
 
     def add(
-        self, skipped: Failed, dataset: Any, made: int | Sequence[Origin] | None, attempt: int
+        self,
+        skipped: Failed,
+        dataset: Any,
+        made: int | Sequence[Origin] | None,
+        attempt: int,
     ) -> None:
-        """Count a skipped item of `dataset`, at a position and read with `attempt`, or with some
-        origins; None where that is not known.
+        """Count a skipped item of `dataset`, at a position and read with `attempt`, or
+        with some origins; None where that is not known.
         """
         reason = str(skipped.reason) or "SkipSample"
         known = reason in self.reasons or len(self.reasons) < _REASONS
@@ -519,7 +586,9 @@ class LeftOut:
             self.of_sources[source.key, True] += 1
 
     def drained(self) -> LeftOut | None:
-        """Return what was added since the last time, and nothing stays here; None for nothing."""
+        """Return what was added since the last time, and nothing stays here; None for
+        nothing.
+        """
         self._look_up()
         if not (self.of_sources or self.reasons):
             return None
@@ -551,25 +620,33 @@ ALPHA = 1e-3
 """A difference that chance brings about less often than this is told as one."""
 
 _EXPECTED = 5.0
-"""What each source has to be expected for the chi-square distribution to hold (Cochran 1954)."""
+"""What each source has to be expected for the chi-square distribution to hold (Cochran
+1954)."""
 
-_CELLS, _FEWEST, _MOST = 2_000_000, 1_000, 10_000
-"""How many draws are compared with, where that does not hold: by the cells of their table."""
+_CELLS = 2_000_000
+_FEWEST = 1_000
+_MOST = 10_000
+"""How many draws are compared with, where that does not hold: by the cells of their
+table."""
 
 
 def chance_of(counts: npt.ArrayLike, shares: npt.ArrayLike) -> float | None:
-    """Return how likely independent draws by `shares` differ from them at least as much as `counts`
-    do.
+    """Return how likely independent draws by `shares` differ from them at least as much
+    as `counts` do.
 
-    Pearson's chi-square test: the upper tail of the distribution with one degree of freedom fewer
-    than there are shares above 0; or, where one of them is expected fewer than five times, the part
-    of some thousand multinomial draws of the same length, always the same ones, that lie as far
-    off. 0 where something came that has no share. None where there is nothing to compare.
+    Pearson's chi-square test: the upper tail of the distribution with one degree of
+    freedom fewer than there are shares above 0; or, where one of them is expected fewer
+    than five times, the part of some thousand multinomial draws of the same length,
+    always the same ones, that lie as far off. 0 where something came that has no share.
+    None where there is nothing to compare.
 
-    The order of a mix is not drawn so: it keeps shares far closer, and the chance is then near 1. A
-    small one says that something else than the weights decided.
+    The order of a mix is not drawn so: it keeps shares far closer, and the chance is
+    then near 1. A small one says that something else than the weights decided.
 
-    >>> round(chance_of([48, 52], [0.5, 0.5]), 3), chance_of([900, 100], [0.5, 0.5]) < 1e-9
+    >>> (
+    ...     round(chance_of([48, 52], [0.5, 0.5]), 3),
+    ...     chance_of([900, 100], [0.5, 0.5]) < 1e-9,
+    ... )
     (0.689, True)
     """
     observed = np.asarray(counts, dtype=np.float64)
@@ -580,7 +657,8 @@ def chance_of(counts: npt.ArrayLike, shares: npt.ArrayLike) -> float | None:
         return 0.0
     if total <= 0.5 or drawn.sum() < 2:
         return None
-    observed, asked = observed[drawn], asked[drawn] / asked[drawn].sum()
+    observed = observed[drawn]
+    asked = asked[drawn] / asked[drawn].sum()
     found = _distance(observed, total * asked)
     if float(asked.min()) * total >= _EXPECTED:
         freedom = torch.tensor((len(asked) - 1) / 2, dtype=torch.float64, device="cpu")
@@ -598,10 +676,11 @@ def _distance(observed: FloatArray, expected: FloatArray) -> FloatArray:
 
 
 def kish(weights: float, squares: float) -> float:
-    """Kish's effective sample size of loss weights, by their sum and that of their squares.
+    """Kish's effective sample size of loss weights, by their sum and that of their
+    squares.
 
-    (sum of w)^2 / (sum of w^2): as many samples of equal weight tell as much (Kish, Survey
-    Sampling, 1965). 0 where nothing has a weight.
+    (sum of w)^2 / (sum of w^2): as many samples of equal weight tell as much (Kish,
+    Survey Sampling, 1965). 0 where nothing has a weight.
 
     >>> kish(4.0, 4.0), kish(10.0, 100.0)
     (4.0, 1.0)
@@ -610,10 +689,12 @@ def kish(weights: float, squares: float) -> float:
 
 
 _ROUNDING = 4.0
-"""Slots by which the orders of mixes round at most: 3.36, and one more for those that are begun."""
+"""Slots by which the orders of mixes round at most: 3.36, and one more for those that
+are begun."""
 
 _SAME = 1e-3
-"""A part of a share that planned and delivered may differ in, where both count the same items."""
+"""A part of a share that planned and delivered may differ in, where both count the same
+items."""
 
 
 Above: TypeAlias = "tuple[Dataset[Any], ...]"
@@ -622,9 +703,9 @@ Above: TypeAlias = "tuple[Dataset[Any], ...]"
 
 @dataclass(frozen=True, slots=True)
 class _Parts:
-    """The parts of a level by their weights: `asked`, `planned` and `delivered` in one `unit`; of
-    what is drawn how many `units` came, how many samples were `lost` (skipped, or failed), and how
-    likely chance is.
+    """The parts of a level by their weights: `asked`, `planned` and `delivered` in one
+    `unit`; of what is drawn how many `units` came, how many samples were `lost`
+    (skipped, or failed), and how likely chance is.
     """
 
     level: Level
@@ -639,9 +720,10 @@ class _Parts:
 
 
 def _warning(each: _Parts, lanes: int, mean: float, *, alone: bool) -> Iterator[str]:
-    """Yield a line where the shares of a level differ by more than chance, and by more than what
-    buffers of `lanes` may hold of items of `mean` samples, with the cause. `alone`: of what one of
-    several ranks was given, which proves nothing without a cause.
+    """Yield a line where the shares of a level differ by more than chance, and by more
+    than what buffers of `lanes` may hold of items of `mean` samples, with the cause.
+    `alone`: of what one of several ranks was given, which proves nothing without a
+    cause.
     """
     if each.chance is None or each.chance >= ALPHA:
         return
@@ -657,9 +739,12 @@ def _warning(each: _Parts, lanes: int, mean: float, *, alone: bool) -> Iterator[
         return
     part = each.level.parts[worst]
     where = f" of {each.level.label!r}" if each.level.path else ""
-    unknown = "no cause is known: compare the weights and the state with those of the run"
+    unknown = (
+        "no cause is known: compare the weights and the state with those of the run"
+    )
     yield (
-        f"{part.name!r}{where} has {100 * each.units[worst] / total:.3f} % of {total:,.0f} "
+        f"{part.name!r}{where} has {100 * each.units[worst] / total:.3f} % of "
+        f"{total:,.0f} "
         f"{each.unit}, asked were {100 * each.asked[worst]:.3f} %, which is no chance "
         f"(p <= {max(each.chance, 1e-9):.1g}): {'; '.join(causes) or unknown}"
     )
@@ -669,7 +754,8 @@ def _block(mix: Any) -> float:
     """Slots within which a scheme keeps shares."""
     if isinstance(mix, QuotaDataset):
         return float(mix.size)  # an epoch has them, in whatever order
-    scheme, options = getattr(mix, "scheme", None), getattr(mix, "options", {})
+    scheme = getattr(mix, "scheme", None)
+    options = getattr(mix, "options", {})
     if scheme == "block":
         return float(options.get("block_size", 1000))
     return 65_536.0 if scheme in ("random", "uniform") else 0.0
@@ -678,7 +764,9 @@ def _block(mix: Any) -> float:
 def _causes(each: _Parts) -> Iterator[str]:
     mix = each.level.mix
     came = each.units / each.units.sum()
-    as_planned = each.planned is not None and np.allclose(came, each.planned, rtol=0.02, atol=_SAME)
+    as_planned = each.planned is not None and np.allclose(
+        came, each.planned, rtol=0.02, atol=_SAME
+    )
     if (as_planned or each.planned is None) and not getattr(mix, "_endless", True):
         short = np.flatnonzero(came < each.asked)
         named = ", ".join(repr(each.level.parts[part].name) for part in short)
@@ -686,21 +774,27 @@ def _causes(each: _Parts) -> Iterator[str]:
     leaving = _leaves_out(each.above)
     if leaving:
         yield (
-            f"{leaving} stands above the blend and leaves out items after their shares were given; "
+            f"{leaving} stands above the blend and leaves out items after their shares "
+            "were given; "
             "weigh what it gives instead: put it below the blend"
         )
     if each.lost and not as_planned:
         yield "samples were skipped or failed"
     if each.planned is not None and not as_planned:
-        yield "what came is not what the order gives: another state was loaded (strict=False)"
+        yield (
+            "what came is not what the order gives: another state was loaded "
+            "(strict=False)"
+        )
 
 
 def _leaves_out(above: Above) -> str | None:
-    """Return the first dataset above a blend that gives other items than it takes, as only reading
-    tells.
+    """Return the first dataset above a blend that gives other items than it takes, as
+    only reading tells.
     """
     for node in above:
-        passes = node.indexed or node._passes_on or node._ends_loops or len(node.inputs) > 1
+        passes = (
+            node.indexed or node._passes_on or node._ends_loops or len(node.inputs) > 1
+        )
         inner = node.inputs[0] if node.inputs else node
         known = node.sized and inner.sized and node.size in (inner.size, INFINITE)
         if not passes and (inner.indexed or not known):
@@ -710,8 +804,9 @@ def _leaves_out(above: Above) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class Stand:
-    """Where a run stands: `items` that all ranks were given since it began, None where that is not
-    known; on `world_size` ranks, of which this is `rank`; of a stream, in `lanes`.
+    """Where a run stands: `items` that all ranks were given since it began, None where
+    that is not known; on `world_size` ranks, of which this is `rank`; of a stream, in
+    `lanes`.
     """
 
     items: int | None
@@ -721,11 +816,11 @@ class Stand:
 
 
 class Telling:
-    """Makes a report of the `numbers` of a book, which are those of all ranks together, or of this
-    one alone: of the `whole` run, or since counting began.
+    """Makes a report of the `numbers` of a book, which are those of all ranks together,
+    or of this one alone: of the `whole` run, or since counting began.
 
-    What the order gave before that is added where the whole is told; then `planned` is that of all
-    of it, and else since counting began.
+    What the order gave before that is added where the whole is told; then `planned` is
+    that of all of it, and else since counting began.
     """
 
     def __init__(
@@ -737,7 +832,10 @@ class Telling:
         all_ranks: bool = True,
         title: str | None = None,
     ) -> None:
-        self.book, self.stand, self.title, self.all_ranks = book, stand, title, all_ranks
+        self.book = book
+        self.stand = stand
+        self.title = title
+        self.all_ranks = all_ranks
         of_rows, of_ranks = np.split(numbers, [-stand.world_size * TOTALS])
         self.of_ranks = of_ranks.reshape(-1, TOTALS).tolist()
         self.counted = of_rows.reshape(-1, ROW_COLUMNS)
@@ -745,7 +843,9 @@ class Telling:
         self.run = self.planned = book.planned(stand.items)
         since = book.since or 0
         before = book.planned(since) if since else None
-        self.whole = all_ranks and before is not None and (not self.edited or title is not None)
+        self.whole = (
+            all_ranks and before is not None and (not self.edited or title is not None)
+        )
         self.start = 0 if self.whole else since
         if before is not None and not self.whole and self.run is not None:
             self.planned = self.run - before
@@ -758,17 +858,23 @@ class Telling:
         self.differing: list[_Parts] = []
 
     def _add_before(self, samples: FloatArray, since: int) -> None:
-        """What the order says beside samples and items of the time before counting began."""
+        """What the order says beside samples and items of the time before counting
+        began.
+        """
         counts = np.array([_count(each.source) for each in self.book.levels.leaves])
         self.rows[:, REPEATS] += np.maximum(samples - counts, 0) * (counts > 0)
-        of, spent = self.book.levels, samples.copy()
+        of = self.book.levels
+        spent = samples.copy()
         reached = levels.spans(of, since)
-        known = levels.spend(of, spent, self.starts, reached, self.book.counts, costs=False)
+        known = levels.spend(
+            of, spent, self.starts, reached, self.book.counts, costs=False
+        )
         self.rows[known, COST] += spent[known]
 
     def report(self, left_out: dict[str, int] | None = None) -> Report:
         """Return the report, with the totals of each rank."""
-        rank, world = self.stand.rank, self.stand.world_size
+        rank = self.stand.rank
+        world = self.stand.world_size
         ranks = [
             RankTotals(
                 number,
@@ -779,12 +885,17 @@ class Telling:
             for number, totals in enumerate(self.of_ranks)
             if self.all_ranks or number == rank
         ]
-        whose = f"all {world} ranks" if self.all_ranks else f"rank {rank} of {world} alone"
+        whose = (
+            f"all {world} ranks" if self.all_ranks else f"rank {rank} of {world} alone"
+        )
         whose = "one rank" if world == 1 else whose
-        columns, given = self.counted, counted(sum(each.items for each in ranks), "item")
+        columns = self.counted
+        given = counted(sum(each.items for each in ranks), "item")
         report = Report(
             title=self.title or f"What was delivered: {given} to {whose}",
-            rows=tuple(self._rows_of(self.book.levels, _Parts(self.book.levels), 0, ())),
+            rows=tuple(
+                self._rows_of(self.book.levels, _Parts(self.book.levels), 0, ())
+            ),
             ranks=tuple(ranks) if self.title is None else (),
             world_size=world,
             cost_name=self.book.cost_name,
@@ -793,7 +904,8 @@ class Telling:
             notes=tuple(self._notes()),
         )
         mean = float(self.totals[SAMPLES] / max(self.totals[ITEMS], 1.0))
-        lanes, alone = self.stand.lanes, not self.all_ranks
+        lanes = self.stand.lanes
+        alone = not self.all_ranks
         told = (_warning(each, lanes, mean, alone=alone) for each in self.differing)
         return replace(report, warnings=tuple(chain.from_iterable(told)))
 
@@ -801,7 +913,11 @@ class Telling:
         if self.book.since and self.title is None:
             told = "all of it since then"
             if self.whole:
-                told = "costs, loss weights, failures and waiting since then, the rest all along"
+                told = (
+                    "costs, loss weights, failures and waiting since then, the "
+                    "rest "
+                    "all along"
+                )
             yield f"counting began after {self.book.since:,} items of the run: {told}"
         if self.edited:
             yield "the mix was edited while the run went on: epochs count from there"
@@ -810,7 +926,9 @@ class Telling:
         if not self.all_ranks:
             yield "report(all_ranks=True), called on all ranks, sums them"
 
-    def _rows_of(self, level: Level, among: _Parts, number: int, above: Above) -> list[LedgerRow]:
+    def _rows_of(
+        self, level: Level, among: _Parts, number: int, above: Above
+    ) -> list[LedgerRow]:
         above = (*above, *level.above)
         own = self._parts_of(level, above)
         rows = [self._row(level, among, number, own.chance)]
@@ -818,7 +936,9 @@ class Telling:
             rows += self._rows_of(part, own, place, above)
         return rows
 
-    def _row(self, level: Level, among: _Parts, number: int, chance: float | None) -> LedgerRow:
+    def _row(
+        self, level: Level, among: _Parts, number: int, chance: float | None
+    ) -> LedgerRow:
         counts = self._sum(level)
         costs = self.book.cost_name is not None
         return LedgerRow(
@@ -852,24 +972,30 @@ class Telling:
         return self.rows[level.rows.start : level.rows.stop].sum(axis=0).tolist()
 
     def _epochs(self, level: Level) -> float | None:
-        count, run = _count(level.source), self.rows if self.run is None else self.run
+        count = _count(level.source)
+        run = self.rows if self.run is None else self.run
         return float(run[level.rows.start, SAMPLES]) / count if count else None
 
     def _parts_of(self, level: Level, above: Above) -> _Parts:
         if not level.parts:
             return _Parts(level)
-        start, stop = self.starts.get(level.path), self.stops.get(level.path)
+        start = self.starts.get(level.path)
+        stop = self.stops.get(level.path)
         asked = levels.asked_of(level, start, stop)
         sums = np.array([self._sum(part) for part in level.parts])
         if getattr(level.mix, "unit", None) is not None:
-            planned = levels.shares_of(levels.spent_by(level, stop) - levels.spent_by(level, start))
+            planned = levels.shares_of(
+                levels.spent_by(level, stop) - levels.spent_by(level, start)
+            )
             delivered = None
             if self.book.counts(level.mix):
                 delivered = levels.shares_of(sums[:, COST])
             unit = self.book.cost_name or "cost"
             return _Parts(level, above, unit, asked, planned, delivered)
         units, single, known = self._units(level, above, self.rows)
-        of_order = None if self.planned is None else self._units(level, above, self.planned)[0]
+        of_order = (
+            None if self.planned is None else self._units(level, above, self.planned)[0]
+        )
         delivered = levels.shares_of(units)
         if not self.all_ranks and of_order is not None:
             units = of_order  # which all ranks have together
@@ -881,23 +1007,36 @@ class Telling:
         self.differing.append(own)
         return own
 
-    def _units(self, level: Level, above: Above, rows: Any) -> tuple[FloatArray, bool, bool]:
-        """Return how many items of its mix rows are of, for each part of a level; whether these are
-        samples, and whether that is known.
+    def _units(
+        self, level: Level, above: Above, rows: Any
+    ) -> tuple[FloatArray, bool, bool]:
+        """Return how many items of its mix rows are of, for each part of a level;
+        whether these are samples, and whether that is known.
         """
-        first, own = level.rows.start, rows[level.rows.start : level.rows.stop]
-        values, sizes = own[:, ITEMS], levels.samples_per_item(level)
-        known = not any(node._many for node in above[:-1])  # an item of the mix is one of the whole
-        single = bool((sizes == 1).all()) and not (known and (values != own[:, 0]).any())
+        first = level.rows.start
+        own = rows[level.rows.start : level.rows.stop]
+        values = own[:, ITEMS]
+        sizes = levels.samples_per_item(level)
+        known = not any(
+            node._many for node in above[:-1]
+        )  # an item of the mix is one of the whole
+        single = bool((sizes == 1).all()) and not (
+            known and (values != own[:, 0]).any()
+        )
         if not known:
             known = not np.isnan(sizes).any()
             values = own[:, SAMPLES] / (sizes if known else 1.0)
-        parts = (slice(each.rows.start - first, each.rows.stop - first) for each in level.parts)
+        parts = (
+            slice(each.rows.start - first, each.rows.stop - first)
+            for each in level.parts
+        )
         return np.array([values[each].sum() for each in parts]), single, known
 
 
 def _continued(node: Dataset[Any]) -> bool:
-    """Whether parts go on from places in another mix, in which nobody knows what came."""
+    """Whether parts go on from places in another mix, in which nobody knows what
+    came.
+    """
     return isinstance(node, ContinuedDataset) or any(map(_continued, node.inputs))
 
 

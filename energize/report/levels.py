@@ -1,4 +1,6 @@
-"""The levels of a mix, by name: what stands in the tree of its datasets above the sources."""
+"""The levels of a mix, by name: what stands in the tree of its datasets above the
+sources.
+"""
 
 from __future__ import annotations
 
@@ -31,9 +33,10 @@ _NAMED = 2
 class Level:
     """A part of a mix: a source, or what has parts itself.
 
-    `rows` are those of its sources, in the order in which the tree is gone through: one for each
-    place where a source stands. `mix` is the dataset that its parts are the inputs of, `members`
-    the numbers of these inputs; `above` leads from the input of the level above to it.
+    `rows` are those of its sources, in the order in which the tree is gone through: one
+    for each place where a source stands. `mix` is the dataset that its parts are the
+    inputs of, `members` the numbers of these inputs; `above` leads from the input of
+    the level above to it.
     """
 
     name: str
@@ -81,7 +84,9 @@ def levels_of(dataset: Dataset[Any]) -> Level:
 
 
 def _name_of(given: tuple[str | None, ...], label: str) -> str:
-    """Return the name of a source by the names given on the way to it, and its label."""
+    """Return the name of a source by the names given on the way to it, and its
+    label.
+    """
     above = "/".join(filter(None, given))
     if given and given[-1] is not None:
         return above
@@ -91,7 +96,8 @@ def _name_of(given: tuple[str | None, ...], label: str) -> str:
 
 
 def source_names(dataset: Dataset[Any]) -> list[str]:
-    """Return the names of `dataset.sources`, as reports and `Loader.last_sources` have them.
+    """Return the names of `dataset.sources`, as reports and `Loader.last_sources` have
+    them.
 
     In stages they are those of `source_labels`, without the names of stages.
 
@@ -103,7 +109,10 @@ def source_names(dataset: Dataset[Any]) -> list[str]:
 
     Example:
         >>> from energize import BlendDataset, ListSource
-        >>> parts = {"web": ListSource("a", name="x"), "code": ListSource("b", name="x")}
+        >>> parts = {
+        ...     "web": ListSource("a", name="x"),
+        ...     "code": ListSource("b", name="x"),
+        ... }
         >>> source_names(BlendDataset(parts, weights={"web": 1, "code": 1}))
         ['web', 'code']
 
@@ -124,8 +133,11 @@ def _level(
     *,
     whole: bool,
 ) -> Level:
-    """`whole`: whether positions of `dataset` are known, and so which stage they belong to."""
-    node, above = dataset, [dataset]
+    """`whole`: whether positions of `dataset` are known, and so which stage they belong
+    to.
+    """
+    node = dataset
+    above = [dataset]
     while len(node.inputs) == 1:
         if isinstance(node, BlendDataset | StagedDataset) and not name:
             name = node.names[0]
@@ -135,12 +147,15 @@ def _level(
         node = node.inputs[0]
         above.append(node)
     if not node.inputs:
-        row, source = range(first, first + 1), node.sources[0]
+        row = range(first, first + 1)
+        source = node.sources[0]
         if not path:
             [name] = source_labels([source])
             path = (name,)
         return Level(name, path, row, above=tuple(above), source=source, given=given)
-    level = Level(name, path, range(first, first), node, above=tuple(above), given=given)
+    level = Level(
+        name, path, range(first, first), node, above=tuple(above), given=given
+    )
     if isinstance(node, StagedDataset) and node.indexed and not whole:
         _add_sources(level, node, first)
     else:
@@ -155,18 +170,23 @@ def _add_sources(level: Level, node: Dataset[Any], first: int) -> None:
     level.mix = None
     for number, (name, source) in enumerate(zip(names, node.sources, strict=True)):
         row = range(first + number, first + number + 1)
-        part = Level(name, (*level.path, name), row, source=source, given=(*level.given, None))
+        part = Level(
+            name, (*level.path, name), row, source=source, given=(*level.given, None)
+        )
         level.parts.append(part)
 
 
 def _add_inputs(level: Level, node: Dataset[Any], first: int, *, whole: bool) -> None:
     phased = isinstance(node, StagedDataset)
-    opened: list[tuple[str, Level]] = []  # blends that were opened up, by the names of their parts
+    opened: list[
+        tuple[str, Level]
+    ] = []  # blends that were opened up, by the names of their parts
     for number, name in enumerate(numbered(_names(node))):
         named = _named(node, number)
         *outer, called = name.split("/") if named and not phased else [name]
         if not all((*outer, called)):
-            outer, called = [], name
+            outer = []
+            called = name
         pairs = zip(outer, opened, strict=False)
         del opened[len([*takewhile(lambda pair: pair[0] == pair[1][0], pairs)]) :]
         for each in outer[len(opened) :]:
@@ -193,7 +213,9 @@ def _added(owner: Level, part: Level, number: int) -> Level:
 
 
 def _named(node: Dataset[Any], number: int) -> bool:
-    """Return whether an input has a name that was given: of a blend, or that of a stage."""
+    """Return whether an input has a name that was given: of a blend, or that of a
+    stage.
+    """
     if isinstance(node, StagedDataset):
         return True
     given = getattr(node, "given_names", None)
@@ -201,13 +223,17 @@ def _named(node: Dataset[Any], number: int) -> bool:
 
 
 def _names(node: Dataset[Any]) -> list[str]:
-    """Return what inputs are called: as they are named, else by a few of their sources."""
+    """Return what inputs are called: as they are named, else by a few of their
+    sources.
+    """
     mixed = isinstance(node, BlendDataset | StagedDataset)
     names = list(cast("Any", node).names) if mixed else [""] * len(node.inputs)
     for number, read in enumerate(input_labels(node)):
         if not _named(node, number) and (not mixed or len(read) > _NAMED):
             more = len(read) - _NAMED
-            names[number] = ", ".join(read[:_NAMED]) + (f" and {more} more" if more > 0 else "")
+            names[number] = ", ".join(read[:_NAMED]) + (
+                f" and {more} more" if more > 0 else ""
+            )
     return names
 
 
@@ -216,8 +242,8 @@ Spans: TypeAlias = dict[tuple[str, ...], int]
 
 
 def spans(level: Level, items: int | None, found: Spans | None = None) -> Spans:
-    """To which of its items the mix of each level has come when `items` of the whole were given, by
-    the paths of levels; those are left out of which only reading tells.
+    """To which of its items the mix of each level has come when `items` of the whole
+    were given, by the paths of levels; those are left out of which only reading tells.
     """
     found = {} if found is None else found
     if level.mix is None:
@@ -230,7 +256,9 @@ def spans(level: Level, items: int | None, found: Spans | None = None) -> Spans:
     return found
 
 
-def _span(level: Level, items: int, reached: Sequence[int] | None, found: Spans) -> None:
+def _span(
+    level: Level, items: int, reached: Sequence[int] | None, found: Spans
+) -> None:
     found[level.path] = items
     if reached is None:
         return
@@ -242,28 +270,33 @@ def _span(level: Level, items: int, reached: Sequence[int] | None, found: Spans)
 
 
 def asked_of(level: Level, start: int | None, stop: int | None) -> FloatArray | None:
-    """Return the share of each of a level's parts that is asked for of items `start` to before
-    `stop` of its mix; of all where these are not known, unless it changes. None where nobody asks.
+    """Return the share of each of a level's parts that is asked for of items `start` to
+    before `stop` of its mix; of all where these are not known, unless it changes. None
+    where nobody asks.
     """
     mix = level.mix
     if not isinstance(mix, BlendDataset | QuotaDataset):
         return None
     asked = None
     if start is not None and stop is not None:
-        until, before = mix._asked(max(stop, start + 1)), mix._asked(start)
+        until = mix._asked(max(stop, start + 1))
+        before = mix._asked(start)
         asked = None if until is None or before is None else until - before
     if asked is None:
         asked = mix._asked(None)
     return None if asked is None else shares_of(_by_part(level, asked))
 
 
-def items_between(level: Level, start: int | None, stop: int | None) -> FloatArray | None:
-    """Return how many items of its mix from `start` to `stop` are of each part of a level, where
-    its order says so.
+def items_between(
+    level: Level, start: int | None, stop: int | None
+) -> FloatArray | None:
+    """Return how many items of its mix from `start` to `stop` are of each part of a
+    level, where its order says so.
     """
     if level.mix is None or start is None or stop is None:
         return None
-    first, last = level.mix._reached(start), level.mix._reached(stop)
+    first = level.mix._reached(start)
+    last = level.mix._reached(stop)
     if first is None or last is None:
         return None
     items = np.array(last, dtype=np.float64) - np.array(first, dtype=np.float64)
@@ -271,8 +304,8 @@ def items_between(level: Level, start: int | None, stop: int | None) -> FloatArr
 
 
 def spent_by(level: Level, items: int | None) -> FloatArray:
-    """Return what the first items of a blend cost that each part gave; zeros where only reading
-    tells.
+    """Return what the first items of a blend cost that each part gave; zeros where only
+    reading tells.
     """
     mix: Any = level.mix
     if items is None or not hasattr(mix, "spent") or not mix.indexed:
@@ -289,11 +322,11 @@ def spend(
     *,
     costs: bool,
 ) -> BoolArray:
-    """Have the rows of a level sum up to what mixes whose unit `counts` spent on each part from
-    `begun` to `ended`; return which rows are such.
+    """Have the rows of a level sum up to what mixes whose unit `counts` spent on each
+    part from `begun` to `ended`; return which rows are such.
 
-    Several rows in one part share what it cost by their values, which are `costs`, or else numbers
-    of samples, beside which rows that are such already stay as they are.
+    Several rows in one part share what it cost by their values, which are `costs`, or
+    else numbers of samples, beside which rows that are such already stay as they are.
     """
     known = np.zeros(len(spent), dtype=np.bool_)
     for each in level.walk()[::-1]:  # parts before what they are parts of
@@ -309,12 +342,14 @@ def spend(
 
 
 def samples_per_item(level: Level) -> FloatArray:
-    """Return for each row of a level how many samples an item is made of that a mix takes of the
-    input in which its source stands; NaN where only reading tells.
+    """Return for each row of a level how many samples an item is made of that a mix
+    takes of the input in which its source stands; NaN where only reading tells.
     """
     sizes = np.ones(len(level.rows))
     for part, members in zip(level.parts, level.members, strict=False):
-        at = slice(part.rows.start - level.rows.start, part.rows.stop - level.rows.start)
+        at = slice(
+            part.rows.start - level.rows.start, part.rows.stop - level.rows.start
+        )
         if part.opened_in(level):
             sizes[at] = samples_per_item(part)
         else:
@@ -331,13 +366,19 @@ def _mean_size(each: Dataset[Any]) -> float:
 
 
 def several(node: Dataset[Any]) -> bool:
-    """Return whether items are made of several of what is below, as far as anybody knows."""
+    """Return whether items are made of several of what is below, as far as anybody
+    knows.
+    """
     return node._many or any(map(several, node.inputs))
 
 
 def shares_of(values: FloatArray | None) -> FloatArray | None:
     """Values as parts of their sum, if there is anything."""
-    return None if values is None or not values.sum() > 0 else np.asarray(values / values.sum())
+    return (
+        None
+        if values is None or not values.sum() > 0
+        else np.asarray(values / values.sum())
+    )
 
 
 def _by_part(level: Level, values: FloatArray) -> FloatArray:
@@ -348,7 +389,8 @@ _ITEMS_LOOKED_AT = 64
 """Of a dataset of batches, over which their mean size is taken."""
 
 Made: TypeAlias = "int | array[int]"
-"""What an item is made of: its position, or the origins of a stream's, one after another."""
+"""What an item is made of: its position, or the origins of a stream's, one after
+another."""
 
 NOTHING: Made = array("q")
 """What is made of nothing that is known."""
@@ -359,8 +401,9 @@ _NUMBERS = len(Origin._fields)
 class Found(NamedTuple):
     """Samples of items, a row each, ordered by item: int64 of one length.
 
-    `item`: the number of the item among those asked for. `row`: that of its source. `sample`: its
-    number in the source, and `epoch`, how often that had been passed through before.
+    `item`: the number of the item among those asked for. `row`: that of its source.
+    `sample`: its number in the source, and `epoch`, how often that had been passed
+    through before.
     """
 
     item: Int64Array
@@ -405,20 +448,32 @@ class Places:
         return Found(item[at], row, index, pass_)
 
     def planned(self, count: int, *, items: bool = False) -> Any:
-        """Return how many samples of each row the first `count` items are made of, by the order, or
-        how many `items`; None of a stream.
+        """Return how many samples of each row the first `count` items are made of, by
+        the order, or how many `items`; None of a stream.
         """
-        return self._parts[0].planned(count, items=items) if self._dataset.indexed else None
+        return (
+            self._parts[0].planned(count, items=items)
+            if self._dataset.indexed
+            else None
+        )
 
     @property
     def numbers(self) -> Int64Array:
-        """The number in `dataset.sources` of the source of each row, of an indexed dataset."""
+        """The number in `dataset.sources` of the source of each row, of an indexed
+        dataset.
+        """
         part = self._parts[0]
-        return np.arange(self.rows) if part.phased is None else np.concatenate(part.numbers)
+        return (
+            np.arange(self.rows)
+            if part.phased is None
+            else np.concatenate(part.numbers)
+        )
 
     def by_source(self, rows: FloatArray) -> FloatArray:
         """Values of rows, summed by the sources of an indexed dataset."""
-        return np.asarray(np.bincount(self.numbers, rows, len(self._dataset.sources)), np.float64)
+        return np.asarray(
+            np.bincount(self.numbers, rows, len(self._dataset.sources)), np.float64
+        )
 
     @cached_property
     def _parts(self) -> list[_Part]:
@@ -431,10 +486,13 @@ class Places:
 
 
 class _Part:
-    """An indexed dataset, or a source without random access, whose rows begin with `first`."""
+    """An indexed dataset, or a source without random access, whose rows begin with
+    `first`.
+    """
 
     def __init__(self, dataset: Dataset[Any], first: int) -> None:
-        self._dataset, self._first = dataset, first
+        self._dataset = dataset
+        self._first = first
         node = dataset
         while len(node.inputs) == 1 and (node._passes_on or node._ends_loops):
             node = node.inputs[0]
@@ -452,7 +510,9 @@ class _Part:
     @cached_property
     def _row_of(self) -> Int64Array:
         """The row of each source (columns) in each phase (rows)."""
-        table = np.full((len(self.numbers), len(self._dataset.sources)), -1, dtype=np.int64)
+        table = np.full(
+            (len(self.numbers), len(self._dataset.sources)), -1, dtype=np.int64
+        )
         first = self._first
         for phase, numbers in enumerate(self.numbers):
             table[phase, numbers[::-1]] = np.arange(first, first + len(numbers))[::-1]
@@ -481,5 +541,7 @@ class _Part:
         counts = [consumed(dataset, each, items=items) for each in starts]
         rows = np.zeros(self.rows, dtype=counts[0].dtype)
         for phase, numbers in enumerate(self.numbers):
-            rows[self._row_of[phase, numbers]] = (counts[phase + 1] - counts[phase])[numbers]
+            rows[self._row_of[phase, numbers]] = (counts[phase + 1] - counts[phase])[
+                numbers
+            ]
         return rows

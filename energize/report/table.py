@@ -1,4 +1,6 @@
-"""What a ledger says: asked, planned and delivered, level by level, and why they differ."""
+"""What a ledger says: asked, planned and delivered, level by level, and why they
+differ.
+"""
 
 from __future__ import annotations
 
@@ -20,24 +22,26 @@ from energize.core.progress import counted
 class LedgerRow:
     """What was counted of a source, or of a part of a mix with all its sources.
 
-    `path`: the names on the way to it; none for the whole. `depth` is their number, `is_source`
-    whether it is a source. Shares are those of its level, 0 to 1: the parts of one blend make 1
-    together. `asked`: by the weights, over the items that were counted; `planned`: by the order;
-    both in the `unit` of the weights ("samples", "batches", or what a blend weighs), None where
-    nobody asks or only reading tells. `delivered`: what came, in that unit.
+    `path`: the names on the way to it; none for the whole. `depth` is their number,
+    `is_source` whether it is a source. Shares are those of its level, 0 to 1: the parts
+    of one blend make 1 together. `asked`: by the weights, over the items that were
+    counted; `planned`: by the order; both in the `unit` of the weights ("samples",
+    "batches", or what a blend weighs), None where nobody asks or only reading tells.
+    `delivered`: what came, in that unit.
 
-    `samples`, `batches` (items, by their parts; exact where they are of one source; others, before
-    a resume, by the parts that sources have in all of these), `cost` (tokens
-    or what the ledger was told to count) and `weight` (the sum of loss weights) are counts,
-    `*_share` their shares of all that was delivered. `effective`: Kish's effective sample size of
-    the loss weights. `epochs`: how often the source was passed through since the run began, None
-    for more than one source or one without a length; of a stream, the samples that came of it by
-    those it has. `repeats`: the part of its samples that were
-    drawn in a second pass or later. `skipped` and `failed`: samples left out, others in their
-    place. `loss`: the mean of the `losses` that `Loader.record_losses` was told of its samples, and
-    `late_loss`, that of about the last 100 steps; None where nothing was told, or nothing but
-    `no_numbers`, losses that are NaN or infinite. `chance`: of a part whose parts have asked
-    shares, how likely independent draws differ from these as much (see `chance_of`).
+    `samples`, `batches` (items, by their parts; exact where they are of one source;
+    others, before a resume, by the parts that sources have in all of these), `cost`
+    (tokens or what the ledger was told to count) and `weight` (the sum of loss weights)
+    are counts, `*_share` their shares of all that was delivered. `effective`: Kish's
+    effective sample size of the loss weights. `epochs`: how often the source was passed
+    through since the run began, None for more than one source or one without a length;
+    of a stream, the samples that came of it by those it has. `repeats`: the part of its
+    samples that were drawn in a second pass or later. `skipped` and `failed`: samples
+    left out, others in their place. `loss`: the mean of the `losses` that
+    `Loader.record_losses` was told of its samples, and `late_loss`, that of about the
+    last 100 steps; None where nothing was told, or nothing but `no_numbers`, losses
+    that are NaN or infinite. `chance`: of a part whose parts have asked shares, how
+    likely independent draws differ from these as much (see `chance_of`).
     """
 
     path: tuple[str, ...]
@@ -78,8 +82,9 @@ class LedgerRow:
 
 @dataclass(frozen=True, slots=True)
 class Outlier:
-    """A sample of a `source` whose `loss` at a `step` of a `rank` is no number, or lies so many
-    standard deviations (`far`) from the mean of those of its source; `place` is where it is stored.
+    """A sample of a `source` whose `loss` at a `step` of a `rank` is no number, or lies
+    so many standard deviations (`far`) from the mean of those of its source; `place` is
+    where it is stored.
     """
 
     step: int
@@ -92,8 +97,9 @@ class Outlier:
 
 @dataclass(frozen=True, slots=True)
 class RankTotals:
-    """What one rank was delivered: `items`, and `padding` beside them; the seconds that `next` was
-    `waited` for, in all and the `longest` time, and those that passed (`seconds`).
+    """What one rank was delivered: `items`, and `padding` beside them; the seconds that
+    `next` was `waited` for, in all and the `longest` time, and those that passed
+    (`seconds`).
     """
 
     rank: int
@@ -113,20 +119,24 @@ class RankTotals:
 class Report:
     """What was asked for and what was delivered: `print` it, or let a notebook show it.
 
-    `rows`: the whole first, then every part of the mix, each before its own parts. `ranks`: the
-    totals of this rank, or of all where it was asked for them. `title`: whose counts these are.
-    `cost_name`: what `cost` counts. `left_out`: how many samples were left out for each reason, on
-    this rank, those with it that were only read ahead. `weighed`: whether any item had a loss
-    weight. `outliers`: losses of the last 256 steps that stand out, the farthest first. `notes`:
-    what to know of the counts. `warnings`: differences that chance does not
-    explain, with their causes.
+    `rows`: the whole first, then every part of the mix, each before its own parts.
+    `ranks`: the totals of this rank, or of all where it was asked for them. `title`:
+    whose counts these are. `cost_name`: what `cost` counts. `left_out`: how many
+    samples were left out for each reason, on this rank, those with it that were only
+    read ahead. `weighed`: whether any item had a loss weight. `outliers`: losses of the
+    last 256 steps that stand out, the farthest first. `notes`: what to know of the
+    counts. `warnings`: differences that chance does not explain, with their causes.
 
     >>> from energize import BlendDataset, ListSource, get_loader
     >>> parts = {"web": ListSource(range(90)), "code": ListSource(range(9))}
     >>> loader = get_loader(BlendDataset(parts, weights={"web": 3, "code": 1}))
-    >>> for step, sample in zip(range(40), loader): pass
+    >>> for step, sample in zip(range(40), loader):
+    ...     pass
     >>> report = loader.report()
-    >>> [(row.name, row.samples) for row in report.rows], report.to_dict()["mix/web/asked_share"]
+    >>> (
+    ...     [(row.name, row.samples) for row in report.rows],
+    ...     report.to_dict()["mix/web/asked_share"],
+    ... )
     ([('all', 40), ('web', 30), ('code', 10)], 0.75)
     """
 
@@ -152,7 +162,9 @@ class Report:
         return tuple(each for each in self.rows if each.is_source)
 
     def __getitem__(self, name: str) -> LedgerRow:
-        """Return the row of a part, by its names: `report["web/news"]`; `KeyError` lists them."""
+        """Return the row of a part, by its names: `report["web/news"]`; `KeyError`
+        lists them.
+        """
         for each in self.rows:
             if "/".join(each.path) == name:
                 return each
@@ -160,36 +172,53 @@ class Report:
         raise KeyError(f"{name!r} is no part of this mix; parts are {known}")
 
     def to_dict(self, prefix: str = "mix") -> dict[str, float]:
-        """Flat numbers for a log, such as "mix/web/delivered_share" and "mix/waiting_share"; what
-        is not known is left out.
+        """Flat numbers for a log, such as "mix/web/delivered_share" and
+        "mix/waiting_share"; what is not known is left out.
         """
         numbers: dict[str, float | None] = {}
         for row in self.rows:
             name = "/".join((prefix, *row.path))
-            numbers |= {f"{name}/{key}": value for key, value in self._numbers(row).items()}
-        waited, seconds = (sum(getattr(r, n) for r in self.ranks) for n in ("waited", "seconds"))
+            numbers |= {
+                f"{name}/{key}": value for key, value in self._numbers(row).items()
+            }
+        waited, seconds = (
+            sum(getattr(r, n) for r in self.ranks) for n in ("waited", "seconds")
+        )
         numbers |= {
             f"{prefix}/items": sum(each.items for each in self.ranks),
             f"{prefix}/padding": sum(each.padding for each in self.ranks),
             f"{prefix}/waiting_seconds": waited,
             f"{prefix}/waiting_share": waited / seconds if seconds else 0.0,
-            f"{prefix}/longest_wait_seconds": max((r.longest for r in self.ranks), default=0.0),
+            f"{prefix}/longest_wait_seconds": max(
+                (r.longest for r in self.ranks), default=0.0
+            ),
             f"{prefix}/warnings": len(self.warnings),
         }
-        return {name: float(value) for name, value in numbers.items() if value is not None}
+        return {
+            name: float(value) for name, value in numbers.items() if value is not None
+        }
 
     def _numbers(self, row: LedgerRow) -> dict[str, float | None]:
-        names = _LOGGED | _OF_PARTS | {"weight_share": "weight_share"} if row.path else _LOGGED
+        names = (
+            _LOGGED | _OF_PARTS | {"weight_share": "weight_share"}
+            if row.path
+            else _LOGGED
+        )
         numbers = {logged: getattr(row, name) for name, logged in names.items()}
         if self.cost_name is not None:
-            numbers |= {self.cost_name: row.cost, f"{self.cost_name}_share": row.cost_share}
+            numbers |= {
+                self.cost_name: row.cost,
+                f"{self.cost_name}_share": row.cost_share,
+            }
         return numbers
 
     def as_json(self) -> dict[str, Any]:
         """Return all of it as a JSON-able tree."""
         return asdict(self)
 
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+    def __rich_console__(
+        self, console: Console, options: ConsoleOptions
+    ) -> RenderResult:
         yield from rendered(self, console.width)
 
     def _repr_html_(self) -> str:
@@ -247,11 +276,20 @@ def rendered(report: Report, width: int) -> Iterator[Any]:
         )
     if len(report.ranks) > 16:
         yield Text(f"and {len(report.ranks) - 16} more ranks")
-    for reason, count in sorted(report.left_out.items(), key=lambda pair: -pair[1])[:10]:
+    for reason, count in sorted(report.left_out.items(), key=lambda pair: -pair[1])[
+        :10
+    ]:
         yield Text(f"left out on this rank: {count:,} by {reason}")
     for one in report.outliers:
-        far = f", {one.far:.1f} standard deviations from its source" if isfinite(one.far) else ""
-        yield Text(f"step {one.step:,}, rank {one.rank}: loss {one.loss:.4g} of {one.place}{far}")
+        far = (
+            f", {one.far:.1f} standard deviations from its source"
+            if isfinite(one.far)
+            else ""
+        )
+        yield Text(
+            f"step {one.step:,}, rank {one.rank}: loss {one.loss:.4g} of "
+            f"{one.place}{far}"
+        )
     for note in report.notes:
         yield Text(f"Note: {note}")
     for warning in report.warnings:
@@ -262,12 +300,17 @@ def _tables(report: Report, width: int) -> Iterator[Table]:
     """Yield the rows, in as many tables as their columns need in that width."""
     names = ["  " * max(row.depth - 1, 0) + row.name for row in report.rows]
     cells = [_cells(row, report) for row in report.rows]
-    shown = [name for name in cells[0] if any(each[name] not in _NOTHING for each in cells)]
-    rest = {name: max(len(name), *(len(each[name]) for each in cells)) for name in shown}
+    shown = [
+        name for name in cells[0] if any(each[name] not in _NOTHING for each in cells)
+    ]
+    rest = {
+        name: max(len(name), *(len(each[name]) for each in cells)) for name in shown
+    }
     while True:
         table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
         table.add_column("source", overflow="fold", min_width=10)
-        room, fitting = width - max(10, min(max(map(len, names)), 24)) - 2, list[str]()
+        room = width - max(10, min(max(map(len, names)), 24)) - 2
+        fitting = list[str]()
         while rest and (not fitting or rest[next(iter(rest))] + 2 <= room):
             fitting.append(next(iter(rest)))
             room -= rest.pop(fitting[-1]) + 2

@@ -13,13 +13,24 @@ from energize.core.description import function_name, generates
 from energize.core.ignored import accepted
 from energize.core.lanes import WorkerConfig
 from energize.core.loss_weights import WEIGHT, WEIGHTS
-from energize.core.samples import CrudeSample, build, fields_of, is_record, is_record_type
+from energize.core.samples import (
+    CrudeSample,
+    build,
+    fields_of,
+    is_record,
+    is_record_type,
+)
 from energize.core.stores import CachePool, DecodeFileStore, FileStore, active_pool
 from energize.datasets.batch import BatchDataset
 from energize.datasets.blend import BlendDataset
 from energize.datasets.group import GroupBatchDataset
 from energize.datasets.level import LevelBufferDataset
-from energize.datasets.order import ConcatDataset, EpochizeDataset, LimitDataset, RepeatDataset
+from energize.datasets.order import (
+    ConcatDataset,
+    EpochizeDataset,
+    LimitDataset,
+    RepeatDataset,
+)
 from energize.datasets.packing import PackingDataset
 from energize.datasets.quota import QuotaDataset
 from energize.datasets.transform import MapDataset
@@ -61,8 +72,8 @@ T_batch = TypeVar("T_batch")
 class TaskEncoder(Generic[T_sample, T_encoded_sample, T_raw_batch, T_batch]):
     """What a task does to its data, hook by hook; override those that it needs.
 
-    A sample, decoded by `decoder` (None leaves the bytes of its parts), goes through these hooks,
-    in this order, those that are overridden:
+    A sample, decoded by `decoder` (None leaves the bytes of its parts), goes through
+    these hooks, in this order, those that are overridden:
 
     | hook | given | gives |
     |---|---|---|
@@ -75,13 +86,14 @@ class TaskEncoder(Generic[T_sample, T_encoded_sample, T_raw_batch, T_batch]):
     | `batch` | encoded samples | a raw batch |
     | `encode_batch` | the raw batch | the batch |
 
-    The two pack hooks take part where `packing_buffer_size` is given. Hooks that are written with
-    `yield` give any number of samples or batches, but those that select or group, and
-    `postencode_sample` under packing. A hook may raise `SkipSample` to leave out what it was given
-    and `DataError` for bad data. The global random generators are seeded for every call by the
-    position of the sample or batch, or a generator is given to a parameter `rng`, so what a hook
-    draws is the same on any number of workers and after a resume. Hooks run in worker processes:
-    what they change in `self` reaches no other process.
+    The two pack hooks take part where `packing_buffer_size` is given. Hooks that are
+    written with `yield` give any number of samples or batches, but those that select or
+    group, and `postencode_sample` under packing. A hook may raise `SkipSample` to leave
+    out what it was given and `DataError` for bad data. The global random generators are
+    seeded for every call by the position of the sample or batch, or a generator is
+    given to a parameter `rng`, so what a hook draws is the same on any number of
+    workers and after a resume. Hooks run in worker processes: what they change in
+    `self` reaches no other process.
 
     A method that is named almost like a hook is a warning when a dataset is made.
 
@@ -97,8 +109,9 @@ class TaskEncoder(Generic[T_sample, T_encoded_sample, T_raw_batch, T_batch]):
     default_hooks: frozenset[str] = frozenset()
     """The hooks that do something though they are not overridden."""
     training = Training()
-    """Whether the hook that is running makes samples to train on, of `get_train_dataset`, rather
-    than to validate on, of `get_val_dataset`: whether to augment. True outside of hooks."""
+    """Whether the hook that is running makes samples to train on, of
+    `get_train_dataset`, rather than to validate on, of `get_val_dataset`: whether to
+    augment. True outside of hooks."""
 
     @default
     def cook_crude_sample(
@@ -106,7 +119,9 @@ class TaskEncoder(Generic[T_sample, T_encoded_sample, T_raw_batch, T_batch]):
     ) -> T_sample:
         """Return a crude sample as the cooker of its dataset makes it."""
         needs = needs_of(cooker.cook)
-        given: dict[str, Any] = {name: store for name, store in aux.items() if name != "primary"}
+        given: dict[str, Any] = {
+            name: store for name, store in aux.items() if name != "primary"
+        }
         if "primary" in needs:
             given["primary"] = aux["primary"]
         if "cache" in needs:
@@ -114,12 +129,18 @@ class TaskEncoder(Generic[T_sample, T_encoded_sample, T_raw_batch, T_batch]):
         return cast("T_sample", cooker.cook(sample, **given))
 
     @default
-    def preencode_sample(self, sample: T_sample) -> T_encoded_sample | Iterator[T_encoded_sample]:
-        """Return one sample as it waits to be packed: light, with what is heavy left for later."""
+    def preencode_sample(
+        self, sample: T_sample
+    ) -> T_encoded_sample | Iterator[T_encoded_sample]:
+        """Return one sample as it waits to be packed: light, with what is heavy left
+        for later.
+        """
         return cast("T_encoded_sample", sample)
 
     @default
-    def encode_sample(self, sample: T_sample) -> T_encoded_sample | Iterator[T_encoded_sample]:
+    def encode_sample(
+        self, sample: T_sample
+    ) -> T_encoded_sample | Iterator[T_encoded_sample]:
         """Return one sample as the task needs it; by default the sample itself."""
         return cast("T_encoded_sample", sample)
 
@@ -135,7 +156,9 @@ class TaskEncoder(Generic[T_sample, T_encoded_sample, T_raw_batch, T_batch]):
 
     @default
     def postencode_sample(self, sample: T_encoded_sample) -> T_encoded_sample:
-        """Return one sample of a pack that is being made; without packing, each sample."""
+        """Return one sample of a pack that is being made; without packing, each
+        sample.
+        """
         return sample
 
     @default
@@ -146,13 +169,19 @@ class TaskEncoder(Generic[T_sample, T_encoded_sample, T_raw_batch, T_batch]):
         raise NotImplementedError("packing needs pack_selected_samples")
 
     @default
-    def batch(self, samples: list[T_encoded_sample]) -> T_raw_batch | Iterator[T_raw_batch]:
+    def batch(
+        self, samples: list[T_encoded_sample]
+    ) -> T_raw_batch | Iterator[T_raw_batch]:
         """Return encoded samples as one batch; by default `generic_batch` of them."""
         return cast("T_raw_batch", generic_batch(samples))
 
     @default
-    def batch_group_criterion(self, sample: T_encoded_sample) -> tuple[Hashable, int | None]:
-        """Return the group of a sample, and how many of it make a batch; None: `batch_size`."""
+    def batch_group_criterion(
+        self, sample: T_encoded_sample
+    ) -> tuple[Hashable, int | None]:
+        """Return the group of a sample, and how many of it make a batch; None:
+        `batch_size`.
+        """
         raise NotImplementedError("only overridden")
 
     @default
@@ -162,8 +191,9 @@ class TaskEncoder(Generic[T_sample, T_encoded_sample, T_raw_batch, T_batch]):
 
     @property
     def current_sample_index(self) -> int:
-        """In a hook that is given one sample, the number of it: another one for each sample of the
-        run, the same on any number of ranks and workers (of a stream: in as many lanes).
+        """In a hook that is given one sample, the number of it: another one for each
+        sample of the run, the same on any number of ranks and workers (of a stream: in
+        as many lanes).
 
         Raises `ConfigError` elsewhere.
         """
@@ -171,9 +201,10 @@ class TaskEncoder(Generic[T_sample, T_encoded_sample, T_raw_batch, T_batch]):
 
     @property
     def current_batch_index(self) -> int:
-        """In `batch` and `encode_batch` the number of the batch, counted over all ranks (by the
-        `WorkerConfig` of `energize.energon`, those of this rank); in hooks of a sample, where
-        batches are made of samples in a row, that of the batch it is called for.
+        """In `batch` and `encode_batch` the number of the batch, counted over all ranks
+        (by the `WorkerConfig` of `energize.energon`, those of this rank); in hooks of a
+        sample, where batches are made of samples in a row, that of the batch it is
+        called for.
 
         Raises `ConfigError` elsewhere.
         """
@@ -181,7 +212,9 @@ class TaskEncoder(Generic[T_sample, T_encoded_sample, T_raw_batch, T_batch]):
 
     @property
     def cache(self) -> CachePool:
-        """The cache pool of the loader, in a hook; one that keeps nothing where it has none."""
+        """The cache pool of the loader, in a hook; one that keeps nothing where it has
+        none.
+        """
         return active_pool()
 
     def build_cook_crude_sample(
@@ -194,20 +227,28 @@ class TaskEncoder(Generic[T_sample, T_encoded_sample, T_raw_batch, T_batch]):
         aux: Mapping[str, FileStore[Any]] | None = None,
     ) -> Dataset[Any]:
         """Return the samples of one crude dataset, cooked; may be overridden."""
-        chosen, aux = cooker_for(self.cookers, subflavors, dataset.sources[0].name), aux or {}
+        chosen = cooker_for(self.cookers, subflavors, dataset.sources[0].name)
+        aux = aux or {}
         primary = None
         if "primary" in needs_of(chosen.cook) and "primary" not in aux:
             if get_primary_aux is None:
                 raise ConfigError(
-                    f"{function_name(chosen.cook)} needs the files of its own dataset; give "
+                    f"{function_name(chosen.cook)} needs the files of its own dataset; "
+                    "give "
                     "get_primary_aux, a function that returns their store"
                 )
             primary = self._decoding(get_primary_aux())
         stores = {name: self._decoding(store) for name, store in aux.items()}
-        return MapDataset(dataset, Cook(self, "cook_crude_sample", chosen, stores, primary))
+        return MapDataset(
+            dataset, Cook(self, "cook_crude_sample", chosen, stores, primary)
+        )
 
     def _decoding(self, store: FileStore[Any]) -> FileStore[Any]:
-        return store if self.decoder is None else DecodeFileStore(store, decoder=self.decoder)
+        return (
+            store
+            if self.decoder is None
+            else DecodeFileStore(store, decoder=self.decoder)
+        )
 
     def build_encode_sample(
         self, dataset: Dataset[Any], *, worker_config: WorkerConfig | None = None
@@ -228,14 +269,18 @@ class TaskEncoder(Generic[T_sample, T_encoded_sample, T_raw_batch, T_batch]):
         packing_buffer_size: int | None = None,
         worker_config: WorkerConfig | None = None,
     ) -> Dataset[Any]:
-        """Return encoded samples packed and batched by the hooks after that; may be overridden."""
-        active, batch = active_hooks(self), Hook(self, "batch")
+        """Return encoded samples packed and batched by the hooks after that; may be
+        overridden.
+        """
+        active = active_hooks(self)
+        batch = Hook(self, "batch")
         if packing_buffer_size is not None:
             dataset = self._packed(dataset, packing_buffer_size, active)
         else:
             if active.issuperset(_PACKING):
                 _log.warning(
-                    "%s has hooks that pack, and packing_buffer_size is not given: nothing is "
+                    "%s has hooks that pack, and packing_buffer_size is not given: "
+                    "nothing is "
                     "packed",
                     type(self).__name__,
                 )
@@ -249,7 +294,9 @@ class TaskEncoder(Generic[T_sample, T_encoded_sample, T_raw_batch, T_batch]):
         elif batch_size is None:
             return dataset
         else:
-            dataset = BatchDataset(dataset, batch_size, batch, drop_last=batch_drop_last)
+            dataset = BatchDataset(
+                dataset, batch_size, batch, drop_last=batch_drop_last
+            )
         return after_batch(self, dataset)
 
     def _packed(
@@ -258,14 +305,18 @@ class TaskEncoder(Generic[T_sample, T_encoded_sample, T_raw_batch, T_batch]):
         missing = [name for name in _PACKING if name not in active]
         if missing:
             raise ConfigError(
-                f"packing_buffer_size={buffer_size} is given, and {type(self).__name__} has no "
+                f"packing_buffer_size={buffer_size} is given, and "
+                f"{type(self).__name__} has no "
                 f"{' and no '.join(missing)}: packing needs both"
             )
-        post = Hook(self, "postencode_sample") if "postencode_sample" in active else None
+        post = (
+            Hook(self, "postencode_sample") if "postencode_sample" in active else None
+        )
         if post is not None and generates(post):
             raise ConfigError(
                 f"{function_name(post)} is a generator "
-                "function: under packing it returns the sample of a pack, and what yields is "
+                "function: under packing it returns the sample of a pack, and what "
+                "yields is "
                 "preencode_sample or pack_selected_samples"
             )
         select, pack = (Hook(self, name) for name in _PACKING)
@@ -285,11 +336,13 @@ class TaskEncoder(Generic[T_sample, T_encoded_sample, T_raw_batch, T_batch]):
         blend_mode: Any = None,
         repeat: bool = True,
     ) -> Dataset[Any]:
-        """Return the whole dataset for training, of those of a metadataset; may be overridden.
+        """Return the whole dataset for training, of those of a metadataset; may be
+        overridden.
 
         An override is called in place of what `get_train_dataset` does. `datasets` are
-        `LoadedDataset`s, whose `dataset.build()` makes the samples, shuffled as was said when they
-        were loaded; `blend_mode` (a `DatasetBlendMode`) says which of their two numbers they have.
+        `LoadedDataset`s, whose `dataset.build()` makes the samples, shuffled as was
+        said when they were loaded; `blend_mode` (a `DatasetBlendMode`) says which of
+        their two numbers they have.
         """
         samples = [self._load_dataset(each, 0, worker_config) for each in datasets]
         mixed: Dataset[Any] = samples[0]
@@ -298,7 +351,8 @@ class TaskEncoder(Generic[T_sample, T_encoded_sample, T_raw_batch, T_batch]):
             mixed = QuotaDataset(list(zip(samples, passes, strict=True)), shuffle=True)
         elif len(samples) > 1:
             weights = [1 if each.weight is None else each.weight for each in datasets]
-            mixed, repeat = BlendDataset(list(zip(samples, weights, strict=True))), False
+            mixed = BlendDataset(list(zip(samples, weights, strict=True)))
+            repeat = False
         mixed = RepeatDataset(mixed) if repeat else mixed
         batches = self._through(mixed, batch_size, batch_drop_last, packing_buffer_size)
         if virtual_epoch_length:
@@ -316,12 +370,17 @@ class TaskEncoder(Generic[T_sample, T_encoded_sample, T_raw_batch, T_batch]):
         packing_buffer_size: int | None = None,
         limit: int | None = None,
     ) -> Dataset[Any]:
-        """Return the whole dataset for validation, of those of a metadataset; may be overridden.
+        """Return the whole dataset for validation, of those of a metadataset; may be
+        overridden.
 
         An override is called in place of what `get_val_dataset` does.
         """
-        samples = ConcatDataset(*(self._load_dataset(each, 0, worker_config) for each in datasets))
-        batches = self._through(samples, batch_size, batch_drop_last, packing_buffer_size)
+        samples = ConcatDataset(
+            *(self._load_dataset(each, 0, worker_config) for each in datasets)
+        )
+        batches = self._through(
+            samples, batch_size, batch_drop_last, packing_buffer_size
+        )
         batches = batches._with_worker_config(worker_config)
         return batches if limit is None else LimitDataset(batches, limit)
 
@@ -339,7 +398,9 @@ class TaskEncoder(Generic[T_sample, T_encoded_sample, T_raw_batch, T_batch]):
     def _load_dataset(
         self, dataset: Any, worker_rotation_offset: int = 0, worker_config: Any = None
     ) -> Dataset[Any]:
-        """Return the samples of a `LoadedDataset`, cooked if they are crude and it has cookers."""
+        """Return the samples of a `LoadedDataset`, cooked if they are crude and it has
+        cookers.
+        """
         factory = dataset.dataset
         samples: Dataset[Any] = factory.build()
         if factory.__sample_type__ is not CrudeSample or not self.cookers:
@@ -353,7 +414,9 @@ class TaskEncoder(Generic[T_sample, T_encoded_sample, T_raw_batch, T_batch]):
         )
 
 
-def after_batch(encoder: TaskEncoder[Any, Any, Any, Any], batches: Dataset[Any]) -> Dataset[Any]:
+def after_batch(
+    encoder: TaskEncoder[Any, Any, Any, Any], batches: Dataset[Any]
+) -> Dataset[Any]:
     """Return raw batches after the last hook."""
     active = "encode_batch" in active_hooks(encoder)
     return MapDataset(batches, Hook(encoder, "encode_batch")) if active else batches
@@ -362,14 +425,15 @@ def after_batch(encoder: TaskEncoder[Any, Any, Any, Any], batches: Dataset[Any])
 class DefaultTaskEncoder(TaskEncoder[T_sample, T_encoded_sample, T_raw_batch, T_batch]):
     """A task encoder whose hooks fill given types, field by field, by name.
 
-    `encoded_sample_type` is what `encode_sample` returns, `raw_batch_type` what `batch` returns and
-    `batch_type` what `encode_batch` returns: each a dataclass, a named tuple or dict, or None to
-    leave things as they are. Fields that a type does not have are left out, and not batched either.
-    `raw_batch_type` is `batch_type` unless it is given, so an overridden `encode_batch` is handed a
-    batch of that type. `decoder` takes the place of the class's.
+    `encoded_sample_type` is what `encode_sample` returns, `raw_batch_type` what `batch`
+    returns and `batch_type` what `encode_batch` returns: each a dataclass, a named
+    tuple or dict, or None to leave things as they are. Fields that a type does not have
+    are left out, and not batched either. `raw_batch_type` is `batch_type` unless it is
+    given, so an overridden `encode_batch` is handed a batch of that type. `decoder`
+    takes the place of the class's.
 
-    Raises `ConfigError` for a type without fields; the hooks raise it for a type with fields that
-    have no default and that samples lack.
+    Raises `ConfigError` for a type without fields; the hooks raise it for a type with
+    fields that have no default and that samples lack.
 
     >>> from dataclasses import dataclass
     >>> @dataclass
@@ -394,15 +458,26 @@ class DefaultTaskEncoder(TaskEncoder[T_sample, T_encoded_sample, T_raw_batch, T_
     ) -> None:
         if decoder is not _OF_CLASS:
             self.decoder = decoder
-        given = {"encoded_sample_type": encoded_sample_type, "raw_batch_type": raw_batch_type}
+        given = {
+            "encoded_sample_type": encoded_sample_type,
+            "raw_batch_type": raw_batch_type,
+        }
         for name, kind in cast("Any", given | {"batch_type": batch_type}).items():
-            if kind is not None and not (isinstance(kind, type) and is_record_type(kind)):
-                raise ConfigError(f"{name} is a dataclass, a NamedTuple or dict; got {kind!r}")
+            if kind is not None and not (
+                isinstance(kind, type) and is_record_type(kind)
+            ):
+                raise ConfigError(
+                    f"{name} is a dataclass, a NamedTuple or dict; got {kind!r}"
+                )
         self._encoded_sample_type = encoded_sample_type
-        self._raw_batch_type = raw_batch_type or cast("type[T_raw_batch] | None", batch_type)
+        self._raw_batch_type = raw_batch_type or cast(
+            "type[T_raw_batch] | None", batch_type
+        )
         self._batch_type = cast("type[T_batch] | None", batch_type)
         filling = {"encode_sample": encoded_sample_type, "encode_batch": batch_type}
-        self.default_hooks = frozenset(name for name, kind in filling.items() if kind is not None)
+        self.default_hooks = frozenset(
+            name for name, kind in filling.items() if kind is not None
+        )
 
     @default
     def encode_sample(self, sample: T_sample) -> T_encoded_sample:
@@ -423,12 +498,15 @@ class DefaultTaskEncoder(TaskEncoder[T_sample, T_encoded_sample, T_raw_batch, T_
 
 
 def _converted(value: Any, kind: type[T] | None) -> T:
-    """`value` as a `kind`, filled by name; `value` itself where it is one, or none is given."""
+    """`value` as a `kind`, filled by name; `value` itself where it is one, or none is
+    given.
+    """
     if kind is None or isinstance(value, kind):
         return cast("T", value)
     if not is_record(value):
         raise ConfigError(
-            f"a {kind.__name__} is filled from a record, by name; got a {type(value).__name__}"
+            f"a {kind.__name__} is filled from a record, by name; got a "
+            f"{type(value).__name__}"
         )
     fields = fields_of(value)
     for name in (WEIGHT, WEIGHTS):
@@ -439,15 +517,23 @@ def _converted(value: Any, kind: type[T] | None) -> T:
 
 # Task encoders that add to others.
 
-_STEPS = ("build_cook_crude_sample", "build_encode_sample", "build_batch", "_load_dataset")
+_STEPS = (
+    "build_cook_crude_sample",
+    "build_encode_sample",
+    "build_batch",
+    "_load_dataset",
+)
 
 
 class AugmentTaskEncoder(TaskEncoder[T_sample, T_encoded_sample, T_raw_batch, T_batch]):
-    """A task encoder that adds to another one: hooks that it does not override are the other's.
+    """A task encoder that adds to another one: hooks that it does not override are the
+    other's.
 
-    So are its decoder and cookers. In a hook that it overrides, `super()` is the other's.
+    So are its decoder and cookers. In a hook that it overrides, `super()` is the
+    other's.
 
-    Raises `ConfigError` for what is no task encoder, and for one that builds datasets itself.
+    Raises `ConfigError` for what is no task encoder, and for one that builds datasets
+    itself.
 
     >>> class Shout(TaskEncoder):
     ...     def encode_sample(self, sample):
@@ -460,16 +546,24 @@ class AugmentTaskEncoder(TaskEncoder[T_sample, T_encoded_sample, T_raw_batch, T_
     """
 
     def __init__(
-        self, task_encoder: TaskEncoder[T_sample, T_encoded_sample, T_raw_batch, T_batch]
+        self,
+        task_encoder: TaskEncoder[T_sample, T_encoded_sample, T_raw_batch, T_batch],
     ) -> None:
         if not isinstance(task_encoder, TaskEncoder):
-            raise ConfigError(f"{type(self).__name__} adds to a TaskEncoder; got {task_encoder!r}")
+            raise ConfigError(
+                f"{type(self).__name__} adds to a TaskEncoder; got {task_encoder!r}"
+            )
         for name in (*BUILDERS, *_STEPS):
             own = getattr(type(task_encoder), name)
-            if own not in (getattr(TaskEncoder, name), getattr(AugmentTaskEncoder, name)):
+            if own not in (
+                getattr(TaskEncoder, name),
+                getattr(AugmentTaskEncoder, name),
+            ):
                 raise ConfigError(
-                    f"{type(task_encoder).__name__} overrides {name}, which would call its own "
-                    f"hooks, not those of {type(self).__name__}; override it there instead"
+                    f"{type(task_encoder).__name__} overrides {name}, which would call "
+                    "its own "
+                    f"hooks, not those of {type(self).__name__}; override it there "
+                    "instead"
                 )
         self.wrapped_encoder = task_encoder
         for name in (*HOOKS, *BUILDERS, "decoder", "cookers", "default_hooks"):
@@ -478,12 +572,17 @@ class AugmentTaskEncoder(TaskEncoder[T_sample, T_encoded_sample, T_raw_batch, T_
 
 
 def _of_wrapped(name: str) -> Callable[..., Any]:
-    """Return the method that `super()` is in a hook of an encoder that adds to another."""
+    """Return the method that `super()` is in a hook of an encoder that adds to
+    another.
+    """
 
-    def hook(self: AugmentTaskEncoder[Any, Any, Any, Any], *given: Any, **named: Any) -> Any:
+    def hook(
+        self: AugmentTaskEncoder[Any, Any, Any, Any], *given: Any, **named: Any
+    ) -> Any:
         return getattr(self.wrapped_encoder, name)(*given, **named)
 
-    hook.__name__, hook.__qualname__ = name, f"AugmentTaskEncoder.{name}"
+    hook.__name__ = name
+    hook.__qualname__ = f"AugmentTaskEncoder.{name}"
     hook.__doc__ = getattr(TaskEncoder, name).__doc__
     return default(hook)
 
@@ -496,18 +595,22 @@ _OPTIONS = ("image_decode", "av_decode", "video_decode_audio", "guess_content")
 
 
 def decoding_as(owner: str, encoder: Any, older: Mapping[str, Any]) -> Any:
-    """Return the encoder, or each of a dict of them, decoding as older arguments of `owner` say.
+    """Return the encoder, or each of a dict of them, decoding as older arguments of
+    `owner` say.
 
-    `auto_decode=False` leaves the bytes of parts; the others are parameters of `SampleDecoder`.
-    What else is given is accepted with a word in the log, or an error where nobody knows it. Raises
-    `ConfigError` where the encoder has a decoder of its own, too.
+    `auto_decode=False` leaves the bytes of parts; the others are parameters of
+    `SampleDecoder`. What else is given is accepted with a word in the log, or an error
+    where nobody knows it. Raises `ConfigError` where the encoder has a decoder of its
+    own, too.
     """
     if not older:
         return encoder
     options = {name: older[name] for name in _OPTIONS if name in older}
     auto = older.get("auto_decode", True) is not False
     known = (*_OPTIONS, "auto_decode")
-    accepted(owner, **{name: value for name, value in older.items() if name not in known})
+    accepted(
+        owner, **{name: value for name, value in older.items() if name not in known}
+    )
     if auto and not options:
         return encoder
     if isinstance(encoder, Mapping):
@@ -515,7 +618,8 @@ def decoding_as(owner: str, encoder: Any, older: Mapping[str, Any]) -> Any:
     own = encoder.decoder if isinstance(encoder, TaskEncoder) else TaskEncoder.decoder
     if own is not TaskEncoder.decoder:
         raise ConfigError(
-            f"{owner}: {', '.join(options) or 'auto_decode'} says how samples are decoded, and so "
+            f"{owner}: {', '.join(options) or 'auto_decode'} says how samples are "
+            "decoded, and so "
             f"does the decoder of {type(encoder).__name__}; leave one out"
         )
     made = AugmentTaskEncoder(DefaultTaskEncoder() if encoder is None else encoder)
@@ -526,8 +630,9 @@ def decoding_as(owner: str, encoder: Any, older: Mapping[str, Any]) -> Any:
 class PackingEncoder(AugmentTaskEncoder[Any, Any, Any, Any]):
     """An encoder whose samples are packed by `packer`, in place of its own hooks.
 
-    A pack is what the encoder's `pack_selected_samples` makes of its samples, or else `concat_pack`
-    of `fields` and `flatten`. Raises `ConfigError` for an encoder that selects samples itself.
+    A pack is what the encoder's `pack_selected_samples` makes of its samples, or else
+    `concat_pack` of `fields` and `flatten`. Raises `ConfigError` for an encoder that
+    selects samples itself.
     """
 
     def __init__(
@@ -540,10 +645,13 @@ class PackingEncoder(AugmentTaskEncoder[Any, Any, Any, Any]):
         super().__init__(task_encoder)
         if overrides(task_encoder, "select_samples_to_pack"):
             raise ConfigError(
-                f"packing says here which samples share a pack, and so does select_samples_to_pack "
+                "packing says here which samples share a pack, and so does "
+                "select_samples_to_pack "
                 f"of {type(task_encoder).__name__}; remove either"
             )
-        self.packer, self.fields, self.flatten = packer, fields, flatten
+        self.packer = packer
+        self.fields = fields
+        self.flatten = flatten
 
     def select_samples_to_pack(self, samples: list[Any]) -> list[list[Any]]:
         """Return the samples of each pack, as the packer selects them."""
@@ -562,8 +670,9 @@ BATCHES = 64
 
 @dataclass(frozen=True)
 class Level:
-    """What batches of level cost are made by: see `LevelDataset` where `cost` is of columns, and
-    `LevelBufferDataset` where it is an `ItemCost`, of what has been encoded and packed.
+    """What batches of level cost are made by: see `LevelDataset` where `cost` is of
+    columns, and `LevelBufferDataset` where it is an `ItemCost`, of what has been
+    encoded and packed.
 
     Raises `ConfigError` for sizes that do not go with the cost.
     """
@@ -578,12 +687,15 @@ class Level:
         if wrong is not None:
             name = "global_batch_size" if read else "a buffer size"
             raise ConfigError(
-                f"level: {name}={wrong} does not go with this cost. What encoded items hold, "
-                "an ItemCost, levels a buffer of them; a column levels whole global batches"
+                f"level: {name}={wrong} does not go with this cost. What encoded items "
+                "hold, "
+                "an ItemCost, levels a buffer of them; a column levels whole global "
+                "batches"
             )
         if not read and self.global_batch_size is None:
             raise ConfigError(
-                "level says what samples cost, and global_batch_size is missing: among the samples "
+                "level says what samples cost, and global_batch_size is missing: among "
+                "the samples "
                 "of how many micro batches those of one are chosen"
             )
 
@@ -601,7 +713,8 @@ class Level:
             return None
         name = "level_buffer_size" if global_batch_size is None else "global_batch_size"
         raise ConfigError(
-            f"{name} is given, and level, which says what samples cost, is not. (For gradient "
+            f"{name} is given, and level, which says what samples cost, is not. (For "
+            "gradient "
             "accumulation alone, give global_batch_size to get_loader)"
         )
 
@@ -614,21 +727,27 @@ class Level:
         batch_drop_last: bool,
         packing_buffer_size: int | None,
     ) -> Dataset[Any]:
-        """Return encoded samples after the rest of the hooks, as batches of level cost."""
+        """Return encoded samples after the rest of the hooks, as batches of level
+        cost.
+        """
         if batch_size is None:
             raise ConfigError("level is about batches, and batch_size is None")
         own = type(encoder).build_batch is not TaskEncoder.build_batch
         if own or "batch_group_criterion" in active_hooks(encoder):
             raise ConfigError(
-                f"{type(encoder).__name__} overrides batch_group_criterion or build_batch, which "
-                "say which samples share a batch, and so does level; give one of the two"
+                f"{type(encoder).__name__} overrides batch_group_criterion or "
+                "build_batch, which "
+                "say which samples share a batch, and so does level; give one of the "
+                "two"
             )
         items = encoder.build_batch(
             samples, batch_size=None, packing_buffer_size=packing_buffer_size
         )
         options: dict[str, Any] = {"drop_last": batch_drop_last}
         if isinstance(self.cost, ItemCost):
-            size = BATCHES * batch_size if self.buffer_size is None else self.buffer_size
+            size = (
+                BATCHES * batch_size if self.buffer_size is None else self.buffer_size
+            )
             items = LevelBufferDataset(items, size, batch_size, self.cost)
         else:
             options |= {"level": self.cost, "global_batch_size": self.global_batch_size}

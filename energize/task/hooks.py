@@ -1,4 +1,6 @@
-"""The hooks of task encoders: which there are, which an encoder has, and how one is called."""
+"""The hooks of task encoders: which there are, which an encoder has, and how one is
+called.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,14 @@ from energize.core.call import index_of_call
 from energize.core.description import described, function_name, generates
 from energize.core.ignored import said_once
 from energize.core.lazy import torch
-from energize.core.loss_weights import OWN, WEIGHT, WEIGHTS, batch_weights, counted, joined_weights
+from energize.core.loss_weights import (
+    OWN,
+    WEIGHT,
+    WEIGHTS,
+    batch_weights,
+    counted,
+    joined_weights,
+)
 from energize.core.samples import (
     MAKE_ALIKE,
     METADATA,
@@ -62,7 +71,8 @@ HOOKS = {
     "batch_group_criterion": "sample",
     "encode_batch": "batch",
 }
-"""The hooks of an encoder, in the order in which data pass through them, and what each is given."""
+"""The hooks of an encoder, in the order in which data pass through them, and what each
+is given."""
 
 _RETURN = ("select_samples_to_pack", "batch_group_criterion")
 """Those that may not yield."""
@@ -81,7 +91,9 @@ _training: ContextVar[bool] = ContextVar("training", default=True)
 
 @contextmanager
 def validating() -> Iterator[None]:
-    """Let the hooks of datasets that the block makes know that these are for validation."""
+    """Let the hooks of datasets that the block makes know that these are for
+    validation.
+    """
     token = _training.set(False)
     try:
         yield
@@ -90,7 +102,9 @@ def validating() -> Iterator[None]:
 
 
 class Training:
-    """The attribute `training` of encoders; one that an encoder sets itself stays its own."""
+    """The attribute `training` of encoders; one that an encoder sets itself stays its
+    own.
+    """
 
     def __get__(self, encoder: Any, kind: Any = None) -> bool:
         hook = _running.get(None)
@@ -103,18 +117,26 @@ def stateless(fn: F) -> F: ...
 
 @overload
 def stateless(
-    fn: None = None, *, restore_seeds: bool = False, failure_tolerance: int | None = None
+    fn: None = None,
+    *,
+    restore_seeds: bool = False,
+    failure_tolerance: int | None = None,
 ) -> Callable[[F], F]: ...
 
 
 def stateless(
-    fn: F | None = None, *, restore_seeds: bool = False, failure_tolerance: int | None = None
+    fn: F | None = None,
+    *,
+    restore_seeds: bool = False,
+    failure_tolerance: int | None = None,
 ) -> F | Callable[[F], F]:
-    """Mark a hook as a function of its argument; accepted so that encoders of Energon run as is.
+    """Mark a hook as a function of its argument; accepted so that encoders of Energon
+    run as is.
 
-    Every call is seeded by its position, as `restore_seeds` asks for, so every sample can be
-    restored. Where samples for which a hook raises are left out, `failure_tolerance` of them in a
-    row end the run with a `FatalSampleError`; 0 for any number.
+    Every call is seeded by its position, as `restore_seeds` asks for, so every sample
+    can be restored. Where samples for which a hook raises are left out,
+    `failure_tolerance` of them in a row end the run with a `FatalSampleError`; 0 for
+    any number.
 
     >>> from energize import TaskEncoder
     >>> class Encoder(TaskEncoder):
@@ -137,7 +159,9 @@ def marked(**told: Any) -> Callable[[F], F]:
 
 
 def get_stateless(fn: Callable[..., Any]) -> bool:
-    """Return whether what `fn` makes of a sample can be made again: here always, marked or not."""
+    """Return whether what `fn` makes of a sample can be made again: here always, marked
+    or not.
+    """
     return True
 
 
@@ -153,18 +177,28 @@ default = marked(is_default=True)
 
 
 def overrides(encoder: Any, name: str) -> bool:
-    """Return whether a method of an encoder is not the one that the classes here have."""
+    """Return whether a method of an encoder is not the one that the classes here
+    have.
+    """
     return not getattr(getattr(encoder, name), "is_default", False)
 
 
 def builds(encoder: Any, name: str) -> bool:
     """Return whether an encoder has a method of its own that makes a whole dataset."""
-    return hasattr(encoder, name) and not isinstance(encoder, type) and overrides(encoder, name)
+    return (
+        hasattr(encoder, name)
+        and not isinstance(encoder, type)
+        and overrides(encoder, name)
+    )
 
 
 def active_hooks(encoder: Any) -> frozenset[str]:
     """Return the names of the hooks that do something; `batch` always does."""
-    own = [name for name in HOOKS if not getattr(getattr(encoder, name), "is_default", False)]
+    own = [
+        name
+        for name in HOOKS
+        if not getattr(getattr(encoder, name), "is_default", False)
+    ]
     return frozenset(["batch", *encoder.default_hooks, *own])
 
 
@@ -211,7 +245,9 @@ class Hook:
         return self._checked(made)
 
     def _called(self, argument: Any, own: dict[str, Any]) -> Any:
-        """Return what the method makes; `own` is the random generator that it asks for, by name."""
+        """Return what the method makes; `own` is the random generator that it asks for,
+        by name.
+        """
         return self.method(argument, **own)
 
     def _items(self, items: Iterator[Any]) -> Iterator[Any]:
@@ -229,7 +265,8 @@ class Hook:
         if made is None:
             what = "batch" if "batch" in self.name else "sample"
             raise ReturnError(
-                f"{function_name(self.method)} returned None, which is no {what}: does it lack a "
+                f"{function_name(self.method)} returned None, which is no {what}: does "
+                "it lack a "
                 "`return`? Raise SkipSample to leave something out"
             )
         return made
@@ -242,7 +279,9 @@ def hook_index(takes: str, what: str) -> int:
     """
     hook = _running.get(None)
     if hook is None:
-        raise ConfigError(f"{what} is known while a dataset calls a hook of the encoder, not here")
+        raise ConfigError(
+            f"{what} is known while a dataset calls a hook of the encoder, not here"
+        )
     index, config = index_of_call.get()
     ranks = 1 if config is None else config.over_ranks(1)
     if HOOKS[hook.name] == takes:
@@ -252,7 +291,9 @@ def hook_index(takes: str, what: str) -> int:
         return cast("Any", batches).batch_of(index) // ranks  # type: ignore[no-any-return]
     if takes == "batch":
         return making.get(index) // ranks
-    raise ConfigError(f"{what} is not known in {hook.name}, which is given several samples")
+    raise ConfigError(
+        f"{what} is not known in {hook.name}, which is given several samples"
+    )
 
 
 # What is wrong with an encoder is said when a dataset is made.
@@ -262,38 +303,49 @@ def check_encoder(encoder: Any) -> None:
     """Raise `ConfigError` for an encoder that no dataset could be made with."""
     kind = type(encoder)
     for name in dir(kind):
-        if name.startswith("_") or name in HOOKS or not callable(getattr(kind, name, None)):
+        if (
+            name.startswith("_")
+            or name in HOOKS
+            or not callable(getattr(kind, name, None))
+        ):
             continue
         for near in get_close_matches(name, HOOKS, 1, _ALIKE):
             warnings.warn(
-                f"no dataset calls the method {name!r} of {kind.__name__}; the hook is {near!r}",
+                f"no dataset calls the method {name!r} of {kind.__name__}; the hook is "
+                f"{near!r}",
                 stacklevel=2,
             )
     for name in _RETURN:
         if generates(getattr(encoder, name)):
-            raise ConfigError(f"{kind.__name__}.{name} is a generator function, and has to return")
+            raise ConfigError(
+                f"{kind.__name__}.{name} is a generator function, and has to return"
+            )
     if {"preencode_sample", "encode_sample"} <= active_hooks(encoder):
         raise ConfigError(
             f"{kind.__name__} has both preencode_sample and encode_sample; give one, "
-            "preencode_sample with postencode_sample after packing, or encode_sample alone"
+            "preencode_sample with postencode_sample after packing, or encode_sample "
+            "alone"
         )
 
 
 @dataclass(frozen=True)
 class Cooker:
-    """`cook(sample, **aux)` makes a typed sample of a crude one, of datasets with some subflavors.
+    """`cook(sample, **aux)` makes a typed sample of a crude one, of datasets with some
+    subflavors.
 
-    `has_subflavors` are labels that a dataset must have for this cooker; None takes any. Of the
-    `cookers` of an encoder the first one that fits a dataset is taken, when the dataset is made.
-    `cook` is given the sample, a `CrudeSample`, and by name the auxiliary stores (`aux`) of its
-    dataset; what more it needs is said with `@cooker`.
+    `has_subflavors` are labels that a dataset must have for this cooker; None takes
+    any. Of the `cookers` of an encoder the first one that fits a dataset is taken, when
+    the dataset is made. `cook` is given the sample, a `CrudeSample`, and by name the
+    auxiliary stores (`aux`) of its dataset; what more it needs is said with `@cooker`.
 
     Raises `ConfigError` for what is no function, and for labels that are no dict.
 
     >>> def cook_text(sample):
     ...     return TextSample(**basic_sample_keys(sample), text=sample["txt"])
     >>> from energize import TextSample
-    >>> Cooker(cook=cook_text, has_subflavors={"kind": "text"}).fits({"kind": "text", "lang": "en"})
+    >>> Cooker(cook=cook_text, has_subflavors={"kind": "text"}).fits(
+    ...     {"kind": "text", "lang": "en"}
+    ... )
     True
     """
 
@@ -302,16 +354,22 @@ class Cooker:
 
     def __post_init__(self) -> None:
         if not callable(self.cook):
-            raise ConfigError(f"Cooker: cook is a function of a crude sample; got {self.cook!r}")
+            raise ConfigError(
+                f"Cooker: cook is a function of a crude sample; got {self.cook!r}"
+            )
         if not isinstance(self.has_subflavors, Mapping | None):
             raise ConfigError(
-                f"Cooker: has_subflavors is a dict of labels, or None; got {self.has_subflavors!r}"
+                "Cooker: has_subflavors is a dict of labels, or None; got "
+                f"{self.has_subflavors!r}"
             )
 
     def fits(self, subflavors: Mapping[str, Any] | None) -> bool:
         """Return whether a dataset with these labels is for this cooker."""
-        wanted, labels = self.has_subflavors or {}, subflavors or {}
-        return all(name in labels and labels[name] == value for name, value in wanted.items())
+        wanted = self.has_subflavors or {}
+        labels = subflavors or {}
+        return all(
+            name in labels and labels[name] == value for name, value in wanted.items()
+        )
 
 
 @overload
@@ -329,9 +387,9 @@ def cooker(
 ) -> F | Callable[[F], F]:
     """Say what a cook function needs beside its sample and the auxiliary stores.
 
-    `need_cache` gives it `cache`, the loader's cache pool; `need_primary` gives it `primary`, the
-    store of all files of its own dataset, where a name that begins with "." is that part of the
-    sample being cooked.
+    `need_cache` gives it `cache`, the loader's cache pool; `need_primary` gives it
+    `primary`, the store of all files of its own dataset, where a name that begins with
+    "." is that part of the sample being cooked.
 
     >>> @cooker(need_cache=True)
     ... def cook(sample, cache):
@@ -354,9 +412,14 @@ def basic_sample_keys(
     >>> basic_sample_keys({"__key__": "7", "__subflavors__": {}, "txt": "hello"})
     {'__key__': '7', '__subflavors__': {}}
     """
-    kept = {name: crude_sample[name] for name in sorted(METADATA) if name in crude_sample}
+    kept = {
+        name: crude_sample[name] for name in sorted(METADATA) if name in crude_sample
+    }
     if additional_source_info:
-        kept["__sources__"] = (*(kept.get("__sources__") or ()), *additional_source_info)
+        kept["__sources__"] = (
+            *(kept.get("__sources__") or ()),
+            *additional_source_info,
+        )
     return kept
 
 
@@ -371,8 +434,10 @@ def cooker_for(
             return each
     wanted = ", ".join(str(dict(each.has_subflavors or {})) for each in cookers)
     raise ConfigError(
-        f"{where}: no cooker fits its subflavors {dict(subflavors or {})}; those of the encoder "
-        f"are for {wanted}. Give it matching subflavors, or add a Cooker without has_subflavors"
+        f"{where}: no cooker fits its subflavors {dict(subflavors or {})}; those of "
+        "the encoder "
+        f"are for {wanted}. Give it matching subflavors, or add a Cooker without "
+        "has_subflavors"
     )
 
 
@@ -389,18 +454,26 @@ class Cook(Hook):
 
     @cached_property
     def method(self) -> Callable[..., Any]:
-        """What is called in the end: it says whether it yields, and asks for random numbers."""
-        return super().method if overrides(self.encoder, self.name) else self.cooker.cook
+        """What is called in the end: it says whether it yields, and asks for random
+        numbers.
+        """
+        return (
+            super().method if overrides(self.encoder, self.name) else self.cooker.cook
+        )
 
     def describe(self) -> str:
         """Return the name of the cook function."""
-        return getattr(self.cooker.cook, "__qualname__", type(self.cooker.cook).__qualname__)
+        return getattr(
+            self.cooker.cook, "__qualname__", type(self.cooker.cook).__qualname__
+        )
 
     def _called(self, argument: CrudeSample, own: dict[str, Any]) -> Any:
         aux = dict(self.aux)
         if self.primary is not None:
             aux["primary"] = PrimaryFileStore(self.primary, argument["__key__"])
-        if self.method is self.cooker.cook:  # the encoder's hook hands on what the cooker asks for
+        if (
+            self.method is self.cooker.cook
+        ):  # the encoder's hook hands on what the cooker asks for
             return self.encoder.cook_crude_sample(argument, self.cooker, aux | own)
         return self.encoder.cook_crude_sample(argument, self.cooker, aux, **own)
 
@@ -413,37 +486,48 @@ _OF_WEIGHTS = (WEIGHT, WEIGHTS)
 class Joining:
     """How to put tensors together, and lists; records are joined field by field.
 
-    What is none of these is left as a list of the values, and so is the metadata of samples.
-    Without `lists` it joins samples, not batches: lists are left too, and a record type that has a
-    method `from_samples` joins its records itself. Metadata that no batch has stay None. The
-    weights of samples become the `sample_weights` of what is made of them.
+    What is none of these is left as a list of the values, and so is the metadata of
+    samples. Without `lists` it joins samples, not batches: lists are left too, and a
+    record type that has a method `from_samples` joins its records itself. Metadata that
+    no batch has stay None. The weights of samples become the `sample_weights` of what
+    is made of them.
     """
 
     tensors: Callable[[list[torch.Tensor]], torch.Tensor]
     lists: Callable[[list[list[Any]]], list[Any]] | None = None
 
     def join(self, values: list[Any], where: str = "") -> Any:
-        """Return the values as one; raise `ConfigError` naming the field where they differ."""
+        """Return the values as one; raise `ConfigError` naming the field where they
+        differ.
+        """
         kinds = set(map(type, values))
         if all(map(isinstance, values, repeat(torch.Tensor))):
             try:
                 return self.tensors(values)
             except ConfigError as error:
-                raise ConfigError(f"field {where}: {error}" if where else str(error)) from None
+                raise ConfigError(
+                    f"field {where}: {error}" if where else str(error)
+                ) from None
         if self.lists is not None and all(map(isinstance, values, repeat(list))):
             return self.lists(values)
         records = any(map(is_record_type, kinds))
         if records and len(kinds) == 1:
             return self._records(values, where)
         joined = torch.Tensor if self.lists is None else (torch.Tensor, list)
-        if records or (len(kinds) > 1 and any(issubclass(kind, joined) for kind in kinds)):
+        if records or (
+            len(kinds) > 1 and any(issubclass(kind, joined) for kind in kinds)
+        ):
             names = ", ".join(sorted(kind.__name__ for kind in kinds))
             what = f"field {where}" if where else "values"
-            raise ConfigError(f"{what} of different types cannot be joined: {names}; {MAKE_ALIKE}")
+            raise ConfigError(
+                f"{what} of different types cannot be joined: {names}; {MAKE_ALIKE}"
+            )
         return values
 
     def columns(self, records: Sequence[Any], where: str = "") -> dict[str, list[Any]]:
-        """Return for each field but weights its values; raise `ConfigError` when fields differ."""
+        """Return for each field but weights its values; raise `ConfigError` when fields
+        differ.
+        """
         declared = getattr(type(records[0]), "__dataclass_fields__", None)
         if declared is not None:
             names = [name for name in declared if where or name not in _OF_WEIGHTS]
@@ -458,7 +542,9 @@ class Joining:
 
     def column(self, name: str, values: list[Any], where: str = "") -> Any:
         """Return the values of one field as one."""
-        batched = self.lists is not None and any(isinstance(each, list) for each in values)
+        batched = self.lists is not None and any(
+            isinstance(each, list) for each in values
+        )
         if name not in METADATA or batched:
             return self.join(values, f"{where}.{name}" if where else name)
         if self.lists is not None and all(each is None for each in values):
@@ -466,7 +552,9 @@ class Joining:
         return values
 
     def weights(self, records: Sequence[Any]) -> torch.Tensor | None:
-        """Return the weights of the samples, or of those of the batches; None without any."""
+        """Return the weights of the samples, or of those of the batches; None without
+        any.
+        """
         return batch_weights(records) if self.lists is None else joined_weights(records)
 
     def _records(self, records: list[Any], where: str) -> Any:
@@ -485,7 +573,9 @@ class Joining:
             return rebuilt(first, joined)
         weights = self.weights(records)
         if isinstance(first, dict):
-            made = rebuilt(first, joined if weights is None else joined | {WEIGHTS: weights})
+            made = rebuilt(
+                first, joined if weights is None else joined | {WEIGHTS: weights}
+            )
             made.pop(WEIGHT, None)
             return made
         joined |= {WEIGHT: None, WEIGHTS: weights}
@@ -494,7 +584,9 @@ class Joining:
 
 
 def _spread(columns: dict[str, list[Any]], batches: Sequence[Any]) -> None:
-    """Numbers `weight`, each of all samples of a batch, become a float32 tensor for each batch."""
+    """Numbers `weight`, each of all samples of a batch, become a float32 tensor for
+    each batch.
+    """
     weights = columns.get("weight", [])
     if all(isinstance(each, (*_NUMBERS, torch.Tensor)) for each in weights) and any(
         not getattr(each, "ndim", 0) for each in weights
@@ -511,19 +603,26 @@ def check_alike(tensors: Sequence[torch.Tensor], owner: str) -> None:
         raise ConfigError(f"{owner}: there are no tensors to join")
     for number, each in enumerate(tensors):
         if not isinstance(each, torch.Tensor):
-            raise ConfigError(f"{owner}: entry {number} is a {type(each).__name__}, not a tensor")
+            raise ConfigError(
+                f"{owner}: entry {number} is a {type(each).__name__}, not a tensor"
+            )
     if len(set(map(attrgetter("ndim", "dtype", "device"), tensors))) == 1:
         return
     for what, values, remedy in (
         ("ranks", [each.ndim for each in tensors], "reshape them to one rank"),
-        ("dtypes", [each.dtype for each in tensors], "convert them to one, or values are cut off"),
+        (
+            "dtypes",
+            [each.dtype for each in tensors],
+            "convert them to one, or values are cut off",
+        ),
         ("devices", [each.device for each in tensors], "move them to one"),
     ):
         if len(set(values)) > 1:
             shapes = ", ".join(str(tuple(each.shape)) for each in tensors[:8])
             raise ConfigError(
                 f"{owner}: tensors of different {what} cannot be joined: "
-                f"{', '.join(sorted(map(str, set(values))))}, of shapes {shapes}; {remedy}"
+                f"{', '.join(sorted(map(str, set(values))))}, of shapes {shapes}; "
+                f"{remedy}"
             )
 
 
@@ -531,15 +630,19 @@ def check_alike(tensors: Sequence[torch.Tensor], owner: str) -> None:
 
 
 def concat_pad(
-    batch: Sequence[torch.Tensor], *, pad_value: float = 0, side: Literal["left", "right"] = "right"
+    batch: Sequence[torch.Tensor],
+    *,
+    pad_value: float = 0,
+    side: Literal["left", "right"] = "right",
 ) -> torch.Tensor:
-    """Return tensors of one rank joined along dimension 0, the others padded to the largest.
+    """Return tensors of one rank joined along dimension 0, the others padded to the
+    largest.
 
-    `pad_value` fills the rest of each padded dimension, after the values or, with `side="left"`,
-    before them. Dtype and device are those of the tensors.
+    `pad_value` fills the rest of each padded dimension, after the values or, with
+    `side="left"`, before them. Dtype and device are those of the tensors.
 
-    Raises `ConfigError` for an empty list, tensors without a dimension, and for different ranks,
-    dtypes or devices.
+    Raises `ConfigError` for an empty list, tensors without a dimension, and for
+    different ranks, dtypes or devices.
 
     >>> concat_pad([torch.ones(1, 2), torch.ones(1, 3)], pad_value=-1, side="left")
     tensor([[-1.,  1.,  1.],
@@ -548,7 +651,8 @@ def concat_pad(
     check_alike(batch, "concat_pad")
     if batch[0].ndim == 0:
         raise ConfigError(
-            "concat_pad: tensors of shape () have no dimension to be joined along; use batch_stack"
+            "concat_pad: tensors of shape () have no dimension to be joined along; use "
+            "batch_stack"
         )
     if side not in ("left", "right"):
         raise ConfigError(f"concat_pad: side is 'left' or 'right', got {side!r}")
@@ -561,7 +665,9 @@ def concat_pad(
 def _padded(
     batch: Sequence[torch.Tensor], pad_value: float, side: Literal["left", "right"]
 ) -> torch.Tensor:
-    sizes = [max(dims) for dims in zip(*(each.shape[1:] for each in batch), strict=True)]
+    sizes = [
+        max(dims) for dims in zip(*(each.shape[1:] for each in batch), strict=True)
+    ]
     rows = sum(map(len, batch))
     limits.batching.spend(batch[0].element_size() * rows * math.prod(sizes))
     joined = batch[0].new_full((rows, *sizes), pad_value)
@@ -580,15 +686,19 @@ def _padded(
 def generic_concat(batch: Sequence[Any]) -> Any:
     """Return batches of one structure joined into one, field by field at any depth.
 
-    Tensors are joined by `concat_pad`, lists end to end; records (dataclasses, named tuples, dicts)
-    field by field, into a record of the type of the first. A number `weight`, as of all samples of
-    a batch, becomes a float32 tensor with an entry for each sample; `sample_weights` are joined,
-    with 1 for samples of batches without. Of anything else a list is made.
+    Tensors are joined by `concat_pad`, lists end to end; records (dataclasses, named
+    tuples, dicts) field by field, into a record of the type of the first. A number
+    `weight`, as of all samples of a batch, becomes a float32 tensor with an entry for
+    each sample; `sample_weights` are joined, with 1 for samples of batches without. Of
+    anything else a list is made.
 
-    Raises `ConfigError` naming the field where types or fields differ, and `WeightError` for a
-    batch whose weight cannot be given to its samples, as nothing tells how many there are.
+    Raises `ConfigError` naming the field where types or fields differ, and
+    `WeightError` for a batch whose weight cannot be given to its samples, as nothing
+    tells how many there are.
 
-    >>> generic_concat([{"__key__": ["a"], "weight": 0.5}, {"__key__": ["b"], "weight": 1.0}])
+    >>> generic_concat(
+    ...     [{"__key__": ["a"], "weight": 0.5}, {"__key__": ["b"], "weight": 1.0}]
+    ... )
     {'__key__': ['a', 'b'], 'weight': tensor([0.5000, 1.0000])}
     """
     return _CONCATENATION.join(list(batch))
@@ -603,13 +713,16 @@ def homogeneous_concat_mix(samples: Sequence[T]) -> T:
     types = sorted({str(type(each)) for each in samples})
     if len(types) != 1:
         raise ConfigError(
-            f"homogeneous_concat_mix joins batches of one type, got {', '.join(types) or 'none'}; "
+            "homogeneous_concat_mix joins batches of one type, got "
+            f"{', '.join(types) or 'none'}; "
             "write a batch_mix_fn that makes one batch of them"
         )
     return generic_concat(samples)  # type: ignore[no-any-return]  # of the type of its parts
 
 
-_CONCATENATION = Joining(tensors=concat_pad, lists=lambda lists: list(chain.from_iterable(lists)))
+_CONCATENATION = Joining(
+    tensors=concat_pad, lists=lambda lists: list(chain.from_iterable(lists))
+)
 
 
 # Making one batch of samples.
@@ -624,7 +737,8 @@ def batch_stack(batch: Sequence[torch.Tensor]) -> torch.Tensor:
     shapes = sorted({tuple(each.shape) for each in batch})
     if len(shapes) > 1:
         raise ConfigError(
-            f"batch_stack: tensors of the shapes {', '.join(map(str, shapes[:8]))} cannot be "
+            f"batch_stack: tensors of the shapes {', '.join(map(str, shapes[:8]))} "
+            "cannot be "
             "stacked; resize them in encode_sample, or use batch_pad_stack"
         )
     return _stacked(batch)
@@ -635,9 +749,11 @@ def _stacked(batch: Sequence[torch.Tensor]) -> torch.Tensor:
     return torch.stack(list(batch))
 
 
-def batch_pad_stack(batch: Sequence[torch.Tensor], *, pad_value: float = 0) -> torch.Tensor:
-    """Return tensors of one rank as one with a new first dimension, padded at the end to the
-    largest; of images, a warning says so once.
+def batch_pad_stack(
+    batch: Sequence[torch.Tensor], *, pad_value: float = 0
+) -> torch.Tensor:
+    """Return tensors of one rank as one with a new first dimension, padded at the end
+    to the largest; of images, a warning says so once.
 
     Raises `ConfigError` for an empty list and for different ranks, dtypes or devices.
 
@@ -649,7 +765,10 @@ def batch_pad_stack(batch: Sequence[torch.Tensor], *, pad_value: float = 0) -> t
     if len(set(map(attrgetter("shape"), batch))) == 1:
         return _stacked(batch)
     if batch[0].ndim > 2:
-        text = f"tensors of shapes like {[tuple(each.shape) for each in batch[:2]]} {_UNEQUAL}"
+        text = (
+            f"tensors of shapes like {[tuple(each.shape) for each in batch[:2]]} "
+            f"{_UNEQUAL}"
+        )
         said_once("batch_pad_stack", "images", text, logging.WARNING)
     return _padded([each.unsqueeze(0) for each in batch], pad_value, "right")
 
@@ -659,13 +778,18 @@ def batch_list(batch: Sequence[T]) -> list[T]:
     return list(batch)
 
 
-_UNEQUAL = "are padded with zeros; resize them, or let a field NAME_mask of the batch say where"
+_UNEQUAL = (
+    "are padded with zeros; resize them, or let a field NAME_mask of the batch "
+    "say where"
+)
 
 
 def padding_mask(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
-    """Return where the values of tensors are when they have been padded and stacked: True there.
+    """Return where the values of tensors are when they have been padded and stacked:
+    True there.
 
-    Of images (C, H, W), and what else has three dimensions or more, it is without the first one.
+    Of images (C, H, W), and what else has three dimensions or more, it is without the
+    first one.
 
     >>> padding_mask([torch.ones(3, 1, 2), torch.ones(3, 1, 1)])
     tensor([[[ True,  True]],
@@ -681,11 +805,13 @@ _BATCHING = Joining(tensors=batch_pad_stack)
 
 @limits.batching
 def generic_batch(batch: Sequence[Any]) -> Any:
-    """Return samples of one structure as one batch of that structure, field by field at any depth.
+    """Return samples of one structure as one batch of that structure, field by field at
+    any depth.
 
-    Tensors are padded and stacked by `batch_pad_stack`; records (dataclasses, named tuples, dicts)
-    become a record of the same type, whose metadata are lists; a type with a `from_samples` method
-    is batched by it. Of anything else, numpy arrays included, a list is made.
+    Tensors are padded and stacked by `batch_pad_stack`; records (dataclasses, named
+    tuples, dicts) become a record of the same type, whose metadata are lists; a type
+    with a `from_samples` method is batched by it. Of anything else, numpy arrays
+    included, a list is made.
 
     Raises `ConfigError` naming the field where types, ranks or fields differ.
 
@@ -699,7 +825,9 @@ def generic_batch(batch: Sequence[Any]) -> Any:
 
 @lru_cache(maxsize=256)
 def declared_types(kind: type[Any]) -> dict[str, Any]:
-    """Return the types of the fields of a dataclass; Any for names that only type checkers know."""
+    """Return the types of the fields of a dataclass; Any for names that only type
+    checkers know.
+    """
     unknown: dict[str, Any] = {}
     while True:
         try:
@@ -710,22 +838,29 @@ def declared_types(kind: type[Any]) -> dict[str, Any]:
             return {}
 
 
-def batch_as(samples: Sequence[Any], kind: type[T], given: Mapping[str, Any] | None = None) -> T:
+def batch_as(
+    samples: Sequence[Any], kind: type[T], given: Mapping[str, Any] | None = None
+) -> T:
     """Return samples as one batch of type `kind`, as its `from_samples` makes it.
 
-    Without that, and with fields that are `given`, the other fields that `kind` has are those of
-    the samples by name, each batched as by `generic_batch`, metadata as lists; numbers become a
-    tensor of shape (samples,) where the field is declared as one. A field `NAME_mask` that samples
-    do not have is the `padding_mask` of their field NAME. Raises `ConfigError` naming the fields
-    that neither the samples nor `kind` itself have values for.
+    Without that, and with fields that are `given`, the other fields that `kind` has are
+    those of the samples by name, each batched as by `generic_batch`, metadata as lists;
+    numbers become a tensor of shape (samples,) where the field is declared as one. A
+    field `NAME_mask` that samples do not have is the `padding_mask` of their field
+    NAME. Raises `ConfigError` naming the fields that neither the samples nor `kind`
+    itself have values for.
     """
     from_samples = getattr(kind, "from_samples", None)
     if given is None and from_samples is not None:
         return cast("T", from_samples(samples))
     given = dict(given or {})
     if not samples or not all(map(is_record, samples)):
-        found = ", ".join(sorted({type(each).__name__ for each in samples})) or "no samples"
-        raise ConfigError(f"a {kind.__name__} is made of records, filled by name; got {found}")
+        found = (
+            ", ".join(sorted({type(each).__name__ for each in samples})) or "no samples"
+        )
+        raise ConfigError(
+            f"a {kind.__name__} is made of records, filled by name; got {found}"
+        )
     columns = _BATCHING.columns(samples)
     wanted = columns if issubclass(kind, dict) else type_fields(kind)
     declared = declared_types(cast("Any", kind))
@@ -733,7 +868,9 @@ def batch_as(samples: Sequence[Any], kind: type[T], given: Mapping[str, Any] | N
     for name in wanted:
         if name in columns and name not in given:
             value = _BATCHING.column(name, columns[name])
-            numbers = isinstance(value, list) and all(isinstance(v, _NUMBERS) for v in value)
+            numbers = isinstance(value, list) and all(
+                isinstance(v, _NUMBERS) for v in value
+            )
             is_tensor = numbers and declared.get(name) is torch.Tensor
             values[name] = as_tensor(value) if is_tensor else value
         elif (of := name.removesuffix("_mask")) != name and of in columns:
@@ -749,29 +886,35 @@ def batch_as(samples: Sequence[Any], kind: type[T], given: Mapping[str, Any] | N
 
 @dataclass(kw_only=True, slots=True)
 class Batch(Items):
-    """A batch as a dataclass, with the metadata of its samples: lists with one entry per sample.
+    """A batch as a dataclass, with the metadata of its samples: lists with one entry
+    per sample.
 
-    `__restore_key__`, `__subflavors__` and `__sources__` are None in a batch that was made without
-    them; an entry is None for a sample that has none. In a batch that a loader has delivered,
-    `__restore_key__` is the key of the batch, by which `Loader.restore_sample` finds it, and
-    `__stored_key__` the list of the keys of its samples.
+    `__restore_key__`, `__subflavors__` and `__sources__` are None in a batch that was
+    made without them; an entry is None for a sample that has none. In a batch that a
+    loader has delivered, `__restore_key__` is the key of the batch, by which
+    `Loader.restore_sample` finds it, and `__stored_key__` the list of the keys of its
+    samples.
 
-    `sample_weights` is how much each of its samples counts in the loss: float32 of shape
-    (samples,), of packs (packs, pieces) with 0 where one has fewer; None where nobody says, so that
-    all count the same. A dataset sets it; a batch that was made with it keeps what it has.
+    `sample_weights` is how much each of its samples counts in the loss: float32 of
+    shape (samples,), of packs (packs, pieces) with 0 where one has fewer; None where
+    nobody says, so that all count the same. A dataset sets it; a batch that was made
+    with it keeps what it has.
 
     >>> from energize import TextSample
     >>> @dataclass
     ... class TextBatch(Batch):
     ...     text: list[str]
-    >>> samples = [TextSample(__key__="0", text="zero"), TextSample(__key__="1", text="one")]
+    >>> samples = [
+    ...     TextSample(__key__="0", text="zero"),
+    ...     TextSample(__key__="1", text="one"),
+    ... ]
     >>> batch = TextBatch.from_samples(samples)
     >>> batch.__key__, batch.text
     (['0', '1'], ['zero', 'one'])
 
-    It is a mapping of its other fields too, as trainers want it: `model(**batch)`. Made again of
-    its own items, `TextBatch({name: value, ...})`, it keeps its metadata, and says so if it is
-    padding.
+    It is a mapping of its other fields too, as trainers want it: `model(**batch)`. Made
+    again of its own items, `TextBatch({name: value, ...})`, it keeps its metadata, and
+    says so if it is padding.
 
     >>> dict(batch), TextBatch({name: value[:1] for name, value in batch.items()}).text
     ({'text': ['zero', 'one']}, ['zero'])
@@ -785,34 +928,54 @@ class Batch(Items):
 
     @classmethod
     def from_samples(cls, samples: Sequence[Any], **values: Any) -> Self:
-        """Return a batch whose fields are `values`, or else those of the samples by name.
+        """Return a batch whose fields are `values`, or else those of the samples by
+        name.
 
-        Tensors are padded and stacked, records batched field by field, other values listed. Raises
-        `ConfigError` naming fields that have no default and that the samples lack.
+        Tensors are padded and stacked, records batched field by field, other values
+        listed. Raises `ConfigError` naming fields that have no default and that the
+        samples lack.
         """
         return batch_as(samples, cls, values)
 
     @classmethod
     def extend(cls, src: Batch, **values: Any) -> Self:
-        """Return a batch of this type with all fields of `src`, and `values` added or put in."""
-        return cls(**{each.name: getattr(src, each.name) for each in fields(type(src))} | values)
+        """Return a batch of this type with all fields of `src`, and `values` added or
+        put in.
+        """
+        return cls(
+            **{each.name: getattr(src, each.name) for each in fields(type(src))}
+            | values
+        )
 
     @classmethod
     def derive_from(cls, base_batch: Batch, **values: Any) -> Self:
-        """Return a batch of this type with the metadata of `base_batch` and the fields `values`.
+        """Return a batch of this type with the metadata of `base_batch` and the fields
+        `values`.
 
-        `base_batch` may be a dict with metadata of these names. Raises `ConfigError` for samples.
+        `base_batch` may be a dict with metadata of these names. Raises `ConfigError`
+        for samples.
         """
         if isinstance(base_batch, Sample | list | tuple):
-            told = f"{cls.__name__}.derive_from takes a batch, got a {type(base_batch).__name__}"
-            raise ConfigError(f"{told}; of samples, write {cls.__name__}.from_samples([...])")
+            told = (
+                f"{cls.__name__}.derive_from takes a batch, got a "
+                f"{type(base_batch).__name__}"
+            )
+            raise ConfigError(
+                f"{told}; of samples, write {cls.__name__}.from_samples([...])"
+            )
         kept = metadata_of(base_batch)
-        return cls(**{name: kept[name] for name in type_fields(cls) if name in kept} | values)
+        return cls(
+            **{name: kept[name] for name in type_fields(cls) if name in kept} | values
+        )
 
     def pin_memory(self) -> Self:
-        """Return a copy with all tensors in page-locked memory; the batch itself without a GPU."""
+        """Return a copy with all tensors in page-locked memory; the batch itself
+        without a GPU.
+        """
         return pin_memory(self)
 
     def to(self, device: Any, non_blocking: bool = False) -> Self:
-        """Return a copy with all tensors, and what else can be moved, on another device."""
+        """Return a copy with all tensors, and what else can be moved, on another
+        device.
+        """
         return asked(self, "to", device, non_blocking=non_blocking)

@@ -29,12 +29,15 @@ _JPEG_START = b"\xff\xd8\xff"
 _JPEG_COLORS = ("YCbCr", "RGB", "Gray")
 _JPEG_SCAN = b"\xff\xda"
 _JPEG_METADATA = (b"Exif\0\0", b"http://ns.adobe.com/xap/1.0/", b"MPF\0")
-"""How segments of a JPEG begin that have its orientation, or say where further pictures are."""
+"""How segments of a JPEG begin that have its orientation, or say where further pictures
+are."""
 
 
 @dataclass(frozen=True, slots=True)
 class ImageSpec:
-    """What an image becomes: the container, its channels, and whether values are float 0 to 1."""
+    """What an image becomes: the container, its channels, and whether values are float
+    0 to 1.
+    """
 
     container: Literal["numpy", "torch", "pil"]
     mode: Literal["L", "RGB", "RGBA", "stored"]
@@ -51,11 +54,17 @@ IMAGE_SPECS: Mapping[str, ImageSpec] = MappingProxyType(
     {f"{mode.lower()}8": ImageSpec("numpy", mode) for mode in _MODES}
     | {mode.lower(): ImageSpec("numpy", mode, floating=True) for mode in _MODES}
     | {f"torch{mode.lower()}8": ImageSpec("torch", mode) for mode in _MODES}
-    | {f"torch{mode.lower()}": ImageSpec("torch", mode, floating=True) for mode in _MODES}
+    | {
+        f"torch{mode.lower()}": ImageSpec("torch", mode, floating=True)
+        for mode in _MODES
+    }
     | {"torch": ImageSpec("torch", "RGB", floating=True)}
     | {f"pil{mode.lower()}": ImageSpec("pil", mode) for mode in _MODES}
     | {"pil": ImageSpec("pil", "RGB")}
-    | {"stored": ImageSpec("numpy", "stored"), "torchstored": ImageSpec("torch", "stored")}
+    | {
+        "stored": ImageSpec("numpy", "stored"),
+        "torchstored": ImageSpec("torch", "stored"),
+    }
     | {"pilstored": ImageSpec("pil", "stored")}
 )
 """The names that `SampleDecoder(image_decode=...)` takes."""
@@ -66,24 +75,31 @@ def decode_image(
 ) -> Any:
     """Decode an image.
 
-    What decoding changes or leaves out (orientation, alpha, frames, 16 bits) is logged once.
+    What decoding changes or leaves out (orientation, alpha, frames, 16 bits) is logged
+    once.
 
     Args:
         data: The bytes of the file.
         spec: What the image becomes.
-        orient: Whether it is turned as its EXIF data say. None is False, with a warning.
+        orient: Whether it is turned as its EXIF data say. None is False, with a
+            warning.
         name: What messages call it.
 
     Returns:
-        An array of shape (H, W) or (H, W, C), a tensor of shape (H, W) or (C, H, W), or a PIL
-        image, in memory of its own: uint8, or float32 from 0 to 1; with the mode "stored", the
-        values of the file.
+        An array of shape (H, W) or (H, W, C), a tensor of shape (H, W) or (C, H, W), or
+        a PIL image, in memory of its own: uint8, or float32 from 0 to 1; with the mode
+        "stored", the values of the file.
 
     """
     pixels: npt.NDArray[Any] | None = None
     orientation = _UPRIGHT
-    if spec.container != "pil" and spec.mode != "stored" and data.startswith(_JPEG_START):
-        # The strict decoder refuses rare but readable files; Pillow has the last word on those.
+    if (
+        spec.container != "pil"
+        and spec.mode != "stored"
+        and data.startswith(_JPEG_START)
+    ):
+        # The strict decoder refuses rare but readable files; Pillow has the last word
+        # on those.
         with suppress(ValueError):
             pixels = _by_turbo(data, spec)
             orientation = _orientation_of_jpeg(data, name)
@@ -93,7 +109,11 @@ def decode_image(
             turned = _is_turned(orientation, orient, name)
             return PIL.ImageOps.exif_transpose(image) if turned else image
         pixels = np.array(image)
-        if spec.container == "torch" and pixels.dtype.kind == "u" and pixels.itemsize > 1:
+        if (
+            spec.container == "torch"
+            and pixels.dtype.kind == "u"
+            and pixels.itemsize > 1
+        ):
             pixels = pixels.astype(np.int32)  # torch adds up no others of 16 bits
     if _is_turned(orientation, orient, name):
         sides = pixels.swapaxes(0, 1) if orientation in _SWAPPED else pixels
@@ -112,9 +132,12 @@ def decode_image(
 
 def _by_turbo(data: bytes, spec: ImageSpec) -> npt.NDArray[np.uint8]:
     height, width, color, _ = simplejpeg.decode_jpeg_header(data)
-    # The luma stored in a coloured file differs from its pixels' where colours were clipped.
+    # The luma stored in a coloured file differs from its pixels' where colours were
+    # clipped.
     if color not in (("Gray",) if spec.mode == "L" else _JPEG_COLORS):
-        raise ValueError("left to Pillow, which takes the luma of the pixels, and converts CMYK")
+        raise ValueError(
+            "left to Pillow, which takes the luma of the pixels, and converts CMYK"
+        )
     limits.spend_pixels(height * width, spec.pixel, data)
     if spec.mode == "L":
         return simplejpeg.decode_jpeg(data, "GRAY")[..., 0]  # type: ignore[no-any-return]
@@ -149,7 +172,15 @@ _UPSIDE_DOWN = (3, 4, 7, 8)
 _MIRRORED = (2, 3, 6, 7)
 _SWAPPED = (5, 6, 7, 8)
 
-_NO_EXIF = (SyntaxError, ValueError, LookupError, TypeError, OSError, struct.error, OverflowError)
+_NO_EXIF = (
+    SyntaxError,
+    ValueError,
+    LookupError,
+    TypeError,
+    OSError,
+    struct.error,
+    OverflowError,
+)
 """What Pillow raises for damaged EXIF data, which do not damage an image."""
 
 
@@ -161,11 +192,16 @@ def _orientation_of(image: PIL.Image.Image) -> int:
 
 
 def _orientation_of_jpeg(data: bytes, name: str) -> int:
-    """Return the EXIF orientation of a JPEG. Pillow parses segments if they may have one."""
+    """Return the EXIF orientation of a JPEG. Pillow parses segments if they may have
+    one.
+    """
     at = len(_JPEG_START) - 1
     while (marker := data[at : at + 2]) != _JPEG_SCAN:
         if marker[:1] != _JPEG_SCAN[:1] or data.startswith(_JPEG_METADATA, at + 4):
-            with suppress(*_NO_EXIF), PIL.Image.open(io.BytesIO(data), formats=["JPEG"]) as image:
+            with (
+                suppress(*_NO_EXIF),
+                PIL.Image.open(io.BytesIO(data), formats=["JPEG"]) as image,
+            ):
                 if getattr(image, "is_animated", False):
                     _note(_FRAMES, name, "MPO")
                 return _orientation_of(image)
@@ -175,7 +211,9 @@ def _orientation_of_jpeg(data: bytes, name: str) -> int:
 
 
 def _is_turned(orientation: int, orient: bool | None, name: str) -> bool:
-    """Return whether an image is turned, and log what is done with the first rotated one."""
+    """Return whether an image is turned, and log what is done with the first rotated
+    one.
+    """
     if orientation != _UPRIGHT:
         level = logging.INFO if orient is not None else logging.WARNING
         _note(_TURNED if orient else _LYING, name, f"orientation {orientation}", level)
@@ -192,7 +230,9 @@ _is_quiet: ContextVar[bool] = ContextVar("quiet", default=False)
 
 @contextmanager
 def without_notes() -> Iterator[None]:
-    """Log nothing of images that are decoded to be checked, as another decoder may keep more."""
+    """Log nothing of images that are decoded to be checked, as another decoder may keep
+    more.
+    """
     token = _is_quiet.set(True)
     try:
         yield
@@ -201,21 +241,25 @@ def without_notes() -> Iterator[None]:
 
 
 _TURNED = (
-    "Images are turned upright by their EXIF orientation: {}. To keep them as stored, use "
+    "Images are turned upright by their EXIF orientation: {}. To keep them as stored, "
+    "use "
     "SampleDecoder(orient=False)"
 )
 _LYING = (
-    "Images are not turned by their EXIF orientation: {}. To turn them, write orient: true in "
+    "Images are not turned by their EXIF orientation: {}. To turn them, write orient: "
+    "true in "
     "dataset.yaml, or use SampleDecoder(orient=True)"
 )
 _FRAMES = "Of images with several frames the first one is read: {}"
 _CLIPPED = (
-    "Values above 255 are cut off: {}. To keep them, use image_decode='torchstored', for one field "
+    "Values above 255 are cut off: {}. To keep them, use image_decode='torchstored', "
+    "for one field "
     "by SampleDecoder(fields=...)"
 )
 _ROUNDED = "Colours of 16 bits are reduced to 8 bits, which is what Pillow reads: {}"
 _OPAQUE = (
-    "Transparency is left out: {}. To keep it, use SampleDecoder(image_decode='torchrgba') or "
+    "Transparency is left out: {}. To keep it, use "
+    "SampleDecoder(image_decode='torchrgba') or "
     "'pilrgba'"
 )
 
@@ -242,7 +286,9 @@ _DEEP_TILES = (";16", "'RGB', 65535")
 
 
 def _is_transparent(image: PIL.Image.Image) -> bool:
-    """Return whether some pixel is not opaque; not computed again once that was logged."""
+    """Return whether some pixel is not opaque; not computed again once that was
+    logged.
+    """
     if is_said("images", _OPAQUE) or not image.has_transparency_data:
         return False
     return image.convert("RGBA").getchannel("A").getextrema() != (255, 255)

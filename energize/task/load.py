@@ -1,5 +1,5 @@
-"""Typed samples from raw ones: by field maps, by functions of the program, by code of folders that
-the program trusts; and of several raw ones that a join puts together.
+"""Typed samples from raw ones: by field maps, by functions of the program, by code of
+folders that the program trusts; and of several raw ones that a join puts together.
 """
 
 from __future__ import annotations
@@ -72,7 +72,9 @@ from energize.task.shapes import SHAPES
 from energize.task.types import type_fault
 
 _AT_ONCE = 64 * 1024
-_MEMBER_BYTES = 32 * 1024  # what unpacking a member of gzip takes, however few bytes it is of
+_MEMBER_BYTES = (
+    32 * 1024
+)  # what unpacking a member of gzip takes, however few bytes it is of
 
 
 # Parts that are not images, from bytes.
@@ -80,21 +82,30 @@ _MEMBER_BYTES = 32 * 1024  # what unpacking a member of gzip takes, however few 
 
 def unpacked_gzip(data: bytes) -> bytes:
     """Return what gzip packed, in any number of members."""
-    counted = int.from_bytes(data[-4:], "little")  # what gzip itself wrote, of its last 4 GiB
+    counted = int.from_bytes(
+        data[-4:], "little"
+    )  # what gzip itself wrote, of its last 4 GiB
     limits.decoding.spend(counted)
-    found, stream, rest = io.BytesIO(), io.BytesIO(data), b""
-    members, unpacking = 0, None
+    found = io.BytesIO()
+    stream = io.BytesIO(data)
+    rest = b""
+    members = 0
+    unpacking = None
     while rest := rest or stream.read(_AT_ONCE):
         if unpacking is None:
-            rest = rest.lstrip(b"\0") if members else rest  # they may be padded with zeros
+            rest = (
+                rest.lstrip(b"\0") if members else rest
+            )  # they may be padded with zeros
             if not rest:
                 continue
-            members, unpacking = members + 1, zlib.decompressobj(zlib.MAX_WBITS | 16)
+            members = members + 1
+            unpacking = zlib.decompressobj(zlib.MAX_WBITS | 16)
         found.write(unpacking.decompress(rest, _AT_ONCE))
         counted = limits.decoding.spend(found.tell() + members * _MEMBER_BYTES, counted)
         rest = unpacking.unconsumed_tail
         if unpacking.eof:
-            rest, unpacking = unpacking.unused_data, None
+            rest = unpacking.unused_data
+            unpacking = None
     if unpacking is not None:
         raise EOFError("it ends before the end of what is packed")
     return found.getvalue()
@@ -113,11 +124,17 @@ def _array(data: bytes) -> np.ndarray[Any, Any]:
         raise ValueError(f"format version {version} of .npy files is not known")
     shape, _, dtype = _NPY_HEADERS[version](stream)
     if dtype.hasobject:
-        raise ValueError("it holds Python objects, which are pickled; nothing is ever unpickled")
-    # The array is made before its bytes are read, so what the header says is compared with them.
-    promised, there = math.prod(shape) * dtype.itemsize, len(data) - stream.tell()
+        raise ValueError(
+            "it holds Python objects, which are pickled; nothing is ever unpickled"
+        )
+    # The array is made before its bytes are read, so what the header says is compared
+    # with them.
+    promised = math.prod(shape) * dtype.itemsize
+    there = len(data) - stream.tell()
     if promised != there:
-        raise ValueError(f"the header says {promised} bytes of values, and there are {there}")
+        raise ValueError(
+            f"the header says {promised} bytes of values, and there are {there}"
+        )
     stream.seek(0)
     return np.lib.format.read_array(stream, allow_pickle=False)
 
@@ -135,7 +152,9 @@ def _arrays(data: bytes) -> dict[str, np.ndarray[Any, Any]]:
     if len(files) > limits.PARTS:
         raise ValueError(f"{len(files)} arrays: {limits.over('PARTS')}")
     return {  # no more is unpacked of a file than it says that it has
-        each.filename.removesuffix(".npy"): _array(packed.open(each).read(each.file_size))
+        each.filename.removesuffix(".npy"): _array(
+            packed.open(each).read(each.file_size)
+        )
         for each in files
     }
 
@@ -163,7 +182,8 @@ PART_DECODERS: Mapping[str, Callable[[bytes], Any]] = MappingProxyType(
 
 
 _STAYS = (
-    "parts {} stay bytes, for unpickling may run any program; where you trust who wrote the "
+    "parts {} stay bytes, for unpickling may run any program; where you trust who "
+    "wrote the "
     f"folder, name it in trust_code= or {VARIABLE}"
 )
 
@@ -175,8 +195,9 @@ _STAYS = (
 class SampleDecoder:
     """Decodes the parts of a sample. Decoders with equal arguments are equal.
 
-    Images, videos and sounds are recognised by their first bytes, or else by the extension of the
-    part; `energize.data.media.FORMATS` has all formats. Further parts are decoded by extension:
+    Images, videos and sounds are recognised by their first bytes, or else by the
+    extension of the part; `energize.data.media.FORMATS` has all formats. Further parts
+    are decoded by extension:
 
     - txt, text, transcript: str
     - json, jsn: the value
@@ -184,26 +205,28 @@ class SampleDecoder:
     - npy: a numpy array; npz: a dict of arrays
     - pth: what `torch.save` wrote, read weights-only
 
-    A part that ends in .gz is unpacked first. All other parts stay bytes. So do pickles (pkl,
-    pickle, pyd, pt), because unpickling may run any program.
+    A part that ends in .gz is unpacked first. All other parts stay bytes. So do pickles
+    (pkl, pickle, pyd, pt), because unpickling may run any program.
 
     Args:
-        image_decode: What images become, by webdataset's names: numpy `l8 rgb8 rgba8` (uint8) and
-            `l rgb rgba` (float32 from 0 to 1) of shape (H, W) or (H, W, C); tensors with the
-            prefix `torch`, of shape (H, W) or (C, H, W); PIL images `pill`, `pil`, `pilrgba`.
-            `stored`, `torchstored` and `pilstored` keep the values of the file: the indices of a
-            palette, 16 bits (as torch tensor int32).
-        av_decode: What videos and sounds become. "AVDecoder" decodes clips on request; "torch" is
-            an `AVData` of all frames, or of all sound if there is no video; "pyav" is an open
-            container of PyAV. Only "AVDecoder" can be made without PyAV (`energize[av]`).
+        image_decode: What images become, by webdataset's names: numpy `l8 rgb8 rgba8`
+            (uint8) and `l rgb rgba` (float32 from 0 to 1) of shape (H, W) or (H, W, C);
+            tensors with the prefix `torch`, of shape (H, W) or (C, H, W); PIL images
+            `pill`, `pil`, `pilrgba`. `stored`, `torchstored` and `pilstored` keep the
+            values of the file: the indices of a palette, 16 bits (as torch tensor
+            int32).
+        av_decode: What videos and sounds become. "AVDecoder" decodes clips on request;
+            "torch" is an `AVData` of all frames, or of all sound if there is no video;
+            "pyav" is an open container of PyAV. Only "AVDecoder" can be made without
+            PyAV (`energize[av]`).
         video_decode_audio: Whether "torch" decodes the sound of videos too.
         guess_content: Whether parts with any extension may be media.
         unpickle: Whether pickle and pyd are unpickled.
-        orient: Whether images are turned as their EXIF orientation says. By default, images of
-            loose files are turned; images of prepared folders are turned if their dataset.yaml
-            has `orient: true`.
-        fields: Decoders of single fields by name, of crude samples by part:
-            `{"mask": SampleDecoder(image_decode="torchstored")}`; a function of bytes; None for
+        orient: Whether images are turned as their EXIF orientation says. By default,
+            images of loose files are turned; images of prepared folders are turned if
+            their dataset.yaml has `orient: true`.
+        fields: Decoders of single fields by name, of crude samples by part: `{"mask":
+            SampleDecoder(image_decode="torchstored")}`; a function of bytes; None for
             the bytes.
 
     Raises:
@@ -228,7 +251,9 @@ class SampleDecoder:
     def __post_init__(self) -> None:
         for name, own in self.fields.items():
             if not (own is None or callable(own)):
-                told = f"fields[{name!r}] is a SampleDecoder, a function of bytes, or None"
+                told = (
+                    f"fields[{name!r}] is a SampleDecoder, a function of bytes, or None"
+                )
                 raise ConfigError(f"SampleDecoder: {told}; got {own!r}")
         checked_choice(self.image_decode, "image_decode", IMAGE_SPECS)
         checked_choice(self.av_decode, "av_decode", get_args(AVDecoderType))
@@ -242,7 +267,8 @@ class SampleDecoder:
         if extension == "gz":
             with limits.decoding:
                 while name.lower().endswith(".gz"):
-                    name, data = name[:-3], decoded_by(unpacked_gzip, name, data)
+                    data = decoded_by(unpacked_gzip, name, data)
+                    name = name[:-3]
                 return self.decode(name, data)
         kind = BY_EXTENSION.get(extension)
         if kind is not None or self.guess_content:
@@ -257,22 +283,34 @@ class SampleDecoder:
             if extension in ("pickle", "pyd"):
                 if self.unpickle:
                     return pickle.loads(data)  # noqa: S301 - which the program asked for
-                said_once("SampleDecoder", extension, _STAYS.format(extension), logging.WARNING)
-            return PART_DECODERS[extension](data) if extension in PART_DECODERS else data
+                said_once(
+                    "SampleDecoder",
+                    extension,
+                    _STAYS.format(extension),
+                    logging.WARNING,
+                )
+            return (
+                PART_DECODERS[extension](data) if extension in PART_DECODERS else data
+            )
         except _NO_BAD_BYTES:
             raise
         except Exception as error:
             raise _undecodable(error, name, data) from error
 
     def decode_of(self, field: str) -> Callable[[str, bytes], Any]:
-        """Return what decodes the part, by name and bytes, that a field is read from."""
+        """Return what decodes the part, by name and bytes, that a field is read
+        from.
+        """
         own = self.fields.get(field, self)
         if own is None:
             return _undecoded
-        return own.decode if isinstance(own, SampleDecoder) else partial(decoded_by, own)
+        return (
+            own.decode if isinstance(own, SampleDecoder) else partial(decoded_by, own)
+        )
 
     def with_options(self, options: Mapping[str, Any]) -> SampleDecoder:
-        """Return the decoder with what a dataset.yaml says of decoding and this one does not.
+        """Return the decoder with what a dataset.yaml says of decoding and this one
+        does not.
 
         >>> SampleDecoder().with_options({"orient": True}).orient
         True
@@ -294,14 +332,22 @@ class SampleDecoder:
         return asdict(replace(self, fields={})) | {"fields": own}
 
     def describe(self) -> dict[str, Any]:
-        """Return `image_decode`, and what else is not as by default; not who is trusted."""
-        usual = SampleDecoder(image_decode=self.image_decode, unpickle=self.unpickle).config()
+        """Return `image_decode`, and what else is not as by default; not who is
+        trusted.
+        """
+        usual = SampleDecoder(
+            image_decode=self.image_decode, unpickle=self.unpickle
+        ).config()
         told = {"image_decode": self.image_decode}
-        return told | {name: value for name, value in self.config().items() if value != usual[name]}
+        return told | {
+            name: value for name, value in self.config().items() if value != usual[name]
+        }
 
     @limits.decoding
     def __call__(self, sample: Mapping[str, Any]) -> dict[str, Any]:
-        """Decode all parts of a raw sample; what is not bytes, and names with __, stay."""
+        """Decode all parts of a raw sample; what is not bytes, and names with __,
+        stay.
+        """
         return {
             name: self.decode_of(name)(name, value)
             if isinstance(value, bytes) and not name.startswith("__")
@@ -315,9 +361,11 @@ _NO_BAD_BYTES = (MemoryError, TimeoutError, ConfigError)
 
 
 def decoded_by(decode: Callable[[bytes], Any], name: str, data: bytes) -> Any:
-    """Return `decode(data)`; raise `DecodeError` naming the part and the reason for bad bytes.
+    """Return `decode(data)`; raise `DecodeError` naming the part and the reason for bad
+    bytes.
 
-    Short memory, an alarm of the user's (`TimeoutError`) and wrong settings are not bad bytes.
+    Short memory, an alarm of the user's (`TimeoutError`) and wrong settings are not bad
+    bytes.
     """
     try:
         return decode(data)
@@ -329,7 +377,8 @@ def decoded_by(decode: Callable[[bytes], Any], name: str, data: bytes) -> Any:
 
 def _undecodable(error: Exception, name: str, data: bytes) -> DecodeError:
     return DecodeError(
-        f"part {name!r} of {len(data)} bytes cannot be decoded: {type(error).__name__}: {error}; "
+        f"part {name!r} of {len(data)} bytes cannot be decoded: "
+        f"{type(error).__name__}: {error}; "
         f"it begins with {data[:16]!r}"
     )
 
@@ -341,7 +390,9 @@ EACH = "*"
 
 _CALL = re.compile(r"\s*(?P<name>[a-z_]+)\((?P<arguments>.*)\)\s*", re.S)
 _LABEL = re.compile(r"\s*(?:([a-z_]+)=)?(.*)", re.S)
-_ACCESS = re.compile(r"\s*(?P<part>[^\[\],\s]+(?:\s+[^\[\],\s]+)*)(?P<keys>(?:\[[^\[\]]+\])*)\s*")
+_ACCESS = re.compile(
+    r"\s*(?P<part>[^\[\],\s]+(?:\s+[^\[\],\s]+)*)(?P<keys>(?:\[[^\[\]]+\])*)\s*"
+)
 _KEY = re.compile(r"\[([^\[\]]+)\]")
 _NUMBER = re.compile(r"([0-9]+)")
 
@@ -362,8 +413,9 @@ _USUAL_PARTS = {
 class PartAccess:
     """A part of a raw sample, and the keys that lead to a value in it when it is JSON.
 
-    With `*` (any text) or `?` (any character) in `part` it is all parts of that pattern. The key
-    `*` leads to the list of what the keys after it lead to in each element of a list.
+    With `*` (any text) or `?` (any character) in `part` it is all parts of that
+    pattern. The key `*` leads to the list of what the keys after it lead to in each
+    element of a list.
     """
 
     part: str
@@ -380,9 +432,11 @@ class PartAccess:
         return not (self.keys or self.several or self.part.startswith("__"))
 
     def among(self, parts: Iterable[str]) -> list[str]:
-        """Return which of the names `parts` are meant; several in the order of the numbers in them.
+        """Return which of the names `parts` are meant; several in the order of the
+        numbers in them.
 
-        A part in capital letters is meant by its name in small letters, as in webdataset.
+        A part in capital letters is meant by its name in small letters, as in
+        webdataset.
 
         >>> PartAccess("*.jpg").among(["json", "10.jpg", "9.jpg", "jpg"])
         ['9.jpg', '10.jpg']
@@ -395,8 +449,8 @@ class PartAccess:
         return sorted(found, key=_by_number)[: None if self.several else 1]
 
     def within(self, value: Any) -> Any:
-        """Return what the keys lead to in `value`, the content of the part; `DataError` when
-        nothing.
+        """Return what the keys lead to in `value`, the content of the part; `DataError`
+        when nothing.
         """
         for depth, key in enumerate(self.keys):
             if isinstance(value, str):
@@ -411,7 +465,9 @@ class PartAccess:
                 value = value[int(key)] if isinstance(value, list) else value[key]
             except (LookupError, TypeError, ValueError):
                 reached = PartAccess(self.part, self.keys[:depth])
-                raise DataError(f"{self} leads nowhere: {reached} is {_shape(value)}") from None
+                raise DataError(
+                    f"{self} leads nowhere: {reached} is {_shape(value)}"
+                ) from None
         return value
 
     def __str__(self) -> str:
@@ -427,13 +483,15 @@ class FieldCall:
 
     def __str__(self) -> str:
         labelled = (
-            f"{label}={access}" if label else f"{access}" for label, access in self.arguments
+            f"{label}={access}" if label else f"{access}"
+            for label, access in self.arguments
         )
         return f"{self.name}({', '.join(labelled)})"
 
 
 def parse_call(text: str) -> FieldCall | None:
-    """Return the call of a function that a description is, None for one that names parts.
+    """Return the call of a function that a description is, None for one that names
+    parts.
 
     >>> str(parse_call("chat(user=json[q],assistant=json[a])")), parse_call("jpg,png")
     ('chat(user=json[q], assistant=json[a])', None)
@@ -454,8 +512,8 @@ def parse_call(text: str) -> FieldCall | None:
 
 
 def parse_field(text: str) -> tuple[PartAccess, ...]:
-    """Return the parts that a description names, most preferred first; of a call all that it is
-    given. Raise `ConfigError` if it is malformed.
+    """Return the parts that a description names, most preferred first; of a call all
+    that it is given. Raise `ConfigError` if it is malformed.
 
     >>> [str(each) for each in parse_field("jpg, meta.json[urls][0], *.png")]
     ['jpg', 'meta.json[urls][0]', '*.png']
@@ -469,7 +527,8 @@ def parse_field(text: str) -> tuple[PartAccess, ...]:
         match = _ACCESS.match(text, position)
         if match is None or text[match.end() : match.end() + 1] not in ("", ","):
             raise ConfigError(
-                f"{text!r} does not say which part a field is read from: expected parts such as "
+                f"{text!r} does not say which part a field is read from: expected "
+                "parts such as "
                 "'jpg,png', with keys in brackets for JSON, 'json[caption][en]'"
             )
         options.append(PartAccess(match["part"], tuple(_KEY.findall(match["keys"]))))
@@ -478,8 +537,9 @@ def parse_field(text: str) -> tuple[PartAccess, ...]:
 
 
 def check_fields(sample_type: type, names: Iterable[str], said: str) -> None:
-    """Raise `ConfigError` unless these are fields of `sample_type`, all that are needed; beside
-    them there may be metadata. It begins with `said`, who said which fields there are.
+    """Raise `ConfigError` unless these are fields of `sample_type`, all that are
+    needed; beside them there may be metadata. It begins with `said`, who said which
+    fields there are.
     """
     fields, required = declared_fields(sample_type)
     known = [name for name in fields if name not in METADATA]
@@ -487,39 +547,47 @@ def check_fields(sample_type: type, names: Iterable[str], said: str) -> None:
     for name in given:
         if name not in known:
             raise ConfigError(
-                f"{said} the field {name!r}, which {sample_type.__name__} does not have; it has "
+                f"{said} the field {name!r}, which {sample_type.__name__} does not "
+                "have; it has "
                 f"{', '.join(known) or 'none'}{nearest(name, known)}"
             )
     missing = [name for name in known if name in required and name not in given]
     if missing:
-        raise ConfigError(f"{said} no {', '.join(missing)}, which {sample_type.__name__} needs")
+        raise ConfigError(
+            f"{said} no {', '.join(missing)}, which {sample_type.__name__} needs"
+        )
 
 
 def check_sample_type(kind: Any) -> None:
     """Raise `ConfigError` for what is no type of samples."""
     if not (isinstance(kind, type) and issubclass(kind, Sample | CrudeSample)):
         raise ConfigError(
-            f"sample_type is a dataclass that extends Sample, or CrudeSample; got {kind!r}"
+            "sample_type is a dataclass that extends Sample, or CrudeSample; got "
+            f"{kind!r}"
         )
 
 
 def check_field_map(sample_type: type, field_map: Mapping[str, str]) -> None:
-    """Raise `ConfigError` unless the map is for fields of `sample_type`, all that are needed, and
-    its descriptions can be parsed.
+    """Raise `ConfigError` unless the map is for fields of `sample_type`, all that are
+    needed, and its descriptions can be parsed.
     """
     if issubclass(sample_type, CrudeSample):
-        raise ConfigError(f"{sample_type.__name__} has no fields, so it takes no field_map")
+        raise ConfigError(
+            f"{sample_type.__name__} has no fields, so it takes no field_map"
+        )
     metadata = METADATA.intersection(field_map)
     if metadata:
-        raise ConfigError(f"field_map names {', '.join(sorted(metadata))}, which is not of a part")
+        raise ConfigError(
+            f"field_map names {', '.join(sorted(metadata))}, which is not of a part"
+        )
     check_fields(sample_type, field_map, "field_map names")
     for text in field_map.values():
         parse_field(text)
 
 
 def default_field_map(sample_type: type) -> dict[str, str]:
-    """Return the field map of a dataset that has none: for each field, the parts it usually comes
-    from.
+    """Return the field map of a dataset that has none: for each field, the parts it
+    usually comes from.
 
     After these come the field's name as a key of a `json` part, and as a part.
     """
@@ -531,7 +599,9 @@ def default_field_map(sample_type: type) -> dict[str, str]:
 
 
 def _by_number(name: str) -> tuple[list[tuple[int, str]], str]:
-    """Return a key that sorts numbers in names as numbers, of any length: page2 before page10."""
+    """Return a key that sorts numbers in names as numbers, of any length: page2 before
+    page10.
+    """
     pieces = _NUMBER.split(name)
     digits = (each.lstrip("0") if i % 2 else each for i, each in enumerate(pieces))
     return [(len(each) if i % 2 else 0, each) for i, each in enumerate(digits)], name
@@ -539,7 +609,9 @@ def _by_number(name: str) -> tuple[list[tuple[int, str]], str]:
 
 def _shape(value: Any) -> str:
     if isinstance(value, dict):
-        return "an object with the keys " + (", ".join(map(repr, list(value)[:20])) or "(none)")
+        return "an object with the keys " + (
+            ", ".join(map(repr, list(value)[:20])) or "(none)"
+        )
     if isinstance(value, list):
         return f"a list of {len(value)}"
     return f"a {type(value).__name__}"
@@ -550,7 +622,8 @@ LoadFunction = Callable[[dict[str, Any]], Mapping[str, Any]]
 PartFilter = Callable[[str], bool] | Collection[str]
 
 
-# Functions that a dataset.yaml names: given by the program, or run where it trusts the folder.
+# Functions that a dataset.yaml names: given by the program, or run where it trusts the
+# folder.
 
 
 @dataclass(frozen=True, slots=True)
@@ -568,7 +641,9 @@ class FolderFunction:
 
     @property
     def function(self) -> Callable[..., Any]:
-        """The function; `DatasetError` when the file cannot be run or does not have it."""
+        """The function; `DatasetError` when the file cannot be run or does not have
+        it.
+        """
         found = getattr(_module(self.file), self.name, None)
         if not callable(found):
             raise DatasetError(f"{self.file} has no function {self.name!r}")
@@ -587,7 +662,9 @@ def _module(file: Path) -> ModuleType:
 
 
 def run_file(file: Path, name: str) -> ModuleType:
-    """Return a Python file as a module of that name; `DatasetError` for one that cannot be run."""
+    """Return a Python file as a module of that name; `DatasetError` for one that cannot
+    be run.
+    """
     spec = importlib.util.spec_from_file_location(name, file)
     if spec is None or spec.loader is None:
         raise DatasetError(f"{file} is no Python file: its name has to end in .py")
@@ -597,7 +674,9 @@ def run_file(file: Path, name: str) -> ModuleType:
         spec.loader.exec_module(module)
     except Exception as reason:
         del sys.modules[name]
-        raise DatasetError(f"{file} cannot be run: {type(reason).__name__}: {reason}") from reason
+        raise DatasetError(
+            f"{file} cannot be run: {type(reason).__name__}: {reason}"
+        ) from reason
     return module
 
 
@@ -605,12 +684,13 @@ def run_file(file: Path, name: str) -> ModuleType:
 class LoadingCode:
     """What a program allows in place of field maps.
 
-    `sample_loader` makes the values of a sample's fields, by name, of a dict of its decoded parts;
-    `part_filter` says which parts it is given: names, or a function of a name. Both stand for what
-    dataset.yaml says, for all folders, or, as dicts, for the folders that they name. `trust_code`
-    names folders whose own files may be run, and with them all folders below, beside those that the
-    environment variable ENERGIZE_TRUST_CODE names, and those that `energize trust` remembers; and
-    modules that may be imported for the factories that dataset.yaml names.
+    `sample_loader` makes the values of a sample's fields, by name, of a dict of its
+    decoded parts; `part_filter` says which parts it is given: names, or a function of a
+    name. Both stand for what dataset.yaml says, for all folders, or, as dicts, for the
+    folders that they name. `trust_code` names folders whose own files may be run, and
+    with them all folders below, beside those that the environment variable
+    ENERGIZE_TRUST_CODE names, and those that `energize trust` remembers; and modules
+    that may be imported for the factories that dataset.yaml names.
 
     Raises `ConfigError` for values that are neither.
     """
@@ -626,13 +706,16 @@ class LoadingCode:
         given = self.sample_loader
         for each in given.values() if isinstance(given, Mapping) else [given]:
             if each is not None and not callable(each):
-                raise ConfigError(f"sample_loader is a function of a dict of parts; got {each!r}")
+                raise ConfigError(
+                    f"sample_loader is a function of a dict of parts; got {each!r}"
+                )
         for module in trusted_modules(self.trust_code) if self.trust_code else ():
             try:
                 importlib.import_module(module)
             except ImportError as error:
                 raise ConfigError(
-                    f"trust_code: {module!r} is no folder, and no module that can be imported: "
+                    f"trust_code: {module!r} is no folder, and no module that can be "
+                    "imported: "
                     f"{error}"
                 ) from error
 
@@ -644,17 +727,20 @@ class LoadingCode:
         *,
         crude: bool = False,
     ) -> tuple[LoadFunction | None, PartFilter | None, SampleDecoder | None]:
-        """Return the sample loader and the part filter of a folder whose dataset.yaml names `code`,
-        and its decoder: one that unpickles where the program or the environment names the folder.
+        """Return the sample loader and the part filter of a folder whose dataset.yaml
+        names `code`, and its decoder: one that unpickles where the program or the
+        environment names the folder.
 
-        Samples that are `crude` have no loader; one that the file names all the same is an error.
+        Samples that are `crude` have no loader; one that the file names all the same is
+        an error.
 
-        Raises `UntrustedCodeError` when it names a file that the program says nothing of, and
-        `DatasetError` for files that are not there or cannot be run.
+        Raises `UntrustedCodeError` when it names a file that the program says nothing
+        of, and `DatasetError` for files that are not there or cannot be run.
         """
         if crude and "sample_loader" in code:
             raise DatasetError(
-                f"{folder}: dataset.yaml has a sample_loader, and crude samples have no fields; "
+                f"{folder}: dataset.yaml has a sample_loader, and crude samples have "
+                "no fields; "
                 "remove it, or give a sample_type"
             )
         if decoder is not None and (self.trust_code or VARIABLE in os.environ):
@@ -666,10 +752,15 @@ class LoadingCode:
         return loader, self._of(folder, "part_filter", code), decoder
 
     def _of(self, folder: Path, key: str, code: Mapping[str, Any]) -> Any:
-        """Return what the program gives for a folder, or else what the folder itself names."""
-        given, own = getattr(self, key), folder.resolve()
+        """Return what the program gives for a folder, or else what the folder itself
+        names.
+        """
+        given = getattr(self, key)
+        own = folder.resolve()
         if isinstance(given, Mapping):
-            matching = (each for path, each in given.items() if path_of(path).resolve() == own)
+            matching = (
+                each for path, each in given.items() if path_of(path).resolve() == own
+            )
             given = next(matching, None)
         value = code.get(key)
         if given is not None or not isinstance(value, str):
@@ -678,21 +769,26 @@ class LoadingCode:
         reason = why_not(folder, self.trust_code)
         if reason is not None:
             trusting = (
-                f" Look at it, and trust it: energize trust {shlex.quote(str(folder))}; or in the "
-                f"program, trust_code=[{str(folder)!r}], or {VARIABLE} in the environment. Or do "
+                " Look at it, and trust it: energize trust "
+                f"{shlex.quote(str(folder))}; or in the "
+                f"program, trust_code=[{str(folder)!r}], or {VARIABLE} in the "
+                "environment. Or do "
                 "without:"
             )
             raise UntrustedCodeError(
                 f"{named} in dataset.yaml is code of the data folder, and {reason}."
-                f"{' Do without:' if is_url(folder) else trusting} give the function yourself, "
-                f"{key}=..., a field_map, or cookers in your task encoder (CrudeWebdataset)"
+                f"{' Do without:' if is_url(folder) else trusting} give the function "
+                "yourself, "
+                f"{key}=..., a field_map, or cookers in your task encoder "
+                "(CrudeWebdataset)"
             )
         file, _, name = value.partition(":")
         path = (folder / META_FOLDER / file).resolve()
         inside = path.is_relative_to((folder / META_FOLDER).resolve())
         if not inside and why_not(path, self.trust_code) is not None:
             raise UntrustedCodeError(
-                f"{named} leads out of the folder, to {path}, which trust_code does not name"
+                f"{named} leads out of the folder, to {path}, which trust_code does "
+                "not name"
             )
         if not path.is_file():
             raise DatasetError(f"{named}: there is no file {path}")
@@ -706,15 +802,17 @@ NO_CODE = LoadingCode()
 
 
 def loading_code(arguments: dict[str, Any]) -> LoadingCode:
-    """Return what `sample_loader`, `part_filter` and `trust_code` among these say, and take them
-    out.
+    """Return what `sample_loader`, `part_filter` and `trust_code` among these say, and
+    take them out.
 
     >>> arguments = {"part_filter": ["jpg"], "handler": None}
     >>> loading_code(arguments).part_filter, arguments
     (['jpg'], {'handler': None})
     """
     names = [each.name for each in fields(LoadingCode)]
-    return LoadingCode(**{name: arguments.pop(name) for name in names if name in arguments})
+    return LoadingCode(
+        **{name: arguments.pop(name) for name in names if name in arguments}
+    )
 
 
 # Typed samples from raw ones.
@@ -731,7 +829,8 @@ _LIST = re.compile(r"(?:typing\.)?(?:Optional\[)?(?:typing\.)?[Ll]ist\[(.*)")
 _ARRAYS = re.compile("Tensor|ndarray|Any")
 
 _MOST_PLANS = 256
-"""Sets of part names that a loader keeps a plan for; samples of one dataset have few."""
+"""Sets of part names that a loader keeps a plan for; samples of one dataset have
+few."""
 
 
 _Option = tuple[PartAccess, list[str]]
@@ -740,8 +839,9 @@ _Option = tuple[PartAccess, list[str]]
 _Decode = Callable[[str, bytes], Any]
 
 _Plan = list[tuple[str, str | None, list[_Option], _Decode | None, FieldCall | None]]
-"""For each field its options, the part of the first one where that is a part as a whole, its
-decoder, if it has one of its own, and the function that makes it of the options, if one does."""
+"""For each field its options, the part of the first one where that is a part as a
+whole, its decoder, if it has one of its own, and the function that makes it of the
+options, if one does."""
 
 
 def _undecoded(name: str, data: bytes) -> bytes:
@@ -752,29 +852,37 @@ def _undecoded(name: str, data: bytes) -> bytes:
 class SampleLoader(Generic[T_sample]):
     """Makes samples of `sample_type` from raw ones: a function to map over a source.
 
-    A raw sample is what `WebdatasetSource` gives: a dict of `__key__`, `__dataset__`, `__shard__`,
-    `__index__` and the bytes of its parts by name. `field_map` says for each field which part it
-    comes from: "jpg,png" is the first of these that the sample has; "json[caption][en]" a value
-    inside a JSON part. Only parts that a field needs are decoded, each once. With `decoder=None`
-    they stay bytes; keys in brackets read JSON all the same.
+    A raw sample is what `WebdatasetSource` gives: a dict of `__key__`, `__dataset__`,
+    `__shard__`, `__index__` and the bytes of its parts by name. `field_map` says for
+    each field which part it comes from: "jpg,png" is the first of these that the sample
+    has; "json[caption][en]" a value inside a JSON part. Only parts that a field needs
+    are decoded, each once. With `decoder=None` they stay bytes; keys in brackets read
+    JSON all the same.
 
     "*.jpg" is the list of all parts that match, 0.jpg before 10.jpg.
 
-    Without a field map the usual parts are taken (`jpg`, `png` for an image, `txt` for a text,
-    `cls` for a label, else a key of `json`), and fields with a default may be missing.
+    Without a field map the usual parts are taken (`jpg`, `png` for an image, `txt` for
+    a text, `cls` for a label, else a key of `json`), and fields with a default may be
+    missing.
 
-    In place of a field map, `sample_loader` is given a dict of the decoded parts with the metadata
-    of the sample, and returns a dict of the fields. `part_filter` says which parts there are for
-    anyone: a list of names, or a function of a name. A `CrudeSample` has all parts, decoded, by
-    their names.
+    In place of a field map, `sample_loader` is given a dict of the decoded parts with
+    the metadata of the sample, and returns a dict of the fields. `part_filter` says
+    which parts there are for anyone: a list of names, or a function of a name. A
+    `CrudeSample` has all parts, decoded, by their names.
 
-    Raises `ConfigError` for a type that is no sample type, fields that it does not have, fields
-    without a default that the map leaves out, and malformed descriptions. Calling it raises
-    `DataError` naming the sample, when a part or a key is missing, and `DecodeError`.
+    Raises `ConfigError` for a type that is no sample type, fields that it does not
+    have, fields without a default that the map leaves out, and malformed descriptions.
+    Calling it raises `DataError` naming the sample, when a part or a key is missing,
+    and `DecodeError`.
 
     >>> from energize import TextSample
     >>> load = SampleLoader(sample_type=TextSample, field_map={"text": "json[body]"})
-    >>> raw = {"__key__": "a", "__dataset__": "texts", "__shard__": "0.tar", "__index__": 0}
+    >>> raw = {
+    ...     "__key__": "a",
+    ...     "__dataset__": "texts",
+    ...     "__shard__": "0.tar",
+    ...     "__index__": 0,
+    ... }
     >>> load(raw | {"json": b'{"body": "hello"}'}).text
     'hello'
     """
@@ -801,13 +909,21 @@ class SampleLoader(Generic[T_sample]):
         if self.field_map is not None:
             object.__setattr__(self, "field_map", dict(self.field_map))
             check_field_map(kind, self.field_map)
-        if self.sample_loader is not None and (self._crude or self.field_map is not None):
+        if self.sample_loader is not None and (
+            self._crude or self.field_map is not None
+        ):
             why = "which has none" if self._crude else "so give no field_map too"
-            raise ConfigError(f"sample_loader makes the fields of a {kind.__name__}, {why}")
+            raise ConfigError(
+                f"sample_loader makes the fields of a {kind.__name__}, {why}"
+            )
         parts = self.part_filter
         if parts is not None and not callable(parts):
-            if isinstance(parts, str) or not all(isinstance(name, str) for name in parts):
-                raise ConfigError(f"part_filter is a function of a name, or names; got {parts!r}")
+            if isinstance(parts, str) or not all(
+                isinstance(name, str) for name in parts
+            ):
+                raise ConfigError(
+                    f"part_filter is a function of a name, or names; got {parts!r}"
+                )
             object.__setattr__(self, "part_filter", tuple(dict.fromkeys(parts)))
 
     def __getstate__(self) -> dict[str, Any]:
@@ -827,9 +943,17 @@ class SampleLoader(Generic[T_sample]):
         kept = self.part_filter
         if kept is not None:
             kept = kept if callable(kept) else kept.__contains__
-            raw = {name: raw[name] for name in raw if name.startswith("__") or kept(name)}
-        load = self._load_all if self._crude or self.sample_loader is not None else self._load
-        blocks = limits.decoding.blocks  # what `with limits.decoding` does, for each sample
+            raw = {
+                name: raw[name] for name in raw if name.startswith("__") or kept(name)
+            }
+        load = (
+            self._load_all
+            if self._crude or self.sample_loader is not None
+            else self._load
+        )
+        blocks = (
+            limits.decoding.blocks
+        )  # what `with limits.decoding` does, for each sample
         blocks.append(0)
         token = sample_in_use.set(raw)
         try:
@@ -842,7 +966,9 @@ class SampleLoader(Generic[T_sample]):
 
     @property
     def is_pure(self) -> bool:
-        """Whether a sample is a function of its bytes: no function of the user makes it."""
+        """Whether a sample is a function of its bytes: no function of the user makes
+        it.
+        """
         decoders = () if self.decoder is None else self.decoder.fields.values()
         own = all(each is None or isinstance(each, SampleDecoder) for each in decoders)
         check = getattr(self.sample_type, "__post_init__", None)
@@ -853,7 +979,8 @@ class SampleLoader(Generic[T_sample]):
     def _crude(self) -> bool:
         return issubclass(self.sample_type, CrudeSample)
 
-    # By field map. Which part a field is read from follows from the names of a sample's parts.
+    # By field map. Which part a field is read from follows from the names of a sample's
+    # parts.
 
     def _load(self, raw: Mapping[str, Any]) -> T_sample:
         names = tuple(raw)
@@ -864,14 +991,18 @@ class SampleLoader(Generic[T_sample]):
         contents: dict[str, Any] = {}
         values: dict[str, Any] = {}
         for name, whole, options, own, call in plan:
-            decoded, decode = contents, usual
+            decoded = contents
+            decode = usual
             if own is not None:
-                decoded, decode = {}, own
+                decoded = {}
+                decode = own
             if whole is None:
                 content = partial(_content, raw, decoded, decode)
                 if call is not None:
                     values[name] = _called(name, call, options, content)
-                elif (found := self._search(name, options, raw, content)) is not _ABSENT:
+                elif (
+                    found := self._search(name, options, raw, content)
+                ) is not _ABSENT:
                     values[name] = found
             elif (found := decoded.get(whole, _ABSENT)) is _ABSENT:
                 values[name] = decoded[whole] = decode(whole, raw[whole])
@@ -883,7 +1014,8 @@ class SampleLoader(Generic[T_sample]):
         return self.sample_type(**{**self._metadata(raw, contents), **values})
 
     def _conform(self, values: dict[str, Any]) -> None:
-        """Make lists of single values for list fields, and compare checked fields with their types.
+        """Make lists of single values for list fields, and compare checked fields with
+        their types.
 
         Raises:
             DataError: If a value of a checked field is of another type.
@@ -906,9 +1038,13 @@ class SampleLoader(Generic[T_sample]):
 
     @cached_property
     def _lists(self) -> dict[str, str]:
-        """The fields that are lists, and what their annotations say of what is in the list."""
+        """The fields that are lists, and what their annotations say of what is in the
+        list.
+        """
         classes = reversed(self.sample_type.__mro__)
-        annotations = {n: str(a) for kind in classes for n, a in get_annotations(kind).items()}
+        annotations = {
+            n: str(a) for kind in classes for n, a in get_annotations(kind).items()
+        }
         matches = {name: _LIST.match(text) for name, text in annotations.items()}
         return {name: match[1] for name, match in matches.items() if match is not None}
 
@@ -919,13 +1055,19 @@ class SampleLoader(Generic[T_sample]):
     @cached_property
     def _accesses(self) -> dict[str, tuple[PartAccess, ...]]:
         """For each field the parts it may come from."""
-        given = default_field_map(self.sample_type) if self.field_map is None else self.field_map
+        given = (
+            default_field_map(self.sample_type)
+            if self.field_map is None
+            else self.field_map
+        )
         return {name: parse_field(text) for name, text in given.items()}
 
     @cached_property
     def _calls(self) -> dict[str, FieldCall]:
         """The fields that functions make."""
-        calls = {name: parse_call(text) for name, text in (self.field_map or {}).items()}
+        calls = {
+            name: parse_call(text) for name, text in (self.field_map or {}).items()
+        }
         return {name: call for name, call in calls.items() if call is not None}
 
     def _planned(self, names: tuple[str, ...]) -> _Plan:
@@ -945,10 +1087,14 @@ class SampleLoader(Generic[T_sample]):
         return plan
 
     def _search(
-        self, name: str, options: list[_Option], raw: Mapping[str, Any], content: Callable[..., Any]
+        self,
+        name: str,
+        options: list[_Option],
+        raw: Mapping[str, Any],
+        content: Callable[..., Any],
     ) -> Any:
-        """Return what the first option that leads anywhere leads to; `_ABSENT` where a field may
-        lack. `content` gives parts, decoded.
+        """Return what the first option that leads anywhere leads to; `_ABSENT` where a
+        field may lack. `content` gives parts, decoded.
         """
         reasons: list[str] = []
         for access, parts in options:
@@ -959,12 +1105,16 @@ class SampleLoader(Generic[T_sample]):
             except DataError as reason:
                 reasons.append(str(reason))
         listed = any(access.several for access in self._accesses[name])
-        if (listed or self.field_map is None) and name not in required_fields(self.sample_type):
+        if (listed or self.field_map is None) and name not in required_fields(
+            self.sample_type
+        ):
             return _ABSENT
         there = ", ".join(part for part in raw if not part.startswith("__"))
         reasons = reasons or [f"the sample has only the parts {there or '(none)'}"]
         asked = " or ".join(map(str, self._accesses[name]))
-        raise DataError(f"field {name!r} is read from {asked}, but {'; '.join(reasons)}")
+        raise DataError(
+            f"field {name!r} is read from {asked}, but {'; '.join(reasons)}"
+        )
 
     # Of all parts, and what both ways make in the end.
 
@@ -975,10 +1125,14 @@ class SampleLoader(Generic[T_sample]):
         if self._crude:
             return self.sample_type(parts | self._metadata(raw, names))  # type: ignore[call-arg]
         function: Any = self.sample_loader
-        values = function({name: parts[name] for name in names} | self._metadata(raw, names))
+        values = function(
+            {name: parts[name] for name in names} | self._metadata(raw, names)
+        )
         said = f"sample {raw['__key__']!r}: sample_loader returned"
         if not isinstance(values, Mapping):
-            raise ConfigError(f"{said} a {type(values).__name__}, and no dict of fields")
+            raise ConfigError(
+                f"{said} a {type(values).__name__}, and no dict of fields"
+            )
         check_fields(self.sample_type, values, said)
         fields = dict(values)
         self._conform(fields)
@@ -993,7 +1147,9 @@ class SampleLoader(Generic[T_sample]):
         return dict(zip(self.numbered.shards, firsts, strict=False))
 
     def _metadata(self, raw: Mapping[str, Any], parts: Iterable[str]) -> dict[str, Any]:
-        key, shard, index = raw["__key__"], raw["__shard__"], raw["__index__"]
+        key = raw["__key__"]
+        shard = raw["__shard__"]
+        index = raw["__index__"]
         source = SourceInfo(
             dataset_path=raw["__dataset__"],
             index=self._before[shard] + index,
@@ -1014,7 +1170,9 @@ def _called(
     """Return what a function makes of parts; what a sample lacks is None."""
     arguments: list[tuple[str, Any]] = []
     for (label, access), (_, parts) in zip(call.arguments, options, strict=True):
-        value: Any = [content(part, keyed=False) for part in parts] if access.several else None
+        value: Any = (
+            [content(part, keyed=False) for part in parts] if access.several else None
+        )
         if parts and not access.several:
             with suppress(DataError):
                 value = access.within(content(parts[0], keyed=bool(access.keys)))
@@ -1026,9 +1184,16 @@ def _called(
 
 
 def _content(
-    raw: Mapping[str, Any], contents: dict[str, Any], decode: _Decode, part: str, *, keyed: bool
+    raw: Mapping[str, Any],
+    contents: dict[str, Any],
+    decode: _Decode,
+    part: str,
+    *,
+    keyed: bool,
 ) -> Any:
-    """Return a part decoded; `keyed` to what keys lead into, JSON where nothing else is."""
+    """Return a part decoded; `keyed` to what keys lead into, JSON where nothing else
+    is.
+    """
     if part.startswith("__"):
         return raw[part]
     if contents.get(part, _ABSENT) is _ABSENT:
@@ -1045,10 +1210,11 @@ def _content(
 class JoinLoader:
     """Makes one sample of a tuple of raw ones: a function to map over a `JoinedSource`.
 
-    Each is loaded by the loader at its place, a `SampleLoader` say, None stays None, and
-    `function` joins what comes out: given by place, or by `names`.
+    Each is loaded by the loader at its place, a `SampleLoader` say, None stays None,
+    and `function` joins what comes out: given by place, or by `names`.
 
-    Raises `ConfigError` for a joiner that gives no sample, and what the loaders and it raise.
+    Raises `ConfigError` for a joiner that gives no sample, and what the loaders and it
+    raise.
     """
 
     order_name: ClassVar[str] = "JoinLoader"
@@ -1075,7 +1241,8 @@ class JoinLoader:
             joined = self.function(**dict(zip(self.names, samples, strict=True)))
         if not isinstance(joined, Sample | dict):
             raise ConfigError(
-                f"sample {raw[0]['__key__']!r}: the joiner {function_name(self.function)} returns "
+                f"sample {raw[0]['__key__']!r}: the joiner "
+                f"{function_name(self.function)} returns "
                 f"a sample, and returned a {type(joined).__name__}"
             )
         return joined

@@ -1,4 +1,6 @@
-"""Datasets as they are asked for, before they are made: what task encoders are given."""
+"""Datasets as they are asked for, before they are made: what task encoders are
+given.
+"""
 
 from __future__ import annotations
 
@@ -25,19 +27,22 @@ T_co = TypeVar("T_co", covariant=True)
 class BaseCoreDatasetFactory(ABC, Generic[T_co]):
     """A dataset as it is asked for, before it is made: `build()` makes it.
 
-    `len` is the number of samples in one pass, on all ranks together. `paths` are the folders or
-    files that it is read from.
+    `len` is the number of samples in one pass, on all ranks together. `paths` are the
+    folders or files that it is read from.
     """
 
     __sample_type__: ClassVar[type[Any]]
     paths: list[Any]
     subflavors: dict[str, Any]
     sample_weight: float | None = None
-    """How much its samples count in the loss, as the metadataset says that it was loaded from."""
+    """How much its samples count in the loss, as the metadataset says that it was
+    loaded from."""
 
     @abstractmethod
     def build(self, worker_rotation_offset: int = 0) -> Dataset[T_co]:
-        """Return one pass over the samples, in a new order each time where `training`."""
+        """Return one pass over the samples, in a new order each time where
+        `training`.
+        """
 
     @abstractmethod
     def as_file_store(self) -> FileStore[Any]:
@@ -52,8 +57,9 @@ class BaseCoreDatasetFactory(ABC, Generic[T_co]):
 class SampleOrder:
     """The order in which the samples of a source are read; see `ShuffleDataset`.
 
-    `over_epochs`: so many passes are shuffled at once; -1: drawn with replacement; None: in stored
-    order, shuffled within windows of `shuffle_buffer_size` only, if that is given.
+    `over_epochs`: so many passes are shuffled at once; -1: drawn with replacement;
+    None: in stored order, shuffled within windows of `shuffle_buffer_size` only, if
+    that is given.
     """
 
     over_epochs: int | None = 1
@@ -87,17 +93,21 @@ class SourceFactory(BaseCoreDatasetFactory[T_co]):
         if subset is not None:
             if not isinstance(subset, Subset):
                 raise ConfigError(
-                    "subset is an energize.data.source.Subset, such as Subset(ratios=(0.0, 0.5)); "
+                    "subset is an energize.data.source.Subset, such as "
+                    "Subset(ratios=(0.0, 0.5)); "
                     f"got {subset!r}"
                 )
             source = source.part(*subset.bounds(source.stored_count))
         self.source: Source[Any] = source
         self.load = load
         if isinstance(load, SampleLoader) and isinstance(source, WebdatasetSource):
-            object.__setattr__(load, "numbered", source)  # its own, and nothing compares it
+            object.__setattr__(
+                load, "numbered", source
+            )  # its own, and nothing compares it
         self.__sample_type__ = sample_type  # type: ignore[misc]  # of this object
         self.paths, self.subflavors = list(paths), dict(subflavors)
-        self.order, self.worker_config = order, worker_config
+        self.order = order
+        self.worker_config = worker_config
         self.sample_weight = sample_weight
 
     @property
@@ -119,7 +129,8 @@ class SourceFactory(BaseCoreDatasetFactory[T_co]):
                 over_epochs=order.over_epochs,
             )
         elif order.shuffle_buffer_size is not None:
-            # One run of all samples: stored order, shuffled within the windows of the buffer only.
+            # One run of all samples: stored order, shuffled within the windows of the
+            # buffer only.
             raw = ShuffleDataset(
                 raw,
                 shuffle_buffer_size=order.shuffle_buffer_size,
@@ -133,7 +144,9 @@ class SourceFactory(BaseCoreDatasetFactory[T_co]):
 
     def as_file_store(self) -> FileStore[Any]:
         if len(self.paths) > 1:
-            raise ConfigError("a join has no files of its own; take the stores of its datasets")
+            raise ConfigError(
+                "a join has no files of its own; take the stores of its datasets"
+            )
         return open_store(self.paths[0])
 
     def config(self) -> dict[str, Any]:
@@ -145,7 +158,9 @@ class SourceFactory(BaseCoreDatasetFactory[T_co]):
 
 
 class DatasetBlendMode(Enum):
-    """What the numbers of loaded datasets say: nothing, weights, or passes in an epoch."""
+    """What the numbers of loaded datasets say: nothing, weights, or passes in an
+    epoch.
+    """
 
     NONE = "none"
     DATASET_WEIGHT = "dataset_weight"
@@ -154,8 +169,8 @@ class DatasetBlendMode(Enum):
 
 @dataclass(slots=True, kw_only=True)
 class LoadedDataset:
-    """A dataset of a metadataset, with its share of the whole (all weights sum to 1), or how often
-    an epoch reads it, and the stores that its cookers may read from.
+    """A dataset of a metadataset, with its share of the whole (all weights sum to 1),
+    or how often an epoch reads it, and the stores that its cookers may read from.
     """
 
     dataset: BaseCoreDatasetFactory[Any]
@@ -166,7 +181,9 @@ class LoadedDataset:
 
 @dataclass(slots=True, kw_only=True)
 class LoadedDatasetList:
-    """The datasets of a metadataset, in the order of the file, and what their numbers say."""
+    """The datasets of a metadataset, in the order of the file, and what their numbers
+    say.
+    """
 
     datasets: list[LoadedDataset]
     blend_mode: DatasetBlendMode = DatasetBlendMode.NONE

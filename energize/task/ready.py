@@ -33,7 +33,14 @@ from energize.core.samples import (
     VQASample,
     type_fields,
 )
-from energize.core.turns import IMAGE, REASONING, TURN_KEYS, Turn, checked_turns, messages_of
+from energize.core.turns import (
+    IMAGE,
+    REASONING,
+    TURN_KEYS,
+    Turn,
+    checked_turns,
+    messages_of,
+)
 from energize.errors import ConfigError, DataError, SampleError, SkipSample, nearest
 from energize.packing.concat import concat_pack
 from energize.packing.packer import Packer
@@ -46,18 +53,25 @@ IGNORED = -100
 
 _GENERATION = re.compile(r"\{%-?\s*generation\b")
 _TOLD = "\ue000"  # a letter that no template and no text has
-_REPLACED, _REPLACING = "text_replacement_offsets", "get_text_with_replacements"
-_PER_TOKEN = ("attention_mask", "token_type_ids", "mm_token_type_ids", "cross_attention_mask")
+_REPLACED = "text_replacement_offsets"
+_REPLACING = "get_text_with_replacements"
+_PER_TOKEN = (
+    "attention_mask",
+    "token_type_ids",
+    "mm_token_type_ids",
+    "cross_attention_mask",
+)
 _NOT_PACKED = {"image_grid_thw", "mm_token_type_ids", "token_type_ids"}
 _OF_MEDIA = ("pixel_", "image_", "video_")
 
 
 @dataclass(kw_only=True)
 class ProcessorBatch(Batch):
-    """What a model of transformers takes: `model(**batch)`. Fields that are None are no items of
-    it. Of shape (samples, tokens), or (1, tokens) where it is packed, are `input_ids`, `labels`,
-    `attention_mask`, `position_ids` and the type ids; `cu_seqlens` (also `cu_seq_lens_q` and
-    `cu_seq_lens_k`) is int32, where each sample of a packed row starts and the last one ends.
+    """What a model of transformers takes: `model(**batch)`. Fields that are None are no
+    items of it. Of shape (samples, tokens), or (1, tokens) where it is packed, are
+    `input_ids`, `labels`, `attention_mask`, `position_ids` and the type ids;
+    `cu_seqlens` (also `cu_seq_lens_q` and `cu_seq_lens_k`) is int32, where each sample
+    of a packed row starts and the last one ends.
 
     A processor that gives more needs a subclass with fields of these names.
     """
@@ -86,7 +100,9 @@ class ProcessorBatch(Batch):
 
 @dataclass(kw_only=True, slots=True)
 class _Encoded(Sample):
-    """`tokens`: of shape (tokens,) each; `media`: what is joined along its first dimension."""
+    """`tokens`: of shape (tokens,) each; `media`: what is joined along its first
+    dimension.
+    """
 
     tokens: dict[str, torch.Tensor]
     media: dict[str, torch.Tensor]
@@ -108,35 +124,39 @@ def _tokens(sample: _Encoded) -> int:
 
 
 class ProcessorTaskEncoder(TaskEncoder[Any, Any, Any, Any]):
-    """Makes conversations, captions, questions and texts what a model of transformers trains on.
+    """Makes conversations, captions, questions and texts what a model of transformers
+    trains on.
 
-    `processor` is one of transformers, or a tokenizer where there are no images. Conversations go
-    through its chat template, images through its own placeholders. A `CaptioningSample` is a turn
-    of the user, its image and `prompt`, and the caption as the answer; a `VQASample` its question
-    and the answer of the largest weight; a `TextSample` is a text without turns, begun as the
-    tokenizer begins a text, and ended by the end-of-sequence token. Images are turned upright.
+    `processor` is one of transformers, or a tokenizer where there are no images.
+    Conversations go through its chat template, images through its own placeholders. A
+    `CaptioningSample` is a turn of the user, its image and `prompt`, and the caption as
+    the answer; a `VQASample` its question and the answer of the largest weight; a
+    `TextSample` is a text without turns, begun as the tokenizer begins a text, and
+    ended by the end-of-sequence token. Images are turned upright.
 
-    `labels` are the tokens of the assistant's turns, and -100 elsewhere: those that the template
-    marks by `{% generation %}`, or else those by which the conversation grows with such a turn.
-    Placeholders of images are never learned.
+    `labels` are the tokens of the assistant's turns, and -100 elsewhere: those that the
+    template marks by `{% generation %}`, or else those by which the conversation grows
+    with such a turn. Placeholders of images are never learned.
 
-    Samples are padded to the longest of a batch, at `padding_side` (by default the tokenizer's), to
-    a multiple of `pad_to_multiple_of`. With `packing` those of a batch are one row, end to end,
-    with `position_ids` and `cu_seqlens`, without padding; and with `packing_buffer_size` of
-    `get_train_dataset`, rows are filled up to `max_length`. Nothing is ever cut: a sample of more
-    than `max_length` tokens is an error, or left out with `too_long="skip"`, which the log says
-    once. Batches are of `batch_type`, a subclass of `ProcessorBatch`.
+    Samples are padded to the longest of a batch, at `padding_side` (by default the
+    tokenizer's), to a multiple of `pad_to_multiple_of`. With `packing` those of a batch
+    are one row, end to end, with `position_ids` and `cu_seqlens`, without padding; and
+    with `packing_buffer_size` of `get_train_dataset`, rows are filled up to
+    `max_length`. Nothing is ever cut: a sample of more than `max_length` tokens is an
+    error, or left out with `too_long="skip"`, which the log says once. Batches are of
+    `batch_type`, a subclass of `ProcessorBatch`.
 
-    Raises `ConfigError` for a processor without a tokenizer, or whose model looks ahead in answers
-    (PaliGemma), a tokenizer without a token for padding, and in use, for one without a chat
-    template or whose template is not known to mark what the assistant says, and packed rows of a
-    processor whose model tells samples apart by more than positions; `DataError` for a turn that
-    the template leaves out.
+    Raises `ConfigError` for a processor without a tokenizer, or whose model looks ahead
+    in answers (PaliGemma), a tokenizer without a token for padding, and in use, for one
+    without a chat template or whose template is not known to mark what the assistant
+    says, and packed rows of a processor whose model tells samples apart by more than
+    positions; `DataError` for a turn that the template leaves out.
 
-    `train`, `loss`, `weight`, `loss_mask` or `masked` of a turn decide whether it is learned.
-    Tools, calls of them and reasoning are passed to the chat template. If it does not write one of
-    them, or refuses the conversation, the sample is damaged. A key of a turn that is neither known
-    nor in `extra_keys` is an error; with `unknown_keys="skip"` the sample is left out.
+    `train`, `loss`, `weight`, `loss_mask` or `masked` of a turn decide whether it is
+    learned. Tools, calls of them and reasoning are passed to the chat template. If it
+    does not write one of them, or refuses the conversation, the sample is damaged. A
+    key of a turn that is neither known nor in `extra_keys` is an error; with
+    `unknown_keys="skip"` the sample is left out.
 
     >>> ProcessorTaskEncoder("Qwen/Qwen2-VL-2B-Instruct")
     Traceback (most recent call last):
@@ -161,10 +181,12 @@ transformers, as AutoProcessor.from_pretrained(...) returns it; got 'Qwen/Qwen2-
         unknown_keys: Literal["error", "skip"] = "error",
         extra_keys: Collection[str] = (),
     ) -> None:
-        self.processor, self.tokenizer = processor, getattr(processor, "tokenizer", processor)
+        self.tokenizer = getattr(processor, "tokenizer", processor)
+        self.processor = processor
         if not callable(processor) or not hasattr(self.tokenizer, "pad_token_id"):
             raise ConfigError(
-                "ProcessorTaskEncoder takes a processor or a tokenizer of transformers, as "
+                "ProcessorTaskEncoder takes a processor or a tokenizer of "
+                "transformers, as "
                 f"AutoProcessor.from_pretrained(...) returns it; got {processor!r:.80}"
             )
         if self.tokenizer.pad_token_id is None and not packing:
@@ -174,39 +196,58 @@ transformers, as AutoProcessor.from_pretrained(...) returns it; got 'Qwen/Qwen2-
             )
         if "labels" in getattr(processor, "model_input_names", ()):
             raise ConfigError(
-                f"{type(processor).__name__} makes labels by itself, of suffix=, and its model "
-                "looks ahead in all else, so in answers too; write an encoder of your own for it"
+                f"{type(processor).__name__} makes labels by itself, of suffix=, and "
+                "its model "
+                "looks ahead in all else, so in answers too; write an encoder of your "
+                "own for it"
             )
         checked_whole(pad_to_multiple_of, "ProcessorTaskEncoder: pad_to_multiple_of", 1)
         if max_length is not None:
             checked_whole(max_length, "ProcessorTaskEncoder: max_length", 1)
         if packing and pad_to_multiple_of != 1:
-            raise ConfigError("pad_to_multiple_of is of padding, and packing=True pads nothing")
+            raise ConfigError(
+                "pad_to_multiple_of is of padding, and packing=True pads nothing"
+            )
         side: Any = padding_side or getattr(self.tokenizer, "padding_side", "right")
         checked_choice(too_long, "too_long", ("error", "skip"), "ProcessorTaskEncoder")
         checked_choice(side, "padding_side", ("left", "right"), "ProcessorTaskEncoder")
-        checked_choice(unknown_keys, "unknown_keys", ("error", "skip"), "ProcessorTaskEncoder")
+        checked_choice(
+            unknown_keys, "unknown_keys", ("error", "skip"), "ProcessorTaskEncoder"
+        )
         self.unknown_keys = unknown_keys
         self.known_keys = TURN_KEYS.union(extra_keys)
-        self.max_length, self.too_long, self.packing = max_length, too_long, packing
-        self.padding_side, self.pad_to_multiple_of = side, pad_to_multiple_of
-        self.prompt, self.batch_type = prompt, batch_type
+        self.max_length = max_length
+        self.too_long = too_long
+        self.packing = packing
+        self.padding_side = side
+        self.pad_to_multiple_of = pad_to_multiple_of
+        self.prompt = prompt
+        self.batch_type = batch_type
 
     def encode_sample(self, sample: Any) -> _Encoded:
-        """Return the sample as tokens with labels, and what the processor makes of its images."""
+        """Return the sample as tokens with labels, and what the processor makes of its
+        images.
+        """
         if isinstance(sample, TextSample):
-            end, text = self.tokenizer.eos_token or "", _text(sample.text, "text")
-            text, special = text.removesuffix(end), {"add_special_tokens": self._special(text)}
+            end = self.tokenizer.eos_token or ""
+            text = _text(sample.text, "text")
+            text, special = (
+                text.removesuffix(end),
+                {"add_special_tokens": self._special(text)},
+            )
             made = self._processed(text + end, [], **special)
             if made["input_ids"][0, -2:].tolist() == 2 * [self.tokenizer.eos_token_id]:
-                made = self._processed(text, [], **special)  # ended by the tokenizer itself
+                made = self._processed(
+                    text, [], **special
+                )  # ended by the tokenizer itself
             learned = torch.ones_like(made["input_ids"][0], dtype=torch.bool)
         else:
             turns, images = self._turns(sample)
             images = list(map(_as_bytes, images))
             if images and self.processor is self.tokenizer:
                 raise ConfigError(
-                    f"the sample has {len(images)} images, and ProcessorTaskEncoder was given a "
+                    f"the sample has {len(images)} images, and ProcessorTaskEncoder "
+                    "was given a "
                     "tokenizer, which knows none; give it the processor of the model"
                 )
             unknown = {name for turn in turns for name in turn.extra} - self.known_keys
@@ -214,18 +255,25 @@ transformers, as AutoProcessor.from_pretrained(...) returns it; got 'Qwen/Qwen2-
                 reason = f"has turns with unknown keys: {', '.join(sorted(unknown))}"
                 remedy = "name keys that may stay in extra_keys"
                 self._leave_out(sample, "unknown_keys", reason, remedy)
-            made, learned = self._conversation(turns, images, getattr(sample, "tools", []))
+            made, learned = self._conversation(
+                turns, images, getattr(sample, "tools", [])
+            )
         length = made["input_ids"].shape[1]
         if self.max_length is not None and length > self.max_length:
             reason = f"has {length} tokens, and max_length is {self.max_length}"
             self._leave_out(sample, "too_long", reason, "raise it")
         return _Encoded.derive_from(sample, **self._divided(made, learned))
 
-    def _leave_out(self, sample: Sample, argument: str, reason: str, remedy: str) -> NoReturn:
-        """Raise what an argument asks for: an error, or `SkipSample`, which is logged once."""
+    def _leave_out(
+        self, sample: Sample, argument: str, reason: str, remedy: str
+    ) -> NoReturn:
+        """Raise what an argument asks for: an error, or `SkipSample`, which is logged
+        once.
+        """
         if getattr(self, argument) == "error":
             raise SampleError(
-                f"ProcessorTaskEncoder: the sample {reason}; {remedy}, or leave such samples out "
+                f"ProcessorTaskEncoder: the sample {reason}; {remedy}, or leave such "
+                "samples out "
                 f"with {argument}='skip'"
             )
         text = f"sample {sample.__key__!r} {reason}: left out, as others will be"
@@ -238,21 +286,26 @@ transformers, as AutoProcessor.from_pretrained(...) returns it; got 'Qwen/Qwen2-
             if sample.videos:
                 raise ConfigError(
                     "ProcessorTaskEncoder reads no videos, and the sample has "
-                    f"{len(sample.videos)}; choose frames as images in an encoder of your own"
+                    f"{len(sample.videos)}; choose frames as images in an encoder of "
+                    "your own"
                 )
             return sample.turns, sample.images
         if isinstance(sample, CaptioningSample):
-            asked, answer = self.prompt, _text(sample.caption, "caption")
+            asked = self.prompt
+            answer = _text(sample.caption, "caption")
         elif isinstance(sample, VQASample):
             if not sample.answers:
                 raise DataError("the question has no answer to learn")
             weights = sample.answer_weights
             best = 0 if weights is None else int(torch.as_tensor(weights).argmax())
-            asked, answer = _text(sample.context, "context"), _text(sample.answers[best], "answer")
+            asked = _text(sample.context, "context")
+            answer = _text(sample.answers[best], "answer")
         else:
             raise ConfigError(
-                "ProcessorTaskEncoder encodes ConversationSample, CaptioningSample, VQASample and "
-                f"TextSample; got a {type(sample).__name__}: give sample_type= where data are "
+                "ProcessorTaskEncoder encodes ConversationSample, CaptioningSample, "
+                "VQASample and "
+                f"TextSample; got a {type(sample).__name__}: give sample_type= where "
+                "data are "
                 "opened, or a cooker"
             )
         if sample.image is None:
@@ -265,11 +318,17 @@ transformers, as AutoProcessor.from_pretrained(...) returns it; got 'Qwen/Qwen2-
     def _conversation(
         self, turns: Sequence[Turn], images: list[Any], tools: list[Any]
     ) -> tuple[dict[str, Any], torch.Tensor]:
-        """Return what the processor makes of a conversation, and which tokens are learned."""
+        """Return what the processor makes of a conversation, and which tokens are
+        learned.
+        """
         template = self._template()
-        learned = [t.role == "assistant" if t.learned is None else t.learned for t in turns]
+        learned = [
+            t.role == "assistant" if t.learned is None else t.learned for t in turns
+        ]
         if not any(learned):
-            raise DataError("nothing is learned: no turn of the assistant, or all are masked")
+            raise DataError(
+                "nothing is learned: no turn of the assistant, or all are masked"
+            )
         messages = messages_of(turns)
         if self.processor is self.tokenizer:
             messages = [
@@ -279,7 +338,9 @@ transformers, as AutoProcessor.from_pretrained(...) returns it; got 'Qwen/Qwen2-
         try:
             text = self._rendered(messages, tools)
         except TypeError:  # the template joins arguments of calls to texts
-            messages = json.loads(json.dumps(messages), object_hook=_with_text_arguments)
+            messages = json.loads(
+                json.dumps(messages), object_hook=_with_text_arguments
+            )
             text = self._rendered(messages, tools)
         self._check_written(turns, messages, text, tools)
         spans = self._spans(template, messages, text, learned, tools)
@@ -287,16 +348,25 @@ transformers, as AutoProcessor.from_pretrained(...) returns it; got 'Qwen/Qwen2-
         if images:  # those of the assistant are not learned
             place = str(getattr(self.processor, "image_token", None) or IMAGE)
             for cut in re.finditer(re.escape(place), text):
-                parts = [((a, min(b, cut.start())), (max(a, cut.end()), b)) for a, b in spans]
+                parts = [
+                    ((a, min(b, cut.start())), (max(a, cut.end()), b)) for a, b in spans
+                ]
                 spans = [(a, b) for a, b in chain.from_iterable(parts) if a < b]
         if getattr(self.tokenizer, "is_fast", False) and not images:
             asked = {"return_offsets_mapping": True}
-        elif getattr(self.tokenizer, "is_fast", False) and hasattr(self.processor, _REPLACING):
+        elif getattr(self.tokenizer, "is_fast", False) and hasattr(
+            self.processor, _REPLACING
+        ):
             asked = {"return_offsets_mapping": True, f"return_{_REPLACED}": True}
         made = self._processed(text, images, **asked)
-        offsets, [places] = made.pop("offset_mapping", None), made.pop(_REPLACED, None) or [[]]
-        length = len(text) + sum(each["new_span"][1] - each["span"][1] for each in places[-1:])
-        known = offsets is not None and (offsets[0, 1:-1, 0] < offsets[0, 1:-1, 1]).all()
+        offsets = made.pop("offset_mapping", None)
+        [places] = made.pop(_REPLACED, None) or [[]]
+        length = len(text) + sum(
+            each["new_span"][1] - each["span"][1] for each in places[-1:]
+        )
+        known = (
+            offsets is not None and (offsets[0, 1:-1, 0] < offsets[0, 1:-1, 1]).all()
+        )
         known = known and int(offsets.max()) <= length  # or it wrote more than it says
         if not known or (images and not places):
             return made, self._by_prefixes(text, images, spans, made["input_ids"][0])
@@ -305,8 +375,12 @@ transformers, as AutoProcessor.from_pretrained(...) returns it; got 'Qwen/Qwen2-
     def _check_written(
         self, turns: Sequence[Turn], messages: list[Any], text: str, tools: list[Any]
     ) -> None:
-        """Raise `DataError` where the template leaves out what is said, or writes it as a list."""
-        asked = max((n for n, turn in enumerate(turns) if turn.role == "user"), default=-1)
+        """Raise `DataError` where the template leaves out what is said, or writes it as
+        a list.
+        """
+        asked = max(
+            (n for n, turn in enumerate(turns) if turn.role == "user"), default=-1
+        )
         template = f"the chat template of {type(self.processor).__name__}"
         fewer = [("the tools", messages, list[Any]())] if tools else []
         for number, (turn, message) in enumerate(zip(turns, messages, strict=True)):
@@ -314,17 +388,26 @@ transformers, as AutoProcessor.from_pretrained(...) returns it; got 'Qwen/Qwen2-
             # Templates may take the reasoning out of answers that a question follows.
             whole = turn.role != "assistant" or number > asked
             lost = whole and any(word not in text for word in (*words[:1], *words[-1:]))
-            told, in_parts = message["content"], self.processor is not self.tokenizer
+            told = message["content"]
+            in_parts = self.processor is not self.tokenizer
             if lost or (in_parts and told and str(told) in text):
                 raise DataError(
                     f"{template} does not write the text "
-                    f"of turn {number}, {turn.role!r}, given as {told!r:.80}: it knows no such "
-                    f"role, or takes no {'list of parts' if in_parts else 'text, but parts'}"
+                    f"of turn {number}, {turn.role!r}, given as {told!r:.80}: it knows "
+                    "no such "
+                    "role, or takes no "
+                    f"{'list of parts' if in_parts else 'text, but parts'}"
                 )
             for key in {"tool_calls", REASONING[0]} & message.keys():
-                named = key == "tool_calls" or not any(n in self._template() for n in REASONING)
+                named = key == "tool_calls" or not any(
+                    n in self._template() for n in REASONING
+                )
                 if whole or named:
-                    rest = {name: each for name, each in message.items() if each != message[key]}
+                    rest = {
+                        name: each
+                        for name, each in message.items()
+                        if each != message[key]
+                    }
                     changed = [*messages[:number], rest, *messages[number + 1 :]]
                     fewer.append((f"{key!r} of turn {number}", changed, tools))
         unread = []
@@ -339,26 +422,40 @@ transformers, as AutoProcessor.from_pretrained(...) returns it; got 'Qwen/Qwen2-
         if template := getattr(self.processor, "chat_template", None):
             return str(template)
         raise ConfigError(
-            f"{type(self.processor).__name__} has no chat template, which makes a text of a "
+            f"{type(self.processor).__name__} has no chat template, which makes a text "
+            "of a "
             "conversation; take the processor of an instruction-tuned model, or set "
             "processor.chat_template to a Jinja template"
         )
 
-    def _rendered(self, messages: Sequence[Any], tools: list[Any], *, begun: bool = False) -> str:
+    def _rendered(
+        self, messages: Sequence[Any], tools: list[Any], *, begun: bool = False
+    ) -> str:
         """Return messages as a text; with `begun`, and the beginning of an answer."""
         with _refusals_as_data_errors(self.processor):
             return self.processor.apply_chat_template(  # type: ignore[no-any-return]
-                list(messages), tools=tools or None, tokenize=False, add_generation_prompt=begun
+                list(messages),
+                tools=tools or None,
+                tokenize=False,
+                add_generation_prompt=begun,
             )
 
     def _head(self, messages: list[Any], role: str, tools: list[Any]) -> str:
-        """Return what is written before the text of a turn that follows some messages."""
-        told: Any = _TOLD if self.processor is self.tokenizer else [{"type": "text", "text": _TOLD}]
+        """Return what is written before the text of a turn that follows some
+        messages.
+        """
+        told: Any = (
+            _TOLD
+            if self.processor is self.tokenizer
+            else [{"type": "text", "text": _TOLD}]
+        )
         message = {"role": role, "content": told}
         return self._rendered([*messages, message], tools).partition(_TOLD)[0]
 
     def _special(self, text: str) -> bool:
-        """Return whether the tokenizer adds its tokens to a text, as transformers decides it."""
+        """Return whether the tokenizer adds its tokens to a text, as transformers
+        decides it.
+        """
         start = getattr(self.tokenizer, "bos_token", None)
         return not (start and text.startswith(start))
 
@@ -370,26 +467,35 @@ transformers, as AutoProcessor.from_pretrained(...) returns it; got 'Qwen/Qwen2-
             made = self.processor(text=[text], **named)
         except ImportError as error:
             raise ConfigError(
-                f"{type(self.processor).__name__} needs a library that is not installed ({error}); "
-                "for torchvision, pip install torchvision, or take the processor with backend='pil'"
+                f"{type(self.processor).__name__} needs a library that is not "
+                f"installed ({error}); "
+                "for torchvision, pip install torchvision, or take the processor with "
+                "backend='pil'"
             ) from error
         except ValueError as error:
             told = (
-                f"{type(self.processor).__name__} refuses a sample of {len(images)} images, "
+                f"{type(self.processor).__name__} refuses a sample of {len(images)} "
+                "images, "
                 f"rendered as {text!r:.200}: {error}"
             )
             if text.count(getattr(self.processor, "image_token", IMAGE)) < len(images):
                 raise ConfigError(
-                    f"{told}. Its chat template has to write one placeholder for each image"
+                    f"{told}. Its chat template has to write one placeholder for each "
+                    "image"
                 ) from error
             raise DataError(told) from error
-        made = {n: v for n, v in made.items() if isinstance(v, torch.Tensor) or n == _REPLACED}
+        made = {
+            n: v
+            for n, v in made.items()
+            if isinstance(v, torch.Tensor) or n == _REPLACED
+        }
         shape = tuple(made["input_ids"].shape)
         for name in ("input_ids", *_PER_TOKEN):
             if name in made and (shape[0] != 1 or tuple(made[name].shape) != shape):
                 raise ConfigError(
                     f"{type(self.processor).__name__} gave {name!r} of shape "
-                    f"{tuple(made[name].shape)} and 'input_ids' of {shape} for one text: there has "
+                    f"{tuple(made[name].shape)} and 'input_ids' of {shape} for one "
+                    "text: there has "
                     "to be one row, with an entry for each token"
                 )
         return made
@@ -402,8 +508,8 @@ transformers, as AutoProcessor.from_pretrained(...) returns it; got 'Qwen/Qwen2-
         learned: list[bool],
         tools: list[Any],
     ) -> list[tuple[int, int]]:
-        """Return where in the text is what is learned: what the template says is generated, or that
-        by which the conversation grows with the turns that are.
+        """Return where in the text is what is learned: what the template says is
+        generated, or that by which the conversation grows with the turns that are.
         """
         if _GENERATION.search(template):
             module = import_module("transformers.utils.chat_template_utils")
@@ -417,16 +523,20 @@ transformers, as AutoProcessor.from_pretrained(...) returns it; got 'Qwen/Qwen2-
                 )
             if rendered != [text] or not any(start < end for start, end in spans):
                 raise ConfigError(
-                    "the chat template marks by {% generation %} what the assistant says, and "
-                    "nothing was found in it: put the assistant's text between {% generation %} "
+                    "the chat template marks by {% generation %} what the assistant "
+                    "says, and "
+                    "nothing was found in it: put the assistant's text between {% "
+                    "generation %} "
                     "and {% endgeneration %}"
                 )
             answers = [message["role"] == "assistant" for message in messages]
             if learned != answers:
                 if len(spans) != sum(answers) or any(map(gt, learned, answers)):
                     raise DataError(
-                        "keys of turns decide what is learned, and the chat template does not mark "
-                        "just the turns of the assistant, each by one {% generation %} block, so "
+                        "keys of turns decide what is learned, and the chat template "
+                        "does not mark "
+                        "just the turns of the assistant, each by one {% generation %} "
+                        "block, so "
                         "which tokens are of these turns is not known"
                     )
                 spans = compress(spans, compress(learned, answers))
@@ -442,19 +552,26 @@ transformers, as AutoProcessor.from_pretrained(...) returns it; got 'Qwen/Qwen2-
             said = self._rendered(messages[: number + 1], tools)
             if not (text.startswith(begun) and text.startswith(said)):
                 raise ConfigError(
-                    f"the chat template of {type(self.processor).__name__} writes the turns up "
+                    f"the chat template of {type(self.processor).__name__} writes the "
+                    "turns up "
                     f"to turn {number} otherwise than as the beginning of the whole "
-                    "conversation, so which tokens are the assistant's is not known; put the "
-                    "assistant's text in it between {% generation %} and {% endgeneration %}"
+                    "conversation, so which tokens are the assistant's is not known; "
+                    "put the "
+                    "assistant's text in it between {% generation %} and {% "
+                    "endgeneration %}"
                 )
             spans.append((len(begun), len(said)))
         return spans
 
     def _by_prefixes(
-        self, text: str, images: list[Any], spans: list[tuple[int, int]], ids: torch.Tensor
+        self,
+        text: str,
+        images: list[Any],
+        spans: list[tuple[int, int]],
+        ids: torch.Tensor,
     ) -> torch.Tensor:
-        """Return which tokens are of the spans, for a processor that does not say where tokens are:
-        by as many as the text up to there has, with its images.
+        """Return which tokens are of the spans, for a processor that does not say where
+        tokens are: by as many as the text up to there has, with its images.
         """
         learned = torch.zeros_like(ids, dtype=torch.bool)
         place = getattr(self.processor, "image_token", IMAGE)
@@ -463,9 +580,12 @@ transformers, as AutoProcessor.from_pretrained(...) returns it; got 'Qwen/Qwen2-
             found = self._processed(part, images[: part.count(place)])["input_ids"][0]
             if not torch.equal(ids[: len(found)], found):
                 raise ConfigError(
-                    f"{type(self.processor).__name__} makes other tokens of a text when more "
-                    f"follows {part[-40:]!r}, and does not say where they are, so which are the "
-                    "assistant's is not known; take a fast tokenizer and a newer transformers, or "
+                    f"{type(self.processor).__name__} makes other tokens of a text "
+                    "when more "
+                    f"follows {part[-40:]!r}, and does not say where they are, so "
+                    "which are the "
+                    "assistant's is not known; take a fast tokenizer and a newer "
+                    "transformers, or "
                     "where the processor moves images, an encoder of your own"
                 )
             return len(found)
@@ -475,9 +595,12 @@ transformers, as AutoProcessor.from_pretrained(...) returns it; got 'Qwen/Qwen2-
         return learned
 
     def _divided(self, made: dict[str, Any], learned: torch.Tensor) -> dict[str, Any]:
-        """Return what is of tokens and what of media; the first token is predicted by none."""
+        """Return what is of tokens and what of media; the first token is predicted by
+        none.
+        """
         shape = made["input_ids"].shape
-        tokens, media = dict[str, torch.Tensor](), dict[str, torch.Tensor]()
+        tokens = dict[str, torch.Tensor]()
+        media = dict[str, torch.Tensor]()
         for name, each in made.items():
             per_token = each.shape == shape and not name.startswith(_OF_MEDIA)
             (tokens if per_token else media)[name] = each[0] if per_token else each
@@ -519,28 +642,42 @@ transformers, as AutoProcessor.from_pretrained(...) returns it; got 'Qwen/Qwen2-
         known = type_fields(self.batch_type)
         if unknown := [name for name in values if name not in known]:
             raise ConfigError(
-                f"{type(self.processor).__name__} gives {', '.join(unknown)}, for which "
-                f"{self.batch_type.__name__} has no field; give batch_type=, a subclass that has"
+                f"{type(self.processor).__name__} gives {', '.join(unknown)}, for "
+                "which "
+                f"{self.batch_type.__name__} has no field; give batch_type=, a "
+                "subclass that has"
             )
         return self.batch_type.from_samples(flat, **values)
 
     def _padded(self, samples: list[_Encoded]) -> dict[str, Any]:
         more = -max(map(_tokens, samples)) % self.pad_to_multiple_of
         fill = {"input_ids": self.tokenizer.pad_token_id, "labels": IGNORED}
-        joined, side = dict[str, torch.Tensor](), self.padding_side
+        joined = dict[str, torch.Tensor]()
+        side = self.padding_side
         for name in samples[0].tokens:
-            rows, value = [each.tokens[name][None] for each in samples], fill.get(name, 0)
+            rows = [each.tokens[name][None] for each in samples]
+            value = fill.get(name, 0)
             whole = concat_pad(rows, pad_value=value, side=side)
-            joined[name] = pad(whole, (more, 0) if side == "left" else (0, more), value=value)
+            joined[name] = pad(
+                whole, (more, 0) if side == "left" else (0, more), value=value
+            )
         return joined
 
     def _in_a_row(self, samples: list[_Encoded]) -> dict[str, Any]:
-        given = chain.from_iterable((each.tokens | each.media).items() for each in samples)
-        told = {name for name, value in given if value.any() or name != "token_type_ids"}
-        if self.processor is not self.tokenizer and (more := sorted(told & _NOT_PACKED)):
+        given = chain.from_iterable(
+            (each.tokens | each.media).items() for each in samples
+        )
+        told = {
+            name for name, value in given if value.any() or name != "token_type_ids"
+        }
+        if self.processor is not self.tokenizer and (
+            more := sorted(told & _NOT_PACKED)
+        ):
             raise ConfigError(
-                "packing=True tells samples apart by position_ids of one axis, and a model of "
-                f"{type(self.processor).__name__} goes by {more[0]} besides, to rotate by three or "
+                "packing=True tells samples apart by position_ids of one axis, and a "
+                "model of "
+                f"{type(self.processor).__name__} goes by {more[0]} besides, to rotate "
+                "by three or "
                 "to look ahead: it would mix samples; pad them instead"
             )
         names = [name for name in samples[0].tokens if name != "attention_mask"]
@@ -550,8 +687,12 @@ transformers, as AutoProcessor.from_pretrained(...) returns it; got 'Qwen/Qwen2-
         values |= dict.fromkeys(
             ("cu_seqlens", "cu_seq_lens_q", "cu_seq_lens_k"), pack["cu_seqlens"]
         )
-        values["use_cache"] = False  # with one, attention is not kept within the samples
-        return values | dict.fromkeys(("max_length_q", "max_length_k"), pack["max_seqlen"])
+        values["use_cache"] = (
+            False  # with one, attention is not kept within the samples
+        )
+        return values | dict.fromkeys(
+            ("max_length_q", "max_length_k"), pack["max_seqlen"]
+        )
 
 
 @contextmanager
@@ -564,23 +705,31 @@ def _refusals_as_data_errors(processor: Any) -> Iterator[None]:
         raise
     except jinja2.TemplateError as error:
         name = type(processor).__name__
-        raise DataError(f"the chat template of {name} refuses the conversation: {error}") from error
+        raise DataError(
+            f"the chat template of {name} refuses the conversation: {error}"
+        ) from error
 
 
 def _with_text_arguments(keys: dict[str, Any]) -> dict[str, Any]:
     """Return an object with its arguments, if it is a call of a tool, as JSON text."""
-    return keys | {name: json.dumps(keys[name]) for name in ("arguments",) if name in keys}
+    return keys | {
+        name: json.dumps(keys[name]) for name in ("arguments",) if name in keys
+    }
 
 
 def _overlapping(
     offsets: torch.Tensor, places: list[Any], spans: list[tuple[int, int]]
 ) -> torch.Tensor:
-    """Return which tokens are of the spans of a text in which images then took their places."""
+    """Return which tokens are of the spans of a text in which images then took their
+    places.
+    """
     starts, ends = offsets.unbind(-1)
     learned = torch.zeros_like(starts, dtype=torch.bool)
     more = [(each["span"][1], each["new_span"][1] - each["span"][1]) for each in places]
     for span in spans:
-        start, end = (at + max((by for to, by in more if to <= at), default=0) for at in span)
+        start, end = (
+            at + max((by for to, by in more if to <= at), default=0) for at in span
+        )
         learned |= (starts < end) & (ends > start)
     return learned
 
@@ -596,7 +745,9 @@ def _as_bytes(image: Any) -> Any:
 
 @dataclass(kw_only=True, slots=True)
 class ImageClassificationBatch(Batch):
-    """`pixel_values`: float32 (samples, 3, size, size), normalised; `labels`: int64 (samples,)."""
+    """`pixel_values`: float32 (samples, 3, size, size), normalised; `labels`: int64
+    (samples,).
+    """
 
     pixel_values: torch.Tensor
     labels: torch.Tensor
@@ -611,15 +762,16 @@ class _Classified(Sample):
 class ImageClassificationTaskEncoder(TaskEncoder[Any, Any, Any, Any]):
     """Makes images with a class normalised tensors of one size.
 
-    For training a random part of 8 to 100 % of an image, of a ratio of 3:4 to 4:3, is scaled to
-    `size` and every second one mirrored; with `augment=False`, and for validation, the central
-    square, without an eighth of the shorter side. Values are (x - mean) / std of x in 0..1, by
-    default those of ImageNet. What is drawn belongs to the place of a sample in the run, so it is
-    the same in any number of workers and after a resume.
+    For training a random part of 8 to 100 % of an image, of a ratio of 3:4 to 4:3, is
+    scaled to `size` and every second one mirrored; with `augment=False`, and for
+    validation, the central square, without an eighth of the shorter side. Values are (x
+    - mean) / std of x in 0..1, by default those of ImageNet. What is drawn belongs to
+    the place of a sample in the run, so it is the same in any number of workers and
+    after a resume.
 
-    `classes` are the names of the classes by number, for data that say the class by its name.
-    Raises `ConfigError` for a size below 1, samples of other types, and a name that is none of
-    these; `DataError` for a sample without a label.
+    `classes` are the names of the classes by number, for data that say the class by its
+    name. Raises `ConfigError` for a size below 1, samples of other types, and a name
+    that is none of these; `DataError` for a sample without a label.
 
     >>> ImageClassificationTaskEncoder(size=0)
     Traceback (most recent call last):
@@ -640,7 +792,9 @@ more; got 0
         classes: Sequence[str] = (),
     ) -> None:
         checked_whole(size, "ImageClassificationTaskEncoder: size", 1)
-        self.size, self.augment, self.classes = size, augment, list(classes)
+        self.classes = list(classes)
+        self.size = size
+        self.augment = augment
         self.mean, self.std = (torch.tensor(each).view(3, 1, 1) for each in (mean, std))
 
     def encode_sample(  # type: ignore[override]  # a hook may ask for a generator
@@ -649,8 +803,10 @@ more; got 0
         """Return an image as a tensor, and its class."""
         if not isinstance(sample, ImageClassificationSample):
             raise ConfigError(
-                f"a {type(sample).__name__} has no 'label', the number of its class, or its name; "
-                "say which column or part it is with sample_type='ImageClassificationSample' and "
+                f"a {type(sample).__name__} has no 'label', the number of its class, "
+                "or its name; "
+                "say which column or part it is with "
+                "sample_type='ImageClassificationSample' and "
                 "field_map={'image': ..., 'label': ...}"
             )
         label: Any = sample.label_name if sample.label is None else sample.label
@@ -658,14 +814,19 @@ more; got 0
             raise DataError("the sample has no label")
         if isinstance(label, str):
             if label not in self.classes:
-                known = f"{', '.join(self.classes) or 'none'}{nearest(label, self.classes)}"
+                known = (
+                    f"{', '.join(self.classes) or 'none'}{nearest(label, self.classes)}"
+                )
                 raise ConfigError(
                     f"the class {label!r} is not one of classes={known}; give "
-                    "ImageClassificationTaskEncoder(classes=[...]) the names of all, by number"
+                    "ImageClassificationTaskEncoder(classes=[...]) the names of all, "
+                    "by number"
                 )
             label = self.classes.index(label)
         if label != int(label) or not 0 <= label < (len(self.classes) or math.inf):
-            raise DataError(f"the label {label!r} is not the number of a class, from 0 on")
+            raise DataError(
+                f"the label {label!r} is not the number of a class, from 0 on"
+            )
         augmented = self.augment and self.training
         image: Image.Image = sample.image  # type: ignore[assignment]  # as the decoder gives it
         box = _random_box(*image.size, rng) if augmented else _central_box(*image.size)
@@ -686,14 +847,19 @@ Box = tuple[float, float, float, float]
 
 def _central_box(width: int, height: int) -> Box:
     side = min(width, height) * 0.875
-    left, top = (width - side) / 2, (height - side) / 2
+    left = (width - side) / 2
+    top = (height - side) / 2
     return left, top, left + side, top + side
 
 
 def _random_box(width: int, height: int, rng: np.random.Generator) -> Box:
-    """A part of 8 to 100 % of an image, of a ratio from 3:4 to 4:3, not larger than it."""
+    """A part of 8 to 100 % of an image, of a ratio from 3:4 to 4:3, not larger than
+    it.
+    """
     area = rng.uniform(0.08, 1) * width * height
     ratio = math.exp(rng.uniform(math.log(3 / 4), math.log(4 / 3)))
-    wide, high = min(math.sqrt(area * ratio), width), min(math.sqrt(area / ratio), height)
-    left, top = rng.uniform(0, 1) * (width - wide), rng.uniform(0, 1) * (height - high)
+    wide = min(math.sqrt(area * ratio), width)
+    high = min(math.sqrt(area / ratio), height)
+    left = rng.uniform(0, 1) * (width - wide)
+    top = rng.uniform(0, 1) * (height - high)
     return left, top, left + wide, top + high

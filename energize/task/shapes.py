@@ -1,9 +1,11 @@
-"""Functions of field maps: they make the value of a field from several parts of a sample.
+"""Functions of field maps: they make the value of a field from several parts of a
+sample.
 
     field_map:
       turns: "chat(user=json[instruction], user=json[input], assistant=json[output])"
 
-A contributor adds a function to `SHAPES`: it takes the arguments in order, each with its label.
+A contributor adds a function to `SHAPES`: it takes the arguments in order, each with
+its label.
 """
 
 from __future__ import annotations
@@ -20,7 +22,8 @@ from energize.core.validation import parse_json
 from energize.errors import DataError
 
 Arguments = Sequence[tuple[str, Any]]
-"""What a function is given: for each argument its label, or none, and its value, None if absent."""
+"""What a function is given: for each argument its label, or none, and its value, None
+if absent."""
 
 _EXCHANGES = (
     ("user", "assistant"),
@@ -37,15 +40,17 @@ _EXCHANGES = (
 def chat(arguments: Arguments) -> list[Turn]:
     """Return the turns of a question and its answer.
 
-    Labels are `system`, `history` (exchanges), `user` (several are joined by line ends),
-    `assistant`, `images` and `videos`; placeholders of images and videos that no turn has come
-    first.
+    Labels are `system`, `history` (exchanges), `user` (several are joined by line
+    ends), `assistant`, `images` and `videos`; placeholders of images and videos that no
+    turn has come first.
     """
     turns = [Turn("system", value) for value in _texts(arguments, "system")]
     for history in _values(arguments, "history"):
         turns += exchanges([("", history)])
     turns.append(Turn("user", "\n".join(_texts(arguments, "user"))))
-    answers = [*chain.from_iterable(_listed(each) for each in _values(arguments, "assistant"))]
+    answers = [
+        *chain.from_iterable(_listed(each) for each in _values(arguments, "assistant"))
+    ]
     if not answers or not isinstance(answers[0], str):
         raise DataError(f"there is no answer; got {answers[:1]!r:.80}")
     turns.append(Turn("assistant", answers[0]))
@@ -55,14 +60,16 @@ def chat(arguments: Arguments) -> list[Turn]:
 def exchanges(arguments: Arguments) -> list[Turn]:
     """Return the turns of a list of questions with their answers.
 
-    An exchange is an object such as `{user, assistant}` or `{q, a}`, or a list of two texts. Other
-    keys of an object are those of the answer.
+    An exchange is an object such as `{user, assistant}` or `{q, a}`, or a list of two
+    texts. Other keys of an object are those of the answer.
     """
     turns: list[Turn] = []
     for exchange in _listed(arguments[0][1]):
         pair = exchange_of(exchange)
         if pair is None:
-            raise DataError(f"an exchange is a question and an answer, got {exchange!r:.120}")
+            raise DataError(
+                f"an exchange is a question and an answer, got {exchange!r:.120}"
+            )
         rest = exchange.items() if isinstance(exchange, Mapping) else ()
         answer = {name: value for name, value in rest if value not in pair}
         answer |= {"role": "assistant", "content": pair[1]}
@@ -78,7 +85,11 @@ def first(arguments: Arguments) -> Any:
 def exchange_of(value: Any) -> tuple[str, str] | None:
     """Return the question and the answer that a value is, None for anything else.
 
-    >>> exchange_of({"q": "What?", "a": "That."}), exchange_of(["What?", "That."]), exchange_of("a")
+    >>> (
+    ...     exchange_of({"q": "What?", "a": "That."}),
+    ...     exchange_of(["What?", "That."]),
+    ...     exchange_of("a"),
+    ... )
     (('What?', 'That.'), ('What?', 'That.'), None)
     """
     pair: Sequence[Any] = ()
@@ -103,9 +114,19 @@ def placed(arguments: Arguments) -> Any:
     before = _placeholders(arguments)
     made: list[Any] = []
     for turn in turns:
-        key = next((k for k in ("content", "value") if isinstance(turn, dict) and k in turn), None)
-        said_by = str((turn.get("role") or turn.get("from")) if isinstance(turn, dict) else "")
-        if before and key and isinstance(turn[key], str) and said_by.lower() in ("user", "human"):
+        key = next(
+            (k for k in ("content", "value") if isinstance(turn, dict) and k in turn),
+            None,
+        )
+        said_by = str(
+            (turn.get("role") or turn.get("from")) if isinstance(turn, dict) else ""
+        )
+        if (
+            before
+            and key
+            and isinstance(turn[key], str)
+            and said_by.lower() in ("user", "human")
+        ):
             turn = {**turn, key: before + turn[key]}  # noqa: PLW2901 - the turn as it is kept
             before = ""
         made.append(turn)
@@ -117,11 +138,14 @@ def interleaved(arguments: Arguments) -> list[Any]:
 
     A third argument has for each image the number of the text that it precedes.
     """
-    texts, images = _listed(arguments[0][1]), _listed(arguments[1][1])
+    texts = _listed(arguments[0][1])
+    images = _listed(arguments[1][1])
     if len(arguments) > 2:
         places = _listed(arguments[2][1])
         if len(places) != len(images):
-            raise DataError(f"{len(images)} images have {len(places)} places among the texts")
+            raise DataError(
+                f"{len(images)} images have {len(places)} places among the texts"
+            )
         before: list[list[Any]] = [[] for _ in range(len(texts) + 1)]
         for image, place in zip(images, places, strict=True):
             before[min(max(int(place or 0), 0), len(texts))].append(image)
@@ -129,14 +153,18 @@ def interleaved(arguments: Arguments) -> list[Any]:
         return [*chain.from_iterable(some + text for some, text in pairs)]
     if sum(text is None for text in texts) != len(images):
         raise DataError(
-            f"{len(images)} images stand where {sum(text is None for text in texts)} texts are null"
+            f"{len(images)} images stand where "
+            f"{sum(text is None for text in texts)} "
+            "texts are null"
         )
     rest = iter(images)
     return [next(rest) if text is None else text for text in texts]
 
 
 def items(arguments: Arguments) -> list[Any]:
-    """Return the values that are not null as one list; a text that is a list is read as one."""
+    """Return the values that are not null as one list; a text that is a list is read as
+    one.
+    """
     found = [value for _, value in arguments if value is not None]
     if len(found) == 1:
         return listed_text(found[0]) or _listed(found[0])
@@ -155,7 +183,9 @@ def listed_text(value: Any) -> list[str] | None:
         listed = ast.literal_eval(value.strip())
     except (ValueError, SyntaxError, MemoryError, RecursionError):
         return None
-    return listed if isinstance(listed, list) and {*map(type, listed)} == {str} else None
+    return (
+        listed if isinstance(listed, list) and {*map(type, listed)} == {str} else None
+    )
 
 
 def choice(arguments: Arguments) -> int:
@@ -168,11 +198,14 @@ def choice(arguments: Arguments) -> int:
     number = _number_of(answer, choices or [])
     if number is None:
         raise DataError(
-            f"the right choice is a number, a letter or one of {choices or []}; got {answer!r}"
+            f"the right choice is a number, a letter or one of {choices or []}; "
+            "got "
+            f"{answer!r}"
         )
     if choices is not None and not 0 <= number < len(choices):
         raise DataError(
-            f"the right choice is one of {choices}, which are {len(choices)}; got {answer!r}"
+            f"the right choice is one of {choices}, which are {len(choices)}; got "
+            f"{answer!r}"
         )
     return number
 
@@ -192,7 +225,10 @@ def _number_of(answer: Any, choices: Sequence[Any]) -> int | None:
 
 
 SHAPES: Mapping[str, Callable[[Arguments], Any]] = MappingProxyType(
-    {each.__name__: each for each in (chat, exchanges, first, placed, interleaved, items, choice)}
+    {
+        each.__name__: each
+        for each in (chat, exchanges, first, placed, interleaved, items, choice)
+    }
 )
 """The functions that a field map may name."""
 
@@ -225,12 +261,15 @@ def _placeholders(arguments: Arguments) -> str:
 
 
 def _with_placeholders(turns: list[Turn], arguments: Arguments) -> list[Turn]:
-    """Return turns with placeholders before what the user says first, unless they have some."""
+    """Return turns with placeholders before what the user says first, unless they have
+    some.
+    """
     if any(IMAGE in turn.text or VIDEO in turn.text for turn in turns):
         return turns
     first = next((n for n, turn in enumerate(turns) if turn.role == "user"), 0)
     before = _placeholders(arguments)
     added = Turn(
-        turns[first].role, f"{before}\n{turns[first].text}" if before else turns[first].text
+        turns[first].role,
+        f"{before}\n{turns[first].text}" if before else turns[first].text,
     )
     return [*turns[:first], added, *turns[first + 1 :]]

@@ -19,8 +19,8 @@ _ITEMS = 100
 def type_faults(sample: Any) -> dict[str, str]:
     """Return for each field whose value is not of its annotated type what is wrong.
 
-    An image may be a tensor, an array or a PIL image; where images are annotated, a video that is
-    decoded later may stand in its place.
+    An image may be a tensor, an array or a PIL image; where images are annotated, a
+    video that is decoded later may stand in its place.
 
     Args:
         sample: A sample of any type; a `CrudeSample` has no types.
@@ -36,8 +36,12 @@ def type_faults(sample: Any) -> dict[str, str]:
     """
     if isinstance(sample, dict | CrudeSample):
         return {}
-    values = {name: value for name, value in fields_of(sample).items() if name not in METADATA}
-    faults = {name: type_fault(type(sample), name, value) for name, value in values.items()}
+    values = {
+        name: value for name, value in fields_of(sample).items() if name not in METADATA
+    }
+    faults = {
+        name: type_fault(type(sample), name, value) for name, value in values.items()
+    }
     return {name: fault for name, fault in faults.items() if fault}
 
 
@@ -46,14 +50,20 @@ def type_fault(kind: type[Any], field: str, value: Any) -> str:
     hints = _hints(cast("Any", kind))
     if field not in hints or _fits(value, hints[field]):
         return ""
-    return f"expected {_shown(hints[field])}, found {type(value).__name__}: {value!r:.80}"
+    return (
+        f"expected {_shown(hints[field])}, found {type(value).__name__}: {value!r:.80}"
+    )
 
 
 def text_fields(kind: type[Any]) -> list[str]:
-    """Return the fields of a type that are annotated as one text, or as a text or None."""
+    """Return the fields of a type that are annotated as one text, or as a text or
+    None.
+    """
     hints = _hints(cast("Any", kind))
     texts = [name for name in hints if name not in METADATA]
-    return [name for name in texts if _fits("", hints[name]) and not _fits(0, hints[name])]
+    return [
+        name for name in texts if _fits("", hints[name]) and not _fits(0, hints[name])
+    ]
 
 
 def may_be_none(kind: type[Any], field: str) -> bool:
@@ -71,7 +81,11 @@ def _hints(kind: Any) -> dict[str, Any]:
 
 
 def _shown(annotation: Any) -> str:
-    return getattr(annotation, "__name__", "") if not get_args(annotation) else str(annotation)
+    return (
+        getattr(annotation, "__name__", "")
+        if not get_args(annotation)
+        else str(annotation)
+    )
 
 
 def _fits(value: Any, annotation: Any) -> bool:  # noqa: PLR0911
@@ -89,7 +103,9 @@ def _fits(value: Any, annotation: Any) -> bool:  # noqa: PLR0911
         return True
     if kind is torch.Tensor:
         media = torch.Tensor, np.ndarray, PIL.Image.Image
-        return isinstance(value, media) or is_instance_of(value, "energize.extras.av", "AVDecoder")
+        return isinstance(value, media) or is_instance_of(
+            value, "energize.extras.av", "AVDecoder"
+        )
     if kind is float:
         return isinstance(value, float | int)
     return isinstance(value, kind)

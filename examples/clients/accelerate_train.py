@@ -13,7 +13,14 @@ from typing import Any
 import torch
 from accelerate import Accelerator
 
-from energize import Dataset, EpochizeDataset, Loader, RepeatDataset, WorkerConfig, get_loader
+from energize import (
+    Dataset,
+    EpochizeDataset,
+    Loader,
+    RepeatDataset,
+    WorkerConfig,
+    get_loader,
+)
 from examples.clients.common import (
     BATCH_SIZE,
     Numbers,
@@ -28,10 +35,12 @@ from examples.clients.common import (
 )
 from examples.command_line import run
 
-RANKS, GLOBAL_BATCH = 2, 16
+RANKS = 2
+GLOBAL_BATCH = 16
 
 SAVED_AFTER = 4
-"""Steps of each rank: a checkpoint holds no gradients, so it comes after a whole global batch."""
+"""Steps of each rank: a checkpoint holds no gradients, so it comes after a whole global
+batch."""
 
 DATASETS: dict[str, Dataset[Numbers]] = {
     "epochs of 11 batches": batches(11),
@@ -42,8 +51,8 @@ DATASETS: dict[str, Dataset[Numbers]] = {
 class Run:
     """What Accelerate prepares, and the loader.
 
-    `prepare` would divide a DataLoader's batches among the ranks, and gives back a loader, which
-    has divided them already, as it is: it need not be given.
+    `prepare` would divide a DataLoader's batches among the ranks, and gives back a
+    loader, which has divided them already, as it is: it need not be given.
     """
 
     def __init__(self, name: str) -> None:
@@ -58,12 +67,13 @@ class Run:
         model = new_model()
         optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
         self.model, self.optimizer = self.accelerator.prepare(model, optimizer)
-        # save_state asks for its state on all ranks, as a stream needs it, and one rank writes.
+        # save_state asks for its state on all ranks, as a stream needs it, and one rank
+        # writes.
         self.accelerator.register_for_checkpointing(self.loader)
 
     def train(self, save: Path | None = None) -> list[list[int]]:
-        """Train to the end of the epoch, saving on the way; the samples of each step of all
-        ranks.
+        """Train to the end of the epoch, saving on the way; the samples of each step of
+        all ranks.
         """
         trained: list[list[int]] = []
         for batch in self.loader:
@@ -78,13 +88,16 @@ class Run:
         return of_all_ranks(trained)
 
     def finish(self, save: Path | None = None) -> dict[str, Any]:
-        """Train to the end of the epoch, and for another one: on what, and what came of it. With
-        `save`, on what after the checkpoint.
+        """Train to the end of the epoch, and for another one: on what, and what came of
+        it. With `save`, on what after the checkpoint.
         """
         first = self.train(save)
         trained = first[0 if save is None else RANKS * SAVED_AFTER :] + self.train()
         self.loader.close()
-        return {"batches": trained, "weights": [each.tolist() for each in self.model.parameters()]}
+        return {
+            "batches": trained,
+            "weights": [each.tolist() for each in self.model.parameters()],
+        }
 
 
 def train_and_save(folder: Path) -> None:

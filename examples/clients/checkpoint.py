@@ -1,4 +1,5 @@
-"""torch.distributed.checkpoint: saved by 4 ranks, loaded by 3; no sample lost, and none twice.
+"""torch.distributed.checkpoint: saved by 4 ranks, loaded by 3; no sample lost, and none
+twice.
 
 `python -m examples.clients.checkpoint`
 """
@@ -15,7 +16,15 @@ from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save
 
 from energize import Dataset, Loader, WorkerConfig, get_loader
-from examples.clients.common import Numbers, alike, batches, numbers, of_all_ranks, on_ranks, stream
+from examples.clients.common import (
+    Numbers,
+    alike,
+    batches,
+    numbers,
+    of_all_ranks,
+    on_ranks,
+    stream,
+)
 from examples.command_line import run
 
 DATASETS: dict[str, Dataset[Numbers]] = {"indexed": batches(30), "stream": stream(30)}
@@ -24,7 +33,9 @@ DATASETS: dict[str, Dataset[Numbers]] = {"indexed": batches(30), "stream": strea
 def loaders() -> dict[str, Loader[Numbers]]:
     """A loader of each dataset, for this rank."""
     config = WorkerConfig(num_workers=1)
-    return {name: get_loader(each, worker_config=config) for name, each in DATASETS.items()}
+    return {
+        name: get_loader(each, worker_config=config) for name, each in DATASETS.items()
+    }
 
 
 def trained(loader: Loader[Numbers], steps: int | None = None) -> list[list[int]]:
@@ -33,8 +44,8 @@ def trained(loader: Loader[Numbers], steps: int | None = None) -> list[list[int]
 
 
 def four_ranks(folder: Path) -> None:
-    """Train for a while, and save. What has a `state_dict` is given by itself, not within another
-    dict: deeper down the checkpoint would pickle it.
+    """Train for a while, and save. What has a `state_dict` is given by itself, not
+    within another dict: deeper down the checkpoint would pickle it.
     """
     dist.init_process_group("gloo")
     made = loaders()
@@ -52,7 +63,9 @@ def three_ranks(folder: Path) -> None:
     _write(folder / "after.json", found, made)
 
 
-def _write(path: Path, found: dict[str, list[list[int]]], made: dict[str, Loader[Numbers]]) -> None:
+def _write(
+    path: Path, found: dict[str, list[list[int]]], made: dict[str, Loader[Numbers]]
+) -> None:
     if dist.get_rank() == 0:
         path.write_text(json.dumps(found))
     for loader in made.values():
@@ -61,7 +74,9 @@ def _write(path: Path, found: dict[str, list[list[int]]], made: dict[str, Loader
 
 
 def main() -> bool:
-    """Save with four, load with three, and compare with a run of one that was not stopped."""
+    """Save with four, load with three, and compare with a run of one that was not
+    stopped.
+    """
     equal = []
     with tempfile.TemporaryDirectory() as made:
         folder = Path(made)
@@ -72,7 +87,9 @@ def main() -> bool:
     for name, dataset in DATASETS.items():
         with get_loader(dataset, worker_config=WorkerConfig(0, 1)) as loader:
             whole = [numbers(batch) for _ in range(2) for batch in loader]
-        found = [batch for batch in before[name] + after[name] if batch]  # without padding
+        found = [
+            batch for batch in before[name] + after[name] if batch
+        ]  # without padding
         equal.append(alike(f"Batches of the {name} dataset, two epochs", whole, found))
     return all(equal)
 

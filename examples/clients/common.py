@@ -1,4 +1,6 @@
-"""What the examples of clients share: small data, a small model, several ranks, a comparison."""
+"""What the examples of clients share: small data, a small model, several ranks, a
+comparison.
+"""
 
 from __future__ import annotations
 
@@ -59,14 +61,18 @@ def wanted(number: int) -> bool:
 
 
 def batches(count: int) -> Dataset[Numbers]:
-    """So many batches in an epoch, in another order in each; every batch is known by position."""
+    """So many batches in an epoch, in another order in each; every batch is known by
+    position.
+    """
     source = ShuffleDataset(ListSource(range(count * BATCH_SIZE), name="numbers"))
     return BatchDataset(MapDataset(source, encode), BATCH_SIZE, Numbers.from_samples)
 
 
 def stream(count: int) -> Dataset[Numbers]:
     """About so many batches of what a filter leaves."""
-    source = ShuffleDataset(ListSource(range(count * BATCH_SIZE * 3 // 2), name="numbers"))
+    source = ShuffleDataset(
+        ListSource(range(count * BATCH_SIZE * 3 // 2), name="numbers")
+    )
     kept = FilterDataset(source, wanted)
     return BatchDataset(MapDataset(kept, encode), BATCH_SIZE, Numbers.from_samples)
 
@@ -96,11 +102,17 @@ def of_all_ranks(mine: list[list[int]]) -> list[list[int]]:
 
 
 def on_ranks(count: int, function: Callable[..., None], *arguments: Any) -> None:
-    """Run a function on so many ranks, in forked processes, with what torchrun would tell them."""
+    """Run a function on so many ranks, in forked processes, with what torchrun would
+    tell them.
+    """
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    told = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "OMP_NUM_THREADS": "1"}
+    told = {
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+        "OMP_NUM_THREADS": "1",
+    }
     os.environ |= told
     torch.multiprocessing.start_processes(  # type: ignore[attr-defined, no-untyped-call]
         _on_rank, (count, function, arguments), nprocs=count, start_method="fork"
@@ -120,7 +132,9 @@ def alike(what: str, expected: Sequence[Any], found: Sequence[Any]) -> bool:
     """Say whether what was found is what was expected; where they part, if they do."""
     console = Console(width=100, highlight=False)
     equal = bool(expected) and list(expected) == list(found)
-    console.print(f"{what}: {len(found)} of {len(expected)}, {'equal' if equal else 'DIFFERENT'}")
+    console.print(
+        f"{what}: {len(found)} of {len(expected)}, {'equal' if equal else 'DIFFERENT'}"
+    )
     if not equal:
         pairs = zip(expected, found, strict=False)
         at = next((n for n, (one, other) in enumerate(pairs) if one != other), None)

@@ -1,4 +1,5 @@
-"""torchrun and DistributedDataParallel: an epoch that the ranks do not divide, saved and resumed.
+"""torchrun and DistributedDataParallel: an epoch that the ranks do not divide, saved
+and resumed.
 
 `python -m examples.clients.ddp`, or as the program starts itself:
 `torchrun --nproc-per-node=2 -m examples.clients.ddp --folder FOLDER`
@@ -30,7 +31,9 @@ from examples.clients.common import (
 )
 from examples.command_line import ROOT, run
 
-BATCHES, RANKS, SAVED_AFTER = 11, 2, 4
+BATCHES = 11
+RANKS = 2
+SAVED_AFTER = 4
 
 
 class Run:
@@ -41,10 +44,14 @@ class Run:
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.01)
         # Which rank this is comes from the process group.
         config = WorkerConfig.default_worker_config(num_workers=2)
-        self.loader: Loader[Numbers] = get_loader(batches(BATCHES), worker_config=config)
+        self.loader: Loader[Numbers] = get_loader(
+            batches(BATCHES), worker_config=config
+        )
 
     def train(self, save: Path | None = None) -> list[list[int]]:
-        """Train to the end of the epoch, saving on the way; the samples of each step."""
+        """Train to the end of the epoch, saving on the way; the samples of each
+        step.
+        """
         trained: list[list[int]] = []
         for batch in self.loader:
             loss = loss_of(self.model, batch)
@@ -77,7 +84,8 @@ def rank(folder: Path) -> None:
     """What each rank does; the first one writes down what all have trained on."""
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
-    whole, resumed = Run(), Run()
+    whole = Run()
+    resumed = Run()
     found = {"epoch": of_all_ranks(whole.train(save=folder / "checkpoint.pt"))}
     found["next epoch"] = of_all_ranks(whole.train())
     resumed.load(torch.load(folder / "checkpoint.pt", weights_only=True))
@@ -94,14 +102,22 @@ def rank(folder: Path) -> None:
 def main() -> bool:
     """Start the ranks and compare; with --folder, be one of them."""
     options = argparse.ArgumentParser(description=__doc__)
-    options.add_argument("--folder", type=Path, help="be a rank, and write what it found there")
+    options.add_argument(
+        "--folder", type=Path, help="be a rank, and write what it found there"
+    )
     folder = options.parse_args().folder
     if folder is not None:
         rank(folder)
         return True
     with tempfile.TemporaryDirectory() as made:
         command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-        command += [f"--nproc-per-node={RANKS}", "-m", "examples.clients.ddp", "--folder", made]
+        command += [
+            f"--nproc-per-node={RANKS}",
+            "-m",
+            "examples.clients.ddp",
+            "--folder",
+            made,
+        ]
         subprocess.run(command, cwd=ROOT, check=True)
         found = json.loads((Path(made) / "found.json").read_text())
     epoch = found["epoch"]
@@ -113,7 +129,9 @@ def main() -> bool:
             alike("Padding in its last step", [True], [epoch[-1] == []]),
             alike("Samples, each once", list(range(len(samples))), samples),
             alike("Batches after it", epoch[RANKS * SAVED_AFTER :], found["resumed"]),
-            alike("The next epoch's", found["next epoch"], found["resumed, next epoch"]),
+            alike(
+                "The next epoch's", found["next epoch"], found["resumed, next epoch"]
+            ),
             alike("Weights", found["weights"][:1], found["weights"][1:]),
         )
     )

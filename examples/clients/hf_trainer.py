@@ -1,4 +1,5 @@
-"""Hugging Face's Trainer: the loader's state in every checkpoint, and a resume that skips nothing.
+"""Hugging Face's Trainer: the loader's state in every checkpoint, and a resume that
+skips nothing.
 
 `python -m examples.clients.hf_trainer`
 """
@@ -20,18 +21,22 @@ from examples.clients import common
 from examples.clients.common import BATCH_SIZE, Numbers, alike, batches, numbers, stream
 from examples.command_line import run
 
-RANKS, GLOBAL_BATCH, STEPS, SAVED_AFTER = 2, 16, 14, 10
-"""Optimizer steps, of 4 batches each: an epoch of 11 is 3 of them, the last filled with padding. So
-the checkpoint lies within the fourth epoch."""
+RANKS = 2
+GLOBAL_BATCH = 16
+STEPS = 14
+SAVED_AFTER = 10
+"""Optimizer steps, of 4 batches each: an epoch of 11 is 3 of them, the last filled with
+padding. So the checkpoint lies within the fourth epoch."""
 
 DATASETS: dict[str, Dataset[Numbers]] = {"indexed": batches(11), "stream": stream(11)}
 
 
 class LoaderState(TrainerCallback):
-    """Keeps the loader's state with every checkpoint, and takes it up where one is resumed.
+    """Keeps the loader's state with every checkpoint, and takes it up where one is
+    resumed.
 
-    The Trainer takes all batches of an optimizer step at once, and saves after the step: the state
-    is the one after what was trained on.
+    The Trainer takes all batches of an optimizer step at once, and saves after the
+    step: the state is the one after what was trained on.
     """
 
     FILE = "loader.json"
@@ -60,7 +65,9 @@ class EnergizeTrainer(Trainer):
         self.seen: list[list[int]] = []
 
     def get_train_dataloader(self) -> Loader[Numbers]:  # type: ignore[override]
-        """Neither divided among ranks again, nor skipped through when a run is resumed."""
+        """Neither divided among ranks again, nor skipped through when a run is
+        resumed.
+        """
         return self.loader
 
     def compute_loss(  # type: ignore[override]
@@ -79,8 +86,12 @@ def noted(file: Path, batch: Numbers) -> Numbers:
 
 
 def train(name: str, folder: Path, *, resumed: bool) -> dict[str, Any]:
-    """Train, from the start or from the checkpoint; the batches of all ranks, and the weights."""
-    dataset = MapDataset(DATASETS[name], partial(noted, folder / f"{name}-{resumed}.read"))
+    """Train, from the start or from the checkpoint; the batches of all ranks, and the
+    weights.
+    """
+    dataset = MapDataset(
+        DATASETS[name], partial(noted, folder / f"{name}-{resumed}.read")
+    )
     loader: Loader[Numbers] = get_loader(
         dataset,
         worker_config=WorkerConfig(num_workers=1),
@@ -129,16 +140,23 @@ def main() -> bool:
         for resumed in (False, True):
             common.on_ranks(RANKS, rank, folder, resumed)
         whole, again = (
-            json.loads((folder / f"resumed-{each}.json").read_text()) for each in (False, True)
+            json.loads((folder / f"resumed-{each}.json").read_text())
+            for each in (False, True)
         )
         for name in DATASETS:
             trained = whole[name]["batches"]
             before = trained[: SAVED_AFTER * GLOBAL_BATCH // BATCH_SIZE]
             after = trained[len(before) :]
             equal.append(
-                alike(f"{name}: batches after the checkpoint", after, again[name]["batches"])
+                alike(
+                    f"{name}: batches after the checkpoint",
+                    after,
+                    again[name]["batches"],
+                )
             )
-            equal.append(alike("  weights", whole[name]["weights"], again[name]["weights"]))
+            equal.append(
+                alike("  weights", whole[name]["weights"], again[name]["weights"])
+            )
             read = (folder / f"{name}-True.read").read_text().splitlines()
             twice = {str(each) for each in before}.intersection(read)
             more = max(0, len(twice) - after.count([]))  # padding is a copy of a batch

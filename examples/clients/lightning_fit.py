@@ -1,4 +1,5 @@
-"""PyTorch Lightning on two ranks: a loader made before them, and a fit that goes on in mid-epoch.
+"""PyTorch Lightning on two ranks: a loader made before them, and a fit that goes on in
+mid-epoch.
 
 `python -m examples.clients.lightning_fit`
 """
@@ -16,8 +17,23 @@ from typing import Any
 import pytorch_lightning as lightning
 import torch
 
-from energize import Dataset, EpochizeDataset, Loader, RepeatDataset, WorkerConfig, get_loader
-from examples.clients.common import Numbers, alike, batches, loss_of, new_model, numbers, stream
+from energize import (
+    Dataset,
+    EpochizeDataset,
+    Loader,
+    RepeatDataset,
+    WorkerConfig,
+    get_loader,
+)
+from examples.clients.common import (
+    Numbers,
+    alike,
+    batches,
+    loss_of,
+    new_model,
+    numbers,
+    stream,
+)
 from examples.command_line import run
 
 RANKS = 2
@@ -33,7 +49,9 @@ STOPPED_AFTER = 9
 
 
 def loader(name: str) -> Loader[Numbers]:
-    """A loader that is made before there are ranks; they are looked up when it is read."""
+    """A loader that is made before there are ranks; they are looked up when it is
+    read.
+    """
     return get_loader(DATASETS[name], worker_config=WorkerConfig(num_workers=1))
 
 
@@ -80,7 +98,9 @@ def fit(folder: Path, name: str, checkpoint: Path | None = None) -> list[list[An
         enable_model_summary=False,
     )
     trainer.fit(Module(folder), loader(name), ckpt_path=checkpoint, weights_only=True)
-    ranks = [(folder / f"rank-{rank}").read_text().splitlines() for rank in range(RANKS)]
+    ranks = [
+        (folder / f"rank-{rank}").read_text().splitlines() for rank in range(RANKS)
+    ]
     return [json.loads(line) for step in zip(*ranks, strict=True) for line in step]
 
 
@@ -98,8 +118,14 @@ def main() -> bool:
             resumed = fit(Path(f"{folder}-resumed"), name, folder / "saved.ckpt")
             equal.append(alike(name, whole[RANKS * STOPPED_AFTER :], resumed))
             if "endless" not in name:
-                first = sorted(n for epoch, samples in whole if epoch == 0 for n in samples)
-                equal.append(alike("  samples of its first epoch, once", sorted(set(first)), first))
+                first = sorted(
+                    n for epoch, samples in whole if epoch == 0 for n in samples
+                )
+                equal.append(
+                    alike(
+                        "  samples of its first epoch, once", sorted(set(first)), first
+                    )
+                )
     return all(equal)
 
 

@@ -62,7 +62,9 @@ def plain() -> bool:
     resumed.load_state_dict(state)
     # As many workers as one likes: the state is that of the run.
     again = DataLoader(resumed, batch_size=None, num_workers=WORKERS + 1)
-    equal.append(alike("  resumed after 5 steps of the third", whole[27:], epochs(again, 1)))
+    equal.append(
+        alike("  resumed after 5 steps of the third", whole[27:], epochs(again, 1))
+    )
     return all(equal)
 
 
@@ -81,10 +83,14 @@ def stateful(name: str, dataset: Dataset[Numbers]) -> bool:
     found += [numbers(batch) for batch in islice(iterator, 3)]
     state = loader.state_dict()
     found += [numbers(batch) for batch in iterator]
-    equal = [alike(f"StatefulDataLoader, {name}, two epochs", whole[: 2 * steps], found)]
+    equal = [
+        alike(f"StatefulDataLoader, {name}, two epochs", whole[: 2 * steps], found)
+    ]
     again = StatefulDataLoader(torch_dataset(dataset), **options)
     again.load_state_dict(state)
-    return all([*equal, alike("  resumed in the second", whole[steps + 3 :], epochs(again, 2))])
+    return all(
+        [*equal, alike("  resumed in the second", whole[steps + 3 :], epochs(again, 2))]
+    )
 
 
 def main() -> bool:

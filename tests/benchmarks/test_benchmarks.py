@@ -36,7 +36,9 @@ def loading(found):
 
 def resuming(found):
     kinds = [(each["kind"], each["position"]) for each in found["resumptions"]]
-    assert kinds == [(kind, at) for kind in ("stream", "folders") for at in (NEAR, 10**9)]
+    assert kinds == [
+        (kind, at) for kind in ("stream", "folders") for at in (NEAR, 10**9)
+    ]
     for each in found["resumptions"]:
         assert each["json_bytes"] < 2_000
         assert 0 < each["state_again"] < each["resumed"] < 1
@@ -58,7 +60,11 @@ def levelling(found):
 
 
 def mixing(found):
-    assert {each["mixer"] for each in found["slots"]} >= {"block", "exact", "round_robin"}
+    assert {each["mixer"] for each in found["slots"]} >= {
+        "block",
+        "exact",
+        "round_robin",
+    }
     assert all(each["mean"] > 0 for each in found["slots"])
 
 
@@ -106,7 +112,9 @@ def test_it_runs(line, tmp_path, capsys):
     name, *options = line.split()
     options = [each.replace("@", str(tmp_path)).replace("#", " ") for each in options]
     report = tmp_path / "report.json"
-    importlib.import_module(f"benchmarks.{name}").main([*options, "--json", str(report)])
+    importlib.import_module(f"benchmarks.{name}").main(
+        [*options, "--json", str(report)]
+    )
     RUNS[line](json.loads(report.read_text()))
     assert capsys.readouterr().out
 
@@ -117,17 +125,28 @@ def test_the_ledger_is_measured_with_and_without(tmp_path, monkeypatch):
     out = tmp_path / "found.json"
     cases = ["--cases", "packs", "numbers", "--workers", "0"]
     ledger.main(["--runs", "2", *cases, "--json", str(out)])
-    assert all(each["noted_us"] > 0 and each["ratio"] > 0 for each in json.loads(out.read_text()))
+    assert all(
+        each["noted_us"] > 0 and each["ratio"] > 0
+        for each in json.loads(out.read_text())
+    )
 
 
 def of(wall, size=100, item="bytes"):
     return Measurement(
-        startup=1.0, wall=wall, cpu=2 * wall, samples=10, bytes=10 * size, item=item, versions={}
+        startup=1.0,
+        wall=wall,
+        cpu=2 * wall,
+        samples=10,
+        bytes=10 * size,
+        item=item,
+        versions={},
     )
 
 
 def case(folder="-"):
-    return Case(folder=folder, image_decode=None, batch_size=None, workers=0, samples=10)
+    return Case(
+        folder=folder, image_decode=None, batch_size=None, workers=0, samples=10
+    )
 
 
 def test_ratios_are_those_of_single_rounds_and_only_of_equal_work():
@@ -142,8 +161,12 @@ def test_ratios_are_those_of_single_rounds_and_only_of_equal_work():
 @pytest.mark.jobs
 def test_a_failing_measurement_says_what_went_wrong(tmp_path):
     with pytest.raises(RuntimeError, match="DatasetNotFoundError"):
-        Subject(sys.executable, "benchmarks.subject_energize").measure(case(str(tmp_path / "gone")))
-    with pytest.raises(RuntimeError, match=r"mixing_peers nothing 3 0 failed:[^$]*KeyError"):
+        Subject(sys.executable, "benchmarks.subject_energize").measure(
+            case(str(tmp_path / "gone"))
+        )
+    with pytest.raises(
+        RuntimeError, match=r"mixing_peers nothing 3 0 failed:[^$]*KeyError"
+    ):
         drawn_by(sys.executable, "nothing", 3, [0])
 
 
@@ -169,9 +192,20 @@ def test_a_batch_that_is_not_the_next_one_is_no_measurement(tmp_path):
         "        pass\n"
         "main(Forgetful)\n"
     )
-    asked = {"kind": "indexed", "sources": 3, "workers": 0, "positions": [NEAR], "rounds": 3}
+    asked = {
+        "kind": "indexed",
+        "sources": 3,
+        "workers": 0,
+        "positions": [NEAR],
+        "rounds": 3,
+    }
     command = [sys.executable, str(forgetful), json.dumps(asked | {"seconds": 5})]
-    given = {"cwd": ROOT, "env": {"PYTHONPATH": str(ROOT)}, "capture_output": True, "text": True}
+    given = {
+        "cwd": ROOT,
+        "env": {"PYTHONPATH": str(ROOT)},
+        "capture_output": True,
+        "text": True,
+    }
     done = subprocess.run(command, **given, timeout=60, check=False)
     assert "energize: the first batch is" in done.stderr
     assert not done.stdout
@@ -189,7 +223,9 @@ def test_what_the_pages_say_of_packs_and_levels():
     lengths = captions(10_000, 100, 0.7, 2048)
     found = {each.method: each for each in measured(lengths, 2048, 10_000)}
     assert found["energon greedy"].fill < 0.96
-    assert all(found[each].fill >= 0.98 for each in ("first_fit", "best_fit", "balanced"))
+    assert all(
+        found[each].fill >= 0.98 for each in ("first_fit", "best_fit", "balanced")
+    )
     assert 0.95 < found["balanced"].cheapest < found["balanced"].dearest < 1.05
     for cost in COSTS:
         found = slowest(64, cost)

@@ -14,7 +14,8 @@ from energize.cli.main import app
 
 
 def run(*arguments, code=0, stdin=None):
-    """What is printed; the errors when it ends with another code than 0 and prints any."""
+    """What is printed; the errors when it ends with another code than 0 and prints
+    any."""
     done = CliRunner().invoke(app, [str(each) for each in arguments], input=stdin)
     assert done.exit_code == code, (arguments, done.output)
     assert "Traceback" not in done.output
@@ -22,7 +23,8 @@ def run(*arguments, code=0, stdin=None):
 
 
 def refused(rows, *command):
-    """Run a command with the options of each row: the exit code and words of the one error."""
+    """Run a command with the options of each row: the exit code and words of the one
+    error."""
     for options, code, *words in rows:
         told = " ".join(run(*command, *options, code=code).split())
         for word in words:
@@ -33,7 +35,9 @@ def as_json(*arguments):
     """The objects that a command prints with --json."""
     text = run(*arguments, "--json")
     plan = arguments[0] == "plan"
-    return [json.loads(line) for line in text.splitlines()] if plan else json.loads(text)
+    return (
+        [json.loads(line) for line in text.splitlines()] if plan else json.loads(text)
+    )
 
 
 def program(*arguments, code=0, stdin="", cwd=None, **environment):

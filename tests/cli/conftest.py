@@ -67,7 +67,8 @@ splits:
 
 @pytest.fixture(scope="session")
 def home(tmp_path_factory):
-    """web/captions of 80 samples, books/captions of 30, classes of 40; and mix.yaml over them."""
+    """web/captions of 80 samples, books/captions of 30, classes of 40; and mix.yaml
+    over them."""
     home = tmp_path_factory.mktemp("home")
     captions(home / "web/captions", 80)
     captions(home / "books/captions", 30, shards=2, start=500)

@@ -27,7 +27,9 @@ def lay_out(folder: Path) -> None:
         (folder / "books" / f"shard-{shard:03d}.tar").write_bytes(packed(files))
     captions(folder / "web", 80)
     classes(folder / "classes", 40)
-    (folder / "texts.jsonl").write_text("".join(json.dumps({"n": i}) + "\n" for i in range(9)))
+    (folder / "texts.jsonl").write_text(
+        "".join(json.dumps({"n": i}) + "\n" for i in range(9))
+    )
     (folder / "mix.yaml").write_text(
         "__module__: energize\n__class__: MetadatasetV2\nsplits:\n"
         "  train:\n    blend:\n"
@@ -39,7 +41,10 @@ def lay_out(folder: Path) -> None:
     files = [
         (f"{i:06d}.{part}", data)
         for i in range(10)
-        for part, data in (("jpg", b"no jpeg!" if i % 4 == 1 else image_bytes(i)), ("txt", b"text"))
+        for part, data in (
+            ("jpg", b"no jpeg!" if i % 4 == 1 else image_bytes(i)),
+            ("txt", b"text"),
+        )
     ]
     (damaged / "shard-000.tar").write_bytes(packed(files))
     _prepare_again(damaged)

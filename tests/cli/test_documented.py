@@ -40,7 +40,9 @@ def ran(page, folder, monkeypatch):
             done = CliRunner().invoke(app, arguments)
             printed, code = done.output, done.exit_code
             seen.append(arguments[0])
-        assert doctest.OutputChecker().check_output(said, printed, FLAGS), f"{command}\n{printed}"
+        assert doctest.OutputChecker().check_output(said, printed, FLAGS), (
+            f"{command}\n{printed}"
+        )
     return seen
 
 
@@ -48,7 +50,9 @@ def ran(page, folder, monkeypatch):
 def test_the_page(tmp_path, monkeypatch):
     lay_out(tmp_path)
     seen = ran(PAGE, tmp_path, monkeypatch)
-    assert {"prepare", "prepare-media", "info", "lint", "preview", "replay"} <= set(seen)
+    assert {"prepare", "prepare-media", "info", "lint", "preview", "replay"} <= set(
+        seen
+    )
 
 
 @pytest.mark.jobs
@@ -57,9 +61,15 @@ def test_the_page_of_pictures(tmp_path, monkeypatch):
     drawing = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(drawing)
     drawing.lay_out(tmp_path)
-    assert set(ran(DOCS / "looking.md", tmp_path, monkeypatch)) == {"simulate", "report"}
+    assert set(ran(DOCS / "looking.md", tmp_path, monkeypatch)) == {
+        "simulate",
+        "report",
+    }
     for name in ("stages.png", "changed.png"):
-        with Image.open(tmp_path / name) as drawn, Image.open(DOCS / "images" / name) as shown:
+        with (
+            Image.open(tmp_path / name) as drawn,
+            Image.open(DOCS / "images" / name) as shown,
+        ):
             assert drawn.size == shown.size
             assert (DOCS / "images" / name).stat().st_size < 100_000
     assert "<svg" in (tmp_path / "many.html").read_text()

@@ -22,7 +22,9 @@ def ours(command):
     found = typer.main.get_command(app)
     for name in command.split():
         found = found.commands[name]
-    return {option for each in found.params for option in (*each.opts, *each.secondary_opts)}
+    return {
+        option for each in found.params for option in (*each.opts, *each.secondary_opts)
+    }
 
 
 @pytest.mark.parametrize("command", COMMANDS)

@@ -1,4 +1,5 @@
-"""`energize lint` on folders with known faults: all of them are found, and nothing else."""
+"""`energize lint` on folders with known faults: all of them are found, and nothing
+else."""
 
 import json
 import shutil
@@ -25,9 +26,14 @@ def damaged(tmp_path):
         for i in range(40):
             image = b"no image %d" % i if i in BAD_IMAGES else image_bytes(i)
             files.append((f"{shard}-{i:03d}.jpg", image))
-            files.append((f"{shard}-{i:03d}.txt", b"\xff\xfe" if i in BAD_TEXTS else b"text"))
+            files.append(
+                (f"{shard}-{i:03d}.txt", b"\xff\xfe" if i in BAD_TEXTS else b"text")
+            )
         (folder / f"s{shard}.tar").write_bytes(packed(files))
-    options = {"sample_type": "CaptioningSample", "field_map": {"image": "jpg", "caption": "txt"}}
+    options = {
+        "sample_type": "CaptioningSample",
+        "field_map": {"image": "jpg", "caption": "txt"},
+    }
     prepare(folder, split_ratios={"train": 1, "val": 1}, workers=1, **options)
     return folder
 
@@ -35,7 +41,9 @@ def damaged(tmp_path):
 def one_shard(folder, files, sample_type, **options):
     folder.mkdir(exist_ok=True)
     (folder / "0.tar").write_bytes(packed(files))
-    prepare(folder, split_ratios={"train": 1}, sample_type=sample_type, workers=1, **options)
+    prepare(
+        folder, split_ratios={"train": 1}, sample_type=sample_type, workers=1, **options
+    )
     return folder
 
 
@@ -84,13 +92,18 @@ def test_damaged_shards_and_indexes(tmp_path):
     counts["shard_counts"]["shard-001.tar"] = 2**31
     info.write_text(json.dumps(counts))
     shown = run(*LINT, folder, code=1)
-    assert f"{folder}/shard-001.tar: .info.json counts 2147483648 samples, and neither" in shown
+    assert (
+        f"{folder}/shard-001.tar: .info.json counts 2147483648 samples, and neither"
+        in shown
+    )
 
 
 def test_repeated_keys_of_a_shard_that_was_copied(tmp_path):
     folder = captions(tmp_path / "web", 40)
     shutil.copy(folder / "shard-000.tar", folder / "shard-001.tar")
-    assert "shard-001.tar is not the shard that was prepared" in run(*LINT, folder, code=1)
+    assert "shard-001.tar is not the shard that was prepared" in run(
+        *LINT, folder, code=1
+    )
     (folder / ".nv-meta/shards.json").unlink()  # as of a folder that Energon prepared
     shown = run(*LINT, folder, code=1)
     assert "10 sample keys occur more than once" in shown
@@ -133,7 +146,9 @@ def test_samples_of_other_kinds(tmp_path):
 
 def test_columns_are_compared_with_the_shards(tmp_path):
     folder = captions(tmp_path / "web", 40)
-    (tmp_path / "mine.py").write_text("def count(raw):\n    return len(raw['txt'].split())\n")
+    (tmp_path / "mine.py").write_text(
+        "def count(raw):\n    return len(raw['txt'].split())\n"
+    )
     tokens = f"tokens={tmp_path / 'mine.py'}:count"
     run("prepare", folder, "--column", "size=size:txt", "--column", tokens)
     assert "No faults in 40 samples" in run("lint", folder, "--parallel", 1)

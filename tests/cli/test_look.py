@@ -1,4 +1,5 @@
-"""`energize info`, `preview`, `replay` and `schema`; and what is printed of hostile names."""
+"""`energize info`, `preview`, `replay` and `schema`; and what is printed of hostile
+names."""
 
 import inspect
 import io
@@ -15,7 +16,14 @@ import torch
 from PIL import Image
 from typer.testing import CliRunner
 
-from energize import SkipSample, TaskEncoder, WorkerConfig, get_loader, get_train_dataset, prepare
+from energize import (
+    SkipSample,
+    TaskEncoder,
+    WorkerConfig,
+    get_loader,
+    get_train_dataset,
+    prepare,
+)
 from energize.cli.look import drawn, pictures_of
 from energize.cli.main import app
 from energize.errors import MetadatasetError
@@ -39,11 +47,21 @@ def test_version_and_help():
 def test_info(tmp_path):
     folder = unprepared(tmp_path / "ds", counts=(3, 2, 4, 1))
     assert f"energize prepare {folder}" in run("info", folder, code=1)
-    run("prepare", folder, "--split-ratio", "2,1,1", "--sample-type", "CaptioningSample", stdin="")
+    run(
+        "prepare",
+        folder,
+        "--split-ratio",
+        "2,1,1",
+        "--sample-type",
+        "CaptioningSample",
+        stdin="",
+    )
     shown = run("info", folder)
     assert "10 samples in 4 shards" in shown
     assert "Format: Megatron-Energon 7.4.1" in shown
-    assert ["val", "1", "4", "40.0", "%"] in [line.split() for line in shown.splitlines()]
+    assert ["val", "1", "4", "40.0", "%"] in [
+        line.split() for line in shown.splitlines()
+    ]
     assert "caption from txt" in shown
     (folder / ".nv-meta/crude.yaml").write_text(
         "__module__: megatron.energon\n__class__: CrudeWebdataset\n"
@@ -63,7 +81,11 @@ def test_splits_inside_a_shard_are_shown_and_empty_ones_passed_over(tmp_path):
     assert [line.split() for line in shown.splitlines()].count(
         ["train", "1", "8", "80.0", "%"]
     ) == 2
-    assert [line[-2:] for line in run("preview", folder).splitlines() if "sample 0 of" in line] == [
+    assert [
+        line[-2:]
+        for line in run("preview", folder).splitlines()
+        if "sample 0 of" in line
+    ] == [
         " 8",
         " 1",
         " 1",
@@ -78,7 +100,9 @@ def test_splits_inside_a_shard_are_shown_and_empty_ones_passed_over(tmp_path):
 def mix(tmp_path):
     captions(tmp_path / "web", 40)
     classes(tmp_path / "classes", 20)
-    (tmp_path / "texts.jsonl").write_text("".join(json.dumps({"n": i}) + "\n" for i in range(7)))
+    (tmp_path / "texts.jsonl").write_text(
+        "".join(json.dumps({"n": i}) + "\n" for i in range(7))
+    )
     run("prepare", tmp_path / "texts.jsonl")
     mix = tmp_path / "mix.yaml"
     mix.write_text(
@@ -118,10 +142,19 @@ def test_a_preview(tmp_path):
     assert lines[3] == "  caption (str): 'caption 30'"
     assert sum(line.endswith(" of 10") for line in lines) == 2
     shown = run("preview", folder, stdin="n\n")
-    assert [shown.count(f"[{split}], sample 2 of") for split in ("train", "val")] == [1, 1]
+    assert [shown.count(f"[{split}], sample 2 of") for split in ("train", "val")] == [
+        1,
+        1,
+    ]
     assert "sample 3 of" not in shown
     (tmp_path / "0.tar").write_bytes(packed([("a.txt", b"\xff"), ("b.txt", b"good")]))
-    prepare(tmp_path, exclude="web", split_ratios={"train": 1}, sample_type="TextSample", workers=1)
+    prepare(
+        tmp_path,
+        exclude="web",
+        split_ratios={"train": 1},
+        sample_type="TextSample",
+        workers=1,
+    )
     shown = run("preview", tmp_path)
     assert "cannot be used" in shown
     assert "0.tar, sample 'a' (index 0)" in shown
@@ -178,7 +211,10 @@ def test_joins_and_types_of_the_program(tmp_path):
     )
     assert run("prepare", mix).splitlines()[-1] == "Done"
     assert list((tmp_path / "joined.yaml.cache").iterdir())
-    refused([([mix], 1, "the module 'ours', which", "energize --import MODULE COMMAND")], "info")
+    refused(
+        [([mix], 1, "the module 'ours', which", "energize --import MODULE COMMAND")],
+        "info",
+    )
     refused([(["info", mix], 2, "'theirs' cannot be imported")], "--import", "theirs")
 
     def with_import(*arguments):
@@ -187,7 +223,11 @@ def test_joins_and_types_of_the_program(tmp_path):
     assert "web joined with classes" in with_import("info", mix)
     assert "No faults in 15 samples" in with_import("lint", mix)
     shown = with_import("preview", mix, "-n", 1)
-    for words in ("__key__ (str): '000000'", "caption (str): 'caption 0'", "label (int): 0"):
+    for words in (
+        "__key__ (str): '000000'",
+        "caption (str): 'caption 0'",
+        "label (int): 0",
+    ):
         assert words in shown
     assert with_import("replay", mix, "('energize', 0)").count("/shard-0") == 2
     assert with_import("simulate", mix, "--steps", 10)
@@ -197,7 +237,9 @@ def test_joins_and_types_of_the_program(tmp_path):
 def test_what_only_cookers_read_is_not_needed_to_look(tmp_path):
     folder = tmp_path / "crude"
     folder.mkdir()
-    (folder / "0.tar").write_bytes(packed([(f"{i}.json", b'{"x": 1}') for i in range(10)]))
+    (folder / "0.tar").write_bytes(
+        packed([(f"{i}.json", b'{"x": 1}') for i in range(10)])
+    )
     prepare(folder, split_ratios={"train": 1}, sample_type="CrudeWebdataset", workers=1)
     node = "path: crude\n    aux: {files: 'filesystem://.'}\n    subset: {range: ['0%', '50%']}"
     mix = tmp_path / "mix.yaml"
@@ -235,7 +277,9 @@ def test_code_of_a_folder_is_run_where_the_folder_is_trusted(tmp_path):
     # What is read can be told without running anything.
     assert "shard-00" in run("plan", folder, "--keys")
     assert "web" in run("simulate", folder, "--steps", 5)
-    assert "sample_loader: sample_loader.py:sample_loader, code of" in run("info", folder)
+    assert "sample_loader: sample_loader.py:sample_loader, code of" in run(
+        "info", folder
+    )
 
 
 # Replaying
@@ -276,7 +320,9 @@ def delivered(mix, count, **options):
 
 
 def flat(sources):
-    parts = ([each] if type(each) not in (list, tuple) else flat(each) for each in sources)
+    parts = (
+        [each] if type(each) not in (list, tuple) else flat(each) for each in sources
+    )
     return [one for part in parts for one in part]
 
 
@@ -355,7 +401,9 @@ def test_the_schema_accepts_what_is_read(validator, tmp_path):
             validator.validate(read_metadataset(file).text.data)
     for size in (1, 7, "10k", " 1.5M ", "1e3k", "20 b", "+3t", "1_000"):
         node = {"epoch_size": size, "blend": [{"path": "x", "choose": size}]}
-        validator.validate(read_metadataset(written(tmp_path / "mix.yaml", node)).text.data)
+        validator.validate(
+            read_metadataset(written(tmp_path / "mix.yaml", node)).text.data
+        )
     for node in WRONG:
         with pytest.raises(MetadatasetError):
             read_metadataset(written(tmp_path / "mix.yaml", node))
@@ -377,17 +425,27 @@ STEERING = "\x1b[2J\x9b31m\u202e\x07"
 
 
 def test_folders_cannot_steer_the_terminal(tmp_path):
-    """The name of the folder steers, and is no UTF-8 either; so do its keys and texts."""
+    """The name of the folder steers, and is no UTF-8 either; so do its keys and
+    texts."""
     folder = tmp_path / f"photos{STEERING}\udce9"
     folder.mkdir()
     with tarfile.open(folder / "shard.tar", "w") as tar:
         for number in range(4):
-            for part, data in (("txt", f"text {STEERING}"), ("json", f'"{STEERING[-2]}"')):
+            for part, data in (
+                ("txt", f"text {STEERING}"),
+                ("json", f'"{STEERING[-2]}"'),
+            ):
                 member = tarfile.TarInfo(f"{number}{STEERING}.{part}")
                 member.size = len(data.encode())
                 tar.addfile(member, io.BytesIO(data.encode()))
     prepare(folder, split_ratios={"train": 1}, sample_type="TextSample")
-    force = ["--force-overwrite", "--sample-type", "TextSample", "--split-ratio", "1,0,0"]
+    force = [
+        "--force-overwrite",
+        "--sample-type",
+        "TextSample",
+        "--split-ratio",
+        "1,0,0",
+    ]
     for command, *options in (
         ["info"],
         ["lint"],
@@ -401,7 +459,9 @@ def test_folders_cannot_steer_the_terminal(tmp_path):
         done = CliRunner().invoke(app, [command, str(folder), *options])
         assert (done.exit_code, done.exception) == (0, None), done.output
         assert done.output
-        assert all(letter.isprintable() or letter in "\n\t" for letter in done.output), command
+        assert all(
+            letter.isprintable() or letter in "\n\t" for letter in done.output
+        ), command
 
 
 @pytest.mark.parametrize("charset", ["latin-1", "ascii"])

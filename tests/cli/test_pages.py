@@ -19,7 +19,14 @@ import torch
 from energize import CaptioningSample, ListSource, get_loader, get_train_dataset
 from energize.cli.mixes import Run
 from energize.cli.pages import Look
-from energize.core.html import THUMBNAIL_BYTES, item_html, pictures_of, text, thumbnail, value_html
+from energize.core.html import (
+    THUMBNAIL_BYTES,
+    item_html,
+    pictures_of,
+    text,
+    thumbnail,
+    value_html,
+)
 from tests.cli.commands import refused, run
 from tests.support.browser import browser, needs_browser
 from tests.support.prepared import image_bytes
@@ -58,7 +65,9 @@ def mix(tmp_path_factory):
     for i in range(6):
         (root / f"photos/{i}.jpg").write_bytes(image_bytes(i)[: 60 if i == 3 else None])
     rows = [{"file_name": f"{i}.jpg", "text": f"{i} {EVIL}"} for i in range(6)]
-    (root / "photos/metadata.jsonl").write_text("".join(json.dumps(e) + "\n" for e in rows))
+    (root / "photos/metadata.jsonl").write_text(
+        "".join(json.dumps(e) + "\n" for e in rows)
+    )
     said = [
         {"from": "human", "value": f"<image>\nWhat? {EVIL}"},
         {"from": "gpt", "value": "A cat."},
@@ -86,13 +95,18 @@ class Tags(HTMLParser):
 
 
 def test_data_is_text_wherever_it_stands(mix):
-    page = Look(mix, Run(encoder=f"{mix.parent}/encoder.py:Encoder")).page(0, 2).decode()
+    page = (
+        Look(mix, Run(encoder=f"{mix.parent}/encoder.py:Encoder")).page(0, 2).decode()
+    )
     tags = Tags(page).found
     assert [tag for tag, _ in tags].count("script") == 1
     assert not [name for _, given in tags for name in given if name.startswith("on")]
     images = [given for tag, given in tags if tag == "img"]
     assert len(images) > 16
-    assert all(each["src"].startswith("data:image/jpeg;base64,") and each["alt"] for each in images)
+    assert all(
+        each["src"].startswith("data:image/jpeg;base64,") and each["alt"]
+        for each in images
+    )
     assert not re.search(r"(src|href|action)=.?(https?:|//)", page)
     assert "<b>✕</b>" in page
     assert "cannot be decoded: OSError" in page
@@ -104,7 +118,9 @@ def test_data_is_text_wherever_it_stands(mix):
 
 
 def test_what_an_encoder_raises_is_shown_for_its_batch(mix):
-    page = Look(mix, Run(4, encoder=f"{mix.parent}/encoder.py:Fails")).page(1, 2).decode()
+    page = (
+        Look(mix, Run(4, encoder=f"{mix.parent}/encoder.py:Fails")).page(1, 2).decode()
+    )
     assert page.count("ValueError: no &lt;such&gt; token") == 2
     assert page.count('class="sample"') == 8
     assert "Step 1,000,000,000" in Look(mix, Run(4)).page(10**9, 1).decode()
@@ -114,7 +130,10 @@ def test_what_an_encoder_raises_is_shown_for_its_batch(mix):
 
 
 def test_pages_of_a_stream_go_on_where_the_one_before_ended(mix):
-    run, calls = Run(4, encoder=f"{mix.parent}/encoder.py:Twice"), mix.parent / "encoder.py.calls"
+    run, calls = (
+        Run(4, encoder=f"{mix.parent}/encoder.py:Twice"),
+        mix.parent / "encoder.py.calls",
+    )
     look, asked = Look(mix, run), [(0, 2), (2, 1), (7, 2), (1, 1)]
     pages = [look.page(*each) for each in asked]
     read = calls.stat().st_size
@@ -147,7 +166,9 @@ def test_values():
     assert "not all finite" in value_html(torch.tensor([1.0, float("nan")]))
     assert value_html([1, "<b>"]).count("<li>") == 2
     assert "900 more letters" in text("x" * 1000, 100)
-    assert "\ud800" not in Look.__name__ + text("\ud800").encode(errors="replace").decode()
+    assert (
+        "\ud800" not in Look.__name__ + text("\ud800").encode(errors="replace").decode()
+    )
     assert item_html({"input_ids": torch.arange(3)}).count("<span title=") == 3
 
 
@@ -163,7 +184,14 @@ def test_notebooks(mix):
 
 
 def test_the_command(mix, tmp_path):
-    shown = run("preview", mix.parent / "photos", "--html", tmp_path / "p.html", "--batches", "1")
+    shown = run(
+        "preview",
+        mix.parent / "photos",
+        "--html",
+        tmp_path / "p.html",
+        "--batches",
+        "1",
+    )
     assert "Wrote" in shown
     assert (tmp_path / "p.html").read_text().count('class="sample"') == 8
     (tmp_path / "texts.jsonl").write_text('{"n": 1}\n{"n": 2}\n')
@@ -171,7 +199,12 @@ def test_the_command(mix, tmp_path):
     assert "<img" not in (tmp_path / "p.html").read_text()
     refused(
         [
-            ([mix, "--html", "/proc/none.html"], 2, "/proc/none.html", "cannot be written"),
+            (
+                [mix, "--html", "/proc/none.html"],
+                2,
+                "/proc/none.html",
+                "cannot be written",
+            ),
             ([mix, "--html", tmp_path / "p.html", "--split-parts", "test"], 1, "test"),
             ([mix, "--encoder", "a:b"], 2, "--html"),
             ([mix, "--html", tmp_path / "p.html", "-n", "3"], 2, "--batches"),
@@ -189,7 +222,16 @@ def test_the_command(mix, tmp_path):
 @needs_browser
 def test_in_a_browser(mix, tmp_path):
     encoder = f"{mix.parent}/encoder.py:Encoder"
-    run("preview", mix, "--html", tmp_path / "p.html", "--encoder", encoder, "--batches", "2")
+    run(
+        "preview",
+        mix,
+        "--html",
+        tmp_path / "p.html",
+        "--encoder",
+        encoder,
+        "--batches",
+        "2",
+    )
     with browser(tmp_path / "profile") as tab:
         grounds = []
         for scheme in ("light", "dark"):
@@ -198,8 +240,12 @@ def test_in_a_browser(mix, tmp_path):
             grounds.append(tab.js("getComputedStyle(document.body).backgroundColor"))
         assert grounds == ["rgb(246, 246, 244)", "rgb(21, 23, 26)"]
         assert tab.js("document.title") == "mix.yaml, step 0 - energize"
-        assert tab.js("[...document.images].every(e => e.complete && e.naturalWidth && e.alt)")
-        here = "[...document.querySelectorAll('.sample')].indexOf(document.activeElement)"
+        assert tab.js(
+            "[...document.images].every(e => e.complete && e.naturalWidth && e.alt)"
+        )
+        here = (
+            "[...document.querySelectorAll('.sample')].indexOf(document.activeElement)"
+        )
         seen = []
         for key in ("j", "ArrowRight", "j", "k", "ArrowLeft", "n", "p"):
             tab.press(key)
@@ -207,7 +253,9 @@ def test_in_a_browser(mix, tmp_path):
         assert seen == [0, 1, 2, 1, 0, 8, 0]
         tab.press("m")
         assert tab.js("document.activeElement.querySelector('details').open")
-        assert tab.js("getComputedStyle(document.activeElement).outlineStyle") == "solid"
+        assert (
+            tab.js("getComputedStyle(document.activeElement).outlineStyle") == "solid"
+        )
         for shown in (True, False):
             tab.press("?")
             assert tab.js("document.getElementById('help').open") is shown
@@ -284,7 +332,10 @@ def test_served_pages_of_any_step(mix, tmp_path):
             taken.bind(("127.0.0.1", 0))
             taken.listen()
             told = ["--port", str(taken.getsockname()[1])]
-            refused([([mix, *told], 2, f"port {told[1]} cannot be used", "--port 0")], "serve")
+            refused(
+                [([mix, *told], 2, f"port {told[1]} cannot be used", "--port 0")],
+                "serve",
+            )
         process.send_signal(signal.SIGINT)
         out, errors = process.communicate(timeout=60)
         assert (process.returncode, out) == (0, "Ended\n")

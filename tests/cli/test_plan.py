@@ -49,7 +49,9 @@ def delivered(make, path, **options):
         dataset = make(path, batch_size=BATCH, worker_config=config, **options)
         with get_loader(dataset) as loader:
             by_rank.append(list(islice(loader, STEPS // RANKS)))
-    return [batch for step in zip_longest(*by_rank) for batch in step if batch is not None]
+    return [
+        batch for step in zip_longest(*by_rank) for batch in step if batch is not None
+    ]
 
 
 @pytest.mark.parametrize("split", SPLITS)
@@ -58,7 +60,9 @@ def test_a_plan_is_what_the_loaders_of_all_ranks_deliver(mix, split, per_type):
     encoder = {kind: Keys() for kind in KINDS} if per_type else Keys()
     options = ["--batch-size", BATCH, "--seed", 3, "--split", split]
     options += ["--encoder-per-type"] if per_type else []
-    batches = as_json("plan", mix, *options, "--keys", "--steps", STEPS, "--world-size", RANKS)
+    batches = as_json(
+        "plan", mix, *options, "--keys", "--steps", STEPS, "--world-size", RANKS
+    )
     assert [(each["step"], each["rank"]) for each in batches] == [
         (step, step % RANKS) for step in range(STEPS)
     ]
@@ -67,7 +71,9 @@ def test_a_plan_is_what_the_loaders_of_all_ranks_deliver(mix, split, per_type):
     told = as_json("simulate", mix, *options, "--steps", STEPS)
     mixes_types = per_type and split in ("types", "staged")
     assert ("whole batches" in told["weights_count"]) == mixes_types
-    drawn = Counter(sample["source"] for batch in batches for sample in batch["samples"])
+    drawn = Counter(
+        sample["source"] for batch in batches for sample in batch["samples"]
+    )
     assert {e["name"]: e["drawn"] for e in told["sources"] if e["drawn"]} == drawn
 
 
@@ -97,9 +103,15 @@ def test_a_packed_run_is_read_where_that_is_asked_for(home):
     mix = home / "packed.yaml"
     mix.write_text(PACKED)
     for command in ("plan", "simulate"):
-        refused([([], 2, f"{command}: which samples a stream reads", "--read")], command, mix)
+        refused(
+            [([], 2, f"{command}: which samples a stream reads", "--read")],
+            command,
+            mix,
+        )
     options = (mix, "--read", "--encoder", f"{__name__}:Texts")
-    with get_loader(get_train_dataset(mix, batch_size=2, task_encoder=Texts())) as loader:
+    with get_loader(
+        get_train_dataset(mix, batch_size=2, task_encoder=Texts())
+    ) as loader:
         read = [list(chain(*batch)) for batch in islice(loader, 9)]
     plan = ("plan", *options, "--batch-size", 2, "--at", 5, "--steps", 4, "--keys")
     assert keys_of(as_json(*plan)) == read[5:]
@@ -133,11 +145,20 @@ def test_tables(mix, home):
     assert "Steps 1,000,000,000 to 1,000,000,019" in shown
     assert "Steps 1,000,000,020 to 1,000,000,024" in shown
     assert ".tar[0-9]" in shown
-    assert "25 steps, 750 samples: classes 750 (100.0 %); weights count samples" in shown
+    assert (
+        "25 steps, 750 samples: classes 750 (100.0 %); weights count samples" in shown
+    )
     assert "web/captions [train] #1" in run("plan", mix, "--batch-size", 20, "--keys")
     shown = run("simulate", mix, "--steps", 10**12, "--batch-size", 10)
-    assert "1,000,000,000,000 steps, 10,000,000,000,000 samples; weights count samples" in shown
-    rows = {line.split()[0]: line.split() for line in shown.splitlines() if "captions" in line}
+    assert (
+        "1,000,000,000,000 steps, 10,000,000,000,000 samples; weights count samples"
+        in shown
+    )
+    rows = {
+        line.split()[0]: line.split()
+        for line in shown.splitlines()
+        if "captions" in line
+    }
     assert rows["books/captions"][1:5] == ["30.000", "30.000", "3.00T", "15"]
     assert "Never reached: web/captions [val]: its weight is 0" in shown
     short = run("simulate", mix, "--steps", 1)
@@ -156,9 +177,15 @@ def test_validation_is_what_get_val_dataset_reads(mix):
         "web/captions": (20, 20, None), "books/captions": (15, 15, None), "classes": (10, 10, None),
     }  # fmt: skip
     shown = run("simulate", *options)
-    assert f"Validation, every sample once in stored order: {told['steps']} steps" in shown
+    assert (
+        f"Validation, every sample once in stored order: {told['steps']} steps" in shown
+    )
     assert "asked %" not in shown
-    refused([(["--shuffle-buffer-size", 5], 2, "keep the reads of training")], "simulate", *options)
+    refused(
+        [(["--shuffle-buffer-size", 5], 2, "keep the reads of training")],
+        "simulate",
+        *options,
+    )
 
 
 STAGES = """\
@@ -193,7 +220,9 @@ def test_a_file_of_stages(tmp_path):
         ("three/shards", 0.166666667),
     ]
     (tmp_path / "endless.yaml").write_text(STAGES.replace("  steps: 30\n", ""))
-    refused([([], 2, "say with --steps how many")], "simulate", tmp_path / "endless.yaml")
+    refused(
+        [([], 2, "say with --steps how many")], "simulate", tmp_path / "endless.yaml"
+    )
     stages = as_json("simulate", tmp_path / "endless.yaml", "--steps", 50)["stages"]
     assert stages == [
         {"name": "first", "start": 0, "stop": 20}, {"name": "second", "start": 20, "stop": 50},

@@ -25,7 +25,8 @@ from tests.support.tars import contents, samples, unprepared, write_tar
 from tests.support.terminal import Terminal
 
 SCRIPTED = "1,1,0\ny\n0\nY\njpg\ntxt\n"
-"""What a script types into Megatron-Energon's prepare: ratios, yes, the first type, yes, parts."""
+"""What a script types into Megatron-Energon's prepare: ratios, yes, the first type,
+yes, parts."""
 
 RATIO, TEXT = ("--split-ratio", "1"), ("--sample-type", "TextSample")
 
@@ -43,7 +44,9 @@ def test_options(tmp_path):
         "--num-workers", "2", "--exclude", "d0",
     )  # fmt: skip
     assert "Indexed 7 samples in 3 shards" in shown
-    assert list(read_info(folder).shard_counts) == [f"parts/d{i}.tar" for i in (1, 2, 3)]
+    assert list(read_info(folder).shard_counts) == [
+        f"parts/d{i}.tar" for i in (1, 2, 3)
+    ]
     assert read_dataset_yaml(folder).field_map == {"image": "png,jpg", "caption": "txt"}
     shown = run(
         "prepare", folder, "--split-parts", "train:parts/d[01]", "--split-parts",
@@ -51,7 +54,9 @@ def test_options(tmp_path):
         "--dataset-yaml-name", "crude.yaml", "--sqlite", "--workers", "1", "--no-progress",
     )  # fmt: skip
     assert "Note: 1 shard in no split" in shown
-    assert read_splits(folder).split_parts["train"] == tuple(f"parts/d{i}.tar" for i in range(3))
+    assert read_splits(folder).split_parts["train"] == tuple(
+        f"parts/d{i}.tar" for i in range(3)
+    )
     assert read_dataset_yaml(folder, "crude.yaml").sample_class == "CrudeWebdataset"
     assert (folder / ".nv-meta/index.sqlite").exists()
 
@@ -60,7 +65,8 @@ def test_a_prepared_folder(folder):
     options = ("prepare", folder, *RATIO, "--skip-dataset-yaml")
     run(*options)
     refused(
-        [(["--non-interactive"], 1, "--force-overwrite"), ([], 1, "--force-overwrite")], *options
+        [(["--non-interactive"], 1, "--force-overwrite"), ([], 1, "--force-overwrite")],
+        *options,
     )
     before = contents(folder)
     (folder / "parts/d1.tar.idx").unlink()
@@ -120,7 +126,10 @@ def test_an_answer_that_is_wrong_or_missing_writes_nothing(folder):
 
 @pytest.mark.jobs
 def test_a_person_is_asked_again(tmp_path):
-    files = [("0.jpg", b"image"), ("0.json", json.dumps({"question": "[why]?"}).encode())]
+    files = [
+        ("0.jpg", b"image"),
+        ("0.json", json.dumps({"question": "[why]?"}).encode()),
+    ]
     write_tar(tmp_path / "ds/[a].tar", files)
     terminal = Terminal("prepare", tmp_path / "ds")
     dialogue = [
@@ -162,15 +171,23 @@ main()
 def test_answers_and_numbers_of_types_are_those_of_energon(folder, tmp_path):
     ours = unprepared(tmp_path / "ours", counts=(3, 2))
     run("prepare", ours, stdin=SCRIPTED)
-    told = run_energon("prepare", folder, "--num-workers", "1", program=PEER, stdin=SCRIPTED)
+    told = run_energon(
+        "prepare", folder, "--num-workers", "1", program=PEER, stdin=SCRIPTED
+    )
     assert told.endswith("Done\n")
     for name in ("dataset.yaml", "split.yaml"):
-        own, theirs = (yaml.safe_load((f / ".nv-meta" / name).read_text()) for f in (ours, folder))
+        own, theirs = (
+            yaml.safe_load((f / ".nv-meta" / name).read_text()) for f in (ours, folder)
+        )
         if name == "split.yaml":  # of which it writes parts without shards, too
-            theirs["split_parts"] = {part: of for part, of in theirs["split_parts"].items() if of}
+            theirs["split_parts"] = {
+                part: of for part, of in theirs["split_parts"].items() if of
+            }
         assert own == theirs
     assert read_info(ours) == read_info(folder)
-    (names,) = [line.split()[1:] for line in told.splitlines() if line.startswith("types ")]
+    (names,) = [
+        line.split()[1:] for line in told.splitlines() if line.startswith("types ")
+    ]
     numbered = numbered_types()
     types = [*names, "CrudeWebdataset"]
     assert {n: name for n, name in numbered.items() if n < len(types)} == {
@@ -183,8 +200,17 @@ def test_media_metadata(tmp_path):
     folder, plain = tmp_path / "ds", tmp_path / "plain"
     image = io.BytesIO()
     Image.new("RGB", (31, 17)).save(image, "PNG")
-    write_tar(folder / "0.tar", [("a.png", image.getvalue()), ("b.jpg", image_bytes(1))])
-    run("prepare", folder, *RATIO, "--skip-dataset-yaml", "--media-metadata-by-glob", "*.png")
+    write_tar(
+        folder / "0.tar", [("a.png", image.getvalue()), ("b.jpg", image_bytes(1))]
+    )
+    run(
+        "prepare",
+        folder,
+        *RATIO,
+        "--skip-dataset-yaml",
+        "--media-metadata-by-glob",
+        "*.png",
+    )
     media = WebdatasetFileStore(folder).get_media_metadata("a.png")
     assert (media.width, media.height) == (31, 17)
     plain.mkdir()
@@ -217,7 +243,10 @@ def test_json_lines(tmp_path):
     file.write_text('{"n": 1}\n{"n": \n')
     refused([([file], 1, "line 2")], "prepare")
     refused([([file, "--column", "n=size:txt"], 2, "is a file")], "prepare")
-    refused([([write_tar(tmp_path / "0.tar", [])], 2, "0.tar is a file", "folder")], "prepare")
+    refused(
+        [([write_tar(tmp_path / "0.tar", [])], 2, "0.tar is a file", "folder")],
+        "prepare",
+    )
 
 
 @pytest.mark.jobs
@@ -262,19 +291,31 @@ CRUDE = ("--sample-type", "CrudeWebdataset", "--non-interactive")
 
 def test_columns(tmp_path):
     folder = worded(tmp_path / "f")
-    (tmp_path / "mine.py").write_text("def count(raw):\n    return len(raw['txt'].split())\n")
+    (tmp_path / "mine.py").write_text(
+        "def count(raw):\n    return len(raw['txt'].split())\n"
+    )
     columns = [f"tokens={tmp_path / 'mine.py'}:count", "quality=json[quality]"]
     options = [part for each in columns for part in ("--column", each)]
     out = run("prepare", folder, *RATIO, *CRUDE, *options)
     assert "Columns of 20 samples:" in out
     assert "1 to 4, mean 2.5" in out
     assert "high: 12, low: 7, no value: 1" in out
-    assert "Note: column 'quality': 1 of 20 samples have no value and are without a word" in out
+    assert (
+        "Note: column 'quality': 1 of 20 samples have no value and are without a word"
+        in out
+    )
     assert WebdatasetSource(folder).column("tokens").values.tolist() == [
         i % 4 + 1 for i in range(20)
     ]
     index = (folder / "0.tar.idx").stat().st_mtime_ns
-    given = ["--column", "q=json[quality]", "--column-default", "q=unknown", "--workers", 2]
+    given = [
+        "--column",
+        "q=json[quality]",
+        "--column-default",
+        "q=unknown",
+        "--workers",
+        2,
+    ]
     assert "were given 'unknown'" in run("prepare", folder, *given)
     assert (folder / "0.tar.idx").stat().st_mtime_ns == index
     shown = run("info", folder)
@@ -295,7 +336,15 @@ def test_columns(tmp_path):
         "prepare", folder, "--column",
     )  # fmt: skip
     assert read_columns(folder) == before
-    run("prepare", folder, *RATIO, *CRUDE, "--force-overwrite", "--column", "size=len:txt")
+    run(
+        "prepare",
+        folder,
+        *RATIO,
+        *CRUDE,
+        "--force-overwrite",
+        "--column",
+        "size=len:txt",
+    )
     assert read_columns(folder).measured == {"size": "len:txt"}
 
 

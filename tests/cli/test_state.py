@@ -51,7 +51,8 @@ def folder_of(caption):
 
 
 def delivered(mix, split, steps):
-    """The state after so many steps of two ranks, and what was delivered to both, by folder."""
+    """The state after so many steps of two ranks, and what was delivered to both, by
+    folder."""
     config, seen = WorkerConfig(rank=0, world_size=1, seed_offset=3), Counter()
     encoder = dict.fromkeys((CaptioningSample, ImageClassificationSample), Folders())
     options = {"split_part": split, "worker_config": config, "batch_size": BATCH}
@@ -65,7 +66,11 @@ def delivered(mix, split, steps):
 def mix(home, tmp_path_factory):
     """The mix of `home`, of folders whose names differ."""
     folder = tmp_path_factory.mktemp("named")
-    for name, target in (("web", "web/captions"), ("books", "books/captions"), ("classes",) * 2):
+    for name, target in (
+        ("web", "web/captions"),
+        ("books", "books/captions"),
+        ("classes",) * 2,
+    ):
         (folder / name).symlink_to(home / target)
     text = (home / "mix.yaml").read_text().replace("/captions", "")
     (folder / "mix.yaml").write_text(text)
@@ -100,11 +105,20 @@ def test_reports_of_what_does_not_fit(mix, tmp_path):
     plot = ("--plot", tmp_path / "a.html")
     refused(
         [
-            ([file, mix, "--seed", 4, "--split", "types"], 1, "does not fit", "options are those"),
+            (
+                [file, mix, "--seed", 4, "--split", "types"],
+                1,
+                "does not fit",
+                "options are those",
+            ),
             ([file, mix, *right, "--batch-size", 5], 1, "batch_size was 4, is 5"),
             ([tmp_path / "none.pt", mix], 2, "does not exist"),
             ([file, *plot], 2, "give the mix too"),
-            ([tmp_path / "empty.json", mix, *right, *plot], 2, "nothing was delivered yet"),
+            (
+                [tmp_path / "empty.json", mix, *right, *plot],
+                2,
+                "nothing was delivered yet",
+            ),
         ],
         "report",
     )
@@ -184,7 +198,9 @@ def test_diff(mixes):
 
 def test_remap(mixes, tmp_path):
     new = tmp_path / "new" / "state.json"
-    shown = run("state", "remap", mixes / "state.json", mixes / "edited.yaml", "-o", new)
+    shown = run(
+        "state", "remap", mixes / "state.json", mixes / "edited.yaml", "-o", new
+    )
     for line in ("dogs: goes on after 16 samples", "birds: added", "cats: dropped after 24",
                  "dogs: share 0.25 -> 0.75", "1 change of weights", f"Wrote {new}"):  # fmt: skip
         assert line in shown
@@ -198,11 +214,18 @@ def test_remap(mixes, tmp_path):
     same = tmp_path / "same.pt"
     later = ("state", "remap", mixes / "later.pt")
     assert "It fits as it is" in run(*later, mixes / "mix.yaml", "--output", same)
-    assert torch.load(same, weights_only=True) == torch.load(mixes / "later.pt", weights_only=True)
-    refused([([mixes / "birds", "-o", same], 1, "no source of the saved state")], *later)
+    assert torch.load(same, weights_only=True) == torch.load(
+        mixes / "later.pt", weights_only=True
+    )
+    refused(
+        [([mixes / "birds", "-o", same], 1, "no source of the saved state")], *later
+    )
     edited = mixes / "edited.yaml"
     refused(
-        [(["-o", same], 2, "is the state given"), ([], 2, "--output")], *later[:2], same, edited
+        [(["-o", same], 2, "is the state given"), ([], 2, "--output")],
+        *later[:2],
+        same,
+        edited,
     )
 
 
@@ -237,7 +260,9 @@ FILES = {
     "a brace": lambda state: b"{",
     "cut off": lambda state: _json(state)[:-9],
     "deep": lambda state: DEEP.encode(),
-    "deep beside it": lambda state: _json(state)[:-1] + b',"more":' + DEEP.encode() + b"}",
+    "deep beside it": lambda state: (
+        _json(state)[:-1] + b',"more":' + DEEP.encode() + b"}"
+    ),
     "digits": lambda state: b'{"version": ' + b"9" * 10**6 + b"}",
     "another": lambda state: b'{"model": [1, 2]}',
     "a pickle": lambda state: pickle.dumps({"state": range(3)}),
@@ -253,7 +278,11 @@ def test_a_file_that_is_none(home, tmp_path):
         file.write_bytes(content(state))
         for command in (["state", "show", file], ["report", file]):
             done = CliRunner().invoke(app, [str(each) for each in command])
-            assert isinstance(done.exception, SystemExit), (what, command, done.exception)
+            assert isinstance(done.exception, SystemExit), (
+                what,
+                command,
+                done.exception,
+            )
             assert done.exit_code in (1, 2), (what, done.output)
             assert "Error: " in done.stderr
             assert "step.json" in done.stderr, what
@@ -270,7 +299,8 @@ def test_what_is_no_regular_file(tmp_path):
 
 
 def test_nothing_is_unpacked_that_is_too_large(tmp_path):
-    """A zip of a few kilobytes that would be gigabytes, and a text of a hundred megabytes."""
+    """A zip of a few kilobytes that would be gigabytes, and a text of a hundred
+    megabytes."""
     with zipfile.ZipFile(tmp_path / "bomb.pt", "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("bomb/data.pkl", b"\x00" * 2**26)
     with (tmp_path / "large.json").open("wb") as out:
@@ -285,7 +315,9 @@ def test_nothing_is_unpacked_that_is_too_large(tmp_path):
     ):
         with pytest.raises(StateError, match=words):
             read_states([tmp_path / name])
-    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 300 * 1024  # KiB
+    assert (
+        resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 300 * 1024
+    )  # KiB
 
 
 @pytest.mark.energon

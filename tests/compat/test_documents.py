@@ -1,7 +1,9 @@
-"""The code of pages about mixing in other libraries runs with `energize` in the imports.
+"""The code of pages about mixing in other libraries runs with `energize` in the
+imports.
 
-`tests/documents` has it as it is written there. What the pages leave out is supplied: datasets of
-the hub are small local files, loops that would never end stop after some batches.
+`tests/documents` has it as it is written there. What the pages leave out is supplied:
+datasets of the hub are small local files, loops that would never end stop after some
+batches.
 """
 
 from __future__ import annotations
@@ -37,7 +39,9 @@ class Enough(Exception):
     """Ends a loop that a page lets run for ever."""
 
 
-def run(page: str, *names: str, replaced: dict[str, str] | None = None, **supplied) -> dict:
+def run(
+    page: str, *names: str, replaced: dict[str, str] | None = None, **supplied
+) -> dict:
     """Run examples of a page one after the other; return all their names."""
     for name in names:
         text = (DOCUMENTS / page / f"{name}.py").read_text()
@@ -86,8 +90,12 @@ def of_easydel(tmp_path, monkeypatch):
     local = {'"meta-llama/Llama-2-7b"': "tokenizer"}
     for hub, name in HUB.items():
         write_parquet(Path(f"{name}.parquet"), texts(name, 60))
-        local[f'"{hub}", '] = f'"parquet", data_files="{name}.parquet", cache_dir="cache", '
-    return lambda name, **given: run("easydel_mixing", name, replaced=local, **of(easydel), **given)
+        local[f'"{hub}", '] = (
+            f'"parquet", data_files="{name}.parquet", cache_dir="cache", '
+        )
+    return lambda name, **given: run(
+        "easydel_mixing", name, replaced=local, **of(easydel), **given
+    )
 
 
 def test_easydels_mixes(of_easydel):
@@ -103,7 +111,9 @@ def test_easydels_mixes(of_easydel):
     names = of_easydel("quick_start", ed=SimpleNamespace(SFTTrainer=SFTTrainer))
     assert isinstance(names["mixed"], datasets.IterableDataset)
     assert trained == {"code": 800, "text": 1000, "math": 200}
-    names = of_easydel("interleave", ds1=rows("code"), ds2=rows("text"), ds3=rows("math"))
+    names = of_easydel(
+        "interleave", ds1=rows("code"), ds2=rows("text"), ds3=rows("math")
+    )
     assert shares(names["mixed"]) == {"code": 500, "text": 500}
     names = of_easydel("block_sizes", datasets=named("code", "text"))
     assert shares(names["mixed"]) == {"code": 500, "text": 500}
@@ -115,10 +125,15 @@ def test_easydels_mixes(of_easydel):
 def test_easydels_sources(of_easydel):
     seen: list = []
     take = stopping(seen, 1000)
-    names = of_easydel("mixed_source", dataset1=rows("code"), dataset2=rows("text"), print=take)
+    names = of_easydel(
+        "mixed_source", dataset1=rows("code"), dataset2=rows("text"), print=take
+    )
     assert names["stopped"]
     assert Counter(seen) == {"code": 300, "text": 700}
-    sources = {name: easydel.HFDatasetShardedSource(rows(name), name) for name in ("code", "text")}
+    sources = {
+        name: easydel.HFDatasetShardedSource(rows(name), name)
+        for name in ("code", "text")
+    }
     assert len(of_easydel("stop_strategies", sources=sources)["mixed"]) == 120
     tagged: list = []
 
@@ -130,12 +145,16 @@ def test_easydels_sources(of_easydel):
     of_easydel("track_source", sources=named("code", "text"), some=some)
     assert tagged
     assert all(each["text"].split()[0] == each["__source__"] for each in tagged)
-    mixes = [of_easydel("distributed", sources=sources)["mixed"].dataset for _ in range(2)]
+    mixes = [
+        of_easydel("distributed", sources=sources)["mixed"].dataset for _ in range(2)
+    ]
     assert mixes[0].at(range(50)) == mixes[1].at(range(50))
 
 
 def test_easydels_schedules(of_easydel):
-    names = of_easydel("weight_scheduling", code_dataset=rows("code"), text_dataset=rows("text"))
+    names = of_easydel(
+        "weight_scheduling", code_dataset=rows("code"), text_dataset=rows("text")
+    )
     mixed = names["mixed"].dataset
     code = [
         sum(row["__source__"] == "code" for row in mixed.at(range(start, start + 1000)))
@@ -144,10 +163,14 @@ def test_easydels_schedules(of_easydel):
     assert code == [pytest.approx(215, abs=1), pytest.approx(504, abs=1), 800]
     shown: list[dict[str, float]] = []
     of_easydel("visualizing_schedule", print=shown.append)
-    assert [weights["code"] for weights in shown] == pytest.approx([0.2, 0.35, 0.5, 0.65])
+    assert [weights["code"] for weights in shown] == pytest.approx(
+        [0.2, 0.35, 0.5, 0.65]
+    )
     assert [sum(weights.values()) for weights in shown] == pytest.approx([1] * 4)
     config = of_easydel("mix_stage_config")["config"]
-    assert config.scheduler().get_weights(5000) == pytest.approx({"code": 0.35, "text": 0.65})
+    assert config.scheduler().get_weights(5000) == pytest.approx(
+        {"code": 0.35, "text": 0.65}
+    )
     easy = of_easydel("curriculum")["scheduler"].get_weights
     found = [easy(step)["easy"] for step in (0, 25_000, 50_000, 75_000, 200_000)]
     assert found == pytest.approx([0.9, 0.7, 0.5, 0.3, 0.1])
@@ -162,14 +185,22 @@ def test_easydels_files(of_easydel):
     lengths = {"tokenizer": lambda text: [len(word) for word in text.split()]}
     assert of_easydel("pipeline", train_step=stopping(seen, 125), **lengths)["stopped"]
     assert {batch["input_ids"].shape for batch in seen} == {(8, 2)}
-    assert Counter(s for batch in seen for s in batch["__source__"]) == {"code": 300, "text": 700}
+    assert Counter(s for batch in seen for s in batch["__source__"]) == {
+        "code": 300,
+        "text": 700,
+    }
     write_parquet(Path("data1/0.parquet"), texts("one", 30))
     write_parquet(Path("data2/0.parquet"), texts("two", 2))
     processed: list[dict] = []
     assert len(of_easydel("composite", process=processed.append)["combined"]) == 32
     assert processed == texts("one", 30) + texts("two", 2)
-    write_lines(Path("data2/0.json"), [{"content": row["text"]} for row in texts("two", 30)])
-    assert shares(of_easydel("legacy_mixture")["dataset"], 2048) == {"one": 1434, "two": 614}
+    write_lines(
+        Path("data2/0.json"), [{"content": row["text"]} for row in texts("two", 30)]
+    )
+    assert shares(of_easydel("legacy_mixture")["dataset"], 2048) == {
+        "one": 1434,
+        "two": 614,
+    }
 
 
 def test_streamings_quotas(tmp_path):
@@ -180,7 +211,10 @@ def test_streamings_quotas(tmp_path):
     def of_streaming(*names: str) -> dict:
         return run("mosaicml_mixing", *names, replaced=local, **of(streaming))
 
-    for names, size, drawn in ((["proportion"], 300, 75), (["proportion", "epoch_size"], 400, 100)):
+    for names, size, drawn in (
+        (["proportion"], 300, 75),
+        (["proportion", "epoch_size"], 400, 100),
+    ):
         dataset = of_streaming(*names)["dataset"]
         assert len(dataset) == size
         for _ in range(2):
@@ -203,15 +237,21 @@ class SplitByWorker:
 
     def __iter__(self):
         worker = get_worker_info()
-        return iter(self.samples[worker.id :: worker.num_workers] if worker else self.samples)
+        return iter(
+            self.samples[worker.id :: worker.num_workers] if worker else self.samples
+        )
 
 
 def test_squirrels_sources_that_split_themselves():
     def driver(url):  # in place of the page's store
-        return SimpleNamespace(get_iter=lambda key_hooks: key_hooks[0](range(url, url + 10)))
+        return SimpleNamespace(
+            get_iter=lambda key_hooks: key_hooks[0](range(url, url + 10))
+        )
 
     given = {"MessagepackDriver": driver, "SplitByWorker": SplitByWorker}
-    mux = run("squirrel", "split_by_worker", local_msgpack_url=100, **of(squirrel), **given)["mux"]
+    mux = run(
+        "squirrel", "split_by_worker", local_msgpack_url=100, **of(squirrel), **given
+    )["mux"]
     for workers in (0, 2):
         loader = DataLoader(mux, batch_size=None, num_workers=workers)
         assert sorted(loader) == sorted(2 * list(range(100, 110))), workers
@@ -225,20 +265,30 @@ ImageWithOptionalCaptionBatch = make_dataclass(
 
 
 class ImageTask(
-    DefaultTaskEncoder[ImageClassificationSample, ImageClassificationSample, ImageBatch, ImageBatch]
+    DefaultTaskEncoder[
+        ImageClassificationSample, ImageClassificationSample, ImageBatch, ImageBatch
+    ]
 ):
     def __init__(self):
         super().__init__(batch_type=ImageBatch)
 
 
 class CaptioningTask(
-    DefaultTaskEncoder[CaptioningSample, CaptioningSample, CaptioningBatch, CaptioningBatch]
+    DefaultTaskEncoder[
+        CaptioningSample, CaptioningSample, CaptioningBatch, CaptioningBatch
+    ]
 ):
     def __init__(self):
         super().__init__(batch_type=CaptioningBatch)
 
 
-TYPES = [ImageBatch, CaptioningBatch, ImageWithOptionalCaptionBatch, ImageTask, CaptioningTask]
+TYPES = [
+    ImageBatch,
+    CaptioningBatch,
+    ImageWithOptionalCaptionBatch,
+    ImageTask,
+    CaptioningTask,
+]
 
 
 @pytest.fixture(scope="module")
@@ -262,7 +312,9 @@ def of_energon(tmp_path_factory):
 
         known = {kind.__name__: kind for kind in TYPES} | {"List": list, "Union": Union}
         known |= {"Callable": Callable, "some": some, "__name__": name}
-        return run("energon_blending", name, replaced=local, **known, **given) | {"seen": seen}
+        return run("energon_blending", name, replaced=local, **known, **given) | {
+            "seen": seen
+        }
 
     return of_energon
 
@@ -272,21 +324,31 @@ def test_energons_blends(of_energon):
     names = of_energon("blend", 1000)
     kinds = Counter(type(batch).__name__ for batch in names["seen"])
     assert kinds == {"ImageBatch": 600, "CaptioningBatch": 400}
-    assert all(len(batch.__key__) == 32 and batch.image.shape[0] == 32 for batch in names["seen"])
+    assert all(
+        len(batch.__key__) == 32 and batch.image.shape[0] == 32
+        for batch in names["seen"]
+    )
     validated = list(names["val_loader"])
-    assert [type(batch).__name__ for batch in validated] == ["ImageBatch", "CaptioningBatch"]
+    assert [type(batch).__name__ for batch in validated] == [
+        "ImageBatch",
+        "CaptioningBatch",
+    ]
     keys = [key for batch in validated for key in batch.__key__]
     assert sorted(keys) == sorted(2 * [f"{number:06d}" for number in range(60, 80)])
     seen = of_energon("mix_homogeneous", 25)["seen"]
     assert {(type(batch), tuple(batch.image.shape)) for batch in seen} == {
         (CaptioningBatch, (32, 3, 24, 32))
     }
-    first = Counter(int(text.split()[1]) < 200 for batch in seen for text in batch.caption)
+    first = Counter(
+        int(text.split()[1]) < 200 for batch in seen for text in batch.caption
+    )
     assert first == {True: 480, False: 320}
     seen = of_energon("mix_heterogeneous", 125)["seen"]
     assert {tuple(batch.images.shape) for batch in seen} == {(32, 3, 24, 32)}
     assert sum(caption is None for batch in seen for caption in batch.captions) == 2400
-    assert all(len(caption) == 1 for batch in seen for caption in batch.captions if caption)
+    assert all(
+        len(caption) == 1 for batch in seen for caption in batch.captions if caption
+    )
 
 
 def test_energons_weights_of_samples(of_energon):

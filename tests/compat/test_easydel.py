@@ -18,7 +18,13 @@ from datasets.distributed import split_dataset_by_node
 from torch.utils.data import DataLoader
 
 import energize as ez
-from energize import ConfigError, EmptyDatasetError, EncoderError, StateMismatchError, WeightError
+from energize import (
+    ConfigError,
+    EmptyDatasetError,
+    EncoderError,
+    StateMismatchError,
+    WeightError,
+)
 from energize.compat import easydel as ed
 from energize.errors import DatasetNotFoundError, NotIndexedError, StateError
 from energize.testing import check_laws
@@ -46,8 +52,8 @@ def tags(mixed, count):
     return "".join(example["__source__"] for example in taken(mixed, count))
 
 
-# Block size, weights, and how many of the first block are of each: as EasyDeL 0.3 has them, or by
-# largest remainders where it gives the whole rest to one source.
+# Block size, weights, and how many of the first block are of each: as EasyDeL 0.3 has
+# them, or by largest remainders where it gives the whole rest to one source.
 BLOCKS = [
     (1000, [0.4, 0.5, 0.1], [400, 500, 100]),
     (1000, [1, 1, 1], [334, 333, 333]),
@@ -66,11 +72,14 @@ def test_blocks_hold_the_shares():
     for size, weights in ((100, {"a": 0.005, "b": 0.995}), (1, {"a": 0.5, "b": 0.5})):
         mixed = Mixed(lists(a=7, b=7), weights, size, 5).dataset
         counts = mixed.consumed(200_000).tolist()
-        assert counts == pytest.approx([200_000 * w for w in weights.values()], abs=2), size
+        assert counts == pytest.approx(
+            [200_000 * w for w in weights.values()], abs=2
+        ), size
 
 
 def test_the_order_of_a_seed():
-    """It does not depend on the order of names; neighbouring seeds have none in common."""
+    """It does not depend on the order of names; neighbouring seeds have none in
+    common."""
 
     def order(seed, names="ab"):
         sources = {name: lists(a=9, b=8)[name] for name in names}
@@ -96,7 +105,9 @@ def test_how_mixes_end():
         assert tags(untouched, 99) == "a" * 10
         endless = tags(Mixed(make(a=10, b=1000), None, 100, 0), 500)
         assert [endless[k : k + 100].count("a") for k in (0, 100, 400)] == [50] * 3
-        with pytest.raises(EmptyDatasetError, match=r"'a' gave no item|no items \(it reads 'a'\)"):
+        with pytest.raises(
+            EmptyDatasetError, match=r"'a' gave no item|no items \(it reads 'a'\)"
+        ):
             taken(Mixed(make(a=0, b=5), None, 4, 0), 10)
     assert len(Mixed(lists(a=5, b=12), None, 4, 3, "all_exhausted")) == 17
     with pytest.raises(NotIndexedError):
@@ -110,15 +121,21 @@ def test_every_mix_keeps_the_laws():
 
 
 def test_passes_over_a_source():
-    """Shuffled anew, or as stored; the example is copied, and any row is one look away."""
+    """Shuffled anew, or as stored; the example is copied, and any row is one look
+    away."""
     shared = [{"i": i} for i in range(20)]
     before = copy.deepcopy(shared)
     mixed = Mixed({"a": shared}, None, 10, 0)
-    passes = [[e["i"] for e in mixed.dataset.at(range(20 * k, 20 * k + 20))] for k in (0, 1)]
+    passes = [
+        [e["i"] for e in mixed.dataset.at(range(20 * k, 20 * k + 20))] for k in (0, 1)
+    ]
     assert sorted(passes[0]) == sorted(passes[1]) == list(range(20))
     assert passes[0] != passes[1]
     stored = Mixed({"a": shared, "b": shared}, None, 10, 0, shuffle=False)
-    assert [e["i"] for e in taken(stored, 60) if e["__source__"] == "a"] == [*range(20), *range(10)]
+    assert [e["i"] for e in taken(stored, 60) if e["__source__"] == "a"] == [
+        *range(20),
+        *range(10),
+    ]
     assert shared == before
     for source in (mixed, Mixed(streams(a=9), None, 10, 0)):
         resumed = source.open_shard_at_row("mixed_shard_0", 34)
@@ -159,7 +176,11 @@ def test_hugging_face_datasets(kind):
     assert sum(x < 1000 for x in xs(mixed, 300)) == 90
     sources = dict(zip(("code", "text"), KINDS[kind](), strict=True))
     source = Mixed(sources, {"code": 3, "text": 7}, 100, 7)
-    assert xs(source.iter_shards(), 300) == xs(source.to_iterable_dataset(), 300) == xs(mixed, 300)
+    assert (
+        xs(source.iter_shards(), 300)
+        == xs(source.to_iterable_dataset(), 300)
+        == xs(mixed, 300)
+    )
     for at in (1, 134):
         iterator = iter(mixed)
         xs(iterator, at)
@@ -170,14 +191,20 @@ def test_hugging_face_datasets(kind):
         fresh = mix(kind)
         fresh.load_state_dict(json.loads(json.dumps(state)))
         assert xs(fresh, 50) == rest, at
-    doubled = mixed.map(lambda e: {"y": 2 * e["x"]}).shuffle(seed=1, buffer_size=10).take(20)
+    doubled = (
+        mixed.map(lambda e: {"y": 2 * e["x"]}).shuffle(seed=1, buffer_size=10).take(20)
+    )
     assert all(example["y"] == 2 * example["x"] for example in doubled)
     whole = xs(mix(kind, "all_exhausted"))
     assert sorted(whole) == [*range(70), *range(1000, 1090)]
-    parts = [split_dataset_by_node(mix(kind, "all_exhausted"), rank, 3) for rank in range(3)]
+    parts = [
+        split_dataset_by_node(mix(kind, "all_exhausted"), rank, 3) for rank in range(3)
+    ]
     assert [xs(part) for part in parts] == [whole[rank::3] for rank in range(3)]
     batches = DataLoader(parts[1], batch_size=7, num_workers=2)
-    assert sorted(x for batch in batches for x in batch["x"].tolist()) == sorted(whole[1::3])
+    assert sorted(x for batch in batches for x in batch["x"].tolist()) == sorted(
+        whole[1::3]
+    )
     if kind == "both":
         with pytest.raises(ConfigError, match="split_dataset_by_node"):
             mixed.shard(2, 1)
@@ -237,18 +264,26 @@ def files(tmp_path):
 
 def pipeline(files, tokenizer=letters, mixed=None, **options):
     given = {"code": f"{files}/code/*.parquet", "text": f"{files}/text/*.jsonl"}
-    read = [{"name": n, "data_files": p, "tokenizer": tokenizer} for n, p in given.items()]
-    return ed.Pipeline.from_config({"datasets": read, "seed": 3, "mix": mixed or {}} | options)
+    read = [
+        {"name": n, "data_files": p, "tokenizer": tokenizer} for n, p in given.items()
+    ]
+    return ed.Pipeline.from_config(
+        {"datasets": read, "seed": 3, "mix": mixed or {}} | options
+    )
 
 
 def test_from_files_to_batches(files):
     mixed = {"weights": {"code": 0.3, "text": 0.7}, "block_size": 100}
     loader, again = (
-        pipeline(files, mixed=mixed).source().tokenize().mix().load().build() for _ in range(2)
+        pipeline(files, mixed=mixed).source().tokenize().mix().load().build()
+        for _ in range(2)
     )
     iterator = iter(loader)
     batches = list(islice(iterator, 25))
-    assert Counter(n for batch in batches for n in batch["__source__"]) == {"code": 60, "text": 140}
+    assert Counter(n for batch in batches for n in batch["__source__"]) == {
+        "code": 60,
+        "text": 140,
+    }
     for batch in batches:
         assert len(batch["input_ids"]) == 8
         for ids, mask, source in zip(*(batch[name] for name in batch), strict=True):
@@ -263,16 +298,33 @@ def test_from_files_to_batches(files):
 
 def test_settings_of_pipelines(files):
     def order(seed, own=None, **mixed):
-        built = pipeline(files, None, {"seed": own, **mixed}, seed=seed).source().mix().build()
+        built = (
+            pipeline(files, None, {"seed": own, **mixed}, seed=seed)
+            .source()
+            .mix()
+            .build()
+        )
         return [row["__source__"] + row["text"] for row in built.at(range(100))]
 
     assert order(5, 0) == order(6, 0) != order(5) == order(7, 5)
-    steps = [ed.WeightSchedulePoint(k, {"code": 1.0 - k, "text": float(k)}) for k in (0, 1)]
-    given = {"weights": {"code": 0.5, "text": 0.5}, "weight_schedule": steps, "block_size": 1}
-    assert [row.startswith("text") for row in order(5, **given)] == [False] + [True] * 99
+    steps = [
+        ed.WeightSchedulePoint(k, {"code": 1.0 - k, "text": float(k)}) for k in (0, 1)
+    ]
+    given = {
+        "weights": {"code": 0.5, "text": 0.5},
+        "weight_schedule": steps,
+        "block_size": 1,
+    }
+    assert [row.startswith("text") for row in order(5, **given)] == [False] + [
+        True
+    ] * 99
     given = {"input_ids": [1, 2], "token_type_ids": [0, 0]}
     row = pipeline(files, lambda _: given).source().tokenize().mix().build()[0]
-    assert {**row, "__source__": ""} == {**given, "attention_mask": [1, 1], "__source__": ""}
+    assert {**row, "__source__": ""} == {
+        **given,
+        "attention_mask": [1, 1],
+        "__source__": "",
+    }
     sized = pipeline(files, None).source().mix().load(batch_size=3).build()
     assert len(next(iter(sized))["text"]) == 3
     opened = pipeline(files).source()
@@ -306,13 +358,19 @@ def test_the_older_mixture(files):
     assert code(built(block_mixture=False).at(range(6))) == [True, False] * 3
 
 
-REFUSED = yaml.safe_load((Path(__file__).parent / "refused.yaml").read_text())["easydel"]
+REFUSED = yaml.safe_load((Path(__file__).parent / "refused.yaml").read_text())[
+    "easydel"
+]
 UNKNOWN = ed.WeightScheduler([ed.WeightSchedulePoint(0, {"a": 0.5, "c": 0.5})])
 NAMED_ALIKE = [{"data_files": "a", "name": "x"}] * 2
 WRONG_FILES = [
     ({"type": "parket"}, ConfigError, "did you mean 'parquet'"),
     ({"data_files": "none*.jsonl"}, DatasetNotFoundError, "none"),
-    ({"tokenizer": letters, "content_field": "txt"}, EncoderError, "mean 'text'[^$]*line 1"),
+    (
+        {"tokenizer": letters, "content_field": "txt"},
+        EncoderError,
+        "mean 'text'[^$]*line 1",
+    ),
     ({"tokenizer": lambda _: {"ids": [7]}}, EncoderError, "KeyError: 'input_ids'"),
 ]
 if not find_spec("transformers"):
@@ -393,7 +451,10 @@ def test_a_source_of_ones_own(lines):
     mixed = ed.MixedShardedSource(sources, **options)
     first = list(islice(mixed, 40))
     assert [each["__source__"] for each in first].count("lines") == 20
-    assert texts_of(each for each in first if each["__source__"] == "lines") == 2 * everything
+    assert (
+        texts_of(each for each in first if each["__source__"] == "lines")
+        == 2 * everything
+    )
     workers = DataLoader(lines, batch_size=None, num_workers=2)
     assert sorted(texts_of(workers)) == everything
     with pytest.raises(TypeError):
@@ -407,7 +468,10 @@ def test_a_source_of_ones_own(lines):
 
 
 def test_samples_are_examples_of_their_fields():
-    texts = [ez.TextSample(__key__=f"{k}", __restore_key__=(), text=f"t{k}") for k in range(3)]
+    texts = [
+        ez.TextSample(__key__=f"{k}", __restore_key__=(), text=f"t{k}")
+        for k in range(3)
+    ]
     mixed = Mixed({"typed": texts, "plain": [{"text": "p"}]}, block_size=4, seed=1)
     assert {each["text"] for each in taken(mixed, 16)} == {"t0", "t1", "t2", "p"}
     assert tags(mixed, 4).count("typed") == 2

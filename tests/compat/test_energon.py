@@ -1,5 +1,6 @@
-"""Megatron-Energon's names, arguments and import paths, its factories, and faults that it has in
-training, with what is right here. Those of its metadatasets are in `tests/metadataset`.
+"""Megatron-Energon's names, arguments and import paths, its factories, and faults that
+it has in training, with what is right here. Those of its metadatasets are in
+`tests/metadataset`.
 """
 
 from __future__ import annotations
@@ -72,7 +73,9 @@ def rows():
 
 
 ROWS = list(rows())
-TOP = {name for module, name, _ in ROWS if module == "energize.energon" and "." not in name}
+TOP = {
+    name for module, name, _ in ROWS if module == "energize.energon" and "." not in name
+}
 
 
 def found(module: str, name: str):
@@ -105,10 +108,14 @@ def missing(module, name, arguments) -> list[str]:
         return [f"{place} is there"]
     if arguments == ["@"]:
         owner, _, last = name.rpartition(".")
-        is_method = inspect.isfunction(inspect.getattr_static(found(module, owner), last))
+        is_method = inspect.isfunction(
+            inspect.getattr_static(found(module, owner), last)
+        )
         return [f"{place} is a method"] if is_method else []
     passed_on = PASSED_ON.get(place, "").split()
-    return [f"{place}({a})" for a in arguments if a not in passed_on and not takes(value, a)]
+    return [
+        f"{place}({a})" for a in arguments if a not in passed_on and not takes(value, a)
+    ]
 
 
 def test_every_name_and_argument_is_there():
@@ -124,19 +131,29 @@ def test_every_name_and_argument_is_there():
     with pytest.raises(ImportError):
         importlib.import_module("energize.energon.nowhere.at_all")
     # Importing a module sets it on the package, but not in the place of a name.
-    assert importlib.import_module("energize.energon.edataclass").edataclass is ez.edataclass
+    assert (
+        importlib.import_module("energize.energon.edataclass").edataclass
+        is ez.edataclass
+    )
     assert energon.edataclass is ez.edataclass
 
 
 def test_the_page_for_newcomers_has_all_of_them():
-    """Every name, and every argument without a use; families of names may be put together."""
+    """Every name, and every argument without a use; families of names may be put
+    together."""
     page = ROOT / "docs" / "coming-from-energon.md"
     words = set(re.findall(r"\w+", page.read_text()))
     endings = ("_stateless", "_failure_tolerance")
-    names = [name for _, name, _ in ROWS if "." not in name and not name.endswith("Webdataset")]
+    names = [
+        name
+        for _, name, _ in ROWS
+        if "." not in name and not name.endswith("Webdataset")
+    ]
     unused = [each for *_, given in ROWS for each in given if each in IGNORED]
     assert not [each for each in names if each not in words]
-    assert not [each for each in unused if each not in words and not each.endswith(endings)]
+    assert not [
+        each for each in unused if each not in words and not each.endswith(endings)
+    ]
 
 
 @pytest.mark.energon
@@ -192,11 +209,14 @@ def folder(tmp_path_factory) -> Path:
 
 
 def captions(path, **options) -> list[str]:
-    return [each.caption for each in ez.get_dataset_from_config(path, **options).build()]
+    return [
+        each.caption for each in ez.get_dataset_from_config(path, **options).build()
+    ]
 
 
 def test_preparing(tmp_path):
-    """What is written, in which order shards are cut, what progress is told, metadata of media."""
+    """What is written, in which order shards are cut, what progress is told, metadata
+    of media."""
     root, seen = write_shards_of(tmp_path, 5), []
 
     def progress(steps, total):
@@ -208,7 +228,9 @@ def test_preparing(tmp_path):
         return [int(name.removesuffix(".tar")[-1]) for name in files]
 
     ratio = [("train", 0.8), ("val", 0.2)]
-    parts = PREPARE(root, ["parts/data-{0..4}.tar"], split_parts_ratio=ratio, progress_fn=progress)
+    parts = PREPARE(
+        root, ["parts/data-{0..4}.tar"], split_parts_ratio=ratio, progress_fn=progress
+    )
     assert parts == {"jpg", "txt", "json"}
     assert sorted(seen[:-1]) == [(k, 5) for k in range(5)]
     assert seen[-1] == "closed"
@@ -227,7 +249,9 @@ def test_preparing(tmp_path):
 
 
 def test_a_factory_of_what_a_folder_says(folder, tmp_path):
-    factory = ez.get_dataset_from_config(folder, sample_type=ez.CaptioningSample, **AS_STORED)
+    factory = ez.get_dataset_from_config(
+        folder, sample_type=ez.CaptioningSample, **AS_STORED
+    )
     samples = list(factory.build())
     assert [each.caption for each in samples] == [f"caption {i}" for i in range(12)]
     assert samples[0].image.shape == (3, 24, 32)
@@ -238,20 +262,29 @@ def test_a_factory_of_what_a_folder_says(folder, tmp_path):
     assert pickle.loads(pickle.dumps(factory.build())) == factory.build()
     assert isinstance(factory.as_file_store(), WebdatasetFileStore)
     assert factory.as_file_store()["007.txt"][0] == b"caption 7"
-    loader = ez.get_loader(ez.get_dataset_from_config(folder, worker_config=HERE).build())
+    loader = ez.get_loader(
+        ez.get_dataset_from_config(folder, worker_config=HERE).build()
+    )
     first, second = ([each.__key__ for each in loader] for _ in range(2))
     assert sorted(first) == sorted(second) == [f"{i:03d}" for i in range(12)]
     assert first != second
     field_map = {"image": "jpg", "caption": "json[caption][en]"}
-    given = write_config(folder, "json.yaml", field_map=field_map, subflavors={"a": 1, "b": 2})
+    given = write_config(
+        folder, "json.yaml", field_map=field_map, subflavors={"a": 1, "b": 2}
+    )
     given |= {"subflavors": {"b": 3}, "decoder": None, "parallel_shard_iters": 4}
-    half = ez.get_dataset_from_config(folder, subset=Subset(ratios=(0.0, 0.5)), **given).build()
+    half = ez.get_dataset_from_config(
+        folder, subset=Subset(ratios=(0.0, 0.5)), **given
+    ).build()
     assert len(half) == 6
     assert (half[1].caption, half[1].image) == ("json 1", image_bytes(1))
     assert half[1].__subflavors__ == {"a": 1, "b": 3}
     kinds = ez.DatasetLoader(folder, subflavors={"a": 1, "b": 2})
     asked = AS_STORED | {"subflavors": {"b": 3}}
-    assert next(iter(kinds.get_dataset(**asked).build())).__subflavors__ == {"a": 1, "b": 3}
+    assert next(iter(kinds.get_dataset(**asked).build())).__subflavors__ == {
+        "a": 1,
+        "b": 3,
+    }
     file = tmp_path / "texts.jsonl"
     file.write_text("".join(json.dumps({"n": n}) + "\n" for n in range(5)))
     assert ez.CrudeJsonlDatasetFactory.prepare_dataset(file) == 5
@@ -269,9 +302,13 @@ def test_the_length_is_what_is_read(folder):
     options = {"split_config": "less.yaml", **AS_STORED}
     assert captions(folder, **options) == [f"caption {i}" for i in range(6, 12)]
     assert len(ez.get_dataset_from_config(folder, **options)) == 6
-    meta = WebdatasetMeta.from_config(folder, split_part="train", split_config="less.yaml")
+    meta = WebdatasetMeta.from_config(
+        folder, split_part="train", split_config="less.yaml"
+    )
     assert meta.sample_excludes == {"parts/data-1.tar/004", "parts/data-1.tar/005"}
-    half = ez.get_dataset_from_config(folder, subset=Subset(ratios=(0.5, 1.0)), **options)
+    half = ez.get_dataset_from_config(
+        folder, subset=Subset(ratios=(0.5, 1.0)), **options
+    )
     assert len(half) == len(list(half.build())) == 4
 
 
@@ -322,23 +359,41 @@ LOUD = {"sample_type": Shouted, "sample_loader": shouting, "part_filter": ["txt"
 
 
 def test_factories_of_ones_own(folder):
-    factory = ez.StandardWebdatasetFactory(folder, subflavors={"loud": True}, **LOUD, **AS_STORED)
+    factory = ez.StandardWebdatasetFactory(
+        folder, subflavors={"loud": True}, **LOUD, **AS_STORED
+    )
     samples = list(factory.build())
     assert [each.text for each in samples] == [f"CAPTION {i}" for i in range(12)]
-    assert (samples[3].__key__, samples[3].__subflavors__) == ("loud-003", {"loud": True})
+    assert (samples[3].__key__, samples[3].__subflavors__) == (
+        "loud-003",
+        {"loud": True},
+    )
     source = samples[3].__sources__[0]
     assert (source.file_names, source.index) == (("003.txt",), 3)
     assert [each["text"] for each in Own(folder, **AS_STORED).build()][1] == "caption 1"
     louder = Louder(folder, field_map=FIELDS, **AS_STORED).build()
     again = ez.restore_sample(louder, louder[7].__restore_key__)
-    assert (louder[0].caption, again.__key__, again.caption) == ("CAPTION 0", "007", "CAPTION 7")
-    assert Plain(folder, field_map=FIELDS, **AS_STORED).build()[0].caption == b"caption 0"
-    crude = ez.CrudeWebdataset(folder, part_filter=lambda part: part != "jpg", **AS_STORED)
+    assert (louder[0].caption, again.__key__, again.caption) == (
+        "CAPTION 0",
+        "007",
+        "CAPTION 7",
+    )
+    assert (
+        Plain(folder, field_map=FIELDS, **AS_STORED).build()[0].caption == b"caption 0"
+    )
+    crude = ez.CrudeWebdataset(
+        folder, part_filter=lambda part: part != "jpg", **AS_STORED
+    )
     sample = crude.build()[0]
-    assert sorted(name for name in sample if not name.startswith("__")) == ["json", "txt"]
+    assert sorted(name for name in sample if not name.startswith("__")) == [
+        "json",
+        "txt",
+    ]
     joined = ez.JoinedWebdatasetFactory(
         {"one": Own(folder, **AS_STORED), "other": crude},
-        joiner=lambda one, other: Shouted(__key__=one["key"], text=one["text"] + other["txt"]),
+        joiner=lambda one, other: Shouted(
+            __key__=one["key"], text=one["text"] + other["txt"]
+        ),
         training=False,
         worker_config=HERE,
     )
@@ -348,7 +403,8 @@ def test_factories_of_ones_own(folder):
 def test_a_run_over_a_function_of_parts_is_resumed(folder):
     given = AS_STORED | LOUD | {"training": True}
     whole, again = (
-        ez.get_loader(ez.StandardWebdatasetFactory(folder, **given).build()) for _ in range(2)
+        ez.get_loader(ez.StandardWebdatasetFactory(folder, **given).build())
+        for _ in range(2)
     )
     rest = iter(whole)
     head = [next(rest).__key__ for _ in range(5)]
@@ -363,20 +419,53 @@ def test_what_is_refused(folder, tmp_path):
         PREPARE(raw, paths, split_parts_ratio=[("train", 1.0)])
 
     def typed(sample_type=Shouted, **options):
-        ez.StandardWebdatasetFactory(folder, sample_type=sample_type, **AS_STORED, **options)
+        ez.StandardWebdatasetFactory(
+            folder, sample_type=sample_type, **AS_STORED, **options
+        )
 
     raw, lines = write_shards_of(tmp_path / "raw", 1), tmp_path / "a.jsonl"
-    loaded = {"sample_loader": shouting, "part_filter": [], "field_map": {"text": "txt"}}
+    loaded = {
+        "sample_loader": shouting,
+        "part_filter": [],
+        "field_map": {"text": "txt"},
+    }
     untyped = type("Untyped", (ez.DefaultDecoderWebdatasetFactory,), {})
-    no_type, named = "extends Sample.*; got <class 'NoneType'>", errors.UntrustedCodeError
+    no_type, named = (
+        "extends Sample.*; got <class 'NoneType'>",
+        errors.UntrustedCodeError,
+    )
     for made, error, said in (
-        (lambda: prepare("parts/data-7.tar"), errors.PrepareError, "data-7.tar: cannot be read"),
-        (lambda: prepare("../elsewhere.tar"), errors.PrepareError, "not below the folder"),
+        (
+            lambda: prepare("parts/data-7.tar"),
+            errors.PrepareError,
+            "data-7.tar: cannot be read",
+        ),
+        (
+            lambda: prepare("../elsewhere.tar"),
+            errors.PrepareError,
+            "not below the folder",
+        ),
         (prepare, errors.PrepareError, "no shard is named"),
-        (lambda: captions(folder, sample_type=ez.TextSample), ez.ConfigError, "for TextSample"),
-        (lambda: captions(folder, split_part="vall"), errors.SplitError, "no split part 'vall'"),
-        (lambda: captions(lines, dataset_config="d.yaml"), ez.ConfigError, "d.yaml.*JSON lines"),
-        (lambda: captions(folder, shuffle_over_epoch=1), TypeError, "shuffle_over_epoch"),
+        (
+            lambda: captions(folder, sample_type=ez.TextSample),
+            ez.ConfigError,
+            "for TextSample",
+        ),
+        (
+            lambda: captions(folder, split_part="vall"),
+            errors.SplitError,
+            "no split part 'vall'",
+        ),
+        (
+            lambda: captions(lines, dataset_config="d.yaml"),
+            ez.ConfigError,
+            "d.yaml.*JSON lines",
+        ),
+        (
+            lambda: captions(folder, shuffle_over_epoch=1),
+            TypeError,
+            "shuffle_over_epoch",
+        ),
         (lambda: typed(sample_loader="a.py:load"), named, "sample_loader='a.py:"),
         (lambda: typed(part_filter="a.py"), named, "part_filter='a.py'"),
         (lambda: typed(sample_loader=shouting), ez.ConfigError, "needs part_filter"),
@@ -404,9 +493,13 @@ def test_names_for_annotations(folder):
     for base in (bases[0], bases[1][int, int]):  # which is an error where it is read
         mine = types.new_class("Mine", (base,))(worker_config=HERE)
         assert isinstance(mine, base if base is bases[0] else bases[1])
-        with pytest.raises(ez.ConfigError, match=r"got Mine .*IterableSource.*IterMapDataset"):
+        with pytest.raises(
+            ez.ConfigError, match=r"got Mine .*IterableSource.*IterMapDataset"
+        ):
             ez.MapDataset(mine, str)
-        with pytest.raises(ez.ConfigError, match="delivers an energize Dataset; got Mine"):
+        with pytest.raises(
+            ez.ConfigError, match="delivers an energize Dataset; got Mine"
+        ):
             ez.get_loader(mine)
     types.new_class("Mine", (factories.Savable,))
     own = type("Own", (flavors.PinMemoryMixin,), {"__annotations__": {"ids": object}})
@@ -416,13 +509,26 @@ def test_names_for_annotations(folder):
     for name in typed:
         sample = getattr(flavors, name.removesuffix("Webdataset") + "Sample")
         assert getattr(flavors, name).__sample_type__ is sample
-    with pytest.warns(FutureWarning, match=r"CaptioningWebdataset is deprecated: use Standard"):
+    with pytest.warns(
+        FutureWarning, match=r"CaptioningWebdataset is deprecated: use Standard"
+    ):
         older = flavors.CaptioningWebdataset(folder, field_map=FIELDS, **AS_STORED)
     assert older.build()[0].caption == "caption 0"
     assert set(get_args(flavors.ImageDecoderType)) == set(IMAGE_SPECS)
     assert set(get_args(flavors.AVDecoderType)) == {"torch", "AVDecoder", "pyav"}
-    for name in ("a/b.c.jpg", "a.b/c.jpg", "__meta__/a.json", "plain", "a/__x__.json", "a.json"):
-        match = None if factories.skip_meta_re.match(name) else factories.split_name_re.match(name)
+    for name in (
+        "a/b.c.jpg",
+        "a.b/c.jpg",
+        "__meta__/a.json",
+        "plain",
+        "a/__x__.json",
+        "a.json",
+    ):
+        match = (
+            None
+            if factories.skip_meta_re.match(name)
+            else factories.split_name_re.match(name)
+        )
         assert (match.groups() if match else None) == split_name(name), name
 
 
@@ -463,11 +569,19 @@ def skips(base, name):
 PACKED = {"packing_buffer_size": 4}
 NOTHING = [
     (skips(Keys, "encode_sample"), {}, "were all skipped or failed"),
-    (type("PacksNothing", (Packing,), {"select_samples_to_pack": lambda *_: []}), PACKED, ""),
+    (
+        type("PacksNothing", (Packing,), {"select_samples_to_pack": lambda *_: []}),
+        PACKED,
+        "",
+    ),
     (skips(Packing, "pack_selected_samples"), PACKED, "pack_selected_samples"),
     (skips(Keys, "batch_group_criterion"), {}, "batch_group_criterion"),
     (skips(Keys, "encode_batch"), {"batch_size": 2}, "were all skipped or failed"),
-    (skips(Packing, "encode_batch"), PACKED | {"batch_size": 2}, "encode_batch left out"),
+    (
+        skips(Packing, "encode_batch"),
+        PACKED | {"batch_size": 2},
+        "encode_batch left out",
+    ),
 ]
 
 
@@ -476,8 +590,14 @@ def test_nothing_for_ever_is_an_error(tmp_path):
     folder = texts(tmp_path / "texts", [keys(*range(12)), keys(*range(12, 24))])
 
     def first(encoder, batch_size=None, **options):
-        given = {"worker_config": HERE, "task_encoder": encoder(), "batch_size": batch_size}
-        return next(iter(ez.get_loader(ez.get_train_dataset(folder, **given, **options))))
+        given = {
+            "worker_config": HERE,
+            "task_encoder": encoder(),
+            "batch_size": batch_size,
+        }
+        return next(
+            iter(ez.get_loader(ez.get_train_dataset(folder, **given, **options)))
+        )
 
     for encoder, options, told in NOTHING:
         with pytest.raises((ez.EmptyDatasetError, errors.SubstitutionError)) as caught:
@@ -494,7 +614,11 @@ def test_folders_that_cannot_be_prepared(tmp_path):
         for k, members in enumerate(shards):
             write_tar(tmp_path / f"{number}" / f"s{k}.tar", members)
         with pytest.raises(errors.PrepareError) as caught:
-            ez.prepare(tmp_path / f"{number}", split_ratios={"train": 1}, sample_type="TextSample")
+            ez.prepare(
+                tmp_path / f"{number}",
+                split_ratios={"train": 1},
+                sample_type="TextSample",
+            )
         assert told in str(caught.value)
     for path in ("mcs://bucket/coco", "s4://bucket/mix.yaml"):
         with pytest.raises(ez.ConfigError, match=r"bucket/.* is no known scheme"):

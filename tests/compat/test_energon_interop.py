@@ -13,7 +13,13 @@ from contextlib import closing
 import pytest
 import yaml
 
-from energize import WorkerConfig, get_train_dataset, get_val_dataset, load_dataset, prepare
+from energize import (
+    WorkerConfig,
+    get_train_dataset,
+    get_val_dataset,
+    load_dataset,
+    prepare,
+)
 from energize.data.nv_meta import read_splits
 from energize.data.webdataset import WebdatasetSource
 from tests.support.joining import keys, texts
@@ -50,8 +56,8 @@ SPLITS = ("train", "val", "test")
 
 @pytest.fixture(params=[tarfile.GNU_FORMAT, tarfile.PAX_FORMAT])
 def folder(request, tmp_path):
-    """Ten shards of samples in nested folders, between members that belong to no sample; names too
-    long for USTAR, and beyond ASCII.
+    """Ten shards of samples in nested folders, between members that belong to no
+    sample; names too long for USTAR, and beyond ASCII.
     """
     for shard in range(10):
         files = [("README", b"no sample"), ("__meta__/x.json", b"{}")]
@@ -59,7 +65,9 @@ def folder(request, tmp_path):
             key = f"naïve-{'long/' * 40}/a.b/{shard}-{i:04d}"
             files.append((f"{key}.jpg", bytes(range(256)) * (i + 1)))
             files.append((f"{key}.seg.txt", f"text {i}".encode() * 200))
-        write_tar(tmp_path / "ds" / "parts" / f"d-{shard:02d}.tar", files, request.param)
+        write_tar(
+            tmp_path / "ds" / "parts" / f"d-{shard:02d}.tar", files, request.param
+        )
     return tmp_path / "ds"
 
 
@@ -109,14 +117,18 @@ def test_both_write_the_same_files(folder, shuffle):
     run_energon("prepare", folder, *asked, *(["--shuffle-tars"] if shuffle else []))
     for split in SPLITS:
         read = {
-            sample["__key__"]: {p: v for p, v in sample.items() if not p.startswith("__")}
+            sample["__key__"]: {
+                p: v for p, v in sample.items() if not p.startswith("__")
+            }
             for sample in WebdatasetSource(folder, split_part=split)
         }
         assert read == expected(folder, split)
     theirs = written(folder)
     for made in (ours, theirs):
         assert len(made.pop(".nv-meta/index.uuid")) == 36
-    databases = [described(folder, each.pop(".nv-meta/index.sqlite")) for each in (ours, theirs)]
+    databases = [
+        described(folder, each.pop(".nv-meta/index.sqlite")) for each in (ours, theirs)
+    ]
     assert databases[0] == databases[1]
     ours.pop(".nv-meta/shards.json")
     assert ours == theirs
@@ -139,7 +151,9 @@ def described(folder, content):
         pragmas = ("user_version", "page_size")
         numbers = [database.execute(f"PRAGMA {name}").fetchone() for name in pragmas]
     (folder / "read.sqlite").unlink()
-    plain = (" ".join(line.split()).replace("( ", "(").replace(" )", ")") for line in lines)
+    plain = (
+        " ".join(line.split()).replace("( ", "(").replace(" )", ")") for line in lines
+    )
     return sorted(plain), numbers
 
 
@@ -201,26 +215,38 @@ PARTS = {
     "percent": A | subset("29%", "71%"),
     "excluded": B | subset("33.3%", "66.6%"),
     "blend": subset("25%", "75%") | blended(A, B | subset("0%", "80%")),
-    "nested": subset("10%", "55%") | blended({"path": "blend.yaml"}, {"path": "absolute.yaml"}),
+    "nested": subset("10%", "55%")
+    | blended({"path": "blend.yaml"}, {"path": "absolute.yaml"}),
     "join": JOIN,
     "some": JOIN | subset("20%", "60%"),
 }
 """Parts of mixes have numbers of their own here."""
 WHOLES = {
-    "inner": blended(TWICE | {"repetitions": 3}, B | {"repetitions": 2}, kind="blend_epochized"),
-    "outer": blended({"path": "inner.yaml", "repetitions": 2}, C, kind="blend_epochized"),
+    "inner": blended(
+        TWICE | {"repetitions": 3}, B | {"repetitions": 2}, kind="blend_epochized"
+    ),
+    "outer": blended(
+        {"path": "inner.yaml", "repetitions": 2}, C, kind="blend_epochized"
+    ),
     "old": {"datasets": [B | {"weight": 4}, C | {"subflavor": "x"}]},
     "weights": blended(A | {"weight": 3}, {"path": "old.yaml", "weight": 1}),
 }
 
 
 def test_the_same_samples_and_numbers_of_mixes(tmp_path):
-    """Of three folders, one with excluded samples; the third has what the first has, elsewhere."""
+    """Of three folders, one with excluded samples; the third has what the first has,
+    elsewhere."""
     first = [keys(*range(10)), keys(*range(10, 17)), keys(*range(20, 25))]
     texts(tmp_path / "a", first, splits={"train": [0, 1], "val": [2]}, prefix="a ")
     second = [keys(*range(100, 111)), keys(*range(120, 128))]
     exclude = ["s0.tar/0103", "s0.tar/0104", "s1.tar/0121"]
-    texts(tmp_path / "b", second, splits={"train": [0], "val": [1]}, prefix="b ", exclude=exclude)
+    texts(
+        tmp_path / "b",
+        second,
+        splits={"train": [0], "val": [1]},
+        prefix="b ",
+        exclude=exclude,
+    )
     third = [keys(*range(30, 2, -1)), keys(2, 1, 0)]
     texts(tmp_path / "c", third, splits={"train": [0, 1], "val": [0]}, prefix="c ")
     (tmp_path / "joiners_of_energon.py").write_text(JOINER)
@@ -228,8 +254,15 @@ def test_the_same_samples_and_numbers_of_mixes(tmp_path):
     for name, node in {**PARTS, **WHOLES}.items():
         file = tmp_path / f"{name}.yaml"
         kind = "Metadataset" if name == "old" else "MetadatasetV2"
-        splits = {"train": node, "val": json.loads(json.dumps(node))}  # no aliases for the peer
-        document = {"__module__": "megatron.energon", "__class__": kind, "splits": splits}
+        splits = {
+            "train": node,
+            "val": json.loads(json.dumps(node)),
+        }  # no aliases for the peer
+        document = {
+            "__module__": "megatron.energon",
+            "__class__": kind,
+            "splits": splits,
+        }
         file.write_text(yaml.safe_dump(document, sort_keys=False))
         asked += [(file, split) for split in (["train"] if "join" in node else splits)]
     given = json.dumps([[str(file), split] for file, split in asked])
@@ -253,5 +286,7 @@ def test_the_same_samples_and_numbers_of_mixes(tmp_path):
             for each in ours.datasets:
                 found = [sample.__key__ for sample in each.dataset.build()]
                 often.update(dict.fromkeys(found, each.repetitions))
-            epoch = get_train_dataset(file, split_part=split, batch_size=None, repeat=False)
+            epoch = get_train_dataset(
+                file, split_part=split, batch_size=None, repeat=False
+            )
             assert Counter(sample.__key__ for sample in epoch) == often

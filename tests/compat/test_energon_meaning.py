@@ -48,7 +48,9 @@ class Box:
 
 
 def upper(rank=0, world_size=1, num_workers=0, letters=LETTERS, **options):
-    config = WorkerConfig(rank=rank, world_size=world_size, num_workers=num_workers, **options)
+    config = WorkerConfig(
+        rank=rank, world_size=world_size, num_workers=num_workers, **options
+    )
     return MapDataset(ListSource(letters), str.upper, worker_config=config)
 
 
@@ -89,7 +91,9 @@ def test_a_dataset_goes_on_where_it_was_left_saved_or_restored(stream):
     assert dataset.can_restore_sample()
     assert not upper(1, 2, letters="a").worker_has_samples()
     assert dataset.config()["kind"] == type(dataset).__name__
-    with pytest.raises(AttributeError, match="'MapDataset' object has no attribute 'save_stat'"):
+    with pytest.raises(
+        AttributeError, match="'MapDataset' object has no attribute 'save_stat'"
+    ):
         upper().save_stat()
     with pytest.raises(AttributeError):
         MapDataset(ListSource("a"), str).save_state()
@@ -119,7 +123,11 @@ def test_a_loader_is_a_dataloader_and_knows_how_much_there_is(caplog):
     with caplog.at_level(logging.WARNING, "energize"):
         assert len(get_savable_loader(packs)) == len(packs) == 11
         assert len(BatchDataset(packs, 2, list)) == 6
-    said = [each.getMessage() for each in caplog.records if "is an estimate" in each.getMessage()]
+    said = [
+        each.getMessage()
+        for each in caplog.records
+        if "is an estimate" in each.getMessage()
+    ]
     assert len(said) == len(set(said)) == 2
 
 
@@ -139,7 +147,8 @@ def test_a_failing_sample_is_logged_and_left_out(caplog):
 
 
 def test_a_state_goes_on_where_it_can(caplog):
-    """Of a mix whose batches are of another size by now: after the samples that were taken."""
+    """Of a mix whose batches are of another size by now: after the samples that were
+    taken."""
 
     def batches(size):
         numbers = RepeatDataset(energize.ShuffleDataset(ListSource(range(24))))
@@ -165,7 +174,11 @@ def test_a_worker_config_says_what_energons_does(capsys, tmp_path):
     config = WorkerConfig(rank=1, world_size=3, num_workers=2, worker_log_level=1)
     assert config.should_log(1)
     assert not config.should_log(2)
-    assert (config.global_rank(), config.rank_worker_id(), config.global_worker_id(1)) == (1, 0, 3)
+    assert (
+        config.global_rank(),
+        config.rank_worker_id(),
+        config.global_worker_id(1),
+    ) == (1, 0, 3)
     # As Megatron-Energon 7.4.1 has them.
     assert config.worker_seed(0) == 2273462765
     assert WorkerConfig(rank=1, world_size=3, num_workers=0).worker_seed() == 3250511459
@@ -175,7 +188,10 @@ def test_a_worker_config_says_what_energons_does(capsys, tmp_path):
     assert energon.WorkerConfig.active_worker_config is config
     assert config.active_worker_sample_index == 10
     config.worker_push_sample_index(7)
-    assert (config.active_worker_sample_index, config.active_worker_batch_index) == (14, 10)
+    assert (config.active_worker_sample_index, config.active_worker_batch_index) == (
+        14,
+        10,
+    )
     assert config.worker_pop_sample_index() == 7
     config.worker_deactivate()
     assert WorkerConfig.active_worker_config is not config
@@ -194,12 +210,19 @@ def test_the_limit_of_validation_counts_batches_of_each_rank(world_size, tmp_pat
     limited = []
     for rank in range(world_size):
         config = WorkerConfig(rank=rank, world_size=world_size)
-        options = {"split_part": "train", "worker_config": config, "batch_size": 2, "limit": 2}
+        options = {
+            "split_part": "train",
+            "worker_config": config,
+            "batch_size": 2,
+            "limit": 2,
+        }
         dataset = energon.get_val_dataset(folder, **options)
         ((single, _),) = energon.get_val_datasets(folder, **options)
         for each in (dataset, single):
             assert len(each) == len(get_savable_loader(each)) == 2
-        limited += [key for batch in get_savable_loader(dataset) for key in batch.__key__]
+        limited += [
+            key for batch in get_savable_loader(dataset) for key in batch.__key__
+        ]
     assert len(set(limited)) == 4 * world_size
 
 
@@ -216,10 +239,14 @@ def test_failures_in_a_row_end_the_run(own, most, of_dataset):
         never = energon.stateless(failure_tolerance=own)(never)
     options = {"failure_tolerance": own} if of_dataset else {}
     config = WorkerConfig(0, 1)
-    dataset = MapDataset(ListSource(range(1000)), never, worker_config=config, **options)
+    dataset = MapDataset(
+        ListSource(range(1000)), never, worker_config=config, **options
+    )
     dataset = dataset.with_inputs(dataset.inputs)
     error = energize.SubstitutionError if most is None else FatalSampleError
-    with pytest.raises(error, match="ValueError: no" if most is None else f"failed {most} times"):
+    with pytest.raises(
+        error, match="ValueError: no" if most is None else f"failed {most} times"
+    ):
         list(get_savable_loader(dataset))
     assert len(calls) == (256 if most is None else most)
     calls.clear()
@@ -230,12 +257,16 @@ def test_failures_in_a_row_end_the_run(own, most, of_dataset):
             raise ValueError("no")
         return number
 
-    some = MapDataset(ListSource(range(300)), most_of_them, worker_config=WorkerConfig(0, 1))
+    some = MapDataset(
+        ListSource(range(300)), most_of_them, worker_config=WorkerConfig(0, 1)
+    )
     assert next(iter(get_savable_loader(some))) % 50 == 0
 
 
 def test_what_calls_no_function_has_no_tolerance():
-    with pytest.raises(TypeError, match="unexpected keyword argument 'failure_tolerance'"):
+    with pytest.raises(
+        TypeError, match="unexpected keyword argument 'failure_tolerance'"
+    ):
         LimitDataset(upper(), 3, failure_tolerance=3)
 
     def never(letter):
@@ -250,7 +281,9 @@ def test_numpy_arrays_come_as_tensors():
     def arrays(numbers):
         return {"x": np.array(numbers), "rest": [np.ones(2), "text"], "n": len(numbers)}
 
-    batches = BatchDataset(ListSource([1, 2, 3]), 3, arrays, worker_config=WorkerConfig(0, 1))
+    batches = BatchDataset(
+        ListSource([1, 2, 3]), 3, arrays, worker_config=WorkerConfig(0, 1)
+    )
     (batch,) = get_savable_loader(batches)
     assert batch["x"].tolist() == [1, 2, 3]
     assert isinstance(batch["rest"][0], torch.Tensor)
@@ -285,12 +318,16 @@ FOLDERS = {
     "images": loose_images,
     "parquet": lambda folder: write_parquet(folder / "0.parquet", texts("words", 30)),
     "MDS": partial(numbered_mds, count=30),
-    "tars": partial(write_shards, [{"__key__": str(n), "txt": f"{n}"} for n in range(30)]),
+    "tars": partial(
+        write_shards, [{"__key__": str(n), "txt": f"{n}"} for n in range(30)]
+    ),
 }
 
 
 @pytest.mark.parametrize("kind", FOLDERS)
-def test_a_run_goes_on_in_folders_that_were_moved_or_renamed(kind, tmp_path, caplog, monkeypatch):
+def test_a_run_goes_on_in_folders_that_were_moved_or_renamed(
+    kind, tmp_path, caplog, monkeypatch
+):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / ".cache"))
     for name in ("cats", "dogs"):
         FOLDERS[kind](tmp_path / "a" / name)
@@ -351,17 +388,30 @@ class Weighing(energon.AugmentTaskEncoder):
 
 def test_no_field_of_ours_shows_up_where_nobody_asked(tmp_path):
     folder = captions(tmp_path / "captions", 20)
-    options = {"split_part": "train", "worker_config": WorkerConfig(0, 1), "batch_size": 5}
+    options = {
+        "split_part": "train",
+        "worker_config": WorkerConfig(0, 1),
+        "batch_size": 5,
+    }
     encoder = Weighing(energon.DefaultTaskEncoder())
     dataset = energon.get_val_dataset(folder, task_encoder=encoder, **options)
     batch = next(iter(get_savable_loader(dataset)))
     assert batch.weight == [0.8] * 5
-    assert set(asdict(batch)) == {each.name for each in fields(Described)} - {"sample_weights"}
+    assert set(asdict(batch)) == {each.name for each in fields(Described)} - {
+        "sample_weights"
+    }
     plain = next(iter(get_savable_loader(energon.get_val_dataset(folder, **options))))
-    for each in (plain, copy.copy(plain), replace(plain), pickle.loads(pickle.dumps(plain))):
+    for each in (
+        plain,
+        copy.copy(plain),
+        replace(plain),
+        pickle.loads(pickle.dumps(plain)),
+    ):
         names = {"__key__", "__restore_key__", "__subflavors__", "__sources__"}
         assert asdict(each).keys() == names | {"image", "caption"}
-    made = energize.SampleWeightDataset(ListSource([energize.TextSample(__key__="a", text="x")]), 2)
+    made = energize.SampleWeightDataset(
+        ListSource([energize.TextSample(__key__="a", text="x")]), 2
+    )
     (weighed,) = made.at([0])
     assert asdict(weighed)["__sample_weight__"] == 2
     assert asdict(replace(weighed, text="y"))["__sample_weight__"] == 2
@@ -442,7 +492,10 @@ def test_names_below_flavors():
     )
 
     assert DatasetSubset(range=(0.25, 0.5)).compute_subset(10) == (2, 5)
-    assert DatasetSubset(range=(0, 1)).config() == {"range": (0, 1), "absolute_range": None}
+    assert DatasetSubset(range=(0, 1)).config() == {
+        "range": (0, 1),
+        "absolute_range": None,
+    }
     assert WebdatasetInfo(shard_counts={"a.tar": 3}).energon_version is None
     assert WebdatasetSplits(split_parts={"train": ["a.tar"]}).exclude == []
     assert ShardInfo("a.tar", "a.tar", 3).count == 3
@@ -450,7 +503,11 @@ def test_names_below_flavors():
 
 
 def test_what_stands_nowhere_in_energon_is_not_imported():
-    for path in ("wrappers.blend", "flavors.webdataset.anything", "epathlib.epath.more"):
+    for path in (
+        "wrappers.blend",
+        "flavors.webdataset.anything",
+        "epathlib.epath.more",
+    ):
         with pytest.raises(ModuleNotFoundError):
             importlib.import_module(f"energize.energon.{path}")
     with pytest.raises(ImportError):
@@ -463,7 +520,11 @@ def test_typed_values_of_plain_ones(tmp_path):
 
     from energize.energon import typed_converter
 
-    raw = {"size": [1, 2], "names": ["x"], "inner": {"size": [3, 4], "names": [], "kind": "b"}}
+    raw = {
+        "size": [1, 2],
+        "names": ["x"],
+        "inner": {"size": [3, 4], "names": [], "kind": "b"},
+    }
     made = typed_converter.JsonParser().raw_to_typed(raw, Box)
     assert made == Box((1, 2), {"x"}, inner=Box((3, 4), set(), "b"))
     told = typed_converter.to_json_object(made)
@@ -471,14 +532,19 @@ def test_typed_values_of_plain_ones(tmp_path):
     for wrong in ({"size": [1, "2"]}, {"kind": "c"}, {"more": 1}, {"names": object()}):
         with pytest.raises(typed_converter.JsonValueError):
             typed_converter.JsonParser().raw_to_typed({**raw, **wrong}, Box)
-    assert typed_converter.JsonParser(strict=False).raw_to_typed({**raw, "more": 1}, Box) == made
+    assert (
+        typed_converter.JsonParser(strict=False).raw_to_typed({**raw, "more": 1}, Box)
+        == made
+    )
     path = tmp_path / "box.yaml"
     path.write_text("size: [1, 2]\nnames: [x]\n")
     assert load_config(path, default_type=Box, default_kwargs={"kind": "b"}).kind == "b"
     assert load_yaml(path.read_text()) == {"size": [1, 2], "names": ["x"]}
     named = {"__module__": "megatron.energon", "__class__": "DatasetLoader"}
     asked = {"default_type": energize.DatasetLoader}
-    assert isinstance(load_config({**named, "path": tmp_path}, **asked), energize.DatasetLoader)
+    assert isinstance(
+        load_config({**named, "path": tmp_path}, **asked), energize.DatasetLoader
+    )
     popen = {
         "__module__": "subprocess",
         "__class__": "Popen",
@@ -503,21 +569,37 @@ def test_an_index_written_by_hand_is_read(tmp_path):
 
     folder = captions(tmp_path / "captions", 12)
     with SqliteIndexReader(folder / ".nv-meta" / "index.sqlite") as reader:
-        samples, parts = list(reader.list_all_samples()), list(reader.list_all_sample_parts())
+        samples, parts = (
+            list(reader.list_all_samples()),
+            list(reader.list_all_sample_parts()),
+        )
         assert reader.get_sample_count() == len(samples) == 12
         key = samples[3][0]
-        place, part = reader.get_sample_pointer_by_key(key), reader.get_sample_part(key, "txt")
-        assert place.byte_offset < part.raw_byte_offset < place.byte_offset + place.byte_size
+        place, part = (
+            reader.get_sample_pointer_by_key(key),
+            reader.get_sample_part(key, "txt"),
+        )
+        assert (
+            place.byte_offset
+            < part.raw_byte_offset
+            < place.byte_offset + place.byte_size
+        )
         assert reader.get_total_size() == sum(size for _, size, _ in samples)
         assert len(parts) == 24
         with pytest.raises(KeyError, match="nowhere"):
             reader.get_sample_pointer_by_key("nowhere")
     path = tmp_path / "own" / "index.sqlite"
     with SqliteIndexWriter(path) as writer:
-        where = {"tar_file_id": 0, "byte_offset": place.byte_offset, "byte_size": place.byte_size}
+        where = {
+            "tar_file_id": 0,
+            "byte_offset": place.byte_offset,
+            "byte_size": place.byte_size,
+        }
         writer.append_samples([IndexSample(sample_key="a", sample_index=0, **where)])
         for keys in (["b", "a"], ["c", "c"]):
-            rows = [IndexSample(sample_key=each, sample_index=1, **where) for each in keys]
+            rows = [
+                IndexSample(sample_key=each, sample_index=1, **where) for each in keys
+            ]
             with pytest.raises(DuplicateSampleKeyError) as found:
                 writer.append_samples(rows)
             assert found.value.sample_key == keys[1]
@@ -535,7 +617,10 @@ def test_an_index_written_by_hand_is_read(tmp_path):
 
 
 def test_processes_work_for_one_that_gathers():
-    from energize.energon.flavors.webdataset.aggregator_pool import AggregatorPool, BaseAggregator
+    from energize.energon.flavors.webdataset.aggregator_pool import (
+        AggregatorPool,
+        BaseAggregator,
+    )
 
     class Gathering(BaseAggregator):
         def on_start(self, pool):
@@ -550,7 +635,10 @@ def test_processes_work_for_one_that_gathers():
     def counted(number):
         if number < 0:
             raise ValueError("below 0")
-        return (multiprocessing.current_process().name != "MainProcess" for _ in range(number))
+        return (
+            multiprocessing.current_process().name != "MainProcess"
+            for _ in range(number)
+        )
 
     pool = AggregatorPool(2, counted, Gathering(), batch_size=2)
     for number in (3, 0, 2):
@@ -563,7 +651,9 @@ def test_processes_work_for_one_that_gathers():
 
 @pytest.mark.parametrize(("world_size", "num_workers"), [(1, 0), (2, 2)])
 @pytest.mark.parametrize("packed", [False, True])
-def test_samples_of_a_generator_know_their_batch(tmp_path, world_size, num_workers, packed):
+def test_samples_of_a_generator_know_their_batch(
+    tmp_path, world_size, num_workers, packed
+):
     class Twice(energon.DefaultTaskEncoder):
         @energon.stateless(restore_seeds=True)
         def encode_sample(self, sample):
@@ -581,7 +671,11 @@ def test_samples_of_a_generator_know_their_batch(tmp_path, world_size, num_worke
             return energize.TextSample.derive_from(samples[0], text=text)
 
     folder = captions(tmp_path / "captions", 25)
-    options = {"shuffle_buffer_size": None, "max_samples_per_sequence": None, "batch_size": 3}
+    options = {
+        "shuffle_buffer_size": None,
+        "max_samples_per_sequence": None,
+        "batch_size": 3,
+    }
     if packed:
         options["packing_buffer_size"] = 2
 
@@ -597,7 +691,9 @@ def test_samples_of_a_generator_know_their_batch(tmp_path, world_size, num_worke
         loader = made(rank)
         batches = list(islice(loader, 9))
         state = loader.state_dict()
-        found = [{text.split()[-1].strip("{}") for text in batch.text} for batch in batches]
+        found = [
+            {text.split()[-1].strip("{}") for text in batch.text} for batch in batches
+        ]
         assert found == [{str(number)} for number in range(9)]
         for batch in batches[:3]:
             assert loader.restore_sample(batch.__restore_key__).text == batch.text
@@ -643,7 +739,9 @@ def test_commands_are_click_commands(tmp_path):
     from energize.energon.tools.prepare_media import command as prepare_media
 
     (tmp_path / "lines.jsonl").write_text('{"text": 1}\n\n{"text": 2}\n')
-    done = CliRunner().invoke(command, [str(tmp_path / "lines.jsonl")], catch_exceptions=False)
+    done = CliRunner().invoke(
+        command, [str(tmp_path / "lines.jsonl")], catch_exceptions=False
+    )
     assert done.exit_code == 0
     assert "Found 2 samples" in done.stdout
     assert (tmp_path / "lines.jsonl.idx").exists()

@@ -1,4 +1,5 @@
-"""squirrel's multiplexer: shares of streams of unknown length, resumed after any sample."""
+"""squirrel's multiplexer: shares of streams of unknown length, resumed after any
+sample."""
 
 from __future__ import annotations
 
@@ -14,7 +15,12 @@ import yaml
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
 import energize as ez
-from energize.compat.squirrel import Composable, IterableSource, Multiplexer, MultiplexingStrategy
+from energize.compat.squirrel import (
+    Composable,
+    IterableSource,
+    Multiplexer,
+    MultiplexingStrategy,
+)
 from energize.testing import check_resume
 from tests.support.rows import Stream
 from tests.support.rows import letter_streams as sources
@@ -31,7 +37,11 @@ def letters(samples):
 
 def test_round_robin(caplog):
     """Each sample once; where a source is over the next one follows."""
-    for sizes, order in (((2, 3, 5), "abcabcbccc"), ((3, 1, 2), "abcaca"), ((7,), "aaaaaaa")):
+    for sizes, order in (
+        ((2, 3, 5), "abcabcbccc"),
+        ((3, 1, 2), "abcaca"),
+        ((7,), "aaaaaaa"),
+    ):
         mux = Multiplexer(sources(*sizes))
         assert letters(mux) == letters(mux) == order
         assert (mux.num_samples, mux.reinit_counts) == (list(sizes), [])
@@ -48,7 +58,9 @@ def test_how_draws_end():
         seen = Counter(letters(mux))
         assert mux.num_samples == [seen["a"], 300]
         assert mux.reinit_counts[1] == 1
-    mux = Multiplexer(sources(214, 115, 453), max_reinits=4, mux_strategy=SAMPLING, **THREE)
+    mux = Multiplexer(
+        sources(214, 115, 453), max_reinits=4, mux_strategy=SAMPLING, **THREE
+    )
     assert Counter(letters(mux))["b"] == mux.num_samples[1] == 4 * 115
     assert max(mux.reinit_counts) == 4
     alone = Multiplexer(sources(7), SAMPLING, [1], max_reinits=3, seed=0)
@@ -56,7 +68,8 @@ def test_how_draws_end():
 
 
 def test_shares_do_not_depend_on_lengths():
-    """squirrel loses a draw at each end of a source: 33% in place of 50% for a source of one."""
+    """squirrel loses a draw at each end of a source: 33% in place of 50% for a source
+    of one."""
     mux = Multiplexer(sources(1, 5000), SAMPLING, [0.5, 0.5], seed=3)
     size = len(list(mux))
     assert mux.num_samples[0] / size == pytest.approx(0.5, abs=0.01)
@@ -65,16 +78,21 @@ def test_shares_do_not_depend_on_lengths():
         mux = Multiplexer(sources(10, 100), SAMPLING, [0.5, 0.5], seed=seed)
         list(mux)
         given.append(mux.num_samples[0])
-    # Slots before the 101st draw of b: a negative binomial with mean 101 and deviation 14.
+    # Slots before the 101st draw of b: a negative binomial with mean 101 and deviation
+    # 14.
     assert np.mean(given) == pytest.approx(101, abs=4 * 14 / np.sqrt(15))
     endless = Multiplexer([range(10**6)] * 3, SAMPLING, [0.2, 0.3, 0.5], seed=5)
     list(islice(endless, 20_000))
-    assert np.array(endless.num_samples) / 20_000 == pytest.approx([0.2, 0.3, 0.5], abs=0.012)
+    assert np.array(endless.num_samples) / 20_000 == pytest.approx(
+        [0.2, 0.3, 0.5], abs=0.012
+    )
 
 
 def test_sources_that_are_too_unlikely_are_named(caplog):
     named = dict(zip(["tiny", "one", "two"], sources(5, 5, 5), strict=True))
-    mux = Multiplexer(named, SAMPLING, {"two": 0.499, "tiny": 0.001, "one": 0.5}, seed=0)
+    mux = Multiplexer(
+        named, SAMPLING, {"two": 0.499, "tiny": 0.001, "one": 0.5}, seed=0
+    )
     assert mux.dropped == ("tiny",)
     assert "'tiny' (0.001)" in caplog.text
     list(mux)
@@ -85,7 +103,9 @@ def test_sources_that_are_too_unlikely_are_named(caplog):
     assert Multiplexer(sources(5, 5), SAMPLING, [0.0011, 0.5], seed=0).dropped == ()
 
 
-REFUSED = yaml.safe_load((Path(__file__).parent / "refused.yaml").read_text())["squirrel"]
+REFUSED = yaml.safe_load((Path(__file__).parent / "refused.yaml").read_text())[
+    "squirrel"
+]
 
 
 def test_what_is_refused(monkeypatch):
@@ -107,7 +127,10 @@ def test_what_is_refused(monkeypatch):
 
 def test_numbers_of_any_kind_will_do_and_samples_stay_as_they_are():
     expected = list(Multiplexer(sources(9, 9), SAMPLING, [0.25, 0.75], 2, 3))
-    for probas, seed in ((np.array([1, 3]), np.int64(3)), (torch.tensor([0.25, 0.75]), 3)):
+    for probas, seed in (
+        (np.array([1, 3]), np.int64(3)),
+        (torch.tensor([0.25, 0.75]), 3),
+    ):
         assert list(Multiplexer(sources(9, 9), SAMPLING, probas, 2, seed)) == expected
     ragged = [[1, 2], {"x": None}, "text", ()]
     assert list(Multiplexer([ragged])) == ragged
@@ -139,7 +162,9 @@ def test_epochs_and_states():
     drawn = [Multiplexer(sources(9, 9), UNIFORM).dataset for _ in range(2)]
     assert drawn[0] != drawn[1]
     with pytest.raises(ez.StateMismatchError, match=r"slots.weights"):
-        Multiplexer(sources(30, 30), SAMPLING, [0.2, 0.8], seed=4).load_state_dict(mux.state_dict())
+        Multiplexer(sources(30, 30), SAMPLING, [0.2, 0.8], seed=4).load_state_dict(
+            mux.state_dict()
+        )
 
 
 def test_torch_workers_and_ranks_share_one_epoch(monkeypatch):
@@ -173,7 +198,11 @@ def test_datasets_of_other_kinds():
     mux = Multiplexer([ez.ShuffleDataset(ez.ListSource(range(20))), lambda: iter("ab")])
     loader = ez.get_loader(mux.dataset, worker_config=ez.WorkerConfig(0, 1))
     epochs = [list(map(str, loader)) for _ in range(2)]
-    assert sorted(epochs[0]) == sorted(epochs[1]) == sorted([*map(str, range(20)), "a", "b"])
+    assert (
+        sorted(epochs[0])
+        == sorted(epochs[1])
+        == sorted([*map(str, range(20)), "a", "b"])
+    )
     assert epochs[0] != epochs[1]
 
 
@@ -185,7 +214,8 @@ def divided():
 
 @pytest.mark.jobs
 def test_sources_that_may_be_divided_already(monkeypatch, caplog):
-    """They are read as squirrel reads them, with a warning; a mix of both kinds is an error."""
+    """They are read as squirrel reads them, with a warning; a mix of both kinds is an
+    error."""
 
     def loaded(stream, workers=3):
         loader = DataLoader(stream, batch_size=None, num_workers=workers)
@@ -193,9 +223,13 @@ def test_sources_that_may_be_divided_already(monkeypatch, caplog):
 
     unknown = Multiplexer([divided, divided])
     assert loaded(unknown) == sorted([*range(12), *range(12)])
-    assert loaded(unknown.to_torch_iterable(False, False)) == sorted([*range(12), *range(12)])
+    assert loaded(unknown.to_torch_iterable(False, False)) == sorted(
+        [*range(12), *range(12)]
+    )
     whole = Multiplexer([range(12), lambda: iter(range(12))])
-    assert loaded(whole.split_by_rank_pytorch().split_by_worker_pytorch()) == loaded(whole, 0)
+    assert loaded(whole.split_by_rank_pytorch().split_by_worker_pytorch()) == loaded(
+        whole, 0
+    )
     own = [IterableSource(range(9)).split_by_worker_pytorch() for _ in range(2)]
     assert loaded(Multiplexer(own)) == sorted([*range(9), *range(9)])
     with pytest.raises(ez.ConfigError, match="and '0' give each worker"):
@@ -203,7 +237,10 @@ def test_sources_that_may_be_divided_already(monkeypatch, caplog):
     monkeypatch.setenv("RANK", "0")
     monkeypatch.setenv("WORLD_SIZE", "2")
     assert len(list(unknown)) == 24
-    assert "nothing shows whether '0', '1' give each rank a part of their own" in caplog.text
+    assert (
+        "nothing shows whether '0', '1' give each rank a part of their own"
+        in caplog.text
+    )
     monkeypatch.setenv("RANK", "1")
     assert list(whole.split_by_rank_pytorch()) == [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11]
 
@@ -211,14 +248,19 @@ def test_sources_that_may_be_divided_already(monkeypatch, caplog):
 @pytest.mark.parametrize(("workers", "lanes"), [(0, 1), (0, 3), (2, 4)])
 def test_what_a_loader_reads_is_counted_too(workers, lanes):
     options = {"seed": 1, "max_reinits": 3, "sampling_probas": [0.7, 0.3]}
-    plain, mux = (Multiplexer([range(60), range(40)], SAMPLING, **options) for _ in range(2))
+    plain, mux = (
+        Multiplexer([range(60), range(40)], SAMPLING, **options) for _ in range(2)
+    )
     assert mux.num_samples == [0, 0]
     with ez.get_loader(mux.dataset, num_workers=workers, lanes=lanes) as loader:
         read = iter(loader)
         several = [next(read) for _ in range(9)]
         assert sum(mux.num_samples) == len(several)
         assert len(several) + len(list(read)) == len(list(plain))
-        assert (mux.num_samples, mux.reinit_counts) == (plain.num_samples, plain.reinit_counts)
+        assert (mux.num_samples, mux.reinit_counts) == (
+            plain.num_samples,
+            plain.reinit_counts,
+        )
 
 
 def test_functions_are_chained_after_a_multiplexer():
@@ -240,7 +282,9 @@ def test_functions_are_chained_after_a_multiplexer():
                 yield from (each, each)
 
     assert list(mux.take(2).compose(Twice)) == [0, 0, 10, 10]
-    workers = DataLoader(mux.map(str).to_torch_iterable(), batch_size=None, num_workers=2)
+    workers = DataLoader(
+        mux.map(str).to_torch_iterable(), batch_size=None, num_workers=2
+    )
     assert sorted(workers) == sorted(map(str, mux))
 
 
@@ -271,7 +315,9 @@ def test_drivers_units_and_further_keywords(caplog):
 def test_the_draws_of_squirrel():
     """As squirrel-core 0.20.2 has them."""
     sizes = (214, 115, 453)
-    mux = Multiplexer(sources(*sizes), SAMPLING, max_reinits=4, order="squirrel", **THREE)
+    mux = Multiplexer(
+        sources(*sizes), SAMPLING, max_reinits=4, order="squirrel", **THREE
+    )
     whole = list(mux)
     assert (mux.reinit_counts, mux.num_samples) == ([1, 4, 0], [268, 460, 40])
     again, resumed = (
@@ -293,5 +339,7 @@ def test_counts_are_those_of_workers_too():
     counted = mux.num_samples, mux.reinit_counts
     other = Multiplexer([range(500), range(40)], SAMPLING, [0.7, 0.3], seed=5)
     stream = other.split_by_rank_pytorch().split_by_worker_pytorch().to_torch_iterable()
-    assert len(list(DataLoader(stream, batch_size=None, num_workers=3))) == sum(counted[0])
+    assert len(list(DataLoader(stream, batch_size=None, num_workers=3))) == sum(
+        counted[0]
+    )
     assert (other.num_samples, other.reinit_counts) == counted

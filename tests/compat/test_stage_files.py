@@ -1,4 +1,5 @@
-"""Stage files: TOML and YAML to plans, their faults, and the datasets built from them."""
+"""Stage files: TOML and YAML to plans, their faults, and the datasets built from
+them."""
 
 from __future__ import annotations
 
@@ -35,13 +36,18 @@ TRAINING = {"dataset_type": "energize", "dataset_path": "mix.yaml", "seq_len": 1
 
 
 def stage(**changed):
-    return {key: value for key, value in {**STAGE, **changed}.items() if value is not None}
+    return {
+        key: value for key, value in {**STAGE, **changed}.items() if value is not None
+    }
 
 
 def toml(tables):
     """A TOML file of `training` keys and stages."""
     training = {key: value for key, value in tables.items() if key != "data_stages"}
-    lines = ["[training]", *(f"{key} = {written(value)}" for key, value in training.items())]
+    lines = [
+        "[training]",
+        *(f"{key} = {written(value)}" for key, value in training.items()),
+    ]
     for each in tables.get("data_stages", []):
         lines += ["", "[[training.data_stages]]"]
         lines += [f"{key} = {written(value)}" for key, value in each.items()]
@@ -57,13 +63,16 @@ def written(value):
 def plan_of(tmp_path, stages, name="run.toml", **training):
     file = tmp_path / name
     tables = {**training, "data_stages": stages}
-    file.write_text(toml(tables) if file.suffix == ".toml" else json.dumps({"training": tables}))
+    file.write_text(
+        toml(tables) if file.suffix == ".toml" else json.dumps({"training": tables})
+    )
     return read_stages(file)
 
 
 @pytest.mark.parametrize("name", ["run.toml", "run.yaml"])
 def test_a_plan(tmp_path, name):
-    """Settings of `training` are those of stages that have none; the rest is the trainer's."""
+    """Settings of `training` are those of stages that have none; the rest is the
+    trainer's."""
     two = stage(name="two", start_step=5, seq_len=512, dataset_random_seed=4)
     plan = plan_of(
         tmp_path,
@@ -84,29 +93,52 @@ def test_a_plan(tmp_path, name):
     ]
     data = plan.stages[0].dataset
     assert (data.dataset_folders, data.dataset_weights) == (("a", "b"), (0.5, 0.5))
-    place = re.fullmatch(r"(.*):(\d+) \(training\.data_stages\[1\]\)", plan.stages[1].place)
+    place = re.fullmatch(
+        r"(.*):(\d+) \(training\.data_stages\[1\]\)", plan.stages[1].place
+    )
     if name == "run.toml":
         line = (tmp_path / name).read_text().splitlines()[int(place[2]) - 1]
         assert line == "[[training.data_stages]]"
 
 
 def test_the_stage_of_training(tmp_path):
-    """It fills the steps before the first stage; a length and a seed alone are no data."""
+    """It fills the steps before the first stage; a length and a seed alone are no
+    data."""
     gap = plan_of(tmp_path, [stage(start_step=5)], steps=10, **TRAINING)
     assert [(s.name, s.start_step, s.end_step, s.seq_len) for s in gap.stages] == [
         ("default", 0, 5, 16),
         ("one", 5, 10, 128),
     ]
     (alone,) = plan_of(tmp_path, [], steps=10, **TRAINING).stages
-    assert (alone.name, alone.end_step, alone.dataset.dataset_path) == ("default", 10, "mix.yaml")
-    assert len(plan_of(tmp_path, [stage()], steps=10, seq_len=5, dataset_random_seed=2).stages) == 1
-    documents = [read_stages(DOCUMENTS / f"{name}.toml") for name in ("single_stage", "ablation")]
-    assert [[(s.name, s.start_step, s.end_step) for s in plan.stages] for plan in documents] == [
+    assert (alone.name, alone.end_step, alone.dataset.dataset_path) == (
+        "default",
+        10,
+        "mix.yaml",
+    )
+    assert (
+        len(
+            plan_of(
+                tmp_path, [stage()], steps=10, seq_len=5, dataset_random_seed=2
+            ).stages
+        )
+        == 1
+    )
+    documents = [
+        read_stages(DOCUMENTS / f"{name}.toml") for name in ("single_stage", "ablation")
+    ]
+    assert [
+        [(s.name, s.start_step, s.end_step) for s in plan.stages] for plan in documents
+    ] == [
         [("default", 0, 9000)],
         [("default", 0, 5), ("try_out", 5, 12)],
     ]
-    thirds = stage(dataset_folders=["a", "b", "c"], dataset_weights=[0.333, 0.333, 0.333])
-    assert plan_of(tmp_path, [thirds], steps=5).stages[0].dataset.dataset_weights == (0.333,) * 3
+    thirds = stage(
+        dataset_folders=["a", "b", "c"], dataset_weights=[0.333, 0.333, 0.333]
+    )
+    assert (
+        plan_of(tmp_path, [thirds], steps=5).stages[0].dataset.dataset_weights
+        == (0.333,) * 3
+    )
 
 
 def fault(make, *arguments, **options):
@@ -124,7 +156,12 @@ def test_faults_of_a_stage(tmp_path, kind):
     stages = [stage(seq_len=0), stage(name="two", dataset_type=None, extra=1)]
     found = fault(plan_of, tmp_path, stages, file.name, steps="many")
     assert found.startswith("4 errors in ")
-    for part in ("training.steps", "[0].seq_len", "'dataset_type' is missing", "[1].extra"):
+    for part in (
+        "training.steps",
+        "[0].seq_len",
+        "'dataset_type' is missing",
+        "[1].extra",
+    ):
         assert part in found
     for weight in ("nan", "inf"):
         text = toml({"data_stages": [STAGE]}).replace("[0.5, 0.5]", f"[{weight}, 0.5]")
@@ -145,7 +182,9 @@ def test_faults_of_plans_and_files(tmp_path):
         (tmp_path / name).write_text(text)
         assert told in fault(read_stages, tmp_path / name), text
     for name in ("run.toml", "run.yaml"):
-        with pytest.raises(errors.DatasetNotFoundError, match="the file does not exist"):
+        with pytest.raises(
+            errors.DatasetNotFoundError, match="the file does not exist"
+        ):
             read_stages(tmp_path / f"no_{name}")
         plan_of(tmp_path, [stage()], name, steps=5)
         found = fault(ez.get_train_dataset, tmp_path / name, batch_size=2)
@@ -207,7 +246,10 @@ def test_the_ablation_of_a_run_goes_on_from_its_state(folder):
     whole = list(staged("ablation.toml"))
     text = (folder / "ablation.toml").read_text().split("[[training.data_stages]]")[0]
     (folder / "before.toml").write_text(text)
-    before, on = ez.get_loader(staged("before.toml")), ez.get_loader(staged("ablation.toml"))
+    before, on = (
+        ez.get_loader(staged("before.toml")),
+        ez.get_loader(staged("ablation.toml")),
+    )
     assert list(islice(before, 5)) == whole[:5]
     on.load_state_dict(before.state_dict())
     assert list(on) == whole[5:]
@@ -238,16 +280,39 @@ def test_what_cannot_be_built(folder, monkeypatch):
     }
     for name, each in files.items():
         (folder / name).write_text(toml({"data_stages": [each]}))
-    two, place = {"batch_size": 2}, r"seeds.toml:\d+ .*: build returns the dataset of the stage"
+    two, place = (
+        {"batch_size": 2},
+        r"seeds.toml:\d+ .*: build returns the dataset of the stage",
+    )
     unprepared, missing = errors.NotPreparedError, errors.DatasetNotFoundError
     for name, options, error, told in (
         ("misspelt.toml", two, errors.MetadatasetError, "did you mean 'energize'"),
-        ("single_stage.toml", two, missing, "'default'.* cannot load 'web'.*save_to_disk"),
-        ("tokens.toml", two, unprepared, "tokens is not a prepared[^$]*asked .*tokens.toml:3"),
+        (
+            "single_stage.toml",
+            two,
+            missing,
+            "'default'.* cannot load 'web'.*save_to_disk",
+        ),
+        (
+            "tokens.toml",
+            two,
+            unprepared,
+            "tokens is not a prepared[^$]*asked .*tokens.toml:3",
+        ),
         ("missing.toml", two, missing, "gone' does not exist[^$]*missing.toml:3"),
         ("seeds.toml", {}, TypeError, "missing .*'batch_size'"),
-        ("seeds.toml", two | {"repeat": False}, ez.ConfigError, "repeat=False.*leave it out"),
-        ("seeds.toml", two | {"build": ez.build_stage}, ez.ConfigError, "no effect beside build"),
+        (
+            "seeds.toml",
+            two | {"repeat": False},
+            ez.ConfigError,
+            "repeat=False.*leave it out",
+        ),
+        (
+            "seeds.toml",
+            two | {"build": ez.build_stage},
+            ez.ConfigError,
+            "no effect beside build",
+        ),
         ("seeds.toml", {"build": lambda stage: None}, ez.ConfigError, place),
     ):
         with pytest.raises(error, match=told):
@@ -255,43 +320,66 @@ def test_what_cannot_be_built(folder, monkeypatch):
 
 
 def test_rows_of_other_formats(tmp_path):
-    rows = {"input_ids": [[i, i + 1] for i in range(12)], "text": [f"t{i}" for i in range(12)]}
+    rows = {
+        "input_ids": [[i, i + 1] for i in range(12)],
+        "text": [f"t{i}" for i in range(12)],
+    }
     hub.Dataset.from_dict(rows).save_to_disk(tmp_path / "saved")
-    hub.DatasetDict({"train": hub.Dataset.from_dict(rows)}).save_to_disk(tmp_path / "parts")
+    hub.DatasetDict({"train": hub.Dataset.from_dict(rows)}).save_to_disk(
+        tmp_path / "parts"
+    )
     np.save(tmp_path / "long.npy", np.arange(50, dtype=np.uint16))
     np.save(tmp_path / "rows.npy", np.arange(48, dtype=np.uint16).reshape(12, 4))
     of = {"dataset_folders": None, "dataset_weights": None, "seq_len": 4}
     kinds = [
-        {"dataset_type": "huggingface", "dataset": "some/name", "dataset_path": "saved"},
+        {
+            "dataset_type": "huggingface",
+            "dataset": "some/name",
+            "dataset_path": "saved",
+        },
         {"dataset_type": "preprocessed", "dataset_path": "parts"},
         {"dataset_type": "packed_memmap", "dataset_path": "long.npy"},
         {"dataset_type": "packed_memmap", "dataset_path": "rows.npy"},
     ]
     stages = [
-        stage(name=f"s{n}", start_step=4 * n, **{**of, **each}) for n, each in enumerate(kinds)
+        stage(name=f"s{n}", start_step=4 * n, **{**of, **each})
+        for n, each in enumerate(kinds)
     ]
     (tmp_path / "run.toml").write_text(toml({"steps": 16, "data_stages": stages}))
     config = ez.WorkerConfig(0, 1, num_workers=2)
     loader = ez.get_loader(
-        get_staged_train_dataset(tmp_path / "run.toml", batch_size=3, worker_config=config)
+        get_staged_train_dataset(
+            tmp_path / "run.toml", batch_size=3, worker_config=config
+        )
     )
     steps = list(islice(loader, 16))
     loader.close()
-    assert sorted(text for batch in steps[:4] for text in batch["text"]) == sorted(rows["text"])
+    assert sorted(text for batch in steps[:4] for text in batch["text"]) == sorted(
+        rows["text"]
+    )
     found = torch.cat([batch["input_ids"] for batch in steps[4:8]])
     assert sorted(found.tolist()) == rows["input_ids"]
     for batches in (steps[8:12], steps[12:]):
         found = torch.cat([batch["input_ids"] for batch in batches])
         assert sorted(found.tolist()) == np.arange(48).reshape(12, 4).tolist()
-    for name, text in (("a.bin", "reads a .npy file"), ("none.npy", "there is nothing at")):
+    for name, text in (
+        ("a.bin", "reads a .npy file"),
+        ("none.npy", "there is nothing at"),
+    ):
         (tmp_path / "a.bin").touch()
         wrong = stage(**{**of, "dataset_type": "packed_memmap", "dataset_path": name})
         with pytest.raises(errors.EnergizeError, match=text):
-            get_staged_train_dataset(written_to(tmp_path / "w.toml", [wrong]), batch_size=2)
+            get_staged_train_dataset(
+                written_to(tmp_path / "w.toml", [wrong]), batch_size=2
+            )
     np.save(tmp_path / "floats.npy", np.ones((3, 4)))
-    wrong = stage(**{**of, "dataset_type": "packed_memmap", "dataset_path": "floats.npy"})
+    wrong = stage(
+        **{**of, "dataset_type": "packed_memmap", "dataset_path": "floats.npy"}
+    )
     rows = written_to(tmp_path / "r.toml", [stage(name="r", **{**of, **kinds[3]})])
-    with pytest.raises(ez.ConfigError, match=r"a stage that reads rows: .*'shuffle_buffer_size'"):
+    with pytest.raises(
+        ez.ConfigError, match=r"a stage that reads rows: .*'shuffle_buffer_size'"
+    ):
         get_staged_train_dataset(rows, batch_size=2, shuffle_buffer_size=9)
     with pytest.raises(errors.DatasetError, match="are whole numbers"):
         get_staged_train_dataset(written_to(tmp_path / "w.toml", [wrong]), batch_size=2)
@@ -309,7 +397,9 @@ def test_a_plain_run_goes_on_in_stages(folder):
         stage(name=name, start_step=start, **of, dataset_path=f"data/{path}")
         for name, start, path in (("one", 0, paths[0]), ("two", 8, paths[1]))
     ]
-    plain = ez.get_loader(ez.get_train_dataset(folder / "data" / paths[0], batch_size=2))
+    plain = ez.get_loader(
+        ez.get_train_dataset(folder / "data" / paths[0], batch_size=2)
+    )
     steps = iter(plain)
     for _ in islice(steps, 5):
         pass

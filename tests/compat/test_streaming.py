@@ -39,7 +39,9 @@ def folder(tmp_path_factory):
 
 def mixed(folder, **options) -> StreamingDataset:
     quotas = {"stream_A": 3, "stream_B": 1}
-    streams = [Stream(local=str(folder / name), proportion=p) for name, p in quotas.items()]
+    streams = [
+        Stream(local=str(folder / name), proportion=p) for name, p in quotas.items()
+    ]
     settings = {"batch_size": 8, "epoch_size": 160, "batching_method": "stratified"}
     return StreamingDataset(streams=streams, **{**settings, "shuffle": True, **options})
 
@@ -78,9 +80,15 @@ def test_what_a_stream_reads(folder, tmp_path):
     assert len(prepared) == 15
     assert len(StreamingDataset(local=str(folder / "captions"), split="val")) == 5
     there = str(folder / "splits")
-    for paths in ({"remote": there}, {"remote": f"file://{there}", "local": str(tmp_path)}):
+    for paths in (
+        {"remote": there},
+        {"remote": f"file://{there}", "local": str(tmp_path)},
+    ):
         assert len(StreamingDataset(**paths, split="val")) == 7, paths
-    assert len(StreamingDataset(streams=[Stream(local=there, split="val")], split="train")) == 7
+    assert (
+        len(StreamingDataset(streams=[Stream(local=there, split="val")], split="train"))
+        == 7
+    )
 
 
 def test_what_is_refused(folder, tmp_path):
@@ -90,8 +98,16 @@ def test_what_is_refused(folder, tmp_path):
     for given, error, told in (
         ({}, errors.ConfigError, "give either streams="),
         ({"local": "a", "streams": [one]}, errors.ConfigError, "give either streams="),
-        ({"local": a, "batching_method": "stratified"}, errors.ConfigError, "say with batch_size"),
-        ({"local": a, "stream_name": "stram"}, errors.ConfigError, "'stram' is .*mean 'stream'"),
+        (
+            {"local": a, "batching_method": "stratified"},
+            errors.ConfigError,
+            "say with batch_size",
+        ),
+        (
+            {"local": a, "stream_name": "stram"},
+            errors.ConfigError,
+            "'stram' is .*mean 'stream'",
+        ),
         ({"local": a, "stream_config": {"arg1": 1}}, TypeError, "unexpected .*arg1"),
         (
             {"streams": [one], "stream_config": {"repeat": 2}},
@@ -102,7 +118,11 @@ def test_what_is_refused(folder, tmp_path):
         ({"local": a, "batch_size": 0}, errors.ConfigError, "batch_size.*got 0"),
         ({"streams": [one, other]}, errors.WeightError, r"stream 1 \(.*\) has choose"),
         (remote, errors.ConfigError, "s4://a/b/index.json: s4:// is no known scheme"),
-        ({"local": "a" * 300}, errors.DatasetError, "cannot be read .File name too long"),
+        (
+            {"local": "a" * 300},
+            errors.DatasetError,
+            "cannot be read .File name too long",
+        ),
         (
             {"local": there, "split": "train"},
             errors.DatasetNotFoundError,
@@ -130,8 +150,12 @@ def test_batches(folder, caplog):
     for start in range(0, 160, 8):
         assert sum(number >= 1000 for number in numbers[start : start + 8]) == 2
     by_device = numbers_of(mixed(folder, batching_method="device_per_stream"))
-    assert all(len({n >= 1000 for n in by_device[k : k + 8]}) == 1 for k in range(0, 160, 8))
-    numbers = numbers_of(mixed(folder, batching_method="random", shuffle=False, epoch_size=80))
+    assert all(
+        len({n >= 1000 for n in by_device[k : k + 8]}) == 1 for k in range(0, 160, 8)
+    )
+    numbers = numbers_of(
+        mixed(folder, batching_method="random", shuffle=False, epoch_size=80)
+    )
     assert numbers == sorted(numbers)
     assert "streams come one after the other" in caplog.text
 
@@ -140,7 +164,9 @@ def test_epochs(folder):
     dataset = mixed(folder)
     first, second = numbers_of(dataset), numbers_of(dataset)
     assert first != second
-    assert numbers_of(mixed(folder)) == first != numbers_of(mixed(folder, shuffle_seed=1))
+    assert (
+        numbers_of(mixed(folder)) == first != numbers_of(mixed(folder, shuffle_seed=1))
+    )
     assert numbers_of(dataset.samples.open(state={"position": 160})) == second
     dataset = mixed(folder)
     assert numbers_of(islice(dataset, 9)) == first[:9]
@@ -156,13 +182,19 @@ def test_global_batches_on_any_number_of_ranks(folder, monkeypatch, method):
         whole = numbers_of(one)
         for ranks in (2, 4):
             own = 8 // ranks
-            datasets = of_ranks(monkeypatch, ranks, mixed, folder, batch_size=own, **options)
+            datasets = of_ranks(
+                monkeypatch, ranks, mixed, folder, batch_size=own, **options
+            )
             parts = [numbers_of(each) for each in datasets]
             assert list(map(len, datasets)) == list(map(len, parts))
             assert len({-(-len(part) // own) for part in parts}) == 1
             for batch in range(len(whole) // 8):
                 shares = [part[batch * own : (batch + 1) * own] for part in parts]
-                assert joined(shares) == whole[8 * batch : 8 * batch + 8], (size, ranks, batch)
+                assert joined(shares) == whole[8 * batch : 8 * batch + 8], (
+                    size,
+                    ranks,
+                    batch,
+                )
             assert sorted(joined(parts)) == sorted(whole)
 
 
@@ -175,9 +207,13 @@ def test_a_rest_that_not_every_rank_gets_something_of(folder, monkeypatch):
     for options in ({}, plain | {"drop_last": False}):
         parts = [numbers_of(each) for each in ranks_of(**options)]
         assert list(map(len, parts)) == [41] * 4
-        assert len(set(chain(*(part[-1:] for part in parts)))) == 3  # one of them comes twice
+        assert (
+            len(set(chain(*(part[-1:] for part in parts)))) == 3
+        )  # one of them comes twice
     for options in ({"drop_last": True}, plain):
-        assert [len(numbers_of(each)) for each in ranks_of(**options)] == [40] * 4, options
+        assert [len(numbers_of(each)) for each in ranks_of(**options)] == [40] * 4, (
+            options
+        )
 
 
 def test_states(folder):
@@ -194,14 +230,17 @@ def test_states(folder):
             rest = numbers_of(resumed) or numbers_of(resumed)
             assert rest == (expected[taken:160] or expected[160:]), taken
     state = mixed(folder).state_dict()
-    with pytest.raises(errors.StateMismatchError, match=r"(?s)was 160, is 200.*the state$"):
+    with pytest.raises(
+        errors.StateMismatchError, match=r"(?s)was 160, is 200.*the state$"
+    ):
         mixed(folder, epoch_size=200).load_state_dict(state)
     with pytest.raises(errors.StateError):
         mixed(folder).load_state_dict({})
 
 
 def test_states_of_ranks(folder, monkeypatch):
-    """They are the same on all, for any number; what was padded is the end of an epoch."""
+    """They are the same on all, for any number; what was padded is the end of an
+    epoch."""
     whole = numbers_of(mixed(folder))
     state, later = (mixed(folder).state_dict(num_samples=taken) for taken in (40, 48))
     ranks_of = partial(of_ranks, monkeypatch, 4, mixed, folder, batch_size=2)
@@ -214,11 +253,19 @@ def test_states_of_ranks(folder, monkeypatch):
     assert datasets[0].state_dict(num_samples=8, from_beginning=False) == later
     ends = ranks_of(epoch_size=166)
     assert len({len(numbers_of(each)) for each in ends}) == 2
-    loaders = [StreamingDataLoader(each, batch_size=2) for each in ranks_of(epoch_size=166)]
+    loaders = [
+        StreamingDataLoader(each, batch_size=2) for each in ranks_of(epoch_size=166)
+    ]
     assert len({len(list(each)) for each in loaders}) == 1
     assert len({json.dumps(each.state_dict()) for each in [*ends, *loaders]}) == 1
-    for dataset, again in zip(*(ranks_of(epoch_size=163) for _ in range(2)), strict=True):
-        first, second, start = numbers_of(dataset), numbers_of(dataset), again.state_dict()
+    for dataset, again in zip(
+        *(ranks_of(epoch_size=163) for _ in range(2)), strict=True
+    ):
+        first, second, start = (
+            numbers_of(dataset),
+            numbers_of(dataset),
+            again.state_dict(),
+        )
         for taken in (39, 40, 41):
             again.load_state_dict(start)
             numbers_of(islice(again, taken))
@@ -230,7 +277,10 @@ def test_states_of_ranks(folder, monkeypatch):
 
 
 def loaded(dataset, **options) -> list[list[int]]:
-    return [batch["number"].tolist() for batch in DataLoader(dataset, batch_size=8, **options)]
+    return [
+        batch["number"].tolist()
+        for batch in DataLoader(dataset, batch_size=8, **options)
+    ]
 
 
 def test_data_loaders(folder):
@@ -258,7 +308,8 @@ def test_get_loader(folder):
     """It delivers the batches of the dataset, and goes on from its state."""
     plain, config = mixed(folder), WorkerConfig(rank=0, world_size=1)
     loader, again = (
-        get_loader(mixed(folder).batches(numbers_of), worker_config=config) for _ in range(2)
+        get_loader(mixed(folder).batches(numbers_of), worker_config=config)
+        for _ in range(2)
     )
     assert joined(loader) == numbers_of(plain)
     again.load_state_dict(loader.state_dict())
@@ -304,7 +355,9 @@ def test_every_sample_is_what_getitem_of_a_subclass_returns(folder, monkeypatch)
     assert len(set(joined(ranks))) == 289
 
 
-def test_a_damaged_sample_is_substituted_before_a_subclass_sees_it(folder, tmp_path, caplog):
+def test_a_damaged_sample_is_substituted_before_a_subclass_sees_it(
+    folder, tmp_path, caplog
+):
     samples = [{"number": n, "text": f"text {n}!"} for n in range(20)]
     write_mds(tmp_path / "damaged", samples, {"number": "int", "text": "str"})
     shard = tmp_path / "damaged" / "shard.00000.mds"
@@ -315,14 +368,21 @@ def test_a_damaged_sample_is_substituted_before_a_subclass_sees_it(folder, tmp_p
 
     delivered = list(damaged())
     assert len(delivered) == 20
-    assert all(each["at"] != 7 and each["doubled"] == 2 * each["at"] for each in delivered)
+    assert all(
+        each["at"] != 7 and each["doubled"] == 2 * each["at"] for each in delivered
+    )
     assert caplog.text.count("cannot be decoded") == 1
     rows = joined(get_loader(damaged().batches(), worker_config=WorkerConfig()))
     assert numbers_of(rows) == [each["at"] for each in delivered]
     assert "batches() has samples as they are stored" in caplog.text
     loader = StreamingDataLoader(damaged(), batch_size=4, num_workers=2)
-    assert joined(batch["at"].tolist() for batch in loader) == [each["at"] for each in delivered]
-    for refusing in (damaged(failure_budget=0), damaged(failure_budget=0, shuffle=True)):
+    assert joined(batch["at"].tolist() for batch in loader) == [
+        each["at"] for each in delivered
+    ]
+    for refusing in (
+        damaged(failure_budget=0),
+        damaged(failure_budget=0, shuffle=True),
+    ):
         with pytest.raises(errors.FailureBudgetError, match="1 samples failed"):
             list(refusing)
     assert damaged()[7]["doubled"] != 14
@@ -345,7 +405,9 @@ def test_what_a_program_looks_at(folder):
     streams = [Stream(local=str(folder / "stream_A"), **each) for each in options]
     for _ in range(2):  # a stream keeps what it was given
         made = StreamingDataset(streams=streams, batch_size=5)
-        resolved = [(each.proportion, each.repeat, each.choose) for each in made.streams]
+        resolved = [
+            (each.proportion, each.repeat, each.choose) for each in made.streams
+        ]
         assert resolved == [(0.5, 0.5, 50)] * 2
     stream = Stream(local=str(folder / "stream_A"), choose=50)
     stream.choose = 70  # what is set before a dataset is made counts
@@ -354,13 +416,21 @@ def test_what_a_program_looks_at(folder):
         Stream(local="a", repeat=1, choose=1)
 
 
-def test_arguments_without_use_are_said_once_and_unknown_ones_refused(folder, caplog, monkeypatch):
+def test_arguments_without_use_are_said_once_and_unknown_ones_refused(
+    folder, caplog, monkeypatch
+):
     monkeypatch.setattr("energize.core.ignored._said", set())
     caplog.set_level("INFO", "energize")
     for _ in range(2):
-        made = doubled(folder, num_canonical_nodes=2, shuffle_algo="py1e", predownload=None)
+        made = doubled(
+            folder, num_canonical_nodes=2, shuffle_algo="py1e", predownload=None
+        )
         assert made.num_canonical_nodes == 2
-    said = [each.getMessage() for each in caplog.records if "has no effect" in each.getMessage()]
+    said = [
+        each.getMessage()
+        for each in caplog.records
+        if "has no effect" in each.getMessage()
+    ]
     assert [each.split("=")[0] for each in said] == [
         "StreamingDataset: num_canonical_nodes",
         "StreamingDataset: shuffle_algo",
@@ -392,12 +462,17 @@ def test_replication(folder, monkeypatch):
     assert parts[0] == parts[1]
     assert parts[2] == parts[3]
     assert sorted(parts[0] + parts[2]) == list(range(300))
-    with pytest.raises(errors.ConfigError, match="replication=3 does not divide the 4 ranks"):
+    with pytest.raises(
+        errors.ConfigError, match="replication=3 does not divide the 4 ranks"
+    ):
         doubled(folder, replication=3)
 
 
 def test_the_state_of_a_streaming_data_loader(folder):
-    whole = [batch["at"].tolist() for batch in StreamingDataLoader(doubled(folder), batch_size=4)]
+    whole = [
+        batch["at"].tolist()
+        for batch in StreamingDataLoader(doubled(folder), batch_size=4)
+    ]
     for before, after in ((0, 2), (2, 0), (2, 3)):
         loader = StreamingDataLoader(doubled(folder), batch_size=4, num_workers=before)
         begun = [batch["at"].tolist() for batch in islice(loader, 7)]
@@ -409,7 +484,9 @@ def test_the_state_of_a_streaming_data_loader(folder):
     with pytest.raises(errors.ConfigError, match="state of a StreamingDataset"):
         StreamingDataLoader([1, 2]).state_dict()
     for size in (None, 2):
-        loader = StreamingDataLoader(doubled(folder, batch_size=size), batch_size=4, num_workers=2)
+        loader = StreamingDataLoader(
+            doubled(folder, batch_size=size), batch_size=4, num_workers=2
+        )
         with pytest.raises(errors.StateError, match="the same batch_size"):
             loader.state_dict()
 
@@ -431,7 +508,9 @@ def test_it_is_one_of_theirs_where_both_are_imported(folder, monkeypatch):
 def test_kinds_of_streams_by_entry_points_and_decorators(folder, monkeypatch, tmp_path):
     package = tmp_path / "kinds-1.dist-info"
     package.mkdir()
-    (package / "METADATA").write_text("Metadata-Version: 2.1\nName: kinds\nVersion: 1\n")
+    (package / "METADATA").write_text(
+        "Metadata-Version: 2.1\nName: kinds\nVersion: 1\n"
+    )
     module = f"{__name__}:Named"
     (package / "entry_points.txt").write_text(
         f"[streaming_streams_registry]\nby_entry_point = {module}\n"
@@ -444,7 +523,9 @@ def test_kinds_of_streams_by_entry_points_and_decorators(folder, monkeypatch, tm
 
     for name, kind in (("by_entry_point", Named), ("by_decorator", Decorated)):
         (stream,) = StreamingDataset(
-            local=str(folder / "stream_A"), stream_name=name, stream_config={"label": "x"}
+            local=str(folder / "stream_A"),
+            stream_name=name,
+            stream_config={"label": "x"},
         ).streams
         assert (type(stream), stream.label) == (kind, "x")
         assert streams_registry.get(name) is kind
@@ -460,7 +541,11 @@ class Named(Stream):
 
 @pytest.mark.parametrize("allowed", [False, True])
 def test_pickles_are_read_where_they_are_allowed(tmp_path, allowed):
-    write_mds(tmp_path / "a", [{"value": pickle.dumps({n})} for n in range(3)], {"value": "pkl"})
+    write_mds(
+        tmp_path / "a",
+        [{"value": pickle.dumps({n})} for n in range(3)],
+        {"value": "pkl"},
+    )
     if allowed:
         dataset = StreamingDataset(local=str(tmp_path / "a"), allow_unsafe_types=True)
         assert [each["value"] for each in dataset] == [{0}, {1}, {2}]

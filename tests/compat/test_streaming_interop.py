@@ -1,7 +1,7 @@
 """MDS shards, quotas and batches, with the real mosaicml-streaming.
 
-All that runs it is in this file: processes that make its datasets at the same time, which pytest
-starts for different files, can get into each other's way.
+All that runs it is in this file: processes that make its datasets at the same time,
+which pytest starts for different files, can get into each other's way.
 """
 
 from __future__ import annotations
@@ -21,7 +21,18 @@ from tests.support.peers import run_streaming
 
 pytestmark = pytest.mark.streaming
 
-COMPRESSIONS = [None, "br", "br:3", "bz2", "bz2:1", "gz", "gz:0", "snappy", "zstd", "zstd:9"]
+COMPRESSIONS = [
+    None,
+    "br",
+    "br:3",
+    "bz2",
+    "bz2:1",
+    "gz",
+    "gz:0",
+    "snappy",
+    "zstd",
+    "zstd:9",
+]
 ROWS = {"id": "int", "score": "float", "text": "str"}
 KINDS = {"json": "gz", "csv": None, "tsv": None, "xsv": "br"}
 
@@ -63,7 +74,12 @@ def rows(count):
 
 
 def test_what_it_writes_is_read(tmp_path):
-    given = {"compressions": COMPRESSIONS, "kinds": KINDS, "columns": ROWS, "rows": rows(40)}
+    given = {
+        "compressions": COMPRESSIONS,
+        "kinds": KINDS,
+        "columns": ROWS,
+        "rows": rows(40),
+    }
     run_streaming(WRITE, tmp_path, given=json.dumps(given))
     for number, compression in enumerate(COMPRESSIONS):
         index = json.loads((tmp_path / str(number) / "index.json").read_text())
@@ -71,7 +87,9 @@ def test_what_it_writes_is_read(tmp_path):
         for algorithm in (None, "md5", "sha1", "xxh64"):
             source = MdsSource(tmp_path / f"{number}", validate_hash=algorithm)
             assert len(source.shards) > 2
-            assert [shown(found) for found in source] == [shown(expected(i)) for i in range(25)]
+            assert [shown(found) for found in source] == [
+                shown(expected(i)) for i in range(25)
+            ]
     for kind in KINDS:
         source = MdsSource(tmp_path / kind, validate_hash="xxh64")
         assert len(source.shards) > 2
@@ -82,8 +100,12 @@ def test_it_reads_what_the_tests_write(tmp_path):
     folders = {}
     for kind in [None, *COMPRESS]:
         samples = [sample(i) for i in range(23)]
-        written = write_mds(tmp_path / f"mds {kind}", samples, COLUMNS, compression=kind)
-        folders[written] = [[list(each) for each in shown(expected(i))] for i in range(23)]
+        written = write_mds(
+            tmp_path / f"mds {kind}", samples, COLUMNS, compression=kind
+        )
+        folders[written] = [
+            [list(each) for each in shown(expected(i))] for i in range(23)
+        ]
     for kind in KINDS:
         options = {"separator": "|", "compression": "snappy"}
         folders[write_rows(tmp_path / kind, rows(23), ROWS, kind, **options)] = rows(23)
@@ -100,9 +122,14 @@ def test_it_reads_what_the_tests_write(tmp_path):
 
 def test_every_encoding_it_knows_is_read_but_pickles(tmp_path):
     known = set(run_streaming("print(*get_mds_encodings())").split())
-    assert known == {each.partition(":")[0] for each in ENCODINGS} | {"jpegarray", "pkl"}
+    assert known == {each.partition(":")[0] for each in ENCODINGS} | {
+        "jpegarray",
+        "pkl",
+    }
     samples = [sample(i) for i in range(3)]
-    called = {name: each.replace("jpeg_array", "jpegarray") for name, each in COLUMNS.items()}
+    called = {
+        name: each.replace("jpeg_array", "jpegarray") for name, each in COLUMNS.items()
+    }
     found = MdsSource(write_mds(tmp_path / "alias", samples, called))
     assert [shown(each) for each in found] == [shown(expected(i)) for i in range(3)]
 
@@ -121,11 +148,18 @@ print(json.dumps(found))
 
 
 def test_counts_of_an_epoch():
-    """They are ours, or named as improved: it cuts floats off, and gives what is missing to random
-    streams.
+    """They are ours, or named as improved: it cuts floats off, and gives what is
+    missing to random streams.
     """
     given = [
-        [sizes, [{each.kind: getattr(each, each.kind)} if each.kind else {} for each in quotas], e]
+        [
+            sizes,
+            [
+                {each.kind: getattr(each, each.kind)} if each.kind else {}
+                for each in quotas
+            ],
+            e,
+        ]
         for sizes, quotas, e, *_ in COUNTS.values()
     ]
     theirs = json.loads(run_streaming(APPLY, given=json.dumps(given)))
@@ -182,7 +216,8 @@ def test_batches_are_theirs_or_named_as_improved(folders):
             continue
         assert steps == [batches] * ranks, name
         assert tuple(np.sum(theirs[1], axis=0)) == drawn, name
-        # In a global batch of several device batches of one stream each, their number varies.
+        # In a global batch of several device batches of one stream each, their number
+        # varies.
         if method != "device_per_stream":
             assert held == ours, name
             assert every is None or set(held) == {every}, name

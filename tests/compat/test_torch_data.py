@@ -23,7 +23,9 @@ from tests.support.datasets import INDEXED, is_even, numbers, shuffled
 from tests.support.loading import loader_of, prints, with_pid
 
 pytestmark = [
-    pytest.mark.filterwarnings("ignore:This DataLoader will create .* worker processes"),
+    pytest.mark.filterwarnings(
+        "ignore:This DataLoader will create .* worker processes"
+    ),
     pytest.mark.filterwarnings("ignore:'set_vital' is deprecated"),
 ]
 
@@ -58,16 +60,21 @@ def lanes_of(dataset):
 
 def torch_dataset(dataset, rank=0, ranks=1, **options):
     config = ez.WorkerConfig(rank=rank, world_size=ranks)
-    return as_torch_dataset(dataset, worker_config=config, lanes=lanes_of(dataset), **options)
+    return as_torch_dataset(
+        dataset, worker_config=config, lanes=lanes_of(dataset), **options
+    )
 
 
 def data_loader(dataset, workers=0, kind=DataLoader, **options):
-    return kind(dataset, batch_size=None, num_workers=workers, collate_fn=as_it_is, **options)
+    return kind(
+        dataset, batch_size=None, num_workers=workers, collate_fn=as_it_is, **options
+    )
 
 
 @pytest.fixture
 def started(monkeypatch):
-    """Persistent workers of one DataLoader: a function that has worker k read its part."""
+    """Persistent workers of one DataLoader: a function that has worker k read its
+    part."""
     seeds = count(0, 100)
 
     def started(dataset, workers, seed=None):
@@ -114,10 +121,14 @@ def test_it_delivers_what_the_loader_does_for_every_number_of_workers(name, play
     dataset = DATASETS[name]
     for rank, ranks, workers in ((0, 1, 0), (0, 1, 2), (1, 2, 0), (1, 2, 3)):
         found = islice(play(torch_dataset(dataset, rank, ranks), workers), 3)
-        got = [prints([item for item in loop if not ez.is_padding(item)]) for loop in found]
+        got = [
+            prints([item for item in loop if not ez.is_padding(item)]) for loop in found
+        ]
         for ours, theirs in zip(got, loops_of(dataset, 3, rank, ranks), strict=True):
             assert ours[: len(theirs)] == theirs, (rank, ranks, workers)
-            assert len(ours) <= len(theirs) + 1, "numbers cannot say that they are padding"
+            assert len(ours) <= len(theirs) + 1, (
+                "numbers cannot say that they are padding"
+            )
 
 
 @pytest.mark.parametrize("uneven", ["pad", "drop", "repeat", "allow"])
@@ -163,8 +174,8 @@ def test_a_state_after_some_steps_goes_on_anywhere(name, play):
 
 @pytest.mark.parametrize("name", ["list", "counted stream"])
 def test_loops_are_told_apart(name, started, play):
-    """New workers of the same seed are those of the next loop; one that is late gives nothing of a
-    loop that was left.
+    """New workers of the same seed are those of the next loop; one that is late gives
+    nothing of a loop that was left.
     """
     known = loops_of(DATASETS[name], 3)
     if name == "list":
@@ -187,21 +198,41 @@ def test_what_is_refused(play):
     share, other = torch_dataset(shuffled(23)), torch_dataset(shuffled(23), 1, 2)
     next(iter(share))
     state = share.state_dict()
-    other.load_state_dict({**state, "share": [0, 1, 0, 2]})  # as of the first of two workers
+    other.load_state_dict(
+        {**state, "share": [0, 1, 0, 2]}
+    )  # as of the first of two workers
     of_a_loader = loader_of(STREAMS["finite stream"]).state_dict()
     for ask, error, told in (
         (lambda: next(iter(endless)), LoaderError, "virtual_epoch_length"),
         (ours.state_dict, StateError, r"state_dict\(steps\)"),
         (lambda: stream.state_dict(3), StateError, "StatefulDataLoader"),
         (lambda: stream.load_state_dict(of_a_loader), StateError, "get_loader"),
-        (lambda: next(iter(other)), StateError, r"\[0, 1, 0, 2\], this is \[1, 2, 0, 1\]"),
-        (lambda: next(play(torch_dataset(STREAMS["counted stream"]), 4)), ConfigError, "6 steps"),
+        (
+            lambda: next(iter(other)),
+            StateError,
+            r"\[0, 1, 0, 2\], this is \[1, 2, 0, 1\]",
+        ),
+        (
+            lambda: next(play(torch_dataset(STREAMS["counted stream"]), 4)),
+            ConfigError,
+            "6 steps",
+        ),
         (lambda: len(stream), TypeError, "length|items"),
-        (lambda: as_torch_dataset([1, 2]), ConfigError, "takes an energize Dataset; got list"),
+        (
+            lambda: as_torch_dataset([1, 2]),
+            ConfigError,
+            "takes an energize Dataset; got list",
+        ),
     ):
         with pytest.raises(error, match=told):
             ask()
-    for damage in ({"share": [0]}, {"made": -1}, {"over": 1}, {"more": 0}, {"place": [0, "a"]}):
+    for damage in (
+        {"share": [0]},
+        {"made": -1},
+        {"over": 1},
+        {"more": 0},
+        {"place": [0, "a"]},
+    ):
         with pytest.raises(StateError):
             share.load_state_dict({**state, **damage})
     assert len(data_loader(torch_dataset(shuffled(23), 0, 2))) == 12
@@ -235,8 +266,8 @@ def test_a_stateful_data_loader_goes_on(name, workers):
 
 @pytest.mark.jobs
 def test_real_workers(monkeypatch):
-    """Spawned ones are of the same rank; the loop after one left early is the next; new workers
-    read a stream again; it is an error if another process made the dataset.
+    """Spawned ones are of the same rank; the loop after one left early is the next; new
+    workers read a stream again; it is an error if another process made the dataset.
     """
     monkeypatch.setattr(_utils, "MP_STATUS_CHECK_INTERVAL", 0.5)
     batches = ez.BatchDataset(shuffled(23), 2, list)
@@ -250,7 +281,9 @@ def test_real_workers(monkeypatch):
         next(iter(loader))
         assert prints(list(loader)) == loops_of(dataset, 2)[1]
     stream = data_loader(torch_dataset(STREAMS["counted stream"]), 2)
-    assert [prints(list(stream)) for _ in range(2)] == loops_of(STREAMS["counted stream"], 2)
+    assert [prints(list(stream)) for _ in range(2)] == loops_of(
+        STREAMS["counted stream"], 2
+    )
     of_another = torch_dataset(shuffled(23))
     of_another.place._table[0] = 1
     with pytest.raises(LoaderError, match="in the process of each rank"):
@@ -267,6 +300,8 @@ def test_a_process_that_is_given_the_number_of_an_ended_one_is_another_one():
 
 
 def test_nothing_is_said_of_a_state_that_nobody_loaded(caplog):
-    loader = DataLoader(as_torch_dataset(ez.EpochizeDataset(shuffled(9), 5)), batch_size=None)
+    loader = DataLoader(
+        as_torch_dataset(ez.EpochizeDataset(shuffled(9), 5)), batch_size=None
+    )
     assert (len(list(loader)), len(list(loader))) == (5, 5)
     assert not caplog.records

@@ -1,4 +1,5 @@
-"""Orders, fingerprints and states depend on the `order_name` of a class, not on its name."""
+"""Orders, fingerprints and states depend on the `order_name` of a class, not on its
+name."""
 
 from __future__ import annotations
 
@@ -49,7 +50,9 @@ def renamed(cls: type) -> type:
     return type(f"Renamed{cls.__name__}", (cls,), {"order_name": cls.order_name})
 
 
-def mix(blend=BlendDataset, shuffle=ShuffleDataset, keep=FilterDataset, source=ListSource):
+def mix(
+    blend=BlendDataset, shuffle=ShuffleDataset, keep=FilterDataset, source=ListSource
+):
     web = shuffle(source(range(30), name="web"))
     code = shuffle(source(range(100, 111), name="code"))
     return keep(blend((web, 2), (code, 1), stop="all_exhausted"), is_even)
@@ -69,9 +72,16 @@ def sets_order_name(cls: type) -> bool:
     spec = util.find_spec(cls.__module__)
     with open(spec.origin, encoding="utf-8") as file:
         tree = ast.parse(file.read())
-    bodies = [node.body for node in ast.walk(tree) if getattr(node, "name", "") == cls.__name__]
+    bodies = [
+        node.body
+        for node in ast.walk(tree)
+        if getattr(node, "name", "") == cls.__name__
+    ]
     lines = [
-        line for body in bodies for line in body if isinstance(line, ast.Assign | ast.AnnAssign)
+        line
+        for body in bodies
+        for line in body
+        if isinstance(line, ast.Assign | ast.AnnAssign)
     ]
     targets = [target for line in lines for target in getattr(line, "targets", [line])]
     names = [getattr(getattr(target, "target", target), "id", "") for target in targets]
@@ -85,7 +95,10 @@ def test_the_order_names_of_node_classes_are_distinct():
 
 def test_a_renamed_class_gives_the_same_order():
     blends = [
-        blend((ListSource(range(30), name="web"), 2), (ListSource(range(9), name="code"), 1))
+        blend(
+            (ListSource(range(30), name="web"), 2),
+            (ListSource(range(9), name="code"), 1),
+        )
         for blend in (BlendDataset, renamed(BlendDataset))
     ]
     assert [blend.key for blend in blends] == [blends[0].key] * 2
@@ -104,7 +117,9 @@ def test_a_state_is_accepted_over_a_renamed_class(makes):
     before = [next(items) for _ in range(5)]
     loading.load_state_dict(json.loads(json.dumps(saving.state_dict())))
     resumed = iter(loading)
-    assert [next(resumed) for _ in range(5)] == [next(items) for _ in range(5)] != before
+    assert (
+        [next(resumed) for _ in range(5)] == [next(items) for _ in range(5)] != before
+    )
 
 
 def test_representations_show_the_class_name():
@@ -137,7 +152,9 @@ def test_a_class_of_another_order_name_has_another_fingerprint():
     source = ListSource(range(9), name="web")
     plain, own = get_loader(ShuffleDataset(source)), get_loader(Ordered(source))
     next(iter(plain))
-    with pytest.raises(StateMismatchError, match=r"was a ShuffleDataset, is a my\.Ordered"):
+    with pytest.raises(
+        StateMismatchError, match=r"was a ShuffleDataset, is a my\.Ordered"
+    ):
         own.load_state_dict(plain.state_dict())
 
 
@@ -152,19 +169,41 @@ def test_a_dataset_that_a_source_reads_counts_by_its_order_name():
 
 def test_loaders_of_samples_are_described_by_their_order_names():
     assert SampleLoader(sample_type=TextSample).describe()["kind"] == "SampleLoader"
-    assert renamed(SampleLoader)(sample_type=TextSample).describe()["kind"] == "SampleLoader"
+    assert (
+        renamed(SampleLoader)(sample_type=TextSample).describe()["kind"]
+        == "SampleLoader"
+    )
     join = renamed(JoinLoader)(loaders=(), names=None, function=print)
     assert join.describe()["kind"] == "JoinLoader"
 
 
 def test_names_outside_of_nodes_that_fingerprints_contain():
-    """Content digests of samples contain the names of their types, fingerprints of levelled batches
-    that of the function of costs, and states those of functions.
+    """Content digests of samples contain the names of their types, fingerprints of
+    levelled batches that of the function of costs, and states those of functions.
     """
-    names = {"CrudeSample", "ImageSample", "CaptioningSample", "ImageClassificationSample"}
-    names |= {"InterleavedSample", "SimilarityInterleavedSample", "OCRSample", "VQAOCRSample"}
-    names |= {"TextSample", "ConversationSample", "PreferenceSample", "VidQASample", "VQASample"}
+    names = {
+        "CrudeSample",
+        "ImageSample",
+        "CaptioningSample",
+        "ImageClassificationSample",
+    }
+    names |= {
+        "InterleavedSample",
+        "SimilarityInterleavedSample",
+        "OCRSample",
+        "VQAOCRSample",
+    }
+    names |= {
+        "TextSample",
+        "ConversationSample",
+        "PreferenceSample",
+        "VidQASample",
+        "VQASample",
+    }
     names |= {"MultiChoiceVQASample"}
     assert names <= {cls.__qualname__ for cls in SAMPLE_TYPES.values()}
     assert described(attention_cost) == "energize.packing.packer.attention_cost"
-    assert name_of(SampleLoader(sample_type=TextSample)) == "energize.task.load.SampleLoader"
+    assert (
+        name_of(SampleLoader(sample_type=TextSample))
+        == "energize.task.load.SampleLoader"
+    )

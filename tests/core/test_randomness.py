@@ -23,7 +23,8 @@ def draws():
 
 @pytest.mark.parametrize("normals", [0, 1, 2, 3])
 def test_what_the_program_draws_next_is_the_same_after_a_restore(generators, normals):
-    """After an odd number of normal draws, numpy holds the second value of the last pair."""
+    """After an odd number of normal draws, numpy holds the second value of the last
+    pair."""
     generators.seed(7)
     np.random.randn(normals)
     states = generators.states()

@@ -19,9 +19,18 @@ WHY = {"reasoning_content": "WHY"}
 FORMS = {
     "ShareGPT": ({"from": "human", "value": "Q"}, Turn("user", "Q")),
     "OpenAI": ({"role": "assistant", "content": "A"}, Turn("assistant", "A")),
-    "nulls": ({"from": "gpt", "value": "A", "weight": None, "text": None}, Turn("assistant", "A")),
+    "nulls": (
+        {"from": "gpt", "value": "A", "weight": None, "text": None},
+        Turn("assistant", "A"),
+    ),
     "empty values": (
-        {"role": "assistant", "content": "A", "refusal": "", "annotations": [], "audio": {}},
+        {
+            "role": "assistant",
+            "content": "A",
+            "refusal": "",
+            "annotations": [],
+            "audio": {},
+        },
         Turn("assistant", "A"),
     ),
     "an empty text": ({"role": "assistant", "content": ""}, Turn("assistant", "")),
@@ -45,7 +54,10 @@ FORMS = {
             *(("masked", True, False), ("masked", 0, True)),
         ]
     },
-    "a weight of a question": ({"role": "user", "content": "Q", "weight": 1}, Turn("user", "Q")),
+    "a weight of a question": (
+        {"role": "user", "content": "Q", "weight": 1},
+        Turn("user", "Q"),
+    ),
     "a trained question": (
         {"role": "user", "content": "Q", "train": True},
         Turn("user", "Q", learned=True),
@@ -55,7 +67,10 @@ FORMS = {
         Turn("assistant", "", None, {"tool_calls": [CALL]}),
     ),
     "swift's calls": (
-        {"role": "tool_call", "content": '[{"name": "look", "arguments": "{\\"x\\": 1}"}]'},
+        {
+            "role": "tool_call",
+            "content": '[{"name": "look", "arguments": "{\\"x\\": 1}"}]',
+        },
         Turn("assistant", "", None, {"tool_calls": [CALL]}),
     ),
     "OpenAI's calls": (
@@ -63,7 +78,11 @@ FORMS = {
             "role": "assistant",
             "content": None,
             "tool_calls": [
-                {"id": "1", "type": "function", "function": {"name": "look", "arguments": "{}"}}
+                {
+                    "id": "1",
+                    "type": "function",
+                    "function": {"name": "look", "arguments": "{}"},
+                }
             ],
         },
         Turn(
@@ -72,18 +91,30 @@ FORMS = {
             None,
             {
                 "tool_calls": [
-                    {"id": "1", "type": "function", "function": {"name": "look", "arguments": {}}}
+                    {
+                        "id": "1",
+                        "type": "function",
+                        "function": {"name": "look", "arguments": {}},
+                    }
                 ]
             },
         ),
     ),
     "OpenAI's older call": (
-        {"role": "assistant", "content": "A", "function_call": {"name": "look", "arguments": None}},
+        {
+            "role": "assistant",
+            "content": "A",
+            "function_call": {"name": "look", "arguments": None},
+        },
         Turn(
             "assistant",
             "A",
             None,
-            {"tool_calls": [{"type": "function", "function": {"name": "look", "arguments": {}}}]},
+            {
+                "tool_calls": [
+                    {"type": "function", "function": {"name": "look", "arguments": {}}}
+                ]
+            },
         ),
     ),
     "parameters": (
@@ -92,7 +123,13 @@ FORMS = {
     ),
     **{
         f"a result of {role}": ({"role": role, "content": "R"}, Turn("tool", "R"))
-        for role in ("tool", "observation", "function", "tool_response", "function_response")
+        for role in (
+            "tool",
+            "observation",
+            "function",
+            "tool_response",
+            "function_response",
+        )
     },
     "the call that a result is of": (
         {"role": "tool", "content": "R", "tool_call_id": "1", "name": "look"},
@@ -106,7 +143,12 @@ FORMS = {
         for name in ("reasoning_content", "reasoning", "thinking")
     },
     "reasoning under two names": (
-        {"role": "assistant", "content": "A", "reasoning": "WHY", "reasoning_content": "WHY"},
+        {
+            "role": "assistant",
+            "content": "A",
+            "reasoning": "WHY",
+            "reasoning_content": "WHY",
+        },
         Turn("assistant", "A", None, WHY),
     ),
     "reasoning that is also the name": (
@@ -114,11 +156,21 @@ FORMS = {
         Turn("assistant", "A", None, {"name": "look", "reasoning_content": "look"}),
     ),
     "reasoning of white space": (
-        {"role": "assistant", "content": "A", "reasoning_content": "\n\n", "thinking": "WHY"},
+        {
+            "role": "assistant",
+            "content": "A",
+            "reasoning_content": "\n\n",
+            "thinking": "WHY",
+        },
         Turn("assistant", "A", None, WHY),
     ),
     "an empty reasoning before another": (
-        {"role": "assistant", "content": "A", "reasoning_content": "", "reasoning": "WHY"},
+        {
+            "role": "assistant",
+            "content": "A",
+            "reasoning_content": "",
+            "reasoning": "WHY",
+        },
         Turn("assistant", "A", None, WHY),
     ),
     "a role with spaces": ({"from": "GPT ", "value": "A"}, Turn("assistant", "A")),
@@ -127,7 +179,10 @@ FORMS = {
         {"role": "Tool_Call", "content": {"name": "look", "arguments": {"x": 1}}},
         Turn("assistant", "", None, {"tool_calls": [CALL]}),
     ),
-    "a role of its own": ({"role": "developer", "content": "S"}, Turn("developer", "S")),
+    "a role of its own": (
+        {"role": "developer", "content": "S"},
+        Turn("developer", "S"),
+    ),
     "calls as text": (
         {"role": "assistant", "content": "A", "tool_calls": json.dumps([CALL])},
         Turn("assistant", "A", None, {"tool_calls": [CALL]}),
@@ -145,7 +200,11 @@ FORMS = {
         Turn("assistant", "A"),
     ),
     "a masked call": (
-        {"role": "function_call", "content": json.dumps(CALL["function"]), "train": False},
+        {
+            "role": "function_call",
+            "content": json.dumps(CALL["function"]),
+            "train": False,
+        },
         Turn("assistant", "", False, {"tool_calls": [CALL]}),
     ),
     "a result in pieces": (
@@ -161,7 +220,13 @@ FORMS = {
         Turn("system", "S", learned=True),
     ),
     "flags that agree": (
-        {"role": "assistant", "content": "A", "train": 1, "loss_mask": True, "masked": 0},
+        {
+            "role": "assistant",
+            "content": "A",
+            "train": 1,
+            "loss_mask": True,
+            "masked": 0,
+        },
         Turn("assistant", "A", learned=True),
     ),
     "flags without a value": (
@@ -173,13 +238,19 @@ FORMS = {
         Turn("assistant", "A", None, {"toxic": False}),
     ),
     "pieces for a cache": (
-        {"role": "user", "content": [{"type": "text", "text": "Q", "cache_control": {"a": "b"}}]},
+        {
+            "role": "user",
+            "content": [{"type": "text", "text": "Q", "cache_control": {"a": "b"}}],
+        },
         Turn("user", "Q"),
     ),
     "pieces": (
         {
             "role": "user",
-            "content": [{"type": "text", "text": "Q"}, {"type": "input_text", "text": "?"}],
+            "content": [
+                {"type": "text", "text": "Q"},
+                {"type": "input_text", "text": "?"},
+            ],
         },
         Turn("user", "Q?"),
     ),
@@ -188,14 +259,26 @@ FORMS = {
 REFUSED = {
     "no content": ({"role": "user"}, "a turn is {from, value}"),
     "null content": ({"role": "user", "content": None}, "a turn is {from, value}"),
-    "half a weight": ({"role": "assistant", "content": "A", "weight": 0.5}, "{'weight': 0.5}"),
-    "a mask of tokens": ({"role": "assistant", "content": "A", "loss_mask": [0, 1]}, "unclear"),
-    "a flag in words": ({"role": "assistant", "content": "A", "train": "false"}, "unclear"),
+    "half a weight": (
+        {"role": "assistant", "content": "A", "weight": 0.5},
+        "{'weight': 0.5}",
+    ),
+    "a mask of tokens": (
+        {"role": "assistant", "content": "A", "loss_mask": [0, 1]},
+        "unclear",
+    ),
+    "a flag in words": (
+        {"role": "assistant", "content": "A", "train": "false"},
+        "unclear",
+    ),
     "two flags": (
         {"role": "assistant", "content": "A", "train": True, "masked": True},
         "{'train': True, 'masked': True}",
     ),
-    "a call that is no JSON": ({"from": "function_call", "value": "CALL"}, "JSON, got 'CALL'"),
+    "a call that is no JSON": (
+        {"from": "function_call", "value": "CALL"},
+        "JSON, got 'CALL'",
+    ),
     "a call without a name": (
         {"role": "assistant", "tool_calls": [{"id": "f"}]},
         "has a 'name'; got {'id': 'f'}",
@@ -209,7 +292,10 @@ REFUSED = {
         "a turn is",
     ),
     "a masked piece": (
-        {"role": "assistant", "content": [{"type": "text", "text": "A", "train": False}]},
+        {
+            "role": "assistant",
+            "content": [{"type": "text", "text": "A", "train": False}],
+        },
         "a turn is",
     ),
     "two reasonings": (
@@ -217,22 +303,35 @@ REFUSED = {
         "{'reasoning': 'WHY', 'thinking': 'HOW'}",
     ),
     "two different calls": (
-        {"role": "assistant", "tool_calls": [CALL], "function_call": {"name": "listen"}},
+        {
+            "role": "assistant",
+            "tool_calls": [CALL],
+            "function_call": {"name": "listen"},
+        },
         "keys that mean the same differ",
     ),
-    "a weight in words": ({"role": "assistant", "content": "A", "weight": "1"}, "unclear"),
+    "a weight in words": (
+        {"role": "assistant", "content": "A", "weight": "1"},
+        "unclear",
+    ),
     "a weight of two": ({"role": "assistant", "content": "A", "weight": 2}, "unclear"),
     "a weight that is no number": (
         {"role": "assistant", "content": "A", "weight": float("nan")},
         "unclear",
     ),
     "arguments that are no JSON": (
-        {"role": "assistant", "tool_calls": [{"function": {"name": "look", "arguments": "x=1"}}]},
+        {
+            "role": "assistant",
+            "tool_calls": [{"function": {"name": "look", "arguments": "x=1"}}],
+        },
         "JSON, got 'x=1'",
     ),
     "a result that is an object": ({"role": "tool", "content": {"t": 20}}, "a turn is"),
     "a call in pieces": (
-        {"role": "assistant", "content": [{"type": "tool_use", "name": "look", "input": {}}]},
+        {
+            "role": "assistant",
+            "content": [{"type": "tool_use", "name": "look", "input": {}}],
+        },
         "a turn is",
     ),
     "a refusal in pieces": (
@@ -245,8 +344,14 @@ REFUSED = {
     "other keys": ({"speaker": "user", "text": "Q"}, "a turn is"),
     "a pair": (["user", "Q"], "a turn is"),
     "a text": ("Q", "a turn is"),
-    "reasoning as a number": ({"role": "assistant", "content": "A", "reasoning": 5}, "a turn is"),
-    "reasoning in blocks": ({"role": "assistant", "content": "A", "thinking": [{}]}, "a turn is"),
+    "reasoning as a number": (
+        {"role": "assistant", "content": "A", "reasoning": 5},
+        "a turn is",
+    ),
+    "reasoning in blocks": (
+        {"role": "assistant", "content": "A", "thinking": [{}]},
+        "a turn is",
+    ),
 }
 
 
@@ -255,7 +360,9 @@ def test_turns_of_all_forms_are_read():
         with row(name):
             sample = ConversationSample(__key__="0", turns=[given])
             assert sample.turns == [turn]
-            preferred = PreferenceSample(__key__="0", chosen=[given], rejected="No.", prompt="Q")
+            preferred = PreferenceSample(
+                __key__="0", chosen=[given], rejected="No.", prompt="Q"
+            )
             assert preferred.chosen == [turn]
 
 
@@ -289,15 +396,22 @@ def test_tools_of_all_forms_are_read():
     turns = [{"role": "user", "content": "Q"}]
     for name, (given, tools) in TOOLS.items():
         with row(name):
-            assert ConversationSample(__key__="0", turns=turns, tools=given).tools == tools
+            assert (
+                ConversationSample(__key__="0", turns=turns, tools=given).tools == tools
+            )
     for wrong in ("look", ["look"], 5, [{"description": "d"}], [{"function": "look"}]):
-        with row(wrong), pytest.raises(DataError, match=r"has a 'name'|is JSON|are JSON"):
+        with (
+            row(wrong),
+            pytest.raises(DataError, match=r"has a 'name'|is JSON|are JSON"),
+        ):
             ConversationSample(__key__="0", turns=turns, tools=wrong)
 
 
 def test_a_turn_is_shown_without_what_it_lacks():
     assert repr(Turn("user", "Q")) == "Turn(role='user', text='Q')"
-    assert repr(Turn("user", "Q", False)) == "Turn(role='user', text='Q', learned=False)"
+    assert (
+        repr(Turn("user", "Q", False)) == "Turn(role='user', text='Q', learned=False)"
+    )
 
 
 def test_keys_of_an_exchange_are_those_of_its_answer():

@@ -1,4 +1,5 @@
-"""Every function of a user is called by one rule: seeded by what it is called for, or refused."""
+"""Every function of a user is called by one rule: seeded by what it is called for, or
+refused."""
 
 import itertools
 import logging
@@ -43,7 +44,8 @@ ITEMS = 18
 
 
 class Chance:
-    """Draws from all global generators, by a call, a subscript, an attribute or an operator."""
+    """Draws from all global generators, by a call, a subscript, an attribute or an
+    operator."""
 
     def draw(self):
         drawn = random.random() + np.random.random() + torch.rand(1).item()
@@ -127,7 +129,9 @@ def iterable(draw):
 def hub_rows(draw):
     datasets = pytest.importorskip("datasets")
     rows = datasets.Dataset.from_dict({"n": list(range(20))})
-    rows.set_transform(lambda batch: {"n": batch["n"], "drawn": [draw(n) for n in batch["n"]]})
+    rows.set_transform(
+        lambda batch: {"n": batch["n"], "drawn": [draw(n) for n in batch["n"]]}
+    )
     return HuggingFaceSource(rows, name="hub")
 
 
@@ -175,22 +179,31 @@ def packed(draw):
 CALLERS = {
     "map": lambda draw: MapDataset(numbers(), lambda item: (item, draw(item))),
     "map on map": lambda draw: MapDataset(
-        MapDataset(numbers(), lambda item: (item, draw(item))), lambda item: (item, draw(item))
+        MapDataset(numbers(), lambda item: (item, draw(item))),
+        lambda item: (item, draw(item)),
     ),
     "generator of a map": flat_map,
     "filter": lambda draw: FilterDataset(numbers(), lambda item: draw(item) < 0.6),
     "map over a filter": lambda draw: MapDataset(
-        FilterDataset(numbers(), lambda item: draw(item) < 0.6), lambda item: (item, draw(item))
+        FilterDataset(numbers(), lambda item: draw(item) < 0.6),
+        lambda item: (item, draw(item)),
     ),
     "generator of a stream": iter_map,
     "keys of a log": lambda draw: LogSampleDataset(
         numbers(), get_keys_fn=lambda item: [item, draw(item)]
     ),
-    "sample weight": lambda draw: BatchDataset(SampleWeightDataset(texts(), draw), 3, joined),
-    "group": lambda draw: GroupBatchDataset(
-        numbers(), None, lambda item: (draw(item) < 0.5, 3), lambda items: (items, draw(items))
+    "sample weight": lambda draw: BatchDataset(
+        SampleWeightDataset(texts(), draw), 3, joined
     ),
-    "batch": lambda draw: BatchDataset(numbers(), 4, lambda items: (items, draw(items))),
+    "group": lambda draw: GroupBatchDataset(
+        numbers(),
+        None,
+        lambda item: (draw(item) < 0.5, 3),
+        lambda items: (items, draw(items)),
+    ),
+    "batch": lambda draw: BatchDataset(
+        numbers(), 4, lambda items: (items, draw(items))
+    ),
     "generator of batches": flat_batch,
     "mixed batch": lambda draw: MixBatchDataset(
         (numbers(name="a"), 2),
@@ -200,7 +213,10 @@ CALLERS = {
     ),
     "packing": packed,
     "length of a packer": lambda draw: PackingDataset(
-        texts(), 12, Packer(length=lambda sample: 1 + int(3 * draw(sample)), capacity=6), list
+        texts(),
+        12,
+        Packer(length=lambda sample: 1 + int(3 * draw(sample)), capacity=6),
+        list,
     ),
     "cost of a buffer": lambda draw: LevelBufferDataset(
         numbers(), 6, 2, lambda item: 1 + draw(item)
@@ -228,7 +244,9 @@ def joined(samples):
 def plain(item):
     """An item as a value that can be compared."""
     if isinstance(item, dict):
-        return {key: plain(value) for key, value in item.items() if key != "__restore_key__"}
+        return {
+            key: plain(value) for key, value in item.items() if key != "__restore_key__"
+        }
     if isinstance(item, torch.Tensor):
         return item.tolist()
     return item
@@ -259,7 +277,12 @@ def read(loader, count):
 
 
 def in_turn(of_ranks):
-    return [item for step in zip(*of_ranks, strict=True) for item in step if item is not None]
+    return [
+        item
+        for step in zip(*of_ranks, strict=True)
+        for item in step
+        if item is not None
+    ]
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -270,7 +293,10 @@ def test_draws_are_equal_on_any_ranks_and_after_a_resume(name, way, tmp_path):
     assert read(loader_of(dataset), ITEMS) == whole
     for world_size in (2, 3):
         steps = ITEMS // world_size
-        ranks = [read(loader_of(dataset, rank, world_size), steps) for rank in range(world_size)]
+        ranks = [
+            read(loader_of(dataset, rank, world_size), steps)
+            for rank in range(world_size)
+        ]
         shared = in_turn(ranks)
         assert shared == whole[: len(shared)]
     for taken in (1, 7):
@@ -287,7 +313,10 @@ def test_draws_are_equal_on_any_workers(name, tmp_path):
     draw = WAYS["subscript"]
     whole = read(loader_of(dataset_of(name, draw, tmp_path)), ITEMS)
     for workers in (2, 3):
-        assert read(loader_of(dataset_of(name, draw, tmp_path), workers=workers), ITEMS) == whole
+        assert (
+            read(loader_of(dataset_of(name, draw, tmp_path), workers=workers), ITEMS)
+            == whole
+        )
 
 
 def late(item):
@@ -299,7 +328,9 @@ def late(item):
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_function_that_draws_seldom_is_found_when_it_does(workers, stream):
     source = ListSource(range(400))
-    dataset = MapDataset(FilterDataset(source, lambda item: item % 7) if stream else source, late)
+    dataset = MapDataset(
+        FilterDataset(source, lambda item: item % 7) if stream else source, late
+    )
     seeded = MapDataset(dataset.inputs[0], lambda item: (chance.draw(), late(item))[1])
     read(loader_of(seeded), 1)
     found = read(loader_of(dataset, workers=workers), 300)
@@ -320,7 +351,10 @@ def read_until(loader, count):
 def test_draws_are_equal_in_workers_that_start_from_nothing(method):
     dataset = MapDataset(FilterDataset(numbers(), below_half), drawn_with)
     whole = read(loader_of(dataset), ITEMS)
-    assert read(loader_of(dataset, workers=2, multiprocessing_context=method), ITEMS) == whole
+    assert (
+        read(loader_of(dataset, workers=2, multiprocessing_context=method), ITEMS)
+        == whole
+    )
 
 
 def below_half(item):
@@ -332,7 +366,11 @@ def drawn_with(item):
 
 
 def test_the_generators_of_the_program_stay_where_they_were():
-    for dataset in (CALLERS["map"](WAYS["call"]), CALLERS["filter"](WAYS["call"]), numbers()):
+    for dataset in (
+        CALLERS["map"](WAYS["call"]),
+        CALLERS["filter"](WAYS["call"]),
+        numbers(),
+    ):
         random.seed(1)
         np.random.seed(1)
         np.random.standard_normal()  # of two numbers, the second is kept
@@ -341,15 +379,21 @@ def test_the_generators_of_the_program_stay_where_they_were():
         read(loader_of(dataset), ITEMS)
         after = random.getstate(), np.random.get_state(), torch.get_rng_state()
         assert before[0] == after[0]
-        assert all(np.array_equal(a, b) for a, b in zip(before[1], after[1], strict=True))
+        assert all(
+            np.array_equal(a, b) for a, b in zip(before[1], after[1], strict=True)
+        )
         assert torch.equal(before[2], after[2])
 
 
 def test_a_dataset_that_a_function_reads_leaves_the_draws_of_the_function():
     inner = MapDataset(numbers(), lambda item: (item, chance.draw()))
-    dataset = MapDataset(numbers(), lambda item: (random.random(), inner[item], random.random()))
+    dataset = MapDataset(
+        numbers(), lambda item: (random.random(), inner[item], random.random())
+    )
     plain_draws = MapDataset(numbers(), lambda _: (random.random(), random.random()))
-    for found, expected in zip(dataset.at(range(40)), plain_draws.at(range(40)), strict=True):
+    for found, expected in zip(
+        dataset.at(range(40)), plain_draws.at(range(40)), strict=True
+    ):
         assert (found[0], found[2]) == expected
     assert [found[1] for found in dataset.at([3, 5])] == [
         inner[numbers()[3]],
@@ -358,7 +402,8 @@ def test_a_dataset_that_a_function_reads_leaves_the_draws_of_the_function():
 
 
 class TestStateBetweenCalls:
-    """A function whose result depends on the calls before is found at once, and named."""
+    """A function whose result depends on the calls before is found at once, and
+    named."""
 
     def counted(self):
         counter = itertools.count()
@@ -372,7 +417,9 @@ class TestStateBetweenCalls:
     @pytest.mark.parametrize("kind", ["counted", "own_generator"])
     def test_it_is_an_error_that_names_the_function(self, kind, workers):
         dataset = MapDataset(numbers(), getattr(self, kind)())
-        with pytest.raises(NotRepeatableError, match=f"{kind}.<locals>.<lambda> returned another"):
+        with pytest.raises(
+            NotRepeatableError, match=f"{kind}.<locals>.<lambda> returned another"
+        ):
             read(loader_of(dataset, workers=workers), 2)
 
     @pytest.mark.parametrize("world_size", [1, 2])
@@ -409,7 +456,10 @@ class TestStateBetweenCalls:
             caplog.clear()
             with caplog.at_level(logging.WARNING, "energize"):
                 read(loader_of(dataset, check_functions=check), 5)
-            assert sum("keeps state" in record.message for record in caplog.records) == told
+            assert (
+                sum("keeps state" in record.message for record in caplog.records)
+                == told
+            )
 
     def test_what_is_not_seeded_is_not_checked(self):
         dataset = MapDataset(numbers(), self.counted(), seeded=False)
@@ -421,7 +471,9 @@ class TestStateBetweenCalls:
             random.SystemRandom().shuffle(drawn)
             yield from drawn
 
-        with pytest.raises(NotRepeatableError, match=r"^'pipeline': sample . of pass 0 is another"):
+        with pytest.raises(
+            NotRepeatableError, match=r"^'pipeline': sample . of pass 0 is another"
+        ):
             read(loader_of(IterableSource(shuffled, name="pipeline")), 2)
 
     def test_an_iterable_that_changed_since_a_state_is_an_error(self):
@@ -431,12 +483,16 @@ class TestStateBetweenCalls:
         items[5] = 99
         again = loader_of(IterableSource(lambda: iter(items), name="live"))
         again.load_state_dict(state)
-        with pytest.raises(NotRepeatableError, match="'live': sample 5 of pass 0 is another one"):
+        with pytest.raises(
+            NotRepeatableError, match="'live': sample 5 of pass 0 is another one"
+        ):
             read(again, 1)
         del items[3:]
         again = loader_of(IterableSource(lambda: iter(items), name="live"))
         again.load_state_dict(state)
-        with pytest.raises(NotRepeatableError, match="'live': sample 3 of pass 0 is missing"):
+        with pytest.raises(
+            NotRepeatableError, match="'live': sample 3 of pass 0 is missing"
+        ):
             read(again, 1)
 
     def test_a_cost_of_columns_may_not_draw(self):
@@ -451,7 +507,9 @@ def test_errors_of_a_map_style_dataset_are_those_of_functions():
         def __getitem__(self, index):
             raise ValueError("no such file")
 
-    with pytest.raises(EncoderError, match=r"Broken.__getitem__ raised ValueError: no such file"):
+    with pytest.raises(
+        EncoderError, match=r"Broken.__getitem__ raised ValueError: no such file"
+    ):
         read(loader_of(SequenceSource(Broken(None))), 1)
 
 
@@ -481,6 +539,8 @@ def test_functions_that_fail_are_not_called_twice_for_it():
 
 def test_few_calls_are_made_twice():
     calls = []
-    dataset = MapDataset(ListSource(range(100)), lambda item: (item, calls.append(item)))
+    dataset = MapDataset(
+        ListSource(range(100)), lambda item: (item, calls.append(item))
+    )
     read(loader_of(dataset), 50)
     assert len(calls) <= 100 + 2

@@ -1,4 +1,5 @@
-"""Faults of outside data: each with its line, its path, the value seen and the nearest key."""
+"""Faults of outside data: each with its line, its path, the value seen and the nearest
+key."""
 
 from __future__ import annotations
 
@@ -6,7 +7,14 @@ from typing import Annotated, Any, Literal
 
 import pytest
 import yaml
-from pydantic import Discriminator, Field, PositiveInt, Tag, TypeAdapter, model_validator
+from pydantic import (
+    Discriminator,
+    Field,
+    PositiveInt,
+    Tag,
+    TypeAdapter,
+    model_validator,
+)
 
 from energize.core.validation import Listed, Model, lines_of, validated
 from energize.errors import DatasetError
@@ -34,7 +42,8 @@ def _kind(value: Any) -> str:
 
 
 Node = Annotated[
-    Annotated[Folder, Tag("<path>")] | Annotated[Blend, Tag("<blend>")], Discriminator(_kind)
+    Annotated[Folder, Tag("<path>")] | Annotated[Blend, Tag("<blend>")],
+    Discriminator(_kind),
 ]
 
 
@@ -62,14 +71,50 @@ extra: {a: 1}
 
 
 BAD = [  # what is changed, where the fault is, and what it says
-    ("weight: 1", "wieght: 1", 5, "splits.train.blend[0].wieght", "did you mean 'weight'?"),
-    ("weight: 1", "weight: heavy", 5, "splits.train.blend[0].weight", "a number; got 'heavy'"),
+    (
+        "weight: 1",
+        "wieght: 1",
+        5,
+        "splits.train.blend[0].wieght",
+        "did you mean 'weight'?",
+    ),
+    (
+        "weight: 1",
+        "weight: heavy",
+        5,
+        "splits.train.blend[0].weight",
+        "a number; got 'heavy'",
+    ),
     ("weight: 1", "weight: '1'", 5, "splits.train.blend[0].weight", "got '1'"),
-    ("{path: b}", "{}", 6, "splits.train.blend[1].blend[0].path", "the key 'path' is missing"),
-    ("{path: b}", "5", 6, "splits.train.blend[1].blend[0]", "expected a mapping; got 5"),
+    (
+        "{path: b}",
+        "{}",
+        6,
+        "splits.train.blend[1].blend[0].path",
+        "the key 'path' is missing",
+    ),
+    (
+        "{path: b}",
+        "5",
+        6,
+        "splits.train.blend[1].blend[0]",
+        "expected a mapping; got 5",
+    ),
     ("{path: b}, ", "", 6, "splits.train.blend[1]", "a blend has two entries or more"),
-    ("exact", "evne", 8, "splits.train.scheme", "expected 'even' or 'exact'; got 'evne'"),
-    ("size: all", "size: 0", 7, "splits.train.blend[1].size", "or expected 'all'; got 0"),
+    (
+        "exact",
+        "evne",
+        8,
+        "splits.train.scheme",
+        "expected 'even' or 'exact'; got 'evne'",
+    ),
+    (
+        "size: all",
+        "size: 0",
+        7,
+        "splits.train.blend[1].size",
+        "or expected 'all'; got 0",
+    ),
     ("{a: 1}", "{a: b}", 9, "extra.a", "expected an integer; got 'b'"),
     ("{a: 1}", "[a, 1]", 9, "extra[1]", "expected text; got 1"),
     ("splits:", "split:", 2, "split", "unknown key 'split'; did you mean 'splits'?"),
@@ -82,16 +127,26 @@ def test_a_fault_is_told_with_its_place(old, new, line, path, said):
     with pytest.raises(DatasetError) as caught:
         validated(SCHEMA, yaml.safe_load(text), DatasetError, "mix.yaml", text)
     told = [each.strip() for each in str(caught.value).splitlines()]
-    assert any(each.startswith(f"mix.yaml:{line} ({path}): ") and said in each for each in told)
+    assert any(
+        each.startswith(f"mix.yaml:{line} ({path}): ") and said in each for each in told
+    )
 
 
 def test_all_faults_are_told_at_once():
-    text = GOOD.replace("weight: 1", "wieght: 1").replace("exact", "evne").replace("{a: 1}", "5")
+    text = (
+        GOOD.replace("weight: 1", "wieght: 1")
+        .replace("exact", "evne")
+        .replace("{a: 1}", "5")
+    )
     with pytest.raises(DatasetError) as caught:
         validated(SCHEMA, yaml.safe_load(text), DatasetError, "mix.yaml", text)
     first, *others = str(caught.value).splitlines()
     assert first == "3 errors in mix.yaml:"
-    assert [each.split()[0] for each in others] == ["mix.yaml:5", "mix.yaml:8", "mix.yaml:9"]
+    assert [each.split()[0] for each in others] == [
+        "mix.yaml:5",
+        "mix.yaml:8",
+        "mix.yaml:9",
+    ]
     value = {"__class__": "a", "splits": {f"s{i}": 5 for i in range(10_000)}}
     with pytest.raises(DatasetError, match="100 errors"):
         validated(SCHEMA, value, DatasetError, "mix.yaml")

@@ -1,4 +1,5 @@
-"""Columns of every kind of source; of prepared folders, what is damaged is told by its name."""
+"""Columns of every kind of source; of prepared folders, what is damaged is told by its
+name."""
 
 from __future__ import annotations
 
@@ -22,7 +23,12 @@ from energize import (
     prepare_columns,
 )
 from energize.core.costs import ColumnCost
-from energize.data.columns import COLUMNS_FOLDER, COLUMNS_NAME, read_columns, values_file
+from energize.data.columns import (
+    COLUMNS_FOLDER,
+    COLUMNS_NAME,
+    read_columns,
+    values_file,
+)
 from energize.errors import ColumnError, DatasetError
 from energize.preparation.index import prepare_jsonl
 from tests.support.joining import keys
@@ -31,7 +37,10 @@ from tests.support.refusals import check_refusals
 from tests.support.rows import write_lines, write_parquet
 from tests.support.shards import packed
 
-ROWS = [{"text": "x" * i, "tokens": i + 1, "lang": ["en", "fr"][i % 3 == 0]} for i in range(10)]
+ROWS = [
+    {"text": "x" * i, "tokens": i + 1, "lang": ["en", "fr"][i % 3 == 0]}
+    for i in range(10)
+]
 WORDS = ["high", "low", None, "low"]
 MEASURED = {"tokens": "size:txt", "lang": "json[lang]"}
 
@@ -45,12 +54,19 @@ def shards(folder, *counts, exclude=()):
         for i in range(number, number + count):
             files.append((f"{i:03d}.txt", b"x" * (i + 1)))
             word = WORDS[i % 4]
-            files += [(f"{i:03d}.json", json.dumps({"lang": word}).encode())] if word else []
+            files += (
+                [(f"{i:03d}.json", json.dumps({"lang": word}).encode())] if word else []
+            )
         (folder / f"s{shard}.tar").write_bytes(packed(files))
         number += count
     prepare(folder, split_ratios={"train": 1}, workers=1)
     names = [f"s{shard}.tar" for shard in range(len(counts))]
-    parts = {"train": names, "turned": names[::-1], "middle": names[1:3], "ends": names[::3]}
+    parts = {
+        "train": names,
+        "turned": names[::-1],
+        "middle": names[1:3],
+        "ends": names[::3],
+    }
     split = {"split_parts": parts, "exclude": list(exclude)}
     (folder / ".nv-meta" / "split.yaml").write_text(yaml.safe_dump(split))
     prepare_columns(folder, MEASURED, workers=1)
@@ -71,7 +87,9 @@ def index_of(folder):
     return folder / COLUMNS_FOLDER / COLUMNS_NAME
 
 
-@pytest.mark.parametrize("exclude", [(), ("s1.tar/005", "s3.tar/012"), ("s1.tar", "s2.tar/009")])
+@pytest.mark.parametrize(
+    "exclude", [(), ("s1.tar/005", "s3.tar/012"), ("s1.tar", "s2.tar/009")]
+)
 def test_splits_parts_and_excluded_samples(tmp_path, exclude):
     folder = shards(tmp_path / "f", 4, 3, 4, 2, exclude=exclude)
     for split in ("train", "turned", "middle", "ends"):
@@ -80,7 +98,9 @@ def test_splits_parts_and_excluded_samples(tmp_path, exclude):
         for each in [source, source.part(1, end), source.part(1, end).part(0, end - 2)]:
             stored = [len(sample["txt"]) for sample in each]
             assert each.column("tokens").values.tolist() == stored
-            assert ColumnCost("tokens").of(each, np.arange(each.count)).tolist() == stored
+            assert (
+                ColumnCost("tokens").of(each, np.arange(each.count)).tolist() == stored
+            )
             lang = each.column("lang")
             words = [lang.categories[v] if v >= 0 else None for v in lang.values]
             assert words == [WORDS[(size - 1) % 4] for size in stored]
@@ -91,7 +111,9 @@ def test_a_folder_that_is_prepared_while_it_is_read_is_told(folder):
     (folder / "s1.tar").unlink()
     prepare(folder, split_ratios={"train": 1}, workers=1, overwrite=True)
     prepare_columns(folder, {"tokens": "size:txt"}, workers=1)
-    with pytest.raises(DatasetError, match="prepared again, with other shards, while it was in"):
+    with pytest.raises(
+        DatasetError, match="prepared again, with other shards, while it was in"
+    ):
         source.column("tokens")
 
 
@@ -109,10 +131,16 @@ def test_a_damaged_or_foreign_index_is_told(folder):
 
     changes = [
         (lambda c: c.update(version=2), "(version): expected 1; got 2"),
-        (lambda c: c["columns"].update({"a b": c["columns"]["tokens"]}), "columns['a b']"),
+        (
+            lambda c: c["columns"].update({"a b": c["columns"]["tokens"]}),
+            "columns['a b']",
+        ),
         (column(file="../../x.npy"), "(columns.tokens.file)"),
         (column(dtype="object"), "(columns.tokens.dtype): expected 'int64', 'float64'"),
-        (column("lang", dtype="int64"), "expected categories for int32, and for no other"),
+        (
+            column("lang", dtype="int64"),
+            "expected categories for int32, and for no other",
+        ),
         (column("lang", categories=["a", "a"]), "list of different words"),
         (lambda c: c["shard_counts"].update({"s0.tar": 6}), "has now: 's0.tar'"),
         (lambda c: c["shard_counts"].pop("s3.tar"), "has now: 's3.tar'"),
@@ -136,8 +164,13 @@ class Runs:
 
 
 def test_damaged_values_are_told_with_the_command_that_measures_them(folder):
-    stored = {name: column.file for name, column in read_columns(folder).columns.items()}
-    whole = {name: (folder / COLUMNS_FOLDER / file).read_bytes() for name, file in stored.items()}
+    stored = {
+        name: column.file for name, column in read_columns(folder).columns.items()
+    }
+    whole = {
+        name: (folder / COLUMNS_FOLDER / file).read_bytes()
+        for name, file in stored.items()
+    }
     sound = index_of(folder).read_text()
 
     def read(name, damage):
@@ -173,7 +206,11 @@ def test_damaged_values_are_told_with_the_command_that_measures_them(folder):
         ("tokens", saved(np.array([Runs()], dtype=object)), "it holds no numbers"),
         ("tokens", named(np.arange(24)), "int64 of shape (24,)"),
         ("tokens", named(np.arange(13, dtype=np.int32)), "holds int32"),
-        ("lang", named(np.full(13, 2, np.int32), ["high", "low"]), "2 to 2, but 2 words"),
+        (
+            "lang",
+            named(np.full(13, 2, np.int32), ["high", "low"]),
+            "2 to 2, but 2 words",
+        ),
         ("lang", reverse, "is named after other content"),
     ]
     again = {name: shlex.quote(f"{name}={how}") for name, how in MEASURED.items()}
@@ -188,7 +225,9 @@ def test_values_are_what_they_were_whatever_becomes_of_the_file(folder):
     """A mapped file that is cut would end the process."""
     column = WebdatasetSource(folder).column("tokens")
     again = WebdatasetSource(folder).column("tokens").values.tolist()
-    (folder / COLUMNS_FOLDER / read_columns(folder).columns["tokens"].file).write_bytes(b"")
+    (folder / COLUMNS_FOLDER / read_columns(folder).columns["tokens"].file).write_bytes(
+        b""
+    )
     assert column.values.tolist() == again
 
 
@@ -197,7 +236,9 @@ def test_fields_of_rows_are_columns(tmp_path):
     jsonl = write_lines(tmp_path / "rows.jsonl", ROWS)
     prepare_jsonl(jsonl)
     half = [write_lines(tmp_path / f"{i}.json", ROWS[i : i + 5]) for i in (0, 5)]
-    tables = [write_parquet(tmp_path / f"{i}.parquet", ROWS[i : i + 5], 2) for i in (0, 5)]
+    tables = [
+        write_parquet(tmp_path / f"{i}.parquet", ROWS[i : i + 5], 2) for i in (0, 5)
+    ]
     hugging_face = datasets.Dataset.from_list(ROWS)
     for source in (
         JsonlSource(jsonl),
@@ -210,11 +251,20 @@ def test_fields_of_rows_are_columns(tmp_path):
         assert source.column_names == ("text", "tokens", "lang"), source
         assert source.column("tokens").values.tolist() == list(range(1, 11)), source
         lang = source.column("lang")
-        assert [lang.categories[v] for v in lang.values] == [row["lang"] for row in ROWS], source
+        assert [lang.categories[v] for v in lang.values] == [
+            row["lang"] for row in ROWS
+        ], source
         assert source.column("lang") is lang
-        with pytest.raises(ColumnError, match="no column 'token'; did you mean 'tokens'"):
+        with pytest.raises(
+            ColumnError, match="no column 'token'; did you mean 'tokens'"
+        ):
             source.column("token")
-    assert JsonlSource(jsonl).part(3, 7).column("tokens").values.tolist() == [4, 5, 6, 7]
+    assert JsonlSource(jsonl).part(3, 7).column("tokens").values.tolist() == [
+        4,
+        5,
+        6,
+        7,
+    ]
 
 
 def test_fields_that_are_no_columns_are_told(tmp_path):
@@ -234,7 +284,9 @@ def test_a_join_has_the_columns_of_all_its_parts(tmp_path):
     texts_folder(tmp_path / "b", [keys(*range(2, 12))], prefix="longer ")
     prepare_columns(tmp_path / "a", {"one": "size:txt"}, workers=1)
     prepare_columns(
-        tmp_path / "b", {"two": "len:txt", "word": lambda raw: raw["txt"].decode()}, workers=1
+        tmp_path / "b",
+        {"two": "len:txt", "word": lambda raw: raw["txt"].decode()},
+        workers=1,
     )
     first, other = WebdatasetSource(tmp_path / "a"), WebdatasetSource(tmp_path / "b")
     joined = JoinedSource(first, other, nonmatch=["skip"])
@@ -243,7 +295,9 @@ def test_a_join_has_the_columns_of_all_its_parts(tmp_path):
         lengths = [len(row[number]["txt"]) for row in joined]
         assert joined.column(name).values.tolist() == lengths
     part = joined.part(1, 4)
-    assert part.column("two").values.tolist() == joined.column("two").values.tolist()[1:4]
+    assert (
+        part.column("two").values.tolist() == joined.column("two").values.tolist()[1:4]
+    )
     alone = JoinedSource(first, other, nonmatch=["none"])
     assert alone.column("word").values.tolist()[:2] == [-1, -1]
     with pytest.raises(ColumnError, match="2 of 8 samples have no partner"):

@@ -1,4 +1,5 @@
-"""Object storage: real servers and processes, the faults that stores have, what users are told."""
+"""Object storage: real servers and processes, the faults that stores have, what users
+are told."""
 
 import asyncio
 import errno
@@ -42,7 +43,8 @@ def server(tmp_path_factory):
 
 @pytest.fixture
 def place(server, monkeypatch, tmp_path):
-    """A folder below the server, as `s3://`, its path, and the server's URL; an empty cache."""
+    """A folder below the server, as `s3://`, its path, and the server's URL; an empty
+    cache."""
     root, url = server
     set_faults(url, **NO_FAULTS)
     monkeypatch.setenv("AWS_ENDPOINT_URL", url)
@@ -77,12 +79,18 @@ def wait_until(condition):
 
 
 spans = st.lists(
-    st.tuples(st.integers(0, len(BODY)), st.integers(0, 700_000)), min_size=1, max_size=20
-).map(lambda rows: sorted((start, min(start + size, len(BODY))) for start, size in rows))
+    st.tuples(st.integers(0, len(BODY)), st.integers(0, 700_000)),
+    min_size=1,
+    max_size=20,
+).map(
+    lambda rows: sorted((start, min(start + size, len(BODY))) for start, size in rows)
+)
 
 
 @pytest.mark.parametrize("cached", [True, False])
-def test_ranges_are_those_of_the_object_whatever_the_store_does(place, monkeypatch, cached):
+def test_ranges_are_those_of_the_object_whatever_the_store_does(
+    place, monkeypatch, cached
+):
     url, _, server = place
     if not cached:  # a disk that refuses all
         monkeypatch.delenv("ENERGIZE_CACHE")
@@ -111,7 +119,9 @@ def test_what_is_in_the_cache_is_read_without_a_question(place):
     fetching.plan(f"{url}/a.tar", found, [0], [70_000])
     stop()
     before = asked(server)
-    for read in (lambda: fetching.ranges(f"{url}/a.tar", found, [5, 900_000], [9, 2_900_000]),):
+    for read in (
+        lambda: fetching.ranges(f"{url}/a.tar", found, [5, 900_000], [9, 2_900_000]),
+    ):
         assert read() == [BODY[5:9], BODY[900_000:2_900_000]]
         assert tried(read).value == [BODY[5:9], BODY[900_000:2_900_000]]
     assert fetching._own is None
@@ -150,7 +160,9 @@ def test_a_forked_child_has_its_own_sidecar_and_its_parent_keeps_one(place):
     name = f"{url}/a.tar"
     assert RemoteFiles().read(name, 0, 9) == BODY[:9]
     ours = fetching._own._process.pid
-    ending = tried(lambda: (RemoteFiles().read(name, 10, 19), fetching._own._process.pid))
+    ending = tried(
+        lambda: (RemoteFiles().read(name, 10, 19), fetching._own._process.pid)
+    )
     assert ending.value[0] == BODY[10:19]
     assert ending.value[1] != ours
     assert RemoteFiles().read(name, 20, 29) == BODY[20:29]
@@ -183,7 +195,9 @@ def test_a_sidecar_ends_with_its_process_killed_or_not(place):
     os.kill(child, signal.SIGKILL)  # it had nothing of its parent's
 
 
-def test_a_killed_sidecar_is_replaced_and_one_that_is_always_killed_is_told_of(place, caplog):
+def test_a_killed_sidecar_is_replaced_and_one_that_is_always_killed_is_told_of(
+    place, caplog
+):
     url, _, server = place
     fetching.stat(f"{url}/a.tar")
     fetching._own._process.kill()
@@ -199,13 +213,17 @@ def test_a_killed_sidecar_is_replaced_and_one_that_is_always_killed_is_told_of(p
 
     killer = threading.Thread(target=kill)
     killer.start()
-    with pytest.raises(OSError, match=r"ended 3 times, at last by signal 9.*use fewer workers"):
+    with pytest.raises(
+        OSError, match=r"ended 3 times, at last by signal 9.*use fewer workers"
+    ):
         fetching.stat(f"{url}/a.tar")
     done.set()
     killer.join()
 
 
-def test_a_cache_is_where_it_was_named_wherever_the_process_goes(place, monkeypatch, tmp_path):
+def test_a_cache_is_where_it_was_named_wherever_the_process_goes(
+    place, monkeypatch, tmp_path
+):
     url, _, server = place
     monkeypatch.setenv("ENERGIZE_CACHE", "cache")
     for name in ("named", "gone"):
@@ -224,7 +242,8 @@ def test_a_cache_is_where_it_was_named_wherever_the_process_goes(place, monkeypa
 
 
 @pytest.mark.parametrize(
-    ("name", "value"), [("ENERGIZE_CACHE_BYTES", "1000"), ("ENERGIZE_CACHE", "/proc/nope")]
+    ("name", "value"),
+    [("ENERGIZE_CACHE_BYTES", "1000"), ("ENERGIZE_CACHE", "/proc/nope")],
 )
 def test_a_cache_that_is_set_wrongly_is_told_by_who_reads(name, value, monkeypatch):
     monkeypatch.setenv(name, value)
@@ -243,7 +262,9 @@ def test_an_object_that_is_another_one_now_is_told_of(place, scheme):
         (folder / "a.tar").unlink,
     ):
         change()
-        with pytest.raises(ShardError, match=r"a\.tar has changed since it was first read"):
+        with pytest.raises(
+            ShardError, match=r"a\.tar has changed since it was first read"
+        ):
             fetching.ranges(name, found, [1_000_000], [1_000_100])
 
 
@@ -279,7 +300,9 @@ def test_fsspec_serves_what_obstore_does_not(tmp_path, monkeypatch):
     (tmp_path / "data" / "b").mkdir(parents=True)
     fetching.write(f"{url}/a.tar", BODY)
     found = fetching.stat(f"{url}/a.tar")
-    assert fetching.ranges(f"{url}/a.tar", found, [3], [2_000_000]) == [BODY[3:2_000_000]]
+    assert fetching.ranges(f"{url}/a.tar", found, [3], [2_000_000]) == [
+        BODY[3:2_000_000]
+    ]
     fetching.write(f"{url}/b/c", b"x")
     assert fetching.listing(url) == [("a.tar", len(BODY)), ("b", None)]
     assert fetching.listing(url, recursive=True) == [("a.tar", len(BODY)), ("b/c", 1)]
@@ -297,7 +320,9 @@ def test_fsspec_serves_what_obstore_does_not(tmp_path, monkeypatch):
         "import sys; sys.modules['multistorageclient'] = None",
     ],
 )
-def test_a_library_that_is_missing_is_named_whatever_its_scheme_is(tmp_path, monkeypatch, lacking):
+def test_a_library_that_is_missing_is_named_whatever_its_scheme_is(
+    tmp_path, monkeypatch, lacking
+):
     (tmp_path / "sitecustomize.py").write_text(lacking)
     monkeypatch.syspath_prepend(tmp_path)  # of the process that fetches, too
     monkeypatch.setenv("ENERGIZE_CACHE", str(tmp_path / "cache"))
@@ -307,7 +332,9 @@ def test_a_library_that_is_missing_is_named_whatever_its_scheme_is(tmp_path, mon
         "{__module__: energize, __class__: MetadatasetV2, "
         "splits: {train: {path: 'msc://profile/a'}}}"
     )
-    words = r'msc://profile/a\S*: msc:// needs a library .*: pip install "energize\[msc\]"'
+    words = (
+        r'msc://profile/a\S*: msc:// needs a library .*: pip install "energize\[msc\]"'
+    )
     with pytest.raises(ConfigError, match=words):
         get_train_dataset(mix, batch_size=1)
     stop()
@@ -327,7 +354,9 @@ def test_s3_as_another_server_speaks_it(tmp_path, monkeypatch):
         monkeypatch.setenv("AWS_ENDPOINT_URL", url)
         fetching.write("s3://bucket/k/large", BODY * 4)
         found = fetching.stat("s3://bucket/k/large")
-        got = fetching.ranges("s3://bucket/k/large", found, [7, 9_000_000], [9, 11_000_000])
+        got = fetching.ranges(
+            "s3://bucket/k/large", found, [7, 9_000_000], [9, 11_000_000]
+        )
         assert got == [BODY[7:9], BODY[:2_000_000]]
         for i in range(30):
             fetching.write(f"s3://bucket/many/{i:04d}", b"x")
@@ -340,7 +369,9 @@ def test_s3_as_another_server_speaks_it(tmp_path, monkeypatch):
         ]
         options = {"key": "key", "secret": SECRET, "endpoint_url": url}
         fsspec.filesystem("s3", **options).pipe("bucket/odd//b.tar", b"b")
-        with pytest.raises(OSError, match=r"odd//b\.tar.* contained empty path segment"):
+        with pytest.raises(
+            OSError, match=r"odd//b\.tar.* contained empty path segment"
+        ):
             fetching.listing("s3://bucket/odd", recursive=True)
         fetching.write("s3://bucket/k/large", b"other")
         with pytest.raises(ShardError):
@@ -353,14 +384,30 @@ def test_s3_as_another_server_speaks_it(tmp_path, monkeypatch):
 
 # What a store answers, the number of the error, and what the user reads.
 REFUSED = {
-    "404 NoSuchKey": (errno.ENOENT, "No such file or directory", "restore it, or correct the path"),
+    "404 NoSuchKey": (
+        errno.ENOENT,
+        "No such file or directory",
+        "restore it, or correct the path",
+    ),
     "404 NoSuchBucket": (errno.ENODEV, "there is no such bucket"),
     "403 AccessDenied": (errno.EACCES, "it is forbidden (AccessDenied)"),
-    "403 SignatureDoesNotMatch": (errno.EACCES, "(SignatureDoesNotMatch)", "correct them"),
+    "403 SignatureDoesNotMatch": (
+        errno.EACCES,
+        "(SignatureDoesNotMatch)",
+        "correct them",
+    ),
     "400 ExpiredToken": (errno.EACCES, "the credentials have expired; renew them"),
-    "400 400": (errno.EACCES, "credentials have expired", "another region"),  # as for HEAD
+    "400 400": (
+        errno.EACCES,
+        "credentials have expired",
+        "another region",
+    ),  # as for HEAD
     "301 PermanentRedirect": (errno.EACCES, "another region", "set AWS_REGION"),
-    "400 AuthorizationHeaderMalformed": (errno.EACCES, "another region", "set AWS_REGION"),
+    "400 AuthorizationHeaderMalformed": (
+        errno.EACCES,
+        "another region",
+        "set AWS_REGION",
+    ),
     "409 409": (errno.EACCES, "it is refused (409)"),
     "405 MethodNotAllowed": (errno.EOPNOTSUPP, "it has to know ranges"),
 }
@@ -380,7 +427,9 @@ def test_what_a_store_refuses_is_told_in_words(place, monkeypatch, caplog):
     for answer, (number, *words) in REFUSED.items():
         set_faults(server, answer=answer)
         found, text = refusal(lambda: fetching.listing(url))
-        assert (found, [word for word in words if word not in text]) == (number, []), text
+        assert (found, [word for word in words if word not in text]) == (number, []), (
+            text
+        )
         assert text.startswith(f"{url}: cannot be read")
     set_faults(server, answer="")
     found = fetching.stat(f"{url}/a.tar")
@@ -396,7 +445,9 @@ def test_what_a_store_refuses_is_told_in_words(place, monkeypatch, caplog):
     }
     for name, (number, *words) in rows.items():
         found, text = refusal(lambda name=name: RemoteFiles().read(name))
-        assert (found, [word for word in words if word not in text]) == (number, []), text
+        assert (found, [word for word in words if word not in text]) == (number, []), (
+            text
+        )
         assert "hidden" not in text + caplog.text
     assert refusal(lambda: fetching.listing(f"{server}/bucket"))[0] == errno.EOPNOTSUPP
     for name, words in {
@@ -405,7 +456,8 @@ def test_what_a_store_refuses_is_told_in_words(place, monkeypatch, caplog):
     }.items():
         with pytest.raises(ConfigError, match=words):
             fetching.stat(name)
-    # Where there are no credentials, that is told at once; those that are set then count.
+    # Where there are no credentials, that is told at once; those that are set then
+    # count.
     monkeypatch.setenv("HOME", str(folder))
     monkeypatch.setenv("AWS_METADATA_ENDPOINT", "http://169.254.1.1:1")
     stop()
@@ -419,7 +471,9 @@ def test_what_a_store_refuses_is_told_in_words(place, monkeypatch, caplog):
     stop()
     monkeypatch.setenv("AWS_ENDPOINT_URL", server.partition("://")[2])
     found, text = refusal(lambda: fetching.stat(f"{url}/a.tar"))
-    assert (found, "begin with http:// or https://" in text) == (errno.EACCES, True), text
+    assert (found, "begin with http:// or https://" in text) == (errno.EACCES, True), (
+        text
+    )
 
 
 def test_what_passes_is_waited_for_and_given_up_at_the_deadline(place, caplog):
@@ -438,8 +492,17 @@ def test_what_passes_is_waited_for_and_given_up_at_the_deadline(place, caplog):
 
     set_faults(server, answer="503 SlowDown")
     for name, kind, *words in (
-        (f"{url}/a.tar", "TimeoutError", "given up at try", "the store asks to slow down (503"),
-        ("http://127.0.0.1:1/a", "ConnectionRefusedError", "there is no connection to its host"),
+        (
+            f"{url}/a.tar",
+            "TimeoutError",
+            "given up at try",
+            "the store asks to slow down (503",
+        ),
+        (
+            "http://127.0.0.1:1/a",
+            "ConnectionRefusedError",
+            "there is no connection to its host",
+        ),
     ):
         ending = tried(lambda name=name: impatient(name))
         assert ending.error == kind

@@ -45,7 +45,9 @@ def many(tmp_path) -> list[str]:
 def test_a_bounded_number_stays_open_and_threads_read_meanwhile(many):
     files, wanted = LocalFiles(most_open=4), [path for path in many for _ in range(300)]
     with ThreadPoolExecutor(6) as threads:
-        assert list(threads.map(files.read, wanted)) == [Path(p).name.encode() for p in wanted]
+        assert list(threads.map(files.read, wanted)) == [
+            Path(p).name.encode() for p in wanted
+        ]
     assert 0 < len(held_open() & set(many)) <= 4
     copy = pickle.loads(pickle.dumps(files))
     del files
@@ -68,7 +70,10 @@ print("read", len(readers) * len(sys.argv[1:]))
 
 def test_many_readers_share_few_descriptors(many):
     done = subprocess.run(
-        [sys.executable, "-c", SHORTAGE, *many], capture_output=True, text=True, check=False
+        [sys.executable, "-c", SHORTAGE, *many],
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert done.stdout == "read 400\n", done.stderr
 
@@ -83,17 +88,24 @@ def test_a_file_that_changed_is_no_longer_read(tmp_path):
         Path(other).write_bytes(b"c")
         files = LocalFiles(most_open=1)
         assert files.read(path, 5, 7) == b"aa"
-        assert (files.read(other), files.read(path)) == (b"c", b"a" * 100)  # closed meanwhile
+        assert (files.read(other), files.read(path)) == (
+            b"c",
+            b"a" * 100,
+        )  # closed meanwhile
         new = tmp_path / "new"
         new.write_bytes(content)
         new.replace(path)
         files.size(other)
-        with pytest.raises(ShardError, match="shard has changed since it was first read"):
+        with pytest.raises(
+            ShardError, match="shard has changed since it was first read"
+        ):
             files.size(path)  # another file when it is opened again
         copy = pickle.loads(pickle.dumps(files))  # which has not read the old one
         assert copy.read(path) == content
         Path(path).write_bytes(b"longer than it was" * 10)
-        with pytest.raises(ShardError, match="shard has changed since it was first read"):
+        with pytest.raises(
+            ShardError, match="shard has changed since it was first read"
+        ):
             copy.read(path, 5, 7)  # the same file, written to
 
 

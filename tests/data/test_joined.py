@@ -33,7 +33,10 @@ def sources(folder):
 
 
 def read(source):
-    return [tuple(None if each is None else each["txt"].decode() for each in row) for row in source]
+    return [
+        tuple(None if each is None else each["txt"].decode() for each in row)
+        for row in source
+    ]
 
 
 def test_samples_of_other_keys_are_never_joined(folder):
@@ -44,7 +47,9 @@ def test_samples_of_other_keys_are_never_joined(folder):
             database.execute(change, (new, old))
     joined = JoinedSource(*sources(folder)[:2], nonmatch=["skip"])
     assert read(joined.part(0, 1)) == [("a 0003", "b 0003")]
-    with pytest.raises(ShardError, match=r"'0004' of s0\.tar would be joined with '0005' of .*/b"):
+    with pytest.raises(
+        ShardError, match=r"'0004' of s0\.tar would be joined with '0005' of .*/b"
+    ):
         joined.at([1])
 
 
@@ -54,7 +59,9 @@ def test_samples_of_other_keys_are_never_joined(folder):
     ("sample_key = '0004'", "the key '0004' stands for several samples"),
     ("sample_key = CAST(x'ff' AS TEXT)", "cannot be read: Could not decode to UTF-8"),
 ])  # fmt: skip
-def test_an_index_without_numbers_or_with_one_key_for_all_is_an_error(folder, change, told):
+def test_an_index_without_numbers_or_with_one_key_for_all_is_an_error(
+    folder, change, told
+):
     file = folder / "b" / ".nv-meta" / "index.sqlite"
     with sqlite3.connect(file) as database:
         database.executescript(
@@ -77,7 +84,9 @@ def test_a_key_that_is_damaged_in_an_index_is_no_missing_partner(folder):
     assert len(at) == 2
     for place in at:
         file.write_bytes(data[:place] + b"x" + data[place + 1 :])
-        with pytest.raises(DatasetError, match=r"b/\.nv-meta/index\.sqlite cannot be read"):
+        with pytest.raises(
+            DatasetError, match=r"b/\.nv-meta/index\.sqlite cannot be read"
+        ):
             JoinedSource(*sources(folder)[:2], nonmatch=["none"])
 
 
@@ -91,18 +100,24 @@ def test_a_damaged_partner_fails_the_row_and_another_row_takes_its_place(folder)
     failed = joined._fetch(np.array([4]), Reading())
     assert isinstance(failed[0], Failed)
     assert "b/s0.tar" in failed[0].where
-    assert read(joined.part(0, 4)) == [(f"a {key}", f"b {key}") for key in keys(3, 4, 5, 6)]
+    assert read(joined.part(0, 4)) == [
+        (f"a {key}", f"b {key}") for key in keys(3, 4, 5, 6)
+    ]
     (substitute,) = joined.at([4], Reading(report=lambda _: None))
     assert substitute[0]["__key__"] == substitute[1]["__key__"] != "0007"
 
 
 def test_several_may_write_at_once(folder):
-    joined = JoinedSource(*sources(folder), nonmatch=("skip", "none"), cache=folder / "cache")
+    joined = JoinedSource(
+        *sources(folder), nonmatch=("skip", "none"), cache=folder / "cache"
+    )
     with ThreadPoolExecutor(8) as threads:
         files = list(threads.map(write_matches, [joined] * 8))
     assert len(set(files)) == 1
     assert list((folder / "cache").iterdir()) == [files[0]]
-    again = JoinedSource(*sources(folder), nonmatch=("skip", "none"), cache=folder / "cache")
+    again = JoinedSource(
+        *sources(folder), nonmatch=("skip", "none"), cache=folder / "cache"
+    )
     assert "_all_matches" not in again.__getstate__()
     os.truncate(files[0], 0)  # what is read stays, whatever becomes of the file
     assert read(again) == read(joined)

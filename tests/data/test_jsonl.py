@@ -1,4 +1,5 @@
-"""Indexed files of JSON lines: the index, what is read by it, and what is wrong with either."""
+"""Indexed files of JSON lines: the index, what is read by it, and what is wrong with
+either."""
 
 from __future__ import annotations
 
@@ -44,8 +45,15 @@ ROWS = '{"n": 0}\n{"n": 1}\n{"n": 2}\n'
 
 
 MALFORMED = {
-    '{"a": 1}\n[1]\n{"b": 2}\n': ("1 of 3 lines", "line 2: DataError: a row is a JSON object"),
-    '{"a": 1}\n\n{"a": \n3\n': ("2 of 3 lines", "line 3: DataError: not JSON", "line 4: DataErr"),
+    '{"a": 1}\n[1]\n{"b": 2}\n': (
+        "1 of 3 lines",
+        "line 2: DataError: a row is a JSON object",
+    ),
+    '{"a": 1}\n\n{"a": \n3\n': (
+        "2 of 3 lines",
+        "line 3: DataError: not JSON",
+        "line 4: DataErr",
+    ),
     b"\x1f\x8b\x08\0garbage": ("line 1: ",),
     b'{"a": "\xff"}\n': ("line 1: DataError: not JSON: 'utf-8' codec",),
     '{"a": ' + "[" * 100_000 + "\n": ("line 1: ", "nested too deeply"),
@@ -106,7 +114,9 @@ def test_a_line_that_is_no_json_or_changed_names_its_sample(tmp_path):
     path = written(tmp_path / "a.jsonl", ROWS)
     prepare_jsonl(path, checksums=True)
     path.write_text(ROWS.replace('{"n": 1}', '{"n": !}'))
-    with pytest.raises(DecodeError, match="sample '1': part 'json' of 8 bytes cannot be decoded"):
+    with pytest.raises(
+        DecodeError, match="sample '1': part 'json' of 8 bytes cannot be decoded"
+    ):
         SampleLoader(sample_type=CrudeSample)(JsonlSource(path)[1])
     first, changed, last = JsonlSource(path, checksums=True).read(np.arange(3))
     assert (first["json"], last["json"]) == (b'{"n": 0}', b'{"n": 2}')
@@ -158,8 +168,12 @@ SHAPES = {
 @pytest.mark.energon
 def test_energon_reads_and_writes_the_same_index(tmp_path):
     (tmp_path / "theirs").mkdir()
-    ours = {name: written(tmp_path / f"{name}.jsonl", text) for name, text in SHAPES.items()}
-    theirs = {n: written(tmp_path / "theirs" / f"{n}.jsonl", t) for n, t in SHAPES.items()}
+    ours = {
+        name: written(tmp_path / f"{name}.jsonl", text) for name, text in SHAPES.items()
+    }
+    theirs = {
+        n: written(tmp_path / "theirs" / f"{n}.jsonl", t) for n, t in SHAPES.items()
+    }
     counts = [prepare_jsonl(path) for path in ours.values()]
     printed = run_energon(*theirs.values(), program=PREPARE).split()
     assert [int(each) for each in printed] == counts

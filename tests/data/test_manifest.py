@@ -1,4 +1,5 @@
-"""A mix is opened by its manifest as without it, by two files; a wrong one is refused."""
+"""A mix is opened by its manifest as without it, by two files; a wrong one is
+refused."""
 
 from __future__ import annotations
 
@@ -30,7 +31,8 @@ def write_mix(folder: Path, name: str, *entries: str) -> Path:
 
 @pytest.fixture
 def mix(tmp_path) -> Path:
-    """A mix of two folders, one of them beside its own, the other by a file of its own."""
+    """A mix of two folders, one of them beside its own, the other by a file of its
+    own."""
     folder = tmp_path / "mixes"
     captions(folder / "cats", 4, shards=2)
     captions(tmp_path / "dogs", 4, shards=2)
@@ -43,7 +45,11 @@ def opened(folder: Path, action):
     names: list[str] | None = []
 
     def note(event, args):
-        if names is not None and event == "open" and str(args[0]).startswith(str(folder)):
+        if (
+            names is not None
+            and event == "open"
+            and str(args[0]).startswith(str(folder))
+        ):
             names.append(Path(args[0]).name)
 
     sys.addaudithook(note)  # which cannot be taken back
@@ -58,7 +64,9 @@ def read(mix):
 def test_a_manifest_is_read_instead_of_folders_and_opens_the_same(mix, monkeypatch):
     root = mix.parent.parent
     plain, names = opened(root, lambda: read(mix))
-    assert len(names) == 3 + 2 * 4 + 2 + 4, "manifest or none, mixes, four of each folder"
+    assert len(names) == 3 + 2 * 4 + 2 + 4, (
+        "manifest or none, mixes, four of each folder"
+    )
     assert "Wrote" in run("manifest", mix)
     for rank in (0, 1):
         monkeypatch.setenv("RANK", str(rank))
@@ -78,11 +86,29 @@ def test_a_manifest_of_something_else_is_refused(mix):
     documents = json.loads(path.read_text())["documents"]
     split, again = folder / "cats" / ".nv-meta" / "split.yaml", "energize manifest"
     rows = [
-        (lambda: split.write_text(split.read_text() + "# edited"), "is stale", "split.yaml", again),
-        (lambda: os.rename(folder / "cats", folder / "lions"), "is stale", "4 of its", again),
+        (
+            lambda: split.write_text(split.read_text() + "# edited"),
+            "is stale",
+            "split.yaml",
+            again,
+        ),
+        (
+            lambda: os.rename(folder / "cats", folder / "lions"),
+            "is stale",
+            "4 of its",
+            again,
+        ),
         (lambda: changed(path, version=2), "version", "expected 1; got 2"),
-        (lambda: changed(path, documents=documents | {"more": ""}), "the file is damaged", again),
-        (lambda: changed(path, digest=digest({"a": "b"}), documents={"a": "b"}), "'", "is stale"),
+        (
+            lambda: changed(path, documents=documents | {"more": ""}),
+            "the file is damaged",
+            again,
+        ),
+        (
+            lambda: changed(path, digest=digest({"a": "b"}), documents={"a": "b"}),
+            "'",
+            "is stale",
+        ),
         (lambda: path.write_bytes(path.read_bytes()[:100]), "is not valid JSON", again),
         (lambda: changed(path, documents={"a": 1}), "expected text; got 1", again),
     ]
@@ -99,7 +125,9 @@ def test_a_manifest_of_something_else_is_refused(mix):
             each.write_bytes(data)
     split.unlink()
     split.symlink_to(split.name)  # what cannot be read has not changed
-    with pytest.raises(DatasetError, match=r"split\.yaml: cannot be read .*lead to one another"):
+    with pytest.raises(
+        DatasetError, match=r"split\.yaml: cannot be read .*lead to one another"
+    ):
         read(mix)
     assert "single folder" in run("manifest", folder / "cats", code=2)
     assert "does not exist" in run("manifest", folder / "absent.yaml", code=2)
@@ -132,12 +160,16 @@ def test_one_rank_reads_for_all_and_tells_what_goes_wrong(mix, tmp_path):
     program = "tests.support.shared_reading_program"
     done = launched(program, mix.parent, tmp_path, ranks=RANKS, fails=True)
     assert done.codes == [-signal.SIGKILL, 0, 0, 0], done
-    found = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(RANKS)]
+    found = [
+        json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(RANKS)
+    ]
     assert [each["opened"] for each in found] == [6, 0, 0, 0]
     assert len({each["config"] for each in found}) == 1
     assert "gone.yaml" in found[0]["gone"]
     for each in found[1:]:
-        assert each["gone"].startswith("LoaderError: rank 0, which reads for all ranks, could not")
+        assert each["gone"].startswith(
+            "LoaderError: rank 0, which reads for all ranks, could not"
+        )
         assert found[0]["gone"] in each["gone"]
         assert "another rank has ended" in each["killed"]
     assert all("rank 3" in each["other"] for each in found), found

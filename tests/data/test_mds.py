@@ -1,4 +1,5 @@
-"""Folders of MDS and JSON, CSV, TSV and XSV shards: compressed, merged, hashed, damaged."""
+"""Folders of MDS and JSON, CSV, TSV and XSV shards: compressed, merged, hashed,
+damaged."""
 
 from __future__ import annotations
 
@@ -23,7 +24,13 @@ from energize.errors import (
     UntrustedCodeError,
 )
 from energize.testing import check_exactly_once, check_laws
-from tests.support.mds import COMPRESS, merge_indices, numbered_mds, write_mds, write_rows
+from tests.support.mds import (
+    COMPRESS,
+    merge_indices,
+    numbered_mds,
+    write_mds,
+    write_rows,
+)
 from tests.support.mds_samples import COLUMNS, expected, sample, shown
 from tests.support.refusals import check_refusals
 
@@ -34,7 +41,9 @@ KINDS = ["json", "csv", "tsv", "xsv"]
 
 def rows(count):
     texts = ['a "quoted" cat', "Zürich 東京", "", " spaces "]
-    return [{"caption": texts[i % 4], "id": i - 2, "score": i / 7} for i in range(count)]
+    return [
+        {"caption": texts[i % 4], "id": i - 2, "score": i / 7} for i in range(count)
+    ]
 
 
 def numbers(source) -> list[int]:
@@ -51,7 +60,9 @@ def change(folder: Path, shard: int = 0, **changes) -> Path:
 @pytest.mark.parametrize("compression", [None, *COMPRESS])
 def test_columns_of_every_encoding_and_rows_of_every_kind(tmp_path, compression):
     samples = [sample(i) for i in range(23)]
-    source = MdsSource(write_mds(tmp_path / "data", samples, COLUMNS, compression=compression))
+    source = MdsSource(
+        write_mds(tmp_path / "data", samples, COLUMNS, compression=compression)
+    )
     assert (len(source), source.name) == (23, "data")
     assert [shown(found) for found in source] == [shown(expected(i)) for i in range(23)]
     order = np.random.default_rng(1).permutation(23)
@@ -62,8 +73,14 @@ def test_columns_of_every_encoding_and_rows_of_every_kind(tmp_path, compression)
     assert all(array.flags.writeable for array in arrays)
     for kind in KINDS:
         for newline in ("\n", "\r\n", "<end>"):
-            options = {"separator": "<|>", "compression": compression, "newline": newline}
-            folder = write_rows(tmp_path / f"{kind} {len(newline)}", rows(23), ROW, kind, **options)
+            options = {
+                "separator": "<|>",
+                "compression": compression,
+                "newline": newline,
+            }
+            folder = write_rows(
+                tmp_path / f"{kind} {len(newline)}", rows(23), ROW, kind, **options
+            )
             source = MdsSource(folder)
             assert list(source) == rows(23)
             assert source.at([22, 3, 17]) == [rows(23)[i] for i in (22, 3, 17)]
@@ -76,7 +93,9 @@ def test_columns_of_every_encoding_and_rows_of_every_kind(tmp_path, compression)
 
 @pytest.mark.parametrize("compression", [None, "zstd"])
 def test_laws(tmp_path, compression):
-    source = MdsSource(numbered_mds(tmp_path / "a", 23, compression=compression, per_shard=4))
+    source = MdsSource(
+        numbered_mds(tmp_path / "a", 23, compression=compression, per_shard=4)
+    )
     check_laws(ShuffleDataset(source))
     check_exactly_once(ShuffleDataset(source), lambda *_: (1, 1), epoch=3)
     again = pickle.loads(pickle.dumps(source))
@@ -131,14 +150,27 @@ def test_indices_that_cannot_be_read(tmp_path):
         ("mds", {"column_encodings": ["int", "ndarray:float33"]}, "ndarray:float33"),
         ("mds", {"format": "parquet"}, "(shards[0].format): ", "got 'parquet'"),
         ("mds", {"version": 1}, "expected 2; got 1"),
-        ("mds", {"samples": 10**15}, "no room for the offsets of 1000000000000000 samples"),
+        (
+            "mds",
+            {"samples": 10**15},
+            "no room for the offsets of 1000000000000000 samples",
+        ),
         ("mds", {"raw_data": named("0.mds", 2**40)}, "got 1099511627776"),
         ("mds", {"zip_data": named("..")}, no_name),
-        ("json", {"columns": {"caption": "pkl"}}, "the encoding 'pkl', which is not one of str"),
+        (
+            "json",
+            {"columns": {"caption": "pkl"}},
+            "the encoding 'pkl', which is not one of str",
+        ),
         ("csv", {"newline": ""}, "newline"),
         ("xsv", {"separator": None}, "(shards[0].separator): expected text"),
         ("tsv", {"raw_meta": None}, "has its offsets in raw_meta"),
-        ("tsv", {"samples": 1000}, "tsv.meta of", "no room for the offsets of 1000 samples"),
+        (
+            "tsv",
+            {"samples": 1000},
+            "tsv.meta of",
+            "no room for the offsets of 1000 samples",
+        ),
     ]
     check_refusals(None, {
         f"{kind} {changes}": (partial(read, kind, **changes), DatasetError, *told)
@@ -165,7 +197,10 @@ def test_indices_that_cannot_be_read(tmp_path):
 
 
 def test_damaged_shards(tmp_path):
-    whole = {kind: write_rows(tmp_path / kind, rows(23), ROW, kind) for kind in ("csv", "json")}
+    whole = {
+        kind: write_rows(tmp_path / kind, rows(23), ROW, kind)
+        for kind in ("csv", "json")
+    }
     whole["mds"] = numbered_mds(tmp_path / "mds", 23)
     for kind in COMPRESS:
         whole[kind] = numbered_mds(tmp_path / kind, 23, compression=kind)
@@ -191,19 +226,44 @@ def test_damaged_shards(tmp_path):
     )]  # fmt: skip
     bad = [
         *packed,
-        ("mds", second, lambda d: b"\x05" + d[1:], "has 5 samples, but the index says 10"),
-        ("mds", second, lambda d: d[:8] + b"\xff" * 4 + d[12:], "sample 0 would lie at bytes"),
+        (
+            "mds",
+            second,
+            lambda d: b"\x05" + d[1:],
+            "has 5 samples, but the index says 10",
+        ),
+        (
+            "mds",
+            second,
+            lambda d: d[:8] + b"\xff" * 4 + d[12:],
+            "sample 0 would lie at bytes",
+        ),
         (
             "mds",
             second,
             lambda d: d.replace(b'"column_names"', b'"column_nam~s"'),
             "its header is damaged",
         ),
-        ("mds", second, lambda d: d.replace(b'"number"', b'"numbes"'), "of other files (it says"),
+        (
+            "mds",
+            second,
+            lambda d: d.replace(b'"number"', b'"numbes"'),
+            "of other files (it says",
+        ),
         ("mds", second, None, "No such file"),
         ("csv", meta, lambda d: d[:-1], "bytes, but the index says"),
-        ("csv", meta, lambda d: b"\x07" + d[1:], "has 7 samples, but the index says 10"),
-        ("csv", meta, lambda d: d.replace(b'"score"', b'"scorn"'), "of other files (it says"),
+        (
+            "csv",
+            meta,
+            lambda d: b"\x07" + d[1:],
+            "has 7 samples, but the index says 10",
+        ),
+        (
+            "csv",
+            meta,
+            lambda d: d.replace(b'"score"', b'"scorn"'),
+            "of other files (it says",
+        ),
         ("csv", "shard.00001.csv", None, "No such file"),
         (
             "json",
@@ -216,13 +276,19 @@ def test_damaged_shards(tmp_path):
         f"{number} {name}": (partial(read, kind, name, change), ShardError, name[:11], *told)
         for number, (kind, name, change, *told) in enumerate(bad)
     })  # fmt: skip
-    strange = change(numbered_mds(tmp_path / "lz4", 3, compression="gz"), compression="lz4:2")
-    with pytest.raises(ShardError, match="compressed with 'lz4', which is not one of br, bz2, gz"):
+    strange = change(
+        numbered_mds(tmp_path / "lz4", 3, compression="gz"), compression="lz4:2"
+    )
+    with pytest.raises(
+        ShardError, match="compressed with 'lz4', which is not one of br, bz2, gz"
+    ):
         MdsSource(strange).at([0])
     index = whole["mds"] / "index.json"
     text = index.read_text()
     index.write_text(text.replace('"samples": 10', '"samples": 0', 1))
-    with pytest.raises(ShardError, match=r"shard\.00000\.mds has 10 samples, but the index says 0"):
+    with pytest.raises(
+        ShardError, match=r"shard\.00000\.mds has 10 samples, but the index says 0"
+    ):
         MdsSource(whole["mds"]).at([0])
     index.write_text(text)
     source = MdsSource(whole["mds"])
@@ -236,12 +302,22 @@ def test_a_damaged_sample_is_substituted_and_named(tmp_path):
     good = {"caption": "fine", "id": 7, "score": 1.5}
     lines = [{"caption": "zero", "id": 1, "score": 0.5}, good, good]
     damage = [
-        ("csv", b"zero,1,0.5\n", b"zero,x,0.5\n", "column 'id' of 1 bytes cannot be decoded"),
+        (
+            "csv",
+            b"zero,1,0.5\n",
+            b"zero,x,0.5\n",
+            "column 'id' of 1 bytes cannot be decoded",
+        ),
         ("csv", b"zero,1,0.5\n", b"zero,1.0.5\n", "a line of 3 columns with ','"),
         ("tsv", b"zero\t1\t0.5\n", b"zero\t1\t0.5 ", "a line of 3 columns with '\\t'"),
         ("json", b'{"caption": "zero"', b'{"caption": "zero"}', "JSONDecodeError"),
         ("json", b'"caption"', b'"Caption"', "an object with 'caption', 'id', 'score'"),
-        ("mds", b'{"n": 0}', b'{"n": 0)', "column 'x' of 8 bytes cannot be decoded: JSONDecode"),
+        (
+            "mds",
+            b'{"n": 0}',
+            b'{"n": 0)',
+            "column 'x' of 8 bytes cannot be decoded: JSONDecode",
+        ),
     ]
     for number, (kind, old, new, told) in enumerate(damage):
         if kind == "mds":
@@ -275,7 +351,9 @@ def test_hashes_are_compared_where_asked(tmp_path, compression):
     folder = numbered_mds(tmp_path / "data", 30, compression=compression, hashes=names)
     for algorithm in names:
         assert numbers(MdsSource(folder, validate_hash=algorithm)) == list(range(30))
-    with pytest.raises(DatasetError, match=r"the index has blake2s, md5, xxh64 of shard\.00000"):
+    with pytest.raises(
+        DatasetError, match=r"the index has blake2s, md5, xxh64 of shard\.00000"
+    ):
         MdsSource(folder, validate_hash="sha1").at([0])
     changed = next(folder.glob("shard.00001.*"))
     data = bytearray(changed.read_bytes())
@@ -283,7 +361,9 @@ def test_hashes_are_compared_where_asked(tmp_path, compression):
     changed.write_bytes(data)
     for algorithm in names:
         fresh = MdsSource(folder, validate_hash=algorithm)
-        with pytest.raises(ShardError, match=f"has the {algorithm} .*, but the index says"):
+        with pytest.raises(
+            ShardError, match=f"has the {algorithm} .*, but the index says"
+        ):
             fresh.at([10])
         assert fresh.at([0])[0]["number"] == 0
 

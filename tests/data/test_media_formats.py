@@ -1,4 +1,5 @@
-"""One table of media: every format decodes alike, wherever it is and whatever it is called."""
+"""One table of media: every format decodes alike, wherever it is and whatever it is
+called."""
 
 from __future__ import annotations
 
@@ -77,36 +78,52 @@ def as_prepared(root: Path, datas: list[bytes], end: str) -> Path:
         root,
         split_ratios={"train": 1},
         sample_type="CaptioningSample",
-        field_map={"image": "jpg,png", "caption": "txt"} if end in ("jpg", "JPG") else None,
+        field_map={"image": "jpg,png", "caption": "txt"}
+        if end in ("jpg", "JPG")
+        else None,
         workers=1,
     )
     return root
 
 
-def as_table(value: Callable[[bytes, str], Any]) -> Callable[[Path, list[bytes], str], Path]:
+def as_table(
+    value: Callable[[bytes, str], Any],
+) -> Callable[[Path, list[bytes], str], Path]:
     def written(root: Path, datas: list[bytes], end: str) -> Path:
-        rows = [{"image": value(d, end), "caption": f"image {n}"} for n, d in enumerate(datas)]
+        rows = [
+            {"image": value(d, end), "caption": f"image {n}"}
+            for n, d in enumerate(datas)
+        ]
         pyarrow.parquet.write_table(pa.Table.from_pylist(rows), root / "a.parquet")
         return root
 
     return written
 
 
-def as_lines(value: Callable[[bytes, str], Any]) -> Callable[[Path, list[bytes], str], Path]:
+def as_lines(
+    value: Callable[[bytes, str], Any],
+) -> Callable[[Path, list[bytes], str], Path]:
     def written(root: Path, datas: list[bytes], end: str) -> Path:
-        rows = [{"image": value(d, end), "caption": f"image {n}"} for n, d in enumerate(datas)]
+        rows = [
+            {"image": value(d, end), "caption": f"image {n}"}
+            for n, d in enumerate(datas)
+        ]
         (root / "a.jsonl").write_text("\n".join(map(json.dumps, rows)))
         return root
 
     return written
 
 
-def as_named(rename: Callable[[int, str], str]) -> Callable[[Path, list[bytes], str], Path]:
+def as_named(
+    rename: Callable[[int, str], str],
+) -> Callable[[Path, list[bytes], str], Path]:
     def written(root: Path, datas: list[bytes], end: str) -> Path:
         names = [rename(number, end) for number in range(len(datas))]
         for name, data in zip(names, datas, strict=True):
             (root / name).write_bytes(data)
-        rows = [{"image": name, "caption": f"image {n}"} for n, name in enumerate(names)]
+        rows = [
+            {"image": name, "caption": f"image {n}"} for n, name in enumerate(names)
+        ]
         (root / "a.jsonl").write_text("\n".join(map(json.dumps, rows)))
         return root
 
@@ -121,20 +138,28 @@ PLACES: dict[str, Callable[[Path, list[bytes], str], Path]] = {
     "files": as_files,
     "upper-case files": lambda root, datas, end: as_files(root, datas, end.upper()),
     "files without extension": lambda root, datas, end: as_files(root, datas, ""),
-    "files with an unknown extension": lambda root, datas, end: as_files(root, datas, "dat0"),
+    "files with an unknown extension": lambda root, datas, end: as_files(
+        root, datas, "dat0"
+    ),
     "files with the extension of another format": lambda root, datas, end: as_files(
         root, datas, "png" if end != "png" else "jpg"
     ),
     "tar": as_tar,
-    "tar with upper-case parts": lambda root, datas, end: as_tar(root, datas, end.upper()),
-    "tar with parts of another extension": lambda root, datas, end: as_tar(root, datas, "img"),
+    "tar with upper-case parts": lambda root, datas, end: as_tar(
+        root, datas, end.upper()
+    ),
+    "tar with parts of another extension": lambda root, datas, end: as_tar(
+        root, datas, "img"
+    ),
     "prepared": as_prepared,
     "prepared with upper-case parts": lambda root, datas, end: as_prepared(
         root, datas, end.upper()
     ),
     "bytes": as_table(lambda data, end: data),
     "struct": as_table(lambda data, end: {"bytes": data, "path": None}),
-    "struct with a path": as_table(lambda data, end: {"bytes": data, "path": f"a/b.{end.upper()}"}),
+    "struct with a path": as_table(
+        lambda data, end: {"bytes": data, "path": f"a/b.{end.upper()}"}
+    ),
     "struct with further keys": as_table(
         lambda data, end: {"bytes": data, "path": "x", "width": 32, "height": 16}
     ),
@@ -171,7 +196,9 @@ def test_every_format_is_the_same_pixels_wherever_it_is_stored(place, tmp_path):
         root = tmp_path / name
         root.mkdir()
         path = PLACES[place](root, datas, end)
-        dataset = get_val_dataset(path, split_part="train", batch_size=None, task_encoder=encoder)
+        dataset = get_val_dataset(
+            path, split_part="train", batch_size=None, task_encoder=encoder
+        )
         for number, data in enumerate(datas):
             sample = dataset[number]
             expected = np.array(PIL.Image.open(io.BytesIO(data)).convert("RGB"))
@@ -188,7 +215,9 @@ JPEG = encoded(picture(8, 6), "JPEG")
 
 def talks_as_names(root: Path) -> Path:
     (root / "0.JPE").write_bytes(JPEG)
-    (root / "a.jsonl").write_text(json.dumps({"images": "0.JPE", "conversations": TALK}))
+    (root / "a.jsonl").write_text(
+        json.dumps({"images": "0.JPE", "conversations": TALK})
+    )
     return root / "a.jsonl"
 
 
@@ -260,7 +289,11 @@ def test_a_single_answer_is_a_list_of_one_in_a_prepared_folder(tmp_path):
         tmp_path,
         split_ratios={"train": 1},
         sample_type="VQASample",
-        field_map={"image": "jpg", "context": "json[question]", "answers": "json[answer]"},
+        field_map={
+            "image": "jpg",
+            "context": "json[question]",
+            "answers": "json[answer]",
+        },
         workers=1,
     )
     [sample] = get_val_dataset(tmp_path, split_part="train", batch_size=None)
@@ -268,7 +301,12 @@ def test_a_single_answer_is_a_list_of_one_in_a_prepared_folder(tmp_path):
 
 
 def test_binary_inside_of_columns_stays_binary(tmp_path):
-    rows = [{"text": "a picture", "meta": {"raw": b"\0\1", "more": [{"raw": b"\2"}], "n": 1}}]
+    rows = [
+        {
+            "text": "a picture",
+            "meta": {"raw": b"\0\1", "more": [{"raw": b"\2"}], "n": 1},
+        }
+    ]
     pyarrow.parquet.write_table(pa.Table.from_pylist(rows), tmp_path / "a.parquet")
     [sample] = get_val_dataset(
         tmp_path, split_part="train", batch_size=None, sample_type="CrudeSample"
@@ -299,12 +337,22 @@ def test_images_that_are_not_read_are_reported(name, data, tmp_path, caplog):
 @pytest.mark.parametrize(
     ("value", "reason"),
     [
-        ({"height": 6, "width": 8, "nChannels": 3, "mode": 16, "data": b"\0"}, "has 1 bytes"),
-        ({"height": 6, "width": 8, "nChannels": 3, "mode": 21, "data": bytes(576)}, "mode 21"),
+        (
+            {"height": 6, "width": 8, "nChannels": 3, "mode": 16, "data": b"\0"},
+            "has 1 bytes",
+        ),
+        (
+            {"height": 6, "width": 8, "nChannels": 3, "mode": 21, "data": bytes(576)},
+            "mode 21",
+        ),
         ("data:image/png;base64,iVBORw0KGgo" + "A" * 40 + "!!", "cannot be decoded"),
     ],
 )
-def test_images_in_tables_that_are_damaged_are_refused_with_the_row(value, reason, tmp_path):
-    pyarrow.parquet.write_table(pa.table({"image": [value] * 3}), tmp_path / "a.parquet")
+def test_images_in_tables_that_are_damaged_are_refused_with_the_row(
+    value, reason, tmp_path
+):
+    pyarrow.parquet.write_table(
+        pa.table({"image": [value] * 3}), tmp_path / "a.parquet"
+    )
     with pytest.raises(DatasetError, match=rf"a\.parquet, row 0.*{reason}"):
         get_val_dataset(tmp_path, split_part="train", batch_size=None)

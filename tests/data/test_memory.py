@@ -9,7 +9,12 @@ import pytest
 import webdataset as wds
 
 from energize import ConfigError, ListSource, MapDataset, write_shards
-from energize.data.memory import HuggingFaceSource, IterableSource, SequenceSource, as_dataset
+from energize.data.memory import (
+    HuggingFaceSource,
+    IterableSource,
+    SequenceSource,
+    as_dataset,
+)
 from energize.errors import ColumnError
 from energize.testing import check_resume
 from tests.support.refusals import check_refusals
@@ -59,8 +64,13 @@ def test_resumes_exactly(name):
 
 
 def test_pipelines_of_webdataset(tmp_path, monkeypatch):
-    samples = [{"__key__": f"{n:03}", "txt": f"text {n}", "json": {"n": n}} for n in range(11)]
-    shards = [str(each) for each in write_shards(samples, tmp_path / "ds", samples_per_shard=4)]
+    samples = [
+        {"__key__": f"{n:03}", "txt": f"text {n}", "json": {"n": n}} for n in range(11)
+    ]
+    shards = [
+        str(each)
+        for each in write_shards(samples, tmp_path / "ds", samples_per_shard=4)
+    ]
     whole = {"shardshuffle": False, "nodesplitter": None, "workersplitter": None}
     monkeypatch.setenv("WORLD_SIZE", "2")
     monkeypatch.setenv("RANK", "1")

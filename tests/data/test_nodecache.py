@@ -1,4 +1,5 @@
-"""The node cache: bytes come back as they were written or not at all, whatever happens."""
+"""The node cache: bytes come back as they were written or not at all, whatever
+happens."""
 
 from __future__ import annotations
 
@@ -40,7 +41,8 @@ def small(monkeypatch):
 
 
 def check_read(cache, key, start, stop):
-    """What is read is right, and `missing` agrees; returns whether there was something."""
+    """What is read is right, and `missing` agrees; returns whether there was
+    something."""
     gaps, found = cache.missing(key, start, stop), cache.read(key, start, stop)
     assert found == (None if gaps else OBJECTS[key][start:stop])
     edges = [start, *(edge for gap in gaps for edge in gap), stop]
@@ -62,12 +64,16 @@ def damage(path: Path, how: str, at: int) -> None:
     path.unlink() if how == "gone" else path.write_bytes(data)
 
 
-RANGES = st.tuples(st.sampled_from("ab"), st.integers(0, SIZE), st.integers(0, 3 * SECTION))
+RANGES = st.tuples(
+    st.sampled_from("ab"), st.integers(0, SIZE), st.integers(0, 3 * SECTION)
+)
 DAMAGES = st.sampled_from(("flipped", "flipped", "cut", "longer", "empty", "gone"))
 STEPS = st.one_of(
     st.tuples(st.sampled_from(("write", "write", "read")), st.integers(0, 1), RANGES),
     st.tuples(DAMAGES, st.integers(0, 99), st.integers(0, SIZE)),
-    st.tuples(st.sampled_from(("evicted", "cleared", "removed", "opened")), st.integers(0, 1)),
+    st.tuples(
+        st.sampled_from(("evicted", "cleared", "removed", "opened")), st.integers(0, 1)
+    ),
 )
 
 
@@ -88,8 +94,12 @@ def test_bytes_come_back_as_they_were_written_or_not_at_all(steps):
             elif name == "removed":
                 shutil.rmtree(folder, ignore_errors=True)
             elif name in ("evicted", "cleared"):
-                caches[number]._make_room() if name == "evicted" else caches[number].clear()
-            elif files := sorted(each for each in Path(folder).rglob("*") if each.is_file()):
+                caches[number]._make_room() if name == "evicted" else caches[
+                    number
+                ].clear()
+            elif files := sorted(
+                each for each in Path(folder).rglob("*") if each.is_file()
+            ):
                 damage(files[number % len(files)], name, *more)
 
 
@@ -183,13 +193,19 @@ def test_writers_that_are_killed(tmp_path, kills):
     limit, draw, found = 4 * SECTION, random.Random(kills), 0
     for kill in range(kills):
         with forked(partial(write_for_ever, str(tmp_path), limit), 2) as pids:
-            cache, end = NodeCache(str(tmp_path), limit), time.monotonic() + draw.uniform(0, 0.1)
+            cache, end = (
+                NodeCache(str(tmp_path), limit),
+                time.monotonic() + draw.uniform(0, 0.1),
+            )
             while time.monotonic() < end:
                 key, start, stop = drawn(draw, SECTION)
                 data = cache.read(key, start, stop)
                 assert data is None or data == OBJECTS[key][start:stop]
             os.kill(pids[kill % 2], signal.SIGKILL)
-        with cache.claim("a", 0, SIZE), cache.claim("b", 0, SIZE):  # nobody has one any more
+        with (
+            cache.claim("a", 0, SIZE),
+            cache.claim("b", 0, SIZE),
+        ):  # nobody has one any more
             found += sum(check_read(cache, *drawn(draw, 3000)) for _ in range(50))
         cache.write("a", 0, OBJECTS["a"][:SECTION])  # which looks at the limit
         assert cache.status()["used"] <= limit + 2 * SECTION
@@ -230,7 +246,11 @@ def test_a_claim_is_had_by_one(tmp_path):
     with cache.claim("a", 10, 20):
         for each in (cache, other):
             assert each.claim("a", 19, SIZE) is None
-        with other.claim("a", 20, 30), other.claim("b", 10, 20), other.claim("a", 0, 10):
+        with (
+            other.claim("a", 20, 30),
+            other.claim("b", 10, 20),
+            other.claim("a", 0, 10),
+        ):
             pass
     assert other.claim("a", 10, 20) is not None
 
@@ -262,7 +282,9 @@ def test_what_was_read_longest_ago_goes_and_readers_read_on(tmp_path):
     assert cache.status()["used"] == 0
     for start in sections:
         assert held.read("a", start, start + 8000) == OBJECTS["a"][start : start + 8000]
-        assert fresh.read("a", start + 20, start + 30) is not None or start == sections[2]
+        assert (
+            fresh.read("a", start + 20, start + 30) is not None or start == sections[2]
+        )
     assert cache.write("a", 0, OBJECTS["a"][:100])
     assert NodeCache(str(tmp_path)).read("a", 0, 100) == OBJECTS["a"][:100]
     for section in held._open.values():
@@ -314,7 +336,12 @@ def test_disks_that_are_full_or_may_not_be_written(disk, monkeypatch, caplog):
         assert not cache.write("a", start, OBJECTS["a"])
         assert not check_read(cache, "a", start, start + 100)
     [told] = caplog.messages
-    for words in (str(disk / "cache"), "No space left", "make room there", "ENERGIZE_CACHE"):
+    for words in (
+        str(disk / "cache"),
+        "No space left",
+        "make room there",
+        "ENERGIZE_CACHE",
+    ):
         assert words in told
     (disk / "other").unlink()
     assert not cache.write("a", 0, OBJECTS["a"])  # it waits for a while
@@ -355,13 +382,19 @@ def test_no_rights_and_a_file_in_its_place(tmp_path, caplog):
         with pytest.raises(PermissionError):
             other.status()
         assert allowed.read("a", 0, 1) is None
-        check_refusals(ConfigError, no_rights=(partial(NodeCache, str(tmp_path)), "Permission"))
+        check_refusals(
+            ConfigError, no_rights=(partial(NodeCache, str(tmp_path)), "Permission")
+        )
     finally:
         os.seteuid(user)
         tmp_path.chmod(0o700)
         shutil.rmtree(other.folder)
     assert NodeCache(str(tmp_path)).read("a", 0, 10) == OBJECTS["a"][:10]
-    assert ["Permission denied" in each for each in caplog.messages] == [False, True, True]
+    assert ["Permission denied" in each for each in caplog.messages] == [
+        False,
+        True,
+        True,
+    ]
 
 
 def test_what_is_refused(tmp_path, monkeypatch):
@@ -380,7 +413,9 @@ def test_what_is_refused(tmp_path, monkeypatch):
     })  # fmt: skip
     for text in ("500GB", "-1", "1e12", "0"):
         monkeypatch.setenv("ENERGIZE_CACHE_BYTES", text)
-        check_refusals(ConfigError, {text: (partial(NodeCache, str(tmp_path)), *limit, repr(text))})
+        check_refusals(
+            ConfigError, {text: (partial(NodeCache, str(tmp_path)), *limit, repr(text))}
+        )
 
 
 def test_where_it_is_by_default_and_its_commands(tmp_path, monkeypatch):

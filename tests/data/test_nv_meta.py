@@ -17,7 +17,12 @@ from energize.data.nv_meta import (
     read_info,
     read_splits,
 )
-from energize.errors import DatasetError, DatasetNotFoundError, NotPreparedError, UntrustedCodeError
+from energize.errors import (
+    DatasetError,
+    DatasetNotFoundError,
+    NotPreparedError,
+    UntrustedCodeError,
+)
 from tests.support.refusals import check_refusals
 
 TYPE = "sample_type: {__module__: m, __class__: C}\n"
@@ -43,7 +48,11 @@ def test_older_and_other_files(folder):
     assert read_splits(folder) == Splits(split_parts={"train": ["a{0..2}.tar"]})
     with pytest.raises(NotPreparedError, match=r"did you mean 'split\.json'"):
         read_splits(folder, "splitt.json")
-    write(folder, "dataset.yaml", "__module__: megatron.energon\n__class__: VQAWebdataset\n")
+    write(
+        folder,
+        "dataset.yaml",
+        "__module__: megatron.energon\n__class__: VQAWebdataset\n",
+    )
     assert read_dataset_yaml(folder).sample_class == "VQASample"
 
 
@@ -65,9 +74,19 @@ def test_dataset_yaml_round_trip(folder):
     assert (found.field_map, found.subflavors) == (field_map, {"lang": "en"})
     assert (found.options, found.code) == (options, {"part_filter": ["jpg"]})
     crude = DatasetConfig("megatron.energon", "CrudeWebdataset")
-    assert dump_dataset_yaml(crude) == "__module__: megatron.energon\n__class__: CrudeWebdataset\n"
-    assert read_dataset_yaml(write(folder, "dataset.yaml", dump_dataset_yaml(crude))) == crude
-    write(folder, "dataset.yaml", f"{TYPE}sample_loader: code.py:f\npart_filter: code.py:g")
+    assert (
+        dump_dataset_yaml(crude)
+        == "__module__: megatron.energon\n__class__: CrudeWebdataset\n"
+    )
+    assert (
+        read_dataset_yaml(write(folder, "dataset.yaml", dump_dataset_yaml(crude)))
+        == crude
+    )
+    write(
+        folder,
+        "dataset.yaml",
+        f"{TYPE}sample_loader: code.py:f\npart_filter: code.py:g",
+    )
     assert read_dataset_yaml(folder, code=True).code == {
         "sample_loader": "code.py:f", "part_filter": "code.py:g",
     }  # fmt: skip
@@ -112,7 +131,9 @@ def test_wrong_files_are_told_with_line_and_key(folder, name, read):
 def test_code_of_the_data_folder_is_refused_with_the_remedy(folder):
     for key in ("sample_loader", "part_filter"):
         write(folder, "dataset.yaml", f"{TYPE}{key}: code.py:f\n")
-        with pytest.raises(UntrustedCodeError, match=f"{key}.*field_map.*CrudeWebdataset"):
+        with pytest.raises(
+            UntrustedCodeError, match=f"{key}.*field_map.*CrudeWebdataset"
+        ):
             read_dataset_yaml(folder)
     write(folder, "dataset.yaml", f"{TYPE}sample_loader: code.py:f\nfield_map: {{}}")
     with pytest.raises(DatasetError, match="expected it, or a field_map"):
@@ -122,7 +143,9 @@ def test_code_of_the_data_folder_is_refused_with_the_remedy(folder):
 def test_folders_that_are_not_there_or_not_prepared(tmp_path, folder):
     (tmp_path / "plain").mkdir()
     (tmp_path / "file").touch()
-    write(folder, ".info.json", dump_info(Info(shard_counts={}))).joinpath("parts").mkdir()
+    write(folder, ".info.json", dump_info(Info(shard_counts={}))).joinpath(
+        "parts"
+    ).mkdir()
     inside = f"{folder} above it"
     check_refusals(None, {
         "missing": (partial(read_info, tmp_path / "dss"), DatasetNotFoundError,

@@ -1,4 +1,5 @@
-"""Folders and files in object storage: paths, and mixes read from there as from the disk."""
+"""Folders and files in object storage: paths, and mixes read from there as from the
+disk."""
 
 from __future__ import annotations
 
@@ -84,7 +85,12 @@ def test_what_is_a_url_and_what_a_path():
     assert [is_url(each) for each in ("s3://b", "file:///a", "/a://b", "a", Path("s3://b"))] == [
         True, False, False, False, False]  # fmt: skip
     for url in ("file:///data/a", "file://localhost/data/a"):
-        assert path_of(url) == path_of(absolute(url)) == joined(Path("b"), url) == Path("/data/a")
+        assert (
+            path_of(url)
+            == path_of(absolute(url))
+            == joined(Path("b"), url)
+            == Path("/data/a")
+        )
     assert str(path_of("abfs://c@account.host/a").parent) == "abfs://c@account.host"
     assert str(path_of("s3://b/a#1") / "b #2.tar") == "s3://b/a#1/b #2.tar"
     assert path_of("s3://b/a") / "/data" == Path("/data")
@@ -127,7 +133,11 @@ def mix_in(bucket: Path, side: int = 8) -> Path:
     """A mix of two prepared folders, in eight shards."""
     for name, count in (("mixes/web", 150), ("more/photographs", 90)):
         samples = (
-            {"__key__": f"{name[-3:]}{i:04d}", "png": png(i, side), "txt": f"{name} {i}"}
+            {
+                "__key__": f"{name[-3:]}{i:04d}",
+                "png": png(i, side),
+                "txt": f"{name} {i}",
+            }
             for i in range(count)
         )
         write_shards(samples, bucket / name, samples_per_shard=30)
@@ -140,7 +150,8 @@ def mix_in(bucket: Path, side: int = 8) -> Path:
 
 @contextmanager
 def store(tmp_path: Path, monkeypatch, **faults):
-    """The URL of a bucket whose objects lie in `tmp_path/store/bucket`, and its server."""
+    """The URL of a bucket whose objects lie in `tmp_path/store/bucket`, and its
+    server."""
     with object_server(tmp_path / "store", **faults) as url:
         monkeypatch.setenv("AWS_ENDPOINT_URL", url)
         for name, value in KEYS.items():
@@ -149,7 +160,11 @@ def store(tmp_path: Path, monkeypatch, **faults):
         yield "s3://bucket", url
 
 
-KEYS = {"AWS_ACCESS_KEY_ID": "key", "AWS_SECRET_ACCESS_KEY": "secret", "AWS_REGION": "us-east-1"}
+KEYS = {
+    "AWS_ACCESS_KEY_ID": "key",
+    "AWS_SECRET_ACCESS_KEY": "secret",
+    "AWS_REGION": "us-east-1",
+}
 
 
 def keys(batches) -> list[list[str]]:
@@ -158,8 +173,8 @@ def keys(batches) -> list[list[str]]:
 
 @pytest.mark.jobs
 def test_all_that_is_read_from_the_disk_is_read_from_a_store(tmp_path, monkeypatch):
-    """The same items, identities and columns; states go to and fro, and to a mix on the disk that
-    names a folder there and one here.
+    """The same items, identities and columns; states go to and fro, and to a mix on the
+    disk that names a folder there and one here.
     """
     bucket = tmp_path / "store" / "bucket"
     here = mix_in(bucket)
@@ -184,7 +199,8 @@ def test_all_that_is_read_from_the_disk_is_read_from_a_store(tmp_path, monkeypat
         assert open_store(f"{there}/mixes/web").get("web0003.txt") == b"mixes/web 3"
         assert open_store(f"filesystem://{there}/mixes").get("mix.yaml") == MIX.encode()
         far, near = (
-            get_train_dataset(each, batch_size=4) for each in (f"{there}/mixes/mix.yaml", here)
+            get_train_dataset(each, batch_size=4)
+            for each in (f"{there}/mixes/mix.yaml", here)
         )
         with loader_of(near) as plain:
             whole = keys(take(plain, 40))
@@ -205,9 +221,12 @@ def test_all_that_is_read_from_the_disk_is_read_from_a_store(tmp_path, monkeypat
 
 @pytest.mark.jobs
 def test_each_byte_is_fetched_once(tmp_path, monkeypatch, capsys):
-    """Ahead, by a command, or by who reads; a new process of the machine fetches none again."""
+    """Ahead, by a command, or by who reads; a new process of the machine fetches none
+    again."""
     here = mix_in(tmp_path / "store" / "bucket")
-    stored = sum(each.stat().st_size for each in here.parents[1].rglob("*") if each.is_file())
+    stored = sum(
+        each.stat().st_size for each in here.parents[1].rglob("*") if each.is_file()
+    )
     with store(tmp_path, monkeypatch) as (there, url):
         mix = f"{there}/mixes/mix.yaml"
         dataset = get_train_dataset(mix, batch_size=4)
@@ -229,12 +248,15 @@ def test_each_byte_is_fetched_once(tmp_path, monkeypatch, capsys):
         (tmp_path / "none" / "nodecache-v1").write_text("a file")
         monkeypatch.setenv("ENERGIZE_CACHE", str(tmp_path / "none"))
         told = commands.run(*warm, code=1)
-        assert re.search(r"of ([\d.]+ .?B) that these steps read, \1 are not kept", told), told
+        assert re.search(
+            r"of ([\d.]+ .?B) that these steps read, \1 are not kept", told
+        ), told
 
 
 @pytest.mark.jobs
 def test_weights_change_while_samples_are_on_their_way(tmp_path, monkeypatch):
-    """What was expected before is asked for by who reads anew, before that expects anything."""
+    """What was expected before is asked for by who reads anew, before that expects
+    anything."""
     here = mix_in(tmp_path / "store" / "bucket")
     with store(tmp_path, monkeypatch) as (there, _):
         read = []
@@ -260,7 +282,9 @@ def test_a_cache_that_cannot_be_written_costs_little(tmp_path, monkeypatch):
         for _ in range(10):
             far.plan(path, starts, stops)
             found = [*far.read_ranges(path, starts, stops)]
-        assert found == [body[start:stop] for start, stop in zip(starts, stops, strict=True)]
+        assert found == [
+            body[start:stop] for start, stop in zip(starts, stops, strict=True)
+        ]
         wanted = 20_000 * len(starts)
         assert counts(url)["bytes"] < 2 * len(body) + 10 * 1.2 * wanted
 
@@ -269,7 +293,9 @@ def column_bytes(file: Path) -> int:
     """The bytes of the first two columns of a file."""
     metadata = pyarrow.parquet.read_metadata(file)
     groups = map(metadata.row_group, range(metadata.num_row_groups))
-    return sum(group.column(at).total_compressed_size for group in groups for at in (0, 1))
+    return sum(
+        group.column(at).total_compressed_size for group in groups for at in (0, 1)
+    )
 
 
 @pytest.mark.jobs
@@ -286,7 +312,9 @@ def test_row_groups_are_fetched_ahead_and_no_other_columns(tmp_path, monkeypatch
 
         def batches(root):
             source = ParquetSource(f"{root}/*.parquet", columns=["n", "text"])
-            return BatchDataset(ShuffleDataset(source, shuffle_buffer_size=400), 20, list)
+            return BatchDataset(
+                ShuffleDataset(source, shuffle_buffer_size=400), 20, list
+            )
 
         far, before = batches(there), counts(url)["bytes"]
         wanted = sum(map(column_bytes, bucket.iterdir()))
@@ -304,8 +332,8 @@ def test_row_groups_are_fetched_ahead_and_no_other_columns(tmp_path, monkeypatch
 
 @pytest.mark.jobs
 def test_programs_of_other_libraries_read_stores(tmp_path, monkeypatch):
-    """EasyDeL's pipeline, squirrel's multiplexer and a trainer's stage file: the same as of the
-    disk, with states from there and back.
+    """EasyDeL's pipeline, squirrel's multiplexer and a trainer's stage file: the same
+    as of the disk, with states from there and back.
     """
     here = mix_in(tmp_path / "store" / "bucket").parents[1]
     write_parquet(here / "code" / "0.parquet", texts("code", 50), row_group_size=20)
@@ -314,14 +342,18 @@ def test_programs_of_other_libraries_read_stores(tmp_path, monkeypatch):
     hub.Dataset.from_list(texts("saved", 12)).save_to_disk(here / "saved")
     stages = [
         {"dataset_type": "energize", "dataset_path": "{root}/mixes/mix.yaml"},
-        {"dataset_type": "energize", "dataset_folders": ["mixes/web", "{root}/more/photographs"]},
+        {
+            "dataset_type": "energize",
+            "dataset_folders": ["mixes/web", "{root}/more/photographs"],
+        },
         {"dataset_type": "packed_memmap", "dataset_path": "tokens.npy"},
         {"dataset_type": "huggingface", "dataset": "a/b", "dataset_path": "saved"},
     ]
     for number, each in enumerate(stages):
         each |= {"name": f"s{number}", "start_step": 4 * number, "seq_len": 4}
     toml = "[training]\nsteps = 16\n" + "".join(
-        "[[training.data_stages]]\n" + "".join(f"{k} = {json.dumps(v)}\n" for k, v in each.items())
+        "[[training.data_stages]]\n"
+        + "".join(f"{k} = {json.dumps(v)}\n" for k, v in each.items())
         for each in stages
     )
 
@@ -332,13 +364,20 @@ def test_programs_of_other_libraries_read_stores(tmp_path, monkeypatch):
         return pipeline.source().mix().load().build()
 
     def squirrel(root):
-        parts = JsonSource(f"{root}/text/0.jsonl"), ParquetSource(f"{root}/code/*.parquet")
+        parts = (
+            JsonSource(f"{root}/text/0.jsonl"),
+            ParquetSource(f"{root}/code/*.parquet"),
+        )
         return loader_of(
-            Multiplexer(parts, MultiplexingStrategy.SAMPLING, [0.3, 0.7], seed=1).dataset
+            Multiplexer(
+                parts, MultiplexingStrategy.SAMPLING, [0.3, 0.7], seed=1
+            ).dataset
         )
 
     def staged(root):
-        (file := path_of(root) / "run.toml").write_bytes(toml.replace("{root}", str(root)).encode())
+        (file := path_of(root) / "run.toml").write_bytes(
+            toml.replace("{root}", str(root)).encode()
+        )
         return loader_of(get_staged_train_dataset(file, batch_size=2))
 
     def said(batches):  # samples of folders tell where these lie
@@ -359,17 +398,25 @@ def test_programs_of_other_libraries_read_stores(tmp_path, monkeypatch):
 
 
 @pytest.mark.jobs
-def test_what_is_written_to_a_store_is_what_is_written_to_the_disk(tmp_path, monkeypatch):
-    samples = [{"__key__": f"{i:03d}", "txt": f"text {i}", "json": {"n": i}} for i in range(40)]
+def test_what_is_written_to_a_store_is_what_is_written_to_the_disk(
+    tmp_path, monkeypatch
+):
+    samples = [
+        {"__key__": f"{i:03d}", "txt": f"text {i}", "json": {"n": i}} for i in range(40)
+    ]
     (tmp_path / "store" / "bucket").mkdir(parents=True)
     with store(tmp_path, monkeypatch) as (there, _):
         for folder in (f"{there}/web", tmp_path / "web"):
             write_shards(samples, folder, samples_per_shard=15)
             options = {"sample_type": "CrudeWebdataset", "columns": {"n": "json[n]"}}
-            prepare(folder, split_ratios={"train": 3, "val": 1}, checksums=True, **options)
+            prepare(
+                folder, split_ratios={"train": 3, "val": 1}, checksums=True, **options
+            )
         far, near = tmp_path / "store" / "bucket" / "web", tmp_path / "web"
         made = {each.relative_to(near) for each in near.rglob("*") if each.is_file()}
-        assert {each.relative_to(far) for each in far.rglob("*") if each.is_file()} == made
+        assert {
+            each.relative_to(far) for each in far.rglob("*") if each.is_file()
+        } == made
         for name in made:
             assert (far / name).read_bytes() == (near / name).read_bytes(), name
         source = WebdatasetSource(f"{there}/web", checksums=True)
@@ -378,7 +425,8 @@ def test_what_is_written_to_a_store_is_what_is_written_to_the_disk(tmp_path, mon
 
 @pytest.mark.jobs
 def test_what_a_store_refuses_is_no_damaged_sample(tmp_path, monkeypatch):
-    """Credentials expire in the middle of a run on loose images: none is left out for that."""
+    """Credentials expire in the middle of a run on loose images: none is left out for
+    that."""
     folder = tmp_path / "store" / "bucket" / "photos"
     folder.mkdir(parents=True)
     for i in range(40):
@@ -400,8 +448,12 @@ def test_what_is_refused_at_its_very_end_goes_on(tmp_path, monkeypatch):
     out = tmp_path / "store" / "bucket" / "out"
     with store(tmp_path, monkeypatch) as (there, url):
         options = {"samples_per_shard": 5, "workers": 1}
-        set_faults(url, answer="403 AccessDenied", to="PUT bucket/out/.nv-meta/.info.json")
-        with pytest.raises(PrepareError, match=r"info.json: cannot be written: it is forbidden"):
+        set_faults(
+            url, answer="403 AccessDenied", to="PUT bucket/out/.nv-meta/.info.json"
+        )
+        with pytest.raises(
+            PrepareError, match=r"info.json: cannot be written: it is forbidden"
+        ):
             convert(f"{there}/last", f"{there}/out", **options)
         written = {each: each.stat().st_ino for each in out.glob("*.tar")}
         set_faults(url, answer="", to="")
@@ -412,7 +464,9 @@ def test_what_is_refused_at_its_very_end_goes_on(tmp_path, monkeypatch):
 
 @pytest.mark.jobs
 @pytest.mark.parametrize("scheme", ["http", "msc"])
-def test_what_lists_nothing_and_what_another_library_serves(tmp_path, monkeypatch, scheme):
+def test_what_lists_nothing_and_what_another_library_serves(
+    tmp_path, monkeypatch, scheme
+):
     """A plain web server; a folder of another library, written there by it."""
     here = mix_in(tmp_path / "store" / "bucket")
     with ExitStack() as stack:
@@ -420,17 +474,23 @@ def test_what_lists_nothing_and_what_another_library_serves(tmp_path, monkeypatc
             _, url = stack.enter_context(store(tmp_path, monkeypatch))
             there = f"{url}/bucket/mixes/mix.yaml"
             write_parquet(here.parent / "rows" / "a.parquet", [{"text": "a"}])
-            with pytest.raises(DatasetNotFoundError, match="that its server does not list"):
+            with pytest.raises(
+                DatasetNotFoundError, match="that its server does not list"
+            ):
                 get_train_dataset(f"{url}/bucket/mixes/rows", batch_size=4)
         else:
             provider = {"type": "file", "options": {"base_path": str(tmp_path / "msc")}}
             config = tmp_path / "msc.json"
-            config.write_text(json.dumps({"profiles": {"disk": {"storage_provider": provider}}}))
+            config.write_text(
+                json.dumps({"profiles": {"disk": {"storage_provider": provider}}})
+            )
             monkeypatch.setenv("MSC_CONFIG", str(config))
             monkeypatch.setenv("ENERGIZE_CACHE", str(tmp_path / "cache"))
             (tmp_path / "msc").mkdir()
             there = str(mix_in(path_of("msc://disk/a")))
-            assert (tmp_path / "msc" / "a" / "mixes" / "web" / ".nv-meta" / "split.yaml").is_file()
+            assert (
+                tmp_path / "msc" / "a" / "mixes" / "web" / ".nv-meta" / "split.yaml"
+            ).is_file()
         with loader_of(get_train_dataset(here, batch_size=4)) as plain:
             whole = keys(take(plain, 30))
             state = plain.state_dict()
@@ -450,21 +510,39 @@ def test_what_commands_write_is_written_to_a_store(tmp_path, monkeypatch, capsys
         mix, out = f"{there}/mixes/mix.yaml", tmp_path / "store" / "bucket" / "out"
         with loader_of(get_train_dataset(here, batch_size=4)) as loader:
             take(loader, 5)
-            path_of(f"{there}/s.json").write_bytes(json.dumps(loader.state_dict()).encode())
+            path_of(f"{there}/s.json").write_bytes(
+                json.dumps(loader.state_dict()).encode()
+            )
         of = ["--batch-size", "4"]
         for command in ("info", "lint", "prepare"):
             with pytest.raises(SystemExit):
                 app([command, "s3://nowhere/x"], standalone_mode=False)
-            assert "s3://nowhere/x: cannot be used: there is no such" in capsys.readouterr().err
+            assert (
+                "s3://nowhere/x: cannot be used: there is no such"
+                in capsys.readouterr().err
+            )
         for command in (
-            ["state", "remap", f"{there}/s.json", mix, "-o", f"{there}/out/r.json", *of],
+            [
+                "state",
+                "remap",
+                f"{there}/s.json",
+                mix,
+                "-o",
+                f"{there}/out/r.json",
+                *of,
+            ],
             ["report", f"{there}/out/r.json", mix, "--plot", f"{there}/out/a.svg", *of],
             ["simulate", mix, "--steps", "20", "--plot", f"{there}/out/b.html", *of],
             ["schema", "-o", f"{there}/out/schema.json"],
             ["prepare-media", f"{there}/mixes/web", "--media-metadata-by-extension"],
         ):
             assert app(command, standalone_mode=False) is None, command
-        assert {each.name for each in out.iterdir()} == {"r.json", "a.svg", "b.html", "schema.json"}
+        assert {each.name for each in out.iterdir()} == {
+            "r.json",
+            "a.svg",
+            "b.html",
+            "schema.json",
+        }
         web = open_store(f"{there}/mixes/web")
         assert web.get_media_metadata("web0003.png").width == 8
         source = partial(WebdatasetSource, f"{there}/mixes/web")
@@ -474,13 +552,17 @@ def test_what_commands_write_is_written_to_a_store(tmp_path, monkeypatch, capsys
         assert again.identity == pairs().identity
         named = {"sample_type": {"__module__": "energize", "__class__": "TextSample"},
                  "sample_loader": "a.py", "part_filter": "a.py"}  # fmt: skip
-        (tmp_path / "store/bucket/coded/.nv-meta/dataset.yaml").write_text(json.dumps(named))
+        (tmp_path / "store/bucket/coded/.nv-meta/dataset.yaml").write_text(
+            json.dumps(named)
+        )
         coded = partial(get_train_dataset, f"{there}/coded", batch_size=4)
         own = {f"{there}/coded": lambda parts: {"text": parts["txt"]}}
         given = coded(sample_loader=own, part_filter=["txt"])
         assert len(given[0].text) == 4
         listed = partial(
-            get_loader, get_train_dataset(mix, batch_size=4), quarantine=f"{there}/q.jsonl"
+            get_loader,
+            get_train_dataset(mix, batch_size=4),
+            quarantine=f"{there}/q.jsonl",
         )
         check_refusals({
             "quarantine": (listed, ConfigError, "a store has none to append lines to"),
@@ -497,7 +579,10 @@ def run(tmp_path, mix, kind, world, workers, steps, job, saved="") -> list[list[
     """The batches of all ranks of a job, in the order of the stream."""
     given = (mix, kind, workers, steps, tmp_path, job, saved)
     launched(remote_program.__name__, *given, ranks=world, timeout=180)
-    ranks = [json.loads((tmp_path / f"{job}-{rank}.json").read_text()) for rank in range(world)]
+    ranks = [
+        json.loads((tmp_path / f"{job}-{rank}.json").read_text())
+        for rank in range(world)
+    ]
     return [batch for step in zip(*ranks, strict=True) for batch in step]
 
 
@@ -505,11 +590,15 @@ def run(tmp_path, mix, kind, world, workers, steps, job, saved="") -> list[list[
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize(
     ("kind", "world"),
-    [("indexed", 2), *(pytest.param("stream", n, marks=pytest.mark.slow) for n in (2, 3))],
+    [
+        ("indexed", 2),
+        *(pytest.param("stream", n, marks=pytest.mark.slow) for n in (2, 3)),
+    ],
 )
 def test_a_bad_network_changes_nothing_of_a_run(tmp_path, monkeypatch, kind, world):
-    """5 % errors, 2 % cut bodies, 5 % slow answers, a server that is killed and started again; two
-    ranks of two workers under DDP, that go on from a state of the disk, and the disk from theirs.
+    """5 % errors, 2 % cut bodies, 5 % slow answers, a server that is killed and started
+    again; two ranks of two workers under DDP, that go on from a state of the disk, and
+    the disk from theirs.
     """
     here = mix_in(tmp_path / "store" / "bucket", side=200)  # of 120 KB: many requests
     dataset, lanes = (
@@ -521,11 +610,21 @@ def test_a_bad_network_changes_nothing_of_a_run(tmp_path, monkeypatch, kind, wor
         whole = keys(take(plain, 12))
         state.write_text(json.dumps(plain.state_dict()))
         whole += keys(take(plain, 20 * world + 10))
-    faults = {"errors": 0.05, "truncated": 0.02, "slow": 0.05, "seconds": 1.0, "latency": 0.01}
+    faults = {
+        "errors": 0.05,
+        "truncated": 0.02,
+        "slow": 0.05,
+        "seconds": 1.0,
+        "latency": 0.01,
+    }
     with store(tmp_path, monkeypatch, **faults) as (there, url), ExitStack() as second:
-        killed = threading.Thread(target=restarted, args=(url, tmp_path / "store", second, faults))
+        killed = threading.Thread(
+            target=restarted, args=(url, tmp_path / "store", second, faults)
+        )
         killed.start()
-        given = run(tmp_path, f"{there}/mixes/mix.yaml", kind, world, 2, 20, "far", state)
+        given = run(
+            tmp_path, f"{there}/mixes/mix.yaml", kind, world, 2, 20, "far", state
+        )
         killed.join()
         assert counts(url)["requests"] > 20
     assert given == whole[12:end]

@@ -54,7 +54,11 @@ def test_what_cannot_be_read_is_named(parquet, tmp_path):
         rows[f"{name} nothing"] = (
             partial(kind, f"{tmp_path}/nothing*"), DatasetNotFoundError, "nothing*",
         )  # fmt: skip
-        rows[f"{name} folder"] = (partial(kind, tmp_path), DatasetNotFoundError, "folder/*")
+        rows[f"{name} folder"] = (
+            partial(kind, tmp_path),
+            DatasetNotFoundError,
+            "folder/*",
+        )
         rows[f"{name} none"] = (partial(kind, []), ConfigError, "no files")
         rows[f"{name} number"] = (partial(kind, [3]), ConfigError, "got [3]")
     check_refusals(None, rows)
@@ -77,7 +81,10 @@ def test_a_json_file_of_one_plain_value_is_refused_by_its_name(tmp_path, text):
 
 def test_an_object_in_a_json_file_is_one_value_whatever_blank_lines_follow(tmp_path):
     path = tmp_path / "a.json"
-    for text in ('{"data": [{"a": 1}, {"a": 2}]}\n  \n', '{\n "data": [\n {"a": 1}, {"a": 2}]}\n'):
+    for text in (
+        '{"data": [{"a": 1}, {"a": 2}]}\n  \n',
+        '{\n "data": [\n {"a": 1}, {"a": 2}]}\n',
+    ):
         path.write_text(text)
         assert list(JsonSource(path)) == [{"a": 1}, {"a": 2}]
 

@@ -1,4 +1,5 @@
-"""The samples of one value as a source: which they are, what they are called, where they lie."""
+"""The samples of one value as a source: which they are, what they are called, where
+they lie."""
 
 from functools import partial
 
@@ -24,7 +25,9 @@ SCORES = [0.1, 0.5, 0.5, 0.9, 2, -1, 0]
 
 
 def letters(name="letters", **columns):
-    return ListSource("abcdefg", name=name, columns=columns or {"kind": KINDS, "score": SCORES})
+    return ListSource(
+        "abcdefg", name=name, columns=columns or {"kind": KINDS, "score": SCORES}
+    )
 
 
 def part(value, by="kind", source=None):
@@ -48,13 +51,19 @@ class Some:
 
 def test_substitutes_have_the_same_value():
     kinds = ["low" if i % 3 else "high" for i in range(60)]
-    source = SequenceSource(Some(set(range(0, 60, 6))), name="some", columns={"kind": kinds})
+    source = SequenceSource(
+        Some(set(range(0, 60, 6))), name="some", columns={"kind": kinds}
+    )
     high = PropertySource(source, Selection("kind", "high"))
     assert all(item % 6 == 3 for item in high.at(range(40)))
 
 
-def test_samples_of_one_value_are_expected_where_those_of_their_source_are(tmp_path, monkeypatch):
-    (tmp_path / "a.jsonl").write_text("".join(f'{{"kind": "{each}"}}\n' for each in KINDS))
+def test_samples_of_one_value_are_expected_where_those_of_their_source_are(
+    tmp_path, monkeypatch
+):
+    (tmp_path / "a.jsonl").write_text(
+        "".join(f'{{"kind": "{each}"}}\n' for each in KINDS)
+    )
     source = JsonSource(tmp_path / "a.jsonl")
     assert (source.remote, part("low", source=source).remote) == (False, False)
     monkeypatch.setattr(LocalFiles, "remote", True)
@@ -65,15 +74,26 @@ def test_places_lead_back_and_quarantine_finds_them(tmp_path):
     files = [(f"{i:02d}.txt", [b"low", b"high"][i % 3 == 0]) for i in range(12)]
     tmp_path.joinpath("f").mkdir()
     for shard in range(2):
-        (tmp_path / "f" / f"s{shard}.tar").write_bytes(packed(files[6 * shard : 6 * shard + 6]))
+        (tmp_path / "f" / f"s{shard}.tar").write_bytes(
+            packed(files[6 * shard : 6 * shard + 6])
+        )
     prepare(tmp_path / "f", split_ratios={"train": 1}, workers=1)
-    prepare_columns(tmp_path / "f", {"kind": lambda raw: raw["txt"].decode()}, workers=1)
+    prepare_columns(
+        tmp_path / "f", {"kind": lambda raw: raw["txt"].decode()}, workers=1
+    )
     whole = WebdatasetSource(tmp_path / "f")
-    high, low = (PropertySource(whole, Selection("kind", each)) for each in ("high", "low"))
+    high, low = (
+        PropertySource(whole, Selection("kind", each)) for each in ("high", "low")
+    )
     assert [sample["__key__"] for sample in high] == ["00", "03", "06", "09"]
     assert high.where(2).endswith("s1.tar, sample '06' (index 0)")
     place = high.place(3)
-    assert (place.shard, place.index, place.key, place.source) == ("s1.tar", 3, "09", high.identity)
+    assert (place.shard, place.index, place.key, place.source) == (
+        "s1.tar",
+        3,
+        "09",
+        high.identity,
+    )
     assert high.find("s1.tar", 3) == 3
     assert low.find("s1.tar", 3) is None
     assert high.find("s9.tar", 0) is None

@@ -1,4 +1,5 @@
-"""Tables: names of columns, JSON of every shape, types of Arrow, and files that were cut off."""
+"""Tables: names of columns, JSON of every shape, types of Arrow, and files that were
+cut off."""
 
 from __future__ import annotations
 
@@ -30,7 +31,10 @@ def fresh(tmp_path, monkeypatch):
 
 
 def rows_of(path: Path) -> list[dict[str, Any]]:
-    return [{k: v for k, v in row.items() if k not in (KEY, AT)} for row in open_table([path])]
+    return [
+        {k: v for k, v in row.items() if k not in (KEY, AT)}
+        for row in open_table([path])
+    ]
 
 
 DELIMITED = {
@@ -39,12 +43,18 @@ DELIMITED = {
     "a byte order mark": ("\ufefftext,n\na cat,1\n", [{"text": "a cat", "n": 1}]),
     "an index of pandas": (",text\n0,a cat\n", [{"column 1": 0, "text": "a cat"}]),
     "numbers of pandas as names": ("0,1\na cat,b\n", [{"0": "a cat", "1": "b"}]),
-    "numbers of pandas and an index": (",0\n0,a cat\n", [{"column 1": 0, "0": "a cat"}]),
+    "numbers of pandas and an index": (
+        ",0\n0,a cat\n",
+        [{"column 1": 0, "0": "a cat"}],
+    ),
     "numbers alone": (
         "0,1\n2,3\n",
         [{"column 1": 0, "column 2": 1}, {"column 1": 2, "column 2": 3}],
     ),
-    "a file name in the first line": ("a.JFIF,cat\n", [{"column 1": "a.JFIF", "column 2": "cat"}]),
+    "a file name in the first line": (
+        "a.JFIF,cat\n",
+        [{"column 1": "a.JFIF", "column 2": "cat"}],
+    ),
     "a URL in the first line": (
         "http://a.example/x,cat\n",
         [{"column 1": "http://a.example/x", "column 2": "cat"}],
@@ -68,11 +78,23 @@ DOUBTFUL = {
         "it is good,positive\nit is bad,negative\nfine,positive\n",
         "'positive'",
     ),
-    "a sentence": ("a small cat sits here\na big dog runs\n", "'a small cat sits here'"),
-    "a sentence beside a name": ("text,a big dog runs away\nx,y\n", "'a big dog runs away'"),
+    "a sentence": (
+        "a small cat sits here\na big dog runs\n",
+        "'a small cat sits here'",
+    ),
+    "a sentence beside a name": (
+        "text,a big dog runs away\nx,y\n",
+        "'a big dog runs away'",
+    ),
     "two columns of one name": ("text,text\na,b\n", "several are called 'text'"),
-    "two columns of one name but for spaces": ("text, text\na,b\n", "several are called 'text'"),
-    "names in the middle": ("text,n\na,1\ntext,n\nb,2\n", "line 3: the names of the columns"),
+    "two columns of one name but for spaces": (
+        "text, text\na,b\n",
+        "several are called 'text'",
+    ),
+    "names in the middle": (
+        "text,n\na,1\ntext,n\nb,2\n",
+        "line 3: the names of the columns",
+    ),
 }
 
 
@@ -80,7 +102,9 @@ DOUBTFUL = {
 def test_names_that_are_in_doubt_are_refused_with_file_and_line(case, tmp_path):
     text, words = DOUBTFUL[case]
     (tmp_path / "a.csv").write_text(text)
-    with pytest.raises(DatasetError, match=f"a.csv, line .*{re.escape(words)}|{words}") as caught:
+    with pytest.raises(
+        DatasetError, match=f"a.csv, line .*{re.escape(words)}|{words}"
+    ) as caught:
         rows_of(tmp_path / "a.csv")
     assert "a.csv, line" in str(caught.value)
 
@@ -101,7 +125,9 @@ def test_a_line_with_a_key_twice_is_a_row_that_fails(name, text, tmp_path):
     assert second.where.endswith("a.jsonl, line 2")
 
 
-@pytest.mark.parametrize("text", ['[{"a": 1, "a": 2}]', '{"x": {"a": "1"}, "x": {"a": "2"}}'])
+@pytest.mark.parametrize(
+    "text", ['[{"a": 1, "a": 2}]', '{"x": {"a": "1"}, "x": {"a": "2"}}']
+)
 def test_a_whole_file_with_a_key_twice_is_refused(text, tmp_path):
     (tmp_path / "a.json").write_text(text)
     with pytest.raises(ShardError, match=r"a\.json .* the key '[ax]' more than once"):
@@ -109,7 +135,11 @@ def test_a_whole_file_with_a_key_twice_is_refused(text, tmp_path):
 
 
 SHAPES = {
-    "pandas": ({"text": {"0": "a", "1": "b"}}, "columns", [{"text": "a"}, {"text": "b"}]),
+    "pandas": (
+        {"text": {"0": "a", "1": "b"}},
+        "columns",
+        [{"text": "a"}, {"text": "b"}],
+    ),
     "pandas after a filter": (
         {"text": {"5": "a", "7": "b"}, "n": {"5": 1, "7": 2}},
         "columns",
@@ -132,8 +162,16 @@ SHAPES = {
         "by key",
         [{"key": f"id_{n}", "text": t} for n, t in ((1, "a"), (2, "b"), (3, "c"))],
     ),
-    "two texts": ({"text1": "a", "text2": "b"}, "one row", [{"text1": "a", "text2": "b"}]),
-    "a row": ({"question": "a", "answer1": "b"}, "one row", [{"question": "a", "answer1": "b"}]),
+    "two texts": (
+        {"text1": "a", "text2": "b"},
+        "one row",
+        [{"text1": "a", "text2": "b"}],
+    ),
+    "a row": (
+        {"question": "a", "answer1": "b"},
+        "one row",
+        [{"question": "a", "answer1": "b"}],
+    ),
 }
 
 
@@ -206,7 +244,9 @@ def test_texts_of_every_type_of_arrow_are_texts(kind, file, tmp_path):
 
 @pytest.mark.parametrize("file", FILES)
 @pytest.mark.parametrize("kind", BYTES)
-def test_bytes_of_every_type_of_arrow_are_images_where_they_decode_as_such(kind, file, tmp_path):
+def test_bytes_of_every_type_of_arrow_are_images_where_they_decode_as_such(
+    kind, file, tmp_path
+):
     data = [encoded(picture(8, 6), "PNG"), encoded(picture(6, 8), "JPEG")]
     struct = pa.struct({"bytes": BYTES[kind], "path": pa.string()})
     values = [{"bytes": each, "path": None} for each in data]
@@ -220,7 +260,9 @@ def test_bytes_of_every_type_of_arrow_are_images_where_they_decode_as_such(kind,
 def test_lists_of_every_type_of_arrow_are_lists(kind, file, tmp_path):
     path = tmp_path / file
     try:
-        write(pa.table({"texts": pa.array([["a", "b"], ["c", "d"]], LISTS[kind])}), path)
+        write(
+            pa.table({"texts": pa.array([["a", "b"], ["c", "d"]], LISTS[kind])}), path
+        )
     except pa.ArrowNotImplementedError:
         pytest.skip("not written by this version of pyarrow")
     assert rows_of(path) == [{"texts": ["a", "b"]}, {"texts": ["c", "d"]}]
@@ -238,7 +280,9 @@ def test_a_map_is_an_object_and_no_list_of_questions_and_answers(file, tmp_path)
 
 @pytest.mark.parametrize("file", FILES)
 def test_two_columns_of_one_name_are_refused(file, tmp_path):
-    table = pa.Table.from_arrays([pa.array(["a"]), pa.array(["b"])], names=["text", "text"])
+    table = pa.Table.from_arrays(
+        [pa.array(["a"]), pa.array(["b"])], names=["text", "text"]
+    )
     with pytest.raises(ShardError, match=f"{file} has several columns called 'text'"):
         rows_of(write(table, tmp_path / file))
 
@@ -249,17 +293,23 @@ def test_spaces_around_the_name_of_a_column_are_refused(file, tmp_path):
         (tmp_path / file).write_text('{" text ": "a cat"}\n')
     else:
         write(pa.table({" text ": ["a cat"]}), tmp_path / file)
-    with pytest.raises(DatasetError, match=f"{file}: there are spaces .* with the name 'text'"):
+    with pytest.raises(
+        DatasetError, match=f"{file}: there are spaces .* with the name 'text'"
+    ):
         get_val_dataset(tmp_path, split_part="train", batch_size=None)
 
 
-@pytest.mark.parametrize("file", ["a.csv", "b.csv", "a.json", "a.jsonl", "a.parquet", "a.arrow"])
+@pytest.mark.parametrize(
+    "file", ["a.csv", "b.csv", "a.json", "a.jsonl", "a.parquet", "a.arrow"]
+)
 def test_a_table_without_rows_is_named(file, tmp_path):
     path = tmp_path / file
     if path.suffix in (".parquet", ".arrow"):
         write(pa.table({"text": pa.array([], pa.string())}), path)
     else:
-        path.write_text({"a.csv": "", "b.csv": "text,n\n", "a.json": "[]"}.get(file, ""))
+        path.write_text(
+            {"a.csv": "", "b.csv": "text,n\n", "a.json": "[]"}.get(file, "")
+        )
     for place in (tmp_path, path):
         with pytest.raises(DatasetError, match=rf"{file} has no row"):
             get_val_dataset(place, split_part="train", batch_size=None)
@@ -310,7 +360,9 @@ def a_tar(folder: Path, *, blocks: int | None = None) -> Path:
             info.size = 5
             tar.addfile(info, io.BytesIO(b"a cat"))
     folder.mkdir(exist_ok=True)
-    (folder / "a.tar").write_bytes(buffer.getvalue()[: None if blocks is None else blocks * 512])
+    (folder / "a.tar").write_bytes(
+        buffer.getvalue()[: None if blocks is None else blocks * 512]
+    )
     return folder
 
 
@@ -319,7 +371,9 @@ def read(folder: Path) -> int:
 
 
 def end_marks(caplog) -> list[str]:
-    return [each.getMessage() for each in caplog.records if "end mark" in each.getMessage()]
+    return [
+        each.getMessage() for each in caplog.records if "end mark" in each.getMessage()
+    ]
 
 
 def test_a_tar_that_was_cut_between_members_is_reported_each_time_it_is_read(
@@ -348,20 +402,34 @@ def test_nothing_is_reported_of_a_whole_tar(tmp_path, caplog):
 
 
 HEADERLESS = {
-    "captions": (["cat", "dog", "red bus", "two"], "CaptioningSample", {"caption": "cat"}),
+    "captions": (
+        ["cat", "dog", "red bus", "two"],
+        "CaptioningSample",
+        {"caption": "cat"},
+    ),
     "sentences": (
         ["a cat sits here", "a dog runs there", "a bus is red", "two of them"],
         "CaptioningSample",
         {"caption": "a cat sits here"},
     ),
-    "classes": (["cat", "dog", "cat", "dog"], "ImageClassificationSample", {"label_name": "cat"}),
-    "numbers of classes": (["0", "1", "0", "1"], "ImageClassificationSample", {"label": 0}),
+    "classes": (
+        ["cat", "dog", "cat", "dog"],
+        "ImageClassificationSample",
+        {"label_name": "cat"},
+    ),
+    "numbers of classes": (
+        ["0", "1", "0", "1"],
+        "ImageClassificationSample",
+        {"label": 0},
+    ),
 }
 
 
 @pytest.mark.parametrize("case", HEADERLESS)
 @pytest.mark.parametrize("extension", ["jpg", "JFIF", "tga"])
-def test_a_table_of_images_without_names_of_columns_loses_no_row(case, extension, tmp_path):
+def test_a_table_of_images_without_names_of_columns_loses_no_row(
+    case, extension, tmp_path
+):
     values, kind, fields = HEADERLESS[case]
     names = [f"{number}.{extension}" for number in range(len(values))]
     for name in names:

@@ -19,7 +19,12 @@ from tests.support.refusals import check_refusals
 from tests.support.shards import offsets, packed
 
 FORMATS = [tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT]
-TWO = [("a.jpg", b"x" * 700), ("a.txt", b"hello"), ("b.jpg", b"y" * 512), ("b.txt", b"")]
+TWO = [
+    ("a.jpg", b"x" * 700),
+    ("a.txt", b"hello"),
+    ("b.jpg", b"y" * 512),
+    ("b.txt", b""),
+]
 
 
 def regular(tar: bytes, **options) -> list[tuple[str, int, int, int]]:
@@ -43,7 +48,10 @@ def test_other_kinds_of_members_are_left_out(format):  # noqa: A002
             ("fifo.jpg", tarfile.FIFOTYPE),
         ]:
             member = tarfile.TarInfo(name)
-            member.type, member.linkname = kind, "t" * 150 if kind == tarfile.SYMTYPE else "a.jpg"
+            member.type, member.linkname = (
+                kind,
+                "t" * 150 if kind == tarfile.SYMTYPE else "a.jpg",
+            )
             if format != tarfile.USTAR_FORMAT or len(name + member.linkname) < 110:
                 tar.addfile(member)
         member = tarfile.TarInfo("a.jpg")
@@ -78,19 +86,29 @@ def test_names_and_sizes_of_all_kinds_of_headers():
     binary = bytearray(content(packed([("a.bin", b"1" * 600)])))
     binary[124:136] = b"\x80" + (600).to_bytes(11, "big")
     signed = bytearray(packed([("é.jpg", b"abc")], tarfile.GNU_FORMAT)[:1024])
-    total = sum(byte - 256 * (byte > 127) for byte in signed[:148] + signed[156:512]) + 256
+    total = (
+        sum(byte - 256 * (byte > 127) for byte in signed[:148] + signed[156:512]) + 256
+    )
     signed[148:156] = f"{total:06o}\0 ".encode()
     magic = bytearray(packed([("a.jpg", b"abc")])[:1024])
     magic[257:265] = bytes(8)
     long = "/".join(["folder"] * 20) + "/0001.jpg"
     rows = {
         "size of a PAX header": (content(pax()), "a.bin", 600),
-        "which holds": (sealed(raw, header)[: offsets(pax(comment="x" * 2000))[-1]], "a.bin", 600),
+        "which holds": (
+            sealed(raw, header)[: offsets(pax(comment="x" * 2000))[-1]],
+            "a.bin",
+            600,
+        ),
         "binary size": (sealed(binary), "a.bin", 600),
         "signed checksum": (bytes(signed), "é.jpg", 3),
         "from before the magic": (sealed(magic), "a.jpg", 3),
         "ustar prefix": (content(packed([(long, b"1")])), long, 1),
-        "no UTF-8": (content(packed([("\udcff.jpg", b"1")], tarfile.GNU_FORMAT)), "\udcff.jpg", 1),
+        "no UTF-8": (
+            content(packed([("\udcff.jpg", b"1")], tarfile.GNU_FORMAT)),
+            "\udcff.jpg",
+            1,
+        ),
     }
     for row, (data, name, size) in rows.items():
         assert [(m.name, m.size) for m in members(data, "here")] == [(name, size)], row
@@ -110,13 +128,22 @@ def test_damage_is_named_with_its_place(monkeypatch):
         "no header": (b"?" * 512 + data[512:], "no valid header at byte 0"),
         "zeros": (data[:1536] + bytes(512) + data[2048:], "ends 2048 bytes before"),
         "letter": (b"?" + data[1:], "no valid header at byte 0: bad checksum"),
-        "large": (sealed(data[:124] + b"\x80" + b"\xff" * 11 + data[136:]), "runs to byte"),
+        "large": (
+            sealed(data[:124] + b"\x80" + b"\xff" * 11 + data[136:]),
+            "runs to byte",
+        ),
         "negative": (sealed(data[:124] + b"\xff" * 12 + data[136:]), "a size of -"),
         "name": (sealed(bytes(100) + data[100:]), "a file without a name"),
         "sparse": (sealed(data[:156] + b"S" + data[157:]), "sparse"),
         "GNU sparse": (content(pax(**{"GNU.sparse.major": "1"})), "sparse"),
-        "pax": (sealed(data[:156] + b"x" + data[157:]), "PAX header that cannot be parsed"),
-        "pax size": (extended[:at] + b"size=6x0" + extended[at + 8 :], "PAX header with the size"),
+        "pax": (
+            sealed(data[:156] + b"x" + data[157:]),
+            "PAX header that cannot be parsed",
+        ),
+        "pax size": (
+            extended[:at] + b"size=6x0" + extended[at + 8 :],
+            "PAX header with the size",
+        ),
         "alone": (extended[:1024], "an extension header without a member"),
         "long": (content(pax(comment="x" * 2000)), "extension header", "HEADER_BYTES"),
     }

@@ -53,7 +53,9 @@ def run(*arguments):
 
 
 def test_a_folder_is_trusted_until_its_code_changes(folder, monkeypatch, tmp_path):
-    with pytest.raises(ez.UntrustedCodeError, match=r"nobody has said.*energize trust .*captions"):
+    with pytest.raises(
+        ez.UntrustedCodeError, match=r"nobody has said.*energize trust .*captions"
+    ):
         read(folder)
     done = run("trust", folder)
     assert (done.exit_code, done.output.split()) == (
@@ -63,7 +65,9 @@ def test_a_folder_is_trusted_until_its_code_changes(folder, monkeypatch, tmp_pat
     assert read(folder)[:1] == ["CAPTION 0"]
     assert run("trust").output.strip() == str(folder)
     (folder / ".nv-meta" / "loader.py").write_text(LOADER + "\nraise SystemExit\n")
-    with pytest.raises(ez.UntrustedCodeError, match="it has changed since it was trusted"):
+    with pytest.raises(
+        ez.UntrustedCodeError, match="it has changed since it was trusted"
+    ):
         read(folder)
     (folder / ".nv-meta" / "loader.py").write_text(LOADER)
     (folder / ".nv-meta" / "other.py").write_text("")  # which the first might import
@@ -89,7 +93,9 @@ def test_only_the_folder_itself_is_trusted(folder, tmp_path):
         read(folder)
 
 
-def test_a_user_without_a_home_trusts_nothing_and_is_told_where_that_would_be(folder, monkeypatch):
+def test_a_user_without_a_home_trusts_nothing_and_is_told_where_that_would_be(
+    folder, monkeypatch
+):
     monkeypatch.delenv("XDG_CONFIG_HOME")
     monkeypatch.setattr(os.path, "expanduser", str)
     monkeypatch.chdir(folder)
@@ -119,7 +125,9 @@ class CaptionWebdataset(energon.DefaultDecoderWebdatasetFactory[ez.CaptioningSam
 
     __sample_type__ = ez.CaptioningSample
 
-    def __init__(self, path, *, auto_decode: bool = True, shout: bool = False, **kwargs):
+    def __init__(
+        self, path, *, auto_decode: bool = True, shout: bool = False, **kwargs
+    ):
         super().__init__(path, auto_decode=auto_decode, **kwargs)
         assert self.image_decode == "torchrgb"
         if auto_decode:
@@ -132,7 +140,11 @@ class Shouting:
 
     def __call__(self, sample):
         text = sample["txt"].decode()
-        return {**sample, "txt": text.upper() if self.loud else text, "jpg": len(sample["jpg"])}
+        return {
+            **sample,
+            "txt": text.upper() if self.loud else text,
+            "jpg": len(sample["jpg"]),
+        }
 
 
 class PlainFactory(energon.BaseWebdatasetFactory[ez.TextSample]):
@@ -155,7 +167,12 @@ def named(folder, name, module=__name__, **more):
 
 
 def test_a_factory_of_a_user_makes_the_samples(folder):
-    named(folder, "CaptionWebdataset", field_map={"image": "jpg", "caption": "txt"}, shout=True)
+    named(
+        folder,
+        "CaptionWebdataset",
+        field_map={"image": "jpg", "caption": "txt"},
+        shout=True,
+    )
     dataset = ez.get_val_dataset(folder, split_part="train", batch_size=None)
     found = list(dataset)
     assert [each.caption for each in found][:2] == ["CAPTION 0", "CAPTION 1"]
@@ -163,14 +180,20 @@ def test_a_factory_of_a_user_makes_the_samples(folder):
     assert found[0].__sources__
     named(folder, "PlainFactory", subflavors={"a": 1})
     first = next(iter(ez.get_val_dataset(folder, split_part="train", batch_size=None)))
-    assert (type(first), first.text, first.__subflavors__) == (ez.TextSample, "0 noitpac", {"a": 1})
+    assert (type(first), first.text, first.__subflavors__) == (
+        ez.TextSample,
+        "0 noitpac",
+        {"a": 1},
+    )
     batches = ez.get_loader(ez.get_train_dataset(folder, batch_size=2, repeat=False))
     assert sum(len(each.text) for each in batches) == len(list(dataset))
 
 
 def test_a_factory_that_is_not_known_is_an_error(folder, monkeypatch):
     named(folder, "CaptionWebdataset", "some_module_of_theirs")
-    with pytest.raises(ez.UntrustedCodeError, match=r"import some_module_of_theirs.*trust_code"):
+    with pytest.raises(
+        ez.UntrustedCodeError, match=r"import some_module_of_theirs.*trust_code"
+    ):
         read(folder)
     for name, told in (("Nothing", "has no such name"), ("Shouting", "is no factory")):
         named(folder, name)
@@ -180,13 +203,17 @@ def test_a_factory_that_is_not_known_is_an_error(folder, monkeypatch):
     with pytest.raises(ez.DatasetError, match="no __sample_type__"):
         read(folder)
     with pytest.raises(ez.ConfigError, match="no __sample_type__"):
-        Unnamed(folder, split_part="train", training=False, worker_config=ez.WorkerConfig())
+        Unnamed(
+            folder, split_part="train", training=False, worker_config=ez.WorkerConfig()
+        )
     named(folder, "CaptioningWebdataset", "megatron.energon", shout=True)
     with pytest.raises(ez.DatasetError, match="unknown key 'shout'"):
         read(folder)
 
 
-def test_modules_are_imported_where_they_are_trusted_by_name(folder, tmp_path, monkeypatch):
+def test_modules_are_imported_where_they_are_trusted_by_name(
+    folder, tmp_path, monkeypatch
+):
     (tmp_path / "factories_of_theirs.py").write_text(
         "import energize.energon as en\n"
         "class Texts(en.BaseWebdatasetFactory):\n"
@@ -196,8 +223,14 @@ def test_modules_are_imported_where_they_are_trusted_by_name(folder, tmp_path, m
     )
     monkeypatch.syspath_prepend(str(tmp_path))
     named(folder, "Texts", "factories_of_theirs")
-    options = {"split_part": "train", "batch_size": None, "trust_code": ["factories_of_theirs"]}
+    options = {
+        "split_part": "train",
+        "batch_size": None,
+        "trust_code": ["factories_of_theirs"],
+    }
     assert {each.text for each in ez.get_val_dataset(folder, **options)} == {"x"}
     del sys.modules["factories_of_theirs"]
-    with pytest.raises(ez.ConfigError, match="no folder, and no module that can be imported"):
+    with pytest.raises(
+        ez.ConfigError, match="no folder, and no module that can be imported"
+    ):
         read(folder, trust_code=["no_such_module"])

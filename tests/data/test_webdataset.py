@@ -1,5 +1,5 @@
-"""Raw samples of prepared folders, read at random; shards and indices that are not what was
-prepared are errors before a sample is given.
+"""Raw samples of prepared folders, read at random; shards and indices that are not what
+was prepared are errors before a sample is given.
 """
 
 from __future__ import annotations
@@ -38,7 +38,14 @@ from energize.errors import (
 )
 from energize.preparation.index import prepare_jsonl
 from tests.support.refusals import check_refusals
-from tests.support.shards import offsets, packed, payload, prepared, write_meta, write_shard
+from tests.support.shards import (
+    offsets,
+    packed,
+    payload,
+    prepared,
+    write_meta,
+    write_shard,
+)
 
 LONG = "a-name-that-is-longer-than-a-header-has-room-for/" * 4
 
@@ -57,12 +64,17 @@ def test_samples_come_in_the_asked_order(folder, wanted):
     samples = WebdatasetSource(folder).read(np.array(wanted, dtype=np.int64))
     assert numbers(samples) == wanted
     for number, sample in zip(wanted, samples, strict=True):
-        assert (sample["jpg"], sample["txt"]) == (payload(number, "jpg"), payload(number, "txt"))
+        assert (sample["jpg"], sample["txt"]) == (
+            payload(number, "jpg"),
+            payload(number, "txt"),
+        )
     assert len({id(sample) for sample in samples}) == len(samples)
 
 
 def test_what_cannot_be_made_is_refused(tmp_path):
-    count = write_shard(tmp_path / "a.tar", packed([(f"{i}.txt", b"") for i in range(3)]))
+    count = write_shard(
+        tmp_path / "a.tar", packed([(f"{i}.txt", b"") for i in range(3)])
+    )
 
     def made(exclude, splits, **options):
         write_meta(tmp_path, {"a.tar": count}, splits, exclude)
@@ -99,7 +111,12 @@ def test_the_last_of_a_billion_samples_takes_little_memory(tmp_path):
     end = 512 * count
     for name, size, at, data in (
         ("a.tar", end + 1024, end - 2048, last),
-        ("a.tar.idx", 8 * (count + 1), 8 * (count - 1), struct.pack("<2Q", end - 2048, end)),
+        (
+            "a.tar.idx",
+            8 * (count + 1),
+            8 * (count - 1),
+            struct.pack("<2Q", end - 2048, end),
+        ),
     ):
         with (tmp_path / name).open("wb") as file:
             file.truncate(size)
@@ -110,7 +127,11 @@ def test_the_last_of_a_billion_samples_takes_little_memory(tmp_path):
     sample = WebdatasetSource(tmp_path)[999_999_999]
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    assert (sample["__key__"], sample["jpg"], sample["txt"]) == ("999", b"picture", b"words")
+    assert (sample["__key__"], sample["jpg"], sample["txt"]) == (
+        "999",
+        b"picture",
+        b"words",
+    )
     assert peak < 2_000_000
 
 
@@ -131,7 +152,9 @@ def test_parts_that_come_twice_or_have_our_names_and_too_many(tmp_path, monkeypa
     assert "['__key__']" in str(reserved)
     assert "too many parts, 60, more than 59" in str(many)
     write_shard(tmp_path / "b.tar", packed(files[4:]))
-    with pytest.raises(ShardError, match=r"b\.tar: sample '3': .* many parts, 60, more than"):
+    with pytest.raises(
+        ShardError, match=r"b\.tar: sample '3': .* many parts, 60, more than"
+    ):
         scan(tmp_path / "b.tar")
     monkeypatch.setattr("energize.core.limits.PARTS", 60)
     assert len(WebdatasetSource(tmp_path)[3]) == 64
@@ -163,7 +186,9 @@ def test_shards_and_indices_that_disagree_are_fatal(tmp_path):
             shutil.rmtree(folder)
 
     def entries(change):
-        return lambda data: change(np.frombuffer(data, "<u8").copy()).astype("<u8").tobytes()
+        return lambda data: (
+            change(np.frombuffer(data, "<u8").copy()).astype("<u8").tobytes()
+        )
 
     def merge_two(index):  # samples 0 and 1 as one, and sample 2 as two
         return np.concatenate([index[[0, 2]], index[2:3] + 1024, index[3:]])
@@ -176,7 +201,10 @@ def test_shards_and_indices_that_disagree_are_fatal(tmp_path):
     }
     indices = {
         "index missing": (None, "d0.tar.idx: cannot be read"),
-        "order": (entries(lambda e: e[[0, 2, 1, *range(3, 9)]]), "sample 1 lies from byte"),
+        "order": (
+            entries(lambda e: e[[0, 2, 1, *range(3, 9)]]),
+            "sample 1 lies from byte",
+        ),
         "merged": (entries(merge_two), "has the keys"),
         "beyond": (entries(lambda e: e * 2), "was cut off, or is another one"),
         "too early": (entries(lambda e: e - e // e.max() * 512), "but more follow"),
@@ -205,8 +233,8 @@ def recorded(path, count=SAMPLES, prefix="", **options):
 
 @pytest.mark.parametrize("prefix", ["", LONG])
 def test_an_index_entry_one_member_off_is_seen(tmp_path, prefix):
-    """With a record at the first touch; without one when both samples beside it are read, and of
-    one that points too early whichever of them is.
+    """With a record at the first touch; without one when both samples beside it are
+    read, and of one that points too early whichever of them is.
     """
     folder = recorded(tmp_path / "web", prefix=prefix, format=tarfile.GNU_FORMAT)
     index, record = folder / "0.tar.idx", read_records(folder)["0.tar"]
@@ -225,7 +253,9 @@ def test_an_index_entry_one_member_off_is_seen(tmp_path, prefix):
             wrong = sound.copy()
             wrong[entry] = starts[starts.index(wrong[entry]) + members]
             wrong.tofile(index)
-            with pytest.raises(ShardError, match=r"0\.tar and its index .*0\.tar\.idx are not"):
+            with pytest.raises(
+                ShardError, match=r"0\.tar and its index .*0\.tar\.idx are not"
+            ):
                 read(0, record)
             for number in (entry - 1, entry) if members < 0 else (entry - 1,):
                 with pytest.raises(ShardError, match="do not belong together"):
@@ -234,13 +264,22 @@ def test_an_index_entry_one_member_off_is_seen(tmp_path, prefix):
 
 @pytest.mark.parametrize("form", [tarfile.GNU_FORMAT, tarfile.PAX_FORMAT])
 def test_a_bit_of_a_long_name_renames_no_part_and_drops_none(tmp_path, form):
-    """Which no checksum of a header covers, and in the middle of a shard no other one."""
-    files = [(f"{LONG}{n:04d}.{part}", bytes(9000)) for n in range(9) for part in ("jpg", "txt")]
+    """Which no checksum of a header covers, and in the middle of a shard no other
+    one."""
+    files = [
+        (f"{LONG}{n:04d}.{part}", bytes(9000))
+        for n in range(9)
+        for part in ("jpg", "txt")
+    ]
     (tmp_path / "0.tar").write_bytes(data := packed(files, form))
-    prepare(tmp_path, split_ratios={"train": 1}, sample_type="CrudeWebdataset", workers=1)
+    prepare(
+        tmp_path, split_ratios={"train": 1}, sample_type="CrudeWebdataset", workers=1
+    )
     end = data.index(b"0004.jpg") + 8
     for at in (*range(end - len(LONG) - 17, end - len(LONG)), *range(end - 8, end)):
-        (tmp_path / "0.tar").write_bytes(data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :])
+        (tmp_path / "0.tar").write_bytes(
+            data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :]
+        )
         try:
             [found] = WebdatasetSource(tmp_path).read(np.array([4]))
         except ShardError as error:
@@ -253,23 +292,30 @@ def test_a_bit_of_a_long_name_renames_no_part_and_drops_none(tmp_path, form):
 
 @pytest.mark.parametrize("kind", [tarfile.LNKTYPE, tarfile.SYMTYPE])
 def test_a_link_is_no_part(tmp_path, kind):
-    """As GNU tar writes a file that has two names; samples would lack what it stands for."""
+    """As GNU tar writes a file that has two names; samples would lack what it stands
+    for."""
     with tarfile.open(tmp_path / "0.tar", "w") as tar:
         for name, target in (("a.txt", ""), ("b.cls", ""), ("b.txt", "a.txt")):
             member = tarfile.TarInfo(name)
-            member.type, member.linkname = (kind, target) if target else (tarfile.REGTYPE, "")
+            member.type, member.linkname = (
+                (kind, target) if target else (tarfile.REGTYPE, "")
+            )
             tar.addfile(member)
     told = "0.tar.*'b.txt' is a link to 'a.txt'.*pack the tar again with --dereference"
     with pytest.raises(PrepareError, match=told):
         prepare(tmp_path, split_ratios={"train": 1}, workers=1)
-    write_shard(tmp_path / "0.tar", (tmp_path / "0.tar").read_bytes())  # as Energon prepares it
+    write_shard(
+        tmp_path / "0.tar", (tmp_path / "0.tar").read_bytes()
+    )  # as Energon prepares it
     write_meta(tmp_path, {"0.tar": 2}, {"train": ["0.tar"]})
     first, failed = WebdatasetSource(tmp_path).read(np.arange(2))
     assert first["txt"] == b""
     assert re.search(told, str(failed.reason))
 
 
-def test_a_shard_replaced_while_a_run_reads_is_seen_by_a_process_that_starts_later(tmp_path):
+def test_a_shard_replaced_while_a_run_reads_is_seen_by_a_process_that_starts_later(
+    tmp_path,
+):
     """Though it was prepared again: what the run was started with counts."""
     folder = recorded(tmp_path / "web", count=20)
     source = WebdatasetSource(folder)
@@ -282,7 +328,9 @@ def test_a_shard_replaced_while_a_run_reads_is_seen_by_a_process_that_starts_lat
     assert WebdatasetSource(folder)[3]["txt"] == b"txt 3"
     rewrite(folder / "0.tar", lambda data: data + bytes(512))
     for read in (lambda source: source[0], lambda source: source.keys(np.arange(3))):
-        with pytest.raises(ShardError, match=r"0\.tar and its index .* has \d+ bytes, and had"):
+        with pytest.raises(
+            ShardError, match=r"0\.tar and its index .* has \d+ bytes, and had"
+        ):
             read(WebdatasetSource(folder))
 
 
@@ -299,7 +347,10 @@ def test_an_index_that_is_written_again_with_the_same_bytes_ends_nothing(tmp_pat
         (JsonlSource(lines), lines.with_name("lines.jsonl.idx")),
     ):
         read = [repr(source[number]) for number in range(3)]
-        for again in (index.write_bytes, lambda data, to=index: write_new(to, data, DataError)):
+        for again in (
+            index.write_bytes,
+            lambda data, to=index: write_new(to, data, DataError),
+        ):
             again(index.read_bytes())
             os.utime(index, (1, 1))
             assert [repr(source[number]) for number in range(3)] == read
@@ -314,7 +365,9 @@ def test_a_large_index_that_no_record_knows_may_be_written_again(tmp_path):
     lines = tmp_path / "lines.jsonl"
     lines.write_text("{}\n" * 9000)
     prepare_jsonl(lines)
-    count = write_shard(tmp_path / "d0.tar", packed((f"{i:04d}.txt", b"") for i in range(9000)))
+    count = write_shard(
+        tmp_path / "d0.tar", packed((f"{i:04d}.txt", b"") for i in range(9000))
+    )
     write_meta(tmp_path, {"d0.tar": count}, {"train": ["d0.tar"]})
     for source, index in (
         (WebdatasetSource(tmp_path), tmp_path / "d0.tar.idx"),
@@ -327,7 +380,9 @@ def test_a_large_index_that_no_record_knows_may_be_written_again(tmp_path):
             os.utime(index, (1, 1))
             assert repr(source[8000]) == read
         source._files._open.clear()
-        index.write_bytes(data[:8] + data[:-8])  # each sample is said to be the one before
+        index.write_bytes(
+            data[:8] + data[:-8]
+        )  # each sample is said to be the one before
         with pytest.raises(ShardError, match="idx has changed since it was first read"):
             source[8999]
 
@@ -343,7 +398,9 @@ def test_a_wrong_record_is_an_error_with_its_place(tmp_path):
     rows = {
         '{"version": 2}': "shards.json:1 (version): expected 1; got 2",
         '{"version": 1, "shards": {}}': "only .info.json knows '0.tar'",
-        json.dumps({"version": 1, "shards": {"0.tar": short}}): "(shards['0.tar'].headers_crc32): ",
+        json.dumps(
+            {"version": 1, "shards": {"0.tar": short}}
+        ): "(shards['0.tar'].headers_crc32): ",
         "[" * 100_000: "shards.json",
     }
     check_refusals(None, {
@@ -356,7 +413,9 @@ def test_a_shard_without_samples_whose_index_has_some(tmp_path):
     folder = prepared(tmp_path / "web", (3, 2))
     info = folder / ".nv-meta" / ".info.json"
     info.write_text(info.read_text().replace('"parts/d1.tar": 2', '"parts/d1.tar": 0'))
-    with pytest.raises(ShardError, match=r"d1\.tar has no samples, .* has 24 bytes, and not 8"):
+    with pytest.raises(
+        ShardError, match=r"d1\.tar has no samples, .* has 24 bytes, and not 8"
+    ):
         WebdatasetSource(folder)
 
 
@@ -401,7 +460,9 @@ def test_checksums_find_a_changed_bit(tmp_path):
     )  # fmt: skip
     assert checked[7] == plain[7]
     flipped(folder, b"txt 7")
-    flipped(folder, b"0003.jpg", at=-1)  # the padding before, which belongs to the sample before
+    flipped(
+        folder, b"0003.jpg", at=-1
+    )  # the padding before, which belongs to the sample before
     assert WebdatasetSource(folder)[7]["txt"] == b"uxt 7"
     found = WebdatasetSource(folder, checksums=True).read(np.arange(20))
     assert [n for n, each in enumerate(found) if isinstance(each, Failed)] == [2, 7]

@@ -1,4 +1,5 @@
-"""Files that others read: never written through a link, never half of them under their names."""
+"""Files that others read: never written through a link, never half of them under their
+names."""
 
 from __future__ import annotations
 
@@ -46,7 +47,12 @@ def test_files_get_their_names_together_or_none(tmp_path):
 
 
 def test_only_what_writers_left_is_removed(tmp_path):
-    others = ["a.tmp", "a.energize-0.tmp", f"energize-{TOKEN}.tmp", f"a.energize-{TOKEN}"]
+    others = [
+        "a.tmp",
+        "a.energize-0.tmp",
+        f"energize-{TOKEN}.tmp",
+        f"a.energize-{TOKEN}",
+    ]
     for name in [*others, f"a.energize-{TOKEN}.tmp", f"b.energize-{TOKEN}.tmp"]:
         (tmp_path / name).touch()
     remove_left(tmp_path, of=tmp_path / "b")
@@ -113,13 +119,18 @@ print(json.dumps(log))
 def test_files_are_on_the_disk_before_they_get_names_and_the_last_one_last(tmp_path):
     folder = unprepared(tmp_path / "ds")
     ran = subprocess.run(
-        [sys.executable, "-c", LOGGED, folder], capture_output=True, text=True, check=True
+        [sys.executable, "-c", LOGGED, folder],
+        capture_output=True,
+        text=True,
+        check=True,
     )
     log = [tuple(each) for each in json.loads(ran.stdout)]
     renamed = [call for call in log if call[0] == "replace"]
     finals = [final.removeprefix(f"{folder}/") for _, _, final in renamed]
     assert finals[-1] == ".nv-meta/.info.json"
-    assert {"parts/d0.tar.idx", ".nv-meta/index.sqlite", ".nv-meta/split.yaml"} <= set(finals)
+    assert {"parts/d0.tar.idx", ".nv-meta/index.sqlite", ".nv-meta/split.yaml"} <= set(
+        finals
+    )
     first = log.index(renamed[0])
     for _, made, _ in renamed:
         assert log.index(("fsync", made)) < first

@@ -1,4 +1,5 @@
-"""Mixing by what samples are: exact shares, one folder or several, states that know the split."""
+"""Mixing by what samples are: exact shares, one folder or several, states that know the
+split."""
 
 from collections import Counter
 
@@ -37,9 +38,18 @@ def shuffled(count, name="rows", kinds=KINDS):
     ("dataset", "told"),
     [
         (BatchDataset(shuffled(9), 2, list), "a BatchDataset are not taken one by one"),
-        (RepeatDataset(shuffled(9)), "split what it reads from .*give the mix to RepeatDataset"),
-        (MapDataset(LimitDataset(shuffled(9), 3), str), "a LimitDataset are not taken one by one"),
-        (BlendDataset((shuffled(9), 1), (shuffled(9, "b"), 2)), "a BlendDataset are not"),
+        (
+            RepeatDataset(shuffled(9)),
+            "split what it reads from .*give the mix to RepeatDataset",
+        ),
+        (
+            MapDataset(LimitDataset(shuffled(9), 3), str),
+            "a LimitDataset are not taken one by one",
+        ),
+        (
+            BlendDataset((shuffled(9), 1), (shuffled(9, "b"), 2)),
+            "a BlendDataset are not",
+        ),
         ([[1, 2]], "is no dataset; a list becomes one in ListSource"),
         ([1, 2], "'1' is no dataset"),
         ([], "there are no datasets to mix"),
@@ -48,7 +58,9 @@ def shuffled(count, name="rows", kinds=KINDS):
 def test_what_cannot_be_split_is_told(dataset, told):
     with pytest.raises(ConfigError, match=told):
         by_property(dataset, "kind", {"high": 1})
-    with pytest.raises(ColumnError, match="rows has no column 'knd'; did you mean 'kind'"):
+    with pytest.raises(
+        ColumnError, match="rows has no column 'knd'; did you mean 'kind'"
+    ):
         by_property(shuffled(50), "knd", {"high": 1})
 
 
@@ -91,5 +103,6 @@ def test_any_labels_give_the_shares_that_were_asked(labels, weights, folders, sc
             assert abs(found[label] - n * weight / total) <= 2 * folders + 1
     check_topology(mix, world_sizes=(1, 3), num_workers=(0,), items=20)
     assert np.array_equal(
-        mix.consumed(50), np.bincount(mix.refs(np.arange(50)).source, minlength=len(mix.sources))
+        mix.consumed(50),
+        np.bincount(mix.refs(np.arange(50)).source, minlength=len(mix.sources)),
     )

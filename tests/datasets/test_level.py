@@ -30,16 +30,22 @@ def lengths(count, start=0, seed=0, name="texts"):
     """Texts of skewed lengths: each sample is its number, and its length a column."""
     drawn = np.random.default_rng(seed).lognormal(4, 0.9, count)
     tokens = np.clip(drawn, 4, 500).astype(int).tolist()
-    return ListSource(range(start, start + count), name=name, columns={"tokens": tokens})
+    return ListSource(
+        range(start, start + count), name=name, columns={"tokens": tokens}
+    )
 
 
 def test_the_cost_may_not_change_inside_of_a_global_batch():
     def batches(cost):
-        return BatchDataset(ShuffleDataset(lengths(40)), 2, list, level=cost, global_batch_size=8)
+        return BatchDataset(
+            ShuffleDataset(lengths(40)), 2, list, level=cost, global_batch_size=8
+        )
 
     loader = get_loader(batches("tokens"))
     take(loader, 7)
-    with pytest.raises(StateMismatchError, match=r"(?s)LevelDataset.*cost.*squared_tokens"):
+    with pytest.raises(
+        StateMismatchError, match=r"(?s)LevelDataset.*cost.*squared_tokens"
+    ):
         get_loader(batches(squared_tokens)).load_state_dict(loader.state_dict())
 
 
@@ -54,22 +60,50 @@ def squared_tokens(tokens):
 class TestCosts:
     @pytest.mark.parametrize("bad", [0, -3, math.nan, math.inf])
     def test_a_cost_that_is_none_names_the_sample(self, bad):
-        source = ListSource("abcd", name="letters", columns={"tokens": [1.0, 2.0, bad, 1.0]})
+        source = ListSource(
+            "abcd", name="letters", columns={"tokens": [1.0, 2.0, bad, 1.0]}
+        )
         level = LevelDataset(source, 2, global_batch_size=4, cost="tokens")
-        with pytest.raises(ColumnError, match=rf"letters.* 2.*its cost is {bad:g}.*above 0"):
+        with pytest.raises(
+            ColumnError, match=rf"letters.* 2.*its cost is {bad:g}.*above 0"
+        ):
             level.at([0])
 
     @pytest.mark.parametrize(
         ("options", "error", "message"),
         [
-            ({"level": "token"}, ColumnError, "no column 'token'; did you mean 'tokens'"),
+            (
+                {"level": "token"},
+                ColumnError,
+                "no column 'token'; did you mean 'tokens'",
+            ),
             ({"level": lambda words: words}, ColumnError, "no column 'words'"),
             ({"level": lambda: 1}, ConfigError, "a function that has parameters"),
-            ({"level": 3}, ConfigError, "a cost is the name of a column, or a function"),
-            ({"global_batch_size": 7}, ConfigError, r"BatchDataset: .* 7 .*batches of 2"),
-            ({"global_batch_size": 0}, ConfigError, r"BatchDataset: global_batch_size is a whole"),
-            ({"global_batch_size": None}, ConfigError, "level is given, and global_batch_size"),
-            ({"level": None}, ConfigError, "global_batch_size is given, and level is not"),
+            (
+                {"level": 3},
+                ConfigError,
+                "a cost is the name of a column, or a function",
+            ),
+            (
+                {"global_batch_size": 7},
+                ConfigError,
+                r"BatchDataset: .* 7 .*batches of 2",
+            ),
+            (
+                {"global_batch_size": 0},
+                ConfigError,
+                r"BatchDataset: global_batch_size is a whole",
+            ),
+            (
+                {"global_batch_size": None},
+                ConfigError,
+                "level is given, and global_batch_size",
+            ),
+            (
+                {"level": None},
+                ConfigError,
+                "global_batch_size is given, and level is not",
+            ),
             ({"batcher": yielding}, ConfigError, "no batcher that yields"),
         ],
     )
@@ -80,27 +114,39 @@ class TestCosts:
 
     def test_batches_of_another_size(self):
         level = LevelDataset(lengths(20), 2, global_batch_size=8, cost="tokens")
-        with pytest.raises(ConfigError, match=r"LevelDataset below levels batches of 2, .* of 4"):
+        with pytest.raises(
+            ConfigError, match=r"LevelDataset below levels batches of 2, .* of 4"
+        ):
             BatchDataset(MapDataset(level, str), 4, list)
         buffered = LevelBufferDataset(lengths(20), 8, 2, lambda item: item + 1)
-        with pytest.raises(ConfigError, match=r"LevelBufferDataset below .* of 2, .* of 3"):
+        with pytest.raises(
+            ConfigError, match=r"LevelBufferDataset below .* of 2, .* of 3"
+        ):
             BatchDataset(buffered, 3, list)
 
     def test_a_stream(self):
         with pytest.raises(NotIndexedError, match=r"FilterDataset.*LevelBufferDataset"):
-            LevelDataset(FilterDataset(lengths(9), bool), 2, global_batch_size=4, cost="tokens")
+            LevelDataset(
+                FilterDataset(lengths(9), bool), 2, global_batch_size=4, cost="tokens"
+            )
 
 
 class TestStreams:
     """Levelled in each lane, some items at a time."""
 
     def stream(self, count=4000):
-        return FilterDataset(RepeatDataset(ShuffleDataset(lengths(count))), lambda n: n % 5 > 0)
+        return FilterDataset(
+            RepeatDataset(ShuffleDataset(lengths(count))), lambda n: n % 5 > 0
+        )
 
     @pytest.mark.parametrize("bad", [0, -1.5, math.nan, "7"])
     def test_a_cost_that_is_none_names_the_sample(self, bad):
-        samples = [{"__key__": f"key-{n}", "cost": 1 if n != 2 else bad} for n in range(4)]
-        level = LevelBufferDataset(ListSource(samples), 4, 2, lambda sample: sample["cost"])
+        samples = [
+            {"__key__": f"key-{n}", "cost": 1 if n != 2 else bad} for n in range(4)
+        ]
+        level = LevelBufferDataset(
+            ListSource(samples), 4, 2, lambda sample: sample["cost"]
+        )
         with pytest.raises(EncoderError, match="key-2"):
             list(level)
 

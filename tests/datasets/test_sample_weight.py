@@ -1,4 +1,5 @@
-"""Weights in Python trees: what they leave as it is; drawn by one mix, weighed by another."""
+"""Weights in Python trees: what they leave as it is; drawn by one mix, weighed by
+another."""
 
 from __future__ import annotations
 
@@ -53,7 +54,9 @@ def noisy(sample: dict[str, Any]) -> dict[str, Any]:
 
 
 def unweighed(items: Any) -> list[Any]:
-    return [{name: x for name, x in item.items() if "weight" not in name} for item in items]
+    return [
+        {name: x for name, x in item.items() if "weight" not in name} for item in items
+    ]
 
 
 def even(sample: dict[str, Any]) -> bool:
@@ -99,7 +102,8 @@ def test_weights_are_on_the_host_whatever_the_default_device_is():
         assert concat_pack(pieces, ["ids"])["position_ids"].tolist() == [0, 1, 0, 1]
 
 
-# A mix of which one part has weights: its items, and batches of them, have the same keys.
+# A mix of which one part has weights: its items, and batches of them, have the same
+# keys.
 
 
 def collate(samples: list[dict[str, Any]]) -> dict[str, Any]:
@@ -108,7 +112,10 @@ def collate(samples: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def in_stages(first: Dataset[Any], second: Dataset[Any]) -> Dataset[Any]:
-    stages = [Stage("first", 0, 6, dataset=first), Stage("second", 6, 40, dataset=second)]
+    stages = [
+        Stage("first", 0, 6, dataset=first),
+        Stage("second", 6, 40, dataset=second),
+    ]
     return StagedDataset(StagePlan(stages), carry_over=False)
 
 
@@ -125,7 +132,11 @@ MIXES = {
         (BlendDataset((a, 1), (rows("c"), 1), scheme="block"), 1), (b, 1)
     ),
     "a blend around target weights": lambda a, b: BlendDataset(
-        (BlendDataset((a, 1), (rows("c"), 1), scheme="block", target_weights=[1, 3]), 1), (b, 1)
+        (
+            BlendDataset((a, 1), (rows("c"), 1), scheme="block", target_weights=[1, 3]),
+            1,
+        ),
+        (b, 1),
     ),
     "a blend of streams": lambda a, b: BlendDataset(
         (FilterDataset(a, even), 1), (b, 1), stop="all_exhausted"
@@ -141,7 +152,9 @@ MIXES = {
 @pytest.mark.parametrize("first", [True, False])
 def test_items_of_a_mix_have_the_same_keys_whichever_part_is_weighted(name, first):
     weighted = SampleWeightDataset(rows("a"), 0.5)
-    mix = MIXES[name](weighted, rows("b")) if first else MIXES[name](rows("b"), weighted)
+    mix = (
+        MIXES[name](weighted, rows("b")) if first else MIXES[name](rows("b"), weighted)
+    )
     items = list(islice(mix, 30))
     assert {tuple(item) for item in items} == {("__key__", "__sample_weight__")}
     assert {item["__key__"][0] for item in items} >= {"a", "b"}
@@ -159,10 +172,15 @@ def test_mixes_of_batches_and_of_packs_have_weights_in_all_or_none():
     def packs(dataset):
         with_ids = MapDataset(dataset, lambda sample: {**sample, "ids": [1, 2]})
         pack = lambda samples: concat_pack(samples, ["ids"])  # noqa: E731
-        return PackingDataset(with_ids, 4, lambda samples: [samples[:3], samples[3:]], pack)
+        return PackingDataset(
+            with_ids, 4, lambda samples: [samples[:3], samples[3:]], pack
+        )
 
     weighted = SampleWeightDataset(rows("a"), 0.5)
-    for make, size in ((lambda dataset: BatchDataset(dataset, 2, of_two), 2), (packs, 3)):
+    for make, size in (
+        (lambda dataset: BatchDataset(dataset, 2, of_two), 2),
+        (packs, 3),
+    ):
         mix = BlendDataset((make(rows("b")), 1), (make(weighted), 1))
         found = [item["sample_weights"].tolist() for item in islice(mix, 4)]
         assert [1.0] * size in found
@@ -171,13 +189,21 @@ def test_mixes_of_batches_and_of_packs_have_weights_in_all_or_none():
         shape = (8,) if size == 2 else (4, 3)
         if size == 2:
             joined = MixBatchDataset(
-                (make(rows("b")), 1), (make(weighted), 1), batch_size=4, batch_mix_fn=collate
+                (make(rows("b")), 1),
+                (make(weighted), 1),
+                batch_size=4,
+                batch_mix_fn=collate,
             )[0]
         assert joined["sample_weights"].shape == shape
         assert "__sample_weight__" not in joined
     # Items without a place for a weight stay as they are.
     numbers = BlendDataset((weighted, 1), (ListSource(range(9)), 1))
-    assert [each for each in numbers.at(range(8)) if isinstance(each, int)] == [0, 1, 2, 3]
+    assert [each for each in numbers.at(range(8)) if isinstance(each, int)] == [
+        0,
+        1,
+        2,
+        3,
+    ]
 
 
 def test_a_mix_leaves_the_objects_of_users_as_they_are():
@@ -192,9 +218,14 @@ def test_a_mix_leaves_the_objects_of_users_as_they_are():
 
 def test_one_source_with_two_weights_is_read_for_both():
     one = rows("a")
-    both = BlendDataset((SampleWeightDataset(one, 0.5), 1), (SampleWeightDataset(one, 2), 1))
+    both = BlendDataset(
+        (SampleWeightDataset(one, 0.5), 1), (SampleWeightDataset(one, 2), 1)
+    )
     assert len(both.inputs) == 2
-    assert Counter(weight_of(each) for each in both.at(range(100))) == {0.5: 50, 2.0: 50}
+    assert Counter(weight_of(each) for each in both.at(range(100))) == {
+        0.5: 50,
+        2.0: 50,
+    }
     same = SampleWeightDataset(one, 0.5)
     assert len(BlendDataset((same, 1), (same, 1)).inputs) == 1
 
@@ -221,7 +252,9 @@ class TestTargets:
         st.lists(st.integers(1, 9), min_size=5, max_size=5),
     )
     @settings(max_examples=25, deadline=None)
-    def test_what_counts_is_the_target_mix_in_every_nesting(self, weights, targets, inner):
+    def test_what_counts_is_the_target_mix_in_every_nesting(
+        self, weights, targets, inner
+    ):
         targets = [*targets[1 : len(weights)], targets[0] + 1]
 
         def nested(**given):
@@ -239,7 +272,10 @@ class TestTargets:
         assert unweighed(blend.at(range(60))) == plain.at(range(60))
         shares = np.array(blend.shares()) * blend.corrections()
         asked = np.array(
-            [*(targets[0] * each / sum(inner[2:4]) for each in inner[2:4]), *targets[1:]]
+            [
+                *(targets[0] * each / sum(inner[2:4]) for each in inner[2:4]),
+                *targets[1:],
+            ]
         )
         assert np.allclose(shares, asked / asked.sum())
 
@@ -252,16 +288,27 @@ class TestTargets:
             ({"target_weights": [1, float("nan")]}, "got nan"),
             ({"target_weights": [0, 0]}, "all target weights are 0"),
             ({"target_weights": {"a": 1}}, "not one of none"),
-            ({"target_weights": [1, 1], "stop": "all_exhausted"}, "when a dataset is exhausted"),
-            ({"target_weights": [1, 1], "max_epochs": 2}, "when a dataset is exhausted"),
-            ({"target_weights": [1, 1], "max_correction": 0.5}, "a factor from 1 up; got 0.5"),
+            (
+                {"target_weights": [1, 1], "stop": "all_exhausted"},
+                "when a dataset is exhausted",
+            ),
+            (
+                {"target_weights": [1, 1], "max_epochs": 2},
+                "when a dataset is exhausted",
+            ),
+            (
+                {"target_weights": [1, 1], "max_correction": 0.5},
+                "a factor from 1 up; got 0.5",
+            ),
             ({"max_correction": 2}, "limits what target_weights do"),
         ],
     )
     def test_what_cannot_be(self, options, told):
         with pytest.raises(ConfigError, match=told):
             self.blend(3, 1, **options)
-        with pytest.raises(WeightError, match="'b' has a target weight and the weight 0"):
+        with pytest.raises(
+            WeightError, match="'b' has a target weight and the weight 0"
+        ):
             BlendDataset(
                 {"a": rows("a"), "b": rows("b")},
                 weights={"a": 1, "b": 0}, target_weights={"a": 1, "b": 1},

@@ -1,4 +1,5 @@
-"""Staged datasets: what may stand in them, which states may be resumed, and what the log says."""
+"""Staged datasets: what may stand in them, which states may be resumed, and what the
+log says."""
 
 from __future__ import annotations
 
@@ -26,13 +27,17 @@ from tests.support.stages import maths, mix, staged, web
 
 
 def test_streams_do_not_carry_over():
-    with pytest.raises(NotIndexedError, match=r"stage 'even' is a stream.*carry_over=False"):
+    with pytest.raises(
+        NotIndexedError, match=r"stage 'even' is a stream.*carry_over=False"
+    ):
         staged(Stage("even", 0, dataset=FilterDataset(numbers(20), is_even)))
 
 
 def test_a_stage_that_reads_from_no_dataset():
     wrong = Stage("second", 5, dataset=[1, 2], place="run.toml:7")
-    with pytest.raises(ConfigError, match=r"run\.toml:7: stage 'second' .*got list '\[1, 2\]'"):
+    with pytest.raises(
+        ConfigError, match=r"run\.toml:7: stage 'second' .*got list '\[1, 2\]'"
+    ):
         staged(Stage("first", 0, dataset=web()), wrong)
 
 
@@ -80,12 +85,18 @@ def log(caplog):
 
 
 def messages(log):
-    return [record.getMessage() for record in log.records if "data stages" in record.getMessage()]
+    return [
+        record.getMessage()
+        for record in log.records
+        if "data stages" in record.getMessage()
+    ]
 
 
 def test_sources_that_come_and_go(log):
     nothing = BlendDataset((maths(), 1), (ListSource(range(7), name="unread"), 0))
-    data = staged(Stage("a", 0, 5, dataset=web()), Stage("b", 5, dataset=nothing, seed=4))
+    data = staged(
+        Stage("a", 0, 5, dataset=web()), Stage("b", 5, dataset=nothing, seed=4)
+    )
     data.at([0])
     list(islice(data, 6))
     assert messages(log)[-1].endswith(

@@ -1,4 +1,5 @@
-"""Blends whose shares count what samples cost, by the index or when they have been read."""
+"""Blends whose shares count what samples cost, by the index or when they have been
+read."""
 
 from __future__ import annotations
 
@@ -57,8 +58,16 @@ def test_states_of_other_shapes_are_refused():
         ({"unit": lambda tokens: tokens - 9}, ColumnError, "costs are numbers above 0"),
         ({"unit": lambda tokens: tokens * np.nan}, ColumnError, "its cost is nan"),
         ({"unit": "tokens", "scheme": "exact"}, ConfigError, "leave either out"),
-        ({"unit": "tokens", "block_size": 5}, ConfigError, "block_size says whose slot"),
-        ({"unit": ItemCost("tokens"), "scheme": "exact"}, ConfigError, "ItemCost\\('tokens'\\)"),
+        (
+            {"unit": "tokens", "block_size": 5},
+            ConfigError,
+            "block_size says whose slot",
+        ),
+        (
+            {"unit": ItemCost("tokens"), "scheme": "exact"},
+            ConfigError,
+            "ItemCost\\('tokens'\\)",
+        ),
         ({"unit": "tokens", "stop": "all_exhausted"}, ConfigError, "none does"),
         ({"unit": "tokens", "max_epochs": 2}, ConfigError, "max_epochs=2 ends a blend"),
     ],

@@ -33,16 +33,25 @@ def filtered(count=3):
 REFUSED = {
     "0 passes": (lambda: RepeatDataset(numbers(3), 0), "RepeatDataset"),
     "NaN passes": (lambda: RepeatDataset(numbers(3), float("nan")), "RepeatDataset"),
-    "passes without end": (lambda: RepeatDataset(numbers(3), float("inf")), "RepeatDataset"),
+    "passes without end": (
+        lambda: RepeatDataset(numbers(3), float("inf")),
+        "RepeatDataset",
+    ),
     "passes as text": (lambda: RepeatDataset(numbers(3), "2"), "RepeatDataset"),
     "too little of a pass": (lambda: RepeatDataset(numbers(3), 0.1), "leave no item"),
-    "parts of a stream": (lambda: RepeatDataset(filtered(), 2.5), "whole number of passes"),
+    "parts of a stream": (
+        lambda: RepeatDataset(filtered(), 2.5),
+        "whole number of passes",
+    ),
     "passes of a stream": (
         lambda: EpochizeDataset(filtered(), num_epochs=2),
         "only known when they have been read",
     ),
     "no length": (lambda: EpochizeDataset(numbers(3)), "EpochizeDataset"),
-    "a length twice": (lambda: EpochizeDataset(numbers(3), 3, num_epochs=2), "EpochizeDataset"),
+    "a length twice": (
+        lambda: EpochizeDataset(numbers(3), 3, num_epochs=2),
+        "EpochizeDataset",
+    ),
     "a length of 0": (lambda: EpochizeDataset(numbers(3), 0), "EpochizeDataset"),
     "nothing comes after": (
         lambda: ConcatDataset(RepeatDataset(numbers(2)), numbers(3)),
@@ -60,17 +69,29 @@ REFUSED = {
     "batches of 0": (lambda: BatchDataset(numbers(7), 0, list), "batch_size"),
     "batches of 2.0": (lambda: BatchDataset(numbers(7), 2.0, list), "batch_size"),
     "batches of True": (lambda: BatchDataset(numbers(7), True, list), "batch_size"),
-    "mixed batches of 0": (lambda: MixBatchDataset((numbers(9), 6), batch_size=0), "batch_size"),
+    "mixed batches of 0": (
+        lambda: MixBatchDataset((numbers(9), 6), batch_size=0),
+        "batch_size",
+    ),
     "no function": (lambda: MapDataset(numbers(3), None), "map_fn"),
-    "a shuffle without end": (lambda: ShuffleDataset(RepeatDataset(numbers(3))), "never ends"),
-    "a window of 0": (lambda: ShuffleDataset(numbers(3), shuffle_buffer_size=0), "shuffle_buffer"),
+    "a shuffle without end": (
+        lambda: ShuffleDataset(RepeatDataset(numbers(3))),
+        "never ends",
+    ),
+    "a window of 0": (
+        lambda: ShuffleDataset(numbers(3), shuffle_buffer_size=0),
+        "shuffle_buffer",
+    ),
     "runs of 0": (
         lambda: ShuffleDataset(numbers(3), max_samples_per_sequence=0),
         "max_samples_per_sequence",
     ),
     "a shuffled stream": (lambda: ShuffleDataset(filtered()).open(), "FilterDataset"),
     "an index of a stream": (lambda: filtered()[0], "FilterDataset"),
-    "a length of a stream": (lambda: len(BatchDataset(filtered(), 2, list)), "FilterDataset"),
+    "a length of a stream": (
+        lambda: len(BatchDataset(filtered(), 2, list)),
+        "FilterDataset",
+    ),
     "two worker configs": (
         lambda: BlendDataset(
             (numbers(3)._with_worker_config(WorkerConfig(num_workers=1)), 1),
@@ -83,17 +104,30 @@ REFUSED = {
     "a changed description": (lambda: setattr(numbers(3), "seed", 2), "frozen"),
     "nothing to read": (lambda: numbers(0).open(), "no items"),
     "a condition that is never true": (
-        lambda: next(FilterDataset(RepeatDataset(numbers(3)), lambda item: False).open()),
+        lambda: next(
+            FilterDataset(RepeatDataset(numbers(3)), lambda item: False).open()
+        ),
         "10000 items in a row",
     ),
     "an empty stream": (
-        lambda: next(RepeatDataset(FilterDataset(numbers(3), lambda item: False)).open()),
+        lambda: next(
+            RepeatDataset(FilterDataset(numbers(3), lambda item: False)).open()
+        ),
         "no item in a whole epoch",
     ),
     "a state without a position": (lambda: numbers(3).open(state={}), "position"),
-    "a position as text": (lambda: numbers(3).open(state={"position": "3"}), "position"),
-    "a position before 0": (lambda: numbers(3).open(state={"position": -1}), "position"),
-    "garbage after 0 items": (lambda: GcDataset(ListSource([1]), every_n_iter=0), "every_n_iter"),
+    "a position as text": (
+        lambda: numbers(3).open(state={"position": "3"}),
+        "position",
+    ),
+    "a position before 0": (
+        lambda: numbers(3).open(state={"position": -1}),
+        "position",
+    ),
+    "garbage after 0 items": (
+        lambda: GcDataset(ListSource([1]), every_n_iter=0),
+        "every_n_iter",
+    ),
 }
 ERRORS = ConfigError, EmptyDatasetError, NotIndexedError, StateError
 

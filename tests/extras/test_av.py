@@ -1,4 +1,5 @@
-"""Clips of videos and sounds: exactly the frames and samples that decoding everything gives."""
+"""Clips of videos and sounds: exactly the frames and samples that decoding everything
+gives."""
 
 from __future__ import annotations
 
@@ -38,7 +39,16 @@ from energize.extras.av import (
     get_single_frames_uniform,
 )
 from tests.support.images import encoded, picture
-from tests.support.videos import CONTAINERS, HEIGHT, WIDTH, numbers_of, sound, tone, video, wav
+from tests.support.videos import (
+    CONTAINERS,
+    HEIGHT,
+    WIDTH,
+    numbers_of,
+    sound,
+    tone,
+    video,
+    wav,
+)
 
 FRAMES, FPS = 60, 25
 BEGINS = {"ts h264": 0.08, "flv h264": 0.08}
@@ -65,10 +75,14 @@ def test_an_index_of_the_packets_of_a_stream():
     assert index[0].is_keyframe
     for timestamp in (*shown, -1, shown[-1] + 1):
         found = index.search_timestamp(timestamp)
-        assert index[found].timestamp == max([k for k in keys if k <= timestamp], default=keys[0])
+        assert index[found].timestamp == max(
+            [k for k in keys if k <= timestamp], default=keys[0]
+        )
         found = index.search_timestamp(timestamp, backward=False)
         later = [k for k in keys if k >= timestamp]
-        assert (index[found].timestamp if later else -1) == (later[0] if later else found)
+        assert (index[found].timestamp if later else -1) == (
+            later[0] if later else found
+        )
         exact = index.search_timestamp(timestamp, any_frame=True)
         assert timestamp not in shown or index[exact].timestamp == timestamp
 
@@ -83,7 +97,16 @@ def test_frames_by_number_and_by_time(name):
     assert data.video_timestamps == [approx(begin, begin + FRAMES / FPS)]
     assert data.audio_clips == data.audio_timestamps == []
 
-    ranges = [(48, 70), (0, 0), (7, 9), (8, 8), (5, 21), (59, math.inf), (23.7, 24.2), (7, 9)]
+    ranges = [
+        (48, 70),
+        (0, 0),
+        (7, 9),
+        (8, 8),
+        (5, 21),
+        (59, math.inf),
+        (23.7, 24.2),
+        (7, 9),
+    ]
     clips, times = decoder.get_video_clips(ranges, "frames")
     wanted = [(48, 59), (0, 0), (7, 9), (8, 8), (5, 21), (59, 59), (23, 24), (7, 9)]
     assert numbers(clips) == [list(range(first, last + 1)) for first, last in wanted]
@@ -105,7 +128,9 @@ def test_clips_are_counted_before_they_are_made(monkeypatch):
     size = 8 * WIDTH * HEIGHT + 3 * WIDTH * HEIGHT * FRAMES
     monkeypatch.setattr(limits, "DECODED_BYTES", size)
     AVDecoder(video()).get_video()
-    with pytest.raises(DecodeError, match=f"{size + 3 * WIDTH * HEIGHT}, more than {size}"):
+    with pytest.raises(
+        DecodeError, match=f"{size + 3 * WIDTH * HEIGHT}, more than {size}"
+    ):
         AVDecoder(video()).get_video_clips([(0, 59), (7, 7)], "frames")
     monkeypatch.setattr(limits, "DECODED_BYTES", 20_000)
     with pytest.raises(DecodeError, match="DECODED_BYTES"):
@@ -113,8 +138,12 @@ def test_clips_are_counted_before_they_are_made(monkeypatch):
 
 
 def test_clips_behind_the_end_are_left_out_with_a_warning():
-    with pytest.warns(RuntimeWarning, match=r"2 of the asked clips \(3 to 4, 2\.4 to 9\)"):
-        clips, times = AVDecoder(video()).get_video_clips([(0, 0), (3, 4), (2.3, 9), (2.4, 9)])
+    with pytest.warns(
+        RuntimeWarning, match=r"2 of the asked clips \(3 to 4, 2\.4 to 9\)"
+    ):
+        clips, times = AVDecoder(video()).get_video_clips(
+            [(0, 0), (3, 4), (2.3, 9), (2.4, 9)]
+        )
     assert (numbers(clips), len(times)) == ([[0], [57, 58, 59]], 2)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -144,7 +173,11 @@ def test_uniform_clips():
 def test_far_ahead_in_a_long_sound():
     samples = 60 * 16000
     for data in (wav(samples=samples), sound("flac", "flac", samples=samples)):
-        for asked in ([(50.25, 50.5)], [(50.25, 50.5), (30, 30.125)], [(1, 1.5), (50.25, 50.5)]):
+        for asked in (
+            [(50.25, 50.5)],
+            [(50.25, 50.5), (30, 30.125)],
+            [(1, 1.5), (50.25, 50.5)],
+        ):
             clips, _ = AVDecoder(data).get_audio_clips(asked)
             for clip, (start, end) in zip(clips, asked, strict=True):
                 expected = tone(samples)[:, int(start * 16000) : int(end * 16000)]
@@ -167,7 +200,10 @@ def test_metadata_of_videos(name):
     )
     assert decoder.get_video_fps() == found.video_fps
     assert decoder.get_video_duration() == (found.video_duration, None)
-    assert decoder.get_video_duration(get_frame_count=True) == (found.video_duration, 60)
+    assert decoder.get_video_duration(get_frame_count=True) == (
+        found.video_duration,
+        60,
+    )
     sounding = CONTAINERS[name][2] is not None
     assert (decoder.has_video_stream(), decoder.has_audio_stream()) == (True, sounding)
     clips = decoder.get_frames(video_decode_audio=True).audio_clips
@@ -222,8 +258,14 @@ def test_what_cannot_be_asked(tmp_path):
             (lambda: AVDecoder(text), "reading bytes"),
             (lambda: AVDecoder("a.mp4"), "open"),
             (lambda: decoder.get_video_clips([(2, 1)]), r"clip_ranges\[0\]"),
-            (lambda: decoder.get_video_clips([(0, 1), (math.nan, 1)]), r"clip_ranges\[1\]"),
-            (lambda: decoder.get_audio_clips([(math.inf, math.inf)]), r"clip_ranges\[0\]"),
+            (
+                lambda: decoder.get_video_clips([(0, 1), (math.nan, 1)]),
+                r"clip_ranges\[1\]",
+            ),
+            (
+                lambda: decoder.get_audio_clips([(math.inf, math.inf)]),
+                r"clip_ranges\[0\]",
+            ),
             (lambda: decoder.get_video_clips([(0, 1)], "samples"), "frames, seconds"),
             (
                 lambda: decoder.get_video_clips([(0, 1)], video_out_frame_size=(0, 5)),
@@ -231,12 +273,20 @@ def test_what_cannot_be_asked(tmp_path):
             ),
             (lambda: get_clips_uniform(silent, 1, 1), "request_video"),
             (lambda: get_clips_uniform(silent, 1, 0, request_video=True), "num_clips"),
-            (lambda: AVWebdatasetDecoder(av_decode="avdecoder"), "did you mean 'AVDecoder'"),
+            (
+                lambda: AVWebdatasetDecoder(av_decode="avdecoder"),
+                "did you mean 'AVDecoder'",
+            ),
         ):
             with pytest.raises(ConfigError, match=words):
                 ask()
     for ask, lacking in (
-        (lambda: get_clips_uniform(silent, 1, 1, request_video=True, request_audio=True), "audio"),
+        (
+            lambda: get_clips_uniform(
+                silent, 1, 1, request_video=True, request_audio=True
+            ),
+            "audio",
+        ),
         (silent.get_audio, "audio"),
         (AVDecoder(wav()).get_video, "video"),
     ):
@@ -299,7 +349,9 @@ class Encoder(DefaultTaskEncoder):
         super().__init__(raw_batch_type=FramesBatch)
 
     def encode_sample(self, sample: VidQASample) -> Frames:
-        frames = get_single_frames_uniform(sample.video, 4, video_out_frame_size=(32, 24))
+        frames = get_single_frames_uniform(
+            sample.video, 4, video_out_frame_size=(32, 24)
+        )
         return Frames.derive_from(sample, frames=frames)
 
 
@@ -307,11 +359,22 @@ def test_a_damaged_video_is_replaced_and_named(tmp_path, caplog):
     data = [video(frames=20), b"no video", video(frames=22)]
     folder = tmp_path / "shards"
     write_shards(
-        ({"__key__": f"{i:03d}", "mp4": each, "txt": ""} for i, each in enumerate(data)), folder
+        (
+            {"__key__": f"{i:03d}", "mp4": each, "txt": ""}
+            for i, each in enumerate(data)
+        ),
+        folder,
     )
     field_map = {"video": "mp4", "context": "txt"}
-    prepare(folder, split_ratios={"train": 1}, sample_type="VidQASample", field_map=field_map)
-    with get_loader(get_train_dataset(folder, batch_size=3, task_encoder=Encoder())) as loader:
+    prepare(
+        folder,
+        split_ratios={"train": 1},
+        sample_type="VidQASample",
+        field_map=field_map,
+    )
+    with get_loader(
+        get_train_dataset(folder, batch_size=3, task_encoder=Encoder())
+    ) as loader:
         batches = list(islice(loader, 3))
     assert {key for batch in batches for key in batch.__key__} == {"000", "002"}
     assert {batch.frames.shape for batch in batches} == {(3, 4, 3, 24, 32)}

@@ -1,4 +1,5 @@
-"""The cache pool on disk: what lies there, for how long, and that nobody ever waits for room."""
+"""The cache pool on disk: what lies there, for how long, and that nobody ever waits for
+room."""
 
 from __future__ import annotations
 
@@ -88,7 +89,9 @@ def folders(tmp_path):
 
 
 def threads():
-    return [each for each in threading.enumerate() if each.name.startswith("energize-cache")]
+    return [
+        each for each in threading.enumerate() if each.name.startswith("energize-cache")
+    ]
 
 
 def fetched(lazy):
@@ -127,8 +130,12 @@ def test_a_file_is_fetched_once_and_gone_once_used(make, method):
 
 def test_a_reference_gives_the_same_each_time_and_adds_its_source_once(make):
     for pool in (make(), NoCachePool()):
-        lazy = pool.get_lazy(DecodeFileStore(Counting({"a": b"1"}), decoder=Upper()), "a")
-        own = SourceInfo(dataset_path="d", index=0, shard_name="s", file_names=("k.txt",))
+        lazy = pool.get_lazy(
+            DecodeFileStore(Counting({"a": b"1"}), decoder=Upper()), "a"
+        )
+        own = SourceInfo(
+            dataset_path="d", index=0, shard_name="s", file_names=("k.txt",)
+        )
         sample = TextSample(__key__="k", text="", __sources__=(own,))
         crude = {"__key__": "k"}
         assert lazy.get(sample) is lazy.get(crude) is lazy.get(sample) is lazy.get()
@@ -158,12 +165,17 @@ def test_limits_hold_and_turns_come_in_order(make):
     assert (pool.current_cache_count, pool.current_cache_size) == (1, 50)
     assert b2.get() == b"b" * 50
     assert list(pool.cache_dir.iterdir()) == []
-    assert store.reads in (list("abcdb"), list("abcd"))  # where a thread was just reading b
+    assert store.reads in (
+        list("abcdb"),
+        list("abcd"),
+    )  # where a thread was just reading b
     for lazy in (a, b, b2, c, d):
         assert lazy.entry.send_to_cache_future.done()
 
 
-@pytest.mark.parametrize("limits", [{"max_cache_count": 0}, {"max_cache_size_gbytes": 0}])
+@pytest.mark.parametrize(
+    "limits", [{"max_cache_count": 0}, {"max_cache_size_gbytes": 0}]
+)
 def test_without_any_room_everything_is_read_directly(make, limits):
     pool = make(num_workers=2, **limits)
     store = Counting({str(i): str(i).encode() for i in range(50)})
@@ -210,7 +222,9 @@ def test_what_goes_wrong_is_met_where_the_file_is_needed(make, caplog):
 
 @pytest.mark.parametrize("method", ["raw", "pickle"])
 @pytest.mark.parametrize("damage", [b"", b"1", b"0" * 20, b"\x80\x05\x95"])
-def test_a_file_that_was_changed_on_the_disk_is_read_from_its_store(make, caplog, method, damage):
+def test_a_file_that_was_changed_on_the_disk_is_read_from_its_store(
+    make, caplog, method, damage
+):
     pool = make(method=method)
     texts = DecodeFileStore(Counting({"a": b"2" * 20}), decoder=Upper())
     lazies = [pool.get_lazy(texts, "a"), pool.to_cache([1], "numbers")]
@@ -236,7 +250,9 @@ def test_closing_ends_everything_and_references_go_on(make, tmp_path):
     assert folders(tmp_path) == []
     until(lambda: threads() == [])
     assert (lazy.get(), other.get()) == (b"1", b"2")
-    with pytest.raises(LoaderError, match="'numbers' was put into a cache pool that has been clos"):
+    with pytest.raises(
+        LoaderError, match="'numbers' was put into a cache pool that has been clos"
+    ):
         put.get()
     again = pool.get_lazy(store, "a")
     fetched(again)
@@ -280,7 +296,8 @@ def test_each_process_has_a_folder_of_its_own(make, tmp_path, method):
     assert (process.exitcode, files, content) == (0, 1, b"hello")
     assert folder != str(pool.cache_dir)
     assert folders(tmp_path) == [pool.cache_dir]
-    # A fork reads for itself; neither its references nor its end touch its parent's files.
+    # A fork reads for itself; neither its references nor its end touch its parent's
+    # files.
     child = os.fork()
     if child == 0:
         good = lazy.get() == b"hello" and pool.current_cache_count == 0
@@ -308,8 +325,17 @@ if sys.argv[3] == "raise":
 
 def started(tmp_path, how):
     (tmp_path / "a.txt").write_text("hello")
-    arguments = [sys.executable, "-c", PROGRAM, str(tmp_path / "cache"), str(tmp_path), how]
-    process = subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+    arguments = [
+        sys.executable,
+        "-c",
+        PROGRAM,
+        str(tmp_path / "cache"),
+        str(tmp_path),
+        how,
+    ]
+    process = subprocess.Popen(
+        arguments, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+    )
     assert process.stdout.readline() == b"ready\n"
     process.stdout.close()
     return process
@@ -341,7 +367,10 @@ def test_what_processes_leave(make, tmp_path):
 
 
 OPERATIONS = st.lists(
-    st.tuples(st.sampled_from(["ask", "ask", "use", "drop", "put", "close"]), st.integers(0, 99)),
+    st.tuples(
+        st.sampled_from(["ask", "ask", "use", "drop", "put", "close"]),
+        st.integers(0, 99),
+    ),
     max_size=40,
 )
 
@@ -353,13 +382,17 @@ def test_whatever_is_done_limits_hold_and_contents_are_right(
     tmp_path_factory, operations, most, size, workers
 ):
     parent = tmp_path_factory.mktemp("pool")
-    pool = FileStoreCachePool(parent_cache_dir=parent, num_workers=workers, max_cache_count=most)
+    pool = FileStoreCachePool(
+        parent_cache_dir=parent, num_workers=workers, max_cache_count=most
+    )
     pool.max_cache_size = size
     store = Counting({str(i): str(i).encode() * 20 for i in range(6)})
     held = []
     for what, number in operations:
         if what == "ask":
-            held.append((pool.get_lazy(store, str(number % 6)), str(number % 6).encode() * 20))
+            held.append(
+                (pool.get_lazy(store, str(number % 6)), str(number % 6).encode() * 20)
+            )
         elif what == "put":
             held.append((pool.to_cache(bytes(number), "put"), bytes(number)))
         elif what == "close":
@@ -395,7 +428,9 @@ def test_references_share_a_file_by_store_and_name(make):
     assert lazies[0].entry is lazies[2].entry
     assert [lazy.get() for lazy in lazies] == [b"1", b"2", b"1"]
     store = DecodeFileStore(Counting({"k.txt": b"1", "l.txt": b"2"}), decoder=Upper())
-    lazies = [pool.get_lazy(PrimaryFileStore(store, key), ".txt") for key in ("k", "l", "k")]
+    lazies = [
+        pool.get_lazy(PrimaryFileStore(store, key), ".txt") for key in ("k", "l", "k")
+    ]
     assert lazies[0].entry is lazies[2].entry
     assert lazies[0] == lazies[2] != lazies[1]
     assert len(set(lazies)) == 2
@@ -424,7 +459,9 @@ def test_wrong_arguments(tmp_path):
         {"max_cache_size_gbytes": float("nan")},
         {"parent_cache_dir": "s3://bucket"},
     ):
-        with pytest.raises(ConfigError, match="s3" if "s3" in str(wrong) else next(iter(wrong))):
+        with pytest.raises(
+            ConfigError, match="s3" if "s3" in str(wrong) else next(iter(wrong))
+        ):
             FileStoreCachePool(**wrong)
     (tmp_path / "file").write_text("")
     with pytest.raises(ConfigError, match="no folder for a cache can be made below"):

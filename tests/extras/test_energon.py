@@ -1,4 +1,5 @@
-"""Stores and the cache pool beside those of the real megatron-energon: the same answers."""
+"""Stores and the cache pool beside those of the real megatron-energon: the same
+answers."""
 
 from __future__ import annotations
 
@@ -19,7 +20,11 @@ pytestmark = pytest.mark.energon
 
 def found_in(printed: str) -> list:
     lines = printed.splitlines()
-    return [json.loads(line.removeprefix("found ")) for line in lines if line.startswith("found ")]
+    return [
+        json.loads(line.removeprefix("found "))
+        for line in lines
+        if line.startswith("found ")
+    ]
 
 
 STORES = """
@@ -46,8 +51,20 @@ def test_stores_give_the_same_files_and_sources(tmp_path, prepared_by):
     if prepared_by == "energize":
         prepare(folder, split_ratios={"train": 1}, sqlite=True, workers=1)
     else:
-        options = ["--non-interactive", "--split-ratio", "1,0,0", "--sample-type", "TextSample"]
-        options += ["--field-map", '{"text": "txt"}', "--num-workers", "1", "--no-progress"]
+        options = [
+            "--non-interactive",
+            "--split-ratio",
+            "1,0,0",
+            "--sample-type",
+            "TextSample",
+        ]
+        options += [
+            "--field-map",
+            '{"text": "txt"}',
+            "--num-workers",
+            "1",
+            "--no-progress",
+        ]
         run_energon("prepare", *options, str(folder))
     files, lines = tmp_path / "plain", tmp_path / "a.jsonl"
     shutil.copytree(folder / "parts", files / "parts")
@@ -57,12 +74,22 @@ def test_stores_give_the_same_files_and_sources(tmp_path, prepared_by):
     store = WebdatasetFileStore(folder)
     stores = {"shards": store, "primary": PrimaryFileStore(store, "00100001")}
     stores |= {"plain": SystemFileStore(files), "lines": JsonlFileStore(lines)}
-    asked = ["shards 00000001.jpg", "shards 00200003.txt", "plain a.txt", "primary .txt"]
+    asked = [
+        "shards 00000001.jpg",
+        "shards 00200003.txt",
+        "plain a.txt",
+        "primary .txt",
+    ]
     asked.append("lines 1.json")
     ours = []
     for name, key in (each.split(" ") for each in asked):
         data, source = stores[name][key]
-        told = [source.dataset_path, source.index, source.shard_name, list(source.file_names)]
+        told = [
+            source.dataset_path,
+            source.index,
+            source.shard_name,
+            list(source.file_names),
+        ]
         ours.append([data.decode().strip(), told])
     printed = run_energon(str(folder), str(files), str(lines), *asked, program=STORES)
     assert ours == found_in(printed)

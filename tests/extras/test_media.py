@@ -40,12 +40,25 @@ def test_what_is_stored():
     assert stored == (MediaMetadataType.IMAGE, text)
     assert deserialize_media_metadata(*stored) == PNG
     sound = AVMetadata(audio_duration=1.5, audio_channels=2)
-    assert serialize_media_metadata(sound) == ("av", '{"audio_duration":1.5,"audio_channels":2}')
-    assert deserialize_media_metadata("av", '{"audio_channels": 2}') == AVMetadata(audio_channels=2)
+    assert serialize_media_metadata(sound) == (
+        "av",
+        '{"audio_duration":1.5,"audio_channels":2}',
+    )
+    assert deserialize_media_metadata("av", '{"audio_channels": 2}') == AVMetadata(
+        audio_channels=2
+    )
     for kind, text, words in (
         ("image", '{"width": 1}', "metadata .height.: the key 'height' is missing"),
-        ("image", stored[1].replace("8", "-8"), "width.: expected greater than .*; got -8"),
-        ("image", stored[1].replace("4", '"4"'), "height.: expected an integer; got '4'"),
+        (
+            "image",
+            stored[1].replace("8", "-8"),
+            "width.: expected greater than .*; got -8",
+        ),
+        (
+            "image",
+            stored[1].replace("4", '"4"'),
+            "height.: expected an integer; got '4'",
+        ),
         ("av", '{"video_fps": NaN}', "video_fps.: expected a finite number; got nan"),
         ("av", '{"length": 1}', "length.: Unexpected keyword argument"),
         ("av", "{", "is not JSON"),
@@ -86,7 +99,13 @@ def test_images_by_name_by_first_bytes_and_by_patterns():
             assert glob.extract_metadata(data, name) == expected, (kind, name)
     for data in (b"", b"text", b'{"a": 1}', b"BM is no bitmap here", b"\0" * 99):
         assert HEADER.extract_metadata(data, "some.bin") is None
-    for data in (video(), video("mkv h264"), video("avi mpeg4"), video("flv h264"), wav()):
+    for data in (
+        video(),
+        video("mkv h264"),
+        video("avi mpeg4"),
+        video("flv h264"),
+        wav(),
+    ):
         assert isinstance(HEADER.extract_metadata(data, "nameless"), AVMetadata)
     with pytest.raises(DecodeError, match="neither its name nor its first bytes"):
         MediaFilterConfig.parse(glob="*.bin").extract_metadata(b"text", "a.bin")

@@ -1,4 +1,5 @@
-"""Ledgers in TensorBoard, Prometheus, Weights & Biases and Lightning: read back from each."""
+"""Ledgers in TensorBoard, Prometheus, Weights & Biases and Lightning: read back from
+each."""
 
 from __future__ import annotations
 
@@ -31,12 +32,18 @@ def test_tensorboard_has_the_shares_of_each_step_that_was_written(tmp_path):
     read = EventAccumulator(str(tmp_path))
     read.Reload()
     samples = read.Scalars("data/web/samples")
-    assert [(each.step, each.value) for each in samples] == [(10, 30), (20, 60), (30, 90)]
+    assert [(each.step, each.value) for each in samples] == [
+        (10, 30),
+        (20, 60),
+        (30, 90),
+    ]
     assert read.Scalars("data/code/delivered_share")[-1].value == 0.25
 
 
 def test_prometheus_names_parts_by_their_whole_path():
-    texts = BlendDataset({"web": told(9, "w"), "news": told(9, "n")}, weights={"web": 2, "news": 1})
+    texts = BlendDataset(
+        {"web": told(9, "w"), "news": told(9, "n")}, weights={"web": 2, "news": 1}
+    )
     parts = {"texts": texts, "code": told(9, "c")}
     registry = CollectorRegistry()
     with get_loader(BlendDataset(parts, weights={"texts": 3, "code": 1})) as loader:
@@ -44,10 +51,18 @@ def test_prometheus_names_parts_by_their_whole_path():
         for _ in range(2):
             take(loader, 12)
             log.log(12)
-    for part, count in (("", 24), ("texts", 18), ("texts/web", 12), ("texts/news", 6), ("code", 6)):
+    for part, count in (
+        ("", 24),
+        ("texts", 18),
+        ("texts/web", 12),
+        ("texts/news", 6),
+        ("code", 6),
+    ):
         labels = {"part": part, "rank": "0"}
         assert registry.get_sample_value("energize_samples", labels) == count
-    assert b'energize_asked_share{part="code",rank="0"} 0.25' in generate_latest(registry)
+    assert b'energize_asked_share{part="code",rank="0"} 0.25' in generate_latest(
+        registry
+    )
 
 
 def test_what_cannot_be_is_said():
@@ -132,7 +147,11 @@ def test_lightning_logs_them_under_its_own_steps(tmp_path):
         loader = get_loader(dataset)
         callback = lightning_ledger(loader if given else None, every=5)
         fitted(tmp_path / str(number), callback, loader)
-        rows = (tmp_path / str(number) / "run/version_0/metrics.csv").read_text().splitlines()
+        rows = (
+            (tmp_path / str(number) / "run/version_0/metrics.csv")
+            .read_text()
+            .splitlines()
+        )
         names = rows[0].split(",")
         step, web = names.index("step"), names.index("mix/web/delivered_share")
         found = {int(row.split(",")[step]) for row in rows[1:] if row.split(",")[web]}

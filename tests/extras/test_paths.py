@@ -1,4 +1,5 @@
-"""Paths: what they mean, and files at them, the same on this machine, in memory and over S3."""
+"""Paths: what they mean, and files at them, the same on this machine, in memory and
+over S3."""
 
 from __future__ import annotations
 
@@ -21,7 +22,8 @@ from tests.support.s3 import SECRET, s3_server
 
 @pytest.fixture(autouse=True, scope="module")
 def _no_thread_left():
-    """fsspec's thread ends with the tests that started it: later ones fork this process."""
+    """fsspec's thread ends with the tests that started it: later ones fork this
+    process."""
     yield
     loop, thread = asyn.loop[0], asyn.iothread[0]
     if loop is not None and thread is not None:
@@ -38,7 +40,11 @@ def profiles(tmp_path_factory):
     folder = tmp_path_factory.mktemp("paths")
     (folder / "data").mkdir()
     with s3_server("bucket") as url, pytest.MonkeyPatch.context() as patch:
-        options = {"base_path": "bucket", "endpoint_url": url, "region_name": "us-east-1"}
+        options = {
+            "base_path": "bucket",
+            "endpoint_url": url,
+            "region_name": "us-east-1",
+        }
         secrets = {"access_key": "key", "secret_key": "${S3_SECRET}"}
         store = {
             "storage_provider": {"type": "s3", "options": options},
@@ -93,7 +99,9 @@ def test_what_is_shown_is_the_path_again(tmp_path, monkeypatch):
             path = EPath(text)
         assert len(caught) == str(text).startswith("rclone"), text
         assert str(path) == path.url == shown, text
-        assert EPath(shown) == EPath(path) == path == pickle.loads(pickle.dumps(path)), text
+        assert (
+            EPath(shown) == EPath(path) == path == pickle.loads(pickle.dumps(path))
+        ), text
         assert hash(EPath(shown)) == hash(path), text
         assert repr(path) == f"EPath({shown!r})", text
 
@@ -139,7 +147,15 @@ def test_versioned_datasets_lie_below_the_cache(tmp_path, monkeypatch):
     (EPath("dss://charts@v0") / "images" / "000.jpg").write_bytes(b"data")
     assert (tmp_path / "charts" / "v0" / "images" / "000.jpg").read_bytes() == b"data"
     assert [each.name for each in EPath("dss://charts@v0").walk()] == ["000.jpg"]
-    for text in ("charts", "@v0/x", "charts@", "", "charts@../x", "..@v0", "a@1/../../x"):
+    for text in (
+        "charts",
+        "@v0/x",
+        "charts@",
+        "",
+        "charts@../x",
+        "..@v0",
+        "a@1/../../x",
+    ):
         with pytest.raises(ConfigError, match="NAME@VERSION"):
             EPath(f"dss://{text}")
 
@@ -180,7 +196,9 @@ def test_finding(root):
         ("b/c/?.tar", ["b/c/3.tar"]),
         ("c/*", []),
     ):
-        assert [path.relative_to(root) for path in root.glob(pattern)] == expected, pattern
+        assert [path.relative_to(root) for path in root.glob(pattern)] == expected, (
+            pattern
+        )
     strange = root / "[ab]*"
     (strange / "1.tar").write_bytes(b"")
     (root / "a1" / "2.tar").write_bytes(b"")
@@ -264,7 +282,9 @@ def test_pickles_have_no_secrets_and_are_read_elsewhere(profiles):
         assert SECRET.encode() not in pickled
         assert SECRET not in repr(path)
         command = [sys.executable, "-c", READ, pickled.hex()]
-        assert subprocess.run(command, capture_output=True, check=True).stdout == b"hello"
+        assert (
+            subprocess.run(command, capture_output=True, check=True).stdout == b"hello"
+        )
 
 
 def test_what_cannot_be_reached(profiles, monkeypatch):
@@ -280,7 +300,9 @@ def test_what_cannot_be_reached(profiles, monkeypatch):
 
     with monkeypatch.context() as patch:  # as without the library
         patch.setattr("energize.extras.paths.fsspec.get_filesystem_class", unknown)
-        with pytest.raises(ConfigError, match=r"msc://store/x: .*pip install 'energize\[msc\]'"):
+        with pytest.raises(
+            ConfigError, match=r"msc://store/x: .*pip install 'energize\[msc\]'"
+        ):
             EPath("msc://store/x")
     program = (
         "import sys; sys.modules['s3fs'] = None\n"

@@ -1,4 +1,5 @@
-"""Pictures of runs, measured: bands are as wide as the shares, lines where they belong."""
+"""Pictures of runs, measured: bands are as wide as the shares, lines where they
+belong."""
 
 from __future__ import annotations
 
@@ -37,8 +38,14 @@ def batches(*pairs, **options):
 
 def staged():
     falling = Schedule([(0, 6), (6000, 2)], "linear")
-    first, then = batches((WEB, falling), (BOOKS, 2)), batches((WEB, 1), (BOOKS, 1), (MATHS, 2))
-    stages = [Stage("start <b>", 0, 600, dataset=first), Stage("end", 600, 1000, dataset=then)]
+    first, then = (
+        batches((WEB, falling), (BOOKS, 2)),
+        batches((WEB, 1), (BOOKS, 1), (MATHS, 2)),
+    )
+    stages = [
+        Stage("start <b>", 0, 600, dataset=first),
+        Stage("end", 600, 1000, dataset=then),
+    ]
     return simulate(StagedDataset(StagePlan(stages)), 1000, intervals=100)
 
 
@@ -58,7 +65,9 @@ def tokens():
 
 
 def ended():
-    return simulate(batches((WEB, 1), (BOOKS, 1), stop="all_exhausted"), 60, intervals=30)
+    return simulate(
+        batches((WEB, 1), (BOOKS, 1), stop="all_exhausted"), 60, intervals=30
+    )
 
 
 RUNS = {f.__name__: f for f in (staged, many, validation, tokens, ended)}
@@ -72,7 +81,9 @@ def drawn(run, path):
 
 def stack(pixels):
     """The largest coloured block of rows below the headings."""
-    coloured = (pixels.max(axis=2) - pixels.min(axis=2) > 3) | (abs(pixels - 0xA7).max(axis=2) < 5)
+    coloured = (pixels.max(axis=2) - pixels.min(axis=2) > 3) | (
+        abs(pixels - 0xA7).max(axis=2) < 5
+    )
     rows = np.flatnonzero(coloured[:, : pixels.shape[1] * 3 // 4].mean(axis=1) > 0.6)
     cuts = np.flatnonzero(np.diff(rows) > 6)
     rows = rows[: cuts[0] + 1] if len(cuts) else rows
@@ -90,8 +101,13 @@ def test_bands_are_as_wide_as_the_shares(name, tmp_path):
         number = int(np.searchsorted(run.points, at * run.steps, side="right")) - 1
         column = found[:, int(at * found.shape[1])]
         for band in bands:
-            alike = abs(column - np.array(ImageColor.getrgb(band.colour))).max(axis=1) <= 8
-            assert alike.mean() == pytest.approx(band.shares[number], abs=0.03), (at, band.name)
+            alike = (
+                abs(column - np.array(ImageColor.getrgb(band.colour))).max(axis=1) <= 8
+            )
+            assert alike.mean() == pytest.approx(band.shares[number], abs=0.03), (
+                at,
+                band.name,
+            )
 
 
 def test_a_page_is_whole_and_fetches_nothing(tmp_path):
@@ -100,7 +116,16 @@ def test_a_page_is_whole_and_fetches_nothing(tmp_path):
         draw(run, str(tmp_path / "run.html"), title=f"mix {NASTY}", done="delivered")
         text = (tmp_path / "run.html").read_text()
         assert text.startswith("<!doctype html>")
-        for tag in ("<script", "<link", "<img", "<iframe", "src=", "@import", "<?xml", "onload"):
+        for tag in (
+            "<script",
+            "<link",
+            "<img",
+            "<iframe",
+            "src=",
+            "@import",
+            "<?xml",
+            "onload",
+        ):
             assert tag not in text, (name, tag)
         shown = unescape(text)
         unit = "tokens" if run.spent is not None else "samples"
@@ -117,11 +142,17 @@ def test_sources_that_are_too_many_or_too_thin_are_others():
     assert len({each.colour for each in bands}) == len(bands)
     assert sum(each.share for each in bands) == pytest.approx(1)
     assert sum(each.asked_share for each in bands) == pytest.approx(1)
-    thin = simulate(batches((WEB, 1000), (BOOKS, 2), (MATHS, 1), (source(9, "none"), 0)), 500)
+    thin = simulate(
+        batches((WEB, 1000), (BOOKS, 2), (MATHS, 1), (source(9, "none"), 0)), 500
+    )
     assert [each.name for each in bands_of(thin)] == ["web", "2 others"]
-    late = simulate(batches((WEB, 1), (BOOKS, Schedule([(0, 0), (5000, 9)]))), 500, intervals=50)
+    late = simulate(
+        batches((WEB, 1), (BOOKS, Schedule([(0, 0), (5000, 9)]))), 500, intervals=50
+    )
     assert [each.name for each in bands_of(late)] == ["web", "_books $x$"]
     assert [each.name for each in bands_of(many(9))][-1] == "folder 8"
     rising = [(source(50, f"folder {i}"), i + 1) for i in range(20)]
     largest = [f"folder {i}" for i in range(19, 11, -1)]
-    assert [each.name for each in bands_of(simulate(batches(rising), 500))][:8] == largest
+    assert [each.name for each in bands_of(simulate(batches(rising), 500))][
+        :8
+    ] == largest

@@ -81,13 +81,23 @@ def test_contents_and_sources(shards, plain, lines):
             "parts/d2.tar",
             0,
         ),
-        (SystemFileStore(plain), "sub/b.json", b'{"n": 1}', "sub/b.json", str(plain), 0),
+        (
+            SystemFileStore(plain),
+            "sub/b.json",
+            b'{"n": 1}',
+            "sub/b.json",
+            str(plain),
+            0,
+        ),
         (JsonlFileStore(lines), "11", b'{"n": 11}', 11, "lines.jsonl", "11.json"),
         (JsonlFileStore(lines), "1.json", b'{"n": 1}', 1, "lines.jsonl", "1.json"),
     ):
         found, source = store[key]
         assert (found, source.index, source.shard_name) == (content, index, shard)
-        assert (source.dataset_path, source.file_names) == (store.get_path(), (name or key,))
+        assert (source.dataset_path, source.file_names) == (
+            store.get_path(),
+            (name or key,),
+        )
         sample = TextSample(__key__="k", text="")
         assert store.get(key, sample) == store.get(key, sample) == content
         assert sample.__sources__ == (source,)
@@ -95,9 +105,15 @@ def test_contents_and_sources(shards, plain, lines):
 
 
 @pytest.mark.parametrize("form", [tarfile.GNU_FORMAT, tarfile.PAX_FORMAT])
-@pytest.mark.parametrize("names", ["ab", ("a" * 120, "b" * 120), "éü", ("é" * 60, "ü" * 60)])
+@pytest.mark.parametrize(
+    "names", ["ab", ("a" * 120, "b" * 120), "éü", ("é" * 60, "ü" * 60)]
+)
 def test_entries_of_the_database_that_were_swapped_are_told(tmp_path, names, form):
-    files = [(f"{name}.{part}", f"{name}{part}".encode()) for name in names for part in ("p", "q")]
+    files = [
+        (f"{name}.{part}", f"{name}{part}".encode())
+        for name in names
+        for part in ("p", "q")
+    ]
     (tmp_path / "0.tar").write_bytes(packed(files, form))
     prepare(tmp_path, split_ratios=RATIOS, sqlite=True, workers=1)
     store = WebdatasetFileStore(tmp_path)
@@ -107,15 +123,29 @@ def test_entries_of_the_database_that_were_swapped_are_told(tmp_path, names, for
         ("samples", "sample_index", "sample_index", 0, 1, 0),
         ("sample_parts", "part_name", "part_name", "'p'", "'q'", "'p'"),
     ):
-        with closing(sqlite3.connect(tmp_path / ".nv-meta/index.sqlite")) as database, database:
+        with (
+            closing(sqlite3.connect(tmp_path / ".nv-meta/index.sqlite")) as database,
+            database,
+        ):
             database.execute(swapped.format(*change))
-        refused(WebdatasetFileStore(tmp_path), "belong together", files[0][0], error=ShardError)
+        refused(
+            WebdatasetFileStore(tmp_path),
+            "belong together",
+            files[0][0],
+            error=ShardError,
+        )
 
 
 def test_names_that_are_not_there(shards, plain, lines):
     store = WebdatasetFileStore(shards)
     refused(store, "sample '00000001' has only the parts jpg, txt", "00000001.png")
-    refused(store, "no sample has the key", "nothing.txt", "../../secret.txt", "/etc/passwd.txt")
+    refused(
+        store,
+        "no sample has the key",
+        "nothing.txt",
+        "../../secret.txt",
+        "/etc/passwd.txt",
+    )
     refused(store, "no sample has the key", "x' OR '1'='1.txt")
     refused(store, "no name of a file", "00000001")
     store = SystemFileStore(plain)
@@ -133,11 +163,15 @@ def test_media_metadata_that_are_no_text_are_damage_and_name_the_database(plain)
     path = plain / ".nv-meta" / "index.sqlite"
     path.parent.mkdir()
     with closing(sqlite3.connect(path)) as database, database:
-        database.execute("CREATE TABLE media_metadata (entry_key, metadata_type, metadata_json)")
+        database.execute(
+            "CREATE TABLE media_metadata (entry_key, metadata_type, metadata_json)"
+        )
         rows = [("null", "image", None), ("number", "image", 3), ("kind", None, "{}")]
         database.executemany("INSERT INTO media_metadata VALUES (?, ?, ?)", rows)
     for key in ("null", "number", "kind"):
-        with pytest.raises(DataError, match=f"index.sqlite, '{key}': media metadata is"):
+        with pytest.raises(
+            DataError, match=f"index.sqlite, '{key}': media metadata is"
+        ):
             SystemFileStore(plain).get_media_metadata(key)
 
 
@@ -152,9 +186,16 @@ def test_no_name_leads_out_of_a_folder(plain, tmp_path):
     store = SystemFileStore(plain)
     assert store.get("inside.txt") == b"a"
     assert SystemFileStore(tmp_path / "linked").get("a.txt") == b"a"
-    outside = ("../secret.txt", "sub/../../secret.txt", str(tmp_path / "secret.txt"), "/etc/passwd")
+    outside = (
+        "../secret.txt",
+        "sub/../../secret.txt",
+        str(tmp_path / "secret.txt"),
+        "/etc/passwd",
+    )
     refused(store, "may lead out of the folder", *outside, "..", "sub/../a.txt")
-    refused(store, "leads out of the folder", "link.txt", "up/secret.txt", "beside/x.txt")
+    refused(
+        store, "leads out of the folder", "link.txt", "up/secret.txt", "beside/x.txt"
+    )
 
 
 def test_pipes_and_devices_are_not_read(plain):
@@ -171,11 +212,20 @@ def test_what_was_changed_after_it_was_indexed(shards, lines):
     with tarfile.open(path) as tar:
         files = [(each.name, tar.extractfile(each).read()) for each in tar.getmembers()]
     path.write_bytes(packed([(f"1{name[1:]}", content) for name, content in files]))
-    refused(store, "do not belong together: '10000001.jpg'", "00000001.jpg", error=ShardError)
+    refused(
+        store,
+        "do not belong together: '10000001.jpg'",
+        "00000001.jpg",
+        error=ShardError,
+    )
     (shards / "parts/d1.tar").write_bytes(b"short")
-    refused(WebdatasetFileStore(shards), "do not belong", "00100001.txt", error=ShardError)
+    refused(
+        WebdatasetFileStore(shards), "do not belong", "00100001.txt", error=ShardError
+    )
     (shards / "parts/d2.tar").unlink()
-    refused(WebdatasetFileStore(shards), "cannot be read", "00200001.txt", error=ShardError)
+    refused(
+        WebdatasetFileStore(shards), "cannot be read", "00200001.txt", error=ShardError
+    )
     store = JsonlFileStore(lines)
     lines.write_text(lines.read_text().replace('{"n": 1}\n', '{"nn":1}\n '))
     refused(store, "no line starts where sample 3", "3", error=ShardError)
@@ -184,7 +234,10 @@ def test_what_was_changed_after_it_was_indexed(shards, lines):
 
 
 def test_what_is_not_prepared(tmp_path, shards, lines):
-    for path, kind in ((tmp_path / "missing", DatasetNotFoundError), (tmp_path, NotPreparedError)):
+    for path, kind in (
+        (tmp_path / "missing", DatasetNotFoundError),
+        (tmp_path, NotPreparedError),
+    ):
         with pytest.raises(kind):
             WebdatasetFileStore(path)
     (shards / ".nv-meta" / "index.sqlite").unlink()
@@ -221,9 +274,13 @@ def test_decoding_by_name_and_parts_of_the_current_sample(shards, plain, lines):
     decoder = SampleDecoder()
     store = DecodeFileStore(SystemFileStore(plain), decoder=decoder)
     assert (store.get("sub/b.json"), store.get("a.txt")) == ({"n": 1}, "a")
-    assert DecodeFileStore(JsonlFileStore(lines), decoder=decoder).get("7.json") == {"n": 7}
+    assert DecodeFileStore(JsonlFileStore(lines), decoder=decoder).get("7.json") == {
+        "n": 7
+    }
     (plain / "bad.json").write_text("{")
-    with pytest.raises(DecodeError, match=r"SystemFileStore\(.*plain\): part 'bad.json'"):
+    with pytest.raises(
+        DecodeError, match=r"SystemFileStore\(.*plain\): part 'bad.json'"
+    ):
         store["bad.json"]
     inner = DecodeFileStore(WebdatasetFileStore(shards), decoder=decoder)
     primary = PrimaryFileStore(inner, "00100001")
@@ -256,7 +313,9 @@ def test_stores_travel_to_other_processes_and_threads(shards, plain, lines):
 
 
 def test_references_of_metadatasets(shards, plain, lines, tmp_path):
-    assert open_store("ds", tmp_path) == open_store(shards) == WebdatasetFileStore(shards)
+    assert (
+        open_store("ds", tmp_path) == open_store(shards) == WebdatasetFileStore(shards)
+    )
     for ref, base, key, content in (
         ("filesystem://plain", tmp_path, "a.txt", b"a"),
         (f"filesystem://{plain}", "/elsewhere", "a.txt", b"a"),

@@ -57,7 +57,10 @@ def test_resizing():
         differing = (np.asarray(ours) != theirs).any(axis=2)
         # A new pixel whose middle lies between two of the image may be either of them.
         between = np.logical_or.outer(
-            *((np.arange(b) * 2 + 1) * a % (2 * b) == 0 for a, b in zip(size, new, strict=True))
+            *(
+                (np.arange(b) * 2 + 1) * a % (2 * b) == 0
+                for a, b in zip(size, new, strict=True)
+            )
         )
         assert not (differing & ~between).any(), (size, new)
     for mode in ("bilinear", "bicubic"):  # smaller: of all pixels
@@ -104,7 +107,10 @@ def test_a_part_resized():
         assert 0.7 <= width / height <= 1.35
         part = image.crop((left, top, left + width, top + height))
         assert apart(merged([step], image, seed), part.resize((90, 90), 2)) <= 4
-    for ratio, middle in ((3, (30, 0, 30, 90)), (1 / 3, (0, 30, 90, 30))):  # no part is so wide
+    for ratio, middle in (
+        (3, (30, 0, 30, 90)),
+        (1 / 3, (0, 30, 90, 30)),
+    ):  # no part is so wide
         step = T.RandomResizedCrop(8, scale=(1, 1), ratio=(ratio, ratio))
         assert MergeTransform([step]).merged(90, 90)[2][0][1] == middle
 
@@ -118,7 +124,10 @@ def test_flips():
             (T.RandomHorizontalFlip(0.6), PIL.ImageOps.mirror),
             (T.RandomVerticalFlip(0.6), PIL.ImageOps.flip),
         ):
-            assert apart(merged([step], image, seed), flip(image) if flipped else image) == 0
+            assert (
+                apart(merged([step], image, seed), flip(image) if flipped else image)
+                == 0
+            )
 
 
 def test_perspective():
@@ -141,7 +150,10 @@ def test_perspective():
 
 STEPS = {
     "nearest": [T.RandomRotation((33, 33), fill=5), T.RandomCrop(20, fill=5)],
-    "bilinear": [T.RandomRotation((33, 33), "bilinear", fill=5), T.RandomCrop(20, fill=5)],
+    "bilinear": [
+        T.RandomRotation((33, 33), "bilinear", fill=5),
+        T.RandomCrop(20, fill=5),
+    ],
     "bicubic": [T.RandomRotation((33, 33), "bicubic"), T.CenterCrop(20)],
     "smaller": [T.Resize((21, 17)), T.RandomHorizontalFlip(1.0)],
     "perspective": [T.RandomPerspective(0.3, 1.0), T.RandomCrop(40)],
@@ -190,7 +202,9 @@ def test_steps_of_ones_own_and_pickles():
     expected = PIL.Image.new("RGB", image.size)
     expected.paste(image, (5, 5))
     assert apart(merged([Shift()], image), expected) == 0
-    assert apart(merged([Shift(), MyFlip(1.0)], image), PIL.ImageOps.mirror(expected)) == 0
+    assert (
+        apart(merged([Shift(), MyFlip(1.0)], image), PIL.ImageOps.mirror(expected)) == 0
+    )
     transform = MergeTransform([T.RandomRotation(30), T.RandomCrop(10)])
     assert isinstance(transform, torch.nn.Module)
     torch.manual_seed(4)
@@ -200,7 +214,8 @@ def test_steps_of_ones_own_and_pickles():
 
 
 def stand_in(name: str, module: str, **attributes):
-    """An object as torchvision's: of a class of this name, with the attributes as it keeps them."""
+    """An object as torchvision's: of a class of this name, with the attributes as it
+    keeps them."""
     made = type(name, (torch.nn.Module,), {"__module__": module})()
     vars(made).update(attributes)
     return made
@@ -231,12 +246,28 @@ def test_what_cannot_be_merged():
         ([T.RandomCrop(5, padding_mode="reflect")], image, "'constant'"),
         ([T.RandomCrop(5, padding=(1, 2, 3))], image, "one number, two or four"),
         ([T.RandomRotation(30, expand=True, center=(1, 1))], image, "expand=True"),
-        ([T.RandomRotation(3), T.Resize(5)], image, "one interpolation, got 'nearest' and"),
-        ([T.RandomRotation(3, fill=1), T.RandomCrop(5)], image, "one fill, got 1 and 0"),
+        (
+            [T.RandomRotation(3), T.Resize(5)],
+            image,
+            "one interpolation, got 'nearest' and",
+        ),
+        (
+            [T.RandomRotation(3, fill=1), T.RandomCrop(5)],
+            image,
+            "one fill, got 1 and 0",
+        ),
         ([ColorJitter()], image, r"ColorJitter cannot be merged.*before or after"),
         ([T.Resize(3, interpolation="lanczos")], image, "'lanczos' cannot be merged"),
-        ([stand_in("RandomRotation", V2, degrees=[0, 1], fill={"x": 1})], image, "for each type"),
-        ([T.RandomRotation(9, fill=(1, 2, 3))], torch.zeros(1, 9, 9), "3 values, the image 1 chan"),
+        (
+            [stand_in("RandomRotation", V2, degrees=[0, 1], fill={"x": 1})],
+            image,
+            "for each type",
+        ),
+        (
+            [T.RandomRotation(9, fill=(1, 2, 3))],
+            torch.zeros(1, 9, 9),
+            "3 values, the image 1 chan",
+        ),
         ([], np.zeros((3, 3)), "got array"),
         ([], torch.zeros(3), r"got a tensor \(3,\)"),
     ):

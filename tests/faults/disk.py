@@ -1,4 +1,5 @@
-"""File system calls that fail by a plan, in this test's processes and all that they start.
+"""File system calls that fail by a plan, in this test's processes and all that they
+start.
 
 A library of C (`disk.c`) is preloaded, so that sqlite, Arrow, numpy and the interpreter
 itself meet the same faults, in workers and in commands alike.
@@ -41,12 +42,14 @@ _FAIL, _SHORT, _SLOW = 1, 2, 3
 
 @dataclass(frozen=True)
 class Fault:
-    """What happens to calls (`"read"`, or several, `"open stat"`) on paths that match a pattern.
+    """What happens to calls (`"read"`, or several, `"open stat"`) on paths that match a
+    pattern.
 
-    `error` is the name of an errno; else `short` leaves so many bytes of each read or write, -1
-    half of them, -2 all but one; `slow` waits so many milliseconds first. The first
-    `skip` calls are not touched; after these each `every`-th is, or `permille` of them drawn by
-    `seed`; `times` of them at most. Calls of all processes are counted together.
+    `error` is the name of an errno; else `short` leaves so many bytes of each read or
+    write, -1 half of them, -2 all but one; `slow` waits so many milliseconds first. The
+    first `skip` calls are not touched; after these each `every`-th is, or `permille` of
+    them drawn by `seed`; `times` of them at most. Calls of all processes are counted
+    together.
     """
 
     pattern: str
@@ -73,7 +76,19 @@ class Fault:
         every = 0 if self.permille is not None else self.every
         drawn = self.permille or 0
         return _RULE.pack(
-            pattern, calls, act, value, self.skip, every, drawn, self.times, self.seed, 1, 0, 0, 0
+            pattern,
+            calls,
+            act,
+            value,
+            self.skip,
+            every,
+            drawn,
+            self.times,
+            self.seed,
+            1,
+            0,
+            0,
+            0,
         )
 
 
@@ -99,11 +114,14 @@ class SickDisk:
 
 
 def planned(*faults: Fault) -> None:
-    """Let these faults happen from now on, in the process that calls this and in those beside it;
-    without any the disk is well.
+    """Let these faults happen from now on, in the process that calls this and in those
+    beside it; without any the disk is well.
     """
     assert len(faults) <= _MOST
-    with open(os.environ["SICK_DISK_PLAN"], "r+b") as file, mmap.mmap(file.fileno(), 0) as plan:
+    with (
+        open(os.environ["SICK_DISK_PLAN"], "r+b") as file,
+        mmap.mmap(file.fileno(), 0) as plan,
+    ):
         _COUNT.pack_into(plan, 0, 0)
         for number, fault in enumerate(faults):
             at = _COUNT.size + number * _RULE.size
@@ -114,7 +132,9 @@ def planned(*faults: Fault) -> None:
 def hits(number: int = 0) -> int:
     """How often a fault happened, in a process that meets them."""
     data = Path(os.environ["SICK_DISK_PLAN"]).read_bytes()
-    return int(struct.unpack_from("=q", data, _COUNT.size + (number + 1) * _RULE.size - 8)[0])
+    return int(
+        struct.unpack_from("=q", data, _COUNT.size + (number + 1) * _RULE.size - 8)[0]
+    )
 
 
 @functools.cache
@@ -122,17 +142,31 @@ def preloaded_library() -> Path:
     """The compiled library; the test is skipped where there is no compiler for it."""
     compiler = shutil.which("cc") or shutil.which("gcc")
     if compiler is None:
-        pytest.skip("faults of disks need a C compiler (cc), which makes the library of them")
-    # One for all test processes of a user, named after what is in it and put there as a whole.
+        pytest.skip(
+            "faults of disks need a C compiler (cc), which makes the library of them"
+        )
+    # One for all test processes of a user, named after what is in it and put there as a
+    # whole.
     name = f"energize_sick_disk_{os.getuid()}_{_digest()}.so"
     made = Path(__file__).parent / "__pycache__" / name
     if not made.exists():
         made.parent.mkdir(exist_ok=True)
         being_made = made.with_suffix(f".{os.getpid()}")
-        command = [compiler, "-O1", "-shared", "-fPIC", "-o", being_made, _SOURCE, "-ldl"]
+        command = [
+            compiler,
+            "-O1",
+            "-shared",
+            "-fPIC",
+            "-o",
+            being_made,
+            _SOURCE,
+            "-ldl",
+        ]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode:
-            pytest.skip(f"the library of disk faults cannot be compiled: {done.stderr[-500:]}")
+            pytest.skip(
+                f"the library of disk faults cannot be compiled: {done.stderr[-500:]}"
+            )
         os.replace(being_made, made)
     return made
 

@@ -1,12 +1,14 @@
-"""Everything that is read and written, on a disk that can be made sick: one program for all tests.
+"""Everything that is read and written, on a disk that can be made sick: one program for
+all tests.
 
     python -m tests.faults.scenes FOLDER
 
-Reads requests from its input, one JSON list a line, and answers each with a line of JSON:
-["read", name, workers, faults, after] for what is delivered and raised when faults begin after so
-many items (-1: before the dataset is made), and what the rest is once the disk is well; ["do",
-name, faults] for what a command or writer makes, which files are left that are neither the old ones
-nor those of success, and whether it works once the disk is well.
+Reads requests from its input, one JSON list a line, and answers each with a line of
+JSON: ["read", name, workers, faults, after] for what is delivered and raised when
+faults begin after so many items (-1: before the dataset is made), and what the rest is
+once the disk is well; ["do", name, faults] for what a command or writer makes, which
+files are left that are neither the old ones nor those of success, and whether it works
+once the disk is well.
 """
 
 from __future__ import annotations
@@ -42,7 +44,8 @@ ITEMS = 20
 
 
 class Program:
-    """The program of this file on a sick disk, with what its scenes give on a disk that is well."""
+    """The program of this file on a sick disk, with what its scenes give on a disk that
+    is well."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -112,14 +115,20 @@ MIXES = {
     "joined": SPLITS["join"],
     "stores": {
         "path": "crude",
-        "aux": {"notes": "notes", "plain": "filesystem://plain", "lines": "lines.jsonl"},
+        "aux": {
+            "notes": "notes",
+            "plain": "filesystem://plain",
+            "lines": "lines.jsonl",
+        },
     },
 }
 
 
 def _of(make_source: Callable[[Path], Any], **options: Any) -> Callable[[Path], Any]:
     def made(folder: Path) -> Any:
-        batches = ez.BatchDataset(ez.ShuffleDataset(make_source(folder)), 2, list, **options)
+        batches = ez.BatchDataset(
+            ez.ShuffleDataset(make_source(folder)), 2, list, **options
+        )
         return ez.EpochizeDataset(batches, ITEMS)
 
     return made
@@ -127,7 +136,9 @@ def _of(make_source: Callable[[Path], Any], **options: Any) -> Callable[[Path], 
 
 def _mix(name: str) -> Callable[[Path], Any]:
     encoder = {"task_encoder": Cooking()} if name == "stores" else {}
-    return lambda folder: ez.get_train_dataset(folder / f"{name}.yaml", batch_size=2, **encoder)
+    return lambda folder: ez.get_train_dataset(
+        folder / f"{name}.yaml", batch_size=2, **encoder
+    )
 
 
 @functools.cache
@@ -143,9 +154,13 @@ READERS: dict[str, Callable[[Path], Any]] = {
     "array": _of(lambda folder: ez.JsonSource(folder / "rows.json")),
     "parquet": _of(lambda folder: ez.ParquetSource(folder / "rows-*.parquet")),
     "mds": _of(lambda folder: ez.MdsSource(folder / "mds")),
-    "arrow": _of(lambda folder: ez.HuggingFaceSource(_loaded(folder / "arrow"), name="arrow")),
+    "arrow": _of(
+        lambda folder: ez.HuggingFaceSource(_loaded(folder / "arrow"), name="arrow")
+    ),
     "column": _of(
-        lambda folder: ez.WebdatasetSource(folder / "web"), level="tokens", global_batch_size=4
+        lambda folder: ez.WebdatasetSource(folder / "web"),
+        level="tokens",
+        global_batch_size=4,
     ),
     **{name: _mix(name) for name in MIXES},
 }
@@ -169,7 +184,11 @@ def read(
     """What is delivered of the first items with these faults."""
 
     def loader_of() -> Any:
-        pool = FileStoreCachePool(parent_cache_dir=folder / "cache") if name == "stores" else None
+        pool = (
+            FileStoreCachePool(parent_cache_dir=folder / "cache")
+            if name == "stores"
+            else None
+        )
         config = ez.WorkerConfig(rank=0, world_size=1, num_workers=workers)
         dataset = READERS[name](folder)
         return ez.get_loader(dataset, worker_config=config, timeout=60, cache_pool=pool)
@@ -201,7 +220,9 @@ def read(
         with loader_of() as loader:
             if state is not None:
                 loader.load_state_dict(state)
-            told["rest"] = [fingerprint(item) for item in islice(loader, ITEMS - len(items))]
+            told["rest"] = [
+                fingerprint(item) for item in islice(loader, ITEMS - len(items))
+            ]
     return told
 
 
@@ -221,7 +242,9 @@ def make_written(folder: Path) -> None:
     for i in range(3):
         (folder / "media" / f"{i}.jpg").write_bytes(image_bytes(i))
     file_of(folder, {"path": "prepared"}).rename(folder / "mix.yaml")
-    with ez.get_loader(ez.get_train_dataset(folder / "mix.yaml", batch_size=2)) as loader:
+    with ez.get_loader(
+        ez.get_train_dataset(folder / "mix.yaml", batch_size=2)
+    ) as loader:
         list(islice(loader, 3))
         (folder / "state.json").write_text(json.dumps(loader.state_dict()))
 
@@ -258,10 +281,15 @@ WRITERS: dict[str, Callable[[Path], Any]] = {
         folder / "shards", split_ratios={"train": 1}, sqlite=True, **PREPARING
     ),
     "prepare again": lambda folder: ez.prepare(
-        folder / "prepared", split_ratios={"train": 1, "val": 1}, overwrite=True, **PREPARING
+        folder / "prepared",
+        split_ratios={"train": 1, "val": 1},
+        overwrite=True,
+        **PREPARING,
     ),
     "columns": _command("prepare @prepared --column size=size:txt"),
-    "write shards": lambda folder: ez.write_shards(SAMPLES, folder / "new", samples_per_shard=8),
+    "write shards": lambda folder: ez.write_shards(
+        SAMPLES, folder / "new", samples_per_shard=8
+    ),
     "index lines": lambda folder: prepare_jsonl(folder / "lines.jsonl"),
     "media": _command("prepare-media @media --media-metadata-by-extension"),
     "quarantine": _quarantine,
@@ -318,7 +346,9 @@ def do(made: Path, name: str, faults: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _planned_in(folder: Path, faults: list[dict[str, Any]]) -> list[Fault]:
-    return [Fault(**{**each, "pattern": f"{folder}/{each['pattern']}"}) for each in faults]
+    return [
+        Fault(**{**each, "pattern": f"{folder}/{each['pattern']}"}) for each in faults
+    ]
 
 
 def _raised(error: Exception) -> dict[str, Any]:

@@ -1,5 +1,5 @@
-"""Everything that is read and written, and all commands, on disks that fail: for a moment or for
-ever, full, read-only or forbidden.
+"""Everything that is read and written, and all commands, on disks that fail: for a
+moment or for ever, full, read-only or forbidden.
 """
 
 from __future__ import annotations
@@ -13,7 +13,14 @@ from typing import Any
 import pytest
 
 from energize.errors import EnergizeError
-from tests.faults.scenes import COMMANDS, READERS, WRITERS, Program, files_of, make_written
+from tests.faults.scenes import (
+    COMMANDS,
+    READERS,
+    WRITERS,
+    Program,
+    files_of,
+    make_written,
+)
 
 pytestmark = pytest.mark.jobs
 
@@ -31,7 +38,11 @@ PASSING: dict[str, dict[str, Any]] = {
 }
 LASTING: dict[str, dict[str, Any]] = {
     "reads fail": {"error": "EIO"},
-    "every fifth call, or so": {"calls": "read open stat", "error": "EIO", "permille": 200},
+    "every fifth call, or so": {
+        "calls": "read open stat",
+        "error": "EIO",
+        "permille": 200,
+    },
     "reading is forbidden": {"calls": "open", "error": "EACCES"},
     "too many open files": {"calls": "open", "error": "EMFILE"},
     "out of memory": {"calls": "mmap open", "error": "ENOMEM"},
@@ -56,7 +67,8 @@ WRITING: dict[str, dict[str, Any]] = {
     "reads fail": {"calls": "read", "error": "EIO"},
 }
 HALF = ("quarantine", "prepare again")
-"""A list grows line by line; and what is prepared anew is not prepared meanwhile, which it says."""
+"""A list grows line by line; and what is prepared anew is not prepared meanwhile, which
+it says."""
 
 
 @pytest.fixture(scope="module")
@@ -67,8 +79,8 @@ def program(tmp_path_factory) -> Iterator[Program]:
 
 
 def reads(program, name, fault, *, passes, workers=0, after=3):
-    """All is delivered; or up to an error of ours that says where, and the rest after a resume. No
-    sample is left out for what is not its own fault.
+    """All is delivered; or up to an error of ours that says where, and the rest after a
+    resume. No sample is left out for what is not its own fault.
     """
     told = program.told("read", name, workers, [{"pattern": "*", **fault}], after)
     assert told["items"] + told.get("rest", []) == program.well("read", name)["items"]
@@ -83,7 +95,8 @@ def reads(program, name, fault, *, passes, workers=0, after=3):
 
 
 def writes(program, name, fault):
-    """All is written; or an error of ours says where, nothing is left, and trying again helps."""
+    """All is written; or an error of ours says where, nothing is left, and trying again
+    helps."""
     well = program.well("do", name)
     told = program.told("do", name, [{"pattern": "*", **fault}])
     if told["error"] is None:
@@ -100,7 +113,12 @@ def writes(program, name, fault):
 
 @pytest.mark.parametrize("name", READERS)
 def test_what_passes_is_not_seen_and_what_lasts_is_an_error(program, name):
-    for fault in ("a read fails", "opening times out", "half of each read", "nothing, once"):
+    for fault in (
+        "a read fails",
+        "opening times out",
+        "half of each read",
+        "nothing, once",
+    ):
         reads(program, name, PASSING[fault], passes=True)
     for fault in ("reads fail", "reading is forbidden", "too many open files"):
         reads(program, name, LASTING[fault], passes=False)
@@ -108,8 +126,12 @@ def test_what_passes_is_not_seen_and_what_lasts_is_an_error(program, name):
 
 def test_faults_are_met_and_told(program):
     """Else the tests above would show nothing."""
-    hits = [reads(program, "webdataset", fault, passes=True) for fault in PASSING.values()]
-    assert [bool(each) for each in hits] == [name != "mapping fails" for name in PASSING]
+    hits = [
+        reads(program, "webdataset", fault, passes=True) for fault in PASSING.values()
+    ]
+    assert [bool(each) for each in hits] == [
+        name != "mapping fails" for name in PASSING
+    ]
     assert "Input/output error; it is tried again" in program.log()
 
 

@@ -56,7 +56,9 @@ TAKING = {
     "prepare": lambda path: prepare(path, split_ratios={"train": 1}, workers=1),
     "prepare_columns": lambda path: prepare_columns(path, {"n": "size:txt"}, workers=1),
     "prepare_jsonl": prepare_jsonl,
-    "prepare_media": lambda path: prepare_media(path, MediaFilterConfig.parse(extension=True)),
+    "prepare_media": lambda path: prepare_media(
+        path, MediaFilterConfig.parse(extension=True)
+    ),
     "write_shards": lambda path: write_shards([{"__key__": "a", "txt": "b"}], path),
     "WebdatasetSource": WebdatasetSource,
     "JsonlSource": JsonlSource,
@@ -66,7 +68,9 @@ TAKING = {
     "SystemFileStore": SystemFileStore,
     "JsonlFileStore": JsonlFileStore,
     "WebdatasetFileStore": WebdatasetFileStore,
-    "FileStoreCachePool": lambda path: FileStoreCachePool(parent_cache_dir=path).cache_dir,
+    "FileStoreCachePool": lambda path: (
+        FileStoreCachePool(parent_cache_dir=path).cache_dir
+    ),
     "quarantine": lambda path: numbers(quarantine=path),
     "skip_listed": lambda path: numbers(skip_listed=path),
 }

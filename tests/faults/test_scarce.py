@@ -1,4 +1,5 @@
-"""Few file descriptors, and little memory: all is delivered, or an error says what to do."""
+"""Few file descriptors, and little memory: all is delivered, or an error says what to
+do."""
 
 from __future__ import annotations
 
@@ -38,7 +39,9 @@ def allowed(kind, most):
 def with_free(free: int) -> int:
     """The limit on descriptors that leaves so many of them."""
     used = {int(each.name) for each in Path("/proc/self/fd").iterdir()}
-    return next(islice((number for number in count() if number not in used), free, None))
+    return next(
+        islice((number for number in count() if number not in used), free, None)
+    )
 
 
 @pytest.fixture(scope="module")
@@ -53,7 +56,9 @@ def folder(tmp_path_factory) -> Path:
 def texts(folder, workers):
     dataset = BatchDataset(ShuffleDataset(WebdatasetSource(folder)), 2, list)
     config = WorkerConfig(rank=0, world_size=1, num_workers=workers)
-    with get_loader(EpochizeDataset(dataset, 40), worker_config=config, timeout=30) as loader:
+    with get_loader(
+        EpochizeDataset(dataset, 40), worker_config=config, timeout=30
+    ) as loader:
         return [[each["txt"] for each in batch] for batch in loader]
 
 
@@ -66,7 +71,8 @@ def test_many_shards_are_read_with_few_descriptors(folder):
 
 
 def told_until_it_works(folder, workers):
-    """How many descriptors are too few; with each of these numbers the error says what to do."""
+    """How many descriptors are too few; with each of these numbers the error says what
+    to do."""
     texts(folder, workers)  # what is imported at first is there
     for free in range(64):
         with allowed(resource.RLIMIT_NOFILE, with_free(free)):
@@ -102,8 +108,11 @@ def read_with_little_memory(folder):
 def test_memory_that_is_short_is_no_fault_of_a_sample(tmp_path):
     write_shards([{"__key__": "a", "bin": bytes(200_000_000)}], tmp_path / "large")
     prepare(tmp_path / "large", split_ratios={"train": 1}, workers=1)
-    # A process of its own: this one may have as much that it has taken before and not given back.
+    # A process of its own: this one may have as much that it has taken before and not
+    # given back.
     with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as process:
-        told, cause = process.submit(read_with_little_memory, tmp_path / "large").result()
+        told, cause = process.submit(
+            read_with_little_memory, tmp_path / "large"
+        ).result()
     assert "memory is short" in told
     assert cause == "MemoryError"

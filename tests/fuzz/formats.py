@@ -1,5 +1,5 @@
-"""What is fuzzed: folders that real writers made, the files in them to damage, and how they are
-read.
+"""What is fuzzed: folders that real writers made, the files in them to damage, and how
+they are read.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ Ranges = Sequence[tuple[int, int]]
 
 @dataclass(frozen=True)
 class Seen:
-    """What reading a folder gave: items by position, the failures that were told of, and the
-    description of what was read.
+    """What reading a folder gave: items by position, the failures that were told of,
+    and the description of what was read.
     """
 
     items: tuple[str, ...]
@@ -43,11 +43,11 @@ class Corpus:
 class Format:
     """Files of a corpus that are damaged in one way.
 
-    `kind` is "bytes", "text", "json", "yaml" or "toml". Where other samples come without a word,
-    it is the content of the `unchecked` bytes of the file (of the old one, given both), those that
-    no checksum covers; or what
-    `describes` data, well-formed and of another meaning; else it is silently wrong. `named`: what
-    every error has one of, beside the name of the file or of its folder.
+    `kind` is "bytes", "text", "json", "yaml" or "toml". Where other samples come
+    without a word, it is the content of the `unchecked` bytes of the file (of the old
+    one, given both), those that no checksum covers; or what `describes` data,
+    well-formed and of another meaning; else it is silently wrong. `named`: what every
+    error has one of, beside the name of the file or of its folder.
     """
 
     name: str
@@ -58,7 +58,8 @@ class Format:
     describes: bool = False
     named: Sequence[str] = ()
     cost: float = 1.0
-    """How long a mutant takes, beside that of a folder of shards: dear ones are fewer."""
+    """How long a mutant takes, beside that of a folder of shards: dear ones are
+    fewer."""
 
 
 def everything(old: bytes, _: bytes) -> Ranges:
@@ -67,7 +68,8 @@ def everything(old: bytes, _: bytes) -> Ranges:
 
 
 def told(value: Any) -> str:
-    """A text that is the same for the same content: of arrays, images and videos too."""
+    """A text that is the same for the same content: of arrays, images and videos
+    too."""
     content = _clips(value) if isinstance(value, AVDecoder) else value
     return f"{type(value).__name__} {fingerprint(content)}"
 
@@ -78,5 +80,7 @@ def _clips(decoder: AVDecoder) -> list[Any]:
     if decoder.has_video_stream():
         found.append(decoder.get_clips(video_clip_ranges=[(0, 5)], video_unit="frames"))
     if decoder.has_audio_stream():
-        found.append(decoder.get_clips(audio_clip_ranges=[(0, 900)], audio_unit="samples"))
+        found.append(
+            decoder.get_clips(audio_clip_ranges=[(0, 900)], audio_unit="samples")
+        )
     return found

@@ -1,5 +1,5 @@
-"""Reads mutants in processes that may hang, crash or eat memory, and judges whether those who read
-them were told.
+"""Reads mutants in processes that may hang, crash or eat memory, and judges whether
+those who read them were told.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from tests.fuzz.mutations import changed_bytes, mutated, mutated_tree
 from tests.support.trying import HANG, Ending, tried
 
 SECONDS = 10.0
-"""How long a mutant may take. One that takes longer is read once more, with more patience."""
+"""How long a mutant may take. One that takes longer is read once more, with more
+patience."""
 
 MOST_MIB = 1024
 """Memory that reading a small folder may take beside what the process has."""
@@ -84,7 +85,9 @@ class Hunt:
     `folder` is where the corpus is written, and copies of it are damaged.
     """
 
-    def __init__(self, form: Format, folder: Path, seed: int = 0, seconds: float = SECONDS) -> None:
+    def __init__(
+        self, form: Format, folder: Path, seed: int = 0, seconds: float = SECONDS
+    ) -> None:
         self.form = form
         self.base = folder / "base" / form.corpus.name
         self.work = folder / "work"
@@ -102,10 +105,14 @@ class Hunt:
         if not self._targets:
             raise ValueError(f"{form.name}: no file of the corpus matches {form.files}")
         self._copy()
-        self._well = form.corpus.read(self.work)  # here: what it imports, no mutant has to
+        self._well = form.corpus.read(
+            self.work
+        )  # here: what it imports, no mutant has to
         self._copy()
         if self._well.reported or not self._well.items:
-            raise ValueError(f"{form.name}: the undamaged corpus cannot be read: {self._well}")
+            raise ValueError(
+                f"{form.name}: the undamaged corpus cannot be read: {self._well}"
+            )
 
     def mutant(self, number: int) -> Mutant:
         """The mutant of this number."""
@@ -114,7 +121,9 @@ class Hunt:
         old, kind = self._files[file], self.form.kind
         others = [data for name, data in self._files.items() if name != file]
         if kind in _PARSERS:
-            new, change = mutated_tree(old, kind, _PARSERS[kind](old.decode()), rng, others)
+            new, change = mutated_tree(
+                old, kind, _PARSERS[kind](old.decode()), rng, others
+            )
         else:
             new, change = mutated(old, rng, others, text=kind == "text")
         return Mutant(number, file, change, old, new)
@@ -138,7 +147,8 @@ class Hunt:
         shutil.copytree(self.base, self.work, symlinks=True)
 
     def _read(self, data: tuple[str, bytes] | None = None) -> Ending:
-        """What reading the folder gives; with other bytes in a file where they are given."""
+        """What reading the folder gives; with other bytes in a file where they are
+        given."""
         if data is not None:
             (self.work / data[0]).write_bytes(data[1])
         ending = tried(lambda: self.form.corpus.read(self.work), self._seconds)
@@ -147,7 +157,11 @@ class Hunt:
         return ending
 
     def _judged(self, mutant: Mutant, ending: Ending) -> tuple[Outcome, str]:
-        names = (str(self.work), Path(mutant.file).name, f"{str(self.work)[:_BEGIN]}...(")
+        names = (
+            str(self.work),
+            Path(mutant.file).name,
+            f"{str(self.work)[:_BEGIN]}...(",
+        )
         known = (*names, *self.form.named)
         text = f"{ending.error}: {ending.message[:_SHOWN]}"
         if ending.error == "MemoryError" or ending.mib > MOST_MIB:
@@ -181,8 +195,9 @@ class Hunt:
 
 
 def unchecked_damage(form: Format, mutant: Mutant) -> Iterator[bytes]:
-    """The file with only that part of the damage that no checksum could find: all of it, then what
-    lies in each range alone. What reading these gives is no fault of who reads.
+    """The file with only that part of the damage that no checksum could find: all of
+    it, then what lies in each range alone. What reading these gives is no fault of who
+    reads.
     """
     if form.unchecked is None:
         return
@@ -198,7 +213,9 @@ def unchecked_damage(form: Format, mutant: Mutant) -> Iterator[bytes]:
         moved = {place for place, (old, new) in enumerate(pairs) if old != new}
         parts = [moved.intersection(each) for each in ranges]
     for at in filter(None, parts):
-        yield bytes(mutant.new[i] if i in at else byte for i, byte in enumerate(mutant.old))
+        yield bytes(
+            mutant.new[i] if i in at else byte for i, byte in enumerate(mutant.old)
+        )
 
 
 def _written(corpus: Corpus, folder: Path) -> None:

@@ -1,5 +1,5 @@
-"""The judge finds each thing that must not be: a fuzzer that could not fail would say nothing. And
-a short run of the fuzzer over all formats; `make fuzz` is the long one.
+"""The judge finds each thing that must not be: a fuzzer that could not fail would say
+nothing. And a short run of the fuzzer over all formats; `make fuzz` is the long one.
 """
 
 from __future__ import annotations
@@ -52,9 +52,15 @@ ENDINGS = {
     "memory error": (_raise(MemoryError()), Outcome.MEMORY),
     "crash": (lambda _: os.kill(os.getpid(), signal.SIGSEGV), Outcome.CRASH),
     "hang": (lambda _: time.sleep(60), Outcome.HANG),
-    "reported": (lambda text: Seen((told(TEXT),), ("text.bin: bad",)), Outcome.SUBSTITUTE),
+    "reported": (
+        lambda text: Seen((told(TEXT),), ("text.bin: bad",)),
+        Outcome.SUBSTITUTE,
+    ),
     "reported unnamed": (lambda text: Seen((told(TEXT),), ("bad",)), Outcome.UNNAMED),
-    "reported, wrong too": (lambda text: Seen((told(text),), ("text.bin",)), Outcome.SILENT),
+    "reported, wrong too": (
+        lambda text: Seen((told(text),), ("text.bin",)),
+        Outcome.SILENT,
+    ),
 }
 
 
@@ -65,7 +71,9 @@ def _corpus(read):
         text = (folder / "text.bin").read_bytes()
         return Seen((told(text),)) if text == TEXT else read(text)
 
-    return Corpus("text", lambda folder: (folder / "text.bin").write_bytes(TEXT), reading)
+    return Corpus(
+        "text", lambda folder: (folder / "text.bin").write_bytes(TEXT), reading
+    )
 
 
 @pytest.mark.parametrize("name", ENDINGS)
@@ -81,7 +89,9 @@ def test_what_no_checksum_covers_and_what_has_another_meaning_is_told_apart(tmp_
     forms = {
         Outcome.PAYLOAD: Format("text", corpus, "*", unchecked=everything),
         Outcome.DESCRIPTION: Format("text", corpus, "*", describes=True),
-        Outcome.SILENT: Format("text", corpus, "*", unchecked=lambda old, new: [(99, 100)]),
+        Outcome.SILENT: Format(
+            "text", corpus, "*", unchecked=lambda old, new: [(99, 100)]
+        ),
     }
     for expected, form in forms.items():
         hunt = Hunt(form, tmp_path)
@@ -89,9 +99,12 @@ def test_what_no_checksum_covers_and_what_has_another_meaning_is_told_apart(tmp_
 
 
 def test_data_with_an_unchecked_fault_and_a_missed_one_are_silently_wrong(tmp_path):
-    """That some of the damage could not be found excuses no more than what comes of it."""
+    """That some of the damage could not be found excuses no more than what comes of
+    it."""
     corpus = _corpus(lambda text: Seen((told(text),)))
-    hunt = Hunt(Format("text", corpus, "*", unchecked=lambda old, new: [(0, 15)]), tmp_path)
+    hunt = Hunt(
+        Format("text", corpus, "*", unchecked=lambda old, new: [(0, 15)]), tmp_path
+    )
     found = {}
     for verdict in map(hunt.verdict, range(30)):
         mutant = verdict.mutant
@@ -116,7 +129,9 @@ def test_the_command_shows_a_table_and_reads_one_mutant_again(capsys, monkeypatc
     assert "shards.json:3: .nv-meta/shards.json: " in capsys.readouterr().out
     with pytest.raises(SystemExit):
         main(["--repeat", "shards:3"])
-    monkeypatch.setattr("tests.support.trying.EnergizeError", KeyError)  # no error is ours now
+    monkeypatch.setattr(
+        "tests.support.trying.EnergizeError", KeyError
+    )  # no error is ours now
     assert main(["--mutants", "4", "--only", "shards.json"]) == 1
     shown = capsys.readouterr().out
     assert "FOREIGN ERROR: shards.json:" in shown
@@ -145,7 +160,9 @@ def test_no_damaged_file_is_read_without_a_word(tmp_path, mutants):
 @pytest.mark.parametrize("seed", range(3))
 def test_the_fast_way_of_reading_headers_finds_what_the_standard_library_finds(seed):
     """Or says nothing: on every damaged tar, as on sound ones."""
-    files = [(f"{n:04d}.{part}", b"x" * n * 300) for n in range(4) for part in ("txt", "cls")]
+    files = [
+        (f"{n:04d}.{part}", b"x" * n * 300) for n in range(4) for part in ("txt", "cls")
+    ]
     whole = packed(files)[: 8 * 1024]
     rng, read = random.Random(seed), 0
     for _ in range(400):
@@ -154,7 +171,9 @@ def test_the_fast_way_of_reading_headers_finds_what_the_standard_library_finds(s
             found = plain_header(data, at)
             if found is not None:
                 read += 1
-                info = tarfile.TarInfo.frombuf(data[at : at + 512], "utf-8", "surrogateescape")
+                info = tarfile.TarInfo.frombuf(
+                    data[at : at + 512], "utf-8", "surrogateescape"
+                )
                 assert found == (info.name, info.size)
                 assert info.type == tarfile.REGTYPE
     assert read > 20

@@ -1,7 +1,8 @@
 """What the golden streams ask of energize, beside making datasets.
 
-All that is asked of a dataset, a cursor or a loader is asked here, so a rewrite that renames any of
-it changes this file only. What it answers are plain lists, and items as they come.
+All that is asked of a dataset, a cursor or a loader is asked here, so a rewrite that
+renames any of it changes this file only. What it answers are plain lists, and items as
+they come.
 """
 
 from __future__ import annotations
@@ -62,7 +63,8 @@ def names(dataset: Any) -> list[str]:
 
 
 def refs(dataset: Any, positions: list[int], attempt: int = 0) -> list[Any]:
-    """For each position (source, index, epoch) of the samples that the item there is made of."""
+    """For each position (source, index, epoch) of the samples that the item there is
+    made of."""
     found = dataset.refs(np.array(positions, dtype=np.int64), attempt)
     return _rows(dataset, found, len(positions))
 
@@ -70,7 +72,9 @@ def refs(dataset: Any, positions: list[int], attempt: int = 0) -> list[Any]:
 def _rows(dataset: Any, found: Any, items: int) -> list[Any]:
     called, rows = names(dataset), [[] for _ in range(items)]
     columns = (found.item, found.source, found.index, found.epoch)
-    for item, source, index, passed in zip(*(each.tolist() for each in columns), strict=True):
+    for item, source, index, passed in zip(
+        *(each.tolist() for each in columns), strict=True
+    ):
         rows[item].append([called[source], index, passed])
     return rows
 
@@ -86,7 +90,13 @@ def consumed(dataset: Any, items: int) -> list[int]:
 
 def asked(dataset: Any) -> dict[str, Any]:
     """Shares, counts and the like, where the class has them."""
-    questions = {"counts": (), "shares": (), "corrections": (), "taken": (1000,), "spent": (1000,)}
+    questions = {
+        "counts": (),
+        "shares": (),
+        "corrections": (),
+        "taken": (1000,),
+        "spent": (1000,),
+    }
     found = {"names": getattr(dataset, "names", None)}
     for name, arguments in questions.items():
         if callable(getattr(dataset, name, None)):
@@ -105,9 +115,11 @@ def forecast(dataset: Any, steps: int = 500) -> Any:
     return [[getattr(each, key) for key in keys] for each in run.sources]
 
 
-def lane_items(dataset: Any, lane: int, lanes: int, count: int, stop: int = 7) -> list[Any]:
-    """The first items of a lane and the samples that each is made of, over the ends of epochs; it
-    is closed after `stop` of them, and goes on from its state.
+def lane_items(
+    dataset: Any, lane: int, lanes: int, count: int, stop: int = 7
+) -> list[Any]:
+    """The first items of a lane and the samples that each is made of, over the ends of
+    epochs; it is closed after `stop` of them, and goes on from its state.
     """
     found, state, empty = [], None, 0
     while count > 0 and empty < _EMPTY:
@@ -125,10 +137,12 @@ def lane_items(dataset: Any, lane: int, lanes: int, count: int, stop: int = 7) -
 
 
 def state_parts(state: Any) -> dict[str, Any]:
-    """Return the content of a saved state, without the texts that only messages use: the names of
-    functions, and where folders are mounted.
+    """Return the content of a saved state, without the texts that only messages use:
+    the names of functions, and where folders are mounted.
     """
-    parts = {name: unpacked(state[name], name) for name in ("config", "details", "cursor")}
+    parts = {
+        name: unpacked(state[name], name) for name in ("config", "details", "cursor")
+    }
     for name in ("functions", "places"):
         parts["details"].pop(name, None)
     return {"version": state["version"], "fingerprint": state["fingerprint"], **parts}
@@ -150,7 +164,9 @@ class Run:
         options = {"num_workers": workers, "seed_offset": seed_offset}
         configs = [WorkerConfig(rank, ranks, **options) for rank in range(ranks)]
         arguments = {"failure_budget": None, **arguments}
-        self.loaders = [get_loader(dataset, worker_config=each, **arguments) for each in configs]
+        self.loaders = [
+            get_loader(dataset, worker_config=each, **arguments) for each in configs
+        ]
         self._iterators: list[Any] = []
         for each in self.loaders if state is not None else ():
             each.load_state_dict(state, on_mismatch="remap" if remap else "error")
@@ -161,7 +177,10 @@ class Run:
         for _ in range(count):
             self._iterators = self._iterators or [iter(each) for each in self.loaders]
             rows.append(
-                [self._next(*each) for each in zip(self.loaders, self._iterators, strict=True)]
+                [
+                    self._next(*each)
+                    for each in zip(self.loaders, self._iterators, strict=True)
+                ]
             )
             if END in [each for each in rows[-1] if isinstance(each, str)]:
                 self._iterators = []
@@ -169,7 +188,9 @@ class Run:
 
     def _next(self, loader: Any, iterator: Any) -> Any:
         item = next(iterator, END)
-        return [PADDING, is_padding(item)] if item is not END and loader.padding else item
+        return (
+            [PADDING, is_padding(item)] if item is not END and loader.padding else item
+        )
 
     def leave(self) -> None:
         """As a `break` out of the loop."""
@@ -196,7 +217,11 @@ class Run:
     def again(self) -> Any:
         """The last item of the first rank, by its restore key, read anew."""
         loader = self.loaders[0]
-        return None if loader.restore_key is None else loader.restore_sample(loader.restore_key)
+        return (
+            None
+            if loader.restore_key is None
+            else loader.restore_sample(loader.restore_key)
+        )
 
     def remapped(self) -> list[str]:
         return self.loaders[0].remapped.lines()
@@ -204,7 +229,9 @@ class Run:
     def report(self) -> list[Any]:
         """The rows of the ledger of the first rank, without what takes time."""
         keys = ("path", "samples", "asked", "planned", "delivered", "epochs")
-        return [[getattr(row, key) for key in keys] for row in self.loaders[0].report().rows]
+        return [
+            [getattr(row, key) for key in keys] for row in self.loaders[0].report().rows
+        ]
 
     def close(self) -> None:
         for each in self.loaders:

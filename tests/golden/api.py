@@ -1,8 +1,10 @@
-"""The public API as texts by name, and the module paths that programs for Megatron-Energon import.
+"""The public API as texts by name, and the module paths that programs for
+Megatron-Energon import.
 
-`api.json` has the names of `energize` and of the modules that the README, docs/ and examples/ name;
-of classes the constructor, and what these pages mention of them; the commands of `energize` with
-their options. A name is written "module:Class.method", an option as it is typed.
+`api.json` has the names of `energize` and of the modules that the README, docs/ and
+examples/ name; of classes the constructor, and what these pages mention of them; the
+commands of `energize` with their options. A name is written "module:Class.method", an
+option as it is typed.
 """
 
 from __future__ import annotations
@@ -27,25 +29,32 @@ KINDS = {"VAR_POSITIONAL": "*", "VAR_KEYWORD": "**", "KEYWORD_ONLY": "key "}
 
 
 def found(name: str) -> Any:
-    """What "module:Class.method" is; what has values of its own in each object is ATTRIBUTE."""
+    """What "module:Class.method" is; what has values of its own in each object is
+    ATTRIBUTE."""
     module, _, steps = name.partition(":")
     value = importlib.import_module(module)
     for step in filter(None, steps.split(".")):
         if inspect.isclass(value):
             value = (
-                getattr(value, step, None) if step in attributes(value) else getattr(value, step)
+                getattr(value, step, None)
+                if step in attributes(value)
+                else getattr(value, step)
             )
             value = value if callable(value) else ATTRIBUTE
         else:
             value = getattr(value, step)
             if isinstance(value, ModuleType) and callable(value):
-                value = getattr(value, step)  # a path of Energon that has the name of a function
+                value = getattr(
+                    value, step
+                )  # a path of Energon that has the name of a function
     return value
 
 
 def attributes(kind: type) -> set[str]:
     """The names that its objects have, as far as the class says so."""
-    fields = {name for each in kind.__mro__ for name in vars(each).get("__annotations__", ())}
+    fields = {
+        name for each in kind.__mro__ for name in vars(each).get("__annotations__", ())
+    }
     return {*dir(kind), *fields}
 
 
@@ -55,7 +64,9 @@ def signature(value: Any) -> str:
         return value if value is ATTRIBUTE else f"a {type(value).__name__}"
     if inspect.isclass(value) and issubclass(value, Enum):
         return f"one of {', '.join(value.__members__)}"
-    if inspect.ismethoddescriptor(value):  # of dict, of which not every Python says more
+    if inspect.ismethoddescriptor(
+        value
+    ):  # of dict, of which not every Python says more
         return "callable"
     try:
         given = inspect.signature(value).parameters.values()
@@ -88,7 +99,9 @@ def answer(name: str, was: str = "") -> str:
 
 def allowed(name: str, names: Any) -> bool:
     """Whether a name, or what it is in, was taken away on purpose."""
-    return any(name == each or name.startswith((f"{each}.", f"{each} ")) for each in names)
+    return any(
+        name == each or name.startswith((f"{each}.", f"{each} ")) for each in names
+    )
 
 
 def options() -> dict[str, str]:
@@ -109,11 +122,15 @@ def _options(command: Any, name: str) -> Iterator[tuple[str, str]]:
 
 
 def write() -> None:
-    """Write what is recorded, but for what was taken away, as it is now, and new names of
-    `energize`.
+    """Write what is recorded, but for what was taken away, as it is now, and new names
+    of `energize`.
     """
     recorded = json.loads(API.read_text())
-    kept = {n: was for n, was in recorded["names"].items() if not allowed(n, recorded["allowed"])}
+    kept = {
+        n: was
+        for n, was in recorded["names"].items()
+        if not allowed(n, recorded["allowed"])
+    }
     new = {f"energize:{name}": "" for name in energize.__all__}
     names = {name: answer(name, was) for name, was in sorted((new | kept).items())}
     api = {"allowed": recorded["allowed"], "names": names, "options": options()}

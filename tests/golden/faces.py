@@ -1,4 +1,5 @@
-"""Other libraries' words over the same core, and orders without a dataset: plain answers."""
+"""Other libraries' words over the same core, and orders without a dataset: plain
+answers."""
 # ruff: noqa: E501 - a mix is a line
 
 from __future__ import annotations
@@ -28,7 +29,10 @@ POINTS = [
     easydel.WeightSchedulePoint(50, {"code": 0.9, "text": 0.1}),
 ]
 ENDS = ("restart", "first_exhausted", "all_exhausted")
-EXAMPLES = {"code": [{"i": i} for i in range(13)], "text": [{"i": i} for i in range(29)]}
+EXAMPLES = {
+    "code": [{"i": i} for i in range(13)],
+    "text": [{"i": i} for i in range(29)],
+}
 STRATEGIES = tuple(squirrel.MultiplexingStrategy)
 
 
@@ -39,7 +43,10 @@ def source(stop: str = "restart", **options: Any) -> Any:
 
 def files(root: Path, **options: Any) -> Any:
     paths = [str(root / name) for name in ("rows.jsonl", "rows-*.parquet")]
-    informs = [easydel.TextDatasetInform(data_files=path, content_field="text") for path in paths]
+    informs = [
+        easydel.TextDatasetInform(data_files=path, content_field="text")
+        for path in paths
+    ]
     return easydel.build_dataset(easydel.DatasetMixture(informs=informs, **options))
 
 
@@ -54,7 +61,9 @@ def streamed(root: Path, method: str = "random", **options: Any) -> Any:
 
 def multiplexer(strategy: Any) -> Any:
     sources = {"a": range(13), "b": range(100, 107), "c": range(200, 230)}
-    return squirrel.Multiplexer(sources, strategy, {"a": 0.35, "b": 0.6, "c": 0.05}, seed=42)
+    return squirrel.Multiplexer(
+        sources, strategy, {"a": 0.35, "b": 0.6, "c": 0.05}, seed=42
+    )
 
 
 # fmt: off
@@ -71,7 +80,9 @@ FACE_MIXES: dict[str, Callable[[Path], Any]] = {
 
 
 def interleaved(root: Path) -> list[Any]:
-    sources = {name: datasets.Dataset.from_list(rows) for name, rows in EXAMPLES.items()}
+    sources = {
+        name: datasets.Dataset.from_list(rows) for name, rows in EXAMPLES.items()
+    }
     return list(easydel.block_mixture_interleave(sources, **RULES).take(50))
 
 
@@ -79,7 +90,9 @@ def pipeline(root: Path) -> list[Any]:
     named = {"code": "rows-*.parquet", "text": "rows.jsonl"}
     read = [
         easydel.DatasetConfig(
-            name=name, data_files=str(root / file), tokenizer=lambda text: [*map(ord, text)]
+            name=name,
+            data_files=str(root / file),
+            tokenizer=lambda text: [*map(ord, text)],
         )
         for name, file in named.items()
     ]
@@ -89,7 +102,9 @@ def pipeline(root: Path) -> list[Any]:
     return list(islice(made, 6))
 
 
-def resumed(made: list[Any], give: Callable[[Any], Any] = lambda item: item) -> list[Any]:
+def resumed(
+    made: list[Any], give: Callable[[Any], Any] = lambda item: item
+) -> list[Any]:
     """Two epochs, some more, and what follows in another object with the state."""
     one, other = made
     found = [[give(item) for item in one] for _ in range(2)]
@@ -100,7 +115,9 @@ def resumed(made: list[Any], give: Callable[[Any], Any] = lambda item: item) -> 
 
 def iterated(root: Path) -> dict[str, Any]:
     return {
-        method: resumed([streamed(root, method) for _ in range(2)], lambda row: row["number"])
+        method: resumed(
+            [streamed(root, method) for _ in range(2)], lambda row: row["number"]
+        )
         for method in ("random", "stratified", "per_stream")
     }
 
@@ -109,7 +126,11 @@ def multiplexed(root: Path) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for strategy in STRATEGIES:
         made = [multiplexer(strategy) for _ in range(2)]
-        counts = [list(made[0]), made[0].num_samples_by_name, made[0].reinit_counts_by_name]
+        counts = [
+            list(made[0]),
+            made[0].num_samples_by_name,
+            made[0].reinit_counts_by_name,
+        ]
         found[f"energize, {strategy.name}"] = [counts, resumed(made)]
     return found
 
@@ -136,7 +157,9 @@ def schemes(root: Path) -> dict[str, Any]:
             scheme = ez.make_scheme(name, each, key=5)
             counts = [scheme.counts(n) for n in (0, 1, 33, 10**4, 10**12)]
             found[f"{kind}, {name}"] = [counts, *scheme.locate(slots)]
-    later = ez.make_scheme("block", [3, 1], key=1, block_size=8).with_weights_from(20, [1, 9])
+    later = ez.make_scheme("block", [3, 1], key=1, block_size=8).with_weights_from(
+        20, [1, 9]
+    )
     scheduler = ez.WeightScheduler(POINTS, "cosine")
     weights_at = [scheduler.get_weights(step) for step in (0, 10, 25, 49, 70)]
     return found | {"changed": later.locate(range(64)), "scheduler": weights_at}
@@ -144,8 +167,14 @@ def schemes(root: Path) -> dict[str, Any]:
 
 def packing(root: Path) -> list[Any]:
     lengths = [1 + i * i * 7 % 61 for i in range(60)]
-    both, costs = [[each, each % 5] for each in lengths], [attention_cost(each) for each in lengths]
-    packs = [[pack(lengths, 64), pack(both, (64, 6))] for pack in (first_fit, best_fit, balanced)]
+    both, costs = (
+        [[each, each % 5] for each in lengths],
+        [attention_cost(each) for each in lengths],
+    )
+    packs = [
+        [pack(lengths, 64), pack(both, (64, 6))]
+        for pack in (first_fit, best_fit, balanced)
+    ]
     return [costs, *packs]
 
 
@@ -154,13 +183,20 @@ def asked_for(root: Path) -> list[Any]:
     mix = file_of(root, SPLITS["blended"], __module__="megatron.energon")
     files = root / METADATASETS.name
     listed = ez.traverse_metadataset(files / "nested.yaml", split_part="train")
-    given = {"training": True, "split_part": "train", "worker_config": ez.WorkerConfig(0, 1)}
+    given = {
+        "training": True,
+        "split_part": "train",
+        "worker_config": ez.WorkerConfig(0, 1),
+    }
     loaded = ez.load_dataset(mix).get_datasets(**given).datasets
     options = {"batch_size": 4, "task_encoder": Keys()}
     return [
         [[each.path.name, each.split_part, each.subflavors] for each in listed],
         [
-            [each.weight, [sample.__key__ for sample in each.dataset.build().at(range(9))]]
+            [
+                each.weight,
+                [sample.__key__ for sample in each.dataset.build().at(range(9))],
+            ]
             for each in loaded
         ],
         [

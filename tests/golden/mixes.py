@@ -1,4 +1,5 @@
-"""Mixes in memory, made with public names only: each a function that makes a dataset."""
+"""Mixes in memory, made with public names only: each a function that makes a
+dataset."""
 # ruff: noqa: E501 - a mix is a line
 
 from __future__ import annotations
@@ -24,16 +25,26 @@ Gc, Group, IterMap = ez.GcDataset, ez.GroupBatchDataset, ez.IterMapDataset
 Level, LevelBuffer, Limit = ez.LevelDataset, ez.LevelBufferDataset, ez.LimitDataset
 Log, Map, Mix = ez.LogSampleDataset, ez.MapDataset, ez.MixBatchDataset
 Packs, Quotas, Repeat = ez.PackingDataset, ez.QuotaDataset, ez.RepeatDataset
-Weighed, Shuffle, ShuffleBuffer = ez.SampleWeightDataset, ez.ShuffleDataset, ez.ShuffleBufferDataset
+Weighed, Shuffle, ShuffleBuffer = (
+    ez.SampleWeightDataset,
+    ez.ShuffleDataset,
+    ez.ShuffleBufferDataset,
+)
 Staged, DataError, SkipSample = ez.StagedDataset, ez.DataError, ez.SkipSample
-ListSource, SequenceSource, IterableSource = ez.ListSource, ez.SequenceSource, ez.IterableSource
+ListSource, SequenceSource, IterableSource = (
+    ez.ListSource,
+    ez.SequenceSource,
+    ez.IterableSource,
+)
 ItemCost, Quota, Schedule = ez.ItemCost, ez.Quota, ez.Schedule
 Stage, by_property = ez.Stage, ez.by_property
 
 KINDS = ("high", "low", "low", None, "high")
 
 
-def given(count: int, start: int = 0, name: str = "", **options: Any) -> ListSource[int]:
+def given(
+    count: int, start: int = 0, name: str = "", **options: Any
+) -> ListSource[int]:
     """Numbers, of which columns say a word, a place and a cost."""
     columns = {
         "kind": [KINDS[i % len(KINDS)] for i in range(count)],
@@ -136,7 +147,11 @@ def boxed(item: int) -> dict[str, Any]:
 
 
 def tensors(item: int) -> dict[str, Any]:
-    return {"ids": torch.full((item % 9 + 1,), item), "tiles": item % 3, "names": [str(item)]}
+    return {
+        "ids": torch.full((item % 9 + 1,), item),
+        "tiles": item % 3,
+        "names": [str(item)],
+    }
 
 
 def heavy(box: dict[str, Any]) -> float:
@@ -182,7 +197,8 @@ def by_cost(*weights: Any, inputs: Any = None, **options: Any) -> Blend[int]:
 
 def composed(method: str, *sizes: int, **options: Any) -> Composed[Any]:
     streams = [
-        (given(size, 100 * i), Quota(proportion=i + 1)) for i, size in enumerate(sizes or (24, 18))
+        (given(size, 100 * i), Quota(proportion=i + 1))
+        for i, size in enumerate(sizes or (24, 18))
     ]
     settings = {"batch_size": 2, "global_batch_size": 4, "shuffle": True, **options}
     return Composed(*streams, batching_method=method, **settings)
@@ -211,7 +227,9 @@ class Alternating:
     """A scheme of a user's own: sources in turn, each twice."""
 
     def counts(self, n: int) -> np.ndarray:
-        return np.array([len(range(n)) // 4 * 2 + min(n % 4, 2), n // 4 * 2 + max(n % 4 - 2, 0)])
+        return np.array(
+            [len(range(n)) // 4 * 2 + min(n % 4, 2), n // 4 * 2 + max(n % 4 - 2, 0)]
+        )
 
     def locate(self, ks: Any) -> tuple[np.ndarray, np.ndarray]:
         ks = np.asarray(ks)
@@ -422,6 +440,11 @@ MIXES: dict[str, Callable[[], Any]] = {
 # fmt: on
 
 
-NEAR = {"mix, drop last", "quotas of blends", "repeat 1.25 of batches", "cost of parts of passes"}
+NEAR = {
+    "mix, drop last",
+    "quotas of blends",
+    "repeat 1.25 of batches",
+    "cost of parts of passes",
+}
 NEAR |= {"cost in samples in cost", "blended, first exhausted", "validated, limited"}
 """Mixes whose far positions are found by looking at all before them."""

@@ -4,9 +4,10 @@
     python -m tests.golden.record --api        write api.json and energon_paths.json again
     python -m tests.golden.record --show NAME  print a record of a mix, face or run in full
 
-The folder `recorded` has a file for each mix, face and run, with one field a line. A field is a
-digest of its canonical JSON and the beginning of that in clear. A field of the group `states` is a
-list of short digests, one for each position. `state` is a saved state in full, if it is short.
+The folder `recorded` has a file for each mix, face and run, with one field a line. A
+field is a digest of its canonical JSON and the beginning of that in clear. A field of
+the group `states` is a list of short digests, one for each position. `state` is a saved
+state in full, if it is short.
 """
 
 from __future__ import annotations
@@ -50,7 +51,8 @@ LEFT_OUT = {"__restore_key__"}
 
 
 def canonical(value: Any, root: str = "") -> Any:
-    """A value as JSON that is the same on every machine: floats to 12 digits, no paths."""
+    """A value as JSON that is the same on every machine: floats to 12 digits, no
+    paths."""
     again = partial(canonical, root=root)
     if isinstance(value, str):
         return value.replace(root, "") if root else value
@@ -68,12 +70,22 @@ def canonical(value: Any, root: str = "") -> Any:
             listed = digest(listed)
         return {str(value.dtype): listed, "shape": list(value.shape)}
     if isinstance(value, Mapping):
-        return {str(key): again(each) for key, each in value.items() if key not in LEFT_OUT}
+        return {
+            str(key): again(each) for key, each in value.items() if key not in LEFT_OUT
+        }
     if dataclasses.is_dataclass(value):
-        names = [each.name for each in dataclasses.fields(type(value)) if each.name not in LEFT_OUT]
-        return {type(value).__name__: {name: again(getattr(value, name)) for name in names}}
+        names = [
+            each.name
+            for each in dataclasses.fields(type(value))
+            if each.name not in LEFT_OUT
+        ]
+        return {
+            type(value).__name__: {name: again(getattr(value, name)) for name in names}
+        }
     if isinstance(value, list | tuple | set | frozenset):
-        return [again(each) for each in (sorted(value) if isinstance(value, set) else value)]
+        return [
+            again(each) for each in (sorted(value) if isinstance(value, set) else value)
+        ]
     return again(str(value))
 
 
@@ -90,7 +102,9 @@ def of_positions(dataset: Any, far: tuple[int, ...]) -> dict[str, Any]:
     whole, last = adapter.epoch(dataset), min(far[-1], 10**6)
     first, ends = list(range(64)), []
     if whole is not None:
-        ends = sorted({max(at + k, 0) for at in (whole, 3 * whole) for k in range(-3, 4)})
+        ends = sorted(
+            {max(at + k, 0) for at in (whole, 3 * whole) for k in range(-3, 4)}
+        )
     return {
         "refs": adapter.refs(dataset, first),
         "refs far": adapter.refs(dataset, list(far)),
@@ -118,7 +132,9 @@ def of_mix(make: Callable[[], Any], far: tuple[int, ...]) -> dict[str, Any]:
     dataset = make()
     about = adapter.kind(dataset)
     found = {"kind": about, "asked": adapter.asked(dataset)}
-    return found | (of_positions(dataset, far) if about["indexed"] else of_lanes(dataset))
+    return found | (
+        of_positions(dataset, far) if about["indexed"] else of_lanes(dataset)
+    )
 
 
 def delivered(make: Callable[[], Any]) -> dict[str, Any]:
@@ -138,7 +154,8 @@ def delivered(make: Callable[[], Any]) -> dict[str, Any]:
 def resumed(make: Callable[[], Any]) -> dict[str, list[Any]]:
     """Save a state after each of some steps, and take two steps from it in new loaders.
 
-    On 1 rank all states are loaded. On 3 ranks every third one is, as it takes three loaders.
+    On 1 rank all states are loaded. On 3 ranks every third one is, as it takes three
+    loaders.
     """
     dataset = make()
     record: dict[str, list[Any]] = {}
@@ -162,7 +179,8 @@ def continuation(dataset: Any, state: Any, ranks: int = 1, lanes: int = 2) -> li
 
 
 def kept_state(make: Callable[[], Any], root: str) -> Any:
-    """Return the state of 1 rank that is kept in full, without `root`; None if it is too long."""
+    """Return the state of 1 rank that is kept in full, without `root`; None if it is
+    too long."""
     dataset = make()
     run = Run(dataset, **adapter.lanes_of(dataset, 2))
     run.steps(KEPT_AFTER)
@@ -200,7 +218,10 @@ class Subject:
         values = self.values(group)
         if group == "states":
             return {field: short_digests(value) for field, value in values.items()}
-        return {field: [digest(value), text(value)[:CLEAR]] for field, value in values.items()}
+        return {
+            field: [digest(value), text(value)[:CLEAR]]
+            for field, value in values.items()
+        }
 
     def follows(self, state: Any) -> str:
         """Return the short digest of what follows a kept state."""
@@ -221,7 +242,8 @@ def short_digests(values: Iterable[Any]) -> str:
 
 @contextmanager
 def recording() -> Iterator[dict[str, Subject]]:
-    """Yield everything that is recorded, by name, with a folder of stored samples made for it."""
+    """Yield everything that is recorded, by name, with a folder of stored samples made
+    for it."""
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder).resolve()
         logging.disable(logging.CRITICAL)
@@ -261,7 +283,10 @@ def write(name: str, record: Mapping[str, Mapping[str, Any]]) -> None:
     """Write the file of a mix, face or run, with one field a line."""
     parts = [f'"name": {json.dumps(name)}']
     for group, fields in record.items():
-        lines = [f"  {json.dumps(field)}: {json.dumps(value)}" for field, value in fields.items()]
+        lines = [
+            f"  {json.dumps(field)}: {json.dumps(value)}"
+            for field, value in fields.items()
+        ]
         parts.append(f"{json.dumps(group)}: {{\n" + ",\n".join(lines) + "\n}")
     file_of(name).write_text("{\n" + ",\n".join(parts) + "\n}\n")
 

@@ -46,16 +46,23 @@ def uneven(root: Path) -> Any:
     for rule in ("pad", "drop", "repeat", "allow"):
         three = Run(Limit(batches(), 11), 3, uneven=rule)
         found[rule] = [three.steps(10), three.length()]
-        found[f"{rule}, stream"] = Run(batches(evens()), 3, uneven=rule, lanes=6).steps(11)
+        found[f"{rule}, stream"] = Run(batches(evens()), 3, uneven=rule, lanes=6).steps(
+            11
+        )
     return found
 
 
 @run
 def global_batches(root: Path) -> Any:
     found = {}
-    for ranks, rule in [(ranks, rule) for ranks in (1, 2, 4) for rule in ("pad", "drop")]:
+    for ranks, rule in [
+        (ranks, rule) for ranks in (1, 2, 4) for rule in ("pad", "drop")
+    ]:
         made = Run(batches(mixed(37), 2), ranks, uneven=rule, global_batch_size=8)
-        found[f"{ranks} {rule}"] = [made.known("accumulation_steps"), made.steps(24 // ranks)]
+        found[f"{ranks} {rule}"] = [
+            made.known("accumulation_steps"),
+            made.steps(24 // ranks),
+        ]
     return found
 
 
@@ -71,12 +78,17 @@ def lanes(root: Path) -> Any:
 
 @run
 def loops(root: Path) -> Any:
-    """Loops that count steps, left in the middle, gone on with, rewound; epochs that are left."""
+    """Loops that count steps, left in the middle, gone on with, rewound; epochs that
+    are left."""
     dataset = Epochize(batches(), 5)
     two, left = Run(dataset, 2), Run(Limit(batches(), 9))
     found = [two.steps(3)]
     two.leave()
-    found += [two.steps(9), two.known("step"), Run(dataset, 3, state=two.state()).steps(7)]
+    found += [
+        two.steps(9),
+        two.known("step"),
+        Run(dataset, 3, state=two.state()).steps(7),
+    ]
     two.each("rewind")
     two.leave()
     found += [two.steps(3), left.steps(5)]
@@ -99,17 +111,24 @@ def changed(dataset: Any, *changes: Any, **options: Any) -> Any:
     for weights, step, blend in changes:
         two.each("set_weights", weights, step, blend=blend)
         found.append(two.steps(6))
-    return [*found, Run(dataset, 1 if options else 3, state=two.state(), **options).steps(6)]
+    return [
+        *found,
+        Run(dataset, 1 if options else 3, state=two.state(), **options).steps(6),
+    ]
 
 
 @run
 def weights_set(root: Path) -> Any:
     now, two = (WEB, None, None), {"n900": 5, "n800": 1}
     pair = [(mixed(9, 900), 1), (mixed(5, 800), 2)]
-    nested = Blend({"texts": by_name(), "rest": mixed(9, 900)}, weights={"texts": 3, "rest": 1})
+    nested = Blend(
+        {"texts": by_name(), "rest": mixed(9, 900)}, weights={"texts": 3, "rest": 1}
+    )
     typed = {"a": batches(), "b": batches(Blend(pair, scheme="exact"))}
     level = Batch(by_name(), 2, list, level="cost", global_batch_size=8)
-    plan = staged(ez.Stage("one", 0, 20, dataset=by_name()), ez.Stage("two", 20, dataset=mixed(9)))
+    plan = staged(
+        ez.Stage("one", 0, 20, dataset=by_name()), ez.Stage("two", 20, dataset=mixed(9))
+    )
     return {
         "next": changed(batches(), now, (MORE, None, None)),
         "at a step": changed(batches(), (WEB, 9, None), (MORE, 15, None)),
@@ -122,7 +141,9 @@ def weights_set(root: Path) -> Any:
         "level": changed(level, now),
         "stages": changed(plan, (WEB, None, "one")),
         "below a filter": changed(Filter(by_name(), is_even), now, lanes=4),
-        "streams": changed(of_streams(), ({"n0": 0, "n100": 1, "rows200": 1}, None, None), lanes=4),
+        "streams": changed(
+            of_streams(), ({"n0": 0, "n100": 1, "rows200": 1}, None, None), lanes=4
+        ),
         "packs": changed(packed(by_name()), now, lanes=4),
     }
 
@@ -131,7 +152,9 @@ def weights_set(root: Path) -> Any:
 def followed(root: Path) -> Any:
     """A policy, and a file, that say the weights."""
     one, file, found = Run(batches()), root / "weights.yaml", []
-    follower = one.each("follow", ez.ExcessLoss({"web": 1, "code": 2, "maths": 0.5}), every=5)[0]
+    follower = one.each(
+        "follow", ez.ExcessLoss({"web": 1, "code": 2, "maths": 0.5}), every=5
+    )[0]
     for step in range(12):
         rows = one.steps(1)
         losses = [1.0 + number / 100 + 1 / (step + 1) for number in rows[0][0]]
@@ -142,19 +165,30 @@ def followed(root: Path) -> Any:
 
 
 def parts(weights: dict[str, Any], **options: Any) -> Any:
-    named = {"a": mixed(17), "b": mixed(19, 100), "c": mixed(21, 200), "d": mixed(23, 300)}
+    named = {
+        "a": mixed(17),
+        "b": mixed(19, 100),
+        "c": mixed(21, 200),
+        "d": mixed(23, 300),
+    }
     return Blend({name: named[name] for name in weights}, weights=weights, **options)
 
 
 def went_on(before: Any, now: Any, live: Any = None, **options: Any) -> Any:
-    """What two ranks give of a mix, then of an edited one, and one of them of that again."""
+    """What two ranks give of a mix, then of an edited one, and one of them of that
+    again."""
     two = Run(before, 2, **options)
     begun = two.steps(7)
     if live:
         two.each("set_weights", live)
         begun += two.steps(4)
     on = Run(now, 2, state=two.state(), remap=True, **options)
-    return [begun, on.steps(6), on.remapped(), Run(now, 1, state=on.state(), **options).steps(6)]
+    return [
+        begun,
+        on.steps(6),
+        on.remapped(),
+        Run(now, 1, state=on.state(), **options).steps(6),
+    ]
 
 
 @run
@@ -166,9 +200,13 @@ def remapped(root: Path) -> Any:
     outer = [(mixed(9, 900), 1)]
     return {
         "sources": went_on(batches(parts(old)), batches(parts(new))),
-        "weights": went_on(parts(old), parts({"a": 5, "b": 1, "c": line}, block_size=8)),
+        "weights": went_on(
+            parts(old), parts({"a": 5, "b": 1, "c": line}, block_size=8)
+        ),
         "batches": went_on(batches(parts(old), 2), batches(parts(new), 5)),
-        "after a live change": went_on(batches(parts(old)), batches(parts(new)), old | {"a": 9}),
+        "after a live change": went_on(
+            batches(parts(old)), batches(parts(new)), old | {"a": 9}
+        ),
         "costs": went_on(parts(old, unit="cost"), parts(new, unit="cost")),
         "nested": went_on(
             Blend((parts(old, scheme="exact"), 1), *outer),
@@ -179,7 +217,9 @@ def remapped(root: Path) -> Any:
             Blend(streams, weights=dict.fromkeys(streams, 1)),
             lanes=2,
         ),
-        "filter": went_on(Filter(parts(old), is_even), Filter(parts(new), is_even), lanes=2),
+        "filter": went_on(
+            Filter(parts(old), is_even), Filter(parts(new), is_even), lanes=2
+        ),
     }
 
 
@@ -187,7 +227,10 @@ def remapped(root: Path) -> Any:
 def later_weights(root: Path) -> Any:
     """States over mixes of which what comes later is another."""
     stage = ez.Stage("one", 0, 10, dataset=by_name())
-    plans = [staged(stage, ez.Stage("two", 10, dataset=each)) for each in (mixed(9), by_cost(1, 2))]
+    plans = [
+        staged(stage, ez.Stage("two", 10, dataset=each))
+        for each in (mixed(9), by_cost(1, 2))
+    ]
     pairs = [[by_name(), by_name().with_weights_from(30, WEB)], plans]
     found = []
     for before, now in pairs:
@@ -198,7 +241,8 @@ def later_weights(root: Path) -> Any:
 
 @run
 def failures(root: Path) -> Any:
-    """Functions that raise, and stored samples that are damaged: listed, then left out."""
+    """Functions that raise, and stored samples that are damaged: listed, then left
+    out."""
 
     def fails(item: int) -> int:
         if item % 5 == 0:
@@ -206,7 +250,10 @@ def failures(root: Path) -> Any:
         return item
 
     given = {"batch_size": 2, "checksums": True, "task_encoder": Keys()}
-    damaged, listed = ez.get_train_dataset(root / "damaged", **given), root / "bad.jsonl"
+    damaged, listed = (
+        ez.get_train_dataset(root / "damaged", **given),
+        root / "bad.jsonl",
+    )
     first = Run(damaged, quarantine=listed)
     found = [first.steps(12)]
     first.close()

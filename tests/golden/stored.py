@@ -1,5 +1,5 @@
-"""Mixes of stored samples: folders, files of rows, metadatasets, stages; each a function of the
-folder that `make_folders` has filled.
+"""Mixes of stored samples: folders, files of rows, metadatasets, stages; each a
+function of the folder that `make_folders` has filled.
 """
 # ruff: noqa: E501 - a mix is a line
 
@@ -34,12 +34,18 @@ DEMO = {"captions_a": 60, "captions_b": 24, "classification": 36}
 
 def text_of(folder: str, number: int) -> dict[str, Any]:
     quality = ("high", "low", "low", "none")[number % 4]
-    facts = {"quality": quality, "score": number / 64, "lang": "en" if number % 5 else "de"}
+    facts = {
+        "quality": quality,
+        "score": number / 64,
+        "lang": "en" if number % 5 else "de",
+    }
     key, text = f"{number:04d}", f"{folder} {number}" + " word" * (number * number % 7)
     return {"__key__": key, "txt": text, "json": facts}
 
 
-def _folder(path: Path, samples: list[Any], kind: str, fields: Any = None, **options: Any) -> None:
+def _folder(
+    path: Path, samples: list[Any], kind: str, fields: Any = None, **options: Any
+) -> None:
     ez.write_shards(samples, path, samples_per_shard=-(-len(samples) // 4))
     ez.prepare(
         path,
@@ -66,12 +72,22 @@ def make_folders(root: Path) -> None:
         kind = "CrudeWebdataset" if name == "crude" else "TextSample"
         fields = None if name == "crude" else {"text": "txt"}
         measured = {} if name == "notes" else {"columns": columns}
-        _folder(root / name, [text_of(name, i) for i in range(size)], kind, fields, **measured)
+        _folder(
+            root / name,
+            [text_of(name, i) for i in range(size)],
+            kind,
+            fields,
+            **measured,
+        )
     for name, size in DEMO.items():
         samples = [text_of(name, i) for i in range(size)]
         _folder(root / "demo-data" / name, samples, "TextSample", {"text": "txt"})
-    images = [{"__key__": f"{i:03d}", "png": _png(i), "txt": f"image {i}"} for i in range(16)]
-    _folder(root / "images", images, "CaptioningSample", {"image": "png", "caption": "txt"})
+    images = [
+        {"__key__": f"{i:03d}", "png": _png(i), "txt": f"image {i}"} for i in range(16)
+    ]
+    _folder(
+        root / "images", images, "CaptioningSample", {"image": "png", "caption": "txt"}
+    )
     _folder(root / "damaged", images, "TextSample", {"text": "txt"}, checksums=True)
     shard = next((root / "damaged").glob("*0.tar"))
     shard.write_bytes(shard.read_bytes().replace(b"image 2", b"imagf 2"))
@@ -83,7 +99,9 @@ def make_folders(root: Path) -> None:
     (root / "rows.json").write_text(json.dumps(rows[:7]))
     for part in (0, 1):
         table = pyarrow.Table.from_pylist(rows[part * 20 :][:20])
-        pyarrow.parquet.write_table(table, root / f"rows-{part}.parquet", row_group_size=6)
+        pyarrow.parquet.write_table(
+            table, root / f"rows-{part}.parquet", row_group_size=6
+        )
     numbered_mds(root / "mds", 33)
     numbered_mds(root / "mds_b", 14, start=1000)
     shutil.copytree(METADATASETS, root / "metadatasets")
@@ -135,7 +153,9 @@ class Tokens(ez.TaskEncoder):
         }
 
     def batch(self, samples: list[Any]) -> list[Any]:
-        return [[each["__key__"], each["tokens"], each.get("images")] for each in samples]
+        return [
+            [each["__key__"], each["tokens"], each.get("images")] for each in samples
+        ]
 
 
 class Grouping(Keys):
@@ -154,7 +174,9 @@ class Packing(Keys):
         return ez.TextSample.derive_from(sample, text=str(noisy(sample.text)))
 
     def pack_selected_samples(self, samples: list[Any]) -> Any:
-        return ez.TextSample.derive_from(samples[0], text="+".join(each.text for each in samples))
+        return ez.TextSample.derive_from(
+            samples[0], text="+".join(each.text for each in samples)
+        )
 
     def batch(self, samples: list[Any]) -> list[str]:
         return [each.text for each in samples]
@@ -204,7 +226,9 @@ def written(name: str, split: Any, root: Path) -> Any:
     """What a split of `metadatasets.yaml` makes."""
     make = ez.get_val_dataset if name.startswith("validated") else ez.get_train_dataset
     options = {"batch_size": 4, "task_encoder": Keys(), **OPTIONS.get(name, {})}
-    head = {key: options.pop(key) for key in ("__module__", "__class__") if key in options}
+    head = {
+        key: options.pop(key) for key in ("__module__", "__class__") if key in options
+    }
     part = "val" if name.startswith("validated") else "train"
     return options.pop("make", make)(file_of(root, split, part, **head), **options)
 
@@ -224,8 +248,12 @@ def example(name: str, split: str, root: Path) -> Any:
 
 
 EXAMPLES = {
-    **dict.fromkeys(["blend.yaml", "curriculum.yaml", "energon.yaml", "nested.yaml"], "train val"),
-    **dict.fromkeys(["composition.yaml", "demo.yaml", "scheduled.yaml", "stops.yaml"], "train"),
+    **dict.fromkeys(
+        ["blend.yaml", "curriculum.yaml", "energon.yaml", "nested.yaml"], "train val"
+    ),
+    **dict.fromkeys(
+        ["composition.yaml", "demo.yaml", "scheduled.yaml", "stops.yaml"], "train"
+    ),
     **dict.fromkeys(["stages.toml", "stages.yaml", "temperature.yaml"], "train"),
     "passes.yaml": "train ordered",
     "quotas.yaml": "train sized",
@@ -240,7 +268,9 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "blended, of its own": {"task_encoder": Building()},
     "blended, energon": ENERGON,
     "blended, older": {**ENERGON, "__class__": "Metadataset"},
-    "blended, per type": {"task_encoder": {ez.TextSample: Keys(), ez.CaptioningSample: Keys()}},
+    "blended, per type": {
+        "task_encoder": {ez.TextSample: Keys(), ez.CaptioningSample: Keys()}
+    },
     "blended, first exhausted": {"batch_drop_last": True},
     "blended, unit of items": {"task_encoder": Tokens()},
     "blended, packing": {"task_encoder": Tokens()},

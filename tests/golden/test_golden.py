@@ -7,7 +7,14 @@ from typing import Any
 
 import pytest
 
-from tests.golden.record import KEPT_AFTER, RECORDED, Subject, file_of, recorded, recording
+from tests.golden.record import (
+    KEPT_AFTER,
+    RECORDED,
+    Subject,
+    file_of,
+    recorded,
+    recording,
+)
 
 RECORDS = recorded()
 SHOW = "python -m tests.golden.record --show NAME, here and where it was recorded"
@@ -19,7 +26,9 @@ def subjects() -> Iterator[dict[str, Subject]]:
         yield all_subjects
 
 
-def with_group(subjects: dict[str, Subject], *groups: str) -> Iterator[tuple[str, Subject, str]]:
+def with_group(
+    subjects: dict[str, Subject], *groups: str
+) -> Iterator[tuple[str, Subject, str]]:
     """Yield each recorded subject that has a group of these, and the group."""
     for name, subject in subjects.items():
         for group in groups:
@@ -36,9 +45,7 @@ def difference(name: str, subject: Subject, group: str) -> str | None:
     before = RECORDS[name][group]
     for field in before | current:
         if before.get(field) != current.get(field):
-            return (
-                f"{name}: {field}\n    was {shown(before, field)}\n    is  {shown(current, field)}"
-            )
+            return f"{name}: {field}\n    was {shown(before, field)}\n    is  {shown(current, field)}"
     return None
 
 
@@ -48,7 +55,8 @@ def shown(fields: dict[str, Any], field: str) -> str:
 
 
 def state_difference(name: str, subject: Subject, group: str) -> str | None:
-    """Return what differs of the states of a mix: saved ones, or what follows the kept one."""
+    """Return what differs of the states of a mix: saved ones, or what follows the kept
+    one."""
     state = RECORDS[name].get("state")
     continuations = RECORDS[name][group]["continuations, 1 rank"].split()
     if state is not None:
@@ -74,7 +82,9 @@ def test_each_mix_has_its_own_file(subjects):
     missing = [files[file] for file in files.keys() - present]
     too_many = [file.name for file in present - files.keys()]
     wrong = [file.name for file in present & files.keys() if files[file] not in RECORDS]
-    remedy = "python -m tests.golden.record NAME writes a file, and removes those of no mix"
+    remedy = (
+        "python -m tests.golden.record NAME writes a file, and removes those of no mix"
+    )
     assert (missing, too_many, wrong) == ([], [], []), remedy
 
 
@@ -82,7 +92,8 @@ def test_each_mix_has_all_groups(subjects):
     current = {name: [*subject.groups] for name, subject in subjects.items()}
     no_groups = {"name", "state"}
     present = {
-        name: [key for key in record if key not in no_groups] for name, record in RECORDS.items()
+        name: [key for key in record if key not in no_groups]
+        for name, record in RECORDS.items()
     }
     assert present == current
 

@@ -1,5 +1,5 @@
-"""What users import, call and type is what it was; `allowed` in api.json has the reasons for what
-was taken away.
+"""What users import, call and type is what it was; `allowed` in api.json has the
+reasons for what was taken away.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ def check(kind: str, answer) -> None:
     differences = [
         f"{name}\n    was {was}\n    is  {now}"
         for name, was in RECORDED[kind].items()
-        if not api.allowed(name, RECORDED["allowed"]) and (now := answer(name, was)) != was
+        if not api.allowed(name, RECORDED["allowed"])
+        and (now := answer(name, was)) != was
     ]
     assert not differences, "\n".join([f"{kind} are others:", *differences])
 
@@ -27,7 +28,9 @@ def test_names_parameters_commands_and_options():
     today = api.options()
     check("names", api.answer)
     check("options", lambda name, _: today.get(name, "gone"))
-    assert all(isinstance(reason, str) and reason for reason in RECORDED["allowed"].values())
+    assert all(
+        isinstance(reason, str) and reason for reason in RECORDED["allowed"].values()
+    )
 
 
 def test_paths_of_energon():
@@ -44,6 +47,9 @@ def test_paths_of_energon():
             value = scope[name]
             if name in energize.__all__ and value is not api.found(f"energize:{name}"):
                 differences.append(f"{path}.{name} is not energize.{name}")
-            if isinstance(value, type) and pickle.loads(pickle.dumps(value)) is not value:
+            if (
+                isinstance(value, type)
+                and pickle.loads(pickle.dumps(value)) is not value
+            ):
                 differences.append(f"{path}.{name} is another class when it is pickled")
     assert not differences, "\n".join(differences)

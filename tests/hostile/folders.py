@@ -59,7 +59,9 @@ FILES: dict[str, dict[str, str]] = {
         "15 million values": "[" + "1," * 15 * M + "1]",
         "a text of 30 MB": '{"shard_counts": "' + "x" * 30 * M + '"}',
         "a wide text": '{"' + "x" * 30 * M + '\U0001f600": 1}',
-        "480,000 counts of -1": _info(",".join(f'"{i:06d}":-1' for i in range(480_000))),
+        "480,000 counts of -1": _info(
+            ",".join(f'"{i:06d}":-1' for i in range(480_000))
+        ),
         "5,000 digits": _info('"a.tar": ' + "9" * 5000),
         "10^30 samples": _info('"a.tar": 1' + "0" * 30),
         "NaN samples": _info('"a.tar": NaN'),
@@ -80,7 +82,8 @@ FILES: dict[str, dict[str, str]] = {
         "a call": "!!python/object/apply:os.system ['echo hi']",
         "a type of the system": "sample_type: {__module__: os, __class__: system}",
         "code": _TYPE + "sample_loader: code.py:f",
-        "a field of many spaces": _TYPE + f"field_map: {{image: '{' ' * 9000}[', caption: txt}}",
+        "a field of many spaces": _TYPE
+        + f"field_map: {{image: '{' ' * 9000}[', caption: txt}}",
         "a number in sixties": _FIELDS + f"subflavors: {{a: 1{':1' * M}}}",
         "a date that is none": _FIELDS + "subflavors: {a: !!timestamp x}",
         "a split file above": _FIELDS + "split_config: ../../secret.yaml",
@@ -123,7 +126,9 @@ DATABASES = {
 
 
 def _few(place: Path) -> int:
-    return sum(1 for _ in zip(range(3), get_train_dataset(place, batch_size=2), strict=False))
+    return sum(
+        1 for _ in zip(range(3), get_train_dataset(place, batch_size=2), strict=False)
+    )
 
 
 def _with_files(files: dict[str, str], place: Path) -> Callable[[], Any]:
@@ -166,7 +171,10 @@ CASES = (
         for file, texts in FILES.items()
         for name, text in texts.items()
     }
-    | {f"index.sqlite, {name}": partial(_with_database, s) for name, s in DATABASES.items()}
+    | {
+        f"index.sqlite, {name}": partial(_with_database, s)
+        for name, s in DATABASES.items()
+    }
     | {
         f"{name} is {kind}": partial(_in_place, make, name)
         for name in (*_META, SHARD, _INDEX)

@@ -1,4 +1,5 @@
-"""Metadatasets and stage files that are hostile: the text of a file by what is wrong with it."""
+"""Metadatasets and stage files that are hostile: the text of a file by what is wrong
+with it."""
 
 from __future__ import annotations
 
@@ -18,11 +19,15 @@ SPLITS = {
     "8 million values": "[" + "x," * 8 * M + "]",
     "4 million documents": "\n" + "---\n" * 4 * M,
     "a million anchors": "[" + ",".join(f"&a{i} x" for i in range(M)) + "]",
-    "28,000 unknown keys": "{path: x, " + ", ".join(f"k{i}: 1" for i in range(28_000)) + "}",
+    "28,000 unknown keys": "{path: x, "
+    + ", ".join(f"k{i}: 1" for i in range(28_000))
+    + "}",
     "28,000 keys given twice": "{" + "a: 1," * 28_000 + "}",
     "59,000 entries of the wrong type": "{blend: [" + "1," * 59_000 + "]}",
     "9,900 missing folders": "{blend: [" + "{path: x}," * 9_900 + "]}",
-    "9,900 stages of one name": "{stages: [" + "{name: a, start_step: 1, path: D}," * 9_000 + "]}",
+    "9,900 stages of one name": "{stages: ["
+    + "{name: a, start_step: 1, path: D}," * 9_000
+    + "]}",
     "a key of a million letters": f"{{path: y, ? {'x' * M} : 1}}",
     "a path of a million letters": f"{{path: {'x' * M}}}",
     "a path of 9,000 letters": f"{{path: {'x' * 9000}}}",
@@ -31,14 +36,18 @@ SPLITS = {
     "an alias of a million letters": "*" + "x" * M,
     "aliases of aliases": "{path: x}\n"
     + "a0: &a0 [1]\n"
-    + "\n".join(f"a{i + 1}: &a{i + 1} [{', '.join([f'*a{i}'] * 10)}]" for i in range(20)),
+    + "\n".join(
+        f"a{i + 1}: &a{i + 1} [{', '.join([f'*a{i}'] * 10)}]" for i in range(20)
+    ),
     "1,000 variables": "{path: '" + "${HOME}" * 1000 + "'}",
     "a variable of a million letters": "{path: '${" + "a" * M + "}'}",
     "an escape for terminals": '{path: "\\e[31mhello\\e[0m"}',
     "a key with an escape": '{path: x, "\\e[31mk": 1}',
     "a zero byte": '{path: "a\\0b"}',
     "half a letter": '{path: "\\ud800"}',
-    "a percentage of 9,000 digits": "{path: D, subset: {range: [0%, '" + "9" * 9000 + "x']}}",
+    "a percentage of 9,000 digits": "{path: D, subset: {range: [0%, '"
+    + "9" * 9000
+    + "x']}}",
     "10^30 passes": "{blend_epochized: [{path: D, repetitions: 1" + "0" * 30 + "}]}",
     "1e300 passes": "{blend_epochized: [{path: D, repetitions: 1e300}]}",
     "global batches of 2^31 samples": "{blend: [{path: D, proportion: 1}, {path: D, proportion: 1, "
@@ -69,7 +78,8 @@ STAGES = {
     "levels by dots": ".".join(["a"] * 50_000) + " = 1",
     "20,000 keys": "\n".join(f"k{i} = 1" for i in range(20_000)),
     "a number of 200,000 digits": "steps = " + "9" * 200_000,
-    "4,000 stages of one name": '[[training.data_stages]]\nname="a"\nstart_step=1\n' * 4000,
+    "4,000 stages of one name": '[[training.data_stages]]\nname="a"\nstart_step=1\n'
+    * 4000,
 }
 
 
@@ -89,6 +99,6 @@ def _stage(text: str, place: Path) -> Callable[[], Any]:
     return lambda: get_staged_train_dataset(file, batch_size=2)
 
 
-CASES = {f"metadataset: {name}": partial(_split, text) for name, text in SPLITS.items()} | {
-    f"stage file: {name}": partial(_stage, text) for name, text in STAGES.items()
-}
+CASES = {
+    f"metadataset: {name}": partial(_split, text) for name, text in SPLITS.items()
+} | {f"stage file: {name}": partial(_stage, text) for name, text in STAGES.items()}

@@ -30,7 +30,9 @@ M = 1_000_000
 
 
 def _npy(shape: str, dtype: str = "<f8") -> bytes:
-    header = f"{{'descr': {dtype!r}, 'fortran_order': False, 'shape': {shape}, }}".encode()
+    header = (
+        f"{{'descr': {dtype!r}, 'fortran_order': False, 'shape': {shape}, }}".encode()
+    )
     header += b" " * (-(len(header) + 11) % 64) + b"\n"
     return b"\x93NUMPY\x01\x00" + struct.pack("<H", len(header)) + header
 
@@ -56,7 +58,10 @@ def _image(kind: str, side: int) -> bytes:
 def _png_with(*chunks: tuple[bytes, bytes]) -> bytes:
     plain = _image("PNG", 8)
     made = [
-        struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+        struct.pack(">I", len(data))
+        + kind
+        + data
+        + struct.pack(">I", zlib.crc32(kind + data))
         for kind, data in chunks
     ]
     return plain[:33] + b"".join(made) + plain[33:]
@@ -81,10 +86,19 @@ def _scans(side: int, times: int) -> bytes:
 PARTS: dict[str, tuple[str, Callable[[], bytes]]] = {
     "200,000 levels": ("json", lambda: b"[" * 200_000),
     "a million digits": ("json", lambda: b"9" * M),
-    "gzip of 1.2 GB": ("txt.gz", lambda: gzip.compress(b"")[:-4] + struct.pack("<I", 1200 * M)),
+    "gzip of 1.2 GB": (
+        "txt.gz",
+        lambda: gzip.compress(b"")[:-4] + struct.pack("<I", 1200 * M),
+    ),
     "a million members of gzip": ("txt.gz", lambda: gzip.compress(b"x") * M),
-    "10 million lists": ("json.gz", lambda: gzip.compress(b"[" + b"[]," * 10 * M + b"0]", 1)),
-    "an archive of 300 MB that says 100": ("npz", lambda: _npz(1, 300 * M, claimed=100)),
+    "10 million lists": (
+        "json.gz",
+        lambda: gzip.compress(b"[" + b"[]," * 10 * M + b"0]", 1),
+    ),
+    "an archive of 300 MB that says 100": (
+        "npz",
+        lambda: _npz(1, 300 * M, claimed=100),
+    ),
     "an archive of 20,000 files": ("npz", lambda: _npz(20_000, 0)),
     "an array of 10^12 numbers": ("npy", lambda: _npy("(1000000000000,)")),
     "an array of objects": ("npy", lambda: _npy("(1,)", "|O")),
@@ -116,7 +130,9 @@ def _tar(write: Callable[[io.BufferedWriter], Any], place: Path) -> Callable[[],
         file.write(bytes(1024))
 
     def read() -> Any:
-        prepare(folder, split_ratios={"train": 1}, sample_type="CrudeWebdataset", workers=1)
+        prepare(
+            folder, split_ratios={"train": 1}, sample_type="CrudeWebdataset", workers=1
+        )
         source = WebdatasetSource(folder, split_part="train")
         [sample] = source._fetch(np.zeros(1, dtype=np.int64), Reading())
         if isinstance(sample, Failed):
@@ -138,7 +154,9 @@ def _member(file: io.BufferedWriter, name: str, data: bytes = b"x") -> None:
 
 def _with_extension(kind: bytes, data: bytes) -> Callable[[io.BufferedWriter], Any]:
     def write(file: io.BufferedWriter) -> None:
-        file.write(_header("././@LongLink", len(data), kind) + data + bytes(-len(data) % 512))
+        file.write(
+            _header("././@LongLink", len(data), kind) + data + bytes(-len(data) % 512)
+        )
         _member(file, "a.txt")
 
     return write
@@ -193,7 +211,9 @@ MDS: dict[str, Callable[[dict[str, Any], dict[str, Any]], Any]] = {
     "a file by its path": _raw(basename="/etc/passwd"),
     "pickles": _set(column_encodings=["pkl"]),
     "an encoding of a million letters": _set(column_encodings=["x" * M]),
-    "an array with 5,000 digits": _set(column_encodings=["ndarray:uint8:" + "9" * 5000]),
+    "an array with 5,000 digits": _set(
+        column_encodings=["ndarray:uint8:" + "9" * 5000]
+    ),
     "4 GB unpacked": lambda index, entry: entry.update(
         compression="zstd",
         zip_data=dict(entry["raw_data"]),
@@ -225,7 +245,10 @@ def _bomb(kind: str, place: Path) -> Callable[[], Any]:
 
 
 CASES = (
-    {f"part: {name}": partial(_part, kind, data) for name, (kind, data) in PARTS.items()}
+    {
+        f"part: {name}": partial(_part, kind, data)
+        for name, (kind, data) in PARTS.items()
+    }
     | {f"tar: {name}": partial(_tar, write) for name, write in TARS.items()}
     | {f"MDS: {name}": partial(_mds, change) for name, change in MDS.items()}
     | {f"MDS: 128 MiB of {kind}": partial(_bomb, kind) for kind in COMPRESS}

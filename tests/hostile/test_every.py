@@ -1,4 +1,5 @@
-"""Every hostile input is an error of energize, at once, in little memory and in few plain words."""
+"""Every hostile input is an error of energize, at once, in little memory and in few
+plain words."""
 
 from __future__ import annotations
 
@@ -25,14 +26,19 @@ CASES = metadatasets.CASES | folders.CASES | samples.CASES
 
 
 def outcome_of(name, whole):
-    """What becomes of one input, in a place with the folder D, a copy of `whole`, and beside it
-    files that are none.
+    """What becomes of one input, in a place with the folder D, a copy of `whole`, and
+    beside it files that are none.
     """
-    with tempfile.TemporaryDirectory() as made, socket.socket(socket.AF_UNIX) as listening:
+    with (
+        tempfile.TemporaryDirectory() as made,
+        socket.socket(socket.AF_UNIX) as listening,
+    ):
         place = Path(made).resolve()
         shutil.copytree(whole, place / "D")
         shutil.copytree(whole, place / "other")
-        (place / "secret.yaml").write_text(f"split_parts: {{train: [{folders.SHARD}]}}\n")
+        (place / "secret.yaml").write_text(
+            f"split_parts: {{train: [{folders.SHARD}]}}\n"
+        )
         for name_of in ("pipe.yaml", "pipe.jsonl", "D/pipe.tar"):
             os.mkfifo(place / name_of)
         for name_of in ("loop.yaml", "D/loop.tar"):
@@ -57,4 +63,6 @@ def test_hostile_input(name, whole):
     assert found.seconds < SECONDS, found
     assert found.mib < 100, found
     assert len(found.message) < 2000 or found.message.startswith(LISTS), found
-    assert all(letter.isprintable() or letter == "\n" for letter in found.message), found
+    assert all(letter.isprintable() or letter == "\n" for letter in found.message), (
+        found
+    )

@@ -1,4 +1,5 @@
-"""What hostile folders, files and states can do and cannot, sentence by sentence of SECURITY.md."""
+"""What hostile folders, files and states can do and cannot, sentence by sentence of
+SECURITY.md."""
 
 from __future__ import annotations
 
@@ -73,7 +74,9 @@ def test_every_sentence_names_a_test_that_there_is():
 
 def test_a_type_or_joiner_that_was_not_imported(folder, tmp_path):
     assert "antigravity" not in sys.modules
-    meta(folder, "dataset.yaml", "sample_type: {__module__: antigravity, __class__: Fly}")
+    meta(
+        folder, "dataset.yaml", "sample_type: {__module__: antigravity, __class__: Fly}"
+    )
     with pytest.raises(UntrustedCodeError, match="has not imported"):
         first(folder)
     meta(folder, "dataset.yaml", "sample_type: {__module__: os, __class__: system}")
@@ -118,7 +121,9 @@ def test_pickles(kind):
 
 
 def test_pickles_of_a_trusted_folder(tmp_path, monkeypatch, caplog):
-    written = [{"__key__": "a", "pickle": pickle.dumps({"n": 1}), "pkl": pickle.dumps(2)}]
+    written = [
+        {"__key__": "a", "pickle": pickle.dumps({"n": 1}), "pkl": pickle.dumps(2)}
+    ]
     write_shards(written, tmp_path)
     prepare(tmp_path, split_ratios={"train": 1}, sample_type="CrudeWebdataset")
     options = {"split_part": "train", "batch_size": None, "task_encoder": Crude()}
@@ -129,7 +134,9 @@ def test_pickles_of_a_trusted_folder(tmp_path, monkeypatch, caplog):
     assert "ENERGIZE_TRUST_CODE" in caplog.text
     (trusted,) = get_loader(get_val_dataset(tmp_path, trust_code=[tmp_path], **options))
     assert (trusted["pickle"], trusted["pkl"]) == ({"n": 1}, written[0]["pkl"])
-    (other,) = get_loader(get_val_dataset(tmp_path, trust_code=[tmp_path / "other"], **options))
+    (other,) = get_loader(
+        get_val_dataset(tmp_path, trust_code=[tmp_path / "other"], **options)
+    )
     assert other["pickle"] == written[0]["pickle"]
     monkeypatch.setenv("ENERGIZE_TRUST_CODE", str(tmp_path))
     (named,) = get_loader(get_val_dataset(tmp_path, **options))
@@ -139,7 +146,9 @@ def test_pickles_of_a_trusted_folder(tmp_path, monkeypatch, caplog):
 def test_a_database_with_a_view(folder):
     (folder / ".nv-meta" / "index.sqlite").unlink()
     with sqlite3.connect(folder / ".nv-meta" / "index.sqlite") as database:
-        database.execute("CREATE VIEW samples AS SELECT load_extension('x') AS sample_key")
+        database.execute(
+            "CREATE VIEW samples AS SELECT load_extension('x') AS sample_key"
+        )
     with pytest.raises(DatasetError, match="has 'samples', which is no table"):
         _ = open_store(folder)["k.txt"]
 
@@ -156,12 +165,18 @@ def test_code_of_a_folder_is_run_where_it_is_trusted(folder):
         first(folder, trust_code=[str(folder)])
 
 
-@pytest.mark.parametrize("name", ["../other/shard-000.tar", "{path}/shard-000.tar", "a\0b.tar"])
+@pytest.mark.parametrize(
+    "name", ["../other/shard-000.tar", "{path}/shard-000.tar", "a\0b.tar"]
+)
 def test_names_do_not_lead_out(folder, tmp_path, name):
     shutil.copytree(folder, tmp_path / "other")
     name = name.format(path=tmp_path / "other")
     meta(folder, ".info.json", json.dumps({"shard_counts": {name: 4}}))
-    meta(folder, "split.yaml", json.dumps({"split_parts": {"train": [name]}, "exclude": []}))
+    meta(
+        folder,
+        "split.yaml",
+        json.dumps({"split_parts": {"train": [name]}, "exclude": []}),
+    )
     with pytest.raises(
         DatasetError, match=r"\.info\.json:1 \(shard_counts\): expected names of files"
     ):

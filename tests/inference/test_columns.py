@@ -1,4 +1,5 @@
-"""What columns are, and which samples they make: literal rows, literal types and fields."""
+"""What columns are, and which samples they make: literal rows, literal types and
+fields."""
 
 from __future__ import annotations
 
@@ -72,7 +73,9 @@ CHOICES = {
     "in a text of JSON": (
         {
             "image": JPEG,
-            "text": [json.dumps({"question": s, "chosen": s, "rejected": s}) for s in S],
+            "text": [
+                json.dumps({"question": s, "chosen": s, "rejected": s}) for s in S
+            ],
         },
         "PreferenceSample",
         {"chosen": "text[chosen]", "prompt": "text[question]"},
@@ -94,7 +97,11 @@ CHOICES = {
         "ImageClassificationSample",
         {"label_name": "breed"},
     ),
-    "no class of many": ({"image": JPEG, "breed": ["a", "b", "c", "d"]}, "CrudeSample", {}),
+    "no class of many": (
+        {"image": JPEG, "breed": ["a", "b", "c", "d"]},
+        "CrudeSample",
+        {},
+    ),
     "where it is from is no class": (
         {"image": JPEG, "source": ["web", "web", "book", "book"]},
         "ImageSample",
@@ -106,7 +113,11 @@ CHOICES = {
         {"context": "question", "answers": "answer"},
     ),
     "votes": (
-        {"image": JPEG, "question": S, "answers": [[{"answer": "a", "answer_id": 1}]] * 4},
+        {
+            "image": JPEG,
+            "question": S,
+            "answers": [[{"answer": "a", "answer_id": 1}]] * 4,
+        },
         "VQASample",
         {"answers": "answers[*][answer]"},
     ),
@@ -125,7 +136,11 @@ CHOICES = {
         "CrudeSample",
         {},
     ),
-    "turns": ({"image": JPEG, "chat": [TURNS] * 4}, "ConversationSample", {"turns": "chat"}),
+    "turns": (
+        {"image": JPEG, "chat": [TURNS] * 4},
+        "ConversationSample",
+        {"turns": "chat"},
+    ),
     "turns without a place": (
         {"image": JPEG, "chat": [CHAT] * 4},
         "ConversationSample",
@@ -169,10 +184,20 @@ CHOICES = {
     "preference": (
         {"image": JPEG, "question": S, "chosen": S, "rejected": S},
         "PreferenceSample",
-        {"chosen": "chosen", "rejected": "rejected", "prompt": "question", "images": "image"},
+        {
+            "chosen": "chosen",
+            "rejected": "rejected",
+            "prompt": "question",
+            "images": "image",
+        },
     ),
     "preference of turns": (
-        {"prompt": S, "chosen": [CHAT] * 4, "rejected": [CHAT] * 4, "messages": [CHAT] * 4},
+        {
+            "prompt": S,
+            "chosen": [CHAT] * 4,
+            "rejected": [CHAT] * 4,
+            "messages": [CHAT] * 4,
+        },
         "PreferenceSample",
         {"prompt": "prompt"},
     ),
@@ -195,7 +220,11 @@ CHOICES = {
     ),
     "images and a text": ({"images": [[JPEG, JPEG]] * 4, "text": S}, "CrudeSample", {}),
     "two images": ({"before": JPEG, "after": JPEG, "edit": S}, "CrudeSample", {}),
-    "ocr": ({"image": JPEG, "transcription": S}, "OCRSample", {"text": "transcription"}),
+    "ocr": (
+        {"image": JPEG, "transcription": S},
+        "OCRSample",
+        {"text": "transcription"},
+    ),
     "text": ({"text": S, "timestamp": S}, "TextSample", {"text": "text"}),
     "content": ({"content": S, "id": [*"abcd"]}, "TextSample", {"text": "content"}),
     "image alone": (
@@ -203,7 +232,11 @@ CHOICES = {
         "ImageSample",
         {"image": "image"},
     ),
-    "boxes": ({"image": JPEG, "objects": [{"bbox": [[1, 2, 3, 4]]}] * 4}, "CrudeSample", {}),
+    "boxes": (
+        {"image": JPEG, "objects": [{"bbox": [[1, 2, 3, 4]]}] * 4},
+        "CrudeSample",
+        {},
+    ),
 }
 
 
@@ -211,7 +244,10 @@ CHOICES = {
 def test_columns_make_a_type_of_samples(case):
     columns, kind, fields = CHOICES[case]
     rows = [
-        {name: each[n] if isinstance(each, list) else each for name, each in columns.items()}
+        {
+            name: each[n] if isinstance(each, list) else each
+            for name, each in columns.items()
+        }
         for n in range(4)
     ]
     found = choose(columns_of(rows, lambda name, values: None), rows)
@@ -268,11 +304,17 @@ def test_a_json_value_holds_rows(case):
 
 NO_ROWS = {
     "a metadataset": ({"__module__": "energize", "splits": {}}, "is a metadataset"),
-    "a list of datasets": ({"a": {"root": "x", "annotation": "y"}}, "is a list of datasets"),
+    "a list of datasets": (
+        {"a": {"root": "x", "annotation": "y"}},
+        "is a list of datasets",
+    ),
     "another one": ({"a": {"file_name": "x", "columns": {}}}, "is a list of datasets"),
     "settings": ({"model": {"a": 1}, "data": {"b": 2}}, "is one object with the keys"),
     "lists": ([["a", 1], ["b", 2]], "an array without objects"),
-    "columns of lists": ({"text": ["a", "b"], "n": [1, 2]}, "may be columns or one row"),
+    "columns of lists": (
+        {"text": ["a", "b"], "n": [1, 2]},
+        "may be columns or one row",
+    ),
     "nothing": ({}, "is the JSON value"),
     "a number": (3, "is the JSON value"),
 }

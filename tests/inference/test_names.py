@@ -15,9 +15,15 @@ from energize.inference.splits import find_splits
 PARTS = {
     "folders": (["train/0.jpg", "val/1.jpg"], {"train": 1, "val": 1}),
     "other words": (["training/0.jpg", "validation/1.jpg"], {"train": 1, "val": 1}),
-    "capitals": (["Train/0.jpg", "Valid/1.jpg", "TEST/2.jpg"], {"train": 1, "val": 1, "test": 1}),
+    "capitals": (
+        ["Train/0.jpg", "Valid/1.jpg", "TEST/2.jpg"],
+        {"train": 1, "val": 1, "test": 1},
+    ),
     "with years": (["train2017/0.jpg", "val2017/1.jpg"], {"train": 1, "val": 1}),
-    "with a word": (["train_images/0.jpg", "test_images/1.jpg"], {"train": 1, "test": 1}),
+    "with a word": (
+        ["train_images/0.jpg", "test_images/1.jpg"],
+        {"train": 1, "test": 1},
+    ),
     "below": (["images/train/0.jpg", "images/val/1.jpg"], {"train": 1, "val": 1}),
     "above": (["train/images/0.jpg", "val/images/1.jpg"], {"train": 1, "val": 1}),
     "in classes": (["cat/train/0.jpg", "cat/val/1.jpg"], {"train": 1, "val": 1}),
@@ -27,28 +33,46 @@ PARTS = {
         {"train": 2},
     ),
     "of the hub, by names": (
-        ["data/train_sft-00000-of-00001-ab12.parquet", "data/test_sft-00000-of-00001.parquet"],
+        [
+            "data/train_sft-00000-of-00001-ab12.parquet",
+            "data/test_sft-00000-of-00001.parquet",
+        ],
         {"train_sft": 1, "test_sft": 1},
     ),
     "testA of the hub": (
         ["data/testA-00000-of-00001.parquet", "data/testB-00000-of-00001.parquet"],
         {"testA": 1, "testB": 1},
     ),
-    "at the end": (["my-pairs-train.parquet", "my-pairs-test.parquet"], {"train": 1, "test": 1}),
+    "at the end": (
+        ["my-pairs-train.parquet", "my-pairs-test.parquet"],
+        {"train": 1, "test": 1},
+    ),
     "in the middle": (
         ["coco_val_captions.json", "coco_train_captions.json"],
         {"train": 1, "val": 1},
     ),
-    "of shards": (["imagenet-train-000000.tar", "imagenet-val-000000.tar"], {"train": 1, "val": 1}),
+    "of shards": (
+        ["imagenet-train-000000.tar", "imagenet-val-000000.tar"],
+        {"train": 1, "val": 1},
+    ),
     "camels": (["cocoTrain2014.json", "cocoVal2014.json"], {"train": 1, "val": 1}),
     "held out": (["a.jsonl", "a_held_out.jsonl"], {"test": 1}),
     "of a partition": (["list_eval_partition.csv", "0.jpg"], {}),
     "of two words": (["train_test_split.csv", "0.jpg"], {}),
     "inside words": (["contest.jsonl", "latest.jsonl", "trainer.jsonl"], {}),
     "of images": (["train_1.jpg", "test_1.jpg"], {}),
-    "of texts of images": (["train_1.jpg", "train_1.txt", "test_1.jpg", "test_1.txt"], {}),
-    "of many classes": (["bullet_train/0.jpg", "cat/0.jpg", "dog/0.jpg", "emu/0.jpg"], {}),
-    "beside others": (["train/0.jpg", "test/0.jpg", "extra/0.jpg"], {"train": 1, "test": 1}),
+    "of texts of images": (
+        ["train_1.jpg", "train_1.txt", "test_1.jpg", "test_1.txt"],
+        {},
+    ),
+    "of many classes": (
+        ["bullet_train/0.jpg", "cat/0.jpg", "dog/0.jpg", "emu/0.jpg"],
+        {},
+    ),
+    "beside others": (
+        ["train/0.jpg", "test/0.jpg", "extra/0.jpg"],
+        {"train": 1, "test": 1},
+    ),
     "with annotations": (
         ["train2017/0.jpg", "val2017/1.jpg", "annotations/captions_train2017.json"],
         {"train": 2, "val": 1},
@@ -107,9 +131,14 @@ def test_a_split_part_is_found_by_its_other_names(parts, asked, found):
 @pytest.mark.parametrize("asked", ["train", "test", "val"])
 def test_parts_of_other_names_are_never_merged(asked):
     splits = find_splits(
-        inventory("data/train_sft-00000-of-00001.parquet", "data/test_sft-00000-of-00001.parquet")
+        inventory(
+            "data/train_sft-00000-of-00001.parquet",
+            "data/test_sft-00000-of-00001.parquet",
+        )
     )
-    with pytest.raises(SplitError, match=r"it has 'train_sft', 'test_sft'\. Write split_part="):
+    with pytest.raises(
+        SplitError, match=r"it has 'train_sft', 'test_sft'\. Write split_part="
+    ):
         splits.part_named(asked, "data")
 
 
@@ -121,7 +150,11 @@ NAMED = {
     "a name of two": ("7.jpg", ["a/7.jpg", "b/7.jpg"], None),
     "a name of two, with a folder": ("x/b/7.jpg", ["a/7.jpg", "b/7.jpg"], "b/7.jpg"),
     "without extension": ("0a1b", ["train/0a1b.jpg"], "train/0a1b.jpg"),
-    "a number": (7, ["COCO_train_000007.jpg", "COCO_train_000017.jpg"], "COCO_train_000007.jpg"),
+    "a number": (
+        7,
+        ["COCO_train_000007.jpg", "COCO_train_000017.jpg"],
+        "COCO_train_000007.jpg",
+    ),
     "decomposed": ("caf\u00e9.jpg", ["cafe\u0301.jpg"], "cafe\u0301.jpg"),
     "nothing": ("8.jpg", ["7.jpg"], None),
     "a flag": (True, ["1.jpg"], None),
@@ -152,9 +185,17 @@ def test_a_value_becomes_a_path_by_a_template(value, path, template):
 
 SIDECARS = {
     "beside": (["0.jpg"], ["0.txt"], [("0.txt", "txt", ("0.jpg",))]),
-    "with the whole name": (["0.jpg"], ["0.jpg.txt"], [("0.jpg.txt", "txt", ("0.jpg",))]),
+    "with the whole name": (
+        ["0.jpg"],
+        ["0.jpg.txt"],
+        [("0.jpg.txt", "txt", ("0.jpg",))],
+    ),
     "capitals": (["0.JPG"], ["0.TXT"], [("0.TXT", "txt", ("0.JPG",))]),
-    "of two images": (["0.jpg", "0.png"], ["0.txt"], [("0.txt", "txt", ("0.jpg", "0.png"))]),
+    "of two images": (
+        ["0.jpg", "0.png"],
+        ["0.txt"],
+        [("0.txt", "txt", ("0.jpg", "0.png"))],
+    ),
     "in a tree": (
         ["images/0.jpg"],
         ["labels/0.txt"],
@@ -173,7 +214,11 @@ SIDECARS = {
             ("text/dog/0.txt", "text", ("images/dog/0.jpg",)),
         ],
     ),
-    "lost": (["0.jpg"], ["0.txt", "1.txt"], [("0.txt", "txt", ("0.jpg",)), ("1.txt", "txt", ())]),
+    "lost": (
+        ["0.jpg"],
+        ["0.txt", "1.txt"],
+        [("0.txt", "txt", ("0.jpg",)), ("1.txt", "txt", ())],
+    ),
     "a list": (["0.jpg", "1.jpg"], ["train.txt"], []),
     "a table": (["a/0.jpg"], ["b/0.csv"], []),
 }
@@ -182,7 +227,9 @@ SIDECARS = {
 @pytest.mark.parametrize("case", SIDECARS)
 def test_files_belong_to_images_by_their_names(case):
     media, others, found = SIDECARS[case]
-    sidecars = find_sidecars(media, {name: kind_of(name) for name in others}, {"train", "val"})
+    sidecars = find_sidecars(
+        media, {name: kind_of(name) for name in others}, {"train", "val"}
+    )
     assert [(each.name, each.column, each.owners) for each in sidecars] == found
 
 

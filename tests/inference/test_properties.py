@@ -1,4 +1,5 @@
-"""For any folder: every file and column is accounted for, and samples are as many as written."""
+"""For any folder: every file and column is accounted for, and samples are as many as
+written."""
 
 from __future__ import annotations
 
@@ -20,7 +21,13 @@ from tests.support.images import encoded, picture
 
 JPEG = encoded(picture(8, 6), "JPEG")
 ASIDE = (
-    *("cat/.DS_Store", "@eaDir/1.jpg", "__MACOSX/._0.jpg", "Thumbs.db", ".hidden/x.jpg"),
+    *(
+        "cat/.DS_Store",
+        "@eaDir/1.jpg",
+        "__MACOSX/._0.jpg",
+        "Thumbs.db",
+        ".hidden/x.jpg",
+    ),
     *("README.md", "LICENSE", "scan.dcm", "notes.pdf", "images.zip", "run.log"),
 )
 COLUMNS = {
@@ -59,10 +66,15 @@ def captions(root: Path, count: int, rng: random.Random) -> None:
         write(root / f"{n}.txt", sentence(n).encode())
 
 
-def rows_of(count: int, rng: random.Random, columns: list[str], **named: str) -> list[dict]:
+def rows_of(
+    count: int, rng: random.Random, columns: list[str], **named: str
+) -> list[dict]:
     more = [{name: COLUMNS[name](rng) for name in columns} for _ in range(count)]
     fixed = [
-        {key: text.format(n) if "{}" in text else sentence(n) for key, text in named.items()}
+        {
+            key: text.format(n) if "{}" in text else sentence(n)
+            for key, text in named.items()
+        }
         for n in range(count)
     ]
     return [row | own for row, own in zip(fixed, more, strict=True)]
@@ -84,7 +96,14 @@ def table(path: Path, rows: list[dict]) -> None:
 
 
 MEDIA = {"plain": plain_images, "classes": class_folders, "beside": captions}
-TABLES = ("metadata.csv", "metadata.jsonl", "rows.jsonl", "rows.json", "rows.parquet", "list.csv")
+TABLES = (
+    "metadata.csv",
+    "metadata.jsonl",
+    "rows.jsonl",
+    "rows.json",
+    "rows.parquet",
+    "list.csv",
+)
 
 
 @settings(max_examples=25, deadline=None)
@@ -96,7 +115,9 @@ TABLES = ("metadata.csv", "metadata.jsonl", "rows.jsonl", "rows.json", "rows.par
     st.integers(0, 3),
     st.randoms(use_true_random=False),
 )
-def test_every_file_and_column_is_accounted_for(kind, count, columns, aside, strays, rng):
+def test_every_file_and_column_is_accounted_for(
+    kind, count, columns, aside, strays, rng
+):
     with tempfile.TemporaryDirectory() as folder:
         os.environ["XDG_CACHE_HOME"] = f"{folder}/cache"
         root = Path(folder, "data")
@@ -110,17 +131,23 @@ def test_every_file_and_column_is_accounted_for(kind, count, columns, aside, str
         else:
             for n in range(count + strays):
                 write(root / f"images/{n}.jpg", JPEG)
-            rows = rows_of(count, rng, columns, image="images/{}.jpg", caption="sentence")
+            rows = rows_of(
+                count, rng, columns, image="images/{}.jpg", caption="sentence"
+            )
             table(root / kind, rows)
             names = [*rows[0]]
         for name in aside:
             write(root / name, b"some words of nobody")
         spec = infer(root)
         found = [
-            Path(path, file).relative_to(root) for path, _, files in os.walk(root) for file in files
+            Path(path, file).relative_to(root)
+            for path, _, files in os.walk(root)
+            for file in files
         ]
         hidden = {each.parts[0] for each in found if each.parts[0] == ".hidden"}
-        expected = len([each for each in found if each.parts[0] != ".hidden"]) + len(hidden)
+        expected = len([each for each in found if each.parts[0] != ".hidden"]) + len(
+            hidden
+        )
         assert sum(use.count for use in spec.files) == expected
         assert {use.name for use in spec.columns if "[" not in use.name} >= {*names}
         assert spec.samples == count

@@ -1,4 +1,5 @@
-"""Folders of samples, keys of tables, parts that cannot be read, and files in other folders."""
+"""Folders of samples, keys of tables, parts that cannot be read, and files in other
+folders."""
 
 from __future__ import annotations
 
@@ -10,7 +11,12 @@ from pathlib import Path
 import pytest
 
 from energize import get_train_dataset, get_val_dataset, infer
-from energize.errors import ConfigError, DatasetError, DatasetNotFoundError, EnergizeError
+from energize.errors import (
+    ConfigError,
+    DatasetError,
+    DatasetNotFoundError,
+    EnergizeError,
+)
 from tests.cli.commands import run
 from tests.preparation.test_loose import JPEG, cache, files  # noqa: F401
 from tests.support.refusals import check_refusals
@@ -52,7 +58,12 @@ FOLDERS = {
     ),
     "a list of classes": (
         [f"{name}/{n}.jpg" for name in ("owl", "jay") for n in range(4)],
-        {"names.json": [{"id": "owl", "text": "an owl"}, {"id": "jay", "text": "a jay"}]},
+        {
+            "names.json": [
+                {"id": "owl", "text": "an owl"},
+                {"id": "jay", "text": "a jay"},
+            ]
+        },
         ("classes", ("jay", "owl")),
     ),
     "keys of an object": (
@@ -66,7 +77,11 @@ FOLDERS = {
         "10 folders have 10 images; 'item' of rows.csv has their names",
     ),
     "parts without a common folder": (
-        [f"{part}/{part[0]}{n}/scan.png" for part in ("train", "val") for n in range(4)],
+        [
+            f"{part}/{part[0]}{n}/scan.png"
+            for part in ("train", "val")
+            for n in range(4)
+        ],
         {},
         "each has the file 'scan.png'; split parts have no folder in common",
     ),
@@ -91,7 +106,9 @@ def test_folders_are_classes_unless_two_signs_speak_for_samples(case, tmp_path):
         put(tmp_path / name, value)
     if isinstance(expected, str):
         write = "Write format: classes if they are, or format: images"
-        check_refusals(DatasetError, {case: (partial(infer, tmp_path), expected, write)})
+        check_refusals(
+            DatasetError, {case: (partial(infer, tmp_path), expected, write)}
+        )
         assert len(infer(tmp_path, format="classes").classes) == len(
             {name.rpartition("/")[0] for name in names}
         )
@@ -103,7 +120,10 @@ def test_folders_are_classes_unless_two_signs_speak_for_samples(case, tmp_path):
 
 def test_the_paths_of_images_in_rows_make_folders_of_samples_readable(tmp_path):
     files(tmp_path, [f"{n}/image.png" for n in range(10)])
-    rows = {str(n): {"image": "image.png", "question": f"{n}?", "answer": f"{n}"} for n in IN_TEN}
+    rows = {
+        str(n): {"image": "image.png", "question": f"{n}?", "answer": f"{n}"}
+        for n in IN_TEN
+    }
     path = put(tmp_path / "problems.json", rows)
     with pytest.raises(DatasetError, match="write the path of its image into each row"):
         infer(tmp_path)
@@ -152,10 +172,18 @@ def test_columns_of_any_values_are_read_or_refused(case, tmp_path):
     values = VALUES[case]
     for name in ("a", "b"):
         rows = [
-            {"key": value, f"{name}_text": "some words", "choices": value, "label": value}
+            {
+                "key": value,
+                f"{name}_text": "some words",
+                "choices": value,
+                "label": value,
+            }
             for value in values
         ]
-        put(tmp_path / f"{name}.json", [{**row, "image_id": n} for n, row in enumerate(rows)])
+        put(
+            tmp_path / f"{name}.json",
+            [{**row, "image_id": n} for n, row in enumerate(rows)],
+        )
     for told in ({}, {"files": ["a.json", "images/*"]}, {"files": ["*.json"]}):
         with suppress(EnergizeError):  # and nothing else
             assert infer(tmp_path, **told).samples in (2, 4)
@@ -164,7 +192,8 @@ def test_columns_of_any_values_are_read_or_refused(case, tmp_path):
 def test_tables_are_joined_by_keys_that_are_written_alike(tmp_path):
     files(tmp_path, [f"images/{n}.jpg" for n in range(3)])
     questions = [
-        {"question_id": n, "image": f"images/{n}.jpg", "question": f"{n}?"} for n in range(3)
+        {"question_id": n, "image": f"images/{n}.jpg", "question": f"{n}?"}
+        for n in range(3)
     ]
     put(tmp_path / "questions.json", questions)
     answers = [{"question_id": f"{n}", "answer": f"answer {n}"} for n in (2, 1, 0)]
@@ -216,8 +245,14 @@ def test_lists_of_several_lengths_are_no_pairs(tmp_path, caplog):
     assert infer(tmp_path).sample_type == "CrudeSample"
     told = {"context": "questions", "answers": "answers", "image": "image"}
     asked = read(tmp_path, sample_type="VQASample", field_map=told)
-    assert {(each.context, *each.answers) for each in asked} == {("a?", "a"), ("b?", "b")}
-    assert "columns 'questions' and 'answers' are lists of one length; got [2, 1]" in caplog.text
+    assert {(each.context, *each.answers) for each in asked} == {
+        ("a?", "a"),
+        ("b?", "b"),
+    }
+    assert (
+        "columns 'questions' and 'answers' are lists of one length; got [2, 1]"
+        in caplog.text
+    )
 
 
 MIXED = [
@@ -230,7 +265,11 @@ MIXED = [
 def test_rows_without_choices_are_questions_if_answers_are_texts(empty, tmp_path):
     files(tmp_path, [row["image"] for row in MIXED])
     rows = [
-        {**row, "choices": row["choices"] or empty, "answer": "y" if row["choices"] else "7"}
+        {
+            **row,
+            "choices": row["choices"] or empty,
+            "answer": "y" if row["choices"] else "7",
+        }
         for row in MIXED
     ]
     put(tmp_path / "rows.json", rows)
@@ -255,7 +294,9 @@ def test_rows_without_choices_beside_letters_are_refused_with_counts(tmp_path):
 # Split parts that cannot be read.
 
 
-def test_what_trains_is_inferred_and_written_and_other_parts_are_left_out(tmp_path, monkeypatch):
+def test_what_trains_is_inferred_and_written_and_other_parts_are_left_out(
+    tmp_path, monkeypatch
+):
     for part, count in (("train", 4), ("test_seen", 1), ("test_unseen", 1)):
         rows = [{"text": f"{part} {n}", "n": n} for n in range(count)]
         own = rows if part != "test_unseen" else [{"text": "a"}]
@@ -289,7 +330,9 @@ def test_a_training_part_that_cannot_be_read_is_refused_alike(tmp_path):
 
 
 def test_parts_without_classes_are_left_out(tmp_path):
-    files(tmp_path, [f"train/{name}/{n}.jpg" for name in ("cat", "dog") for n in range(2)])
+    files(
+        tmp_path, [f"train/{name}/{n}.jpg" for name in ("cat", "dog") for n in range(2)]
+    )
     files(tmp_path, [f"test/{n}.jpg" for n in range(3)])
     spec = infer(tmp_path)
     assert (spec.format, spec.splits) == ("classes", {"train": 4, "test": None})
@@ -302,7 +345,8 @@ def test_parts_without_classes_are_left_out(tmp_path):
 
 def questions(root: Path, names: list[str]) -> Path:
     rows = [
-        {"image": name, "question": f"{n}?", "answers": [f"{n}"]} for n, name in enumerate(names)
+        {"image": name, "question": f"{n}?", "answers": [f"{n}"]}
+        for n, name in enumerate(names)
     ]
     return put(root / "qas" / "train.json", {"data": rows})
 
@@ -322,7 +366,10 @@ def test_files_are_found_by_their_names_in_another_folder(tmp_path):
 
 
 def test_remedies_for_files_that_are_not_found_work(tmp_path, monkeypatch):
-    files(tmp_path, [f"{folder}/{name}.png" for folder in ("large", "small") for name in "ab"])
+    files(
+        tmp_path,
+        [f"{folder}/{name}.png" for folder in ("large", "small") for name in "ab"],
+    )
     questions(tmp_path, ["documents/a.png", "documents/b.png"])
     monkeypatch.chdir(tmp_path.parent)
     lines = "media_path: 'large/{image:name}' or media_path: 'small/{image:name}'"
@@ -335,7 +382,11 @@ def test_remedies_for_files_that_are_not_found_work(tmp_path, monkeypatch):
     check_refusals(
         ConfigError,
         folder=(partial(infer, tmp_path, image_folder="none"), tried),
-        column=(partial(infer, tmp_path, media_path="small/{}.png"), "names no column", "{COLUMN}"),
+        column=(
+            partial(infer, tmp_path, media_path="small/{}.png"),
+            "names no column",
+            "{COLUMN}",
+        ),
     )
 
 
@@ -358,6 +409,9 @@ def test_files_that_rows_name_are_used_whatever_their_folders_are_called(tmp_pat
     files(tmp_path, [*named, "data/web/images/2.jpg"])
     rows = [{"image": name, "text": f"a text of {name}"} for name in named]
     put(tmp_path / "mix.json", rows)
-    uses = {(use.name, use.status, use.role or use.why, use.count) for use in infer(tmp_path).files}
+    uses = {
+        (use.name, use.status, use.role or use.why, use.count)
+        for use in infer(tmp_path).files
+    }
     assert ("*.jpg", "used", "named by image", 2) in uses
     assert not any(status == "left out" and count > 1 for _, status, _, count in uses)

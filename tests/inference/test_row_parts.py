@@ -1,4 +1,5 @@
-"""Which split part a row is of: columns, folders and patterns, from literal rows to counts."""
+"""Which split part a row is of: columns, folders and patterns, from literal rows to
+counts."""
 
 from __future__ import annotations
 
@@ -16,7 +17,9 @@ from tests.preparation.test_loose import cache, files, table  # noqa: F401
 def labels(root: Path, column: str, values: list, folder: str = "images") -> Path:
     """Write an image and a row for each value of a column."""
     files(root / folder, [f"{n}.jpg" for n in range(len(values))])
-    rows = [[f"{n}.jpg", f"a picture of thing {n}", value] for n, value in enumerate(values)]
+    rows = [
+        [f"{n}.jpg", f"a picture of thing {n}", value] for n, value in enumerate(values)
+    ]
     with open(root / "labels.csv", "w", newline="") as file:
         csv.writer(file).writerows([["filename", "caption", column], *rows])
     return root
@@ -25,7 +28,11 @@ def labels(root: Path, column: str, values: list, folder: str = "images") -> Pat
 ALL = {"train": 1, "val": 1, "test": 1}
 
 COLUMNS = {
-    "words": ("split", ["train", "train", "val", "test"], {"train": 2, "val": 1, "test": 1}),
+    "words": (
+        "split",
+        ["train", "train", "val", "test"],
+        {"train": 2, "val": 1, "test": 1},
+    ),
     "other words": ("subset", ["training", "validation", "testing"], ALL),
     "words with others": ("set", ["train_set", "test_set"], {"train": 1, "test": 1}),
     "two held-out parts": (
@@ -55,7 +62,11 @@ UNCLEAR = {
     "of OCR-VQA": ("split", [1, 1, 2, 3], "1 (2 rows), 2 (1 row), 3 (1 row)"),
     "folds": ("fold", [0, 1, 0, 1], "0 (2 rows), 1 (2 rows)"),
     "letters": ("split", ["A", "B", "A"], "A (2 rows), B (1 row)"),
-    "valid or validation": ("is_valid", ["False", "True"], "True (1 row), False (1 row)"),
+    "valid or validation": (
+        "is_valid",
+        ["False", "True"],
+        "True (1 row), False (1 row)",
+    ),
 }
 
 
@@ -69,7 +80,9 @@ def test_values_that_state_no_split_part_are_an_error_whose_lines_work(case, tmp
     assert listed in text
     assert "or split_by: {} to read all rows as one part" in text
     assert infer(root, split_by={}).splits == {"train": len(values)}
-    example = json.loads(text.split("split_by: ", 1)[1].split(", or split_by", maxsplit=1)[0])
+    example = json.loads(
+        text.split("split_by: ", 1)[1].split(", or split_by", maxsplit=1)[0]
+    )
     parts = infer(root, split_by=example).splits
     assert sum(parts.values()) == len(values)
     assert len(parts) == len({*values})
@@ -95,7 +108,10 @@ def test_split_by_gives_the_part_of_each_value_also_in_a_metadataset(tmp_path):
             {"partition": {0: "train"}},
             r"no split part for these values of 'partition': 1 \(1 row\)",
         ),
-        ({"partitoin": {0: "train"}}, "names no column of the rows.*did you mean 'partition'"),
+        (
+            {"partitoin": {0: "train"}},
+            "names no column of the rows.*did you mean 'partition'",
+        ),
         ({"partition": {}, "caption": {}}, "split_by takes one column, got 2"),
     ],
 )
@@ -106,8 +122,15 @@ def test_a_mapping_that_does_not_fit_is_an_error(mapping, words, tmp_path):
 
 def test_the_held_out_parts_of_several_flags_are_never_trained_on(tmp_path):
     flags = [(False, False), (False, False), (True, False), (False, True)]
-    rows = [{"text": f"text {n}", "is_val": v, "is_test": t} for n, (v, t) in enumerate(flags)]
-    assert infer(table(tmp_path / "a.jsonl", rows)).splits == {"train": 2, "val": 1, "test": 1}
+    rows = [
+        {"text": f"text {n}", "is_val": v, "is_test": t}
+        for n, (v, t) in enumerate(flags)
+    ]
+    assert infer(table(tmp_path / "a.jsonl", rows)).splits == {
+        "train": 2,
+        "val": 1,
+        "test": 1,
+    }
 
 
 NEAR = {
@@ -142,23 +165,30 @@ def test_a_summary_lists_the_other_split_parts_of_folders_and_near_names(tmp_pat
 def test_rows_without_a_value_are_counted(tmp_path):
     spec = infer(labels(tmp_path, "split", ["train", "train", "", "val"]))
     assert spec.splits == {"train": 2, "val": 1}
-    assert spec.notes == ("1 row left out, which have no value in 'split'. Write the part of each",)
+    assert spec.notes == (
+        "1 row left out, which have no value in 'split'. Write the part of each",
+    )
 
 
 # Rows and folders.
 
 
 def rows_of(root: Path, names: list[str], parts: list[str] | None = None) -> Path:
-    """Write images, and a table of JSON that names them, with a column `split` or without."""
+    """Write images, and a table of JSON that names them, with a column `split` or
+    without."""
     files(root, names)
-    rows = [{"filename": name, "caption": f"a thing {n}"} for n, name in enumerate(names)]
+    rows = [
+        {"filename": name, "caption": f"a thing {n}"} for n, name in enumerate(names)
+    ]
     if parts:
         rows = [{**row, "split": part} for row, part in zip(rows, parts, strict=True)]
     (root / "all.json").write_text(json.dumps(rows))
     return root
 
 
-@pytest.mark.parametrize("folder", ["train", "train_images", "coco/train2014", "images", "val2014"])
+@pytest.mark.parametrize(
+    "folder", ["train", "train_images", "coco/train2014", "images", "val2014"]
+)
 def test_rows_decide_where_folders_say_otherwise(folder, tmp_path):
     names = [f"{folder}/{n}.jpg" for n in range(6)]
     parts = ["train", "train", "train", "val", "test", "test"]
@@ -169,7 +199,9 @@ def test_rows_decide_where_folders_say_otherwise(folder, tmp_path):
 
 
 def test_images_of_karpathy_are_of_the_parts_of_their_rows(tmp_path):
-    names = [f"train2014/{n}.jpg" for n in range(3)] + [f"val2014/{n}.jpg" for n in range(3, 7)]
+    names = [f"train2014/{n}.jpg" for n in range(3)] + [
+        f"val2014/{n}.jpg" for n in range(3, 7)
+    ]
     parts = ["train", "train", "train", "restval", "restval", "val", "test"]
     spec = infer(rows_of(tmp_path, names, parts))
     assert spec.splits == {"train": 3, "restval": 2, "val": 1, "test": 1}
@@ -180,7 +212,11 @@ def test_images_of_karpathy_are_of_the_parts_of_their_rows(tmp_path):
 
 
 WHOLE = {
-    "two parts among others": ["coco/train2017/0.jpg", "coco/val2017/1.jpg", "vg/2.jpg"],
+    "two parts among others": [
+        "coco/train2017/0.jpg",
+        "coco/val2017/1.jpg",
+        "vg/2.jpg",
+    ],
     "a test among others": [
         *("coco/train2017/0.jpg", "gqa/images/1.jpg", "textvqa/train_images/2.jpg"),
         "textvqa/test_images/3.jpg",
@@ -210,14 +246,18 @@ def test_folders_of_split_parts_divide_a_table_if_every_row_is_in_one(tmp_path):
 
 def test_folders_beside_split_parts_are_an_error_that_lists_the_readings(tmp_path):
     root = rows_of(tmp_path, ["train/0.jpg", "test/1.jpg", "extra/2.jpg"])
-    with pytest.raises(SplitError, match=r"test, train.*1 row in none of them: extra\."):
+    with pytest.raises(
+        SplitError, match=r"test, train.*1 row in none of them: extra\."
+    ):
         infer(root)
     assert infer(root, files=["**"]).splits == {"train": 3}
 
 
 def test_a_table_of_a_split_part_keeps_rows_whose_images_are_in_other_folders(tmp_path):
     files(tmp_path, ["train_images/0.jpg", "train_images/1.jpg", "val_images/2.jpg"])
-    (tmp_path / "train.csv").write_text("filename,caption\ntrain_images/0.jpg,a thing\n")
+    (tmp_path / "train.csv").write_text(
+        "filename,caption\ntrain_images/0.jpg,a thing\n"
+    )
     (tmp_path / "val.csv").write_text(
         "filename,caption\ntrain_images/1.jpg,b thing\nval_images/2.jpg,c thing\n"
     )
@@ -237,7 +277,9 @@ def test_a_table_of_names_and_parts_alone_lists_the_parts_of_classes(tmp_path):
 def test_rows_against_the_name_of_their_file_are_an_error_whose_lines_work(tmp_path):
     root = labels(tmp_path, "split", ["train", "train", "test"])
     (root / "labels.csv").rename(root / "train.csv")
-    with pytest.raises(SplitError, match=r"the split part 'train'.*rows of test \(1 row\)"):
+    with pytest.raises(
+        SplitError, match=r"the split part 'train'.*rows of test \(1 row\)"
+    ):
         infer(root)
     assert infer(root, split_by={}).splits == {"train": 3}
     by_rows = {"split": {"train": "train", "test": "test"}}
@@ -252,22 +294,30 @@ def test_held_out_data_alone_are_no_training_data(part, tmp_path):
     rows = [{"text": f"text {n}"} for n in range(3)]
     table(tmp_path / f"{part}-00000-of-00001.jsonl", rows)
     table(tmp_path / "val-00000-of-00001.jsonl", rows)
-    with pytest.raises(SplitError, match=r"has only held-out data.*to be trained on nevertheless"):
+    with pytest.raises(
+        SplitError, match=r"has only held-out data.*to be trained on nevertheless"
+    ):
         get_train_dataset(tmp_path, batch_size=1)
 
 
 def test_a_file_whose_rows_are_all_held_out_is_no_training_data(tmp_path):
     rows = [{"text": f"text {n}", "split": "validation"} for n in range(3)]
     path = table(tmp_path / "a.jsonl", rows)
-    with pytest.raises(SplitError, match=r"only held-out data: 'val'.*write split_part='val'"):
+    with pytest.raises(
+        SplitError, match=r"only held-out data: 'val'.*write split_part='val'"
+    ):
         get_train_dataset(path, batch_size=1)
-    assert len(get_train_dataset(path, batch_size=1, repeat=False, split_part="val")) == 3
+    assert (
+        len(get_train_dataset(path, batch_size=1, repeat=False, split_part="val")) == 3
+    )
     assert infer(path).splits == {"val": 3}
 
 
 def test_a_missing_part_names_the_parts_that_exist(tmp_path):
     root = labels(tmp_path, "split", ["train", "test"])
-    with pytest.raises(SplitError, match=r"no split part 'val'; it has 'train', 'test'"):
+    with pytest.raises(
+        SplitError, match=r"no split part 'val'; it has 'train', 'test'"
+    ):
         get_val_dataset(root, batch_size=1)
 
 
@@ -290,7 +340,9 @@ _VAL = "  - split: validation\n    path: {}\n"
 def test_a_pattern_that_takes_held_out_files_for_training_is_an_error(tmp_path):
     configs = _TRAIN.format("data/*.jsonl") + _VAL.format("data/validaton-*")
     root = hub(tmp_path, configs, "data/train-0.jsonl", "data/validation-0.jsonl")
-    with pytest.raises(SplitError, match=r"held out: 'data/validation-0\.jsonl'\. Write files: \["):
+    with pytest.raises(
+        SplitError, match=r"held out: 'data/validation-0\.jsonl'\. Write files: \["
+    ):
         infer(root)
     assert infer(root, files=["data/train-0.jsonl"]).splits == {"train": 2}
     assert infer(root, files=["data/*.jsonl"]).splits == {"train": 4}

@@ -1,4 +1,5 @@
-"""Samples are looked at before they are delivered; what was inferred is written and read."""
+"""Samples are looked at before they are delivered; what was inferred is written and
+read."""
 
 from __future__ import annotations
 
@@ -13,7 +14,14 @@ import pyarrow as pa
 import pyarrow.parquet
 import pytest
 
-from energize import WorkerConfig, convert, get_loader, get_train_dataset, get_val_dataset, infer
+from energize import (
+    WorkerConfig,
+    convert,
+    get_loader,
+    get_train_dataset,
+    get_val_dataset,
+    infer,
+)
 from energize.data.tables import read_delimited
 from energize.errors import ConfigError, DatasetError, EnergizeError
 from energize.inference import verify
@@ -31,23 +39,52 @@ def lines(path: Path, rows: list) -> Path:
 
 
 def test_what_is_not_as_inferred_is_an_error_with_row_value_and_line(tmp_path):
-    chat = [{"from": "human", "value": "<image><image>?"}, {"from": "gpt", "value": "Yes."}]
+    chat = [
+        {"from": "human", "value": "<image><image>?"},
+        {"from": "gpt", "value": "Yes."},
+    ]
     files(tmp_path, ["0.jpg"])
     files(tmp_path / "pages", [f"{n}.jpg" for n in range(4)], b"<html>404</html>")
-    mixed = lines(tmp_path / "mixed.jsonl", [{"text": value} for value in ("a", 5, ["x"])])
-    places = lines(tmp_path / "places.jsonl", [{"image": "0.jpg", "conversations": chat}])
-    turns = lines(tmp_path / "turns.jsonl", [{"conversations": "Hi"}, {"conversations": chat}])
+    mixed = lines(
+        tmp_path / "mixed.jsonl", [{"text": value} for value in ("a", 5, ["x"])]
+    )
+    places = lines(
+        tmp_path / "places.jsonl", [{"image": "0.jpg", "conversations": chat}]
+    )
+    turns = lines(
+        tmp_path / "turns.jsonl", [{"conversations": "Hi"}, {"conversations": chat}]
+    )
     late = lines(
-        tmp_path / "late.jsonl", [{"text": f"t{n}"} for n in range(80)] + [{"text": 7}] * 9
+        tmp_path / "late.jsonl",
+        [{"text": f"t{n}"} for n in range(80)] + [{"text": 7}] * 9,
     )
     write = "sample_type: TYPE, field_map: {FIELD: COLUMN}; verify=False"
     check_refusals(
         DatasetError,
-        types=(partial(read, mixed), "line 2", "'text': expected str, found int: 5", write),
+        types=(
+            partial(read, mixed),
+            "line 2",
+            "'text': expected str, found int: 5",
+            write,
+        ),
         later=(partial(read, late), "expected str, found int: 7", write),
-        images=(partial(read, tmp_path / "pages"), "4 of 4 samples cannot be made", "404", write),
-        placeholders=(partial(read, places), "1 images, and its turns have 2 placeholders", write),
-        turns=(partial(read, turns), "2 of 2 samples", "a conversation is a list of turns", write),
+        images=(
+            partial(read, tmp_path / "pages"),
+            "4 of 4 samples cannot be made",
+            "404",
+            write,
+        ),
+        placeholders=(
+            partial(read, places),
+            "1 images, and its turns have 2 placeholders",
+            write,
+        ),
+        turns=(
+            partial(read, turns),
+            "2 of 2 samples",
+            "a conversation is a list of turns",
+            write,
+        ),
     )
     for path in (mixed, tmp_path / "pages", places, turns):
         assert len(read(path, verify=False))
@@ -56,15 +93,22 @@ def test_what_is_not_as_inferred_is_an_error_with_row_value_and_line(tmp_path):
 def test_a_missing_value_is_a_damaged_sample_and_mentioned_once(tmp_path, caplog):
     rows = [{"text": None if n % 7 == 3 else f"t{n}"} for n in range(80)]
     dataset = read(lines(tmp_path / "a.jsonl", rows))
-    assert "11 of 80 rows have no 'text': they are left out when they are read" in caplog.text
-    with get_loader(dataset, worker_config=WorkerConfig(0, 1), failure_budget=None) as loader:
+    assert (
+        "11 of 80 rows have no 'text': they are left out when they are read"
+        in caplog.text
+    )
+    with get_loader(
+        dataset, worker_config=WorkerConfig(0, 1), failure_budget=None
+    ) as loader:
         texts = {sample.text for sample in loader}
     assert texts == {row["text"] for row in rows} - {None}
 
 
 def test_most_values_missing_is_an_error(tmp_path):
     rows = [{"text": None if n % 4 else f"t{n}"} for n in range(80)]
-    with pytest.raises(DatasetError, match=r"samples cannot be made, the first one is .*NoneType"):
+    with pytest.raises(
+        DatasetError, match=r"samples cannot be made, the first one is .*NoneType"
+    ):
         read(lines(tmp_path / "a.jsonl", rows))
 
 
@@ -72,7 +116,9 @@ def test_every_text_of_json_is_checked_before_anything_is_delivered(tmp_path, ca
     rows = [{"text": f"sentence {n}"} for n in range(3000)]
     rows[1234]["text"] = 5
     path = lines(tmp_path / "a.jsonl", rows)
-    with pytest.raises(DatasetError, match=r"line 1235, .*'text': expected str, found int: 5"):
+    with pytest.raises(
+        DatasetError, match=r"line 1235, .*'text': expected str, found int: 5"
+    ):
         read(path)
     assert isinstance(read(path, verify=False)[1234].text, str)
     assert "line 1235" in caplog.text
@@ -121,7 +167,9 @@ def test_few_damaged_samples_are_left_out_and_not_refused(tmp_path):
 def test_data_are_verified_once_for_each_version(tmp_path, monkeypatch):
     looked: list[int] = []
     loader = verify._loader
-    monkeypatch.setattr(verify, "_loader", lambda found: looked.append(1) or loader(found))
+    monkeypatch.setattr(
+        verify, "_loader", lambda found: looked.append(1) or loader(found)
+    )
     path = lines(tmp_path / "a.jsonl", [{"text": "a"}] * 200)
     for _ in range(3):
         read(path)
@@ -170,12 +218,18 @@ def test_what_init_writes_is_the_identical_dataset(kind, tmp_path, monkeypatch):
 def test_init_writes_several_paths_and_all_split_parts(tmp_path):
     described(tmp_path / "photos", ".csv")
     for part, count in (("train", 3), ("dev", 2)):
-        lines(tmp_path / "texts" / f"{part}.jsonl", [{"text": f"{n}"} for n in range(count)])
+        lines(
+            tmp_path / "texts" / f"{part}.jsonl",
+            [{"text": f"{n}"} for n in range(count)],
+        )
     run("init", tmp_path / "photos", tmp_path / "texts", "-o", tmp_path / "mix.yaml")
     text = (tmp_path / "mix.yaml").read_text()
     assert "      # column 'n': metadata\n" in text
     assert "      - path: photos\n        weight: 1\n        format: tables\n" in text
-    assert len(get_val_dataset(tmp_path / "mix.yaml", split_part="dev", batch_size=None)) == 2
+    assert (
+        len(get_val_dataset(tmp_path / "mix.yaml", split_part="dev", batch_size=None))
+        == 2
+    )
     assert len(read(tmp_path / "mix.yaml")) == 2 * N + 3
     shown = run("init", tmp_path / "texts", "--output", tmp_path / "again.yaml")
     assert "Wrote " in shown
@@ -208,7 +262,9 @@ def test_an_entry_that_no_longer_fits_names_what_changed(case, tmp_path):
     run("init", tmp_path / "rows", "-o", tmp_path / "mix.yaml")
     assert read(tmp_path / "mix.yaml")
     change(tmp_path / "rows")
-    refused = {"changed": (partial(read, tmp_path / "mix.yaml"), words, "energize init")}
+    refused = {
+        "changed": (partial(read, tmp_path / "mix.yaml"), words, "energize init")
+    }
     check_refusals(DatasetError, refused)
 
 
@@ -217,7 +273,9 @@ def test_a_spec_tells_the_use_of_every_file_and_column(tmp_path):
     files(tmp_path, ["lost.jpg", ".hidden.jpg", "@eaDir/0.jpg", "README.md"])
     files(tmp_path, ["scan.dcm"], bytes(128) + b"DICM")
     spec = infer(tmp_path)
-    uses = {use.name: (use.status, use.role or use.why, use.count) for use in spec.files}
+    uses = {
+        use.name: (use.status, use.role or use.why, use.count) for use in spec.files
+    }
     assert uses == {
         "*.jpg": ("used", "named by file_name", 2 * N),
         "lost.jpg": ("left out", "no row names it", 1),
@@ -242,7 +300,10 @@ DELIMITED = {
     "semicolons": ('a;b\n1;"x, y"\n', [{"a": 1, "b": "x, y"}]),
     "tabs": ("a\tb\n1\tx y\n", [{"a": 1, "b": "x y"}]),
     "bars with spaces": ("a| b\n1| x, y\n", [{"a": 1, "b": "x, y"}]),
-    "no names": ("0.jpg,cat\n1.jpg,dog\n", [{"column 1": "0.jpg", "column 2": "cat"}] * 1),
+    "no names": (
+        "0.jpg,cat\n1.jpg,dog\n",
+        [{"column 1": "0.jpg", "column 2": "cat"}] * 1,
+    ),
     "addresses": (
         "a cat\thttp://a.b/0.jpg\n",
         [{"column 1": "a cat", "column 2": "http://a.b/0.jpg"}],
@@ -262,7 +323,10 @@ def test_delimited_values_are_rows(case, tmp_path):
     text, rows = DELIMITED[case]
     (tmp_path / "a.csv").write_text(text)
     found = read_delimited([tmp_path / "a.csv"])
-    plain = [{name: value for name, value in row.items() if name != "__at__"} for row in found]
+    plain = [
+        {name: value for name, value in row.items() if name != "__at__"}
+        for row in found
+    ]
     assert plain[: len(rows)] == rows
     assert bool(plain) == bool(rows)
 
@@ -275,13 +339,22 @@ def test_delimited_values_that_do_not_fit_are_refused(tmp_path):
     check_refusals(
         DatasetError,
         twice=(of("a.csv", "a,b,b\n1,2,3\n"), "a.csv, line 1", "called 'b'"),
-        fewer=(of("b.csv", "a,b\n1,2\n3\n"), "b.csv, line 3: a row has 1 values", "'a', 'b'"),
-        latin=(of("c.csv", "a\nGrün\n".encode("latin-1")), "c.csv is no CSV file in UTF-8"),
+        fewer=(
+            of("b.csv", "a,b\n1,2\n3\n"),
+            "b.csv, line 3: a row has 1 values",
+            "'a', 'b'",
+        ),
+        latin=(
+            of("c.csv", "a\nGrün\n".encode("latin-1")),
+            "c.csv is no CSV file in UTF-8",
+        ),
     )
 
 
 def test_lint_compares_types_loose_and_prepared(tmp_path):
-    path = lines(tmp_path / "a.jsonl", [{"text": value} for value in ("a", 5, ["x"], None)])
+    path = lines(
+        tmp_path / "a.jsonl", [{"text": value} for value in ("a", 5, ["x"], None)]
+    )
     shown = run("lint", path, code=1)
     assert "3 faults in 4 samples" in shown
     assert "field 'text': expected str, found " in shown
@@ -304,7 +377,14 @@ def test_a_parquet_of_every_form_of_image_is_read(tmp_path):
     import base64
 
     url = f"data:image/jpeg;base64,{base64.b64encode(JPEG).decode()}"
-    spark = {"origin": "", "height": 2, "width": 2, "nChannels": 1, "mode": 0, "data": bytes(4)}
+    spark = {
+        "origin": "",
+        "height": 2,
+        "width": 2,
+        "nChannels": 1,
+        "mode": 0,
+        "data": bytes(4),
+    }
     for name, value in {
         "bytes": JPEG,
         "struct": {"bytes": JPEG, "path": None, "height": 6},

@@ -1,8 +1,9 @@
-"""Run on ranks: programs that train under DDP, saved in the middle or resumed there, one after
-the other; what each rank was given is written down as JSON.
+"""Run on ranks: programs that train under DDP, saved in the middle or resumed there,
+one after the other; what each rank was given is written down as JSON.
 
-`torchrun -m tests.jobs.harness FOLDER OUT STEPS SAVE_AT PROGRAM...`: a state is saved after SAVE_AT
-steps to FOLDER/PROGRAM.pt, or where SAVE_AT is "resume", loaded from there.
+`torchrun -m tests.jobs.harness FOLDER OUT STEPS SAVE_AT PROGRAM...`: a state is saved
+after SAVE_AT steps to FOLDER/PROGRAM.pt, or where SAVE_AT is "resume", loaded from
+there.
 """
 
 from __future__ import annotations
@@ -31,7 +32,9 @@ def trained(name: str, folder: Path, steps: int, save_at: str) -> list[Any]:
     program = import_module(f"tests.jobs.programs.{name}")
     loader = program.loader(folder / name)
     save = getattr(program, "save", lambda loader: loader.state_dict())
-    restore = getattr(program, "restore", lambda loader, state: loader.load_state_dict(state))
+    restore = getattr(
+        program, "restore", lambda loader, state: loader.load_state_dict(state)
+    )
     state_file = folder / f"{name}.pt"
     if save_at == "resume":
         loader = restore(loader, torch.load(state_file)) or loader

@@ -1,5 +1,6 @@
-"""Run on ranks: all splits of the files of metadatasets/, with the task encoders of the demo, by
-two workers for each rank; the keys of the first steps are written down as JSON, rank by rank.
+"""Run on ranks: all splits of the files of metadatasets/, with the task encoders of the
+demo, by two workers for each rank; the keys of the first steps are written down as
+JSON, rank by rank.
 
 `torchrun -m tests.jobs.metadatasets FOLDER`
 """
@@ -31,7 +32,10 @@ STEPS = 3
 def datasets(folder: Path) -> dict[str, Any]:
     """A dataset of each split, by file and split."""
     found = {}
-    encoders = {ImageClassificationSample: ImageTask(), CaptioningSample: CaptioningTask()}
+    encoders = {
+        ImageClassificationSample: ImageTask(),
+        CaptioningSample: CaptioningTask(),
+    }
     options: dict[str, Any] = {"batch_size": 4, "task_encoder": encoders}
     for file in sorted(folder.iterdir()):
         if file.stem == "stages":

@@ -1,5 +1,5 @@
-"""Training programs written for other libraries: each on 2 ranks x 2 workers under DDP, saved in
-the middle, resumed on as many ranks and on others.
+"""Training programs written for other libraries: each on 2 ranks x 2 workers under DDP,
+saved in the middle, resumed on as many ranks and on others.
 """
 
 from __future__ import annotations
@@ -20,12 +20,16 @@ NAMES = sorted(each.name for each in pkgutil.iter_modules(programs.__path__))
 STEPS, SAVED_AT, RANKS = 20, 8, 2
 
 
-def run(folder: Path, ranks: int, steps: int, save_at: object, names: list[str]) -> list[dict]:
+def run(
+    folder: Path, ranks: int, steps: int, save_at: object, names: list[str]
+) -> list[dict]:
     """What each rank wrote down."""
     out = folder / f"{save_at}-{ranks}"
     out.mkdir()
     given = (folder, out, steps, save_at, *names)
-    launched("tests.jobs.harness", *given, ranks=ranks, imports=["datasets"], timeout=300)
+    launched(
+        "tests.jobs.harness", *given, ranks=ranks, imports=["datasets"], timeout=300
+    )
     return [json.loads((out / f"{rank}.json").read_text()) for rank in range(ranks)]
 
 
@@ -39,7 +43,9 @@ def runs(tmp_path_factory):
     anywhere = [
         name
         for name in NAMES
-        if not getattr(import_module(f"tests.jobs.programs.{name}"), "SAME_RANKS", False)
+        if not getattr(
+            import_module(f"tests.jobs.programs.{name}"), "SAME_RANKS", False
+        )
     ]
     return {
         "whole": run(folder, RANKS, STEPS, SAVED_AT, NAMES),
@@ -68,4 +74,6 @@ def test_a_program_trains_and_resumes(runs, name):
         (alone,) = of_ranks(runs, "alone", name)
         rest = zip(*(each[SAVED_AT:] for each in whole), strict=True)
         expected = [sample for step in rest for batch in step for sample in batch]
-        assert [sample for batch in alone for sample in batch][: len(expected)] == expected
+        assert [sample for batch in alone for sample in batch][
+            : len(expected)
+        ] == expected

@@ -1,12 +1,14 @@
-"""Dataset layouts as they lie on disks and hubs, each as a tiny instance and what is right there.
+"""Dataset layouts as they lie on disks and hubs, each as a tiny instance and what is
+right there.
 
-`LAYOUTS` maps names to `Layout`. `Layout.make(root, rng)` writes the files below `root`; the record
-`Layout.expected` says which paths to open and what a reader that knows the layout would deliver.
-Nothing here knows the library under test. Texts, names and images are invented: only the shapes are
-those of the public data that `source` names.
+`LAYOUTS` maps names to `Layout`. `Layout.make(root, rng)` writes the files below
+`root`; the record `Layout.expected` says which paths to open and what a reader that
+knows the layout would deliver. Nothing here knows the library under test. Texts, names
+and images are invented: only the shapes are those of the public data that `source`
+names.
 
-Each image is of one colour, and is known by `hash_of(number)`: the mean of its pixels, in steps of
-32 for each channel, which JPEG does not change.
+Each image is of one colour, and is known by `hash_of(number)`: the mean of its pixels,
+in steps of 32 for each channel, which JPEG does not change.
 """
 
 from __future__ import annotations
@@ -53,10 +55,11 @@ MEANINGS = (
 class Want:
     """What has to be in one sample, whatever its type calls it.
 
-    `images` are hashes in the order of the sample. In `turns`, (role, text), and in `question`,
-    `<image>` and `<video>` stand where the source puts them; where it does not say, `placed` is
-    false. In `sequence` an image is `#` and its hash. `boxes` are runs of numbers, and `texts` are
-    strings that have to be found somewhere in the sample.
+    `images` are hashes in the order of the sample. In `turns`, (role, text), and in
+    `question`, `<image>` and `<video>` stand where the source puts them; where it does
+    not say, `placed` is false. In `sequence` an image is `#` and its hash. `boxes` are
+    runs of numbers, and `texts` are strings that have to be found somewhere in the
+    sample.
     """
 
     images: tuple[str, ...] = ()
@@ -79,14 +82,14 @@ class Want:
 class Opening:
     """A path to open, from the root on, and what is right there.
 
-    splits       the split parts, with the number of samples, or with the numbers that are all right
-    meaning      what the samples are, one of `MEANINGS`; `also` lists others that are right too
-    samples      for split parts, what some of their samples have
-    left_out     words of which the log has to have one each, `a|b` for either: what no sample has
-    refuse       why this has to be an error or a question; then nothing else is compared
-    says         words of which such an error has to have one, so that it is about that
-    may_refuse   why a clear error is right too
-    holds        files that hold what samples need; a log that says they were left out is no silence
+    splits       the split parts, with the number of samples, or with the numbers that
+    are all right meaning      what the samples are, one of `MEANINGS`; `also` lists
+    others that are right too samples      for split parts, what some of their samples
+    have left_out     words of which the log has to have one each, `a|b` for either:
+    what no sample has refuse       why this has to be an error or a question; then
+    nothing else is compared says         words of which such an error has to have one,
+    so that it is about that may_refuse   why a clear error is right too holds
+    files that hold what samples need; a log that says they were left out is no silence
     not_splits   split parts that there are not, and that must not be delivered
     """
 
@@ -105,7 +108,8 @@ class Opening:
 
 @dataclass(frozen=True, kw_only=True)
 class Layout:
-    """How to write an instance of a layout, what is right there, and which public data has it."""
+    """How to write an instance of a layout, what is right there, and which public data
+    has it."""
 
     name: str
     make: Callable[[Path, random.Random], None]
@@ -160,19 +164,32 @@ def hash_of(number: int) -> str:
     return hash_of_colour(colour(number))
 
 
-def picture(number: int, rng: random.Random, size: tuple[int, int] | None = None) -> Image.Image:
+def picture(
+    number: int, rng: random.Random, size: tuple[int, int] | None = None
+) -> Image.Image:
     """Return the image of this number: two halves, whose mean is its colour."""
     width, height = size or (2 * rng.randint(8, 14), rng.randint(12, 24))
-    image = Image.new("RGB", (width, height), tuple(each + 5 for each in colour(number)))
+    image = Image.new(
+        "RGB", (width, height), tuple(each + 5 for each in colour(number))
+    )
     image.paste(tuple(each - 5 for each in colour(number)), (0, 0, width // 2, height))
     return image
 
 
-_FORMATS = {".jpg": "JPEG", ".jpeg": "JPEG", ".png": "PNG", ".webp": "WEBP", ".tif": "TIFF"}
+_FORMATS = {
+    ".jpg": "JPEG",
+    ".jpeg": "JPEG",
+    ".png": "PNG",
+    ".webp": "WEBP",
+    ".tif": "TIFF",
+}
 
 
 def encoded(
-    number: int, rng: random.Random, suffix: str = ".jpg", size: tuple[int, int] | None = None
+    number: int,
+    rng: random.Random,
+    suffix: str = ".jpg",
+    size: tuple[int, int] | None = None,
 ) -> bytes:
     """Return the bytes of a file of the image of this number."""
     stream = io.BytesIO()
@@ -181,7 +198,9 @@ def encoded(
     return stream.getvalue()
 
 
-def draw(path: Path, number: int, rng: random.Random, size: tuple[int, int] | None = None) -> Path:
+def draw(
+    path: Path, number: int, rng: random.Random, size: tuple[int, int] | None = None
+) -> Path:
     """Write the image of this number as a file, in the format of its suffix."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(encoded(number, rng, path.suffix, size))
@@ -205,7 +224,17 @@ def film(path: Path, number: int) -> None:
 # Words.
 
 _ADJECTIVES = ("small", "striped", "broken", "wooden", "shiny", "heavy", "paper")
-NOUNS = ("kettle", "ladder", "lantern", "basket", "anchor", "violin", "barrel", "saddle", "anvil")
+NOUNS = (
+    "kettle",
+    "ladder",
+    "lantern",
+    "basket",
+    "anchor",
+    "violin",
+    "barrel",
+    "saddle",
+    "anvil",
+)
 
 
 def caption(number: int) -> str:
@@ -255,7 +284,9 @@ def talked(number: int, *, before: str = "<image>\n", after: str = "") -> Want:
     return Want(images=(hash_of(number),), turns=turns)
 
 
-def llava_turns(number: int, before: str = "<image>\n", after: str = "") -> list[dict[str, str]]:
+def llava_turns(
+    number: int, before: str = "<image>\n", after: str = ""
+) -> list[dict[str, str]]:
     """Return a question and an answer as LLaVA writes them."""
     return [
         {"from": "human", "value": f"{before}{question(number)}{after}"},
@@ -308,8 +339,11 @@ def parquet(path: Path, rows: Sequence[dict[str, Any]], schema: Any = None) -> N
     pq.write_table(pa.Table.from_pylist(list(rows), schema=schema), path)
 
 
-def hub_parquet(path: Path, rows: Sequence[dict[str, Any]], features: Any = None) -> None:
-    """Write rows as Parquet as `push_to_hub` does, with its features in the metadata."""
+def hub_parquet(
+    path: Path, rows: Sequence[dict[str, Any]], features: Any = None
+) -> None:
+    """Write rows as Parquet as `push_to_hub` does, with its features in the
+    metadata."""
     import datasets
 
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -326,7 +360,9 @@ def struct(number: int, rng: random.Random, name: str | None = None) -> dict[str
     return {"bytes": encoded(number, rng), "path": name}
 
 
-def tarball(path: Path, members: Iterable[tuple[str, bytes]], *, zipped: bool = False) -> None:
+def tarball(
+    path: Path, members: Iterable[tuple[str, bytes]], *, zipped: bool = False
+) -> None:
     """Write a tar of these members; the same bytes each time."""
     path.parent.mkdir(parents=True, exist_ok=True)
     stream = io.BytesIO()

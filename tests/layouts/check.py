@@ -1,9 +1,10 @@
-"""Opens every layout, and compares splits, types, contents and messages with what is right.
+"""Opens every layout, and compares splits, types, contents and messages with what is
+right.
 
     python -m tests.layouts.check [PART_OF_NAME]
 
-`wrong_of` returns what is wrong with a layout, nothing if it is read right or refused clearly where
-that is allowed.
+`wrong_of` returns what is wrong with a layout, nothing if it is read right or refused
+clearly where that is allowed.
 """
 
 from __future__ import annotations
@@ -72,7 +73,9 @@ class Got:
 
     def has_run(self, box: tuple[float, ...]) -> bool:
         runs = (self.numbers[n : n + len(box)] for n in range(len(self.numbers)))
-        return any(len(run) == len(box) and np.allclose(run, box, atol=1e-4) for run in runs)
+        return any(
+            len(run) == len(box) and np.allclose(run, box, atol=1e-4) for run in runs
+        )
 
     def __str__(self) -> str:
         own = {n: v for n, v in fields_of(self.sample).items() if image_hash(v) is None}
@@ -83,7 +86,9 @@ def fields_of(sample: Any) -> dict[str, Any]:
     if isinstance(sample, Mapping):
         named = dict(sample)
     else:
-        named = {each.name: getattr(sample, each.name) for each in dataclasses.fields(sample)}
+        named = {
+            each.name: getattr(sample, each.name) for each in dataclasses.fields(sample)
+        }
     return {n: v for n, v in named.items() if not n.startswith("__")}
 
 
@@ -95,7 +100,9 @@ def leaves(value: Any) -> Iterator[Any]:
         for each in value:
             yield from leaves(each)
     elif dataclasses.is_dataclass(value) and not isinstance(value, type):
-        yield from leaves([getattr(value, each.name) for each in dataclasses.fields(value)])
+        yield from leaves(
+            [getattr(value, each.name) for each in dataclasses.fields(value)]
+        )
     elif hasattr(value, "tolist") and image_hash(value) is None:
         yield from leaves(value.tolist())
     elif isinstance(value, bytes) and image_hash(value) is None:
@@ -154,14 +161,23 @@ def fits(got: Got, want: Want, meaning: str) -> bool:
     if meaning == "classification":
         if kind != "ImageClassificationSample":
             return False
-        return want.label in (None, sample.label_name) and want.label_id in (None, sample.label)
+        return want.label in (None, sample.label_name) and want.label_id in (
+            None,
+            sample.label,
+        )
     if meaning == "vqa":
         named = plain(getattr(sample, "context", None), placed=False) == plain(
             want.question, placed=False
         )
-        return kind == "VQASample" and named and {*want.answers} <= {*(sample.answers or ())}
+        return (
+            kind == "VQASample"
+            and named
+            and {*want.answers} <= {*(sample.answers or ())}
+        )
     if meaning == "choice":
-        asked = kind == "MultiChoiceVQASample" and plain(sample.context) == plain(want.question)
+        asked = kind == "MultiChoiceVQASample" and plain(sample.context) == plain(
+            want.question
+        )
         return (
             asked
             and tuple(sample.choices) == want.choices
@@ -187,9 +203,24 @@ def fits(got: Got, want: Want, meaning: str) -> bool:
 def holds_all(got: Got, want: Want) -> bool:
     """Whether all that is wanted is somewhere in the sample."""
     texts = [text for _, text in want.turns] + [want.question or "", *want.sequence]
-    pieces = [piece for text in texts for line in text.split("\n") for piece in _PLACE.split(line)]
-    pieces += [*want.texts, *want.choices, *want.answers[:1], want.caption or "", want.label or ""]
-    words = [each.strip() for each in pieces if not each.startswith(("#", "<image>", "<video>"))]
+    pieces = [
+        piece
+        for text in texts
+        for line in text.split("\n")
+        for piece in _PLACE.split(line)
+    ]
+    pieces += [
+        *want.texts,
+        *want.choices,
+        *want.answers[:1],
+        want.caption or "",
+        want.label or "",
+    ]
+    words = [
+        each.strip()
+        for each in pieces
+        if not each.startswith(("#", "<image>", "<video>"))
+    ]
     words = [each for each in words if each]
     alike = sorted(got.images) == sorted(want.images) and got.videos == want.videos
     return alike and all(map(got.has, words)) and all(map(got.has_run, want.boxes))
@@ -209,7 +240,9 @@ class Log(logging.Handler):
 def is_clear(error: BaseException, path: Path) -> bool:
     """Whether an error is one of energize and names what it is about."""
     near = [path.name, str(path)]
-    near += [each.name for each in path.iterdir()] if path.is_dir() else [str(path.parent)]
+    near += (
+        [each.name for each in path.iterdir()] if path.is_dir() else [str(path.parent)]
+    )
     return isinstance(error, EnergizeError) and any(each in str(error) for each in near)
 
 
@@ -268,7 +301,9 @@ def refusal(path: Path, part: str, why: str, says: tuple[str, ...]) -> Iterator[
     try:
         samples = read_all(path, part)
     except Exception as error:
-        if not is_clear(error, path) or (says and not any(word in str(error) for word in says)):
+        if not is_clear(error, path) or (
+            says and not any(word in str(error) for word in says)
+        ):
             yield f"{part}: {type(error).__name__}: {error}"
         return
     yield f"{part}: {len(samples)} samples such as {samples[0]}, but {why}"

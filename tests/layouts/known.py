@@ -1,4 +1,5 @@
-"""Layouts of public data: shapes are those of the data that `source` names, all else is made up."""
+"""Layouts of public data: shapes are those of the data that `source` names, all else is
+made up."""
 
 from __future__ import annotations
 
@@ -56,7 +57,10 @@ _HF = "huggingface/datasets, docs/source/image_dataset.mdx (ImageFolder)"
     Opening(
         meaning="caption",
         splits={"train": 6, "test": 3},
-        samples={"train": (captioned(0), captioned(5)), "test": (captioned(10), captioned(12))},
+        samples={
+            "train": (captioned(0), captioned(5)),
+            "test": (captioned(10), captioned(12)),
+        },
         not_splits=("val",),
     ),
     Opening(
@@ -89,7 +93,10 @@ def imagefolder_jsonl(root: Path, rng: random.Random) -> None:
     """Write images with a metadata.jsonl that has a column of scores too."""
     for n in range(8):
         draw(root / f"{n}.jpg", n, rng)
-    rows = [{"file_name": f"{n}.jpg", "text": caption(n), "aesthetic": n / 2} for n in range(8)]
+    rows = [
+        {"file_name": f"{n}.jpg", "text": caption(n), "aesthetic": n / 2}
+        for n in range(8)
+    ]
     lines(root / "metadata.jsonl", rows)
 
 
@@ -139,7 +146,8 @@ def imagefolder_star_file_name(root: Path, rng: random.Random) -> None:
     ),
 )
 def imagefolder_edit_pairs(root: Path, rng: random.Random) -> None:
-    """Write pairs of images, before and after an edit, with the words that ask for it."""
+    """Write pairs of images, before and after an edit, with the words that ask for
+    it."""
     for n in range(6):
         draw(root / "before" / f"{n}.png", n, rng)
         draw(root / "after" / f"{n}.png", n + 20, rng)
@@ -172,7 +180,10 @@ def imagefolder_file_names(root: Path, rng: random.Random) -> None:
     for n in range(6):
         draw(root / f"{n}-a.png", n, rng)
         draw(root / f"{n}-b.png", n + 20, rng)
-    rows = [{"file_names": [f"{n}-a.png", f"{n}-b.png"], "text": caption(n)} for n in range(6)]
+    rows = [
+        {"file_names": [f"{n}-a.png", f"{n}-b.png"], "text": caption(n)}
+        for n in range(6)
+    ]
     lines(root / "metadata.jsonl", rows)
 
 
@@ -181,7 +192,10 @@ def imagefolder_file_names(root: Path, rng: random.Random) -> None:
     Opening(
         meaning="caption",
         splits={"train": 8, "val": 4},
-        samples={"train": (captioned(0), captioned(7)), "val": (captioned(10), captioned(13))},
+        samples={
+            "train": (captioned(0), captioned(7)),
+            "val": (captioned(10), captioned(13)),
+        },
         not_splits=("test",),
     ),
 )
@@ -229,7 +243,8 @@ def imagefolder_metadata_above_splits(root: Path, rng: random.Random) -> None:
     ),
 )
 def imagefolder_classes_and_metadata(root: Path, rng: random.Random) -> None:
-    """Write images in folders of two classes, with captions in one metadata.csv above them."""
+    """Write images in folders of two classes, with captions in one metadata.csv above
+    them."""
     rows: list[tuple[str, str]] = [("file_name", "text")]
     for n in range(6):
         name = f"{('ants', 'bees')[n % 2]}/{n}.jpg"
@@ -279,13 +294,17 @@ def torchvision_flat(root: Path, rng: random.Random) -> None:
     Opening(
         meaning="classification",
         splits={"train": 6, "test": 3},
-        samples={"train": (labelled(0, "beagle"), labelled(5, "collie")), "test": (pictured(10),)},
+        samples={
+            "train": (labelled(0, "beagle"), labelled(5, "collie")),
+            "test": (pictured(10),),
+        },
         may_refuse="a table of labels may be asked for",
         holds=("labels.csv",),
     ),
 )
 def kaggle_labels_csv(root: Path, rng: random.Random) -> None:
-    """Write images for training with a table of their classes, and images for a test without."""
+    """Write images for training with a table of their classes, and images for a test
+    without."""
     rows: list[tuple[str, str]] = [("id", "breed")]
     for n in range(6):
         draw(root / "train" / f"{n:08x}.jpg", n, rng)
@@ -387,13 +406,20 @@ def kohya_caption(root: Path, rng: random.Random) -> None:
     ),
 )
 def diffusiondb(root: Path, rng: random.Random) -> None:
-    """Write two parts, each a folder of images and a JSON of {name: {p, se, c, st, sa}}."""
+    """Write two parts, each a folder of images and a JSON of {name: {p, se, c, st,
+    sa}}."""
     for part in (1, 2):
         folder, rows = root / "images" / f"part-{part:06d}", {}
         for n in range(4 * part - 4, 4 * part):
             name = f"{n:08x}-0000-4000-8000-000000000000.png"
             draw(folder / name, n, rng)
-            rows[name] = {"p": caption(n), "se": 7 * n, "c": 7.0, "st": 50, "sa": "k_lms"}
+            rows[name] = {
+                "p": caption(n),
+                "se": 7 * n,
+                "c": 7.0,
+                "st": 50,
+                "sa": "k_lms",
+            }
         dump(folder / f"part-{part:06d}.json", rows)
 
 
@@ -407,7 +433,8 @@ def diffusiondb(root: Path, rng: random.Random) -> None:
     ),
 )
 def img2dataset_files(root: Path, rng: random.Random) -> None:
-    """Write a folder of images with .txt and .json, and a Parquet file and statistics beside it."""
+    """Write a folder of images with .txt and .json, and a Parquet file and statistics
+    beside it."""
     for shard in (0, 1):
         rows = []
         for n in range(3 * shard, 3 * shard + 3):
@@ -415,13 +442,21 @@ def img2dataset_files(root: Path, rng: random.Random) -> None:
             draw(root / f"{shard:05d}" / f"{key}.jpg", n, rng)
             write(root / f"{shard:05d}" / f"{key}.txt", caption(n))
             row = {"url": f"http://a.example/{n}", "caption": caption(n), "key": key}
-            row |= {"status": "success", "error_message": None, "width": 16, "height": 16}
+            row |= {
+                "status": "success",
+                "error_message": None,
+                "width": 16,
+                "height": 16,
+            }
             dump(root / f"{shard:05d}" / f"{key}.json", row)
             rows.append(row)
-        rows.append({**rows[-1], "key": f"{shard:05d}9999", "status": "failed_to_download"})
+        rows.append(
+            {**rows[-1], "key": f"{shard:05d}9999", "status": "failed_to_download"}
+        )
         parquet(root / f"{shard:05d}.parquet", rows)
         dump(
-            root / f"{shard:05d}_stats.json", {"count": 4, "successes": 3, "failed_to_download": 1}
+            root / f"{shard:05d}_stats.json",
+            {"count": 4, "successes": 3, "failed_to_download": 1},
         )
 
 
@@ -429,19 +464,27 @@ def img2dataset_files(root: Path, rng: random.Random) -> None:
 
 
 def coco(root: Path, rng: random.Random, part: str, numbers: range) -> dict[str, Any]:
-    """Write images of a part of COCO, and return what all its annotation files begin with."""
+    """Write images of a part of COCO, and return what all its annotation files begin
+    with."""
     images = []
     for n in numbers:
         draw(root / part / f"{n:012d}.jpg", n, rng, (24, 16))
-        images.append({"id": n, "file_name": f"{n:012d}.jpg", "width": 24, "height": 16})
-    return {"info": {"year": 2017}, "licenses": [{"id": 1, "name": "CC"}], "images": images}
+        images.append(
+            {"id": n, "file_name": f"{n:012d}.jpg", "width": 24, "height": 16}
+        )
+    return {
+        "info": {"year": 2017},
+        "licenses": [{"id": 1, "name": "CC"}],
+        "images": images,
+    }
 
 
 def coco_captions_of(numbers: range) -> list[dict[str, Any]]:
     """Return two captions for each image."""
     rows = [{"image_id": n, "id": 10 * n, "caption": caption(n)} for n in numbers]
     return rows + [
-        {**row, "id": row["id"] + 1, "caption": f"{row['caption']}, too"} for row in rows
+        {**row, "id": row["id"] + 1, "caption": f"{row['caption']}, too"}
+        for row in rows
     ]
 
 
@@ -495,16 +538,24 @@ def boxed(number: int, label: str = "") -> Want:
 
 @layout(
     "COCO 2017 as it is downloaded: captions, instances and keypoints of the same images",
-    Opening(refuse="there are several annotations of the same images, of several types"),
+    Opening(
+        refuse="there are several annotations of the same images, of several types"
+    ),
 )
 def coco_all(root: Path, rng: random.Random) -> None:
     """Write images with three files of annotations for each part."""
     for part, numbers in _COCO_PARTS:
         head = coco(root, rng, part, numbers)
         folder = root / "annotations"
-        dump(folder / f"captions_{part}.json", head | {"annotations": coco_captions_of(numbers)})
+        dump(
+            folder / f"captions_{part}.json",
+            head | {"annotations": coco_captions_of(numbers)},
+        )
         head["categories"] = _CATEGORIES
-        dump(folder / f"instances_{part}.json", head | {"annotations": coco_boxes_of(numbers)})
+        dump(
+            folder / f"instances_{part}.json",
+            head | {"annotations": coco_boxes_of(numbers)},
+        )
         points = coco_boxes_of(numbers, keypoints=[3, 4, 2], num_keypoints=1)
         dump(folder / f"person_keypoints_{part}.json", head | {"annotations": points})
 
@@ -534,7 +585,9 @@ def yolo_line(number: int) -> str:
 
 def yolo_boxed(number: int) -> Want:
     """Return what a sample of an image with that box has."""
-    return Want(images=(hash_of(number),), boxes=((0.5, 0.25, 0.1 + number / 100, 0.3),))
+    return Want(
+        images=(hash_of(number),), boxes=((0.5, 0.25, 0.1 + number / 100, 0.3),)
+    )
 
 
 _YOLO = "train: {0}\nval: {1}\nnc: 2\nnames: ['cat', 'dog']\n"
@@ -552,7 +605,8 @@ _ASK_YOLO = "labels of YOLO may be asked about"
     ),
 )
 def yolo_images_labels(root: Path, rng: random.Random) -> None:
-    """Write images and labels in two trees of the same names; an image of none has no label."""
+    """Write images and labels in two trees of the same names; an image of none has no
+    label."""
     for part, numbers in (("train", range(6)), ("val", range(10, 13))):
         for n in numbers:
             draw(root / "images" / part / f"{n:06d}.jpg", n, rng)
@@ -597,7 +651,10 @@ def yolo_beside(root: Path, rng: random.Random) -> None:
         names.append(f"data/obj_train_data/{n}.jpg\n")
     write(root / "train.txt", "".join(names))
     write(root / "obj.names", "cat\ndog\n")
-    write(root / "obj.data", "classes = 2\ntrain = data/train.txt\nnames = data/obj.names\n")
+    write(
+        root / "obj.data",
+        "classes = 2\ntrain = data/train.txt\nnames = data/obj.names\n",
+    )
 
 
 # Tables of captions.
@@ -629,8 +686,13 @@ def flickr30k_pipes(root: Path, rng: random.Random) -> None:
 )
 def cc3m_tsv(root: Path, rng: random.Random) -> None:
     """Write tables of captions and URLs, for training and validation."""
-    for name, start in (("Train_GCC-training", 0), ("Validation_GCC-1.1.0-Validation", 10)):
-        rows = [(caption(n), f"http://a.example/{n}.jpg") for n in range(start, start + 6)]
+    for name, start in (
+        ("Train_GCC-training", 0),
+        ("Validation_GCC-1.1.0-Validation", 10),
+    ):
+        rows = [
+            (caption(n), f"http://a.example/{n}.jpg") for n in range(start, start + 6)
+        ]
         table(root / f"{name}.tsv", rows, "\t")
 
 
@@ -686,7 +748,8 @@ def open_clip_csv(root: Path, rng: random.Random) -> None:
     ),
 )
 def lavis_json(root: Path, rng: random.Random) -> None:
-    """Write arrays of {image, caption, image_id}, where those for validation have lists."""
+    """Write arrays of {image, caption, image_id}, where those for validation have
+    lists."""
     for n in (*range(6), *range(10, 13)):
         draw(root / "images" / f"{n}.jpg", n, rng)
     rows = [
@@ -803,11 +866,17 @@ def sharegpt4v(root: Path, rng: random.Random) -> None:
             "train": (
                 Want(
                     images=(hash_of(0), hash_of(20)),
-                    turns=(("user", f"<image><image>{question(0)}"), ("assistant", answer(0))),
+                    turns=(
+                        ("user", f"<image><image>{question(0)}"),
+                        ("assistant", answer(0)),
+                    ),
                 ),
                 Want(
                     images=(hash_of(5), hash_of(25)),
-                    turns=(("user", f"<image><image>{question(5)}"), ("assistant", answer(5))),
+                    turns=(
+                        ("user", f"<image><image>{question(5)}"),
+                        ("assistant", answer(5)),
+                    ),
                 ),
             )
         },
@@ -823,7 +892,10 @@ def openai_data_uri(root: Path, rng: random.Random) -> None:
             url = f"data:image/jpeg;base64,{data}"
             parts.append({"type": "image_url", "image_url": {"url": url}})
         parts.append({"type": "text", "text": question(n)})
-        turns = [{"role": "user", "content": parts}, {"role": "assistant", "content": answer(n)}]
+        turns = [
+            {"role": "user", "content": parts},
+            {"role": "assistant", "content": answer(n)},
+        ]
         rows.append({"messages": turns})
     lines(root / "train.jsonl", rows)
 
@@ -846,11 +918,15 @@ def openai_data_uri(root: Path, rng: random.Random) -> None:
     ),
 )
 def llama_factory_messages(root: Path, rng: random.Random) -> None:
-    """Write messages with placeholders and a list of images, and the list of datasets."""
+    """Write messages with placeholders and a list of images, and the list of
+    datasets."""
     rows = []
     for n in range(6):
         draw(root / "mllm_demo_data" / f"{n}.jpg", n, rng)
-        row = {"messages": chat_turns(n, "<image>"), "images": [f"mllm_demo_data/{n}.jpg"]}
+        row = {
+            "messages": chat_turns(n, "<image>"),
+            "images": [f"mllm_demo_data/{n}.jpg"],
+        }
         rows.append(row)
     dump(root / "mllm_demo.json", rows)
     columns = {"messages": "messages", "images": "images"}
@@ -878,7 +954,8 @@ def llama_factory_messages(root: Path, rng: random.Random) -> None:
     ),
 )
 def llava_mix_vsft(root: Path, rng: random.Random) -> None:
-    """Write Parquet with typed parts, of which those for images only say where one is."""
+    """Write Parquet with typed parts, of which those for images only say where one
+    is."""
     for part, numbers in (("train", range(6)), ("test", range(10, 13))):
         rows = []
         for n in numbers:
@@ -980,7 +1057,10 @@ def mmmu(root: Path, rng: random.Random) -> None:
                 row: dict[str, Any] = {"id": f"{part}_{subject}_{n}"}
                 row["question"] = f"<image 1> and <image 2>: {question(n)}"
                 row |= {"options": f"['{answer(n)}', '{answer(n + 1)}']", "answer": "B"}
-                row |= {"image_1": struct(n, rng, "1.png"), "image_2": struct(n + 20, rng, "2.png")}
+                row |= {
+                    "image_1": struct(n, rng, "1.png"),
+                    "image_2": struct(n + 20, rng, "2.png"),
+                }
                 row |= {f"image_{i}": None for i in range(3, 8)}
                 rows.append(row)
             image = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
@@ -1002,7 +1082,8 @@ def mmmu(root: Path, rng: random.Random) -> None:
     Opening(path="meta.json", refuse="this is a list of datasets, and no samples"),
 )
 def internvl_meta(root: Path, rng: random.Random) -> None:
-    """Write conversations, and a JSON of root, annotation, repeat_time and length for each set."""
+    """Write conversations, and a JSON of root, annotation, repeat_time and length for
+    each set."""
     rows = []
     for n in range(6):
         draw(root / "data" / "pictures" / f"{n}.jpg", n, rng, (16, 16))
@@ -1046,7 +1127,10 @@ def qwen_vl_img(root: Path, rng: random.Random) -> None:
     for n in range(6):
         draw(root / "assets" / f"{n}.jpeg", n, rng)
         turns = [
-            {"from": "user", "value": f"Picture 1: <img>assets/{n}.jpeg</img>\n{question(n)}"},
+            {
+                "from": "user",
+                "value": f"Picture 1: <img>assets/{n}.jpeg</img>\n{question(n)}",
+            },
             {"from": "assistant", "value": answer(n)},
         ]
         rows.append({"id": f"identity_{n}", "conversations": turns})
@@ -1066,11 +1150,17 @@ def qwen_vl_img(root: Path, rng: random.Random) -> None:
             "train": (
                 Want(
                     videos=1,
-                    turns=(("user", f"<video>\n{question(0)}"), ("assistant", answer(0))),
+                    turns=(
+                        ("user", f"<video>\n{question(0)}"),
+                        ("assistant", answer(0)),
+                    ),
                 ),
                 Want(
                     videos=1,
-                    turns=(("user", f"<video>\n{question(5)}"), ("assistant", answer(5))),
+                    turns=(
+                        ("user", f"<video>\n{question(5)}"),
+                        ("assistant", answer(5)),
+                    ),
                 ),
             )
         },
@@ -1093,7 +1183,12 @@ def qwen_video(root: Path, rng: random.Random) -> None:
         meaning="video caption",
         also=("crude",),
         splits={"train": 6},
-        samples={"train": (Want(videos=1, caption=caption(0)), Want(videos=1, caption=caption(5)))},
+        samples={
+            "train": (
+                Want(videos=1, caption=caption(0)),
+                Want(videos=1, caption=caption(5)),
+            )
+        },
         may_refuse="lists of captions may be asked about",
     ),
 )
@@ -1102,9 +1197,20 @@ def sharegpt4video(root: Path, rng: random.Random) -> None:
     rows = []
     for n in range(6):
         film(root / "panda" / f"{n}.mp4", n)
-        said = [{"idx": "1", "content": f"part of {n}"}, {"idx": "-1", "content": caption(n)}]
-        row = {"video_id": str(n), "video_path": f"panda/{n}.mp4", "timestamp": ["0:00", "0:01"]}
-        row |= {"keyframe": [0, 3], "captions": said, "zip_folder": "panda_videos_1.zip"}
+        said = [
+            {"idx": "1", "content": f"part of {n}"},
+            {"idx": "-1", "content": caption(n)},
+        ]
+        row = {
+            "video_id": str(n),
+            "video_path": f"panda/{n}.mp4",
+            "timestamp": ["0:00", "0:01"],
+        }
+        row |= {
+            "keyframe": [0, 3],
+            "captions": said,
+            "zip_folder": "panda_videos_1.zip",
+        }
         rows.append(row)
     lines(root / "sharegpt4video_40k.jsonl", rows)
 
@@ -1135,7 +1241,9 @@ def videochat2_qa(root: Path, rng: random.Random) -> None:
         meaning="classification",
         also=("crude",),
         splits={"train": 4, "val": 2},
-        samples={"train": (Want(videos=1, label="archery"), Want(videos=1, label="juggling"))},
+        samples={
+            "train": (Want(videos=1, label="archery"), Want(videos=1, label="juggling"))
+        },
         may_refuse="there is no type for classes of videos",
     ),
 )
@@ -1156,8 +1264,12 @@ def video_classes(root: Path, rng: random.Random) -> None:
         splits={"train": 6},
         samples={
             "train": (
-                Want(texts=(caption(0), f"then {caption(0)}", "http://a.example/0.jpg")),
-                Want(texts=(caption(5), f"then {caption(5)}", "http://a.example/5.jpg")),
+                Want(
+                    texts=(caption(0), f"then {caption(0)}", "http://a.example/0.jpg")
+                ),
+                Want(
+                    texts=(caption(5), f"then {caption(5)}", "http://a.example/5.jpg")
+                ),
             )
         },
         may_refuse="the images are on the web",
@@ -1222,7 +1334,9 @@ def interleaved_nulls_jsonl(root: Path, rng: random.Random) -> None:
         draw(root / "images" / f"{n}.jpg", n, rng)
         draw(root / "images" / f"{n + 20}.jpg", n + 20, rng)
         images = [None, f"images/{n}.jpg", None, f"images/{n + 20}.jpg"]
-        rows.append({"images": images, "texts": [caption(n), None, f"then {caption(n)}", None]})
+        rows.append(
+            {"images": images, "texts": [caption(n), None, f"then {caption(n)}", None]}
+        )
     lines(root / "docs.jsonl", rows)
 
 
@@ -1242,7 +1356,10 @@ def erniekit(root: Path, rng: random.Random) -> None:
     rows = []
     for n in range(6):
         draw(root / "images" / f"{n}.jpg", n, rng)
-        said = [{"text": question(n), "tag": "mask"}, {"text": answer(n), "tag": "no_mask"}]
+        said = [
+            {"text": question(n), "tag": "mask"},
+            {"text": answer(n), "tag": "no_mask"},
+        ]
         image = {"matched_text_index": 0, "image_url": f"images/{n}.jpg"}
         rows.append({"image_info": [image], "text_info": said})
     lines(root / "train.jsonl", rows)
@@ -1294,7 +1411,11 @@ def cauldron(root: Path, rng: random.Random) -> None:
             {
                 "images": [struct(n, rng)],
                 "texts": [
-                    {"user": question(i), "assistant": answer(i), "source": name.upper()}
+                    {
+                        "user": question(i),
+                        "assistant": answer(i),
+                        "source": name.upper(),
+                    }
                     for i in (n, n + 1)
                 ],
             }
@@ -1331,11 +1452,16 @@ def vqav2_json(root: Path, rng: random.Random) -> None:
             known = {"image_id": n, "question_id": 1000 * n}
             questions.append(known | {"question": question(n)})
             said = {"multiple_choice_answer": answer(n), "answers": votes(n)}
-            annotations.append(known | said | {"question_type": "what", "answer_type": "other"})
+            annotations.append(
+                known | said | {"question_type": "what", "answer_type": "other"}
+            )
         head = {"info": {}, "data_type": "mscoco", "data_subtype": part, "license": {}}
         name = f"v2_OpenEnded_mscoco_{part}_questions.json"
         dump(root / name, head | {"task_type": "Open-Ended", "questions": questions})
-        dump(root / f"v2_mscoco_{part}_annotations.json", head | {"annotations": annotations})
+        dump(
+            root / f"v2_mscoco_{part}_annotations.json",
+            head | {"annotations": annotations},
+        )
 
 
 @layout(
@@ -1351,12 +1477,20 @@ def vqav2_hub(root: Path, rng: random.Random) -> None:
     """Write validation with answers, and a test without."""
     answers = pa.list_(
         pa.struct(
-            [("answer", pa.string()), ("answer_confidence", pa.string()), ("answer_id", pa.int64())]
+            [
+                ("answer", pa.string()),
+                ("answer_confidence", pa.string()),
+                ("answer_id", pa.int64()),
+            ]
         )
     )
     image = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
     kinds = [("question_type", pa.string()), ("multiple_choice_answer", pa.string())]
-    kinds += [("answers", answers), ("image_id", pa.int64()), ("question_id", pa.int64())]
+    kinds += [
+        ("answers", answers),
+        ("image_id", pa.int64()),
+        ("question_id", pa.int64()),
+    ]
     schema = pa.schema([*kinds, ("question", pa.string()), ("image", image)])
     for part, numbers in (("validation", range(6)), ("test", range(10, 13))):
         known = part == "validation"
@@ -1415,8 +1549,14 @@ def textvqa_json(root: Path, rng: random.Random) -> None:
         row = {"question": question(n), "question_id": n, "image_id": f"{n:016x}"}
         row |= {"image_classes": ["Shelf"], "image_width": 16, "image_height": 16}
         row |= {"flickr_300k_url": "http://a.example/x.jpg", "set_name": "train"}
-        rows.append(row | {"answers": [answer(n)] * 10, "question_tokens": question(n).split()})
-    head = {"dataset_type": "train", "dataset_name": "textvqa", "dataset_version": "0.5.1"}
+        rows.append(
+            row | {"answers": [answer(n)] * 10, "question_tokens": question(n).split()}
+        )
+    head = {
+        "dataset_type": "train",
+        "dataset_name": "textvqa",
+        "dataset_version": "0.5.1",
+    }
     dump(root / "TextVQA_0.5.1_train.json", head | {"data": rows})
 
 
@@ -1438,7 +1578,9 @@ def docvqa_hub(root: Path, rng: random.Random) -> None:
     """Write two configurations with validation and test."""
     image = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
     kinds = [("questionId", pa.string()), ("question", pa.string()), ("image", image)]
-    schema = pa.schema([*kinds, ("answers", pa.list_(pa.string())), ("data_split", pa.string())])
+    schema = pa.schema(
+        [*kinds, ("answers", pa.list_(pa.string())), ("data_split", pa.string())]
+    )
     for folder in ("DocVQA", "InfographicVQA"):
         for part, numbers in (("validation", range(6)), ("test", range(10, 13))):
             rows = [
@@ -1446,7 +1588,9 @@ def docvqa_hub(root: Path, rng: random.Random) -> None:
                     "questionId": str(n),
                     "question": question(n),
                     "image": struct(n, rng),
-                    "answers": [answer(n), answer(n).upper()] if part == "validation" else None,
+                    "answers": [answer(n), answer(n).upper()]
+                    if part == "validation"
+                    else None,
                     "data_split": part,
                 }
                 for n in numbers
@@ -1468,10 +1612,19 @@ def docvqa_json(root: Path, rng: random.Random) -> None:
     rows = []
     for n in range(6):
         draw(root / "documents" / f"xnbl{n:04d}_1.png", n, rng)
-        row = {"questionId": n, "question": question(n), "docId": n, "data_split": "train"}
+        row = {
+            "questionId": n,
+            "question": question(n),
+            "docId": n,
+            "data_split": "train",
+        }
         row |= {"image": f"documents/xnbl{n:04d}_1.png", "answers": [answer(n)]}
         rows.append(row)
-    head = {"dataset_name": "docvqa", "dataset_version": "1.0", "dataset_split": "train"}
+    head = {
+        "dataset_name": "docvqa",
+        "dataset_version": "1.0",
+        "dataset_split": "train",
+    }
     dump(root / "train_v1.0.json", head | {"data": rows})
 
 
@@ -1523,14 +1676,22 @@ def chartqa_features() -> dict[str, Any]:
     ),
 )
 def chartqa_files(root: Path, rng: random.Random) -> None:
-    """Write charts with their tables, and two files of questions for each split part."""
+    """Write charts with their tables, and two files of questions for each split
+    part."""
     for part, numbers in (("train", range(4)), ("val", range(10, 12))):
         rows = []
         for n in numbers:
             draw(root / part / "png" / f"{n}.png", n, rng)
-            table(root / part / "tables" / f"{n}.csv", [("Year", "Share"), (2000 + n, n)])
-            dump(root / part / "annotations" / f"{n}.json", {"models": [], "type": "v_bar"})
-            rows.append({"imgname": f"{n}.png", "query": question(n), "label": answer(n)})
+            table(
+                root / part / "tables" / f"{n}.csv", [("Year", "Share"), (2000 + n, n)]
+            )
+            dump(
+                root / part / "annotations" / f"{n}.json",
+                {"models": [], "type": "v_bar"},
+            )
+            rows.append(
+                {"imgname": f"{n}.png", "query": question(n), "label": answer(n)}
+            )
         dump(root / part / f"{part}_human.json", rows)
         more = [{**row, "query": f"{row['query']} Roughly?"} for row in rows]
         dump(root / part / f"{part}_augmented.json", more)
@@ -1550,7 +1711,11 @@ def chartqa_files(root: Path, rng: random.Random) -> None:
                     choices=(answer(0), answer(1), answer(2)),
                     right=1,
                 ),
-                Want(question=question(1), choices=(answer(1), answer(2), answer(3)), right=2),
+                Want(
+                    question=question(1),
+                    choices=(answer(1), answer(2), answer(3)),
+                    right=2,
+                ),
             )
         },
         left_out=("lecture",),
@@ -1559,9 +1724,15 @@ def chartqa_files(root: Path, rng: random.Random) -> None:
 def scienceqa(root: Path, rng: random.Random) -> None:
     """Write questions with choices; each second one is without an image."""
     image = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
-    kinds = [("image", image), ("question", pa.string()), ("choices", pa.list_(pa.string()))]
+    kinds = [
+        ("image", image),
+        ("question", pa.string()),
+        ("choices", pa.list_(pa.string())),
+    ]
     names = ("hint", "task", "grade", "subject", "topic", "lecture", "solution")
-    schema = pa.schema([*kinds, ("answer", pa.int8()), *((name, pa.string()) for name in names)])
+    schema = pa.schema(
+        [*kinds, ("answer", pa.int8()), *((name, pa.string()) for name in names)]
+    )
     for part, numbers in (("train", range(6)), ("validation", range(10, 13))):
         rows = [
             {
@@ -1573,7 +1744,11 @@ def scienceqa(root: Path, rng: random.Random) -> None:
             }
             for n in numbers
         ]
-        parquet(root / "data" / f"{part}-00000-of-00001-1028f23e353fbe3e.parquet", rows, schema)
+        parquet(
+            root / "data" / f"{part}-00000-of-00001-1028f23e353fbe3e.parquet",
+            rows,
+            schema,
+        )
 
 
 # Preferences.
@@ -1588,8 +1763,12 @@ _ASK_PAIRS = "there is no type for preferences"
         splits={"train": 6},
         samples={
             "train": (
-                Want(images=(hash_of(0),), texts=(question(0), answer(0), "surely not 0")),
-                Want(images=(hash_of(5),), texts=(question(5), answer(5), "surely not 5")),
+                Want(
+                    images=(hash_of(0),), texts=(question(0), answer(0), "surely not 0")
+                ),
+                Want(
+                    images=(hash_of(5),), texts=(question(5), answer(5), "surely not 5")
+                ),
             )
         },
         may_refuse=_ASK_PAIRS,
@@ -1599,7 +1778,11 @@ def rlhf_v(root: Path, rng: random.Random) -> None:
     """Write Parquet whose column text is no caption, but JSON."""
     rows = []
     for n in range(6):
-        said = {"question": question(n), "chosen": answer(n), "rejected": f"surely not {n}"}
+        said = {
+            "question": question(n),
+            "chosen": answer(n),
+            "rejected": f"surely not {n}",
+        }
         row = {"ds_name": "RLHF-V", "image": struct(n, rng), "text": json.dumps(said)}
         row |= {"origin_dataset": "LCS-558K", "origin_split": "{}", "idx": n}
         rows.append(row | {"image_path": f"llava1.5_7b_cvpr/{n}.jpg"})
@@ -1614,8 +1797,12 @@ def rlhf_v(root: Path, rng: random.Random) -> None:
         splits={"train": 6},
         samples={
             "train": (
-                Want(images=(hash_of(0),), texts=(question(0), answer(0), "surely not 0")),
-                Want(images=(hash_of(5),), texts=(question(5), answer(5), "surely not 5")),
+                Want(
+                    images=(hash_of(0),), texts=(question(0), answer(0), "surely not 0")
+                ),
+                Want(
+                    images=(hash_of(5),), texts=(question(5), answer(5), "surely not 5")
+                ),
             )
         },
         may_refuse=_ASK_PAIRS,
@@ -1632,7 +1819,12 @@ def vlfeedback(root: Path, rng: random.Random) -> None:
             "model": ["a", "b"],
             "response": [answer(n), f"surely not {n}"],
         }
-        row = {"id": str(n), "prompt": question(n), "models": ["a", "b"], "completions": said}
+        row = {
+            "id": str(n),
+            "prompt": question(n),
+            "models": ["a", "b"],
+            "completions": said,
+        }
         rows.append(row | {"img_path": f"merged_images/{n}.jpg"})
     lines(root / "vlfeedback_80k.jsonl", rows)
 
@@ -1645,8 +1837,12 @@ def vlfeedback(root: Path, rng: random.Random) -> None:
         splits={"train": 6},
         samples={
             "train": (
-                Want(images=(hash_of(0),), texts=(question(0), answer(0), "surely not 0")),
-                Want(images=(hash_of(5),), texts=(question(5), answer(5), "surely not 5")),
+                Want(
+                    images=(hash_of(0),), texts=(question(0), answer(0), "surely not 0")
+                ),
+                Want(
+                    images=(hash_of(5),), texts=(question(5), answer(5), "surely not 5")
+                ),
             )
         },
         may_refuse=_ASK_PAIRS,
@@ -1672,7 +1868,12 @@ def mmpr(root: Path, rng: random.Random) -> None:
         splits={"train": 6},
         samples={
             "train": (
-                Want(turns=(("user", f"{question(0)}\nLook at 0."), ("assistant", answer(0)))),
+                Want(
+                    turns=(
+                        ("user", f"{question(0)}\nLook at 0."),
+                        ("assistant", answer(0)),
+                    )
+                ),
                 chatted(1),
             )
         },
@@ -1770,7 +1971,8 @@ def tools_openai(root: Path, rng: random.Random) -> None:
     ),
 )
 def tools_sharegpt(root: Path, rng: random.Random) -> None:
-    """Write conversations in which a tool is called, with what it can do beside them."""
+    """Write conversations in which a tool is called, with what it can do beside
+    them."""
     rows = []
     for n in range(6):
         turns = [
@@ -1796,7 +1998,11 @@ def text_jsonl(root: Path, rng: random.Random) -> None:
     """Write texts for training and validation."""
     for part, numbers in (("train", range(6)), ("validation", range(10, 13))):
         rows = [
-            {"text": caption(n), "timestamp": "2019-04-25T12:57:54Z", "url": "http://a.example"}
+            {
+                "text": caption(n),
+                "timestamp": "2019-04-25T12:57:54Z",
+                "url": "http://a.example",
+            }
             for n in numbers
         ]
         lines(root / f"{part}-00000-of-00001.jsonl", rows)
@@ -1872,10 +2078,15 @@ def hf_saved_images(root: Path, rng: random.Random) -> None:
     """Write a saved DatasetDict of images and captions."""
     import datasets
 
-    features = datasets.Features({"image": datasets.Image(), "caption": datasets.Value("string")})
+    features = datasets.Features(
+        {"image": datasets.Image(), "caption": datasets.Value("string")}
+    )
     made = {}
     for part, numbers in (("train", range(6)), ("validation", range(10, 13))):
-        rows = {"image": [picture(n, rng) for n in numbers], "caption": list(map(caption, numbers))}
+        rows = {
+            "image": [picture(n, rng) for n in numbers],
+            "caption": list(map(caption, numbers)),
+        }
         made[part] = datasets.Dataset.from_dict(rows, features=features)
     quietly_saved(datasets.DatasetDict(made), root)
 
@@ -1891,9 +2102,17 @@ def hf_saved_images(root: Path, rng: random.Random) -> None:
 )
 def hub_sft_gen(root: Path, rng: random.Random) -> None:
     """Write four split parts, of which no two may be read as one."""
-    parts = {"train_sft": (0, 6), "train_gen": (20, 22), "test_sft": (10, 13), "test_gen": (30, 31)}
+    parts = {
+        "train_sft": (0, 6),
+        "train_gen": (20, 22),
+        "test_sft": (10, 13),
+        "test_gen": (30, 31),
+    }
     for part, (start, stop) in parts.items():
-        rows = [{"prompt": question(n), "messages": chat_turns(n)} for n in range(start, stop)]
+        rows = [
+            {"prompt": question(n), "messages": chat_turns(n)}
+            for n in range(start, stop)
+        ]
         parquet(root / "data" / f"{part}-00000-of-00001-a3ecf92756993583.parquet", rows)
 
 
@@ -1939,7 +2158,10 @@ def hub_configs(root: Path, rng: random.Random) -> None:
     Opening(
         meaning="caption",
         splits={"train": 6, "test": 3},
-        samples={"train": (captioned(0), captioned(5)), "test": (captioned(10), captioned(12))},
+        samples={
+            "train": (captioned(0), captioned(5)),
+            "test": (captioned(10), captioned(12)),
+        },
         may_refuse="split parts that only the README tells apart may be asked about",
     ),
 )
@@ -1948,10 +2170,11 @@ def hub_readme_configs(root: Path, rng: random.Random) -> None:
     for name, numbers in (("pairs", range(6)), ("held_out", range(10, 13))):
         rows = [{"image": struct(n, rng), "caption": caption(n)} for n in numbers]
         parquet(root / f"{name}.parquet", rows)
-    files = (
-        "  - split: train\n    path: pairs.parquet\n  - split: test\n    path: held_out.parquet\n"
+    files = "  - split: train\n    path: pairs.parquet\n  - split: test\n    path: held_out.parquet\n"
+    write(
+        root / "README.md",
+        f"---\nconfigs:\n- config_name: default\n  data_files:\n{files}---\n",
     )
-    write(root / "README.md", f"---\nconfigs:\n- config_name: default\n  data_files:\n{files}---\n")
 
 
 @layout(
@@ -1959,13 +2182,19 @@ def hub_readme_configs(root: Path, rng: random.Random) -> None:
     Opening(
         meaning="caption",
         splits={"train": 6, "test": 3},
-        samples={"train": (captioned(0), captioned(5)), "test": (captioned(10), captioned(12))},
+        samples={
+            "train": (captioned(0), captioned(5)),
+            "test": (captioned(10), captioned(12)),
+        },
         may_refuse="split parts within names may be asked about",
     ),
 )
 def hub_split_in_name(root: Path, rng: random.Random) -> None:
     """Write my-pairs-train.parquet and my-pairs-test.parquet."""
-    for name, numbers in (("my-pairs-train", range(6)), ("my-pairs-test", range(10, 13))):
+    for name, numbers in (
+        ("my-pairs-train", range(6)),
+        ("my-pairs-test", range(10, 13)),
+    ):
         rows = [{"image": struct(n, rng), "caption": caption(n)} for n in numbers]
         parquet(root / f"{name}.parquet", rows)
 
@@ -1985,7 +2214,9 @@ def hub_split_in_name(root: Path, rng: random.Random) -> None:
 )
 def parquet_struct(root: Path, rng: random.Random) -> None:
     """Write structs of images whose path is null, captions, and a column of widths."""
-    rows = [{"image": struct(n, rng), "text": caption(n), "width": 16} for n in range(6)]
+    rows = [
+        {"image": struct(n, rng), "text": caption(n), "width": 16} for n in range(6)
+    ]
     parquet(root / "pairs.parquet", rows)
 
 
@@ -2006,7 +2237,8 @@ def parquet_struct(root: Path, rng: random.Random) -> None:
 def parquet_list_struct(root: Path, rng: random.Random) -> None:
     """Write two images for each text."""
     rows = [
-        {"images": [struct(n, rng), struct(n + 20, rng)], "caption": caption(n)} for n in range(6)
+        {"images": [struct(n, rng), struct(n + 20, rng)], "caption": caption(n)}
+        for n in range(6)
     ]
     parquet(root / "sets.parquet", rows)
 
@@ -2037,13 +2269,22 @@ def parquet_large_binary(root: Path, rng: random.Random) -> None:
     ),
 )
 def parquet_spark_image(root: Path, rng: random.Random) -> None:
-    """Write pixels, in the order blue, green, red, beside a caption, as Spark leaves a folder."""
+    """Write pixels, in the order blue, green, red, beside a caption, as Spark leaves a
+    folder."""
     rows = []
     for n in range(6):
         pixels = np.asarray(picture(n, rng, (12, 8)))[:, :, ::-1]
-        image = {"origin": f"file:///data/{n}.jpg", "height": 8, "width": 12, "nChannels": 3}
+        image = {
+            "origin": f"file:///data/{n}.jpg",
+            "height": 8,
+            "width": 12,
+            "nChannels": 3,
+        }
         rows.append(
-            {"image": image | {"mode": 16, "data": pixels.tobytes()}, "caption": caption(n)}
+            {
+                "image": image | {"mode": 16, "data": pixels.tobytes()},
+                "caption": caption(n),
+            }
         )
     parquet(root / "part-00000-0b1c-c000.snappy.parquet", rows)
     write(root / "_SUCCESS", "")
@@ -2061,14 +2302,20 @@ def parquet_spark_image(root: Path, rng: random.Random) -> None:
             "train": (
                 Want(
                     images=(hash_of(0),),
-                    turns=(("user", f"Answer.\n{question(0)}"), ("assistant", answer(0))),
+                    turns=(
+                        ("user", f"Answer.\n{question(0)}"),
+                        ("assistant", answer(0)),
+                    ),
                     placed=False,
                     question=question(0),
                     answers=(answer(0),),
                 ),
                 Want(
                     images=(hash_of(5),),
-                    turns=(("user", f"Answer.\n{question(5)}"), ("assistant", answer(5))),
+                    turns=(
+                        ("user", f"Answer.\n{question(5)}"),
+                        ("assistant", answer(5)),
+                    ),
                     placed=False,
                     question=question(5),
                     answers=(answer(5),),
@@ -2137,7 +2384,10 @@ def arrow_file(root: Path, rng: random.Random) -> None:
     """Write one table in the file format, under two names."""
     made = arrow_table(range(6), rng)
     for name in ("pairs.arrow", "pairs.feather"):
-        with pa.OSFile(str(root / name), "wb") as sink, pa.ipc.new_file(sink, made.schema) as out:
+        with (
+            pa.OSFile(str(root / name), "wb") as sink,
+            pa.ipc.new_file(sink, made.schema) as out,
+        ):
             out.write_table(made)
 
 
@@ -2146,7 +2396,9 @@ def arrow_file(root: Path, rng: random.Random) -> None:
 _WDS = "webdataset/webdataset"
 
 
-def pairs(numbers: Iterable[int], rng: random.Random, folder: str = "") -> list[tuple[str, bytes]]:
+def pairs(
+    numbers: Iterable[int], rng: random.Random, folder: str = ""
+) -> list[tuple[str, bytes]]:
     """Return members of a tar: an image and its caption for each number."""
     members = []
     for n in numbers:
@@ -2246,11 +2498,17 @@ def wds_mixed_images(root: Path, rng: random.Random) -> None:
             "train": (
                 Want(
                     images=(hash_of(0), hash_of(20)),
-                    turns=(("user", f"<image> <image> {question(0)}"), ("assistant", answer(0))),
+                    turns=(
+                        ("user", f"<image> <image> {question(0)}"),
+                        ("assistant", answer(0)),
+                    ),
                 ),
                 Want(
                     images=(hash_of(5), hash_of(25)),
-                    turns=(("user", f"<image> <image> {question(5)}"), ("assistant", answer(5))),
+                    turns=(
+                        ("user", f"<image> <image> {question(5)}"),
+                        ("assistant", answer(5)),
+                    ),
                 ),
             )
         },
@@ -2293,7 +2551,9 @@ def wds_gzipped(root: Path, rng: random.Random) -> None:
 )
 def tar_of_classes(root: Path, rng: random.Random) -> None:
     """Write one tar with a folder of images for each class."""
-    names = [(f"pets/{('cats', 'dogs')[n // 3]}/{n}.jpg", encoded(n, rng)) for n in range(6)]
+    names = [
+        (f"pets/{('cats', 'dogs')[n // 3]}/{n}.jpg", encoded(n, rng)) for n in range(6)
+    ]
     tarball(root / "pets.tar", names)
 
 
@@ -2308,24 +2568,33 @@ def tar_of_classes(root: Path, rng: random.Random) -> None:
     ),
 )
 def img2dataset_tars(root: Path, rng: random.Random) -> None:
-    """Write two shards, with a row more in each Parquet file than samples in the tar."""
+    """Write two shards, with a row more in each Parquet file than samples in the
+    tar."""
     for shard in (0, 1):
         members, rows = [], []
         for n in range(3 * shard, 3 * shard + 3):
             key = f"{shard:05d}{n:04d}"
             row = {"url": f"http://a.example/{n}", "caption": caption(n), "key": key}
-            row |= {"status": "success", "error_message": None, "width": 16, "height": 16}
+            row |= {
+                "status": "success",
+                "error_message": None,
+                "width": 16,
+                "height": 16,
+            }
             members += [
                 (f"{key}.jpg", encoded(n, rng)),
                 (f"{key}.json", text_of(row)),
                 (f"{key}.txt", text_of(caption(n))),
             ]
             rows.append(row)
-        rows.append({**rows[-1], "key": f"{shard:05d}9999", "status": "failed_to_download"})
+        rows.append(
+            {**rows[-1], "key": f"{shard:05d}9999", "status": "failed_to_download"}
+        )
         tarball(root / f"{shard:05d}.tar", members)
         parquet(root / f"{shard:05d}.parquet", rows)
         dump(
-            root / f"{shard:05d}_stats.json", {"count": 4, "successes": 3, "failed_to_download": 1}
+            root / f"{shard:05d}_stats.json",
+            {"count": 4, "successes": 3, "failed_to_download": 1},
         )
 
 
@@ -2352,7 +2621,9 @@ def mds(root: Path, numbers: Iterable[int], rng: random.Random) -> None:
     head = json.dumps(config, sort_keys=True).encode()
     ends = np.cumsum([0, *map(len, samples)])
     starts = (ends + 4 + 4 * len(ends) + len(head)).astype(np.uint32)
-    data = np.uint32(len(samples)).tobytes() + starts.tobytes() + head + b"".join(samples)
+    data = (
+        np.uint32(len(samples)).tobytes() + starts.tobytes() + head + b"".join(samples)
+    )
     root.mkdir(parents=True, exist_ok=True)
     (root / "shard.00000.mds").write_bytes(data)
     raw = {"basename": "shard.00000.mds", "bytes": len(data), "hashes": {}}
@@ -2471,8 +2742,15 @@ def sroie(root: Path, rng: random.Random) -> None:
     for part, numbers in (("train", range(6)), ("test", range(10, 12))):
         for n in numbers:
             draw(root / part / "img" / f"X{n:08d}.jpg", n, rng, (24, 16))
-            write(root / part / "box" / f"X{n:08d}.txt", f"1,2,9,2,9,8,1,8,{word_of(n)}\n")
-            known = {"company": word_of(n), "date": "25/12/2018", "address": "-", "total": "9.00"}
+            write(
+                root / part / "box" / f"X{n:08d}.txt", f"1,2,9,2,9,8,1,8,{word_of(n)}\n"
+            )
+            known = {
+                "company": word_of(n),
+                "date": "25/12/2018",
+                "address": "-",
+                "total": "9.00",
+            }
             dump(root / part / "entities" / f"X{n:08d}.txt", known)
 
 
@@ -2496,7 +2774,9 @@ def cord(root: Path, rng: random.Random) -> None:
         rows = [
             {
                 "image": struct(n, rng),
-                "ground_truth": json.dumps({"gt_parse": {"menu": [{"nm": word_of(n)}]}}),
+                "ground_truth": json.dumps(
+                    {"gt_parse": {"menu": [{"nm": word_of(n)}]}}
+                ),
             }
             for n in numbers
         ]
@@ -2607,7 +2887,8 @@ def unicode_forms(root: Path, rng: random.Random) -> None:
     ),
 )
 def bom_crlf_csv(root: Path, rng: random.Random) -> None:
-    """Write a metadata.csv with a mark at its start and two letters at the ends of lines."""
+    """Write a metadata.csv with a mark at its start and two letters at the ends of
+    lines."""
     text = "\ufefffile_name,text\r\n"
     for n in range(6):
         draw(root / f"{n}.jpg", n, rng)
@@ -2625,7 +2906,8 @@ def bom_crlf_csv(root: Path, rng: random.Random) -> None:
     ),
 )
 def bom_crlf_jsonl(root: Path, rng: random.Random) -> None:
-    """Write lines of JSON with a mark at the start and two letters at the ends of lines."""
+    """Write lines of JSON with a mark at the start and two letters at the ends of
+    lines."""
     text = "\ufeff"
     for n in range(6):
         draw(root / "images" / f"{n}.jpg", n, rng)
@@ -2677,7 +2959,10 @@ def two_metadata(root: Path, rng: random.Random) -> None:
         root / "metadata.csv",
         [("file_name", "text"), *((f"{n}.jpg", caption(n)) for n in range(6))],
     )
-    lines(root / "metadata.jsonl", [{"file_name": f"{n}.jpg", "text": "old"} for n in range(6)])
+    lines(
+        root / "metadata.jsonl",
+        [{"file_name": f"{n}.jpg", "text": "old"} for n in range(6)],
+    )
 
 
 @layout(
@@ -2704,16 +2989,22 @@ def two_tables(root: Path, rng: random.Random) -> None:
 def two_kinds_of_jsonl(root: Path, rng: random.Random) -> None:
     """Write conversations and captions side by side."""
     lines(root / "captions.jsonl", [{"text": caption(n)} for n in range(6)])
-    lines(root / "chat.jsonl", [{"conversations": llava_turns(n, "")} for n in range(6)])
+    lines(
+        root / "chat.jsonl", [{"conversations": llava_turns(n, "")} for n in range(6)]
+    )
 
 
 @layout(
     "the same rows twice, as jsonl and as Parquet",
-    Opening(refuse="two formats of one dataset would count each sample twice, or hide one"),
+    Opening(
+        refuse="two formats of one dataset would count each sample twice, or hide one"
+    ),
 )
 def two_formats(root: Path, rng: random.Random) -> None:
     """Write conversations as chat.jsonl, and others as chat.parquet."""
-    lines(root / "chat.jsonl", [{"conversations": llava_turns(n, "")} for n in range(6)])
+    lines(
+        root / "chat.jsonl", [{"conversations": llava_turns(n, "")} for n in range(6)]
+    )
     rows = [{"conversations": llava_turns(n, "")} for n in range(10, 16)]
     parquet(root / "chat.parquet", rows)
 
@@ -2731,7 +3022,9 @@ def two_formats(root: Path, rng: random.Random) -> None:
 )
 def half_a_line(root: Path, rng: random.Random) -> None:
     """Write six lines of JSON, of which the last is cut."""
-    text = "".join(json.dumps({"conversations": llava_turns(n, "")}) + "\n" for n in range(6))
+    text = "".join(
+        json.dumps({"conversations": llava_turns(n, "")}) + "\n" for n in range(6)
+    )
     write(root / "chat.jsonl", text[:-40])
 
 
@@ -2760,7 +3053,8 @@ def placeholder_without_image(root: Path, rng: random.Random) -> None:
     Opening(refuse="two images of one name are a pair, or two classes: it is not said"),
 )
 def paired_trees(root: Path, rng: random.Random) -> None:
-    """Write two trees of images with the same names, as depth, masks and edits have them."""
+    """Write two trees of images with the same names, as depth, masks and edits have
+    them."""
     for n in range(6):
         draw(root / "image" / f"{n:04d}.png", n, rng)
         draw(root / "depth" / f"{n:04d}.png", n + 20, rng)
@@ -2835,7 +3129,11 @@ def food101(root: Path, rng: random.Random) -> None:
 )
 def capital_splits(root: Path, rng: random.Random) -> None:
     """Write folders of classes in split parts whose names begin with a capital."""
-    for part, numbers in (("Train", range(4)), ("Val", range(10, 12)), ("Test", range(20, 22))):
+    for part, numbers in (
+        ("Train", range(4)),
+        ("Val", range(10, 12)),
+        ("Test", range(20, 22)),
+    ):
         for n in numbers:
             draw(root / part / ("cat", "dog")[n % 2] / f"{n}.jpg", n, rng)
 
@@ -2851,7 +3149,11 @@ def capital_splits(root: Path, rng: random.Random) -> None:
 )
 def extra_beside_splits(root: Path, rng: random.Random) -> None:
     """Write folders of classes in train, test, and extra, which is no split part."""
-    for part, numbers in (("train", range(4)), ("test", range(10, 12)), ("extra", range(20, 26))):
+    for part, numbers in (
+        ("train", range(4)),
+        ("test", range(10, 12)),
+        ("extra", range(20, 26)),
+    ):
         for n in numbers:
             draw(root / part / ("cat", "dog")[n % 2] / f"{n}.jpg", n, rng)
 
@@ -2875,8 +3177,16 @@ def labelme(root: Path, rng: random.Random) -> None:
     for n in range(6):
         draw(root / f"{n}.jpg", n, rng, (24, 16))
         shape = {"label": "cat", "points": [[1, 2], [9, 8]], "shape_type": "rectangle"}
-        known = {"version": "5.0.1", "flags": {}, "shapes": [shape], "imagePath": f"{n}.jpg"}
-        dump(root / f"{n}.json", known | {"imageData": None, "imageHeight": 16, "imageWidth": 24})
+        known = {
+            "version": "5.0.1",
+            "flags": {},
+            "shapes": [shape],
+            "imagePath": f"{n}.jpg",
+        }
+        dump(
+            root / f"{n}.json",
+            known | {"imageData": None, "imageHeight": 16, "imageWidth": 24},
+        )
 
 
 @layout(
@@ -2911,7 +3221,10 @@ def cub_text_trees(root: Path, rng: random.Random) -> None:
     for n in range(6):
         folder = ("001.Albatross", "002.Auklet")[n // 3]
         draw(root / "images" / folder / f"bird_{n}.jpg", n, rng)
-        write(root / "text" / folder / f"bird_{n}.txt", f"{caption(n)}\n{caption(n)}, too\n")
+        write(
+            root / "text" / folder / f"bird_{n}.txt",
+            f"{caption(n)}\n{caption(n)}, too\n",
+        )
 
 
 @layout(
@@ -2945,7 +3258,9 @@ def hub_cache(root: Path, rng: random.Random) -> None:
     for part, numbers in (("train", range(6)), ("test", range(10, 12))):
         rows = [{"image": struct(n, rng), "caption": caption(n)} for n in numbers]
         parquet(cache / "blobs" / f"{len(part)}f00d", rows)
-        (data / f"{part}-00000-of-00001.parquet").symlink_to(f"../../../blobs/{len(part)}f00d")
+        (data / f"{part}-00000-of-00001.parquet").symlink_to(
+            f"../../../blobs/{len(part)}f00d"
+        )
 
 
 @layout(
@@ -2958,13 +3273,17 @@ def hub_cache(root: Path, rng: random.Random) -> None:
     ),
 )
 def hf_cache_arrow(root: Path, rng: random.Random) -> None:
-    """Write what load_dataset keeps: streams named by the builder and the split part."""
+    """Write what load_dataset keeps: streams named by the builder and the split
+    part."""
     for part, numbers in (("train", range(6)), ("test", range(10, 12))):
         made = arrow_table(numbers, rng)
         path = str(root / f"pairs-{part}.arrow")
         with pa.OSFile(path, "wb") as sink, pa.ipc.new_stream(sink, made.schema) as out:
             out.write_table(made)
-    dump(root / "dataset_info.json", {"builder_name": "pairs", "splits": {"train": {}, "test": {}}})
+    dump(
+        root / "dataset_info.json",
+        {"builder_name": "pairs", "splits": {"train": {}, "test": {}}},
+    )
 
 
 @layout(
@@ -2998,7 +3317,10 @@ def qwen_parts(root: Path, rng: random.Random) -> None:
             draw(root / name, n, rng)
         parts = [{"type": kind, kind: name}, {"type": "text", "text": question(n)}]
         reply = [{"type": "text", "text": answer(n)}]
-        turns = [{"role": "user", "content": parts}, {"role": "assistant", "content": reply}]
+        turns = [
+            {"role": "user", "content": parts},
+            {"role": "assistant", "content": reply},
+        ]
         rows.append({"messages": turns})
     lines(root / "chat.jsonl", rows)
 
@@ -3039,7 +3361,11 @@ def swift_query(root: Path, rng: random.Random) -> None:
     rows = []
     for n in range(6):
         draw(root / "pictures" / f"{n}.jpg", n, rng)
-        row = {"query": question(n), "response": answer(n), "images": [f"pictures/{n}.jpg"]}
+        row = {
+            "query": question(n),
+            "response": answer(n),
+            "images": [f"pictures/{n}.jpg"],
+        }
         rows.append(row | {"history": [[f"<image>Hello {n}", f"Welcome {n}"]]})
     lines(root / "swift.jsonl", rows)
 
@@ -3068,9 +3394,12 @@ def cifar100_hub(root: Path, rng: random.Random) -> None:
     features = {"img": datasets.Image(), "fine_label": fine, "coarse_label": coarse}
     for part, numbers in (("train", range(6)), ("test", range(10, 12))):
         rows = [
-            {"img": struct(n, rng), "fine_label": n % 2, "coarse_label": n % 2} for n in numbers
+            {"img": struct(n, rng), "fine_label": n % 2, "coarse_label": n % 2}
+            for n in numbers
         ]
-        hub_parquet(root / "cifar100" / f"{part}-00000-of-00001.parquet", rows, features)
+        hub_parquet(
+            root / "cifar100" / f"{part}-00000-of-00001.parquet", rows, features
+        )
 
 
 @layout(

@@ -1,4 +1,5 @@
-"""More layouts: of public data, of trainers' formats, and of what people do to folders."""
+"""More layouts: of public data, of trainers' formats, and of what people do to
+folders."""
 
 from __future__ import annotations
 
@@ -51,7 +52,10 @@ _PARTS = (("train", range(6)), ("val", range(10, 12)))
     Opening(
         meaning="classification",
         splits={"train": 6, "val": 2},
-        samples={"train": (labelled(0, "n01440764", 0),), "val": (labelled(11, "n02102040", 1),)},
+        samples={
+            "train": (labelled(0, "n01440764", 0),),
+            "val": (labelled(11, "n02102040", 1),),
+        },
         not_splits=("test",),
     ),
 )
@@ -162,7 +166,9 @@ def train_is_a_class(root: Path, rng: random.Random) -> None:
 )
 def bullet_train(root: Path, rng: random.Random) -> None:
     for n in range(8):
-        draw(root / ("bullet_train", "canoe", "sled", "van")[n % 4] / f"{n}.jpg", n, rng)
+        draw(
+            root / ("bullet_train", "canoe", "sled", "van")[n % 4] / f"{n}.jpg", n, rng
+        )
 
 
 @layout(
@@ -222,8 +228,14 @@ def kaggle_train_csv(root: Path, rng: random.Random) -> None:
         draw(root / "train_images" / f"{n}.jpg", n, rng)
     for n in range(10, 12):
         draw(root / "test_images" / f"{n}.jpg", n, rng)
-    table(root / "train.csv", [("image_id", "label"), *((f"{n}.jpg", n % 2) for n in range(6))])
-    table(root / "sample_submission.csv", [("image_id", "label"), ("10.jpg", 0), ("11.jpg", 0)])
+    table(
+        root / "train.csv",
+        [("image_id", "label"), *((f"{n}.jpg", n % 2) for n in range(6))],
+    )
+    table(
+        root / "sample_submission.csv",
+        [("image_id", "label"), ("10.jpg", 0), ("11.jpg", 0)],
+    )
 
 
 @layout(
@@ -259,7 +271,11 @@ def flickr_token(root: Path, rng: random.Random) -> None:
     Opening(
         meaning="detection",
         splits={"train": 4, "val": 2},
-        samples={"train": (Want(images=(hash_of(0),), boxes=((1.5, 2.5, 5, 6),), texts=("cat",)),)},
+        samples={
+            "train": (
+                Want(images=(hash_of(0),), boxes=((1.5, 2.5, 5, 6),), texts=("cat",)),
+            )
+        },
     ),
 )
 def coco_instances(root: Path, rng: random.Random) -> None:
@@ -267,9 +283,17 @@ def coco_instances(root: Path, rng: random.Random) -> None:
         images, boxes = [], []
         for n in numbers:
             draw(root / part / f"{n:012d}.jpg", n, rng)
-            images.append({"id": n, "file_name": f"{n:012d}.jpg", "width": 24, "height": 16})
-            boxes.append({"id": n, "image_id": n, "category_id": 7, "bbox": [1.5, 2.5, 5 + n, 6]})
-        whole = {"images": images, "annotations": boxes, "categories": [{"id": 7, "name": "cat"}]}
+            images.append(
+                {"id": n, "file_name": f"{n:012d}.jpg", "width": 24, "height": 16}
+            )
+            boxes.append(
+                {"id": n, "image_id": n, "category_id": 7, "bbox": [1.5, 2.5, 5 + n, 6]}
+            )
+        whole = {
+            "images": images,
+            "annotations": boxes,
+            "categories": [{"id": 7, "name": "cat"}],
+        }
         dump(root / "annotations" / f"instances_{part}.json", whole)
 
 
@@ -278,7 +302,9 @@ def coco_instances(root: Path, rng: random.Random) -> None:
     Opening(
         meaning="detection",
         splits={"train": 4, "val": 2},
-        samples={"train": (Want(images=(hash_of(0),), texts=("<xmin>1</xmin>", "cat")),)},
+        samples={
+            "train": (Want(images=(hash_of(0),), texts=("<xmin>1</xmin>", "cat")),)
+        },
     ),
 )
 def pascal_voc(root: Path, rng: random.Random) -> None:
@@ -288,8 +314,12 @@ def pascal_voc(root: Path, rng: random.Random) -> None:
         box = "<bndbox><xmin>1</xmin><ymin>2</ymin></bndbox>"
         text = f"<annotation><object><name>cat</name>{box}</object></annotation>"
         write(base / "Annotations" / f"2007_{n:06d}.xml", text)
-    write(base / "ImageSets/Main/train.txt", "".join(f"2007_{n:06d}\n" for n in range(4)))
-    write(base / "ImageSets/Main/val.txt", "".join(f"2007_{n:06d}\n" for n in range(4, 6)))
+    write(
+        base / "ImageSets/Main/train.txt", "".join(f"2007_{n:06d}\n" for n in range(4))
+    )
+    write(
+        base / "ImageSets/Main/val.txt", "".join(f"2007_{n:06d}\n" for n in range(4, 6))
+    )
 
 
 @layout(
@@ -446,7 +476,11 @@ def karpathy(root: Path, rng: random.Random) -> None:
             {"raw": f"{caption(n)}, too", "sentid": 2 * n + 1},
         ]
         images.append(
-            {"filename": f"{n}.jpg", "sentences": said, "split": "train" if n < 4 else "val"}
+            {
+                "filename": f"{n}.jpg",
+                "sentences": said,
+                "split": "train" if n < 4 else "val",
+            }
         )
     dump(root / "dataset_flickr8k.json", {"dataset": "flickr8k", "images": images})
 
@@ -462,7 +496,8 @@ def karpathy(root: Path, rng: random.Random) -> None:
 )
 def captions_in_lists(root: Path, rng: random.Random) -> None:
     rows = [
-        {"image": struct(n, rng), "caption": [caption(n), f"{caption(n)}, too"]} for n in range(4)
+        {"image": struct(n, rng), "caption": [caption(n), f"{caption(n)}, too"]}
+        for n in range(4)
     ]
     parquet(root / "data" / "test-00000-of-00001.parquet", rows)
 
@@ -492,7 +527,9 @@ def lj_speech(root: Path, rng: random.Random) -> None:
     rows = []
     for n in range(3):
         (root / "wavs").mkdir(exist_ok=True)
-        (root / "wavs" / f"LJ001-{n:04d}.wav").write_bytes(b"RIFF\x24\0\0\0WAVEfmt " + bytes(60))
+        (root / "wavs" / f"LJ001-{n:04d}.wav").write_bytes(
+            b"RIFF\x24\0\0\0WAVEfmt " + bytes(60)
+        )
         rows.append(f"LJ001-{n:04d}|{caption(n)}|{caption(n)}\n")
     write(root / "metadata.csv", "".join(rows))
 
@@ -514,7 +551,11 @@ def vizwiz(root: Path, rng: random.Random) -> None:
     for n in range(6):
         draw(root / "val" / f"VizWiz_val_{n:08d}.jpg", n, rng)
         said = [{"answer": answer(n), "answer_confidence": "yes"}] * 3
-        row = {"image": f"VizWiz_val_{n:08d}.jpg", "question": question(n), "answers": said}
+        row = {
+            "image": f"VizWiz_val_{n:08d}.jpg",
+            "question": question(n),
+            "answers": said,
+        }
         rows.append(row | {"answer_type": "other", "answerable": 1})
     dump(root / "val.json", rows)
 
@@ -534,7 +575,9 @@ def clevr(root: Path, rng: random.Random) -> None:
             name = f"CLEVR_{part}_{n:06d}.png"
             draw(root / "images" / part / name, n, rng)
             row = {"image_filename": name, "question": question(n), "answer": answer(n)}
-            rows.append(row | {"split": part, "program": [{"function": "scene", "inputs": []}]})
+            rows.append(
+                row | {"split": part, "program": [{"function": "scene", "inputs": []}]}
+            )
         whole = {"info": {"split": part}, "questions": rows}
         dump(root / "questions" / f"CLEVR_{part}_questions.json", whole)
 
@@ -562,9 +605,16 @@ def aokvqa(root: Path, rng: random.Random) -> None:
     rows = []
     for n in range(6):
         draw(root / "train2017" / f"{n:012d}.jpg", n, rng)
-        row = {"split": "train", "image_id": n, "question_id": f"q{n}", "question": question(n)}
+        row = {
+            "split": "train",
+            "image_id": n,
+            "question_id": f"q{n}",
+            "question": question(n),
+        }
         row |= {"choices": [answer(n), answer(n + 1)], "correct_choice_idx": 1}
-        rows.append(row | {"direct_answers": [answer(n + 1)], "rationales": ["It is so."]})
+        rows.append(
+            row | {"direct_answers": [answer(n + 1)], "rationales": ["It is so."]}
+        )
     dump(root / "aokvqa_v1p0_train.json", rows)
 
 
@@ -581,7 +631,9 @@ def prompt_response(root: Path, rng: random.Random) -> None:
     rows = []
     for n in range(6):
         draw(root / "images" / f"{n}.jpg", n, rng)
-        rows.append({"image": f"images/{n}.jpg", "prompt": question(n), "response": answer(n)})
+        rows.append(
+            {"image": f"images/{n}.jpg", "prompt": question(n), "response": answer(n)}
+        )
     lines(root / "pairs.jsonl", rows)
 
 
@@ -591,7 +643,9 @@ def prompt_response(root: Path, rng: random.Random) -> None:
         path="choices.csv",
         meaning="crude",
         splits={"train": 6},
-        samples={"train": (Want(images=(hash_of(0),), texts=(question(0), answer(1), "B")),)},
+        samples={
+            "train": (Want(images=(hash_of(0),), texts=(question(0), answer(1), "B")),)
+        },
         left_out=("items",),
     ),
 )
@@ -599,7 +653,9 @@ def lettered_choices(root: Path, rng: random.Random) -> None:
     rows: list[Any] = [("image", "question", "A", "B", "C", "D", "answer")]
     for n in range(6):
         draw(root / "images" / f"{n}.jpg", n, rng)
-        rows.append((f"images/{n}.jpg", question(n), *(answer(n + i) for i in range(4)), "B"))
+        rows.append(
+            (f"images/{n}.jpg", question(n), *(answer(n + i) for i in range(4)), "B")
+        )
     table(root / "choices.csv", rows)
 
 
@@ -623,7 +679,12 @@ def llava_pretrain(root: Path, rng: random.Random) -> None:
         draw(root / "images" / name, n, rng)
         rows.append({"id": f"{n:09d}", "image": name, "conversations": llava_turns(n)})
         meta.append(
-            {"id": f"{n:09d}", "image": name, "blip_caption": caption(n), "url": "http://a.b"}
+            {
+                "id": f"{n:09d}",
+                "image": name,
+                "blip_caption": caption(n),
+                "url": "http://a.b",
+            }
         )
     dump(root / "blip_laion.json", rows)
     dump(root / "blip_laion_meta.json", meta)
@@ -638,14 +699,20 @@ def llava_pretrain(root: Path, rng: random.Random) -> None:
         samples={
             "train": (
                 Want(
-                    turns=(("system", "Be kind."), ("user", question(0)), ("assistant", answer(0)))
+                    turns=(
+                        ("system", "Be kind."),
+                        ("user", question(0)),
+                        ("assistant", answer(0)),
+                    )
                 ),
             )
         },
     ),
 )
 def sharegpt_system(root: Path, rng: random.Random) -> None:
-    rows = [{"system": "Be kind.", "conversations": llava_turns(n, "")} for n in range(4)]
+    rows = [
+        {"system": "Be kind.", "conversations": llava_turns(n, "")} for n in range(4)
+    ]
     dump(root / "chat.json", rows)
 
 
@@ -670,7 +737,12 @@ def openai_messages(root: Path, rng: random.Random) -> None:
         splits={"train": 4},
         samples={
             "train": (
-                Want(turns=(("user", f"{question(0)}\nOn shelves."), ("assistant", answer(0)))),
+                Want(
+                    turns=(
+                        ("user", f"{question(0)}\nOn shelves."),
+                        ("assistant", answer(0)),
+                    )
+                ),
             )
         },
         left_out=("category",),
@@ -698,7 +770,11 @@ def dolly(root: Path, rng: random.Random) -> None:
         samples={
             "train": (
                 Want(
-                    turns=(("system", "Be brief."), ("user", question(0)), ("assistant", answer(0)))
+                    turns=(
+                        ("system", "Be brief."),
+                        ("user", question(0)),
+                        ("assistant", answer(0)),
+                    )
                 ),
             )
         },
@@ -757,7 +833,9 @@ def no_placeholders(root: Path, rng: random.Random) -> None:
     Opening(
         meaning="preference",
         splits={"train_prefs": 4, "test_prefs": 2},
-        samples={"train_prefs": (Want(texts=(question(0), answer(0), "surely not 0")),)},
+        samples={
+            "train_prefs": (Want(texts=(question(0), answer(0), "surely not 0")),)
+        },
         not_splits=("train",),
     ),
 )
@@ -765,10 +843,18 @@ def ultrafeedback(root: Path, rng: random.Random) -> None:
     for part, numbers in (("train_prefs", range(4)), ("test_prefs", range(10, 12))):
         rows = []
         for n in numbers:
-            worse = [chat_turns(n)[0], {"role": "assistant", "content": f"surely not {n}"}]
+            worse = [
+                chat_turns(n)[0],
+                {"role": "assistant", "content": f"surely not {n}"},
+            ]
             row = {"prompt": question(n), "chosen": chat_turns(n), "rejected": worse}
             rows.append(
-                row | {"messages": chat_turns(n), "score_chosen": 8.0, "score_rejected": 2.0}
+                row
+                | {
+                    "messages": chat_turns(n),
+                    "score_chosen": 8.0,
+                    "score_rejected": 2.0,
+                }
             )
         parquet(root / "data" / f"{part}-00000-of-00001.parquet", rows)
 
@@ -780,7 +866,11 @@ def ultrafeedback(root: Path, rng: random.Random) -> None:
         meaning="preference",
         splits={"train": 4},
         samples={
-            "train": (Want(images=(hash_of(0),), texts=(question(0), answer(0), "surely not 0")),)
+            "train": (
+                Want(
+                    images=(hash_of(0),), texts=(question(0), answer(0), "surely not 0")
+                ),
+            )
         },
     ),
 )
@@ -852,7 +942,11 @@ def mmc4(root: Path, rng: random.Random) -> None:
         path="docs.parquet",
         meaning="interleaved",
         splits={"train": 4},
-        samples={"train": (Want(images=(hash_of(0),), sequence=(caption(0), f"#{hash_of(0)}")),)},
+        samples={
+            "train": (
+                Want(images=(hash_of(0),), sequence=(caption(0), f"#{hash_of(0)}")),
+            )
+        },
     ),
 )
 def documents_without_images(root: Path, rng: random.Random) -> None:
@@ -913,7 +1007,10 @@ def videos_with_texts(root: Path, rng: random.Random) -> None:
     ),
 )
 def parquet_of_parts(root: Path, rng: random.Random) -> None:
-    parquet(root / "pairs.parquet", [{"jpg": encoded(n, rng), "txt": caption(n)} for n in range(4)])
+    parquet(
+        root / "pairs.parquet",
+        [{"jpg": encoded(n, rng), "txt": caption(n)} for n in range(4)],
+    )
 
 
 @layout(
@@ -926,8 +1023,12 @@ def parquet_of_parts(root: Path, rng: random.Random) -> None:
     ),
 )
 def parquet_dictionary(root: Path, rng: random.Random) -> None:
-    rows = [{"image": encoded(n, rng), "label": ("cat", "dog")[n % 2]} for n in range(6)]
-    schema = pa.schema([("image", pa.binary()), ("label", pa.dictionary(pa.int32(), pa.string()))])
+    rows = [
+        {"image": encoded(n, rng), "label": ("cat", "dog")[n % 2]} for n in range(6)
+    ]
+    schema = pa.schema(
+        [("image", pa.binary()), ("label", pa.dictionary(pa.int32(), pa.string()))]
+    )
     parquet(root / "labels.parquet", rows, schema)
 
 
@@ -942,7 +1043,10 @@ def parquet_dictionary(root: Path, rng: random.Random) -> None:
 def hub_classes(root: Path, rng: random.Random) -> None:
     import datasets
 
-    features = {"image": datasets.Image(), "label": datasets.ClassLabel(names=["cat", "dog"])}
+    features = {
+        "image": datasets.Image(),
+        "label": datasets.ClassLabel(names=["cat", "dog"]),
+    }
     for part, numbers in (("train", range(6)), ("validation", range(10, 12))):
         rows = [{"image": struct(n, rng), "label": n % 2} for n in numbers]
         hub_parquet(root / "data" / f"{part}-00000-of-00001.parquet", rows, features)
@@ -951,14 +1055,17 @@ def hub_classes(root: Path, rng: random.Random) -> None:
 
 @layout(
     "a README with two configurations of files in one folder",
-    Opening(refuse="one of two configurations has to be named", says=("small", "config")),
+    Opening(
+        refuse="one of two configurations has to be named", says=("small", "config")
+    ),
 )
 def readme_of_two_configs(root: Path, rng: random.Random) -> None:
     for name, numbers in (("small", range(3)), ("large", range(6))):
         rows = [{"image": struct(n, rng), "caption": caption(n)} for n in numbers]
         parquet(root / f"{name}.parquet", rows)
     configs = "".join(
-        f"- config_name: {name}\n  data_files: {name}.parquet\n" for name in ("small", "large")
+        f"- config_name: {name}\n  data_files: {name}.parquet\n"
+        for name in ("small", "large")
     )
     write(root / "README.md", f"---\nconfigs:\n{configs}---\n")
 
@@ -969,12 +1076,18 @@ def readme_of_two_configs(root: Path, rng: random.Random) -> None:
         path="all.jsonl",
         meaning="text",
         splits={"train": 4, "val": 2},
-        samples={"train": (Want(texts=(caption(0),)),), "val": (Want(texts=(caption(4),)),)},
+        samples={
+            "train": (Want(texts=(caption(0),)),),
+            "val": (Want(texts=(caption(4),)),),
+        },
         not_splits=("test",),
     ),
 )
 def split_in_lines(root: Path, rng: random.Random) -> None:
-    rows = [{"text": caption(n), "split": "train" if n < 4 else "validation"} for n in range(6)]
+    rows = [
+        {"text": caption(n), "split": "train" if n < 4 else "validation"}
+        for n in range(6)
+    ]
     lines(root / "all.jsonl", rows)
 
 
@@ -983,7 +1096,11 @@ def split_in_lines(root: Path, rng: random.Random) -> None:
     Opening(
         meaning="caption",
         splits={"train": 3, "restval": 2, "val": 1, "test": 1},
-        samples={"train": (captioned(0),), "restval": (captioned(3),), "test": (captioned(6),)},
+        samples={
+            "train": (captioned(0),),
+            "restval": (captioned(3),),
+            "test": (captioned(6),),
+        },
     ),
 )
 def karpathy_coco(root: Path, rng: random.Random) -> None:
@@ -1004,7 +1121,11 @@ def karpathy_coco(root: Path, rng: random.Random) -> None:
     Opening(
         meaning="caption",
         splits={"train": 4, "val": 1, "test": 1},
-        samples={"train": (captioned(0),), "val": (captioned(4),), "test": (captioned(5),)},
+        samples={
+            "train": (captioned(0),),
+            "val": (captioned(4),),
+            "test": (captioned(5),),
+        },
     ),
 )
 def rows_in_train_images(root: Path, rng: random.Random) -> None:
@@ -1012,7 +1133,9 @@ def rows_in_train_images(root: Path, rng: random.Random) -> None:
     rows = []
     for n, part in enumerate(parts):
         draw(root / "train_images" / f"{n}.jpg", n, rng)
-        rows.append({"image": f"train_images/{n}.jpg", "caption": caption(n), "split": part})
+        rows.append(
+            {"image": f"train_images/{n}.jpg", "caption": caption(n), "split": part}
+        )
     dump(root / "annotations.json", {"images": rows})
 
 
@@ -1045,7 +1168,14 @@ def llava_mix_of_parts(root: Path, rng: random.Random) -> None:
     ),
 )
 def column_usage(root: Path, rng: random.Random) -> None:
-    usage = ("Training", "Training", "Training", "Training", "PublicTest", "PrivateTest")
+    usage = (
+        "Training",
+        "Training",
+        "Training",
+        "Training",
+        "PublicTest",
+        "PrivateTest",
+    )
     rows = [("image", "caption", "Usage")]
     for n, part in enumerate(usage):
         draw(root / "images" / f"{n}.jpg", n, rng)
@@ -1199,10 +1329,17 @@ def captions_by_name(root: Path, rng: random.Random) -> None:
 
 @layout(
     "a metadataset that was saved as JSON",
-    Opening(path="mix.json", refuse="this is a metadataset, and no samples", says=("metadataset",)),
+    Opening(
+        path="mix.json",
+        refuse="this is a metadataset, and no samples",
+        says=("metadataset",),
+    ),
 )
 def metadataset_as_json(root: Path, rng: random.Random) -> None:
-    dump(root / "mix.json", {"__module__": "energize", "__class__": "MetadatasetV2", "splits": {}})
+    dump(
+        root / "mix.json",
+        {"__module__": "energize", "__class__": "MetadatasetV2", "splits": {}},
+    )
 
 
 @layout(
@@ -1215,7 +1352,9 @@ def metadataset_as_json(root: Path, rng: random.Random) -> None:
     ),
 )
 def base64_tsv(root: Path, rng: random.Random) -> None:
-    rows = [(n, caption(n), base64.b64encode(encoded(n, rng)).decode()) for n in range(4)]
+    rows = [
+        (n, caption(n), base64.b64encode(encoded(n, rng)).decode()) for n in range(4)
+    ]
     table(root / "pairs.tsv", [("uniq_id", "caption", "image"), *rows], "\t")
 
 
@@ -1283,20 +1422,28 @@ def two_folders_of_tars(root: Path, rng: random.Random) -> None:
     for folder, start in (("web", 0), ("books", 10)):
         members = []
         for n in range(start, start + 2):
-            members += [(f"{n:04d}.jpg", encoded(n, rng)), (f"{n:04d}.txt", text_of(caption(n)))]
+            members += [
+                (f"{n:04d}.jpg", encoded(n, rng)),
+                (f"{n:04d}.txt", text_of(caption(n))),
+            ]
         tarball(root / folder / "00000.tar", members)
 
 
 # What is packed, empty or broken.
 
 
-@layout("a folder with a zip alone", Opening(refuse="it is packed", says=("images.zip",)))
+@layout(
+    "a folder with a zip alone", Opening(refuse="it is packed", says=("images.zip",))
+)
 def zip_alone(root: Path, rng: random.Random) -> None:
     with zipfile.ZipFile(root / "images.zip", "w") as packed:
         packed.writestr("0.jpg", encoded(0, rng))
 
 
-@layout("a jsonl of no bytes", Opening(path="a.jsonl", refuse="it has no rows", says=("no row",)))
+@layout(
+    "a jsonl of no bytes",
+    Opening(path="a.jsonl", refuse="it has no rows", says=("no row",)),
+)
 def empty_jsonl(root: Path, rng: random.Random) -> None:
     write(root / "a.jsonl", "")
 
@@ -1351,7 +1498,11 @@ def lists_of_lists(root: Path, rng: random.Random) -> None:
 )
 def scienceqa_folders(root: Path, rng: random.Random) -> None:
     problems = {}
-    for part, numbers in (("train", range(6)), ("val", range(10, 12)), ("test", range(20, 22))):
+    for part, numbers in (
+        ("train", range(6)),
+        ("val", range(10, 12)),
+        ("test", range(20, 22)),
+    ):
         for n in numbers:
             draw(root / part / str(n) / "image.png", n, rng)
             problems[str(n)] = {

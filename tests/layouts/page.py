@@ -1,4 +1,5 @@
-"""The page docs/your-data.md: every layout of these tests, what it becomes, and how to change it.
+"""The page docs/your-data.md: every layout of these tests, what it becomes, and how to
+change it.
 
 `python -m tests.layouts.page` writes it.
 """
@@ -81,8 +82,16 @@ def row_of(layout: Layout, root: Path) -> tuple[str, str]:
         heading = spec.sample_type
         samples = ", ".join(f"{part}: {count}" for part, count in spec.splits.items())
         line = code(spec.override)
-    cells = (layout.source.replace("<", "&lt;"), ", ".join(files_of(root)), samples, line)
-    return heading, f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |\n"
+    cells = (
+        layout.source.replace("<", "&lt;"),
+        ", ".join(files_of(root)),
+        samples,
+        line,
+    )
+    return (
+        heading,
+        f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |\n",
+    )
 
 
 def plain(message: str, root: Path) -> str:
@@ -97,9 +106,15 @@ def code(text: str) -> str:
 
 
 def files_of(root: Path) -> Iterator[str]:
-    """The first files of an instance: one of each folder and extension before any other."""
-    names = sorted(str(each.relative_to(root)) for each in root.rglob("*") if each.is_file())
-    kinds = {(os.path.dirname(name), os.path.splitext(name)[1]): name for name in reversed(names)}
+    """The first files of an instance: one of each folder and extension before any
+    other."""
+    names = sorted(
+        str(each.relative_to(root)) for each in root.rglob("*") if each.is_file()
+    )
+    kinds = {
+        (os.path.dirname(name), os.path.splitext(name)[1]): name
+        for name in reversed(names)
+    }
     shown: Sequence[str] = sorted(kinds.values())[:_SHOWN_FILES]
     yield from map(code, shown)
     if len(names) > len(shown):

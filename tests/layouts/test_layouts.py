@@ -36,7 +36,9 @@ def test_some_layouts_are_read_right_at_every_run(name, tmp_path, monkeypatch):
 
 @pytest.mark.jobs
 @pytest.mark.parametrize("name", LAYOUTS)
-def test_what_init_writes_of_a_layout_is_the_identical_dataset(name, tmp_path, monkeypatch):
+def test_what_init_writes_of_a_layout_is_the_identical_dataset(
+    name, tmp_path, monkeypatch
+):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / ".cache"))
     root, mix = instance(name, tmp_path), tmp_path / "mix.yaml"
     read = {"batch_size": None, "verify": False}

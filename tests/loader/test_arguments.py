@@ -41,10 +41,16 @@ from tests.support.datasets import numbers
         ({"uneven": "padd"}, "did you mean 'pad'"),
         ({"on_error": "ignore"}, "on_error"),
         ({"global_batch_size": 4}, "micro_batch_size"),
-        ({"global_batch_size": 4, "micro_batch_size": 3}, "whole number of micro batches"),
+        (
+            {"global_batch_size": 4, "micro_batch_size": 3},
+            "whole number of micro batches",
+        ),
         ({"timeout": 0}, "timeout"),
         ({"watchdog_timeout_seconds": -1.0}, "watchdog_timeout_seconds"),
-        ({"watchdog_initial_timeout_seconds": True}, "watchdog_initial_timeout_seconds"),
+        (
+            {"watchdog_initial_timeout_seconds": True},
+            "watchdog_initial_timeout_seconds",
+        ),
         ({"rewind": 1}, "rewind"),
         ({"fail_on_timeout": "yes"}, "fail_on_timeout"),
         ({"cache_pool": "pool"}, "cache_pool"),
@@ -61,9 +67,13 @@ def test_values_that_cannot_be_used(options, message):
 
 def test_a_loader_where_a_dataset_is_meant():
     loader = get_loader(numbers(5))
-    with pytest.raises(ConfigError, match=r"got SavableDataLoader\. It reads a dataset already"):
+    with pytest.raises(
+        ConfigError, match=r"got SavableDataLoader\. It reads a dataset already"
+    ):
         get_loader(loader)
-    with pytest.raises(ConfigError, match="BatchDataset reads from datasets, got SavableData"):
+    with pytest.raises(
+        ConfigError, match="BatchDataset reads from datasets, got SavableData"
+    ):
         BatchDataset(loader, 2, list)
 
 
@@ -107,7 +117,9 @@ def test_every_argument_is_taken(make):
 
 
 def test_an_argument_that_nobody_has():
-    with pytest.raises(TypeError, match="unexpected keyword argument 'checkpoint_every'"):
+    with pytest.raises(
+        TypeError, match="unexpected keyword argument 'checkpoint_every'"
+    ):
         get_savable_loader(numbers(5), checkpoint_every=60)
     with pytest.raises(ConfigError, match="got list"):
         SavableDataLoader([1, 2])
@@ -126,15 +138,21 @@ def test_an_argument_that_nobody_has():
 
 
 def test_what_has_no_effect_is_told_of(caplog, monkeypatch):
-    monkeypatch.setattr(importlib.import_module("energize.core.ignored"), "_said", set())
+    monkeypatch.setattr(
+        importlib.import_module("energize.core.ignored"), "_said", set()
+    )
     caplog.set_level(logging.INFO, "energize")
     get_savable_loader(numbers(5), **ARGUMENTS)
     told = [each.getMessage() for each in caplog.records]
     assert len(told) == 4
-    assert any("get_loader: checkpoint_every_sec=60 has no effect" in each for each in told)
+    assert any(
+        "get_loader: checkpoint_every_sec=60 has no effect" in each for each in told
+    )
 
 
-@pytest.mark.parametrize("over", ["limit", "repeat", "blend", "concat", "map in a blend"])
+@pytest.mark.parametrize(
+    "over", ["limit", "repeat", "blend", "concat", "map in a blend"]
+)
 def test_what_chooses_among_batches_keeps_their_size(over):
     first, second = (BatchDataset(numbers(40, start), 2, list) for start in (0, 40))
     dataset = {
@@ -142,7 +160,9 @@ def test_what_chooses_among_batches_keeps_their_size(over):
         "repeat": lambda: RepeatDataset(first, 2),
         "blend": lambda: BlendDataset((first, 1), (second, 1)),
         "concat": lambda: ConcatDataset(first, second),
-        "map in a blend": lambda: BlendDataset((MapDataset(first, sorted), 1), (second, 1)),
+        "map in a blend": lambda: BlendDataset(
+            (MapDataset(first, sorted), 1), (second, 1)
+        ),
     }[over]()
     assert get_loader(dataset, global_batch_size=6).accumulation_steps == 3
     unlike = ConcatDataset(first, BatchDataset(numbers(40, 80), 3, list))

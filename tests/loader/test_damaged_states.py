@@ -47,7 +47,10 @@ BASES = {
     "stream": (a_stream(), 2),
     "loop": (STREAMING["epochize of filter"], 2),
     "batches": (STREAMING["batch of filter"], 2),
-    "wide": (BlendDataset([(of(f"{n * 7919 % 1000}-{n}"), n + 1) for n in range(90)]), None),
+    "wide": (
+        BlendDataset([(of(f"{n * 7919 % 1000}-{n}"), n + 1) for n in range(90)]),
+        None,
+    ),
 }
 
 
@@ -60,7 +63,8 @@ def states():
 
 
 def changed_in(state, field, value):
-    """A state with another value; an outline is only read where the digest is another one."""
+    """A state with another value; an outline is only read where the digest is another
+    one."""
     changes = ({"fingerprint": "another"} if field == "config" else {}) | {field: value}
     return resealed(state, **changes) if isinstance(value, str) else state | changes
 
@@ -97,10 +101,15 @@ def test_nested_however_deep(states, name, depth):
     cursor = json.dumps(unpacked(state["cursor"], "cursor"))[:-1] + f',"more":{nest}}}'
     assert outcome(dataset, resealed(state, cursor=cursor)) in ("StateError", "goes on")
     if name == "stream":
-        inner = unpacked(unpacked(state["cursor"], "cursor")["cursors"], "cursors")["cursors"]
+        inner = unpacked(unpacked(state["cursor"], "cursor")["cursors"], "cursors")[
+            "cursors"
+        ]
         lanes = json.dumps({"cursors": inner})[:-3] + f',"more":{nest}}}]}}'
         cursor = packed(unpacked(state["cursor"], "cursor") | {"cursors": lanes})
-        assert outcome(dataset, resealed(state, cursor=cursor)) in ("StateError", "goes on")
+        assert outcome(dataset, resealed(state, cursor=cursor)) in (
+            "StateError",
+            "goes on",
+        )
 
 
 def bomb(blocks):
@@ -126,7 +135,10 @@ def test_a_small_text_that_would_be_gigabytes_is_not_unpacked(states):
     assert outcome(dataset, resealed(state, details=text)) == "goes on"
 
 
-ALL = {**INDEXED, **{f"{name}, {n} lanes": STREAMS[name] for name in STREAMS for n in (1, 3)}}
+ALL = {
+    **INDEXED,
+    **{f"{name}, {n} lanes": STREAMS[name] for name in STREAMS for n in (1, 3)},
+}
 
 
 @cache
@@ -140,7 +152,8 @@ def subject(dataset, lanes):
 
 
 def check_mutant(of_states, seed: int) -> str:
-    """A state with one value changed is refused, or a run that goes on, or ends in our errors."""
+    """A state with one value changed is refused, or a run that goes on, or ends in our
+    errors."""
     draw, (dataset, states) = random.Random(seed), of_states
     state = draw.choice(states)
     return outcome(dataset, closed(state, mutated(opened_up(state), draw)))
@@ -165,7 +178,9 @@ def test_one_value_changed_in_a_state_of_any_tree(tree, lanes, seed):
 def test_most_changes_are_refused():
     """What is left are other places."""
     found = Counter(
-        check_mutant(read_for_a_while(n), seed) for n in sorted(ALL)[::6] for seed in range(20)
+        check_mutant(read_for_a_while(n), seed)
+        for n in sorted(ALL)[::6]
+        for seed in range(20)
     )
     assert found["StateError"] > 0.7 * found.total(), found
 
@@ -188,15 +203,30 @@ def test_a_place_that_the_mix_does_not_come_to(streamed):
     for change, told in (
         ({"step": 6}, "step 6 of 6"),
         ({"position": cursor["position"] + 5}, "samples of a source of which"),
-        ({"places": places | {source: places[source] + 1}}, f"{places[source] + 1} samples of"),
-        ({"changes": [[*first[:1], 12, *first[2:]], later]}, "samples of a source of which"),
-        ({"changes": [first, [*later[:1], 6, *later[2:]]]}, "samples of a source of which"),
+        (
+            {"places": places | {source: places[source] + 1}},
+            f"{places[source] + 1} samples of",
+        ),
+        (
+            {"changes": [[*first[:1], 12, *first[2:]], later]},
+            "samples of a source of which",
+        ),
+        (
+            {"changes": [first, [*later[:1], 6, *later[2:]]]},
+            "samples of a source of which",
+        ),
         ({"changes": [later]}, "samples of a source of which"),
         ({"step": None}, "step 6 of 6"),
     )[: 6 if streamed else None]:
-        said = {name: value for name, value in (cursor | change).items() if value is not None}
+        said = {
+            name: value
+            for name, value in (cursor | change).items()
+            if value is not None
+        }
         edited = resealed(state, cursor=packed(said))
-        with pytest.raises(StateError, match=f"where the mix has no place: it says.*{told}"):
+        with pytest.raises(
+            StateError, match=f"where the mix has no place: it says.*{told}"
+        ):
             loader_of(mix).load_state_dict(edited)
 
 
@@ -221,7 +251,9 @@ def nested(width, depth, number=0):
     """A mix of mixes of mixes, each of a few: what no node of which is wide."""
     if not depth:
         return folder(number)
-    return ConcatDataset(*(nested(width, depth - 1, number * width + n) for n in range(width)))
+    return ConcatDataset(
+        *(nested(width, depth - 1, number * width + n) for n in range(width))
+    )
 
 
 def length(loader):
@@ -266,5 +298,7 @@ def test_of_10_000_sources(many, name):
 @pytest.mark.jobs
 def test_one_different_source_of_10_000_is_named(many):
     state = loader_of(many["blend"]).state_dict()
-    with pytest.raises(StateMismatchError, match="'/data/train/shard-folder-007777': its weight"):
+    with pytest.raises(
+        StateMismatchError, match="'/data/train/shard-folder-007777': its weight"
+    ):
         loader_of(many["changed"]).load_state_dict(state)

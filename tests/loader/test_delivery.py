@@ -1,4 +1,5 @@
-"""What a loader delivers: one stream, in equal steps, whatever the ranks and workers."""
+"""What a loader delivers: one stream, in equal steps, whatever the ranks and
+workers."""
 
 from __future__ import annotations
 
@@ -41,7 +42,9 @@ pytestmark = pytest.mark.usefixtures("gives_up_soon")
 
 def test_threads_take_items_in_turn_and_an_error_is_no_end():
     iterator, taken = iter(loader_of(MapDataset(numbers(200), _slow))), []
-    threads = [threading.Thread(target=lambda: taken.extend(iterator)) for _ in range(4)]
+    threads = [
+        threading.Thread(target=lambda: taken.extend(iterator)) for _ in range(4)
+    ]
     for each in threads:
         each.start()
     for each in threads:
@@ -51,7 +54,9 @@ def test_threads_take_items_in_turn_and_an_error_is_no_end():
     with pytest.raises(EncoderError):
         list(iterator)
     for _ in range(2):
-        with pytest.raises(LoaderError, match="has ended, by the EncoderError that it raised"):
+        with pytest.raises(
+            LoaderError, match="has ended, by the EncoderError that it raised"
+        ):
             next(iterator)
 
 
@@ -77,19 +82,23 @@ def test_an_iterator_that_was_replaced_says_so(end):
 
 
 def ranks_of(dataset, ranks, **options):
-    return [loader_of(dataset, rank=rank, ranks=ranks, **options) for rank in range(ranks)]
+    return [
+        loader_of(dataset, rank=rank, ranks=ranks, **options) for rank in range(ranks)
+    ]
 
 
 def epoch(loaders):
-    """The steps of an epoch: of each the items of all ranks, and which of them are padding; the
-    states of all ranks are equal after each.
+    """The steps of an epoch: of each the items of all ranks, and which of them are
+    padding; the states of all ranks are equal after each.
     """
     iterators, steps, nothing = [iter(each) for each in loaders], [], object()
     while True:
         items = [next(iterator, nothing) for iterator in iterators]
         if nothing in items:
             return steps, items.count(nothing)
-        steps.append([(item, each.padding) for item, each in zip(items, loaders, strict=True)])
+        steps.append(
+            [(item, each.padding) for item, each in zip(items, loaders, strict=True)]
+        )
         assert len({json.dumps(each.state_dict()) for each in loaders}) == 1
 
 
@@ -99,7 +108,9 @@ def test_equal_steps_for_all_epoch_sizes(uneven, ranks):
     for size in (*range(1, 18), 24, 31, 40):
         loaders = ranks_of(numbers(size), ranks, uneven=uneven)
         if size < ranks and uneven in ("drop", "allow"):
-            with pytest.raises(EmptyDatasetError, match=r"drop|rank . of . would never get"):
+            with pytest.raises(
+                EmptyDatasetError, match=r"drop|rank . of . would never get"
+            ):
                 [list(loader) for loader in loaders]
             continue
         whole, rest = divmod(size, ranks)
@@ -111,7 +122,9 @@ def test_equal_steps_for_all_epoch_sizes(uneven, ranks):
         for _ in range(2):
             steps, ended = epoch(loaders)
             assert ended == ranks
-            assert len(steps) == whole + (rest > 0 and uneven != "drop") == len(loaders[0])
+            assert (
+                len(steps) == whole + (rest > 0 and uneven != "drop") == len(loaders[0])
+            )
             items = [item for step in steps for item, _ in step]
             padding = [pads for step in steps for _, pads in step]
             if uneven == "drop":
@@ -148,25 +161,36 @@ def test_equal_steps_of_streams_of_known_length(size, uneven, ranks):
 @pytest.mark.parametrize("apart", [False, True])
 @pytest.mark.parametrize("lanes", [None, 6])
 def test_a_stream_is_the_same_on_any_ranks(lanes, apart, caplog):
-    """Of ranks that cannot talk each reads all lanes, unless it is apart and knows the end."""
+    """Of ranks that cannot talk each reads all lanes, unless it is apart and knows the
+    end."""
     dataset = RepeatDataset(FilterDataset(numbers(4500), is_even))
     settings = checked_settings(lanes=lanes, apart=apart)
     whole = None
     for ranks in (1, 2, 4, 5, 9):
-        loaders = [Loader(dataset, WorkerConfig(rank, ranks), settings) for rank in range(ranks)]
+        loaders = [
+            Loader(dataset, WorkerConfig(rank, ranks), settings)
+            for rank in range(ranks)
+        ]
         steps = zip(*(islice(each, 36 // ranks) for each in loaders), strict=True)
         items = [item for step in steps for item in step]
         whole = whole or items
         assert items == whole[: len(items)]
     told = [each.getMessage() for each in caplog.records]
     assert len(told) == (2 + (lanes is not None)) * apart
-    assert not apart or f"each of the {lanes or 4} lanes of a stream is read by" in told[0]
+    assert (
+        not apart or f"each of the {lanes or 4} lanes of a stream is read by" in told[0]
+    )
 
 
 def test_as_many_lanes_as_what_is_read_is_worth():
     many, few, unknown = numbers(10**6), numbers(1999), IterableSource(range(9))
     table = {
-        1: [few, unknown, BlendDataset((many, 1), (unknown, 1)), LimitDataset(unknown, 3)],
+        1: [
+            few,
+            unknown,
+            BlendDataset((many, 1), (unknown, 1)),
+            LimitDataset(unknown, 3),
+        ],
         2: [BlendDataset((few, 1), (numbers(1), 1))],
         16: [numbers(31_999)],
         64: [many, RepeatDataset(many)],
@@ -174,7 +198,9 @@ def test_as_many_lanes_as_what_is_read_is_worth():
         4: [BatchDataset(ShuffleBufferDataset(many, 4000), 12, list)],
     }
     for lanes, below in table.items():
-        assert [lanes_of(FilterDataset(each, is_even)) for each in below] == [lanes] * len(below)
+        assert [lanes_of(FilterDataset(each, is_even)) for each in below] == [
+            lanes
+        ] * len(below)
     with pytest.raises(ConfigError, match=r"lanes.*65536"):
         get_loader(many, lanes=2**16 + 1)
 
@@ -199,7 +225,9 @@ class TestGlobalBatches:
 
     def test_a_world_size_that_does_not_fit(self):
         loader = ranks_of(self.batches(), 3, global_batch_size=8)[0]
-        with pytest.raises(ConfigError, match=r"3 ranks; world sizes that can have it: 1, 2, 4"):
+        with pytest.raises(
+            ConfigError, match=r"3 ranks; world sizes that can have it: 1, 2, 4"
+        ):
             list(loader)
 
     def test_resumed_in_the_middle_of_one(self):
@@ -220,14 +248,18 @@ def trees(draw: Any):
     for _ in range(10):
         try:
             return build(draw, draw(st.integers(0, 2)))
-        except (ConfigError, EmptyDatasetError):  # a batch too large for its input, for example
+        except (
+            ConfigError,
+            EmptyDatasetError,
+        ):  # a batch too large for its input, for example
             continue
     assume(False)
     return None
 
 
 def run_on(loaders: list[Loader[Any]], steps: int) -> list[str]:
-    """So many steps of all ranks, over the ends of epochs; their items in turn, without padding."""
+    """So many steps of all ranks, over the ends of epochs; their items in turn, without
+    padding."""
     items: list[str] = []
     while steps > 0:
         found, made = steps_in_turns(loaders, steps)
@@ -236,16 +268,21 @@ def run_on(loaders: list[Loader[Any]], steps: int) -> list[str]:
     return items
 
 
-def check_one_stream(tree, lanes: int, legs: list[tuple[int, int]], uneven: str) -> None:
-    """Resumed after some steps on other numbers of ranks again and again, the ranks' items in turn
-    are those of one uninterrupted process, and all ranks have one state. Nothing validates: that
-    goes back after each loop, which may have had other items on other ranks.
+def check_one_stream(
+    tree, lanes: int, legs: list[tuple[int, int]], uneven: str
+) -> None:
+    """Resumed after some steps on other numbers of ranks again and again, the ranks'
+    items in turn are those of one uninterrupted process, and all ranks have one state.
+    Nothing validates: that goes back after each loop, which may have had other items on
+    other ranks.
     """
     whole = prints(take(loader_of(tree, lanes=lanes, rewind=False), ITEMS))
     state, got = None, []
     for ranks, steps in legs:
         loaders = [
-            loader_of(tree, rank=rank, ranks=ranks, lanes=lanes, uneven=uneven, rewind=False)
+            loader_of(
+                tree, rank=rank, ranks=ranks, lanes=lanes, uneven=uneven, rewind=False
+            )
             for rank in range(ranks)
         ]
         for loader in loaders:
@@ -267,7 +304,9 @@ def check(tree, data) -> None:
     try:
         check_one_stream(tree, lanes, data.draw(LEGS), uneven="pad")
     except (EmptyDatasetError, SubstitutionError):
-        assume(False)  # filters and skips that leave nothing; that this is an error is tested
+        assume(
+            False
+        )  # filters and skips that leave nothing; that this is an error is tested
 
 
 @given(tree=trees(), data=st.data())

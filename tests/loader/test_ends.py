@@ -1,4 +1,5 @@
-"""Where epochs of streams end: steps that are filled, inputs without items, second readings."""
+"""Where epochs of streams end: steps that are filled, inputs without items, second
+readings."""
 
 from __future__ import annotations
 
@@ -49,12 +50,14 @@ ENDING = {
 def all_ranks(dataset, ranks: int, workers: int = 0, **options) -> list[Loader]:
     lanes = None if dataset.indexed else 2
     return [
-        loader_of(dataset, workers, rank, ranks, lanes=lanes, **options) for rank in range(ranks)
+        loader_of(dataset, workers, rank, ranks, lanes=lanes, **options)
+        for rank in range(ranks)
     ]
 
 
 def steps(loaders: list[Loader], many: int) -> list[list[tuple]]:
-    """So many steps of all ranks, over epochs: the item of each rank, and whether it is padding."""
+    """So many steps of all ranks, over epochs: the item of each rank, and whether it is
+    padding."""
     made: list[list[tuple]] = []
     while len(made) < many:
         rows = zip(*map(iter, loaders), strict=True)
@@ -67,7 +70,8 @@ def steps(loaders: list[Loader], many: int) -> list[list[tuple]]:
 
 
 def check_resumes(dataset, ranks: int, workers: int, many: int, **options) -> None:
-    """Resumed after any step, all ranks make the steps of a run that was not interrupted."""
+    """Resumed after any step, all ranks make the steps of a run that was not
+    interrupted."""
     whole = steps(all_ranks(dataset, ranks, **options), many)
     assert steps(all_ranks(dataset, ranks, workers, **options), many) == whole
     for at in range(many):
@@ -80,13 +84,19 @@ def check_resumes(dataset, ranks: int, workers: int, many: int, **options) -> No
         assert steps(resumed, many - at) == whole[at:], f"after step {at}"
 
 
-MORE_RANKS = [pytest.param(1, marks=pytest.mark.jobs), 2, pytest.param(3, marks=pytest.mark.jobs)]
+MORE_RANKS = [
+    pytest.param(1, marks=pytest.mark.jobs),
+    2,
+    pytest.param(3, marks=pytest.mark.jobs),
+]
 
 
 @pytest.mark.parametrize("uneven", ["pad", "repeat", "drop"])
 @pytest.mark.parametrize("ranks", MORE_RANKS)
 @pytest.mark.parametrize("name", ENDING)
-def test_a_resumed_run_fills_steps_like_one_that_was_not_interrupted(name, ranks, uneven):
+def test_a_resumed_run_fills_steps_like_one_that_was_not_interrupted(
+    name, ranks, uneven
+):
     if uneven == "drop" and name == "fewer than lanes":
         uneven = "pad"
     check_resumes(ENDING[name], ranks, 0, 3 + 12 // ranks, uneven=uneven)
@@ -111,15 +121,22 @@ def test_a_missing_item_is_the_first_one_of_the_run_or_of_its_lane():
     plain = FilterDataset(numbers(10), is_even)
 
     def of_two_ranks(uneven, lanes, many):
-        loaders = [loader_of(plain, 0, rank, 2, lanes=lanes, uneven=uneven) for rank in range(2)]
+        loaders = [
+            loader_of(plain, 0, rank, 2, lanes=lanes, uneven=uneven)
+            for rank in range(2)
+        ]
         return steps(loaders, many)
 
     full = [[(0, False), (2, False)], [(4, False), (6, False)]]
     assert of_two_ranks("pad", 1, 3) == [*full, [(8, False), (0, True)]]
     assert of_two_ranks("repeat", 1, 3) == [*full, [(8, False), (0, False)]]
     first = [[(0, False), (6, False)]]  # the lanes have 0, 2, 4, 8 and 6
-    assert of_two_ranks("pad", 2, 4) == first + [[(n, False), (0, True)] for n in (2, 4, 8)]
-    assert of_two_ranks("repeat", 2, 4) == first + [[(n, False), (6, False)] for n in (2, 4, 8)]
+    assert of_two_ranks("pad", 2, 4) == first + [
+        [(n, False), (0, True)] for n in (2, 4, 8)
+    ]
+    assert of_two_ranks("repeat", 2, 4) == first + [
+        [(n, False), (6, False)] for n in (2, 4, 8)
+    ]
 
 
 def test_the_restore_key_of_a_copy_gives_its_item():
@@ -194,8 +211,13 @@ def test_a_stream_that_ends_is_no_error_and_its_epochs_are_full():
     def of(size, name):
         return FilterDataset(ListSource(range(size), name=name), lambda sample: True)
 
-    for stop, sizes in (("first_exhausted", [9, 9, 9]), ("all_exhausted", [34, 34, 34])):
-        blend = BlendDataset((of(30, "web"), 1), (of(4, "books"), 1), stop=stop, scheme="exact")
+    for stop, sizes in (
+        ("first_exhausted", [9, 9, 9]),
+        ("all_exhausted", [34, 34, 34]),
+    ):
+        blend = BlendDataset(
+            (of(30, "web"), 1), (of(4, "books"), 1), stop=stop, scheme="exact"
+        )
         loader = loader_of(blend)
         assert [len(list(loader)) for _ in range(3)] == sizes
 
@@ -210,7 +232,9 @@ def test_a_dataset_known_to_be_empty_is_left_out_where_all_are_to_be_exhausted()
 def test_messages_name_a_few_of_many_sources():
     parts = [(ListSource(range(5), name=f"s{n}"), 1) for n in range(20)]
     nothing = FilterDataset(BlendDataset(parts), lambda sample: False)
-    with pytest.raises(EmptyDatasetError, match="FilterDataset over 's0', 's1', 's2' and 17 more"):
+    with pytest.raises(
+        EmptyDatasetError, match="FilterDataset over 's0', 's1', 's2' and 17 more"
+    ):
         next(nothing.open())
 
 
@@ -221,7 +245,9 @@ def letters(letter: str, size: int) -> FilterDataset:
     return FilterDataset(ListSource([letter] * size, name=letter), lambda sample: True)
 
 
-@pytest.mark.parametrize("unit", [None, ItemCost(lambda item: 1)], ids=["samples", "costs"])
+@pytest.mark.parametrize(
+    "unit", [None, ItemCost(lambda item: 1)], ids=["samples", "costs"]
+)
 def test_a_stream_is_never_drawn_where_its_weight_is_0(unit):
     gone, late = Schedule([(0, 1), (6, 0)]), Schedule([(0, 0), (10, 1)])
 
@@ -231,7 +257,11 @@ def test_a_stream_is_never_drawn_where_its_weight_is_0(unit):
 
     changed = blend(1, 1, 10).with_weights_from(6, [0, 1])
     begun = blend(0, 1, 10).with_weights_from(6, [1, 0])
-    for dataset, x, a in ((blend(gone, 1, 10), 3, 10), (blend(late, 1, 4), 0, 4), (changed, 3, 10)):
+    for dataset, x, a in (
+        (blend(gone, 1, 10), 3, 10),
+        (blend(late, 1, 4), 0, 4),
+        (changed, 3, 10),
+    ):
         loader = loader_of(dataset)
         for _ in range(2):
             whole = "".join(loader)
@@ -245,7 +275,8 @@ def test_a_stream_is_never_drawn_where_its_weight_is_0(unit):
 
 
 def shrinking(sizes):
-    """An iterable that has so many items in its first reading, its second, and so on."""
+    """An iterable that has so many items in its first reading, its second, and so
+    on."""
     readings = iter(sizes)
     return IterableSource(lambda: iter(range(next(readings))), name="live")
 
@@ -265,7 +296,9 @@ def test_a_source_that_is_shorter_at_a_second_reading_is_named():
 
 def test_a_function_that_makes_fewer_items_after_a_resume_is_named():
     sizes = {"letters": 3}
-    flat = FlatMapDataset(ListSource("a", name="letters"), lambda _: iter(range(sizes["letters"])))
+    flat = FlatMapDataset(
+        ListSource("a", name="letters"), lambda _: iter(range(sizes["letters"]))
+    )
     cursor = flat.open()
     assert [next(cursor), next(cursor)] == [0, 1]
     sizes["letters"] = 1
@@ -294,7 +327,9 @@ STOPPING = {
     "filter": lambda below: FilterDataset(below, stop_iteration),
     "batch": lambda below: BatchDataset(below, 2, stop_iteration),
     "group": lambda below: GroupBatchDataset(below, 2, stop_iteration, list),
-    "group batch": lambda below: GroupBatchDataset(below, 2, lambda n: (0, None), stop_iteration),
+    "group batch": lambda below: GroupBatchDataset(
+        below, 2, lambda n: (0, None), stop_iteration
+    ),
     "log": lambda below: LogSampleDataset(below, get_keys_fn=stop_iteration),
     "cost": lambda below: BlendDataset((below, 1), unit=ItemCost(stop_iteration)),
 }
@@ -313,7 +348,10 @@ def test_a_function_that_raises_stop_iteration_ends_no_epoch(name, workers):
 def test_a_source_that_raises_stop_iteration_ends_no_epoch(workers):
     rows = SequenceSource(Stopping(), name="rows")
     for dataset in (rows, FilterDataset(rows, lambda n: True)):
-        with loader_of(dataset, workers) as loader, pytest.raises(EncoderError, match="rows"):
+        with (
+            loader_of(dataset, workers) as loader,
+            pytest.raises(EncoderError, match="rows"),
+        ):
             list(loader)
     loader = loader_of(IterableSource(stop_iteration, name="rows"), workers)
     with loader, pytest.raises(EncoderError, match=r"'rows'.*StopIteration"):

@@ -71,9 +71,14 @@ def no_tens(number: int) -> int:
 
 def read(dataset, workers: int = 0, **options):
     """All items, and the loader."""
-    loading = {k: options.pop(k) for k in ("failure_budget", "on_error") if k in options}
+    loading = {
+        k: options.pop(k) for k in ("failure_budget", "on_error") if k in options
+    }
     with get_loader(
-        dataset, worker_config=WorkerConfig(0, 1, workers, **options), lanes=1, **loading
+        dataset,
+        worker_config=WorkerConfig(0, 1, workers, **options),
+        lanes=1,
+        **loading,
     ) as loader:
         return list(loader), loader
 
@@ -131,7 +136,9 @@ def test_faults_of_the_program_are_fatal(handler, workers):
     def encode(number):
         return undefined_name  # noqa: F821
 
-    with pytest.raises(FatalSampleError, match=r"(?s)NameError: name 'undefined_name'.*numbers"):
+    with pytest.raises(
+        FatalSampleError, match=r"(?s)NameError: name 'undefined_name'.*numbers"
+    ):
         read(MapDataset(numbers(5), encode), workers, global_error_handler=handler)
 
 
@@ -139,7 +146,9 @@ def ends_the_run(number):
     raise FatalSampleError("the token store is gone")
 
 
-@pytest.mark.parametrize("options", [{"on_error": "skip"}, {"global_error_handler": log_exception}])
+@pytest.mark.parametrize(
+    "options", [{"on_error": "skip"}, {"global_error_handler": log_exception}]
+)
 @pytest.mark.parametrize("workers", [0, 1])
 def test_nobody_passes_over_a_fatal_error(options, workers):
     with pytest.raises(FatalSampleError, match="the token store is gone"):
@@ -149,7 +158,9 @@ def test_nobody_passes_over_a_fatal_error(options, workers):
 def test_two_who_decide_are_refused():
     with pytest.raises(ConfigError, match="give one of the two"):
         read(DATASETS["indexed"], global_error_handler=log_exception, on_error="skip")
-    with pytest.raises(ConfigError, match=r"global_error_handler is a function.*got 'log'"):
+    with pytest.raises(
+        ConfigError, match=r"global_error_handler is a function.*got 'log'"
+    ):
         WorkerConfig(global_error_handler="log")
 
 
@@ -157,7 +168,9 @@ def test_two_who_decide_are_refused():
 def test_a_spawned_worker_has_the_handler_too():
     config = WorkerConfig(0, 1, 1, global_error_handler=log_exception)
     dataset = MapDataset(numbers(20), no_tens)
-    with get_loader(dataset, worker_config=config, multiprocessing_context="spawn") as loader:
+    with get_loader(
+        dataset, worker_config=config, multiprocessing_context="spawn"
+    ) as loader:
         assert len(list(loader)) == 20
         assert loader.failures.count >= 2
 
@@ -166,7 +179,9 @@ def test_a_spawned_worker_has_the_handler_too():
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_one_damaged_photo_counts_once_however_many_epochs_there_are(workers, tmp_path, caplog):
+def test_one_damaged_photo_counts_once_however_many_epochs_there_are(
+    workers, tmp_path, caplog
+):
     folder = captions(tmp_path / "photos", 12)
     tar = next(iter(sorted(folder.glob("*.tar"))))
     tar.write_bytes(tar.read_bytes().replace(b"\xff\xd8\xff", b"\0\0\0", 1))
@@ -183,7 +198,8 @@ def test_one_damaged_photo_counts_once_however_many_epochs_there_are(workers, tm
 
 
 class Stored(ListSource):
-    """Numbers, of which some are damaged where they are stored; it notes which are read."""
+    """Numbers, of which some are damaged where they are stored; it notes which are
+    read."""
 
     def __init__(self, samples, bad, notes, **options):
         super().__init__(samples, **options)
@@ -194,12 +210,16 @@ class Stored(ListSource):
         with open(self.notes, "a") as file:
             file.writelines(f"{each}\n" for each in indices.tolist())
         return [
-            Failed(DataError(f"{each} is damaged"), f"sample {each}") if each in self.bad else each
+            Failed(DataError(f"{each} is damaged"), f"sample {each}")
+            if each in self.bad
+            else each
             for each in indices.tolist()
         ]
 
 
-def stored(notes: Path, count: int = 30, bad: tuple[int, ...] = (3, 8, 21), **options) -> Stored:
+def stored(
+    notes: Path, count: int = 30, bad: tuple[int, ...] = (3, 8, 21), **options
+) -> Stored:
     return Stored(range(count), bad, notes, **options)
 
 
@@ -220,12 +240,18 @@ def blend(notes: Path):
 
 
 @pytest.mark.parametrize("make", [draws, blend])
-def test_what_is_not_read_again_changes_no_item_on_any_ranks_and_workers(make, tmp_path):
+def test_what_is_not_read_again_changes_no_item_on_any_ranks_and_workers(
+    make, tmp_path
+):
     dataset = make(tmp_path / "notes")
     wanted, _ = run_with_states(dataset, count=120, retry_failed=True)
     for ranks, workers in ((1, 0), (1, 2), (3, 0), (2, 1)):
         loaders = [
-            get_loader(dataset, worker_config=WorkerConfig(r, ranks, workers), failure_budget=None)
+            get_loader(
+                dataset,
+                worker_config=WorkerConfig(r, ranks, workers),
+                failure_budget=None,
+            )
             for r in range(ranks)
         ]
         found = [prints(islice(loader, 120 // ranks)) for loader in loaders]
@@ -246,17 +272,23 @@ def test_a_run_that_is_resumed_reads_damaged_samples_once_more_and_goes_on(tmp_p
     found += islice(second, 70)
     assert prints(found) == wanted
     read = notes.read_text().split()
-    assert max(read.count(each) for each in ("3", "8", "21")) <= 4, "twice ahead, in each process"
+    assert max(read.count(each) for each in ("3", "8", "21")) <= 4, (
+        "twice ahead, in each process"
+    )
 
 
 @pytest.mark.parametrize("workers", [0, 1])
-def test_a_damaged_sample_is_read_once_unless_it_is_to_be_tried_again(workers, tmp_path):
+def test_a_damaged_sample_is_read_once_unless_it_is_to_be_tried_again(
+    workers, tmp_path
+):
     reads = {}
     for retry_failed in (False, True):
         notes = tmp_path / f"notes {retry_failed}"
         config = WorkerConfig(0, 1, workers)
         dataset = BatchDataset(RepeatDataset(ShuffleDataset(stored(notes))), 4, list)
-        with get_loader(dataset, worker_config=config, retry_failed=retry_failed) as loader:
+        with get_loader(
+            dataset, worker_config=config, retry_failed=retry_failed
+        ) as loader:
             assert len(list(islice(loader, 150))) == 150
             assert loader.failures.count == 3
         reads[retry_failed] = notes.read_text().split()
@@ -277,7 +309,9 @@ def test_a_sample_that_one_decoder_cannot_read_is_read_by_another(tmp_path):
     for dataset in (both, BlendDataset(*[(each, 1) for each in both.inputs])):
         loader = get_loader(dataset, rewind=False)
         for _ in range(2):
-            found = [item.text for item in islice(loader, 12) if isinstance(item, TextSample)]
+            found = [
+                item.text for item in islice(loader, 12) if isinstance(item, TextSample)
+            ]
             assert sorted(found) == [f"caption {n}" for n in range(6)]
         assert loader.failures.count == 1
 
@@ -289,7 +323,9 @@ def test_functions_of_users_are_tried_again_and_their_samples_count_once():
         calls.append(number)
         return no_tens(number)
 
-    loader = get_loader(MapDataset(numbers(20), fails), on_error="skip", failure_budget=2)
+    loader = get_loader(
+        MapDataset(numbers(20), fails), on_error="skip", failure_budget=2
+    )
     for _ in range(5):
         assert len(list(loader)) == 20
     assert loader.failures.count == 2
@@ -331,7 +367,9 @@ def test_loops_that_are_left_lose_no_failure(tmp_path):
         for _ in range(12):
             for _ in islice(loader, 3):
                 pass
-            loader.load_state_dict(loader.state_dict())  # what was read ahead is dropped
+            loader.load_state_dict(
+                loader.state_dict()
+            )  # what was read ahead is dropped
         assert loader.failures.count == 3
 
 
@@ -346,7 +384,11 @@ def test_only_so_many_samples_are_remembered(tmp_path, monkeypatch):
     loader = get_loader(dataset, failure_budget=None)
     assert len(list(islice(loader, 150))) == 150
     read = notes.read_text().split()
-    assert [read.count("3"), read.count("8") >= 5, loader.failures.count >= 9] == [1, True, True]
+    assert [read.count("3"), read.count("8") >= 5, loader.failures.count >= 9] == [
+        1,
+        True,
+        True,
+    ]
 
 
 # Memory that is full is no fault of a sample
@@ -373,7 +415,9 @@ def asks_python(rows: list[Any]) -> Any:
         (asks_python, "an unknown number of bytes"),
     ],
 )
-def test_an_allocation_that_fails_names_the_batch_size_and_the_bytes(batch, size, workers):
+def test_an_allocation_that_fails_names_the_batch_size_and_the_bytes(
+    batch, size, workers
+):
     dataset = BatchDataset(numbers(8), 4, batch)
     told = rf"{batch.__name__} could not allocate {size} for a batch of 4: (?s:.*)begins with numb"
     for on_error in ("raise", "skip"):
@@ -404,14 +448,19 @@ def test_samples_do_not_travel_with_errors():
     error.sample = lambda: None
     error.add_note("a note")
     other = pickle.loads(pickle.dumps(error))
-    assert (str(other), other.sample, other.__notes__) == ("it raised", None, ["a note"])
+    assert (str(other), other.sample, other.__notes__) == (
+        "it raised",
+        None,
+        ["a note"],
+    )
 
 
 CALLED = "called.txt"
 
 
 class Fails:
-    """A function that fails for some stored samples, and notes which ones it was called with."""
+    """A function that fails for some stored samples, and notes which ones it was called
+    with."""
 
     def __init__(self, notes: Path, bad: tuple[str, ...]) -> None:
         self.notes, self.bad = notes, bad
@@ -439,19 +488,24 @@ def notes(tmp_path):
 
 def indexed(folder: Path, notes: Path):
     source = ShuffleDataset(WebdatasetSource(folder))
-    return BatchDataset(RepeatDataset(MapDataset(source, Fails(notes, BAD)), 3), 4, list)
+    return BatchDataset(
+        RepeatDataset(MapDataset(source, Fails(notes, BAD)), 3), 4, list
+    )
 
 
 def stream(folder: Path, notes: Path):
     """The function is called with what a filter has let through."""
     source = FilterDataset(ShuffleDataset(WebdatasetSource(folder)), everything)
-    return BatchDataset(RepeatDataset(MapDataset(source, Fails(notes, BAD)), 3), 4, list)
+    return BatchDataset(
+        RepeatDataset(MapDataset(source, Fails(notes, BAD)), 3), 4, list
+    )
 
 
 def run_with_states(
     dataset, workers: int = 0, count: int = 40, **options
 ) -> tuple[list[str], list[Any]]:
-    """So many items of an endless run as fingerprints, and the states after some of them."""
+    """So many items of an endless run as fingerprints, and the states after some of
+    them."""
     config = WorkerConfig(0, 1, workers)
     items, states = [], []
     with get_loader(
@@ -543,7 +597,11 @@ def test_rows_of_a_join_are_listed_by_their_first_sample(tmp_path):
     dataset = MapDataset(source, fails)
     first = list(get_loader(dataset, quarantine=path))
     (entry,) = (Entry.parsed(line, "") for line in path.open())
-    assert (entry.place.key, entry.place.shard, entry.place.index) == (keys(6)[0], "s1.tar", 1)
+    assert (entry.place.key, entry.place.shard, entry.place.index) == (
+        keys(6)[0],
+        "s1.tar",
+        1,
+    )
     assert list(get_loader(dataset, skip_listed=path, failure_budget=0)) == first
 
 
@@ -557,13 +615,18 @@ def test_each_rank_has_a_file_and_all_are_read_by_one_path(folder, notes, tmp_pa
         for rank in range(2):
             config = WorkerConfig(rank, 2, 0)
             loader = get_loader(
-                indexed(folder, notes), worker_config=config, quarantine=path, failure_budget=None
+                indexed(folder, notes),
+                worker_config=config,
+                quarantine=path,
+                failure_budget=None,
             )
             found.append(prints(list(loader)))
             loader.close()
         files = files_of(path)
         assert len(files) == 2
-        assert {Entry.parsed(line, "").place.key for f in files for line in f.open()} == set(BAD)
+        assert {
+            Entry.parsed(line, "").place.key for f in files for line in f.open()
+        } == set(BAD)
         for rank in range(2):
             loader = get_loader(
                 indexed(folder, notes),
@@ -613,7 +676,8 @@ def odd(item: int) -> int:
 
 def test_a_full_disk_is_an_error_that_says_so():
     with pytest.raises(
-        LoaderError, match=r"/dev/full: quarantine .* cannot be written \(No space left on device"
+        LoaderError,
+        match=r"/dev/full: quarantine .* cannot be written \(No space left on device",
     ):
         list(get_loader(MapDataset(numbers(5), odd), quarantine="/dev/full"))
 
@@ -636,15 +700,23 @@ def test_a_full_disk_is_an_error_that_says_so():
             '{"dataset": "a", "shard": null, "index": 1.5, "reason": ""}',
             "(index): expected an integer; got 1.5",
         ),
-        ('{"dataset": "a", "shard": null, "index": 1}', "(reason): the key 'reason' is missing"),
-        ('{"dataset": "a", "shard": null, "index": 1, "reason": "", "x": 1}', "unknown key 'x'"),
+        (
+            '{"dataset": "a", "shard": null, "index": 1}',
+            "(reason): the key 'reason' is missing",
+        ),
+        (
+            '{"dataset": "a", "shard": null, "index": 1, "reason": "", "x": 1}',
+            "unknown key 'x'",
+        ),
     ],
 )
 def test_a_malformed_line_is_named(line, message, tmp_path):
     path = tmp_path / "bad.jsonl"
     path.write_text(Entry(SamplePlace("a", None, 0), "bad").line + "\n" + line + "\n")
     for options in ({"skip_listed": path}, {"quarantine": path}):
-        with pytest.raises(ConfigError, match=rf"(?s)bad\.jsonl, line 3: .*{re.escape(message)}"):
+        with pytest.raises(
+            ConfigError, match=rf"(?s)bad\.jsonl, line 3: .*{re.escape(message)}"
+        ):
             list(get_loader(numbers(5), **options))
 
 
@@ -660,7 +732,9 @@ def test_half_a_line_of_a_machine_that_stopped_is_taken_back(letters, tmp_path, 
 
 
 def test_a_list_that_cannot_be_read(tmp_path):
-    with pytest.raises(ConfigError, match=r"there is no list of failed samples at .*none\.jsonl"):
+    with pytest.raises(
+        ConfigError, match=r"there is no list of failed samples at .*none\.jsonl"
+    ):
         get_loader(numbers(5), skip_listed=tmp_path / "none.jsonl")
     (tmp_path / "folder").mkdir()
     with pytest.raises(ConfigError, match=r"cannot be read: .*it is a directory"):

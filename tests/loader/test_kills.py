@@ -1,4 +1,5 @@
-"""Workers, trainers and whole jobs that are killed, stopped or interrupted at random moments."""
+"""Workers, trainers and whole jobs that are killed, stopped or interrupted at random
+moments."""
 
 from __future__ import annotations
 
@@ -37,13 +38,18 @@ from tests.support.loading import eventually, loader_of, take
 pytestmark = [pytest.mark.jobs, pytest.mark.timeout(240)]
 
 SECONDS = 5.0
-"""After these, nothing is left of a trainer that was killed or interrupted, on a busy machine."""
+"""After these, nothing is left of a trainer that was killed or interrupted, on a busy
+machine."""
 
 
 def large(item: int) -> tuple[int, bytes, torch.Tensor]:
     """What travels in the message itself, and what does in shared memory."""
     value = item % 251
-    return item, bytes([value]) * 300_000, torch.full((700_000,), value, dtype=torch.uint8)
+    return (
+        item,
+        bytes([value]) * 300_000,
+        torch.full((700_000,), value, dtype=torch.uint8),
+    )
 
 
 def checked(item):
@@ -82,7 +88,8 @@ def strike(pid: int, how: int) -> None:
 
 
 def attacked(loader, how: int, times: int, rng: random.Random) -> list:
-    """What is read while workers are attacked: while they read, send, and have just started."""
+    """What is read while workers are attacked: while they read, send, and have just
+    started."""
     got: list = []
 
     def read(count: int) -> None:
@@ -92,7 +99,9 @@ def attacked(loader, how: int, times: int, rng: random.Random) -> list:
 
     for at in range(times):
         read(100)  # more than is read ahead: so all workers have answered
-        for _ in range(1 + at % 2):  # the second time one that has taken the place of the first
+        for _ in range(
+            1 + at % 2
+        ):  # the second time one that has taken the place of the first
             before = loader.workers_replaced
             victim = (
                 max(workers_of(os.getpid(), set()))
@@ -133,7 +142,9 @@ def test_workers_killed_and_stopped_at_random(kind, method, how, times, caplog):
     assert eventually(lambda: not workers_of(os.getpid(), set()))
     assert "/memfd:energize" not in Path("/proc/self/maps").read_text()
     with loader_of(dataset, lanes=lanes) as plain:
-        *whole, following = (checked(item) for item in islice(iter(plain), len(got) + 1))
+        *whole, following = (
+            checked(item) for item in islice(iter(plain), len(got) + 1)
+        )
     assert got == whole
     with loader_of(dataset, lanes=lanes) as resumed:
         resumed.load_state_dict(state)
@@ -177,7 +188,9 @@ class Trainer:
         """) + textwrap.indent(textwrap.dedent(loop), " " * 4)
         script.write_text(text)
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-        self.running = subprocess.Popen([sys.executable, script], start_new_session=True, **pipes)
+        self.running = subprocess.Popen(
+            [sys.executable, script], start_new_session=True, **pipes
+        )
         self.group = self.running.pid
         assert self.running.stdout.readline() == "reading\n", self.running.stderr.read()
 
@@ -185,7 +198,9 @@ class Trainer:
         """What it wrote; it and all its workers are gone soon."""
         try:
             _, said = self.running.communicate(timeout=60)
-            assert eventually(lambda: not in_group(self.group), SECONDS), in_group(self.group)
+            assert eventually(lambda: not in_group(self.group), SECONDS), in_group(
+                self.group
+            )
         finally:
             with suppress(ProcessLookupError):
                 os.killpg(self.group, signal.SIGKILL)
@@ -203,7 +218,9 @@ def test_a_killed_trainer_leaves_nothing(tmp_path, body, method):
     trainer.running.kill()
     said = trainer.ended()
     # Python itself says so of a process that is being spawned at that moment.
-    assert not said or (method == "spawn" and said.count("EOFError") == said.count("Traceback"))
+    assert not said or (
+        method == "spawn" and said.count("EOFError") == said.count("Traceback")
+    )
 
 
 @pytest.mark.parametrize("stopped", [0, 2])
@@ -221,13 +238,15 @@ def test_ctrl_c_ends_a_trainer_and_its_workers(tmp_path, body, stopped):
 
 
 def test_a_trainer_that_ends_without_closing_leaves_no_worker_and_no_noise(tmp_path):
-    trainer = Trainer(tmp_path, COUNTING, "fork", "iterator = iter(loader)\nnext(iterator)\n")
+    trainer = Trainer(
+        tmp_path, COUNTING, "fork", "iterator = iter(loader)\nnext(iterator)\n"
+    )
     assert (trainer.ended(), trainer.running.returncode) == ("", 0)
 
 
 def test_a_trainer_may_save_after_ctrl_c_and_go_on(tmp_path):
-    """With the item after the last one; or the one after that, where Ctrl-C came between what was
-    delivered and the name that the trainer gives it.
+    """With the item after the last one; or the one after that, where Ctrl-C came
+    between what was delivered and the name that the trainer gives it.
     """
     loop = """
         last = 99
@@ -261,10 +280,13 @@ def test_a_trainer_that_is_stopped_for_a_while_blames_nobody(tmp_path):
 
 
 def steps_of(folder: Path, job: int) -> list[tuple]:
-    """The steps that all ranks of a job made: a batch of each rank, None for padding."""
+    """The steps that all ranks of a job made: a batch of each rank, None for
+    padding."""
     files = sorted(folder.glob(f"trained-{job}-*"))
     lines = [file.read_text().splitlines(keepends=True) for file in files]
-    ranks = [[json.loads(line) for line in each if line.endswith("\n")] for each in lines]
+    ranks = [
+        [json.loads(line) for line in each if line.endswith("\n")] for each in lines
+    ]
     return list(zip(*ranks, strict=False))
 
 
@@ -291,9 +313,13 @@ def test_a_killed_job_is_trained_on_what_one_process_is(tmp_path, kind, kills):
                     processes.wait(120)
                     assert processes.codes == [0] * ranks, processes.stderr
                 else:
-                    assert eventually(lambda job=job: len(steps_of(tmp_path, job)) > 20, 120)
+                    assert eventually(
+                        lambda job=job: len(steps_of(tmp_path, job)) > 20, 120
+                    )
                     time.sleep(rng.uniform(0, 0.3))
-            gone = eventually(lambda group=processes.group: not in_group(group), SECONDS)
+            gone = eventually(
+                lambda group=processes.group: not in_group(group), SECONDS
+            )
             assert gone, in_group(processes.group)
             steps = steps_of(tmp_path, job)
             trained = [batch for step in steps for batch in step if batch is not None]

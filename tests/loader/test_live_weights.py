@@ -96,14 +96,24 @@ def test_changes_that_are_none():
     loader = loader_of(batches(mix()))
     take(loader, 5)
     for weights, options, error, said in (
-        ({"a": 1, "bb": 1}, {}, WeightError, r"missing 'b'; unknown 'bb'; did you mean 'b'\?"),
+        (
+            {"a": 1, "bb": 1},
+            {},
+            WeightError,
+            r"missing 'b'; unknown 'bb'; did you mean 'b'\?",
+        ),
         ({"a": 1}, {}, WeightError, "missing 'b'"),
         ({"a": -1, "b": 1}, {}, WeightError, "the weight of 'a' is -1"),
         ({"a": float("nan"), "b": 1}, {}, WeightError, "finite"),
         ({"a": 0, "b": 0}, {}, WeightError, "0"),
         ({"a": "much", "b": 1}, {}, WeightError, "the weight of 'a' is 'much'"),
         ([1, 2], {}, WeightError, "by name"),
-        ({"a": 1, "b": 1}, {"at_step": 4}, ConfigError, "step 4 has been delivered: 5 .* step 5"),
+        (
+            {"a": 1, "b": 1},
+            {"at_step": 4},
+            ConfigError,
+            "step 4 has been delivered: 5 .* step 5",
+        ),
         ({"a": 1, "b": 1}, {"at_step": 2.5}, ConfigError, "whole number"),
         ({"a": 1, "b": 1}, {"blend": "mix"}, ConfigError, "no blend is called 'mix'"),
     ):
@@ -111,7 +121,9 @@ def test_changes_that_are_none():
             loader.set_weights(weights, **options)
     assert prints(take(loader, 5)) == prints(batches(mix()).at(range(5, 10)))
     with pytest.raises(ConfigError, match="no blend whose weights could change"):
-        loader_of(ConcatDataset(*(source(*each) for each in ITEMS))).set_weights({"a": 1})
+        loader_of(ConcatDataset(*(source(*each) for each in ITEMS))).set_weights(
+            {"a": 1}
+        )
     with pytest.raises(ConfigError, match="ends"):
         loader_of(mix(stop="all_exhausted")).set_weights({"a": 1, "b": 2})
     again = ConcatDataset(LimitDataset(mix(), 80), source("c", 9))
@@ -123,9 +135,13 @@ def test_changes_that_are_none():
                 loader_of(dataset).set_weights({"a": 1, "b": 2}, at_step=at_step)
     with pytest.raises(WeightError, match="0"):  # now, and not when its step has come
         loader_of(found).set_weights({"a": 0, "b": 0}, at_step=8)
-    with pytest.raises(ConfigError, match=r"'text'; did you mean 'texts'\? There are ''"):
+    with pytest.raises(
+        ConfigError, match=r"'text'; did you mean 'texts'\? There are ''"
+    ):
         loader_of(kinds()).set_weights({"a": 1, "b": 1}, blend="text")
-    with pytest.raises(ConfigError, match="there are 2 blends, and 'c' are the names of none"):
+    with pytest.raises(
+        ConfigError, match="there are 2 blends, and 'c' are the names of none"
+    ):
         loader_of(kinds()).set_weights({"c": 1})
 
 
@@ -134,16 +150,23 @@ def encoded(dataset=None):
 
 
 def letters_mix():
-    return BlendDataset({name: letters(name, 600) for name in "ab"}, weights={"a": 1, "b": 1})
+    return BlendDataset(
+        {name: letters(name, 600) for name in "ab"}, weights={"a": 1, "b": 1}
+    )
 
 
 def streams():
-    parts = {name: FilterDataset(RepeatDataset(letters(name, 600)), kept) for name in "ab"}
+    parts = {
+        name: FilterDataset(RepeatDataset(letters(name, 600)), kept) for name in "ab"
+    }
     return BlendDataset(parts, weights={"a": 1, "b": 1})
 
 
 def in_stages(dataset):
-    ends = [("one", 0, 8), ("two", 8, 90)]  # the second goes on where the first has left the mix
+    ends = [
+        ("one", 0, 8),
+        ("two", 8, 90),
+    ]  # the second goes on where the first has left the mix
     return StagedDataset(StagePlan([Stage(*each, dataset=dataset) for each in ends]))
 
 
@@ -159,7 +182,10 @@ LIVE = {
     "a filter of encoded": (lambda: FilterDataset(encoded(), kept), ""),
     "a filter of batches": (lambda: FilterDataset(pairs(encoded()), bool), ""),
     "packs": (lambda: BatchDataset(packing(encoded()), 2, list), ""),
-    "packs of concatenated": (lambda: packing(ConcatDataset(letters("c", 9), encoded())), "1"),
+    "packs of concatenated": (
+        lambda: packing(ConcatDataset(letters("c", 9), encoded())),
+        "1",
+    ),
     "packs of repeated": (lambda: encoded(packing(RepeatDataset(encoded()))), ""),
     "packs in loops": (lambda: EpochizeDataset(packing(encoded()), 7), ""),
     "batches of streams": (lambda: pairs(encoded(streams())), ""),
@@ -183,9 +209,9 @@ def in_turn(loaders, items):
 
 
 def loses_none(name, at, later, ranks, end=64, workers=0):
-    """What is read is the same on any number of ranks, and after a resume before the change or
-    after it by so many workers; each sample comes once, and from the change on as often as was
-    asked.
+    """What is read is the same on any number of ranks, and after a resume before the
+    change or after it by so many workers; each sample comes once, and from the change
+    on as often as was asked.
     """
     make, blend = LIVE[name]
     whole, states = [], []
@@ -194,7 +220,8 @@ def loses_none(name, at, later, ranks, end=64, workers=0):
         lanes = {} if make().indexed else {"lanes": 4}
         many = workers if state is not None else 0
         found = [
-            loader_of(make(), many, each, count, rewind=False, **lanes) for each in range(count)
+            loader_of(make(), many, each, count, rewind=False, **lanes)
+            for each in range(count)
         ]
         for loader in found:
             if state is not None:
@@ -205,7 +232,9 @@ def loses_none(name, at, later, ranks, end=64, workers=0):
         for loader in found:
             at_step = at // len(found) if later else None
             loader.set_weights({"a": 1, "b": 9}, at_step, blend=blend)
-            if later and "types" in name:  # which slot its step leads to changes before it comes
+            if (
+                later and "types" in name
+            ):  # which slot its step leads to changes before it comes
                 outer = blend.removesuffix("texts").rstrip("/")
                 loader.set_weights({"texts": 3, "images": 1}, blend=outer)
 
@@ -235,7 +264,9 @@ def loses_none(name, at, later, ranks, end=64, workers=0):
         for each in "ab":
             mine = [n for name, n in samples if name == each]
             assert mine == [n for _, n in letters(each, 600).at(range(len(mine)))]
-    told = Counter(name for name, _ in flat(whole[0][at + (0 if make().indexed else 16) :]))
+    told = Counter(
+        name for name, _ in flat(whole[0][at + (0 if make().indexed else 16) :])
+    )
     assert told["a"] == pytest.approx((told["a"] + told["b"]) / 10, abs=4)
 
 
@@ -263,7 +294,9 @@ def test_a_change_loses_no_sample(name, later, workers, caplog):
     st.permutations([1, 2, 4]),
     st.sampled_from([0, 1, 2]),
 )
-def test_a_change_at_any_step_loses_no_sample_on_any_ranks(name, at, later, ranks, workers):
+def test_a_change_at_any_step_loses_no_sample_on_any_ranks(
+    name, at, later, ranks, workers
+):
     loses_none(name, 4 * at, later, ranks, workers=workers)
 
 
@@ -300,10 +333,19 @@ def tuple_of_draws(group):
 
 
 STREAMS = {name: LIVE[name] for name in LIVE if name not in INDEXED} | {
-    "a filter of filters": (lambda: FilterDataset(streams(), lambda item: item[1] % 5 > 0), ""),
+    "a filter of filters": (
+        lambda: FilterDataset(streams(), lambda item: item[1] % 5 > 0),
+        "",
+    ),
     "packs of filters": (lambda: packing(streams()), ""),
-    "packs made one by one": (lambda: PackingDataset(streams(), 5, in_twos, tuple_of_draws), ""),
-    "packs of types": (lambda: PackingDataset(kinds(), 3, lambda g: [g[:1], g[1:]], list), "texts"),
+    "packs made one by one": (
+        lambda: PackingDataset(streams(), 5, in_twos, tuple_of_draws),
+        "",
+    ),
+    "packs of types": (
+        lambda: PackingDataset(kinds(), 3, lambda g: [g[:1], g[1:]], list),
+        "texts",
+    ),
     "groups": (lambda: by_parity(streams()), ""),
     "groups of packs": (
         lambda: by_parity(MapDataset(packing(encoded()), lambda pack: pack[0]), 2),
@@ -311,10 +353,15 @@ STREAMS = {name: LIVE[name] for name in LIVE if name not in INDEXED} | {
     ),
     "segments": (lambda: IterMapDataset(streams(), repeated, segment_length=7), ""),
     "a buffer": (lambda: ShuffleBufferDataset(FilterDataset(encoded(), kept), 6), ""),
-    "a generator": (lambda: MapDataset(encoded(), lambda item: (yield from [item] * 2)), ""),
+    "a generator": (
+        lambda: MapDataset(encoded(), lambda item: (yield from [item] * 2)),
+        "",
+    ),
     "below costs": (lambda: costs(encoded()), "texts"),
     "after a finite filter": (
-        lambda: packing(ConcatDataset(FilterDataset(letters("c", 12), kept), encoded())),
+        lambda: packing(
+            ConcatDataset(FilterDataset(letters("c", 12), kept), encoded())
+        ),
         "1",
     ),
 }
@@ -325,8 +372,8 @@ LOOPS = {"offset": 0, "step": 0}
 
 
 def changed_after(items, name, lanes, workers, *, resumed=False, opened=True, end=20):
-    """What ranks of so many workers deliver of a stream whose weights change after some items, the
-    slot of the change, and the states at the end.
+    """What ranks of so many workers deliver of a stream whose weights change after some
+    items, the slot of the change, and the states at the end.
     """
     make, blend = STREAMS[name]
     ranks = len(workers)
@@ -334,7 +381,9 @@ def changed_after(items, name, lanes, workers, *, resumed=False, opened=True, en
     def loaders(state=None):
         found = []
         for rank, many in enumerate(workers):
-            found.append(loader_of(make(), many, rank, ranks, lanes=lanes, rewind=False))
+            found.append(
+                loader_of(make(), many, rank, ranks, lanes=lanes, rewind=False)
+            )
             if state is not None:
                 found[-1].load_state_dict(state)
         return found
@@ -362,14 +411,27 @@ def changed_after(items, name, lanes, workers, *, resumed=False, opened=True, en
 def acts_at_one_slot(name, lanes, items):
     alone = changed_after(items, name, lanes, [0])
     delivered, [slot], [state] = alone
-    topologies = [([1], False, True), ([2], False, True), ([0], True, True), ([2], True, False)]
+    topologies = [
+        ([1], False, True),
+        ([2], False, True),
+        ([0], True, True),
+        ([2], True, False),
+    ]
     if items % 2 == 0:
-        topologies += [([0, 0], False, True), ([0, 1], False, True), ([1, 0], True, True)]
+        topologies += [
+            ([0, 0], False, True),
+            ([0, 1], False, True),
+            ([1, 0], True, True),
+        ]
     if not items:
         topologies += [([0], False, False), ([1], False, False)]
     for workers, resumed, opened in topologies:
-        found = changed_after(items, name, lanes, workers, resumed=resumed, opened=opened)
-        assert found == (delivered, [slot] * len(workers), [state] * len(workers)), workers
+        found = changed_after(
+            items, name, lanes, workers, resumed=resumed, opened=opened
+        )
+        assert found == (delivered, [slot] * len(workers), [state] * len(workers)), (
+            workers
+        )
     return slot
 
 
@@ -392,8 +454,12 @@ def test_a_change_acts_at_one_slot_on_any_ranks_and_workers(name, lanes, items, 
 @pytest.mark.jobs
 @pytest.mark.timeout(600)
 @settings(max_examples=30, deadline=None)
-@given(st.sampled_from(sorted(STREAMS)), st.sampled_from([1, 2, 3, 4]), st.integers(0, 13))
-def test_a_change_of_any_stream_acts_at_one_slot_on_any_ranks_and_workers(name, lanes, items):
+@given(
+    st.sampled_from(sorted(STREAMS)), st.sampled_from([1, 2, 3, 4]), st.integers(0, 13)
+)
+def test_a_change_of_any_stream_acts_at_one_slot_on_any_ranks_and_workers(
+    name, lanes, items
+):
     acts_at_one_slot(name, lanes, items)
 
 
@@ -402,11 +468,15 @@ def test_a_change_before_the_first_item_acts_from_the_first_slot_on():
         with loader_of(STREAMS[name][0](), lanes=4) as loader:
             _ = iter(loader)
             loader.set_weights({"a": 9, "b": 1}, blend=STREAMS[name][1])
-            assert unpacked(saved(loader)["cursor"], "cursor")["changes"][0][1] == 0, name
+            assert unpacked(saved(loader)["cursor"], "cursor")["changes"][0][1] == 0, (
+                name
+            )
 
 
 @pytest.mark.parametrize("lanes", [1, 4])
-def test_a_change_acts_after_all_that_was_read_for_what_was_delivered(lanes, monkeypatch):
+def test_a_change_acts_after_all_that_was_read_for_what_was_delivered(
+    lanes, monkeypatch
+):
     """Also where the next item of a lane does not lead to the blend."""
     monkeypatch.setattr(feeds, "READY", 1)  # nothing is read ahead, or noted for it
     seen = []
@@ -440,7 +510,9 @@ class EveryThird(IndexedDataset):
 def test_a_stream_that_does_not_tell_how_far_it_leads_is_refused():
     loader = loader_of(EveryThird(streams()), lanes=2)
     for at_step in (None, 5):
-        with pytest.raises(ConfigError, match="below EveryThird, which is a stream and has no"):
+        with pytest.raises(
+            ConfigError, match="below EveryThird, which is a stream and has no"
+        ):
             loader.set_weights({"a": 9, "b": 1}, at_step)
 
 
@@ -453,15 +525,27 @@ NAMES = st.lists(
     max_size=3,
     unique=True,
 )
-PLAIN = st.one_of(st.integers(0, 5), st.floats(0, 1), st.sampled_from([5e-324, 1e-310, 1e300]))
+PLAIN = st.one_of(
+    st.integers(0, 5), st.floats(0, 1), st.sampled_from([5e-324, 1e-310, 1e300])
+)
 WEIGHTS = st.one_of(
     PLAIN,
     st.floats(),
-    st.sampled_from([1e301, 10**301, 10**400, 10**5000, 2**53 + 1, -0.0, True, None, "3"]),
     st.sampled_from(
-        [np.int64(3), np.uint64(2**63 + 5), np.float32(0.1), np.longdouble("1e400"), np.bool_(1)]
+        [1e301, 10**301, 10**400, 10**5000, 2**53 + 1, -0.0, True, None, "3"]
     ),
-    st.sampled_from([Fraction(1, 3), Fraction(10) ** 400, Fraction(1, 10**400), Decimal("1e400")]),
+    st.sampled_from(
+        [
+            np.int64(3),
+            np.uint64(2**63 + 5),
+            np.float32(0.1),
+            np.longdouble("1e400"),
+            np.bool_(1),
+        ]
+    ),
+    st.sampled_from(
+        [Fraction(1, 3), Fraction(10) ** 400, Fraction(1, 10**400), Decimal("1e400")]
+    ),
 )
 AT_STEPS = st.one_of(
     st.none(),
@@ -485,21 +569,30 @@ def resumed_from(dataset, state, ranks):
 
 
 @settings(max_examples=60, deadline=None)
-@given(NAMES, st.sampled_from(sorted(KEPT_IN_STATES)), st.sampled_from([1, 3]), st.data())
-def test_what_is_accepted_is_loaded_again_and_what_is_not_changes_nothing(names, kind, ranks, data):
+@given(
+    NAMES, st.sampled_from(sorted(KEPT_IN_STATES)), st.sampled_from([1, 3]), st.data()
+)
+def test_what_is_accepted_is_loaded_again_and_what_is_not_changes_nothing(
+    names, kind, ranks, data
+):
     parts = {name: letters(str(number)) for number, name in enumerate(names)}
     dataset = KEPT_IN_STATES[kind](mix_of(parts))
     loader = resumed_from(dataset, None, ranks)
     take(loader, data.draw(st.integers(1, 3)))
     for _ in range(2):
         state = saved(loader)
-        weights = {name: data.draw(data.draw(st.sampled_from([WEIGHTS, PLAIN]))) for name in names}
+        weights = {
+            name: data.draw(data.draw(st.sampled_from([WEIGHTS, PLAIN])))
+            for name in names
+        }
         refused = ""
         try:
             loader.set_weights(weights, data.draw(AT_STEPS))
         except ConfigError as error:
             refused = str(error)
-        assert not refused or (re.search("weight|step", refused) and saved(loader) == state)
+        assert not refused or (
+            re.search("weight|step", refused) and saved(loader) == state
+        )
     for steps in (3, 6):
         other = resumed_from(dataset, loader.state_dict(), ranks)
         assert prints(take(other, steps)) == prints(take(loader, steps))
@@ -511,14 +604,34 @@ def test_what_is_accepted_is_loaded_again_and_what_is_not_changes_nothing(names,
     [
         ({"a": 1e301, "b": 1}, {}, r"the weight of 'a' is 1e\+301; .* at most 1e\+300"),
         ({"a": 10**5000, "b": 1}, {}, "the weight of 'a' is a int that is too large"),
-        ({"a": Fraction(1, 10**400), "b": 1}, {}, r"the weight of 'a' is Fraction\(1, 1000"),
+        (
+            {"a": Fraction(1, 10**400), "b": 1},
+            {},
+            r"the weight of 'a' is Fraction\(1, 1000",
+        ),
         ({"a": 0, "b": 0.0}, {}, "all 2 weights are 0"),
         ({"a": 1, "b": 1}, {"at_step": FAR}, f"at_step={FAR} is after the last step"),
-        ({"a": 1, "b": 1}, {"at_step": 2**63}, f"at_step={2**63} is after the last step"),
-        ({"a": 1, "b": 1}, {"at_step": 10**5000}, "at_step=a int that is too large to be shown"),
-        ({"a": 1, "b": 1}, {"at_step": FAR // 2}, f"at_step={FAR // 2} of 2 ranks is item {FAR}"),
+        (
+            {"a": 1, "b": 1},
+            {"at_step": 2**63},
+            f"at_step={2**63} is after the last step",
+        ),
+        (
+            {"a": 1, "b": 1},
+            {"at_step": 10**5000},
+            "at_step=a int that is too large to be shown",
+        ),
+        (
+            {"a": 1, "b": 1},
+            {"at_step": FAR // 2},
+            f"at_step={FAR // 2} of 2 ranks is item {FAR}",
+        ),
         ({"a": 1, "b": 1}, {"at_step": True}, "at_step is a whole number, .* got True"),
-        ({"a": 1, "b": 1}, {"blend": 5}, "blend is the name of a blend, or None; got 5"),
+        (
+            {"a": 1, "b": 1},
+            {"blend": 5},
+            "blend is the name of a blend, or None; got 5",
+        ),
     ],
 )
 def test_what_no_state_could_hold_is_refused_at_the_call(weights, options, said):
@@ -531,7 +644,10 @@ def test_what_no_state_could_hold_is_refused_at_the_call(weights, options, said)
 
 
 def test_names_of_any_characters_are_loaded_again():
-    parts = {name: letters(str(number)) for number, name in enumerate(["\ud800", "a\x00\n", "/"])}
+    parts = {
+        name: letters(str(number))
+        for number, name in enumerate(["\ud800", "a\x00\n", "/"])
+    }
     for dataset in (mix_of(parts), FilterDataset(mix_of(parts), kept)):
         loader = loader_of(dataset)
         take(loader, 3)
@@ -570,7 +686,9 @@ def test_more_changes_than_a_state_holds_are_refused(monkeypatch):
     state = saved(loader)
     monkeypatch.setattr(limits, "JSON_VALUES", 59)
     take(loader, 1)
-    with pytest.raises(ConfigError, match=r"5 changes .* 30 of half of .*JSON_VALUES, 29"):
+    with pytest.raises(
+        ConfigError, match=r"5 changes .* 30 of half of .*JSON_VALUES, 29"
+    ):
         loader.set_weights({"a": 9, "b": 1})
     loader_of(batches(mix())).load_state_dict(state)
 
@@ -591,7 +709,10 @@ def test_states_of_changes_do_not_fit_another_blend():
     for broken in (
         *("x", [1], [good[:2]], [[*good, False, 1]]),
         *([["", at, *good[2:]]] for at in (-1, 2.0, True, 2**62)),
-        *([["", 3, weights, False]] for weights in ({"a": "x"}, {"a": 1e301}, {"a": 0}, {}, [1])),
+        *(
+            [["", 3, weights, False]]
+            for weights in ({"a": "x"}, {"a": 1e301}, {"a": 0}, {}, [1])
+        ),
         *([[5, *good[1:]]], [["", FAR, {"a": 1}, True]], [[*good[:3], 1]]),
     ):
         bad = resealed(state, cursor=json.dumps(cursor | {"changes": broken}))
@@ -628,14 +749,16 @@ def test_a_worker_that_dies_after_a_change(caplog):
         os.kill(more[-1][0], signal.SIGKILL)
         more += take(loader, 1000)
         assert loader.workers_replaced == 1
-        assert {pid for pid, _ in first} >= {pid for pid, _ in more[:50]}  # no worker was started
+        assert {pid for pid, _ in first} >= {
+            pid for pid, _ in more[:50]
+        }  # no worker was started
     items = [item for _, item in first + more]
     assert prints(items) == prints(mix().with_weights_from(50, [9, 1]).at(range(1100)))
 
 
 def changed_at(dataset, weights, at, steps):
-    """What is read before and after a change of weights, and the report; two ranks of a worker go
-    on from there.
+    """What is read before and after a change of weights, and the report; two ranks of a
+    worker go on from there.
     """
     with loader_of(dataset) as loader:
         before = take(loader, at)
@@ -664,7 +787,9 @@ def letters(name, count=40):
 
 
 def ab(**options):
-    return BlendDataset({name: letters(name) for name in "ab"}, weights={"a": 1, "b": 1}, **options)
+    return BlendDataset(
+        {name: letters(name) for name in "ab"}, weights={"a": 1, "b": 1}, **options
+    )
 
 
 def pairs(dataset=None, size=4):
@@ -673,7 +798,9 @@ def pairs(dataset=None, size=4):
 
 def losses_of(batch):
     """What a model that knows `b` already would have."""
-    return torch.tensor([2.0 + (number % 5) / 10 if name == "a" else 1.0 for name, number in batch])
+    return torch.tensor(
+        [2.0 + (number % 5) / 10 if name == "a" else 1.0 for name, number in batch]
+    )
 
 
 def trained(loader, follower, steps):
@@ -750,7 +877,9 @@ def test_what_is_observed():
         follower.observe(["high"], ["a"])
     assert follower.observe({"b": 4.0})["b"] > 0.7
     with pytest.raises(StateError, match="over x, and the blend is over a, b"):
-        follower.load_state_dict({"policy": {}, "sums": {"x": 1}, "counts": {"x": 1}, "items": 1})
+        follower.load_state_dict(
+            {"policy": {}, "sums": {"x": 1}, "counts": {"x": 1}, "items": 1}
+        )
     with pytest.raises(ConfigError, match="str has no observe"):
         loader.follow("excess")
     with pytest.raises(ConfigError, match="no blend"):
@@ -849,7 +978,9 @@ def test_a_file_that_was_read_before_is_not_read_again_after_a_resume(tmp_path):
         ("a: " + "9" * 70000, "65536 characters"),
     ],
 )
-def test_a_broken_file_is_a_warning_once_and_changes_nothing(text, said, tmp_path, caplog):
+def test_a_broken_file_is_a_warning_once_and_changes_nothing(
+    text, said, tmp_path, caplog
+):
     file = tmp_path / "weights.yaml"
     with loader_of(pairs()) as loader:
         loader.watch_weights(file, every=1)
@@ -863,7 +994,9 @@ def test_a_broken_file_is_a_warning_once_and_changes_nothing(text, said, tmp_pat
         assert prints(read) == prints(pairs().at(range(13)))
         file.write_text("weights: {a: 9, b: 1}")
         take(loader, 1)
-        assert [name for batch in take(loader, 20) for name, _ in batch].count("a") == 72
+        assert [name for batch in take(loader, 20) for name, _ in batch].count(
+            "a"
+        ) == 72
 
 
 def test_files_and_ranks_that_make_different_numbers_of_steps(tmp_path):

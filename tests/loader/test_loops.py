@@ -64,18 +64,23 @@ def in_step(loaders: list[Loader], steps: int | None = None) -> list:
 @pytest.mark.parametrize("ranks", [2, 3])
 @pytest.mark.parametrize("name", DATASETS)
 def test_after_a_resume_the_loop_ends_where_it_would_have(name, ranks):
-    """Left after 4 of one process, gone on with for 3, saved, and resumed on other ranks."""
+    """Left after 4 of one process, gone on with for 3, saved, and resumed on other
+    ranks."""
     dataset, length = DATASETS[name]
     with loader_of(dataset, lanes=6) as whole:
         first = list(islice(whole, 4)) + list(islice(whole, 3))
         state = json.loads(json.dumps(whole.state_dict()))
         stream = first + take(whole, 8 * length)
-    others = [loader_of(dataset, rank=rank, ranks=ranks, lanes=6) for rank in range(ranks)]
+    others = [
+        loader_of(dataset, rank=rank, ranks=ranks, lanes=6) for rank in range(ranks)
+    ]
     for each in others:
         each.load_state_dict(state)
     rest, again = in_step(others), in_step(others)
     counted = ranks if "counted" in name else 1
-    over = ranks if "stream" in name else 1  # a loop over a stream ends with a whole step
+    over = (
+        ranks if "stream" in name else 1
+    )  # a loop over a stream ends with a whole step
     assert 0 <= len(rest) - (length - 3) * counted < over
     assert 0 <= len(again) - length * counted < over
     assert rest + again == stream[7 : 7 + len(rest) + len(again)]
@@ -105,7 +110,9 @@ def test_what_validates_begins_at_its_beginning(name):
 @pytest.mark.parametrize("seen", [True, False])
 @pytest.mark.parametrize("name", ["indexed", "stream", "asked for"])
 def test_what_validates_begins_at_its_beginning_after_a_state_of_its_end(name, seen):
-    parts = ConcatDataset(shuffled(6), evens(12) if name == "stream" else shuffled(5, 100))
+    parts = ConcatDataset(
+        shuffled(6), evens(12) if name == "stream" else shuffled(5, 100)
+    )
     dataset = LimitDataset(shuffled(9), 4) if name == "asked for" else parts
     asked = {"rewind": True} if name == "asked for" else {}
     with loader_of(dataset, **asked) as loader, loader_of(dataset, **asked) as other:

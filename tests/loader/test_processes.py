@@ -40,7 +40,11 @@ def pids_of(loader) -> set[int]:
 
 
 def worker_pids() -> list[int]:
-    return [p.pid for p in multiprocessing.active_children() if p.name.startswith("energize")]
+    return [
+        p.pid
+        for p in multiprocessing.active_children()
+        if p.name.startswith("energize")
+    ]
 
 
 def endless_pids():
@@ -70,15 +74,21 @@ class OnlyHere:
 
 
 def test_a_dataset_that_cannot_be_rebuilt_shows_the_cause_from_the_worker():
-    loader = loader_of(MapDataset(numbers(9), OnlyHere(1)), 1, multiprocessing_context="spawn")
+    loader = loader_of(
+        MapDataset(numbers(9), OnlyHere(1)), 1, multiprocessing_context="spawn"
+    )
     with pytest.raises(LoaderError, match=r"RuntimeError: no such device") as caught:
         list(loader)
     assert "__setstate__" in caught.value.__notes__[0]
 
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM, signal.SIGSTOP])
-@pytest.mark.parametrize("dataset", [endless_pids(), FilterDataset(endless_pids(), bool)])
-def test_a_worker_that_dies_or_stops_is_replaced_and_the_stream_goes_on(dataset, how, caplog):
+@pytest.mark.parametrize(
+    "dataset", [endless_pids(), FilterDataset(endless_pids(), bool)]
+)
+def test_a_worker_that_dies_or_stops_is_replaced_and_the_stream_goes_on(
+    dataset, how, caplog
+):
     with loader_of(dataset, workers=2, lanes=2, timeout=1.5) as loader:
         taken = take(loader, 200)
         victim = taken[-1][0]
@@ -179,7 +189,9 @@ def test_ctrl_c_in_the_middle_of_an_import_comes_after_it():
             print(next(iter(loader)), loader.state_dict()["cursor"])
         """
     command = [sys.executable, "-c", textwrap.dedent(program)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=100, check=False
+    )
     assert (done.stdout.strip(), done.stderr) == ('0 {"position":1}', "")
 
 
@@ -204,7 +216,9 @@ def test_a_forked_copy_does_not_go_on_with_workers_of_its_parent():
         ours, theirs = multiprocessing.Pipe()
 
         def read_on():
-            with pytest.raises(LoaderError, match="forked from the one that has them") as told:
+            with pytest.raises(
+                LoaderError, match="forked from the one that has them"
+            ) as told:
                 list(islice(iterator, 100))
             theirs.send(str(told.value))
 
@@ -263,7 +277,9 @@ def held() -> tuple[int, int, int, int]:
     """Open descriptors, threads, child processes, and pools of workers."""
     gc.collect()
     tasks = Path("/proc/self/task").iterdir()
-    children = [pid for task in tasks for pid in (task / "children").read_text().split()]
+    children = [
+        pid for task in tasks for pid in (task / "children").read_text().split()
+    ]
     return (
         len(list(Path("/proc/self/fd").iterdir())),
         threading.active_count(),
@@ -279,11 +295,14 @@ def resident() -> int:
 
 
 def use(count: int, again) -> None:
-    """Open loaders and end them in every way, of which one is iterated again and again."""
+    """Open loaders and end them in every way, of which one is iterated again and
+    again."""
     indexed = MapDataset(numbers(40), with_pid)
     stream = BatchDataset(FilterDataset(RepeatDataset(numbers(40)), is_even), 2, list)
     for number in range(count):
-        loader = loader_of((indexed, stream)[number % 2], workers=1 + number % 2, lanes=2)
+        loader = loader_of(
+            (indexed, stream)[number % 2], workers=1 + number % 2, lanes=2
+        )
         how = number // 2 % 5
         if how == 0:
             assert len(list(islice(loader, 5))) == 5
@@ -303,7 +322,8 @@ def use(count: int, again) -> None:
 
 
 @pytest.mark.parametrize(
-    "count", [40, pytest.param(1000, marks=[pytest.mark.slow, pytest.mark.timeout(900)])]
+    "count",
+    [40, pytest.param(1000, marks=[pytest.mark.slow, pytest.mark.timeout(900)])],
 )
 def test_loaders_opened_again_and_again_leave_nothing(count):
     again = loader_of(MapDataset(numbers(40), with_pid), workers=1)

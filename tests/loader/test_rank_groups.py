@@ -104,7 +104,9 @@ def test_level_batches_are_those_of_one_process_and_resume(found):
     indexed, stream = found["level_batches_resumed"].values()
     assert indexed["resumed"] == stream["resumed"] == [True] * RANKS
     assert indexed["items"] == level().at(range(len(indexed["items"])))
-    assert len(indexed["items"]) == 20 * RANKS - 1  # one was padding, at the end of the epoch
+    assert (
+        len(indexed["items"]) == 20 * RANKS - 1
+    )  # one was padding, at the end of the epoch
     with loader_of(level_stream(), lanes=8) as loader:
         assert take(loader, 20 * RANKS) == stream["items"]
     for dataset, run, padding in ((level(), indexed, 1), (level_stream(), stream, 0)):
@@ -145,7 +147,9 @@ def test_weights_change_on_all_ranks_or_on_none(found):
     assert resumed
     assert again
     for each in (*said, *told):
-        assert each.startswith("LoaderError: set_weights: all ranks call it after the same number")
+        assert each.startswith(
+            "LoaderError: set_weights: all ranks call it after the same number"
+        )
         assert "ranks [0, 1, 2]: {'numbers': 1, 'other': 1}" in each
         assert "ranks [3]: {'numbers': 2, 'other': 1}" in each
 
@@ -157,11 +161,19 @@ def test_ranks_that_load_different_states_all_say_so(found):
     assert "on ranks [1, 3]" in told
 
 
-def test_a_rank_that_saves_or_loads_alone_says_what_it_waits_for_and_does_not_hang(found):
+def test_a_rank_that_saves_or_loads_alone_says_what_it_waits_for_and_does_not_hang(
+    found,
+):
     waits, saved, loaded = found["on_rank_0_only"]
-    assert waits.startswith("rank 0 of 4 has waited 1 s for the other ranks: the state of a stream")
-    assert saved.startswith("LoaderError: the state of a stream: not all 4 ranks answered")
-    assert loaded.startswith("LoaderError: the beginning of a loop: not all 4 ranks answered")
+    assert waits.startswith(
+        "rank 0 of 4 has waited 1 s for the other ranks: the state of a stream"
+    )
+    assert saved.startswith(
+        "LoaderError: the state of a stream: not all 4 ranks answered"
+    )
+    assert loaded.startswith(
+        "LoaderError: the beginning of a loop: not all 4 ranks answered"
+    )
 
 
 def test_tensor_parallel_ranks_read_the_same(found):
@@ -178,16 +190,25 @@ INDEXED = ("indexed", "loops")
 @pytest.fixture(scope="module")
 def live(tmp_path_factory):
     folder = tmp_path_factory.mktemp("live")
-    killed = launched("tests.support.live_program", folder, "first", ranks=2, fails=True)
+    killed = launched(
+        "tests.support.live_program", folder, "first", ranks=2, fails=True
+    )
     assert killed.codes == [-signal.SIGKILL] * 2, killed
     launched("tests.support.live_program", folder, "again", ranks=3)
-    told = [json.loads((folder / f"{part}.json").read_text()) for part in ("first", "again")]
+    told = [
+        json.loads((folder / f"{part}.json").read_text()) for part in ("first", "again")
+    ]
     return *told, killed.stderr
 
 
 def in_turn(of_ranks):
     """The items of all ranks in turn, without padding, as they come out of JSON."""
-    return [item for turn in zip(*of_ranks, strict=True) for item in turn if item is not None]
+    return [
+        item
+        for turn in zip(*of_ranks, strict=True)
+        for item in turn
+        if item is not None
+    ]
 
 
 def plain(items):
@@ -225,7 +246,9 @@ def test_loops_that_two_ranks_do_not_divide(live):
     assert in_turn(first["loops"]["items"]) == expected
     assert [items.count(None) for items in first["loops"]["items"]] == [0, 1]
     goes_on = in_turn(again["loops"])
-    assert goes_on == plain(batches(blend).at(range(2 * SAVED, 2 * SAVED + len(goes_on))))
+    assert goes_on == plain(
+        batches(blend).at(range(2 * SAVED, 2 * SAVED + len(goes_on)))
+    )
     assert len(goes_on) >= 11
 
 
@@ -257,7 +280,9 @@ def test_ranks_that_say_something_else_all_know(live):
 
 
 @pytest.mark.parametrize("kind", ["stream", "packs"])
-def test_a_change_before_the_first_item_is_one_for_ranks_with_and_without_workers(live, kind):
+def test_a_change_before_the_first_item_is_one_for_ranks_with_and_without_workers(
+    live, kind
+):
     first, _, _ = live
     with loader_of(RUNS[kind](mix()), 0, lanes=LANES) as loader:
         loader.set_weights(FIRST)
@@ -281,7 +306,9 @@ def test_a_policy_is_told_what_all_ranks_saw(live):
     for number, each in enumerate(weights[:3], 1):
         blend = blend.with_weights_from(number * 5 * 2 * 3, each)
     assert in_turn([items, more]) == plain(batches(blend).at(range(2 * STEPS)))
-    webs = [sum(n == "web" for each in part[:5] for n, _ in each) for part in (items, more)]
+    webs = [
+        sum(n == "web" for each in part[:5] for n, _ in each) for part in (items, more)
+    ]
     mean = (1.0 * webs[0] + 2.0 * webs[1]) / sum(webs)
     share = 1 / (1 + 2.718281828459045 ** (0.5 - mean))
     assert weights[0]["web"] == pytest.approx(share)
@@ -292,7 +319,9 @@ def test_a_file_that_the_first_rank_reads(live):
     first, _, log = live
     expected = mix([(6 * 2 * 3, {"web": 9, "code": 1})])
     assert in_turn(first["file"]) == plain(batches(expected).at(range(2 * STEPS)))
-    assert "the weights of" not in log  # as no handler was set, and nothing was a warning
+    assert (
+        "the weights of" not in log
+    )  # as no handler was set, and nothing was a warning
 
 
 @pytest.fixture(scope="module")
@@ -309,7 +338,9 @@ def steps_in_turn(of_ranks: list[list]) -> list:
 def test_three_ranks_go_on_where_two_have_been(saved_globally, name):
     saved, restored = saved_globally
     config = WorkerConfig(0, 1, 0)
-    with get_savable_loader(SAVED_GLOBALLY[name](), worker_config=config, lanes=LANES) as loader:
+    with get_savable_loader(
+        SAVED_GLOBALLY[name](), worker_config=config, lanes=LANES
+    ) as loader:
         whole = list(islice(iter(loader), 22))
     assert steps_in_turn([each[name][0] for each in saved]) == whole[:10]
     assert steps_in_turn([each[name][1] for each in saved]) == whole[10:20]
@@ -326,7 +357,9 @@ def test_what_cannot_be_restored_is_an_error_on_all_ranks(saved_globally):
         none, stranger, nothing, damaged = rank["errors"]
         assert none == nothing
         assert none.startswith("StateError: restore_state_global: there is no state")
-        assert stranger.startswith("ConfigError: restore_state_global: rank 7 is not among")
+        assert stranger.startswith(
+            "ConfigError: restore_state_global: rank 7 is not among"
+        )
         assert damaged.startswith("StateError: the saved state has")
 
 
@@ -346,7 +379,9 @@ def test_a_process_alone():
 
 def test_a_rank_that_cannot_talk_with_the_one_that_has_the_state():
     loader = get_savable_loader(numbers(9), worker_config=WorkerConfig(1, 2, 0))
-    with pytest.raises(ConfigError, match=r"rank 0 has the state.*rank 1 of 2, cannot talk"):
+    with pytest.raises(
+        ConfigError, match=r"rank 0 has the state.*rank 1 of 2, cannot talk"
+    ):
         loader.restore_state_global(None, src_rank=0)
 
 

@@ -1,4 +1,5 @@
-"""States that go on in an edited mix: every source that is still there keeps its place."""
+"""States that go on in an edited mix: every source that is still there keeps its
+place."""
 
 from __future__ import annotations
 
@@ -36,7 +37,9 @@ def source(name, **options):
 
 
 def mix(weights, **options):
-    return BlendDataset({name: source(name) for name in weights}, weights=weights, **options)
+    return BlendDataset(
+        {name: source(name) for name in weights}, weights=weights, **options
+    )
 
 
 def batches(dataset, size=4):
@@ -97,7 +100,9 @@ def refused(before, now, steps=7):
 def test_what_has_no_place_to_keep():
     two, three = {"a": 1, "b": 1}, {"a": 1, "b": 1, "c": 1}
     assert "packing, a filter or the like" in refused(streams(two), packs(three))
-    assert "stream, and this dataset is indexed" in refused(streams(two), batches(mix(three)))
+    assert "stream, and this dataset is indexed" in refused(
+        streams(two), batches(mix(three))
+    )
     filters = [FilterDataset(source(name), kept) for name in "ab"]
     assert "no source of the saved state" in refused(*map(RepeatDataset, filters))
     ends = [mix(each, stop="all_exhausted") for each in (two, three)]
@@ -117,12 +122,16 @@ def test_what_has_no_place_to_keep():
     ]
     assert "stages" in refused(*plans)
     wide = [
-        BlendDataset([(ListSource([(n, m)], name=f"s{n}"), 1 + n * m) for n in range(300)])
+        BlendDataset(
+            [(ListSource([(n, m)], name=f"s{n}"), 1 + n * m) for n in range(300)]
+        )
         for m in range(2)
     ]
     assert "more than 256 sources" in refused(*wide)
     levelled = [
-        BatchDataset(LevelDataset(mix(each), 2, global_batch_size=8, cost="cost"), 2, list)
+        BatchDataset(
+            LevelDataset(mix(each), 2, global_batch_size=8, cost="cost"), 2, list
+        )
         for each in (two, three)
     ]
     assert "in the middle of a global batch" in refused(*levelled)
@@ -166,7 +175,11 @@ def test_words_of_the_argument():
         loader.load_state_dict(loader.state_dict(), strict=False, on_mismatch="remap")
     state = saved(loader)
     cursor = json.loads(state["cursor"])
-    for broken in ({"places": {"x": "y"}}, {"moves": [["x", 1]]}, {"moves": [[1, 1, 1]]}):
+    for broken in (
+        {"places": {"x": "y"}},
+        {"moves": [["x", 1]]},
+        {"moves": [[1, 1, 1]]},
+    ):
         bad = resealed(state, cursor=json.dumps(cursor | broken))
         with pytest.raises(StateError):
             loader_of(mix({"a": 1, "c": 1})).load_state_dict(bad, on_mismatch="remap")
@@ -208,7 +221,9 @@ def test_shares_of_costs_and_of_properties_go_on():
 
 
 def of_many(numbers):
-    kinds = {f"s{n}": [(f"s{n}", n * i**2 % 97 + 1) for i in range(20 + n)] for n in numbers}
+    kinds = {
+        f"s{n}": [(f"s{n}", n * i**2 % 97 + 1) for i in range(20 + n)] for n in numbers
+    }
     parts = {
         name: ListSource(each, name=name, columns={"cost": [cost for _, cost in each]})
         for name, each in kinds.items()

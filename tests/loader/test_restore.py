@@ -1,4 +1,5 @@
-"""A restore key gives the very same item again, whatever it is and wherever it is asked for."""
+"""A restore key gives the very same item again, whatever it is and wherever it is asked
+for."""
 
 from __future__ import annotations
 
@@ -70,7 +71,9 @@ def test_any_item_that_workers_made(tree, lanes):
     except (EmptyDatasetError, SubstitutionError):
         assume(False)
     if loader_of(tree, lanes=lanes).dataset.indexed:
-        assert [key for key, _ in found] == [key for key, _ in delivered(loader_of(tree), ITEMS)]
+        assert [key for key, _ in found] == [
+            key for key, _ in delivered(loader_of(tree), ITEMS)
+        ]
 
 
 # Items that carry their keys
@@ -83,7 +86,9 @@ class Texts(Batch):
 
 def texts(count: int = 20) -> ListSource[TextSample]:
     samples = [
-        TextSample(__key__=str(i), __restore_key__=("Webdataset", "0.tar", i), text=f"text {i}")
+        TextSample(
+            __key__=str(i), __restore_key__=("Webdataset", "0.tar", i), text=f"text {i}"
+        )
         for i in range(count)
     ]
     return ListSource(samples, name="texts")
@@ -97,12 +102,16 @@ def long_enough(sample: TextSample) -> bool:
 @pytest.mark.parametrize("streams", [False, True])
 def test_samples_batches_and_dicts_carry_their_keys(workers, streams):
     source = FilterDataset(texts(), long_enough) if streams else texts()
-    as_dict = MapDataset(source, lambda s: {"__restore_key__": s.__restore_key__, "text": s.text})
+    as_dict = MapDataset(
+        source, lambda s: {"__restore_key__": s.__restore_key__, "text": s.text}
+    )
     for dataset in (source, BatchDataset(source, 3, Texts.from_samples), as_dict):
         with loader_of(dataset, workers) as loader:
             for item in loader:
                 get = (
-                    item.get if isinstance(item, dict) else lambda name, at=item: getattr(at, name)
+                    item.get
+                    if isinstance(item, dict)
+                    else lambda name, at=item: getattr(at, name)
                 )
                 assert get("__restore_key__") == loader.restore_key
                 stored = get("__stored_key__")
@@ -118,8 +127,14 @@ def test_samples_batches_and_dicts_carry_their_keys(workers, streams):
 def test_a_sample_that_two_sources_may_have(tmp_path):
     one, other = (captions(tmp_path / name, 4) for name in ("one", "other"))
     config = WorkerConfig(rank=0, world_size=1, num_workers=0)
-    options = {"batch_size": None, "shuffle_buffer_size": None, "max_samples_per_sequence": None}
-    datasets = [get_train_dataset(p, worker_config=config, **options) for p in (one, other)]
+    options = {
+        "batch_size": None,
+        "shuffle_buffer_size": None,
+        "max_samples_per_sequence": None,
+    }
+    datasets = [
+        get_train_dataset(p, worker_config=config, **options) for p in (one, other)
+    ]
     mix = BlendDataset((datasets[0], 1), (datasets[1], 1))
     sample = next(iter(loader_of(mix)))
     with pytest.raises(RestoreKeyError, match=r"several sources: .*one, .*other"):
@@ -186,7 +201,9 @@ def test_substitutes_come_again_as_the_loader_decided():
     with pytest.raises(EncoderError, match="is odd"):
         restore_sample(dataset, failing[0])
     config = WorkerConfig(
-        num_workers=0, global_error_handler=log_exception, restore_error_handler=reraise_exception
+        num_workers=0,
+        global_error_handler=log_exception,
+        restore_error_handler=reraise_exception,
     )
     strict = get_loader(dataset, worker_config=config)
     assert len(list(strict)) == 20

@@ -1,4 +1,5 @@
-"""What workers that start from nothing are given lies in memory once, columns and all."""
+"""What workers that start from nothing are given lies in memory once, columns and
+all."""
 
 from __future__ import annotations
 
@@ -15,7 +16,9 @@ from tests.support.prepared import captions
 
 def test_large_arrays_are_not_pickled_and_no_process_writes_to_those_of_another():
     large = np.arange(SMALL, dtype=np.int64)
-    file = stored({"large": large, "view": large[1:], "small": large[:8], "other": [b"x", None]})
+    file = stored(
+        {"large": large, "view": large[1:], "small": large[:8], "other": [b"x", None]}
+    )
     one, other = (rebuilt(os.dup(file.fileno())) for _ in range(2))
     one["large"][0] = -1
     assert other["large"].tolist() == large.tolist()

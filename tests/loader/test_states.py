@@ -36,7 +36,10 @@ from tests.support.states import mixed, of, resealed, saved
 def test_resume_of_a_stream_that_workers_read(name):
     dataset = STREAMING[name]
     whole = prints(take(loader_of(dataset, lanes=3), 16))
-    with loader_of(dataset, workers=2, lanes=3) as loader, loader_of(dataset, workers=1) as other:
+    with (
+        loader_of(dataset, workers=2, lanes=3) as loader,
+        loader_of(dataset, workers=1) as other,
+    ):
         for taken in range(13):
             other.load_state_dict(loader.state_dict())
             assert prints(take(other, 3)) == whole[taken : taken + 3]
@@ -45,12 +48,17 @@ def test_resume_of_a_stream_that_workers_read(name):
 
 @pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
 def test_a_checkpoint_with_loaders_deeper_in_its_dict(tmp_path):
-    """Each goes on that is the only one of its dataset; others do not begin anew in silence."""
+    """Each goes on that is the only one of its dataset; others do not begin anew in
+    silence."""
     checkpoint = pytest.importorskip("torch.distributed.checkpoint")
-    sources = [ShuffleDataset(ListSource(range(40), name=name)) for name in ("nested", "other")]
+    sources = [
+        ShuffleDataset(ListSource(range(40), name=name)) for name in ("nested", "other")
+    ]
     loaders = [get_loader(each) for each in sources]
     taken = [take(loader, 3 + number) for number, loader in enumerate(loaders)]
-    checkpoint.save({"app": {"train": loaders[0], "val": [loaders[1]]}}, checkpoint_id=tmp_path)
+    checkpoint.save(
+        {"app": {"train": loaders[0], "val": [loaders[1]]}}, checkpoint_id=tmp_path
+    )
     rest = [take(loader, 50) for loader in loaders]
     for loader in loaders:
         loader.rewind()
@@ -62,9 +70,13 @@ def test_a_checkpoint_with_loaders_deeper_in_its_dict(tmp_path):
     stream = get_loader(FilterDataset(sources[0], is_even))
     for refuse in (
         lambda: checkpoint.load({"app": {"train": again}}, checkpoint_id=tmp_path),
-        lambda: checkpoint.save({"app": {"train": stream}}, checkpoint_id=tmp_path / "stream"),
+        lambda: checkpoint.save(
+            {"app": {"train": stream}}, checkpoint_id=tmp_path / "stream"
+        ),
     ):
-        with pytest.raises(checkpoint.CheckpointException, match="at the top of its dict"):
+        with pytest.raises(
+            checkpoint.CheckpointException, match="at the top of its dict"
+        ):
             refuse()
 
 
@@ -129,7 +141,11 @@ class TestFolders:
 
     def built(self, place, labels=1.0, encoder=TaskEncoder, **options):
         parts = [
-            {"path": name, "weight": 1, "subflavors": {"loss_weight": labels, "of": name}}
+            {
+                "path": name,
+                "weight": 1,
+                "subflavors": {"loss_weight": labels, "of": name},
+            }
             for name in ("cats", "dogs")
         ]
         mix = {"__module__": "megatron.energon", "__class__": "MetadatasetV2"}
@@ -264,7 +280,13 @@ def prepared_texts(path, count=40, word="text", *, again=False):
     if not again:
         samples = [{"__key__": f"{i:04d}", "txt": f"{word} {i}"} for i in range(count)]
         write_shards(samples, path, samples_per_shard=20)
-    prepare(path, split_ratios={"train": 1}, sample_type="TextSample", workers=1, overwrite=again)
+    prepare(
+        path,
+        split_ratios={"train": 1},
+        sample_type="TextSample",
+        workers=1,
+        overwrite=again,
+    )
     return path
 
 
@@ -328,18 +350,27 @@ class Recorded(ListSource):
 
     @property
     def record(self):
-        return None if self.name.endswith("7") else digest([self.name, self.name in self.replaced])
+        return (
+            None
+            if self.name.endswith("7")
+            else digest([self.name, self.name in self.replaced])
+        )
 
 
 def wide(count, kind=Recorded):
-    parts = [ShuffleDataset(kind(range(9), name=f"folder {number}")) for number in range(count)]
+    parts = [
+        ShuffleDataset(kind(range(9), name=f"folder {number}"))
+        for number in range(count)
+    ]
     return BatchDataset(BlendDataset([(part, 1) for part in parts]), 4, list)
 
 
 def test_of_a_mix_of_many_one_is_named(monkeypatch):
     count = 200
     state = json.loads(json.dumps(loader_of(wide(count)).state_dict()))
-    monkeypatch.setattr(Recorded, "replaced", {"folder 127"})  # of which nothing is known
+    monkeypatch.setattr(
+        Recorded, "replaced", {"folder 127"}
+    )  # of which nothing is known
     loader_of(wide(count)).load_state_dict(state)
     monkeypatch.setattr(Recorded, "replaced", {"folder 123"})
     with pytest.raises(StateMismatchError, match=f"'folder 123': {OTHERS}") as error:

@@ -80,18 +80,28 @@ DATASETS = {
     "maps of batches": MapDataset(ConcatDataset(BATCHES), plus_one),
     "lists": ConcatDataset(BatchDataset(SAMPLES, 4, list)),
     "sorted": ConcatDataset(BatchDataset(MapDataset(SAMPLES, keyed), 4, by_keys)),
-    "batches of batches": ConcatDataset(BatchDataset(BatchDataset(SAMPLES, 2, list), 2, joined)),
+    "batches of batches": ConcatDataset(
+        BatchDataset(BatchDataset(SAMPLES, 2, list), 2, joined)
+    ),
     "a filter": ConcatDataset(KEPT),
     "batches of a filter": ConcatDataset(BatchDataset(KEPT, 4, column)),
-    "maps of a filter": ConcatDataset(MapDataset(FilterDataset(numbers(11), everything), checked)),
+    "maps of a filter": ConcatDataset(
+        MapDataset(FilterDataset(numbers(11), everything), checked)
+    ),
     "a filter of batches": FilterDataset(ConcatDataset(BATCHES), everything),
     "a buffer of batches": ShuffleBufferDataset(ConcatDataset(BATCHES), 3),
-    "both": ConcatDataset(BatchDataset(KEPT, 4, column), BatchDataset(numbers(2, 20), 4, column)),
+    "both": ConcatDataset(
+        BatchDataset(KEPT, 4, column), BatchDataset(numbers(2, 20), 4, column)
+    ),
 }
 
 
 def rows_of(item: Any) -> list[int]:
-    return torch.as_tensor(item["x"] if isinstance(item, dict) else item).reshape(-1).tolist()
+    return (
+        torch.as_tensor(item["x"] if isinstance(item, dict) else item)
+        .reshape(-1)
+        .tolist()
+    )
 
 
 def counted(loader) -> list[int]:
@@ -103,7 +113,9 @@ def counted(loader) -> list[int]:
             assert is_padding(item) == loader.padding
             assert loader.padding or padding_rows(item) == padded
         if not loader.padding:
-            found += [each for row, each in enumerate(rows_of(item)) if row not in padded]
+            found += [
+                each for row, each in enumerate(rows_of(item)) if row not in padded
+            ]
     return found
 
 
@@ -146,7 +158,12 @@ def test_a_loader_of_get_val_dataset_marks_the_batch_of_a_damaged_line(tmp_path)
     loader = get_loader(dataset)
     for _ in range(2):
         found = [(batch.text[0], loader.padding, is_padding(batch)) for batch in loader]
-        assert [text for text, *padding in found if not any(padding)] == ["t0", "t1", "t3", "t4"]
+        assert [text for text, *padding in found if not any(padding)] == [
+            "t0",
+            "t1",
+            "t3",
+            "t4",
+        ]
         assert found[2][1:] == (True, True)
     assert loader.failures.count == 1
 
@@ -167,13 +184,18 @@ def test_a_batch_says_which_rows_are_padding_and_weighs_them_0():
     assert weights[0].tolist() == [1, 1, 1, 0]
     assert weights[1].tolist() == [1, 0, 1, 0]
     assert weights[2] is None
-    assert [dict(**each).keys() for each in batches] == [{"x"}] * 3, "what a model is called with"
+    assert [dict(**each).keys() for each in batches] == [{"x"}] * 3, (
+        "what a model is called with"
+    )
     assert total_weight(batches) == 8
 
 
 def test_weights_that_a_batch_has_stay_but_for_rows_of_padding():
     def weighed(rows):
-        return {"x": torch.tensor(rows), "sample_weights": torch.tensor([2.0] * len(rows))}
+        return {
+            "x": torch.tensor(rows),
+            "sample_weights": torch.tensor([2.0] * len(rows)),
+        }
 
     batches = list(get_loader(ConcatDataset(BatchDataset(SAMPLES, 4, weighed))))
     assert batches[1]["sample_weights"].tolist() == [2, 0, 2, 0]
@@ -190,7 +212,11 @@ def test_a_batch_that_fails_as_a_whole_is_padding():
 
     loader = loader_of(ConcatDataset(BatchDataset(numbers(12), 4, batch)))
     found = [(rows_of(each), is_padding(each), padding_rows(each)) for each in loader]
-    assert [each for _, *each in found] == [[False, []], [True, [0, 1, 2, 3]], [False, []]]
+    assert [each for _, *each in found] == [
+        [False, []],
+        [True, [0, 1, 2, 3]],
+        [False, []],
+    ]
     assert loader.report().total.samples == 8
 
 

@@ -14,7 +14,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from energize import FilterDataset, LoaderError, MapDataset, WorkerConfig, WorkerDiedError
+from energize import (
+    FilterDataset,
+    LoaderError,
+    MapDataset,
+    WorkerConfig,
+    WorkerDiedError,
+)
 from energize.loader import get_loader
 from tests.support.datasets import numbers
 from tests.support.loading import loader_of
@@ -55,7 +61,9 @@ def test_a_late_item_is_told_of_with_what_is_busy(workers, streams, caplog):
     options = {"watchdog_timeout_seconds": 0.4, "watchdog_initial_timeout_seconds": 60}
     with loading(late_for_three, workers, streams=streams, **options) as loader:
         assert list(loader) == list(range(6))
-    told = [each.getMessage() for each in caplog.records if "no item" in each.getMessage()]
+    told = [
+        each.getMessage() for each in caplog.records if "no item" in each.getMessage()
+    ]
     assert 1 <= len(told) <= 2, "after 0.4 s, perhaps 0.8 s"
     assert "late_for_three" in told[0], "the Python stack"
     if workers:
@@ -67,10 +75,17 @@ def test_a_late_item_is_told_of_with_what_is_busy(workers, streams, caplog):
 @pytest.mark.parametrize("streams", [False, True])
 @pytest.mark.parametrize("workers", [0, 1])
 @pytest.mark.parametrize("on_error", ["raise", "skip"])
-def test_fail_on_timeout_is_an_error_whoever_handles_exceptions(workers, streams, on_error):
+def test_fail_on_timeout_is_an_error_whoever_handles_exceptions(
+    workers, streams, on_error
+):
     options = {"watchdog_timeout_seconds": 0.5, "watchdog_initial_timeout_seconds": 60}
     loader = loading(
-        hangs_at_three, workers, streams=streams, fail_on_timeout=True, on_error=on_error, **options
+        hangs_at_three,
+        workers,
+        streams=streams,
+        fail_on_timeout=True,
+        on_error=on_error,
+        **options,
     )
     got: list[int] = []
     said = r"(?s)no item.*fail_on_timeout.*waits_for_ever"
@@ -105,7 +120,9 @@ def test_a_worker_that_is_stopped_is_told_of_too(caplog, tmp_path):
 @pytest.mark.parametrize("method", ["spawn", "forkserver"])
 def test_workers_that_start_from_nothing_show_their_stacks(method, caplog):
     options = {"watchdog_timeout_seconds": 0.4, "watchdog_initial_timeout_seconds": 60}
-    with loading(late_for_three, 1, multiprocessing_context=method, **options) as loader:
+    with loading(
+        late_for_three, 1, multiprocessing_context=method, **options
+    ) as loader:
         assert list(loader) == list(range(6))
     assert "late_for_three" in caplog.text
 
@@ -159,8 +176,16 @@ def cannot_be_rebuilt(number: int):
 @pytest.mark.parametrize(
     ("function", "error", "message"),
     [
-        (writes_everywhere, LoaderError, r"sent what is no message, b'.*what belongs.*at \d"),
-        (closes_everything, WorkerDiedError, r"ended with exit code 0 .*closed its file descri"),
+        (
+            writes_everywhere,
+            LoaderError,
+            r"sent what is no message, b'.*what belongs.*at \d",
+        ),
+        (
+            closes_everything,
+            WorkerDiedError,
+            r"ended with exit code 0 .*closed its file descri",
+        ),
         (panics, Panic, "index out of bounds"),
         (
             cannot_be_rebuilt,

@@ -33,7 +33,9 @@ def test_the_failure_budget(workers, budget):
     dataset = MapDataset(numbers(640), damaged_tens)
     config = WorkerConfig(num_workers=workers)
     with get_loader(dataset, worker_config=config, failure_budget=budget) as loader:
-        with pytest.raises(FailureBudgetError, match=f"{budget + 1} samples failed") as caught:
+        with pytest.raises(
+            FailureBudgetError, match=f"{budget + 1} samples failed"
+        ) as caught:
             list(loader)
         assert loader.failures.count == budget + 1
     assert "numbers0, sample" in str(caught.value)
@@ -68,7 +70,9 @@ def test_tensors_are_pinned_where_there_is_a_gpu(workers, pin):
     dataset = MapDataset(numbers(3), _tensors)
     with loader_of(dataset, workers, pin_memory=pin) as loader:
         items = list(loader)
-    assert {items[0]["large"].is_pinned(), items[0]["scalar"].is_pinned()} == {pin is not False}
+    assert {items[0]["large"].is_pinned(), items[0]["scalar"].is_pinned()} == {
+        pin is not False
+    }
     assert prints(items) == plain(dataset, 3)
 
 
@@ -129,7 +133,9 @@ def varied(number):
 def test_kept_tensors_are_never_written_again(workers):
     with loader_of(MapDataset(numbers(300), filled), workers=workers) as loader:
         kept = list(loader)
-    assert all(torch.equal(tensor, filled(number)) for number, tensor in enumerate(kept))
+    assert all(
+        torch.equal(tensor, filled(number)) for number, tensor in enumerate(kept)
+    )
 
 
 def test_slots_of_many_sizes_are_given_up():
@@ -151,7 +157,11 @@ class Reads:
 
     def __call__(self, number: int) -> tuple[str, bytes, int]:
         pool = active_pool()
-        return type(pool).__name__, pool.get_lazy(self.store, f"{number}.txt").get(), os.getpid()
+        return (
+            type(pool).__name__,
+            pool.get_lazy(self.store, f"{number}.txt").get(),
+            os.getpid(),
+        )
 
 
 @pytest.fixture
@@ -183,14 +193,18 @@ def test_hooks_have_the_pool(workers, method, streams, folder, caches):
     ) as loader:
         for _ in range(2):
             found = sorted(loader)
-            assert [content for _, content, _ in found] == [b"file %d" % n for n in range(8)]
+            assert [content for _, content, _ in found] == [
+                b"file %d" % n for n in range(8)
+            ]
             assert {kind for kind, _, _ in found} == {"FileStoreCachePool"}
             assert (os.getpid() in {pid for _, _, pid in found}) == (workers == 0)
             assert type(active_pool()) is NoCachePool, "the training loop has none"
         kind, content, _ = loader.restore_sample(loader.restore_key)
         assert (kind, content[:5]) == ("FileStoreCachePool", b"file ")
         assert list(caches.iterdir()), "it was used"
-    assert eventually(lambda: not list(caches.iterdir())), "what it kept is gone with the loader"
+    assert eventually(lambda: not list(caches.iterdir())), (
+        "what it kept is gone with the loader"
+    )
 
 
 def test_loaders_with_pools_of_their_own_side_by_side(folder, caches):

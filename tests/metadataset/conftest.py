@@ -1,4 +1,5 @@
-"""Folders that the tests of metadatasets read, prepared once, and files beside links to them."""
+"""Folders that the tests of metadatasets read, prepared once, and files beside links to
+them."""
 
 from __future__ import annotations
 
@@ -8,7 +9,13 @@ from textwrap import dedent, indent
 import pytest
 import yaml
 
-from energize import DefaultTaskEncoder, get_train_dataset, prepare, prepare_columns, write_shards
+from energize import (
+    DefaultTaskEncoder,
+    get_train_dataset,
+    prepare,
+    prepare_columns,
+    write_shards,
+)
 from energize.preparation.index import prepare_jsonl
 from tests.support.joining import keys, texts
 from tests.support.prepared import classes
@@ -27,16 +34,25 @@ class Keys(DefaultTaskEncoder):
 
 
 def folder_of(path, number, count):
-    """Sample i has the key 1000 * number + i, `i % 5 + 1` words, and is high where 3 divides i."""
+    """Sample i has the key 1000 * number + i, `i % 5 + 1` words, and is high where 3
+    divides i."""
 
     def sample(i):
         kind = {"quality": "low" if i % 3 else "high", "score": i / count}
-        return {"__key__": f"{number}{i:03d}", "txt": f"{path.name} " * (i % 5 + 1), "json": kind}
+        return {
+            "__key__": f"{number}{i:03d}",
+            "txt": f"{path.name} " * (i % 5 + 1),
+            "json": kind,
+        }
 
-    write_shards(map(sample, range(count + count // 3)), path, samples_per_shard=count // 3)
+    write_shards(
+        map(sample, range(count + count // 3)), path, samples_per_shard=count // 3
+    )
     shards = sorted(each.name for each in path.glob("*.tar"))
     patterns = {"train": shards[:3], "val": shards[3:]}
-    prepare(path, split_patterns=patterns, sample_type="TextSample", sqlite=True, workers=1)
+    prepare(
+        path, split_patterns=patterns, sample_type="TextSample", sqlite=True, workers=1
+    )
     columns = {"quality": "json[quality]", "score": "json[score]", "tokens": "size:txt"}
     prepare_columns(path, columns, workers=1)
 
@@ -49,7 +65,9 @@ def folders(tmp_path_factory):
     classes(root / "images", 40)
     texts(root / "crude", [keys(*range(4))], sample_type="CrudeWebdataset")
     texts(root / "notes", [keys(*range(29, 6, -1)), keys(*range(7))], prefix="note ")
-    (root / "lines.jsonl").write_text("".join(f'{{"text": "{i}"}}\n' for i in range(10)))
+    (root / "lines.jsonl").write_text(
+        "".join(f'{{"text": "{i}"}}\n' for i in range(10))
+    )
     prepare_jsonl(root / "lines.jsonl")
     (root / "files" / "inner").mkdir(parents=True)
     (root / "files" / "inner" / "a.txt").write_text("a file")
@@ -58,10 +76,13 @@ def folders(tmp_path_factory):
 
 @pytest.fixture
 def mix(folders, tmp_path):
-    """Writes a metadataset whose split train is a node (YAML, or a mapping) beside the folders."""
+    """Writes a metadataset whose split train is a node (YAML, or a mapping) beside the
+    folders."""
     for each in folders.iterdir():
         (tmp_path / each.name).symlink_to(each)
-    (tmp_path / "files").unlink()  # what a plain folder serves lies below that of the file
+    (
+        tmp_path / "files"
+    ).unlink()  # what a plain folder serves lies below that of the file
     shutil.copytree(folders / "files", tmp_path / "files")
 
     def write(node, name="mix.yaml", module="energize", splits=""):

@@ -1,4 +1,5 @@
-"""Metadataset files as text: the grammar, and what a reader is told when it is not kept."""
+"""Metadataset files as text: the grammar, and what a reader is told when it is not
+kept."""
 
 from __future__ import annotations
 
@@ -38,7 +39,10 @@ def test_anchors_aliases_and_merges(tmp_path):
     assert found["c"] == found["a"]
     assert (found["d"].path, found["d"].subflavors) == ("y", {"x": 1})
     told = message(tmp_path / "mix.yaml", f"{text}\n  e: {{pth: 1, <<: *b, pth: 2}}")
-    assert f"{tmp_path}/mix.yaml:9 (splits.e.pth): the key 'pth' is given twice, first in" in told
+    assert (
+        f"{tmp_path}/mix.yaml:9 (splits.e.pth): the key 'pth' is given twice, first in"
+        in told
+    )
 
 
 # Variables
@@ -51,15 +55,22 @@ LABELS = """
   t: '${N}'
   e: ${UNSET:-}
 """
-CANNOT_BE = {"${UNSET}/x": "needs the environment variable UNSET", "x${ROOT": "without a variable"}
-CANNOT_BE |= dict.fromkeys(["${}", "${a b}", "${A:-${B}}"], "'${' without a variable's name")
+CANNOT_BE = {
+    "${UNSET}/x": "needs the environment variable UNSET",
+    "x${ROOT": "without a variable",
+}
+CANNOT_BE |= dict.fromkeys(
+    ["${}", "${a b}", "${A:-${B}}"], "'${' without a variable's name"
+)
 
 
 def test_variables_are_put_in(mix, tmp_path, monkeypatch):
     monkeypatch.setenv("N", "2.5")
     monkeypatch.setenv("EMPTY", "")
     monkeypatch.delenv("UNSET", raising=False)
-    node = read_metadataset(mix(f"path: x/${{UNSET:-y}}\nsubflavors:{LABELS}")).splits["train"]
+    node = read_metadataset(mix(f"path: x/${{UNSET:-y}}\nsubflavors:{LABELS}")).splits[
+        "train"
+    ]
     told = {"a": "b", "c": "${X} costs $5", "n": 7, "t": "2.5", "e": None}
     assert (node.path, node.subflavors) == ("x/y", told)
     node = read_metadataset(mix("blend:\n- path: x\n  weight: ${N}")).splits["train"]
@@ -67,11 +78,19 @@ def test_variables_are_put_in(mix, tmp_path, monkeypatch):
     for text, words in CANNOT_BE.items():
         with pytest.raises(MetadatasetError) as caught:
             read_metadataset(mix(f"path: captions\nsplit_part: '{text}'"))
-        assert str(caught.value).startswith(f"{tmp_path}/mix.yaml:6 (splits.train.split_part): ")
+        assert str(caught.value).startswith(
+            f"{tmp_path}/mix.yaml:6 (splits.train.split_part): "
+        )
         assert words in str(caught.value)
     splits_given = {"train": {"path": "${UNSET}"}}
-    given_here = {"__module__": "energize", "__class__": "MetadatasetV2", "splits": splits_given}
-    with pytest.raises(MetadatasetError, match=r"<a mapping> \(splits.train.path\): .*UNSET"):
+    given_here = {
+        "__module__": "energize",
+        "__class__": "MetadatasetV2",
+        "splits": splits_given,
+    }
+    with pytest.raises(
+        MetadatasetError, match=r"<a mapping> \(splits.train.path\): .*UNSET"
+    ):
         load_dataset(given_here)
     assert expanded("${A}", {"A": "${B} $${C}"}) == "${B} $${C}"
 
@@ -253,7 +272,9 @@ def test_each_fault_is_told_with_its_place(tmp_path, monkeypatch):
     for node, values in VALUES_REFUSED.items():
         key = node.split("?")[0].split()[-1].strip("{:")
         for value in values.split():
-            told = message(tmp_path / "mix.yaml", f"splits:\n  s: {node.replace('?', value)}")
+            told = message(
+                tmp_path / "mix.yaml", f"splits:\n  s: {node.replace('?', value)}"
+            )
             assert f"{key}): expected" in told, (node, value, told)
 
 
@@ -281,19 +302,31 @@ VALUES = {
 DOCUMENTS = [
     ("", "mix.yaml: the document is empty; expected a mapping with __module__"),
     ("# nothing\n", "mix.yaml: the document is empty"),
-    ("[1, 2]", "mix.yaml:1: expected a mapping with __module__, __class__ and splits; got [1, 2]"),
+    (
+        "[1, 2]",
+        "mix.yaml:1: expected a mapping with __module__, __class__ and splits; got [1, 2]",
+    ),
     (HEAD + "splits: {}", "mix.yaml:3 (splits): "),
     ("splits: [a", "mix.yaml:2, column 1: invalid YAML: "),
     ("splits:\n\ta: 1", "mix.yaml:2, column 1: invalid YAML"),
     ("a: *b", "mix.yaml:1, column 4: invalid YAML: "),
     ("a: 1\n---\nb: 1", "mix.yaml:2, column 1: invalid YAML: "),
-    (HEAD.replace("set", "Set"), "(__class__): expected 'MetadatasetV2'; got 'MetadataSetV2'; did"),
+    (
+        HEAD.replace("set", "Set"),
+        "(__class__): expected 'MetadatasetV2'; got 'MetadataSetV2'; did",
+    ),
     (
         HEAD.replace("energize", "os"),
         "(__module__): expected 'energize' or 'megatron.energon'; got",
     ),
-    ("splits: {a: {path: x}}", "mix.yaml:1 (__class__): the key '__class__' is missing"),
-    (HEAD + "split: {a: {path: x}}", "(split): unknown key 'split'; did you mean 'splits'?"),
+    (
+        "splits: {a: {path: x}}",
+        "mix.yaml:1 (__class__): the key '__class__' is missing",
+    ),
+    (
+        HEAD + "split: {a: {path: x}}",
+        "(split): unknown key 'split'; did you mean 'splits'?",
+    ),
     (HEAD + "training: {}", "it is read by get_staged_train_dataset"),
     ("a: \xff", "(a): unknown key"),
 ]
@@ -306,7 +339,9 @@ def test_documents_and_values(tmp_path):
             assert words in message(file, text, head="")
     for text, value in VALUES.items():
         with row(text):
-            found = splits(file, f"splits:\n  a:\n    path: x\n    subflavors:\n      k: {text}")
+            found = splits(
+                file, f"splits:\n  a:\n    path: x\n    subflavors:\n      k: {text}"
+            )
             assert repr(found["a"].subflavors["k"]) == repr(value)
 
 
@@ -317,25 +352,39 @@ def test_files_that_are_no_text_of_people(tmp_path):
             HEAD.encode() + "a: é".encode("latin-1"),
             ": line 3: b'\\xe9': incomplete UTF-8 octet sequence; save ",
         ),
-        (b" " * (limits.YAML_BYTES + 1), "in bytes, 16777217, more than 16777216; to allow more, "),
+        (
+            b" " * (limits.YAML_BYTES + 1),
+            "in bytes, 16777217, more than 16777216; to allow more, ",
+        ),
     ):
         file.write_bytes(data)
         with pytest.raises(MetadatasetError) as caught:
             read_metadataset(file)
         assert words in str(caught.value)
-        assert str(caught.value).endswith(("save the file as UTF-8", "core.limits.YAML_BYTES"))
+        assert str(caught.value).endswith(
+            ("save the file as UTF-8", "core.limits.YAML_BYTES")
+        )
     (tmp_path / "loop").symlink_to("loop")
     for read, words in (
         (load_dataset, "loop is a link to 'loop', where nothing is"),
-        (get_train_dataset, r"'\S+loop' is a link to 'loop', .* the link, looked for \S+loop$"),
+        (
+            get_train_dataset,
+            r"'\S+loop' is a link to 'loop', .* the link, looked for \S+loop$",
+        ),
         (WebdatasetSource, "links on the way to it lead to one another"),
     ):
         with pytest.raises(EnergizeError, match=words):
-            read(tmp_path / "loop", **({"batch_size": 1} if read is get_train_dataset else {}))
+            read(
+                tmp_path / "loop",
+                **({"batch_size": 1} if read is get_train_dataset else {}),
+            )
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(data=st.binary(max_size=60) | st.text(alphabet="{}[]:-*&!|>#%@`'\"\n ,ab?<", max_size=40))
+@given(
+    data=st.binary(max_size=60)
+    | st.text(alphabet="{}[]:-*&!|>#%@`'\"\n ,ab?<", max_size=40)
+)
 def test_any_bytes_are_refused(tmp_path, data):
     file = tmp_path / "any.yaml"
     file.write_bytes(data if isinstance(data, bytes) else data.encode())
@@ -348,7 +397,9 @@ LONG, MANY = "a" * 1_000_000, 9 * 10**400
 
 def aliases(first, each):
     """Each line names ten of the line before."""
-    lines = [f"  a{i + 1}: &a{i + 1} {each % ', '.join([f'*a{i}'] * 10)}" for i in range(20)]
+    lines = [
+        f"  a{i + 1}: &a{i + 1} {each % ', '.join([f'*a{i}'] * 10)}" for i in range(20)
+    ]
     return "\n".join(["{path: x}", f"  a0: &a0 {first}", *lines])
 
 
@@ -370,7 +421,9 @@ TOO_MUCH = {
     f"{{blend: [{{path: x}}], epoch_size: {MANY}}}": "epoch_size): expected",
     "{blend: [{path: x}], epoch_size: 1e999999999k}": "epoch_size counts samples",
     "{blend: [{path: x, choose: 1e999999999k}]}": "choose counts samples",
-    "{blend: [" + "{path: x}," * 10_001 + "]}": "too many entries, 10001, more than 10000",
+    "{blend: ["
+    + "{path: x}," * 10_001
+    + "]}": "too many entries, 10001, more than 10000",
     "{blend: [" + "1," * 9000 + "]}": "The first 100 errors",
     "{" + "a: 1," * 9000 + "}": "The first 100 errors",
 }

@@ -11,7 +11,9 @@ from tests.support.peers import run_energon
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = sorted(
-    file for file in (ROOT / "metadatasets").glob("*.yaml") if not file.stem.startswith("stages")
+    file
+    for file in (ROOT / "metadatasets").glob("*.yaml")
+    if not file.stem.startswith("stages")
 )
 
 

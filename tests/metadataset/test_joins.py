@@ -1,4 +1,5 @@
-"""Joins: which samples belong together, in which order, and what is told when some do not."""
+"""Joins: which samples belong together, in which order, and what is told when some do
+not."""
 
 from __future__ import annotations
 
@@ -33,7 +34,8 @@ NOTES = keys(*range(29, 6, -1), *range(7), 42)
 
 @pytest.fixture
 def folder(tmp_path):
-    """Texts in two splits, and notes in other shards, other splits and another order."""
+    """Texts in two splits, and notes in other shards, other splits and another
+    order."""
     shards = [TRAIN[:10], TRAIN[10:], VAL]
     texts(tmp_path / "a", shards, splits={"train": [0, 1], "val": [2]}, prefix="a ")
     texts(tmp_path / "b", [NOTES[:23], NOTES[23:]], prefix="b ")
@@ -42,11 +44,16 @@ def folder(tmp_path):
 
 def joined(folder, nonmatch="none", joiner=CLASS, name="mix.yaml", **more):
     """A metadataset whose splits train and val join a and the notes."""
-    entries = [{"path": "a"}, {"path": "b", "split_part": "train", "nonmatch": nonmatch}]
+    entries = [
+        {"path": "a"},
+        {"path": "b", "split_part": "train", "nonmatch": nonmatch},
+    ]
     node = {"join": entries, "joiner": joiner, **more}
     file = written(folder / name, node, "megatron.energon")
     document = file.read_text()
-    file.write_text(document + document[document.index("  train:") :].replace("train:", "val:", 1))
+    file.write_text(
+        document + document[document.index("  train:") :].replace("train:", "val:", 1)
+    )
     return file
 
 
@@ -78,7 +85,11 @@ def test_rows_are_those_of_the_first_dataset_in_its_order(folder):
         file = written(folder / "named.yaml", {"join": entries, "joiner": joiner})
         assert rows(file) == expected(TRAIN)
     told = fault(DatasetError, joined(folder, "error"))
-    for words in ("3 of 14 samples of", "have no partner in", "the first of them '0040'"):
+    for words in (
+        "3 of 14 samples of",
+        "have no partner in",
+        "the first of them '0040'",
+    ):
         assert words in told
     assert "nonmatch: skip" in told
 
@@ -86,14 +97,19 @@ def test_rows_are_those_of_the_first_dataset_in_its_order(folder):
 def test_excludes_and_subsets_are_applied_before_and_after(folder):
     for name, excluded in (("a", "s0.tar/0003"), ("b", "s1.tar/0005")):
         file = folder / name / ".nv-meta" / "split.yaml"
-        file.write_text(file.read_text().replace("exclude: []", f"exclude: [{excluded}]"))
+        file.write_text(
+            file.read_text().replace("exclude: []", f"exclude: [{excluded}]")
+        )
     found = [each for each in expected(TRAIN) if each[0] != "0003"]
     whole = [(key, text, None if key == "0005" else note) for key, text, note in found]
     assert rows(joined(folder)) == whole
     assert rows(joined(folder, subset={"range": [2, 7]})) == whole[2:7]
     assert rows(joined(folder, subset={"range": ["50%", "end"]})) == whole[6:]
     kept = [each for each in whole if each[2]]
-    assert rows(joined(folder, "skip", subset={"range": ["0%", "50%"]})) == kept[: len(kept) // 2]
+    assert (
+        rows(joined(folder, "skip", subset={"range": ["0%", "50%"]}))
+        == kept[: len(kept) // 2]
+    )
     first = {"path": "a", "subset": {"range": [0, 8]}}
     other = {"path": "b", "nonmatch": "skip", "subset": {"range": ["50%", "end"]}}
     file = written(folder / "parts.yaml", {"join": [first, other], "joiner": CLASS})
@@ -121,7 +137,11 @@ def test_a_damaged_cache_is_an_error(folder):
         ("empty", b"", "is no list of joined samples"),
         ("cut", b"\x93NUMPY\x01\x00", "is no list of joined samples"),
         ("text", b"x" * 100, "is no list of joined samples"),
-        ("archive", as_file(np.savez, m=np.zeros((3, 2), int)), "is no list of joined samples"),
+        (
+            "archive",
+            as_file(np.savez, m=np.zeros((3, 2), int)),
+            "is no list of joined samples",
+        ),
         ("objects", as_file(np.save, np.array([{"a": 1}], dtype=object)), "delete it"),
         ("others", as_file(np.save, np.full((3, 2), 99)), "delete it"),
         ("floats", as_file(np.save, np.zeros((2, 3))), "delete it"),
@@ -139,20 +159,40 @@ def test_a_damaged_cache_is_an_error(folder):
 def test_a_joiner_is_code_that_the_program_imported(folder):
     ours = "tests.support.joining"
     for kind, module, name, words in [
-        (UntrustedCodeError, "not_imported_here", "__class__: X", "which this program has not"),
+        (
+            UntrustedCodeError,
+            "not_imported_here",
+            "__class__: X",
+            "which this program has not",
+        ),
         (MetadatasetError, "os", "__class__: system", "the joiner is 'system'"),
         (MetadatasetError, "os", "__function__: sistem", "did you mean 'system'"),
-        (DatasetError, "megatron.energon", "__class__: TextSampel", "did you mean 'TextSample'?"),
+        (
+            DatasetError,
+            "megatron.energon",
+            "__class__: TextSampel",
+            "did you mean 'TextSample'?",
+        ),
         (MetadatasetError, "pathlib", "__class__: Path", "is no type of samples"),
-        (EnergizeError, ours, "__function__: no_sample", "returns a sample, and returned a str"),
+        (
+            EnergizeError,
+            ours,
+            "__function__: no_sample",
+            "returns a sample, and returned a str",
+        ),
     ]:
         key, value = name.split(": ")
         file = joined(folder, joiner={"__module__": module, key: value})
         with row(name):
-            assert words in fault(kind, file, "0000" if module == ours else "mix.yaml:5 (splits.t")
+            assert words in fault(
+                kind, file, "0000" if module == ours else "mix.yaml:5 (splits.t"
+            )
     leaf = resolve(joined(folder), "train")
     assert leaf.sample_type is Pair
-    assert pair.__name__ == resolve(joined(folder, joiner=FUNCTION), "train").joiner.function
+    assert (
+        pair.__name__
+        == resolve(joined(folder, joiner=FUNCTION), "train").joiner.function
+    )
 
 
 TABLE = "DROP TABLE samples; "
@@ -163,7 +203,9 @@ STATEMENTS = {
     "UPDATE samples SET sample_index = 'x' WHERE sample_key = '0003'": "of other shards",
     "UPDATE samples SET sample_index = 99 WHERE sample_key = '0003'": "of other shards",
     TABLE: "samples",
-    TABLE + ENDLESS + "SELECT i AS tar_file_id, 'k' AS sample_key, i AS sample_index FROM n": (
+    TABLE
+    + ENDLESS
+    + "SELECT i AS tar_file_id, 'k' AS sample_key, i AS sample_index FROM n": (
         "samples"
     ),
     "CREATE TABLE t AS SELECT * FROM samples; UPDATE t SET sample_key = '0001' WHERE sample_key = "
@@ -200,7 +242,10 @@ def test_what_is_joined_are_folders_that_exist(folder):
         ("other.yaml", "what is joined are prepared folders; 'other.yaml' is none"),
         ("nowhere", "join.note.path): 'nowhere' does not exist"),
     ]:
-        node = {"join": {"text": {"path": "a"}, "note": {"path": other}}, "joiner": CLASS}
+        node = {
+            "join": {"text": {"path": "a"}, "note": {"path": other}},
+            "joiner": CLASS,
+        }
         with pytest.raises((MetadatasetError, DatasetError)) as caught:
             resolve(written(folder / "mix.yaml", node), "train")
         assert words in str(caught.value)
@@ -210,7 +255,12 @@ KEYS = st.lists(st.integers(0, 25), unique=True, min_size=1, max_size=20)
 
 
 @settings(max_examples=10, deadline=None)
-@given(first=KEYS, other=KEYS, cut=st.integers(1, 19), nonmatch=st.sampled_from(["skip", "none"]))
+@given(
+    first=KEYS,
+    other=KEYS,
+    cut=st.integers(1, 19),
+    nonmatch=st.sampled_from(["skip", "none"]),
+)
 def test_any_two_folders(tmp_path_factory, first, other, cut, nonmatch):
     folder = tmp_path_factory.mktemp("any")
     cuts = [each for each in (keys(*first[:cut]), keys(*first[cut:])) if each]

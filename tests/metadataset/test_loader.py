@@ -50,7 +50,8 @@ def loaded(source, split="train", training=False, **more):
 
 @pytest.mark.parametrize("asked_by", ["the call", "the file"])
 def test_a_buffer_shuffles_what_is_read_in_stored_order(folder, asked_by):
-    """As in Energon, where None leaves shards in their order, and the buffer shuffles samples."""
+    """As in Energon, where None leaves shards in their order, and the buffer shuffles
+    samples."""
     (folder / "many.jsonl").write_text("".join(f'{{"x": {n}}}\n' for n in range(100)))
     prepare_jsonl(folder / "many.jsonl")
     mix, options = "many.jsonl", {"shuffle_over_epochs_multiplier": None}
@@ -74,11 +75,19 @@ def test_a_buffer_shuffles_what_is_read_in_stored_order(folder, asked_by):
 
 
 def test_settings_of_the_call_win(folder):
-    entry = {"path": "a", "subflavors": {"x": 1, "y": 1}, "shuffle_over_epochs_multiplier": 2}
+    entry = {
+        "path": "a",
+        "subflavors": {"x": 1, "y": 1},
+        "shuffle_over_epochs_multiplier": 2,
+    }
     file = written(folder / "mix.yaml", {"blend": [entry, {"path": "b"}]})
     half = Subset(ratios=(0.0, 0.5))
     _, datasets = loaded(
-        file, subflavors={"y": 2}, shuffle_over_epochs_multiplier=3, subset=half, training=True
+        file,
+        subflavors={"y": 2},
+        shuffle_over_epochs_multiplier=3,
+        subset=half,
+        training=True,
     )
     first = datasets[0].dataset
     assert first.subflavors == {"x": 1, "y": 2}
@@ -100,7 +109,9 @@ def test_training_reads_a_mapping(folder):
     splits = {"train": {"join": entries, "joiner": pair}, "val": {"path": "a"}}
     mix = {"__module__": "energize", "__class__": "MetadatasetV2", "splits": splits}
     dataset = get_train_dataset(mix, batch_size=None, repeat=False)
-    assert sorted(sample.note for sample in dataset) == [f"note {key}" for key in keys(*range(6))]
+    assert sorted(sample.note for sample in dataset) == [
+        f"note {key}" for key in keys(*range(6))
+    ]
     assert [sample.text for sample in get_val_dataset(mix, batch_size=None)] == keys(50)
 
 
@@ -125,7 +136,10 @@ UNTOLD = {
 
 def test_mixes_that_numbers_cannot_tell(folder):
     for node, told in UNTOLD.items():
-        with row(node), pytest.raises(ConfigError, match=f"(?s)mix has {told} .*asked for at"):
+        with (
+            row(node),
+            pytest.raises(ConfigError, match=f"(?s)mix has {told} .*asked for at"),
+        ):
             loaded(written(folder / "mix.yaml", yaml.safe_load(node)))
 
 
@@ -135,8 +149,16 @@ def test_traversing_lists_all_datasets_those_of_joins_too(folder):
         "join": [{"path": "a"}, {"path": "notes", "split_part": "train"}],
         "joiner": {"__module__": "not_imported", "__class__": "X"},
     }
-    written(folder / "inner.yaml", {"blend": [join, {"path": "b", "split_part": "val"}]})
-    node = {"blend": [{"path": "inner.yaml", "subflavors": {"o": 2}}, {"path": "b"}, {"path": "b"}]}
+    written(
+        folder / "inner.yaml", {"blend": [join, {"path": "b", "split_part": "val"}]}
+    )
+    node = {
+        "blend": [
+            {"path": "inner.yaml", "subflavors": {"o": 2}},
+            {"path": "b"},
+            {"path": "b"},
+        ]
+    }
     found = traverse_metadataset(written(folder / "mix.yaml", node), split_part="train")
     assert [(each.path.name, each.split_part, each.subflavors) for each in found] == [
         ("a", "train", {"j": 1, "o": 2}),

@@ -33,7 +33,9 @@ def drawn(dataset, count, start=0):
 def seen(dataset, epoch=0):
     """How often each sample of each folder comes in an epoch."""
     refs = dataset.refs(np.arange(epoch * dataset.size, (epoch + 1) * dataset.size))
-    counts = {source.name: np.zeros(source.count, dtype=int) for source in dataset.sources}
+    counts = {
+        source.name: np.zeros(source.count, dtype=int) for source in dataset.sources
+    }
     for number, index in zip(refs.source, refs.index, strict=True):
         counts[dataset.sources[number].name][index] += 1
     return counts
@@ -41,7 +43,10 @@ def seen(dataset, epoch=0):
 
 def asked(file, **options):
     node = resolve(file, "train")
-    return {leaf.path.name: float(share) for leaf, share in leaves_with_weights(node, **options)}
+    return {
+        leaf.path.name: float(share)
+        for leaf, share in leaves_with_weights(node, **options)
+    }
 
 
 def fault(kind, file, **options):
@@ -66,9 +71,13 @@ def test_shares_that_are_asked_for(mix):
     for options in ("", "scheme: random", "temperature: 0", "temperature: 0.5"):
         found = asked(mix(f"{options}\nblend:\n- {{path: a, weight: 1}}\n- {inner}"))
         assert found == pytest.approx({"a": 0.5, "b": 0.45, "c": 0.05})
-    file = mix("scheme: round_robin\nblend: [{path: a}, {blend: [{path: b}, {path: c}]}]")
+    file = mix(
+        "scheme: round_robin\nblend: [{path: a}, {blend: [{path: b}, {path: c}]}]"
+    )
     assert asked(file) == {"a": 0.5, "b": 0.25, "c": 0.25}
-    file = mix("blend: [{path: a}, {blend: [{path: b, repeat: 1}, {path: c, choose: 10}]}]")
+    file = mix(
+        "blend: [{path: a}, {blend: [{path: b, repeat: 1}, {path: c, choose: 10}]}]"
+    )
     assert asked(file) == {"a": 0.5, "b": 0.375, "c": 0.125}
     ends = "stop: all_exhausted, blend: [{path: a}, {path: b}]"
     with pytest.raises(ConfigError, match="not known from its file"):
@@ -78,11 +87,17 @@ def test_shares_that_are_asked_for(mix):
 
 
 def test_global_batches_are_composed(mix):
-    for said in (None, False, True):  # 10 samples in global batches of 4: what the file says wins
+    for said in (
+        None,
+        False,
+        True,
+    ):  # 10 samples in global batches of 4: what the file says wins
         for drop in (False, True):
             table = {"method": "random", "global_batch_size": 4}
             table |= {} if said is None else {"drop_last": said}
-            file = mix({"epoch_size": 10, "composition": table, "blend": [{"path": "a"}]})
+            file = mix(
+                {"epoch_size": 10, "composition": table, "blend": [{"path": "a"}]}
+            )
             drops = drop if said is None else said
             dataset = train(file, 2, batch_drop_last=drop)
             assert dataset.size == (4 if drops else 6)
@@ -93,28 +108,46 @@ def test_global_batches_are_composed(mix):
 
 
 def test_passes_in_passes_are_multiplied(mix):
-    mix("blend_epochized: [{path: b, repetitions: 0.3}, {path: c, repetitions: 2}]", "inner.yaml")
+    mix(
+        "blend_epochized: [{path: b, repetitions: 0.3}, {path: c, repetitions: 2}]",
+        "inner.yaml",
+    )
     file = mix("blend_epochized: [{path: inner.yaml, repetitions: 3}, {path: a}]")
     assert [quota.repeat for quota in resolve(file, "train").quotas] == [0.9, 6.0, None]
-    inline = "{repetitions: 3, blend_epochized: [{path: b, repetitions: 0.3}, {path: c, "
+    inline = (
+        "{repetitions: 3, blend_epochized: [{path: b, repetitions: 0.3}, {path: c, "
+    )
     inline = mix(f"blend_epochized: [{inline}repetitions: 2}}]}}, {{path: a}}]")
     assert train(inline, repeat=False) == train(file, repeat=False)
 
 
 def test_passes_without_shuffling_and_those_that_cannot_be(mix, caplog):
     still = "shuffle_over_epochs_multiplier: null"
-    file = mix(f"blend_epochized: [{{path: c, repetitions: 2, {still}}}, {{path: b, {still}}}]")
+    file = mix(
+        f"blend_epochized: [{{path: c, repetitions: 2, {still}}}, {{path: b, {still}}}]"
+    )
     keys = [sample.__key__ for sample in train(file, repeat=False)]
-    assert keys == [f"2{i:03d}" for i in range(9)] * 2 + [f"1{i:03d}" for i in range(30)]
+    assert keys == [f"2{i:03d}" for i in range(9)] * 2 + [
+        f"1{i:03d}" for i in range(30)
+    ]
     one = f"{{path: c, {still}}}"
     drawn_anew = "{path: c, shuffle_over_epochs_multiplier: -1}"
     endless = "{blend: [{path: a}, {path: c}]}"
     for node, words in [
         (f"blend_epochized: [{one}, {{path: b}}]", "shuffles all of them or none"),
         (f"blend_epochized: [{drawn_anew}, {{path: b}}]", "a quota does"),
-        (f"blend_epochized: [{endless}, {{path: b}}]", r"(?s)asked for at .*yaml:\d+ \(splits.tr"),
-        ("blend_epochized: [{path: a, repetitions: 0}]", r"(?s)no sample of any.*asked for at"),
-        (f"concat: [{endless}, {{path: b}}]", r"(?s)never ends.*asked for at .*\(splits.train"),
+        (
+            f"blend_epochized: [{endless}, {{path: b}}]",
+            r"(?s)asked for at .*yaml:\d+ \(splits.tr",
+        ),
+        (
+            "blend_epochized: [{path: a, repetitions: 0}]",
+            r"(?s)no sample of any.*asked for at",
+        ),
+        (
+            f"concat: [{endless}, {{path: b}}]",
+            r"(?s)never ends.*asked for at .*\(splits.train",
+        ),
     ]:
         with row(node), pytest.raises(ConfigError, match=words):
             train(mix(node))
@@ -146,7 +179,9 @@ def test_batches_of_several_encoders_are_mixed_as_the_blend_says(mix):
     told = fault(ConfigError, quotas, batch_size=4, task_encoder=ENCODERS)
     assert "several task encoders" in told
     wrong = {TextSample: Keys(), CaptioningSample: Keys()}
-    assert "CaptioningSample" in fault(ConfigError, file, batch_size=4, task_encoder=wrong)
+    assert "CaptioningSample" in fault(
+        ConfigError, file, batch_size=4, task_encoder=wrong
+    )
 
 
 # By what samples cost
@@ -163,7 +198,9 @@ def test_units_that_cannot_be(mix):
         with row(node), pytest.raises(kind, match=words):
             train(mix(node))
     dataset = train(mix("unit: {field: txt}\nblend: [{path: a}, {path: b}]"))
-    with pytest.raises(EncoderError, match=r"sample .*no field 'txt'.*did you mean 'text'"):
+    with pytest.raises(
+        EncoderError, match=r"sample .*no field 'txt'.*did you mean 'text'"
+    ):
         next(iter(get_savable_loader(dataset)))
 
 
@@ -192,7 +229,10 @@ Config  | blend: [{{path: inner.yaml}}, {{path: c}}] | the outermost one
 
 def test_errors_of_the_engine_say_where_they_were_asked_for(mix):
     composed = "composition: {method: per_stream, global_batch_size: 4}\n"
-    mix(f"{composed}blend: [{{path: a, proportion: 1}}, {{path: b, proportion: 1}}]", "inner.yaml")
+    mix(
+        f"{composed}blend: [{{path: a, proportion: 1}}, {{path: b, proportion: 1}}]",
+        "inner.yaml",
+    )
     kinds = {"Config": ConfigError, "Weight": WeightError}
     for line in REFUSED.strip().splitlines():
         kind, node, words = (each.strip() for each in line.split(" | "))
@@ -200,7 +240,9 @@ def test_errors_of_the_engine_say_where_they_were_asked_for(mix):
             told = fault(kinds[kind], mix(node), batch_size=4)
             assert words in told
             assert re.search(r"\S+\.yaml:\d+ \(splits\.train\.blend", told)
-    file = mix(f"{composed}blend: [{{path: a, proportion: 1}}, {{path: b, proportion: 99}}]")
+    file = mix(
+        f"{composed}blend: [{{path: a, proportion: 1}}, {{path: b, proportion: 99}}]"
+    )
     told = fault(ConfigError, file, batch_size=4)
     assert "gives 1 samples to an epoch and cannot fill one batch of 4" in told
     assert "batch_size" in fault(ConfigError, file)

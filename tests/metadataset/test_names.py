@@ -46,7 +46,9 @@ def fault(train, kind=MetadatasetError):
 def names_of(built):
     """The names that a simulation, a plan and a loader use; they have to be equal."""
     simulated = [source.name for source in simulate(built, 40).sources]
-    planned = {sample.source for batch in plan(built, 0, 40) for sample in batch.samples}
+    planned = {
+        sample.source for batch in plan(built, 0, 40) for sample in batch.samples
+    }
     loader = get_loader(built)
     delivered = set()
     for _, _ in zip(range(40), loader, strict=False):
@@ -57,14 +59,18 @@ def names_of(built):
 
 
 def test_an_entry_is_named_as_the_file_says(data):
-    assert names_of(dataset({"blend": [data("p/train", name="web"), data("notes")]})) == [
+    assert names_of(
+        dataset({"blend": [data("p/train", name="web"), data("notes")]})
+    ) == [
         "web",
         "notes.jsonl",
     ]
 
 
 def test_files_of_one_name_have_the_folders_that_differ(data):
-    assert names_of(dataset({"blend": [data("p/train"), data("q/train"), data("notes")]})) == [
+    assert names_of(
+        dataset({"blend": [data("p/train"), data("q/train"), data("notes")]})
+    ) == [
         "p/train.jsonl",
         "q/train.jsonl",
         "notes.jsonl",
@@ -72,7 +78,9 @@ def test_files_of_one_name_have_the_folders_that_differ(data):
 
 
 def test_a_name_does_not_change_the_names_of_the_others(data):
-    assert names_of(dataset({"blend": [data("p/train", name="web"), data("q/train")]})) == [
+    assert names_of(
+        dataset({"blend": [data("p/train", name="web"), data("q/train")]})
+    ) == [
         "web",
         "q/train.jsonl",
     ]
@@ -89,11 +97,17 @@ def test_the_path_avoids_a_name_that_another_entry_has(data):
 def test_one_file_with_different_settings_is_numbered(data):
     first = data("notes", subflavors={"lang": "en"})
     second = data("notes", subflavors={"lang": "de"})
-    assert names_of(dataset({"blend": [first, second]})) == ["notes.jsonl #1", "notes.jsonl #2"]
+    assert names_of(dataset({"blend": [first, second]})) == [
+        "notes.jsonl #1",
+        "notes.jsonl #2",
+    ]
 
 
 def test_a_named_blend_is_a_prefix_of_what_it_holds(data):
-    texts = {"name": "texts", "blend": [data("x/en/data"), data("x/de/data", name="german")]}
+    texts = {
+        "name": "texts",
+        "blend": [data("x/en/data"), data("x/de/data", name="german")],
+    }
     assert names_of(dataset({"blend": [texts, data("notes")]})) == [
         "texts/en/data.jsonl",
         "texts/german",
@@ -151,13 +165,18 @@ def test_weights_are_set_by_the_names(data):
 
 
 def test_an_unknown_name_is_answered_with_the_nearest(data):
-    loader = get_loader(dataset({"blend": [data("p/train", name="web"), data("q/train")]}))
+    loader = get_loader(
+        dataset({"blend": [data("p/train", name="web"), data("q/train")]})
+    )
     with pytest.raises(WeightError, match=r"unknown 'wab'; did you mean 'web'"):
         loader.set_weights({"wab": 1, "q/train.jsonl": 1})
 
 
 def test_the_report_has_the_names(data):
-    texts = {"name": "texts", "blend": [data("p/train", name="web"), data("q/train", name="code")]}
+    texts = {
+        "name": "texts",
+        "blend": [data("p/train", name="web"), data("q/train", name="code")],
+    }
     loader = get_loader(dataset({"blend": [texts, data("notes")]}))
     next(iter(loader))
     assert ["/".join(source.path) for source in loader.report().sources] == [
@@ -172,7 +191,11 @@ def test_validation_datasets_come_with_the_names(data):
     german = data("x/de/data", split_part="train")
     english = data("x/en/data", split_part="train")
     pairs = get_val_datasets(mix(val={"blend": [held, german, english]}), batch_size=4)
-    assert [leaf.name for _, leaf in pairs] == ["held", "de/data.jsonl", "en/data.jsonl"]
+    assert [leaf.name for _, leaf in pairs] == [
+        "held",
+        "de/data.jsonl",
+        "en/data.jsonl",
+    ]
     assert [source_names(built) for built, _ in pairs] == [
         ["held"],
         ["de/data.jsonl"],

@@ -31,7 +31,11 @@ blend: [{{path: a, {KINDS}}}, {{path: c}}] | a/high a/low c
 def test_parts_are_called_as_in_python_in_reports_and_for_changes(mix):
     split = {"a": by_property(folder("a"), "quality", {"high": 3, "low": 1})}
     both = by_property([folder("a"), folder("b")], "quality", {"high": 3, "low": 1})
-    mixes = (split["a"], both, BlendDataset({**split, "c": folder("c")}, weights={"a": 1, "c": 1}))
+    mixes = (
+        split["a"],
+        both,
+        BlendDataset({**split, "c": folder("c")}, weights={"a": 1, "c": 1}),
+    )
     for line, python in zip(NAMES.strip().splitlines(), mixes, strict=True):
         node, names = line.split(" | ")
         with get_loader(train(mix(node))) as loader, row(line):

@@ -1,4 +1,5 @@
-"""From metadataset files to the tree of what is read, and to the shares of its leaves."""
+"""From metadataset files to the tree of what is read, and to the shares of its
+leaves."""
 
 from __future__ import annotations
 
@@ -81,8 +82,9 @@ def test_a_path_that_does_not_exist(mix, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert "did you mean 'notes'?" in fault("nots", DatasetNotFoundError)
     (tmp_path / "x.txt").write_text("x")
-    assert "expected a folder, .parquet, .pq, .arrow, .arrows, .ipc, .feather, .jsonl" in fault(
-        "x.txt"
+    assert (
+        "expected a folder, .parquet, .pq, .arrow, .arrows, .ipc, .feather, .jsonl"
+        in fault("x.txt")
     )
     assert "energize prepare ., and then give ." in fault("x.tar", DatasetNotFoundError)
     for given in (ListSource("ab"), [7], None):
@@ -94,7 +96,11 @@ def test_a_path_that_does_not_exist(mix, tmp_path, monkeypatch):
 
 
 def in_a_file(node, root):
-    head = {"__module__": "energize", "__class__": "MetadatasetV2", "splits": {"train": node}}
+    head = {
+        "__module__": "energize",
+        "__class__": "MetadatasetV2",
+        "splits": {"train": node},
+    }
     file = root / f"n{len(list(root.glob('*.yaml')))}.yaml"
     file.write_text(yaml.safe_dump(head))
     return {"path": str(file)}
@@ -104,7 +110,9 @@ def test_weights_made_by_hand_are_checked(folders):
     leaf = resolve(folders / "a", "train")
     for weights in [(0, 0), (-1, 2), (float("nan"), 1)]:
         with pytest.raises(WeightError, match="here"):
-            leaves_with_weights(Blend(tuple((leaf, weight) for weight in weights), "here"))
+            leaves_with_weights(
+                Blend(tuple((leaf, weight) for weight in weights), "here")
+            )
 
 
 # Subsets
@@ -114,12 +122,28 @@ def test_subsets_that_cannot_be(mix):
     mix("{blend: [{path: a}]}", "inner.yaml")
     counts = r"\[1, 5\] counts samples, which is only all"
     for kind, node, words in [
-        (ConfigError, "{path: c, subset: {range: [3, 21]}}", r"(?s)there are 9 samples.*yaml:5"),
-        (EmptyDatasetError, "{path: c, subset: {range: [50%, 52%]}}", r"(?s)no sample.*yaml:5"),
+        (
+            ConfigError,
+            "{path: c, subset: {range: [3, 21]}}",
+            r"(?s)there are 9 samples.*yaml:5",
+        ),
+        (
+            EmptyDatasetError,
+            "{path: c, subset: {range: [50%, 52%]}}",
+            r"(?s)no sample.*yaml:5",
+        ),
         (MetadatasetError, "{subset: {range: [1, 5]}, blend: [{path: a}]}", counts),
-        (MetadatasetError, "{subset: {range: [1, 5]}, blend_epochized: [{path: a}]}", counts),
+        (
+            MetadatasetError,
+            "{subset: {range: [1, 5]}, blend_epochized: [{path: a}]}",
+            counts,
+        ),
         (MetadatasetError, "{path: inner.yaml, subset: {range: [1, 5]}}", counts),
-        (MetadatasetError, "{path: lines.jsonl, split_config: x}", "split_config is for prepared"),
+        (
+            MetadatasetError,
+            "{path: lines.jsonl, split_config: x}",
+            "split_config is for prepared",
+        ),
     ]:
         with row(node), pytest.raises(kind, match=words):
             get_val_dataset(mix(node), split_part="train", batch_size=None)
@@ -133,14 +157,18 @@ def test_settings_that_a_program_gives(mix, tmp_path):
     meta = tmp_path / "own" / ".nv-meta"
     head = {"__module__": "megatron.energon", "__class__": "CrudeWebdataset"}
     (meta / "crude.yaml").write_text(json.dumps(head))
-    first = {"split_parts": {"train": ["shard-000000.tar"], "val": ["shard-000003.tar"]}}
+    first = {
+        "split_parts": {"train": ["shard-000000.tar"], "val": ["shard-000003.tar"]}
+    }
     (meta / "first.yaml").write_text(json.dumps(first))
     given = {
         "dataset_config": "crude.yaml",
         "split_config": "first.yaml",
         "subflavors": {"of": "us"},
     }
-    dataset = get_train_dataset(tmp_path / "own", batch_size=None, repeat=False, **given)
+    dataset = get_train_dataset(
+        tmp_path / "own", batch_size=None, repeat=False, **given
+    )
     samples = list(dataset)
     assert sorted(sample["__key__"] for sample in samples) == ["3000", "3001", "3002"]
     assert samples[0]["__subflavors__"] == {"of": "us"}
@@ -150,9 +178,15 @@ def test_settings_that_a_program_gives(mix, tmp_path):
     assert (len(dataset), leaf.subflavors) == (1, {"of": "us"})
     file = mix("blend: [{path: c, subflavors: {of: entry, more: 1}}]")
     for half in (Subset(ratios=(0.5, 1.0)), {"range": ["50%", "end"]}):
-        options = {"subset": half, "subflavors": {"of": "program"}, "split_part": "train"}
+        options = {
+            "subset": half,
+            "subflavors": {"of": "program"},
+            "split_part": "train",
+        }
         dataset = get_val_dataset(file, batch_size=None, **options)
-        assert [sample.__key__ for sample in dataset] == [f"2{i:03d}" for i in range(4, 9)]
+        assert [sample.__key__ for sample in dataset] == [
+            f"2{i:03d}" for i in range(4, 9)
+        ]
         assert dataset[0].__subflavors__ == {"of": "program", "more": 1}
     with pytest.raises(MetadatasetError, match="dataset_config"):
         get_train_dataset(file, batch_size=1, dataset_config="crude.yaml")
@@ -167,9 +201,16 @@ def test_settings_that_a_program_gives(mix, tmp_path):
             return BatchDataset(datasets[0].dataset.build(), batch_size, list)
 
     options = {"batch_size": 1, "task_encoder": Own()}
-    for path, given in ((file, {"subflavors": {"of": "us"}}), (resolve(file, "train"), {})):
+    for path, given in (
+        (file, {"subflavors": {"of": "us"}}),
+        (resolve(file, "train"), {}),
+    ):
         [sample] = get_train_dataset(path, **options, **given)[0]
-        assert sample.__subflavors__ == {"of": "entry", "more": 1, **given.get("subflavors", {})}
+        assert sample.__subflavors__ == {
+            "of": "entry",
+            "more": 1,
+            **given.get("subflavors", {}),
+        }
 
 
 def test_folders_need_not_be_there_where_nothing_is_read(tmp_path):

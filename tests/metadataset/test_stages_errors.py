@@ -43,7 +43,9 @@ def test_other_grammars_have_no_stages(mix):
         ("energize", "megatron.energon", "needs `__module__: energize`"),
         ("MetadatasetV2", "Metadataset", "it needs `__class__: MetadatasetV2`"),
     ]:
-        told = fault(mix(f"train: {{stages: [{ONE}]}}", head=HEAD.replace(ours, theirs)))
+        told = fault(
+            mix(f"train: {{stages: [{ONE}]}}", head=HEAD.replace(ours, theirs))
+        )
         assert "(splits.train.stages): " in told
         assert words in told
 
@@ -51,8 +53,14 @@ def test_other_grammars_have_no_stages(mix):
 NESTED = [
     ("train: {blend: [{path: {A}}, {path: curriculum.yaml}]}", "blend[1].path"),
     ("train: {blend: [{path: middle.yaml}]}", "blend[0].path"),
-    ("train: {stages: [{name: one, start_step: 0, path: curriculum.yaml}]}", "stages[0].path"),
-    ("train: {path: curriculum.yaml, stages: [{name: one, start_step: 3, path: {A}}]}", "path"),
+    (
+        "train: {stages: [{name: one, start_step: 0, path: curriculum.yaml}]}",
+        "stages[0].path",
+    ),
+    (
+        "train: {path: curriculum.yaml, stages: [{name: one, start_step: 3, path: {A}}]}",
+        "path",
+    ),
 ]
 
 
@@ -60,7 +68,9 @@ def test_what_has_stages_is_no_part_of_anything(mix):
     mix("train: {path: curriculum.yaml}", "middle.yaml")
     for written, place in NESTED:
         told = fault(mix(written))
-        assert told.startswith(f"mix.yaml:4 (splits.train.{place}): this has stages, at ")
+        assert told.startswith(
+            f"mix.yaml:4 (splits.train.{place}): this has stages, at "
+        )
         assert f"curriculum.yaml:{LINE} (splits.train.stages)" in told
         assert "name a split without stages with `split_part`" in told
 
@@ -81,13 +91,18 @@ def test_validation_has_no_steps(examples, ask):
     ("option", "message"),
     [
         ({"repeat": False}, "repeat=False reads once what is there"),
-        ({"virtual_epoch_length": 5}, "virtual_epoch_length=5 cuts epochs, and stages are one"),
+        (
+            {"virtual_epoch_length": 5},
+            "virtual_epoch_length=5 cuts epochs, and stages are one",
+        ),
     ],
 )
 @pytest.mark.parametrize("ask", [get_train_dataset, get_staged_train_dataset])
 def test_stages_are_one_epoch(examples, ask, option, message):
     told = fault(
-        examples / "curriculum.yaml", lambda f: ask(f, batch_size=2, **option), ConfigError
+        examples / "curriculum.yaml",
+        lambda f: ask(f, batch_size=2, **option),
+        ConfigError,
     )
     assert told.startswith(f"mix.yaml: {message}")
 
@@ -95,7 +110,9 @@ def test_stages_are_one_epoch(examples, ask, option, message):
 @pytest.mark.parametrize("size", ["0", "null", "'4'", "true"])
 def test_the_batch_size_of_a_stage(mix, size):
     batch = f"batch: {{batch_size: {size}}}"
-    file = mix(f"train: {{stages: [{{name: one, start_step: 0, path: {{A}}, {batch}}}]}}")
+    file = mix(
+        f"train: {{stages: [{{name: one, start_step: 0, path: {{A}}, {batch}}}]}}"
+    )
     for ask in (get_train_dataset, get_staged_train_dataset):
         told = fault(file, lambda f, ask=ask: ask(f, batch_size=2), ConfigError)
         assert told.startswith(
@@ -105,7 +122,9 @@ def test_the_batch_size_of_a_stage(mix, size):
 
 def test_the_split_is_chosen_where_stages_are_read(examples):
     stage = read_stages(examples / "curriculum.yaml").at(0)
-    with pytest.raises(TypeError, match="multiple values for keyword argument 'split_part'"):
+    with pytest.raises(
+        TypeError, match="multiple values for keyword argument 'split_part'"
+    ):
         build_stage(stage, batch_size=2, split_part="val")
     with pytest.raises(TypeError, match="'batch_size'"):
         build_stage(stage)

@@ -37,7 +37,10 @@ def test_cookers_read_from_them(mix):
     with pytest.raises(ConfigError, match=r"(?s)aux.*asked for at .*mix\.yaml:5"):
         train(mix("{path: a, aux: {x: notes}}"))
     with pytest.raises(NotPreparedError, match=r"are a store as filesystem://.*/files"):
-        train(mix("{path: crude, aux: {notes: notes, files: files}}"), task_encoder=Encoder())
+        train(
+            mix("{path: crude, aux: {notes: notes, files: files}}"),
+            task_encoder=Encoder(),
+        )
 
 
 REFUSED = {
@@ -51,7 +54,9 @@ REFUSED = {
 def test_plain_folders_above_the_file(mix, tmp_path):
     (tmp_path / "inner").mkdir()
     for ref in ("filesystem://../files", "filesystem://../inner/../files"):
-        file = mix({"path": str(tmp_path / "crude"), "aux": {"x": ref}}, "inner/mix.yaml")
+        file = mix(
+            {"path": str(tmp_path / "crude"), "aux": {"x": ref}}, "inner/mix.yaml"
+        )
         found = resolve(file, "train")
         assert dict(found.aux)["x"] == f"filesystem://{tmp_path}/files", ref
 
@@ -64,7 +69,9 @@ def test_what_is_no_store(mix, tmp_path):
         assert f"{tmp_path}/mix.yaml:7 (splits.train.aux.x)" in str(caught.value)
     for ref in ("nothing", "x" * 5000, "filesystem://" + "x" * 5000):
         file = mix({"path": "crude", "aux": {"x": "notes", "y": ref}})
-        with pytest.raises(DatasetNotFoundError, match=r"mix\.yaml:8 \(splits\.train\.aux\.y\)"):
+        with pytest.raises(
+            DatasetNotFoundError, match=r"mix\.yaml:8 \(splits\.train\.aux\.y\)"
+        ):
             resolve(file, "train")
     mix("path: crude", "inner.yaml")
     with pytest.raises(MetadatasetError, match=r"aux is for prepared folders, and"):

@@ -1,5 +1,5 @@
-"""Weights over time: what schemes promise under schedules, and that nothing that comes later
-changes what came before.
+"""Weights over time: what schemes promise under schedules, and that nothing that comes
+later changes what came before.
 """
 
 from __future__ import annotations
@@ -28,20 +28,25 @@ weights_of = st.lists(st.integers(1, 20), min_size=2, max_size=6)
 def schedules(draw, weight=values, stretch=1):
     steps = draw(st.lists(st.integers(0, 400), min_size=1, max_size=4, unique=True))
     points = [(step, draw(weight)) for step in sorted(steps)]
-    return Schedule(points, draw(st.sampled_from(["step", "linear", "cosine"])), stretch)
+    return Schedule(
+        points, draw(st.sampled_from(["step", "linear", "cosine"])), stretch
+    )
 
 
 mixes = st.lists(st.one_of(schedules(), st.floats(0.001, 1)), min_size=1, max_size=9)
 
 
 def made(name, weights, size=1000, key=0):
-    return make_scheme(name, weights, key=key, **({"block_size": size} if name == "block" else {}))
+    return make_scheme(
+        name, weights, key=key, **({"block_size": size} if name == "block" else {})
+    )
 
 
 @settings(max_examples=10)
 @given(weights=mixes, size=st.integers(1, 70), key=st.integers())
 def test_counts_and_places_agree_and_nothing_of_share_0_is_drawn(weights, size, key):
-    """Where shares are interpolated, a source is drawn only in pieces in which it has some."""
+    """Where shares are interpolated, a source is drawn only in pieces in which it has
+    some."""
     weights = [*weights, 0.5]
     steps = [Schedule(w.points) if hasattr(w, "points") else w for w in weights]
     for name in FOLLOW:
@@ -69,7 +74,9 @@ def same_before(one, other, slot):
     slot=st.integers(0, 3000),
     size=st.integers(1, 700),
 )
-def test_a_change_of_weights_leaves_every_slot_before_it(name, weights, data, slot, size):
+def test_a_change_of_weights_leaves_every_slot_before_it(
+    name, weights, data, slot, size
+):
     others = st.lists(st.integers(1, 20), min_size=len(weights), max_size=len(weights))
     before = made(name, weights, size, 7)
     changed = before.with_weights_from(slot, data.draw(others))
@@ -77,7 +84,9 @@ def test_a_change_of_weights_leaves_every_slot_before_it(name, weights, data, sl
     later = slot + data.draw(st.integers(1, 900))
     again = changed.with_weights_from(later, data.draw(others))
     assert same_before(changed, again, later)
-    assert same_before(again, pickle.loads(pickle.dumps(again)), later + 1000)  # as if made so
+    assert same_before(
+        again, pickle.loads(pickle.dumps(again)), later + 1000
+    )  # as if made so
     cut = before.without(1, slot)
     assert same_before(before, cut, slot)
     assert 1 not in cut.locate(np.arange(slot, slot + 500))[0]
@@ -86,7 +95,9 @@ def test_a_change_of_weights_leaves_every_slot_before_it(name, weights, data, sl
 def test_changed_shares_hold_and_are_told():
     for name in ("even", "exact"):
         scheme = make_scheme(name, {"a": 1, "b": 1}, key=1)
-        changed = scheme.with_weights_from(100, {"b": 1, "a": 4}).with_weights_from(120, [0, 1])
+        changed = scheme.with_weights_from(100, {"b": 1, "a": 4}).with_weights_from(
+            120, [0, 1]
+        )
         steps = np.diff([changed.counts(n) for n in (0, 100, 120, 150)], axis=0)
         assert steps.tolist() == [[50, 50], [16, 4], [0, 30]]
         assert changed.counts(150).tolist() == [66, 84]
@@ -110,12 +121,21 @@ def test_changes_that_are_none():
         "below 0": (change(-1, [1, 1]), "a whole number, 0 or more; got -1"),
         "half": (change(2.5, [1, 1]), "a whole number, 0 or more; got 2.5"),
         "early": (change(50, [1, 1]), "weights change at slot 100 already"),
-        "uniform": (lambda: made("uniform", [glide, 1]), "'uniform' takes no notice of weights"),
-        "turns": (lambda: made("round_robin", [points, 1]), "takes no notice of weights"),
+        "uniform": (
+            lambda: made("uniform", [glide, 1]),
+            "'uniform' takes no notice of weights",
+        ),
+        "turns": (
+            lambda: made("round_robin", [points, 1]),
+            "takes no notice of weights",
+        ),
     }
     check_faults(ConfigError, faults)
     faults = {
-        "unknown": (change(200, {"code": 1, "tekst": 1}), "'tekst'; did you mean 'text'"),
+        "unknown": (
+            change(200, {"code": 1, "tekst": 1}),
+            "'tekst'; did you mean 'text'",
+        ),
         "missing": (change(200, {"code": 1}), "missing 'text'"),
         "many": (change(200, [1, 1, 1]), "3 weights are given for 2 sources"),
         "negative": (change(200, [1, -1]), "not negative, got -1"),

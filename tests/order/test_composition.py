@@ -33,14 +33,32 @@ def test_batches_that_cannot_be_made():
 
     each = composing((7, 4, 7, 7, 7), "device_per_stream", 4, 4)
     faults = {
-        "small": (composing((3, 3), "stratified", 8, 1), "6 samples of an epoch cannot fill one"),
-        "dropped": (composing((3, 3), "random", 8, 1, drop_last=True), "cannot fill one global"),
-        "global": (composing((1000, 6), "per_stream", 4, 2), "stream 1 gives 6...at most 6"),
-        "device": (composing((8, 3), "device_per_stream", 4, 1), "stream 1 gives 3...at most 3"),
-        "fewer": (composing((7, 9), "device_per_stream", 4, 4), "among 4 devices it gets none"),
+        "small": (
+            composing((3, 3), "stratified", 8, 1),
+            "6 samples of an epoch cannot fill one",
+        ),
+        "dropped": (
+            composing((3, 3), "random", 8, 1, drop_last=True),
+            "cannot fill one global",
+        ),
+        "global": (
+            composing((1000, 6), "per_stream", 4, 2),
+            "stream 1 gives 6...at most 6",
+        ),
+        "device": (
+            composing((8, 3), "device_per_stream", 4, 1),
+            "stream 1 gives 3...at most 3",
+        ),
+        "fewer": (
+            composing((7, 9), "device_per_stream", 4, 4),
+            "among 4 devices it gets none",
+        ),
         "none left": (each, "stream 1 fills 1 of 5 device batches"),
         "nothing": (composing((10, 0), "per_stream", 2, 1), "stream 1 gives 0 samples"),
-        "unknown": (composing((10, 10), "stratfied", 2, 1), "did you mean 'stratified'"),
+        "unknown": (
+            composing((10, 10), "stratfied", 2, 1),
+            "did you mean 'stratified'",
+        ),
         "parts": (
             lambda: Composition(np.array([9, 9]), "random", 3, 8, key=1),
             "cannot be divided into device batches of 3",
@@ -56,7 +74,9 @@ def test_batches_that_cannot_be_made():
     ranks=st.integers(1, 4),
     drop_last=st.booleans(),
 )
-def test_every_rank_makes_the_same_number_of_steps(method, counts, batch_size, ranks, drop_last):
+def test_every_rank_makes_the_same_number_of_steps(
+    method, counts, batch_size, ranks, drop_last
+):
     mixed = composed(counts, method, batch_size, ranks, drop_last=drop_last)
     assert mixed.batches % ranks == 0
     first, end = mixed.bounds(np.arange(mixed.batches))
@@ -72,7 +92,9 @@ def test_every_rank_makes_the_same_number_of_steps(method, counts, batch_size, r
         for each, total in enumerate(mixed.totals.tolist()):
             assert sorted(nth[stream == each].tolist()) == list(range(total))
             if method in {"stratified", "device_per_stream"}:
-                assert (np.arange(total) - nth[stream == each]).max() < mixed.global_batch_size
+                assert (
+                    np.arange(total) - nth[stream == each]
+                ).max() < mixed.global_batch_size
         unit = {"stratified": 1, "device_per_stream": batch_size}.get(method)
         for n in range(0, mixed.size, mixed.global_batch_size) if unit else ():
             drawn = np.bincount(stream[:n], minlength=len(counts))
@@ -100,7 +122,9 @@ def test_padding_is_what_came_or_its_substitute_and_counts_nothing():
     counting = padded(batcher=lambda samples: {"__key__": list(map(str, samples))})
     loader = get_loader(EpochizeDataset(counting, 12))
     weights = [(loader.padding, batch.get("sample_weights")) for batch in loader]
-    assert [w is not None and w.tolist() == [0.0] for pads, w in weights if pads] == [True] * 2
+    assert [w is not None and w.tolist() == [0.0] for pads, w in weights if pads] == [
+        True
+    ] * 2
     assert [w for pads, w in weights if not pads] == [None] * 10
 
 
@@ -115,7 +139,9 @@ def test_padding_below_other_datasets_says_so():
         BlendDataset((FilterDataset(few, bool), 1), (numbers(9, 50), 1)),
     ):
         loader = get_loader(dataset, rewind=False)
-        steps = [(loader.padding, batch) for _, batch in zip(range(12), loader, strict=False)]
+        steps = [
+            (loader.padding, batch) for _, batch in zip(range(12), loader, strict=False)
+        ]
         lent, kept = (sum(pads == each for pads, _ in steps) for each in (True, False))
         report = loader.report()
         assert (report.ranks[0].padding, report.total.samples) == (lent, kept)

@@ -33,7 +33,8 @@ class Column:
 
 def made(weights, *columns, cyclic=True):
     return cost_scheme(
-        weights, [Column(each, key).line(cyclic=cyclic) for key, each in enumerate(columns)]
+        weights,
+        [Column(each, key).line(cyclic=cyclic) for key, each in enumerate(columns)],
     )
 
 
@@ -67,17 +68,25 @@ def test_an_offset_line_goes_on_with_later_items(column, cyclic, since, read, mo
 
 
 def test_costs_of_all_sizes_far_out_come_once_each():
-    scheme = made([3, 1, 2], *(np.random.default_rng(s).lognormal(0, 5, 777) for s in range(3)))
+    scheme = made(
+        [3, 1, 2], *(np.random.default_rng(s).lognormal(0, 5, 777) for s in range(3))
+    )
     for start in (0, 10**9, 10**13):
         before = scheme.counts(start)
         source, nth = scheme.locate(np.arange(start, start + 20_000))
         for number in range(3):
             mine = nth[source == number]
-            assert mine.tolist() == list(range(before[number], before[number] + len(mine)))
+            assert mine.tolist() == list(
+                range(before[number], before[number] + len(mine))
+            )
 
 
 @settings(max_examples=10)
-@given(st.lists(st.floats(0.05, 9), min_size=2, max_size=9), st.integers(0, 10**9), st.booleans())
+@given(
+    st.lists(st.floats(0.05, 9), min_size=2, max_size=9),
+    st.integers(0, 10**9),
+    st.booleans(),
+)
 @example([71, *[1] * 23], 10**9, True)
 def test_shares_hold_in_costs(weights, far, extreme):
     """A source strays by its dearest item, and its share of that of all others."""
@@ -108,12 +117,21 @@ def test_changes_leave_what_came_before_and_have_their_shares_from_there_on():
     scheme = made({"a": 2, "b": 1, "c": 1}, *COLUMNS)
     changed = scheme.with_weights_from(7000, {"a": 1, "b": 0, "c": 4})
     again = changed.with_weights_from(30_000, [1, 8, 1])
-    assert changed.locate(range(7000))[0].tolist() == scheme.locate(range(7000))[0].tolist()
-    assert again.locate(range(30_000))[1].tolist() == changed.locate(range(30_000))[1].tolist()
+    assert (
+        changed.locate(range(7000))[0].tolist()
+        == scheme.locate(range(7000))[0].tolist()
+    )
+    assert (
+        again.locate(range(30_000))[1].tolist()
+        == changed.locate(range(30_000))[1].tolist()
+    )
     assert shares_between(again, 0, 7000) == np.array([0.5, 0.25, 0.25])
     assert shares_between(again, 7000, 30_000) == np.array([0.2, 0, 0.8])
     assert shares_between(again, 30_000, 60_000) == np.array([0.1, 0.8, 0.1])
-    assert (again.shares(0), again.shares(29_999)) == ([0.5, 0.25, 0.25], [0.2, 0.0, 0.8])
+    assert (again.shares(0), again.shares(29_999)) == (
+        [0.5, 0.25, 0.25],
+        [0.2, 0.0, 0.8],
+    )
     assert again.first_difference(changed, 10**6) == 30_000
     assert again.first_difference(changed, 30_000) is None
     assert scheme.first_difference(again, 10**6) == 7000

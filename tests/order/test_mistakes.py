@@ -7,7 +7,13 @@ import math
 import numpy as np
 import torch
 
-from energize import BlendDataset, FilterDataset, ListSource, MixBatchDataset, RepeatDataset
+from energize import (
+    BlendDataset,
+    FilterDataset,
+    ListSource,
+    MixBatchDataset,
+    RepeatDataset,
+)
 from energize.compat.streaming import Stream, StreamingDataset
 from energize.datasets.quota import ComposedDataset, ComposedSamples, QuotaDataset
 from energize.errors import EnergizeError
@@ -42,7 +48,11 @@ def composed_samples(*streams, **options):
     return ComposedSamples(*streams, **{"batch_size": 2, **options})
 
 
-BLENDS = {"BlendDataset": BlendDataset, "MixBatchDataset": mix_batch, "MyBlend": MyBlend}
+BLENDS = {
+    "BlendDataset": BlendDataset,
+    "MixBatchDataset": mix_batch,
+    "MyBlend": MyBlend,
+}
 BLEND_FAULTS = [
     ([(A, "1"), (B, 2)], {}, "dataset 0: a weight is a number, got '1'"),
     ([(A, 1), (B, -2)], {}, "dataset 1: a weight is finite and not negative, got -2"),
@@ -76,7 +86,11 @@ BLEND_FAULTS = [
     ([(A, 1), (B, 1)], {"scheme": OBJECT, "block_size": 5}, "block_size"),
     ([(A, 1)], {"max_epochs": 0}, "max_epochs, dataset 0: a number of epochs"),
     ([(A, 1)], {"max_epochs": [1, 2]}, "2 values are given for 1 datasets"),
-    ([(A, 1)], {"max_epochs": {"a": 1}}, "max_epochs of dataset='a' is not one of none"),
+    (
+        [(A, 1)],
+        {"max_epochs": {"a": 1}},
+        "max_epochs of dataset='a' is not one of none",
+    ),
     ([(A, 1)], {"temperature": math.nan}, "temperature is a finite number, 0 or more"),
     ([(A, SCHEDULER)], {}, "dataset 0: a weight is a number, got WeightSched"),
     ([(A, 1)], {"min_share": A}, "min_share: a share is a number from"),
@@ -88,10 +102,18 @@ BLEND_FAULTS = [
     ([(A, ENDS)], {}, "all 1 weights are 0 at slot 9"),
 ]
 BATCH_FAULTS = [
-    ([(A, 1)], {"mix_fn": "".join}, "no parameter 'mix_fn'; did you mean 'batch_mix_fn'?"),
+    (
+        [(A, 1)],
+        {"mix_fn": "".join},
+        "no parameter 'mix_fn'; did you mean 'batch_mix_fn'?",
+    ),
     ([(A, 1)], {"batch_mix_fn": "join"}, "batch_mix_fn is a function; got 'join'"),
     ([(A, 1)], {"batch_size": "2"}, "batch_size is a whole number, 1 or more; got '2'"),
-    ([(A, 1)], {"batch_size": 9, "drop_last": True, "max_epochs": 1}, "cannot fill one batch"),
+    (
+        [(A, 1)],
+        {"batch_size": 9, "drop_last": True, "max_epochs": 1},
+        "cannot fill one batch",
+    ),
 ]
 QUOTAS = {
     "QuotaDataset": QuotaDataset,
@@ -105,7 +127,11 @@ QUOTA_FAULTS = [
     ([{A: Quota(repeat=2)}], {}, PAIR),
     ([[1, 2]], {}, f"{PAIR}'1'"),
     ([], {}, "there are no streams to read"),
-    ([(A, Quota(proportion=1)), B], {}, "stream 0 (numbers0) has a proportion, but stream 1"),
+    (
+        [(A, Quota(proportion=1)), B],
+        {},
+        "stream 0 (numbers0) has a proportion, but stream 1",
+    ),
     ([(A, Quota(repeat=1))], {"epoch_size": 3}, "contradict each other"),
     ([A], {"sampling_method": "fixd"}, "did you mean 'fixed'?"),
     ([EMPTY], {}, "stream 0 (list) has no samples"),
@@ -114,11 +140,19 @@ QUOTA_FAULTS = [
 ]
 COMPOSED_FAULTS = [
     ([A, B], {"batching_method": "stratifed"}, "did you mean 'stratified'?"),
-    ([A, B], {"batching_method": ["random"]}, "batching_method=['random'] is not one of random"),
+    (
+        [A, B],
+        {"batching_method": ["random"]},
+        "batching_method=['random'] is not one of random",
+    ),
     ([A, B], {"global_batch_size": 3}, "cannot be divided into device batches of 2"),
     ([A, B], {"batch_size": "3"}, "batch_size is a whole number, 1 or more; got '3'"),
     ([A, B], {"batcher": "join"}, "batcher is a function; got 'join'"),
-    ([A, B], {"batch_size": 9, "drop_last": True}, "the 7 samples of an epoch cannot fill one"),
+    (
+        [A, B],
+        {"batch_size": 9, "drop_last": True},
+        "the 7 samples of an epoch cannot fill one",
+    ),
 ]
 
 
@@ -171,9 +205,15 @@ def test_blends_of_schedules_and_of_blends():
     rising = Schedule([(0, 3), (8000, 1)])
     inner = BlendDataset((numbers(5), rising), (numbers(6, 100), 1.0))
     outer = BlendDataset((inner, Schedule([(0, 1), (4000, 3)])), (numbers(7, 200), 1.0))
-    counts = np.diff([outer.taken(slot) for slot in (4000, 8000, 12_000)], axis=0, prepend=0)
+    counts = np.diff(
+        [outer.taken(slot) for slot in (4000, 8000, 12_000)], axis=0, prepend=0
+    )
     assert counts.tolist() == [[1500, 500, 2000], [2250, 750, 1000], [1500, 1500, 1000]]
-    assert BlendDataset((inner, 1), (numbers(7, 200), 1)).taken(8000) == [3000, 1000, 4000]
+    assert BlendDataset((inner, 1), (numbers(7, 200), 1)).taken(8000) == [
+        3000,
+        1000,
+        4000,
+    ]
     twice = BlendDataset((A, Schedule([(0, 1), (1000, 3)])), (B, 2), (A, 1))
     assert [twice.shares(0), twice.shares(1000)[0]] == [[0.5, 0.5], 2 / 3]
     even = BlendDataset((A, Schedule([(0, 1), (1000, 9)])), (B, 1), temperature=0.5)

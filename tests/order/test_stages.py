@@ -36,33 +36,72 @@ def test_what_cannot_be_a_plan():
             plan(stage("a", 0, 4), stage("b", 5)),
             "steps 4 to 5 belong to no stage: stage 'a'",
         ),
-        "overlap": (plan(stage("a", 0, 6), stage("b", 5)), "steps 5 to 6 belong to two stages"),
-        "early end": (plan(stage("a", 0, 8)), "steps 8 to 10 belong to no stage: stage 'a'"),
+        "overlap": (
+            plan(stage("a", 0, 6), stage("b", 5)),
+            "steps 5 to 6 belong to two stages",
+        ),
+        "early end": (
+            plan(stage("a", 0, 8)),
+            "steps 8 to 10 belong to no stage: stage 'a'",
+        ),
         "at the end": (plan(stage("a"), stage("b", 10)), "stage 'b' would never run"),
-        "after the end": (plan(stage("a"), stage("b", 100)), "stage 'b' would never run"),
-        "same start": (plan(stage("a"), stage("b")), "'a' and stage 'b' both start at step 0"),
+        "after the end": (
+            plan(stage("a"), stage("b", 100)),
+            "stage 'b' would never run",
+        ),
+        "same start": (
+            plan(stage("a"), stage("b")),
+            "'a' and stage 'b' both start at step 0",
+        ),
         "same name": (
             plan(stage("a"), stage("a", 5)),
             "the name is taken by the stage that starts at",
         ),
-        "leading gap": (plan(stage("a", 3)), "steps 0 to 3 belong to no stage: stage 'a'"),
+        "leading gap": (
+            plan(stage("a", 3)),
+            "steps 0 to 3 belong to no stage: stage 'a'",
+        ),
         "nothing": (plan(), "there are no stages"),
         "start": (
             plan(stage("a", -3)),
             "stage 'a': start_step is a whole number, 0 or more; got -3",
         ),
-        "end": (plan(stage("a", 5, 5)), "stage 'a': end_step is a whole number, 6 or more; got 5"),
+        "end": (
+            plan(stage("a", 5, 5)),
+            "stage 'a': end_step is a whole number, 6 or more; got 5",
+        ),
         "no name": (plan(stage("  ")), "a stage has a name that is not empty"),
         "a number": (plan(stage(7)), "a stage has a name that is not empty"),
-        "length": (plan(stage("a", seq_len=0)), "stage 'a': seq_len is a whole number, 1 or more"),
-        "seed": (plan(stage("a", seed=-1)), "stage 'a': seed is a whole number, 0 or more"),
-        "items": (plan(stage("a", items_per_step=0)), "items_per_step is a whole number"),
-        "bool": (plan(stage("a", True)), "start_step is a whole number, 0 or more; got True"),
-        "batch": (plan(stage("a", batch=[1])), "stage 'a': batch is a mapping of settings"),
-        "steps": (plan(stage("a"), total=0), "total_steps is a whole number, 1 or more; got 0"),
+        "length": (
+            plan(stage("a", seq_len=0)),
+            "stage 'a': seq_len is a whole number, 1 or more",
+        ),
+        "seed": (
+            plan(stage("a", seed=-1)),
+            "stage 'a': seed is a whole number, 0 or more",
+        ),
+        "items": (
+            plan(stage("a", items_per_step=0)),
+            "items_per_step is a whole number",
+        ),
+        "bool": (
+            plan(stage("a", True)),
+            "start_step is a whole number, 0 or more; got True",
+        ),
+        "batch": (
+            plan(stage("a", batch=[1])),
+            "stage 'a': batch is a mapping of settings",
+        ),
+        "steps": (
+            plan(stage("a"), total=0),
+            "total_steps is a whole number, 1 or more; got 0",
+        ),
         "first": (plan(stage("d", 3), default=stage("d")), taken),
         "later": (plan(stage("a", 3), stage("d", 8), default=stage("d")), taken),
-        "unused": (plan(stage("a"), default=stage("d")), "'d' would never run: stage 'a' starts"),
+        "unused": (
+            plan(stage("a"), default=stage("d")),
+            "'d' would never run: stage 'a' starts",
+        ),
         "default": (plan(stage("a", 5), default="web"), f"{no_list}'web'"),
         "many": (plan(stage("a", items_per_step=8), total=10**18), huge),
         "far": (plan(stage("a"), stage("b", 10**19), total=None), huge),
@@ -70,8 +109,15 @@ def test_what_cannot_be_a_plan():
     for each in (None, stage("a"), {"a": stage("a")}, ["a"], [("a", 0)], [None]):
         faults[f"{each}"] = lambda e=each: StagePlan(e, 10), no_list
     for step in (-1, 1.5, True, None):
-        faults[f"step {step}"] = lambda s=step: three().at(s), "a step is a whole number"
+        faults[f"step {step}"] = (
+            lambda s=step: three().at(s),
+            "a step is a whole number",
+        )
     check_faults(ConfigError, faults)
-    several = plan(stage("a", 0, 4, place="run.yaml:3"), stage("b", 5, 8), stage("c", 7), total=7)
-    lines = "run.yaml:3: stage 'a'...stage 'c' would never run...steps 7 to 8 belong to two"
+    several = plan(
+        stage("a", 0, 4, place="run.yaml:3"), stage("b", 5, 8), stage("c", 7), total=7
+    )
+    lines = (
+        "run.yaml:3: stage 'a'...stage 'c' would never run...steps 7 to 8 belong to two"
+    )
     check_faults(ConfigError, {"all are told together": (several, lines)})

@@ -33,8 +33,13 @@ def test_first_exhausted_without_an_end_and_with_a_far_one():
     gone = Schedule([(0, 1), (500, 0)])
     for name in ("block", "even", "exact", "random"):
         with row(name):
-            assert stopped([400, 800, INFINITE], [gone, gone, 1], first, name=name)[1] == INFINITE
-            scheme, size = stopped([20, 40, INFINITE], [gone, gone, 1], first, name=name)
+            assert (
+                stopped([400, 800, INFINITE], [gone, gone, 1], first, name=name)[1]
+                == INFINITE
+            )
+            scheme, size = stopped(
+                [20, 40, INFINITE], [gone, gone, 1], first, name=name
+            )
             drawn, nth = make_scheme(name, [gone, gone, 1]).locate(np.arange(200))
             assert size == np.argmax(nth >= np.array([20, 40, 500])[drawn])
             assert stopped([1000, INFINITE], [1e-6, 1], first, name=name)[1] > 10**8
@@ -58,7 +63,9 @@ def test_slots_of_a_source_that_is_over_go_to_the_others_by_weight():
     assert scheme.counts(75).tolist() == pytest.approx([50, 25, 0], abs=2)
     assert scheme.counts(500)[2] == pytest.approx(300, abs=5)
     rising = Schedule([(0, 1), (1000, 3)])  # steps act at their slot
-    scheme, _ = stopped([80, INFINITE, INFINITE], [8.0, rising, 1.0], every, name="exact")
+    scheme, _ = stopped(
+        [80, INFINITE, INFINITE], [8.0, rising, 1.0], every, name="exact"
+    )
     assert scheme.counts(1000).tolist() == pytest.approx([80, 460, 460], abs=2)
     assert scheme.counts(5000).tolist() == pytest.approx([80, 3460, 1460], abs=3)
     scheme, size = stopped([10, 10], [0.9, 0.1], "restart", [2, None], block_size=10)
@@ -75,15 +82,21 @@ def test_a_mix_ends_where_no_source_that_is_left_has_a_weight(name):
     assert scheme.counts(12).tolist() == [12, 0, 0]  # the same slots again
     scheme, end = stopped([30, 8], [gone, 1.0], every, name=name, **size)
     assert (end, scheme.counts(end).tolist()) == (5 + 8, [5, 8])
-    scheme, end = stopped([INFINITE, 8], [gone, 1.0], "restart", [None, 1], name=name, **size)
+    scheme, end = stopped(
+        [INFINITE, 8], [gone, 1.0], "restart", [None, 1], name=name, **size
+    )
     assert (end, scheme.counts(end).tolist()) == (5 + 8, [5, 8])
     falling = Schedule([(0, 1), (100, 0)], "linear")
     scheme, end = stopped([900, 40], [falling, 1.0], every, name=name, **size)
     assert scheme.counts(end).tolist() == [60, 40]
     changed = make_scheme(name, [1.0, 1.0], **size).with_weights_from(10, [0.0, 1.0])
-    scheme, end = stopped_scheme(changed, slot_limits([30, 8], every, [None, None]), every)
+    scheme, end = stopped_scheme(
+        changed, slot_limits([30, 8], every, [None, None]), every
+    )
     assert (end, scheme.counts(end).tolist()) == (5 + 8, [5, 8])
-    with pytest.raises(EmptyDatasetError, match="no source with items has a weight at slot 0"):
+    with pytest.raises(
+        EmptyDatasetError, match="no source with items has a weight at slot 0"
+    ):
         stopped([0, 20], [1.0, late], every, name=name, **size)
 
 
@@ -101,7 +114,9 @@ def test_nothing_is_drawn_where_its_weight_is_0_to_the_end_of_a_mix(weights, siz
         counts = np.bincount(source, minlength=len(sizes))
         assert counts.tolist() == scheme.counts(end).tolist()
         assert (counts <= sizes).all()
-        assert nth[np.lexsort((nth, source))].tolist() == [n for c in counts for n in range(c)]
+        assert nth[np.lexsort((nth, source))].tolist() == [
+            n for c in counts for n in range(c)
+        ]
         left = weights_at(weights, [end + 0.5])[0] > 0
         assert not (left & (counts < sizes)).any()
 
@@ -116,15 +131,21 @@ def test_mixes_of_many_sources():
             scheme, size = stopped(sizes, weights, "all_exhausted", name=name, key=1)
             source, nth = scheme.locate(np.arange(size))
             assert np.bincount(source).tolist() == sizes == scheme.counts(size).tolist()
-            assert nth[np.lexsort((nth, source))].tolist() == [n for s in sizes for n in range(s)]
+            assert nth[np.lexsort((nth, source))].tolist() == [
+                n for s in sizes for n in range(s)
+            ]
             other, _ = stopped(sizes, weights, "all_exhausted", name=name, key=1)
             assert np.array_equal(other.locate(np.arange(size)[::-1])[0][::-1], source)
     scheme, size = stopped([1] * 20_000, [1.0] * 20_000, "all_exhausted")
     assert sorted(scheme.locate(np.arange(size))[0].tolist()) == list(range(20_000))
     sizes = [*range(500, 3500, 10), 10**6, 10**6]  # the others keep their shares
-    scheme, _ = stopped(sizes, [*[1.0] * 300, 100.0, 50.0], "all_exhausted", name="exact")
+    scheme, _ = stopped(
+        sizes, [*[1.0] * 300, 100.0, 50.0], "all_exhausted", name="exact"
+    )
     for n in np.linspace(0, sum(sizes[:300]) + 150 * 3490, 40).astype(int).tolist():
         *_, twice, once = scheme.counts(n).tolist()
         assert abs(twice - 2 * once) <= 2 + n // 500
-    scheme, size = stopped([100] + [10**15] * 9, [1.0] * 10, "all_exhausted", name="random")
+    scheme, size = stopped(
+        [100] + [10**15] * 9, [1.0] * 10, "all_exhausted", name="random"
+    )
     assert (scheme.counts(50_000)[0], size) == (100, 100 + 9 * 10**15)

@@ -1,4 +1,5 @@
-"""Weights: limits and temperature, schedules, weights of inner mixes, and what they ask for."""
+"""Weights: limits and temperature, schedules, weights of inner mixes, and what they ask
+for."""
 
 from __future__ import annotations
 
@@ -27,7 +28,9 @@ CODE = ((0, 0.2), (10_000, 0.5), (50_000, 0.8))
 
 
 def code_and_text(interpolation="linear", **options):
-    points = [WeightSchedulePoint(s, {"code": w, "text": round(1 - w, 9)}) for s, w in CODE]
+    points = [
+        WeightSchedulePoint(s, {"code": w, "text": round(1 - w, 9)}) for s, w in CODE
+    ]
     return WeightScheduler(points, interpolation, **options)
 
 
@@ -51,7 +54,9 @@ def test_weights_between_and_after_points():
         scheduler = code_and_text(interpolation)
         for step, code in steps.items():
             found = scheduler.get_weights(step)
-            assert found == pytest.approx({"code": code, "text": 1 - code}, abs=5e-7), step
+            assert found == pytest.approx({"code": code, "text": 1 - code}, abs=5e-7), (
+                step
+            )
     late = WeightScheduler([WeightSchedulePoint(100, {"a": 0.3, "b": 0.7})])
     assert late.get_weights(3) == {"a": 0.3, "b": 0.7}
     late.get_weights(3)["a"] = 9.0
@@ -70,7 +75,9 @@ def test_numbers_of_any_kind():
     for kind in (np.int64, torch.tensor):
         given = [(kind(0), torch.tensor(1)), (kind(8), np.float32(0.5))]
         assert Schedule(given, "linear", kind(4)) == plain
-        assert WeightSchedulePoint(kind(3), {"a": 1}) == WeightSchedulePoint(3, {"a": 1})
+        assert WeightSchedulePoint(kind(3), {"a": 1}) == WeightSchedulePoint(
+            3, {"a": 1}
+        )
     assert hash(plain) == hash(Schedule([(0, 1), (8, 0.5)], "linear", 4))
 
 
@@ -88,22 +95,52 @@ def test_points_that_are_none():
         "none": (schedule(), order),
         "twice": (schedule((0, 1), (0, 2)), f"{order}...got [0, 0]"),
         "back": (schedule((5, 1), (3, 2)), f"{order}...got [5, 3]"),
-        "below 0": (schedule((-1, 1)), "the step of a point is a whole number, 0 or more; got -1"),
+        "below 0": (
+            schedule((-1, 1)),
+            "the step of a point is a whole number, 0 or more; got -1",
+        ),
         "half": (schedule((0.5, 1)), "the step of a point is a whole number...got 0.5"),
-        "bool": (schedule((True, 1)), "the step of a point is a whole number...got True"),
+        "bool": (
+            schedule((True, 1)),
+            "the step of a point is a whole number...got True",
+        ),
         "no pair": (schedule((0, 1, 2)), "pairs (step, value); got (0, 1, 2)"),
         "no list": (lambda: Schedule(5), "Schedule: points are pairs"),
         "weight": (schedule((0, -1)), "Schedule: the point at step 0: ...not negative"),
         "NaN": (schedule((0, 1), (7, math.nan)), "the point at step 7: ...finite"),
         "text": (schedule((0, "1")), "a weight is a number"),
-        "way": (schedule((0, 1), interpolation="linaer"), "Schedule: ...did you mean 'linear'"),
-        "slots 0": (schedule((0, 1), slots_per_step=0), "slots_per_step is a whole number, 1 or"),
-        "slots 2.0": (schedule((0, 1), slots_per_step=2.0), "slots_per_step is a whole number"),
-        "far": (lambda: Era(0, [Schedule([(0, 1), (2**50, 2)]), 1.0]), "the last may be"),
-        "no scheduler": (lambda: WeightScheduler([]), "WeightScheduler: schedule is a list"),
-        "no points": (lambda: WeightScheduler([(0, {"a": 1})]), "WeightScheduler: schedule is a"),
-        "one point": (lambda: WeightScheduler(point({"a": 1})()), "WeightScheduler: schedule is"),
-        "options": (lambda: code_and_text("lin"), "WeightScheduler: interpolation='lin' is"),
+        "way": (
+            schedule((0, 1), interpolation="linaer"),
+            "Schedule: ...did you mean 'linear'",
+        ),
+        "slots 0": (
+            schedule((0, 1), slots_per_step=0),
+            "slots_per_step is a whole number, 1 or",
+        ),
+        "slots 2.0": (
+            schedule((0, 1), slots_per_step=2.0),
+            "slots_per_step is a whole number",
+        ),
+        "far": (
+            lambda: Era(0, [Schedule([(0, 1), (2**50, 2)]), 1.0]),
+            "the last may be",
+        ),
+        "no scheduler": (
+            lambda: WeightScheduler([]),
+            "WeightScheduler: schedule is a list",
+        ),
+        "no points": (
+            lambda: WeightScheduler([(0, {"a": 1})]),
+            "WeightScheduler: schedule is a",
+        ),
+        "one point": (
+            lambda: WeightScheduler(point({"a": 1})()),
+            "WeightScheduler: schedule is",
+        ),
+        "options": (
+            lambda: code_and_text("lin"),
+            "WeightScheduler: interpolation='lin' is",
+        ),
     }
     for step in (-1, math.nan, "3", None, True, [3]):
         said = f"a step is a number, 0 or more; got {step!r}"
@@ -111,7 +148,10 @@ def test_points_that_are_none():
             lambda s=step: code_and_text().get_weights(s),
             f"WeightScheduler: {said}",
         )
-        faults[f"{step} of one"] = lambda s=step: schedule((0, 1))().value(s), f"Schedule: {said}"
+        faults[f"{step} of one"] = (
+            lambda s=step: schedule((0, 1))().value(s),
+            f"Schedule: {said}",
+        )
     check_faults(ConfigError, faults)
 
 
@@ -130,11 +170,16 @@ def test_weights_that_cannot_be_used():
             lambda: Era(0, [Schedule([(5, 1), (9, 0)], "linear")]),
             "all 1 weights are 0 at slot 9",
         ),
-        "0 as it acts": (lambda: Era(0, [ends, 0.0], 15), "all 2 weights are 0 at slot 15"),
+        "0 as it acts": (
+            lambda: Era(0, [ends, 0.0], 15),
+            "all 2 weights are 0 at slot 15",
+        ),
         "tempered": (lambda: tempered([0, 0], 1), "all 2 weights are 0"),
     }
     check_faults(WeightError, faults)
-    Era(0, [Schedule([(0, 1), (10, 0), (11, 1)]), 0.0], 15)  # the second point acts at once
+    Era(
+        0, [Schedule([(0, 1), (10, 0), (11, 1)]), 0.0], 15
+    )  # the second point acts at once
 
 
 def test_limits_that_cannot_be_kept():
@@ -148,26 +193,45 @@ def test_limits_that_cannot_be_kept():
             lambda: limited([1, 2], [0.5, None], 0.4),
             "min_share of dataset 0 is above its max_share, 0.4",
         ),
-        "above 1": (lambda: limited([1, 2], 1.5), "min_share: a share is a number from 0 to 1"),
-        "of none": (lambda: limited([1, 0], [None, 0.1]), "dataset 1: the floor is 0.1, but"),
-        "too few": (lambda: limited([1, 2], [0.1]), "1 limits are given for 2 datasets"),
-        "text": (lambda: limited([1, 2], "0.1"), "a share is a number from 0 to 1, got '0.1'"),
+        "above 1": (
+            lambda: limited([1, 2], 1.5),
+            "min_share: a share is a number from 0 to 1",
+        ),
+        "of none": (
+            lambda: limited([1, 0], [None, 0.1]),
+            "dataset 1: the floor is 0.1, but",
+        ),
+        "too few": (
+            lambda: limited([1, 2], [0.1]),
+            "1 limits are given for 2 datasets",
+        ),
+        "text": (
+            lambda: limited([1, 2], "0.1"),
+            "a share is a number from 0 to 1, got '0.1'",
+        ),
     }
     check_faults(ConfigError, faults)
 
 
 def test_weights_of_inner_mixes():
-    rising, falling = Schedule([(0, 1), (100, 3)], "linear"), Schedule([(0, 2), (100, 0)])
+    rising, falling = (
+        Schedule([(0, 1), (100, 3)], "linear"),
+        Schedule([(0, 2), (100, 0)]),
+    )
     inner = (rising, 1.0, 0.0)
     shares = [Compound("share", inner, number) for number in range(3)]
-    found = shares_at([Compound("product", (2.0, each)) for each in shares] + [falling], [50, 150])
-    assert found.tolist() == pytest.approx(np.array([[1 / 3, 1 / 6, 0, 0.5], [0.75, 0.25, 0, 0]]))
+    found = shares_at(
+        [Compound("product", (2.0, each)) for each in shares] + [falling], [50, 150]
+    )
+    assert found.tolist() == pytest.approx(
+        np.array([[1 / 3, 1 / 6, 0, 0.5], [0.75, 0.25, 0, 0]])
+    )
     even = [Compound("share", inner, number, 0.5) for number in range(3)]
     at = 3**0.5 / (1 + 3**0.5)
     assert shares_at(even, [100])[0].tolist() == pytest.approx([at, 1 - at, 0])
-    assert shares_at([Compound("sum", (rising, 2.0)), 1], [100])[0].tolist() == pytest.approx(
-        [5 / 6, 1 / 6]
-    )
+    assert shares_at([Compound("sum", (rising, 2.0)), 1], [100])[
+        0
+    ].tolist() == pytest.approx([5 / 6, 1 / 6])
     assert [ever_positive(each) for each in shares] == [True, True, False]
     assert not ever_positive(Compound("product", (rising, 0.0)))
     assert ever_positive(Compound("sum", (0.0, falling)))

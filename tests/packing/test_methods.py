@@ -85,14 +85,26 @@ def test_what_cannot_be_packed_is_named(method):
     rows = {
         "negative": ([3, -1], 10, ranges),
         "too long": ([3, 11], 10, "sample 1 has length 11; a pack holds 0 to 10"),
-        "in one": ([[3, 1], [1, 4]], [10, 3], "sample 1 has length 4; a pack holds 0 to 3"),
+        "in one": (
+            [[3, 1], [1, 4]],
+            [10, 3],
+            "sample 1 has length 4; a pack holds 0 to 3",
+        ),
         "fractions": ([1.5], 10, "lengths are whole numbers; got float64"),
         "truths": ([True], 10, "lengths are whole numbers; got bool"),
         "texts": (["a"], 10, "lengths are whole numbers"),
         "too large a number": ([2**70], 10, "lengths are whole numbers"),
         "ragged": ([[1], [1, 2]], [10, 10], "different numbers of lengths"),
-        "a column is missing": ([1, 2], [10, 10], "shape (2,) do not go with 2 capacities"),
-        "a capacity is missing": ([[1, 2]], 10, "shape (1, 2) do not go with 1 capacities"),
+        "a column is missing": (
+            [1, 2],
+            [10, 10],
+            "shape (2,) do not go with 2 capacities",
+        ),
+        "a capacity is missing": (
+            [[1, 2]],
+            10,
+            "shape (1, 2) do not go with 1 capacities",
+        ),
         "no room at all": ([1], 0, "capacity", "got 0"),
         "half a token": ([1], 1.5, "capacity"),
         "huge": ([1], 2**40, "capacity is below 2**40"),
@@ -118,7 +130,11 @@ def test_what_cannot_be_balanced_is_named():
     }
     check_refusals(
         {
-            name: (lambda costs=costs: balanced([6, 7], 10, costs=costs), ConfigError, *words)
+            name: (
+                lambda costs=costs: balanced([6, 7], 10, costs=costs),
+                ConfigError,
+                *words,
+            )
             for name, (costs, *words) in rows.items()
         }
     )

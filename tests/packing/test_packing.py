@@ -1,4 +1,5 @@
-"""The packer that selects samples, the pack that is made of them, and both in datasets."""
+"""The packer that selects samples, the pack that is made of them, and both in
+datasets."""
 
 from __future__ import annotations
 
@@ -27,7 +28,10 @@ class Tokens(ez.Sample):
 
 
 def tokens(*lengths, tiles=0):
-    return [Tokens(__key__=f"{i}", ids=[i] * each, tiles=tiles) for i, each in enumerate(lengths)]
+    return [
+        Tokens(__key__=f"{i}", ids=[i] * each, tiles=tiles)
+        for i, each in enumerate(lengths)
+    ]
 
 
 def length(sample):
@@ -44,7 +48,9 @@ def test_samples_are_packed_as_their_lengths_are(lengths):
     for method in (first_fit, best_fit, balanced):
         packs = Packer(length, 30, method=method.__name__)(samples)
         expected = [[samples[i] for i in pack] for pack in method(lengths, 30)]
-        assert [[*map(id, pack)] for pack in packs] == [[*map(id, pack)] for pack in expected]
+        assert [[*map(id, pack)] for pack in packs] == [
+            [*map(id, pack)] for pack in expected
+        ]
 
 
 def test_samples_that_are_too_long_are_told_or_left_out_with_one_warning(caplog):
@@ -70,7 +76,9 @@ def test_it_goes_to_workers_and_into_descriptions():
     packer = Packer(length, 20, "balanced", cost=cost)
     assert packer(tokens(3, 4)) == pickle.loads(pickle.dumps(packer))(tokens(3, 4))
     assert pickle.loads(pickle.dumps(packer)) == packer
-    assert hash(Packer(["ids", "tiles"], [20, 5])) == hash(Packer(("ids", "tiles"), (20, 5)))
+    assert hash(Packer(["ids", "tiles"], [20, 5])) == hash(
+        Packer(("ids", "tiles"), (20, 5))
+    )
     assert described(packer) == {
         "length": f"{__name__}.length",
         "capacity": 20,
@@ -99,28 +107,49 @@ class Packed(Encoded):
 
 def encoded(key, ids, images=(), **metadata):
     made = torch.tensor(ids)
-    return Encoded(__key__=key, tokens=made, labels=-made, images=list(images), **metadata)
+    return Encoded(
+        __key__=key, tokens=made, labels=-made, images=list(images), **metadata
+    )
 
 
 def test_a_pack_of_images_and_texts():
-    source = ez.SourceInfo(dataset_path="web", index=3, shard_name="0.tar", file_names=("a.jpg",))
+    source = ez.SourceInfo(
+        dataset_path="web", index=3, shard_name="0.tar", file_names=("a.jpg",)
+    )
     samples = [
-        encoded("a", [5, 6, 7], ["A", "B"], __sources__=(source,), __subflavors__={"k": 1, "l": 2}),
-        encoded("b", [8], __subflavors__={"k": 1, "l": 3}, __restore_key__=("Webdataset", 1)),
+        encoded(
+            "a",
+            [5, 6, 7],
+            ["A", "B"],
+            __sources__=(source,),
+            __subflavors__={"k": 1, "l": 2},
+        ),
+        encoded(
+            "b", [8], __subflavors__={"k": 1, "l": 3}, __restore_key__=("Webdataset", 1)
+        ),
         encoded("c", [9, 10], ["C"], __subflavors__={"k": 1}),
     ]
     pack = concat_pack(samples, ["tokens", "labels"], flatten=["images"], into=Packed)
     assert (type(pack), pack.images, pack.max_seqlen) == (Packed, ["A", "B", "C"], 3)
     assert pack.tokens.tolist() == [5, 6, 7, 8, 9, 10]
     assert pack.labels.tolist() == [-5, -6, -7, -8, -9, -10]
-    assert (pack.cu_seqlens.tolist(), pack.cu_seqlens.dtype) == ([0, 3, 4, 6], torch.int32)
+    assert (pack.cu_seqlens.tolist(), pack.cu_seqlens.dtype) == (
+        [0, 3, 4, 6],
+        torch.int32,
+    )
     assert (pack.position_ids.tolist(), pack.position_ids.dtype) == (
         [0, 1, 2, 0, 0, 1],
         torch.int64,
     )
-    assert (pack.__key__, pack.__sources__, pack.__restore_key__) == ("a,b,c", (source,), ())
+    assert (pack.__key__, pack.__sources__, pack.__restore_key__) == (
+        "a,b,c",
+        (source,),
+        (),
+    )
     assert pack.__subflavors__ == {"k": 1}
-    listed = concat_pack([encoded("a", [1], ["A", "B"]), encoded("b", [2])], ["tokens", "labels"])
+    listed = concat_pack(
+        [encoded("a", [1], ["A", "B"]), encoded("b", [2])], ["tokens", "labels"]
+    )
     assert listed["images"] == [["A", "B"], []]
     assert listed["__subflavors__"] is listed["__sources__"] is None
 
@@ -141,10 +170,12 @@ def test_records_of_every_kind_and_numbers_of_every_kind():
         assert torch.equal(pack["ids"], torch.tensor([1, 2, 3]))
     image = torch.zeros(3, 4, 4)
     some = [{"ids": [1], "image": image}, {"ids": [2]}, {"ids": [3], "image": None}]
-    assert [each is image for each in concat_pack(some, ["ids"], flatten=["image"])["image"]] == [
-        True
+    assert [
+        each is image for each in concat_pack(some, ["ids"], flatten=["image"])["image"]
+    ] == [True]
+    own = [
+        {"x": torch.ones(n, 4), "position_ids": torch.arange(n) * 10} for n in (2, 3)
     ]
-    own = [{"x": torch.ones(n, 4), "position_ids": torch.arange(n) * 10} for n in (2, 3)]
     pack = concat_pack(own, ["x", "position_ids"])
     assert pack["x"].shape == (5, 4)
     assert pack["position_ids"].tolist() == [0, 10, 0, 10, 20]
@@ -161,20 +192,51 @@ def test_what_cannot_be_joined_is_named():
         "no fields": ([ids(1)], [], "of one field or more", "got []"),
         "a text": ([ids(1)], "ids", "fields and flatten are names"),
         "no record": (["text"], ["ids"], "sample 0 of the pack", "str"),
-        "no such field": ([ids(1)], ["id"], "sample 'k1' has no 'id'", "did you mean 'ids'"),
+        "no such field": (
+            [ids(1)],
+            ["id"],
+            "sample 'k1' has no 'id'",
+            "did you mean 'ids'",
+        ),
         "nothing in it": ([ids(1, labels=None)], ["ids", "labels"], "has no 'labels'"),
-        "some have it": ([ids(1), ids(2, image="A")], ["ids"], "only some have", "'image'"),
-        "lengths": ([ids(1, 2, labels=[1])], ["ids", "labels"], "'k1' has 1 entries in 'labels'"),
-        "dtypes": ([ids(1), ids(2.0)], ["ids"], "'ids' of sample 'k2.0' has dtype torch.float32"),
+        "some have it": (
+            [ids(1), ids(2, image="A")],
+            ["ids"],
+            "only some have",
+            "'image'",
+        ),
+        "lengths": (
+            [ids(1, 2, labels=[1])],
+            ["ids", "labels"],
+            "'k1' has 1 entries in 'labels'",
+        ),
+        "dtypes": (
+            [ids(1), ids(2.0)],
+            ["ids"],
+            "'ids' of sample 'k2.0' has dtype torch.float32",
+        ),
         "shapes": (wide, ["x"], "shape (1, 3)"),
         "no dimension": ([{"x": torch.tensor(1)}], ["x"], "shape ()"),
         "no numbers": ([{"x": ["a"]}], ["x"], "is no tensor, array or list of numbers"),
-        "a name that is made": ([ids(1, max_seqlen=1)], ["ids"], "has a field 'max_seqlen'"),
-        "positions": ([ids(1, position_ids=[0])], ["ids"], "list position_ids in fields"),
+        "a name that is made": (
+            [ids(1, max_seqlen=1)],
+            ["ids"],
+            "has a field 'max_seqlen'",
+        ),
+        "positions": (
+            [ids(1, position_ids=[0])],
+            ["ids"],
+            "list position_ids in fields",
+        ),
     }
     check_refusals(
         {
-            name: (lambda s=s, f=f: concat_pack(s, f), ConfigError, "concat_pack: ", *words)
+            name: (
+                lambda s=s, f=f: concat_pack(s, f),
+                ConfigError,
+                "concat_pack: ",
+                *words,
+            )
             for name, (s, f, *words) in rows.items()
         }
         | {

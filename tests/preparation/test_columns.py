@@ -32,7 +32,11 @@ def sample(i):
         "png": png(8 + i, 4, 100_000 * (i == 3)),
         "seg.png": png(5, 20),
         "txt": "ä" * (i % 5 + 1),
-        "json": {"meta": {"quality": ["high", "low"][i % 3 == 0]}, "score": i / 4, "caption": "ab"},
+        "json": {
+            "meta": {"quality": ["high", "low"][i % 3 == 0]},
+            "score": i / 4,
+            "caption": "ab",
+        },
         "cls": i,
     }
 
@@ -45,7 +49,9 @@ def prepared(folder, samples, per_shard=7):
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
-    return prepared(tmp_path_factory.mktemp("measured") / "f", [sample(i) for i in range(20)])
+    return prepared(
+        tmp_path_factory.mktemp("measured") / "f", [sample(i) for i in range(20)]
+    )
 
 
 @pytest.fixture
@@ -69,8 +75,14 @@ def test_measures(made):
         "width": ("image:width", [8 + i for i in range(20)]),
         "height": ("image:height", [20] * 20),
         "pixels": ("image:pixels", [4 * (8 + i) + 100 for i in range(20)]),
-        "called": (lambda raw: len(raw) + raw["__index__"], [9 + i % 7 for i in range(20)]),
-        "quality": ("json[meta][quality]", [["high", "low"][i % 3 == 0] for i in range(20)]),
+        "called": (
+            lambda raw: len(raw) + raw["__index__"],
+            [9 + i % 7 for i in range(20)],
+        ),
+        "quality": (
+            "json[meta][quality]",
+            [["high", "low"][i % 3 == 0] for i in range(20)],
+        ),
         "word": (lambda raw: raw["cls"].decode(), [str(i) for i in range(20)]),
     }
     given = {name: how for name, (how, _) in columns.items()}
@@ -92,9 +104,9 @@ def test_measures(made):
 VALUES = st.one_of(
     st.lists(st.integers(-(2**62), 2**62), min_size=1, max_size=20),
     st.lists(st.floats(allow_nan=False, allow_infinity=False), min_size=1, max_size=20),
-    st.lists(st.none() | st.text("aäz", max_size=3).filter(bool), min_size=1, max_size=20).filter(
-        any
-    ),
+    st.lists(
+        st.none() | st.text("aäz", max_size=3).filter(bool), min_size=1, max_size=20
+    ).filter(any),
 )
 
 
@@ -102,7 +114,9 @@ VALUES = st.one_of(
 @given(VALUES, st.integers(1, 6), st.integers(1, 2))
 def test_any_values_come_back_as_they_are(tmp_path_factory, values, per_shard, workers):
     folder = tmp_path_factory.mktemp("any") / "f"
-    samples = ({"__key__": f"{i:03d}", "json": {"v": value}} for i, value in enumerate(values))
+    samples = (
+        {"__key__": f"{i:03d}", "json": {"v": value}} for i, value in enumerate(values)
+    )
     prepared(folder, samples, per_shard)
     prepare_columns(folder, {"v": "json[v]"}, workers=workers)
     column = WebdatasetSource(folder).column("v")
@@ -115,20 +129,28 @@ def test_missing_words_are_noted_and_missing_numbers_refused(tmp_path):
         return {"__key__": f"{i:03d}", "txt": "x", **parts}
 
     there = [i % 4 != 0 and i > 7 for i in range(20)]
-    folder = prepared(tmp_path / "f", [some(i) for i in range(20)])  # none in the first shard
+    folder = prepared(
+        tmp_path / "f", [some(i) for i in range(20)]
+    )  # none in the first shard
     report = prepare_columns(folder, {"lang": "json[lang]"}, workers=1)
     assert words(report.columns["lang"]) == ["en" if each else None for each in there]
     assert "11 of 20 samples have no value" in report.notes[0]
     assert "sample '000': it has no part json, but txt" in report.notes[0]
-    with pytest.raises(PrepareError, match=r"11 of 20 samples have no value.*--column-default n=0"):
+    with pytest.raises(
+        PrepareError, match=r"11 of 20 samples have no value.*--column-default n=0"
+    ):
         prepare_columns(folder, {"n": "json[n]"}, workers=1)
     for default, kind in (("0.5", np.float64), (7, np.int64), ("7", np.int64)):
         filled = prepare_columns(
             folder, {"n": "json[n]"}, defaults={"n": default}, workers=1
         ).columns["n"]
-        assert filled.values.tolist() == [3 if each else float(default) for each in there]
+        assert filled.values.tolist() == [
+            3 if each else float(default) for each in there
+        ]
         assert filled.values.dtype == kind
-    report = prepare_columns(folder, {"l": "json[lang]"}, defaults={"l": "??"}, workers=1)
+    report = prepare_columns(
+        folder, {"l": "json[lang]"}, defaults={"l": "??"}, workers=1
+    )
     assert words(report.columns["l"]) == ["en" if each else "??" for each in there]
     assert "were given '??'" in report.notes[0]
     assert check_folder(folder).faults == ()
@@ -146,12 +168,20 @@ def test_what_no_column_can_have_is_told_with_the_sample(small, monkeypatch):
         ("len:png", "png is no UTF-8"),
         (lambda raw: float("nan"), "finite numbers.*got float 'nan'"),
         (lambda raw: 2**63, "64 bits.*got int"),
-        (lambda raw: "a" if raw["__key__"] > "007" else 1, "or all have words; .* has 'a'"),
-        (lambda raw: "a" if raw["__key__"] > "005" else 1, "or all have words; .* has '1'"),
+        (
+            lambda raw: "a" if raw["__key__"] > "007" else 1,
+            "or all have words; .* has 'a'",
+        ),
+        (
+            lambda raw: "a" if raw["__key__"] > "005" else 1,
+            "or all have words; .* has '1'",
+        ),
         (lambda raw: None, "it is None"),
         (lambda raw: raw["cls"].decode(), "9 different words"),
     ):
-        with pytest.raises((PrepareError, ConfigError), match=f"(?s)column 'x'.*{told}") as error:
+        with pytest.raises(
+            (PrepareError, ConfigError), match=f"(?s)column 'x'.*{told}"
+        ) as error:
             prepare_columns(small, {"x": how}, workers=1)
         named = isinstance(error.value, ConfigError) or "sample '0" in str(error.value)
         assert named or "different words" in told, told
@@ -166,7 +196,9 @@ def test_prepare_measures_columns_of_its_own_shards(tmp_path):
     assert report.columns["a"].values.tolist() == [2 * (i % 5 + 1) for i in range(9)]
     assert WebdatasetSource(folder).column_names == ("a", "b")
     with pytest.raises(PrepareError, match="column 'a'"):
-        prepare(folder, columns={"a": lambda raw: raw["txt"]}, overwrite=True, **options)
+        prepare(
+            folder, columns={"a": lambda raw: raw["txt"]}, overwrite=True, **options
+        )
     assert WebdatasetSource(folder).column_names == ("a", "b")
     prepare(folder, columns={"b": len}, overwrite=True, **options)
     assert WebdatasetSource(folder).column_names == ("b",)

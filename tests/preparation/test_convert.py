@@ -23,7 +23,12 @@ from energize import (
     prepare,
     prepare_checksums,
 )
-from energize.errors import ConfigError, DatasetNotFoundError, NotPreparedError, PrepareError
+from energize.errors import (
+    ConfigError,
+    DatasetNotFoundError,
+    NotPreparedError,
+    PrepareError,
+)
 from energize.preparation.index import prepare_jsonl
 from tests.cli.commands import run
 from tests.preparation.test_loose import (
@@ -46,7 +51,9 @@ from tests.support.tars import contents
 
 def whole(folder):
     """What a conversion comes to, without its markers."""
-    return {name: data for name, data in contents(folder).items() if "/tasks/" not in name}
+    return {
+        name: data for name, data in contents(folder).items() if "/tasks/" not in name
+    }
 
 
 def same(one, other):
@@ -62,7 +69,9 @@ def fields_of(sample):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_converted_samples_are_the_loose_ones_and_a_run_goes_on_with_either(kind, tmp_path):
+def test_converted_samples_are_the_loose_ones_and_a_run_goes_on_with_either(
+    kind, tmp_path
+):
     make, _, _ = KINDS[kind]
     (tmp_path / "here").mkdir()
     path, out = make(tmp_path / "here" / kind), tmp_path / "out"
@@ -79,7 +88,8 @@ def test_converted_samples_are_the_loose_ones_and_a_run_goes_on_with_either(kind
             assert mine.keys() == its.keys()
             assert all(same(mine[name], its[name]) for name in mine), (mine, its)
     datasets = [
-        get_train_dataset(each, batch_size=2, shuffle_buffer_size=4) for each in (path, out)
+        get_train_dataset(each, batch_size=2, shuffle_buffer_size=4)
+        for each in (path, out)
     ]
     keys = [each.__key__ for each in islice(datasets[0], 9)]
     for first, then in (datasets, datasets[::-1]):
@@ -101,7 +111,13 @@ def test_every_number_of_tasks_writes_the_same_bytes(tmp_path):
         assert whole(out) == whole(alone)
     by = {"samples_per_shard": 4, "workers": 1, "tasks": 3}
     seen = []
-    convert(source, out, **by | {"tasks": 5}, task=1, on_progress=lambda *each: seen.append(each))
+    convert(
+        source,
+        out,
+        **by | {"tasks": 5},
+        task=1,
+        on_progress=lambda *each: seen.append(each),
+    )
     assert not seen
     out = tmp_path / "by"
     for task in (2, 0):
@@ -110,7 +126,9 @@ def test_every_number_of_tasks_writes_the_same_bytes(tmp_path):
         convert(source, out, **by, merge=True)
     (source / "more/5.v1.jpg").write_bytes(JPEG + b"more")
     convert(source, out, **by, task=1)
-    with pytest.raises(PrepareError, match=r"shards: 2; task 2 ran with others .*'train-000003"):
+    with pytest.raises(
+        PrepareError, match=r"shards: 2; task 2 ran with others .*'train-000003"
+    ):
         convert(source, out, **by, merge=True)
     convert(source, out, **by, task=2)
     convert(source, out, **by, merge=True)
@@ -124,7 +142,9 @@ def test_columns_weigh_converted_samples_as_they_did(tmp_path):
     mixes = []
     for name in ("csv", "tars"):
         low = {"path": name, "by": "n", "weights": {"0..5": 3, "5..": 1}}
-        mixes.append(get_train_dataset(written(tmp_path / f"{name}.yaml", low), batch_size=2))
+        mixes.append(
+            get_train_dataset(written(tmp_path / f"{name}.yaml", low), batch_size=2)
+        )
     assert mixes[0].describe() == mixes[1].describe()
 
 
@@ -132,7 +152,9 @@ def test_split_parts_are_all_converted(tmp_path):
     for split, number in (("train", 3), ("validation", 2)):
         classes(tmp_path / "photos" / split)
         files(tmp_path / "photos" / split, [f"dog/more{i}.jpg" for i in range(number)])
-    report = convert(tmp_path / "photos", tmp_path / "out", samples_per_shard=9, workers=1)
+    report = convert(
+        tmp_path / "photos", tmp_path / "out", samples_per_shard=9, workers=1
+    )
     assert [*report.shard_counts.values()] == [9, 8, 9, 7]
     for part in ("train", "val"):
         loose, out = (
@@ -150,7 +172,11 @@ def test_what_cannot_be_written_is_told_and_the_rest_is_kept(tmp_path):
     (source / "3.v1.jpg").symlink_to("gone.jpg")
     with pytest.raises(PrepareError) as told:
         convert(source, out, samples_per_shard=4, workers=1)
-    for words in ("1 of 4 shards", "metadata.jsonl, line 4, sample '3_v1'", "The others are done"):
+    for words in (
+        "1 of 4 shards",
+        "metadata.jsonl, line 4, sample '3_v1'",
+        "The others are done",
+    ):
         assert words in str(told.value)
     with pytest.raises(NotPreparedError, match="its conversion has not ended"):
         get_train_dataset(out, batch_size=1)
@@ -171,7 +197,12 @@ def test_what_is_refused(tmp_path):
     convert(source, begun, samples_per_shard=5, workers=1, tasks=2, task=0)
     done = tmp_path / "done"
     convert(source, done, workers=1)
-    rows = [{"image": {"bytes": JPEG, "path": None}, "other/one": {"bytes": JPEG, "path": None}}]
+    rows = [
+        {
+            "image": {"bytes": JPEG, "path": None},
+            "other/one": {"bytes": JPEG, "path": None},
+        }
+    ]
     odd = table(tmp_path / "odd.parquet", rows)
     of = partial(convert, source, workers=1)
     lines = write_lines(tmp_path / "a.jsonl", [{"text": "a"}])
@@ -192,7 +223,12 @@ def test_what_is_refused(tmp_path):
     if os.geteuid():
         closed = tmp_path / "closed"
         closed.mkdir(0o500)
-        refused["closed"] = (partial(of, closed / "out"), PrepareError, "closed", "Permission")
+        refused["closed"] = (
+            partial(of, closed / "out"),
+            PrepareError,
+            "closed",
+            "Permission",
+        )
     check_refusals(refused)
 
 
@@ -231,10 +267,15 @@ def test_source_and_shards_may_be_in_a_store(tmp_path, monkeypatch):
             monkeypatch.setenv(name, value)
         size = {"samples_per_shard": 5, "workers": 1}
         convert(source, "s3://bucket/photos", **size)
-        with pytest.raises(PrepareError, match=r"s3://bucket/photos is prepared already"):
+        with pytest.raises(
+            PrepareError, match=r"s3://bucket/photos is prepared already"
+        ):
             convert(source, "s3://bucket/photos", **size)
         store = s3fs.S3FileSystem(
-            key="key", secret=SECRET, client_kwargs={"endpoint_url": url}, skip_instance_cache=True
+            key="key",
+            secret=SECRET,
+            client_kwargs={"endpoint_url": url},
+            skip_instance_cache=True,
         )
         store.put(str(source), "bucket/loose/photos", recursive=True)
         store.put(str(tars(tmp_path / "tars")), "bucket/tars", recursive=True)
@@ -271,7 +312,9 @@ def test_a_folder_is_known_as_its_origin_while_it_has_its_samples(tmp_path):
     assert get(out).describe() == loose
     split = out / ".nv-meta/split.yaml"
     split.write_text(
-        split.read_text().replace("exclude: []", "exclude: [train-000001.tar/more/1_v1]")
+        split.read_text().replace(
+            "exclude: []", "exclude: [train-000001.tar/more/1_v1]"
+        )
     )
     assert len(get(out)) == 2 * N - 1
     assert get(out).sources[0].name == "out"

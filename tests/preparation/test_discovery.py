@@ -38,11 +38,16 @@ def test_wrong_names_of_shards(folder):
         (["parts/d7.tar", "nowhere/x.tar"], "2 of 2 shards"),
     ):
         assert told in refused(folder, shards=shards), shards
-    assert "no folder" in refused(folder / "none", DatasetNotFoundError, shards=["a.tar"])
+    assert "no folder" in refused(
+        folder / "none", DatasetNotFoundError, shards=["a.tar"]
+    )
 
 
 def test_compressed_shards_and_names_that_are_no_text(folder):
-    for name, start in (("a.tar.gz", b"\x1f\x8b"), ("sub/a.tar.zst", b"\x28\xb5\x2f\xfd")):
+    for name, start in (
+        ("a.tar.gz", b"\x1f\x8b"),
+        ("sub/a.tar.zst", b"\x28\xb5\x2f\xfd"),
+    ):
         write_tar(folder / name, []).write_bytes(start + bytes(600))
         told = refused(folder)
         assert f"{name}: " in told
@@ -54,11 +59,18 @@ def test_compressed_shards_and_names_that_are_no_text(folder):
         assert "Rename" in refused(folder), name
         os.rename(path, folder / "parts" / "d0.tar")
     (folder / "parts" / "d0.tar").rename(folder / "a\nb.tar")
-    assert list(prepared(folder, exclude="^[^p]").shard_counts) == ["parts/d1.tar", "parts/d2.tar"]
+    assert list(prepared(folder, exclude="^[^p]").shard_counts) == [
+        "parts/d1.tar",
+        "parts/d2.tar",
+    ]
 
 
 def test_what_cannot_be_looked_into_is_an_error_unless_excluded(folder):
-    for name in ("parts/d9.tar", "part7", "parts/more"):  # these two may have been folders
+    for name in (
+        "parts/d9.tar",
+        "part7",
+        "parts/more",
+    ):  # these two may have been folders
         (folder / name).symlink_to("/nowhere/mounted")
         assert f"{name}: a link to '/nowhere/mounted': No such file" in refused(folder)
         (folder / name).unlink()
@@ -84,7 +96,10 @@ def test_links_are_followed_once(folder, tmp_path):
     (folder / "parts-more").symlink_to(tmp_path / "other")
     report = prepared(folder)
     # Energon's order compares folder by folder, not letter by letter.
-    assert list(report.shard_counts) == [*(f"parts/d{i}.tar" for i in range(3)), "parts-more/x.tar"]
+    assert list(report.shard_counts) == [
+        *(f"parts/d{i}.tar" for i in range(3)),
+        "parts-more/x.tar",
+    ]
     assert sorted(report.notes) == [
         "again is a link to parts, and is not followed",
         "parts/up is a link to ., and is not followed",

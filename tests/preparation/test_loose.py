@@ -1,4 +1,5 @@
-"""Folders and files that nobody prepared: each is an indexed dataset, and bad input is told."""
+"""Folders and files that nobody prepared: each is an indexed dataset, and bad input is
+told."""
 
 from __future__ import annotations
 
@@ -89,13 +90,18 @@ def described(root, suffix):
     """Images with a table in each of two folders."""
     for folder in ("", "more/"):
         files(root, [f"{folder}{i}.v1.jpg" for i in range(N)])
-        rows = [{"file_name": f"{i}.v1.jpg", "text": f"{folder}{i}", "n": i} for i in range(N)]
+        rows = [
+            {"file_name": f"{i}.v1.jpg", "text": f"{folder}{i}", "n": i}
+            for i in range(N)
+        ]
         table(root / f"{folder}metadata{suffix}", rows)
     return root
 
 
 def classes(root):
-    return files(root, [f"{label}/{i}.jpg" for label in ("dog", "cat") for i in range(N)])
+    return files(
+        root, [f"{label}/{i}.jpg" for label in ("dog", "cat") for i in range(N)]
+    )
 
 
 def beside(root):
@@ -107,7 +113,10 @@ def beside(root):
 
 def llava(path):
     files(path.parent, [f"images/{i}.jpg" for i in range(N + 1)])
-    said = [{"from": "human", "value": "<image>, <image>?"}, {"from": "gpt", "value": "Yes."}]
+    said = [
+        {"from": "human", "value": "<image>, <image>?"},
+        {"from": "gpt", "value": "Yes."},
+    ]
     rows = [{"image": [f"images/{i}.jpg", f"images/{i + 1}.jpg"]} for i in range(N)]
     return table(path, [{"id": "x", **row, "conversations": said} for row in rows] + [
         {"id": "text", "conversations": [{"from": "human", "value": "Hi"}]}
@@ -117,8 +126,13 @@ def llava(path):
 def share(path):
     files(path.parent, [f"images/{i}.jpg" for i in range(N)])
     content = [{"type": "image"}, {"type": "text", "text": "What?"}]
-    said = [{"role": "user", "content": content}, {"role": "assistant", "content": "That."}]
-    return table(path, [{"messages": said, "images": [f"images/{i}.jpg"]} for i in range(N)])
+    said = [
+        {"role": "user", "content": content},
+        {"role": "assistant", "content": "That."},
+    ]
+    return table(
+        path, [{"messages": said, "images": [f"images/{i}.jpg"]} for i in range(N)]
+    )
 
 
 def structs(root):
@@ -133,9 +147,14 @@ def saved(root):
     """What `save_to_disk` writes, in batches of 3 rows."""
     root.mkdir(parents=True)
     for i in range(2):
-        rows = [{"image": {"bytes": JPEG, "path": "a.jpg"}, "text": f"{i}/{j}"} for j in range(N)]
+        rows = [
+            {"image": {"bytes": JPEG, "path": "a.jpg"}, "text": f"{i}/{j}"}
+            for j in range(N)
+        ]
         batches = pa.Table.from_pylist(rows).to_batches(3)
-        with pa.ipc.new_stream(str(root / f"data-0000{i}-of-00002.arrow"), batches[0].schema) as s:
+        with pa.ipc.new_stream(
+            str(root / f"data-0000{i}-of-00002.arrow"), batches[0].schema
+        ) as s:
             for batch in batches:
                 s.write_batch(batch)
     (root / "state.json").write_text("{}")
@@ -153,7 +172,9 @@ def mds(root):
 def tars(root):
     root.mkdir()
     for shard in range(2):
-        parts = [(f"{shard}{i}.{part}", d) for i in range(N) for part, d in PARTS.items()]
+        parts = [
+            (f"{shard}{i}.{part}", d) for i in range(N) for part, d in PARTS.items()
+        ]
         (root / f"{shard}.tar").write_bytes(packed(parts))
     return root
 
@@ -166,7 +187,9 @@ def beside_json(root):
 
 
 def one_tar(path):
-    return write_tar(path, [(f"{i}.{part}", d) for i in range(N) for part, d in PARTS.items()])
+    return write_tar(
+        path, [(f"{i}.{part}", d) for i in range(N) for part, d in PARTS.items()]
+    )
 
 
 def labelled(root):
@@ -174,11 +197,15 @@ def labelled(root):
     label = {"names": ["cat", "dog"], "_type": "ClassLabel"}
     features = {"image": {"_type": "Image"}, "label": label}
     image = {"bytes": JPEG, "path": None}
-    made = pa.Table.from_pylist([{"image": image, "label": i % 2} for i in range(N - 1)])
+    made = pa.Table.from_pylist(
+        [{"image": image, "label": i % 2} for i in range(N - 1)]
+    )
     told = {"huggingface": json.dumps({"info": {"features": features}})}
     made = made.replace_schema_metadata(told)
     root.mkdir()
-    with pa.ipc.new_stream(str(root / "data-00000-of-00001.arrow"), made.schema) as stream:
+    with pa.ipc.new_stream(
+        str(root / "data-00000-of-00001.arrow"), made.schema
+    ) as stream:
         stream.write_table(made)
     return root
 
@@ -194,7 +221,11 @@ KINDS = {
     "plain": (lambda root: files(root, [f"{i}.jpg" for i in range(N)]), "__key__", "6"),
     "llava.jsonl": (llava, "turns", [Turn("user", "Hi")]),
     "llava.json": (llava, "turns", [Turn("user", "Hi")]),
-    "share.jsonl": (share, "turns", [Turn("user", "<image>What?"), Turn("assistant", "That.")]),
+    "share.jsonl": (
+        share,
+        "turns",
+        [Turn("user", "<image>What?"), Turn("assistant", "That.")],
+    ),
     "structs": (structs, "caption", "row 6"),
     "saved": (saved, "caption", "1/6"),
     "mds": (mds, "caption", "6"),
@@ -206,14 +237,18 @@ KINDS = {
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_kind_is_an_indexed_dataset_however_it_is_read(kind, tmp_path, monkeypatch):
+def test_every_kind_is_an_indexed_dataset_however_it_is_read(
+    kind, tmp_path, monkeypatch
+):
     make, field, last = KINDS[kind]
     (tmp_path / "here").mkdir()
     path = make(tmp_path / "here" / kind)
     stored = get_val_dataset(path, split_part="train", batch_size=None)
     items = list(stored)
     assert getattr(items[-1], field) == last
-    assert [item.__key__ for item in items] == [stored[i].__key__ for i in range(len(stored))]
+    assert [item.__key__ for item in items] == [
+        stored[i].__key__ for i in range(len(stored))
+    ]
     assert len({item.__key__ for item in items}) == len(items)
     images = [each.images if field == "turns" else [each.image] for each in items]
     assert {tuple(image.shape) for each in images for image in each} == {(3, 6, 8)}
@@ -223,7 +258,10 @@ def test_every_kind_is_an_indexed_dataset_however_it_is_read(kind, tmp_path, mon
         "__module__: energize\n__class__: MetadatasetV2\n"
         f"splits: {{train: {{path: {path.relative_to(tmp_path)}}}}}\n"
     )
-    assert get_train_dataset(tmp_path / "mix.yaml", batch_size=3).describe() == dataset.describe()
+    assert (
+        get_train_dataset(tmp_path / "mix.yaml", batch_size=3).describe()
+        == dataset.describe()
+    )
     shutil.move(tmp_path / "here", tmp_path / "there")
     moved = get_train_dataset(tmp_path / "there" / path.name, batch_size=3)
     assert moved.describe() == dataset.describe()
@@ -233,9 +271,19 @@ def test_loose_and_prepared_are_mixed_by_weight_and_by_columns(tmp_path):
     described(tmp_path / "csv", ".csv")
     saved(tmp_path / "saved")
     write_shards(({"__key__": f"{i}", **PARTS} for i in range(9)), tmp_path / "tars")
-    prepare(tmp_path / "tars", split_ratios={"train": 1}, sample_type="CaptioningSample", workers=1)
+    prepare(
+        tmp_path / "tars",
+        split_ratios={"train": 1},
+        sample_type="CaptioningSample",
+        workers=1,
+    )
     low = {"path": "csv", "by": "n", "weights": {"0..5": 3, "5..": 1}, "weight": 2}
-    part = {"path": "saved", "subset": {"range": [0, 4]}, "sample_weight": 2, "weight": 1}
+    part = {
+        "path": "saved",
+        "subset": {"range": [0, 4]},
+        "sample_weight": 2,
+        "weight": 1,
+    }
     blend = [low, part, {"path": "tars", "weight": 1}]
     mix = written(tmp_path / "mix.yaml", {"blend": blend})
     dataset = get_train_dataset(mix, batch_size=4)
@@ -283,9 +331,14 @@ def test_what_is_guessed_and_left_out_is_told_once(tmp_path, caplog, monkeypatch
     ):
         assert words in text
     assert told(root, caplog) == ""
-    keys = {each.__key__ for each in get_val_dataset(root, split_part="train", batch_size=None)}
+    keys = {
+        each.__key__
+        for each in get_val_dataset(root, split_part="train", batch_size=None)
+    }
     assert {"3_v1", "3_v1~2", "more/3_v1"} <= keys
-    with pytest.raises(DatasetError, match=r"whose file is not in this folder.*\(strict\)"):
+    with pytest.raises(
+        DatasetError, match=r"whose file is not in this folder.*\(strict\)"
+    ):
         get_train_dataset(root, batch_size=1, strict=True)
     (beside(tmp_path / "texts") / "6.jpg").unlink()
     (tmp_path / "texts" / "5.txt").unlink()
@@ -296,7 +349,10 @@ def test_what_is_guessed_and_left_out_is_told_once(tmp_path, caplog, monkeypatch
 
 def test_what_lies_beside_classes_and_split_parts_is_told(tmp_path, caplog):
     root = classes(tmp_path / "pets")
-    labels = [each.label for each in get_val_dataset(root, split_part="train", batch_size=None)]
+    labels = [
+        each.label
+        for each in get_val_dataset(root, split_part="train", batch_size=None)
+    ]
     files(root, ["stray.jpg"])
     assert "'stray.jpg': images beside the folders of classes" in told(root, caplog)
     found = get_val_dataset(root, split_part="train", batch_size=None)
@@ -310,7 +366,9 @@ def test_what_lies_beside_classes_and_split_parts_is_told(tmp_path, caplog):
 @pytest.mark.parametrize("parted", [",", ";", "\t"])
 def test_columns_are_parted_by_what_the_first_line_has(tmp_path, parted):
     files(tmp_path, ["0.jpg"])
-    (tmp_path / "metadata.csv").write_text(f'file_name{parted}text\n0.jpg{parted}"a, b; c"\n')
+    (tmp_path / "metadata.csv").write_text(
+        f'file_name{parted}text\n0.jpg{parted}"a, b; c"\n'
+    )
     [sample] = get_val_dataset(tmp_path, split_part="train", batch_size=None)
     assert sample.caption == "a, b; c"
 
@@ -319,9 +377,7 @@ def test_columns_are_parted_by_what_the_first_line_has(tmp_path, parted):
 def test_files_of_other_columns_are_told(suffix, tmp_path):
     table(tmp_path / f"0{suffix}", [{"text": "a", "n": 1}])
     table(tmp_path / f"1{suffix}", [{"caption": "b"}])
-    words = (
-        rf"'text' would be read from the column 'text', which is not in \S*1\{suffix}. Write all"
-    )
+    words = rf"'text' would be read from the column 'text', which is not in \S*1\{suffix}. Write all"
     with pytest.raises(DatasetError, match=words):
         get_train_dataset(tmp_path, batch_size=1)
     for name in "ab":
@@ -342,8 +398,15 @@ def test_what_datasets_write_beside_split_parts_is_nothing_left_out(tmp_path):
 
 
 def test_images_in_lists_beside_a_text_are_kept(tmp_path):
-    path = table(tmp_path / "a.parquet", [{"images": [{"bytes": JPEG, "path": None}], "text": "a"}])
-    assert get_train_dataset(path, batch_size=None)[0]["images.0.jpg"].shape == (3, 6, 8)
+    path = table(
+        tmp_path / "a.parquet",
+        [{"images": [{"bytes": JPEG, "path": None}], "text": "a"}],
+    )
+    assert get_train_dataset(path, batch_size=None)[0]["images.0.jpg"].shape == (
+        3,
+        6,
+        8,
+    )
 
 
 PNG = encoded(picture(8, 6), "PNG")
@@ -363,7 +426,10 @@ def test_pieces_of_turns_name_their_images(name, tmp_path):
     files(tmp_path / "in", ["0.jpg"])
     (tmp_path / "rows").mkdir()
     content = [PIECES[name], {"type": "text", "text": "What?"}]
-    said = [{"role": "user", "content": content}, {"role": "assistant", "content": "That."}]
+    said = [
+        {"role": "user", "content": content},
+        {"role": "assistant", "content": "That."},
+    ]
     path = table(tmp_path / "rows" / "chat.jsonl", [{"messages": said}] * 3)
     given = {"split_part": "train", "batch_size": None, "image_folder": tmp_path / "in"}
     samples = list(get_val_dataset(path, **given))
@@ -371,11 +437,14 @@ def test_pieces_of_turns_name_their_images(name, tmp_path):
     assert samples[0].turns[0] == Turn("user", "<image>What?")
     if name != "data":
         with pytest.raises(
-            DatasetNotFoundError, match=r"'images' of chat.jsonl names '0.jpg'.*image_folder: "
+            DatasetNotFoundError,
+            match=r"'images' of chat.jsonl names '0.jpg'.*image_folder: ",
         ):
             get_train_dataset(path, batch_size=1)
     convert(path, tmp_path / "tars", image_folder=tmp_path / "in")
-    converted = list(get_val_dataset(tmp_path / "tars", split_part="train", batch_size=None))
+    converted = list(
+        get_val_dataset(tmp_path / "tars", split_part="train", batch_size=None)
+    )
     assert [each.turns for each in converted] == [each.turns for each in samples]
     assert all(map(torch.equal, converted[2].images, samples[2].images))
 
@@ -383,7 +452,10 @@ def test_pieces_of_turns_name_their_images(name, tmp_path):
 @pytest.mark.parametrize("indent", [None, 1])
 def test_an_object_with_an_array_of_rows_is_read(indent, tmp_path):
     mark, path = "\ufeff", tmp_path / "a.json"
-    for made in ({"version": 1, "data": [{"text": "a"}, {"text": "b"}]}, [{"text": "a"}] * 2):
+    for made in (
+        {"version": 1, "data": [{"text": "a"}, {"text": "b"}]},
+        [{"text": "a"}] * 2,
+    ):
         path.write_text(f"{mark}{json.dumps(made, indent=indent)}")
         assert len(get_train_dataset(path, batch_size=1)) == 2
     path.write_text(json.dumps({"text": "a", "boxes": [{"x": 1}]}, indent=indent))
@@ -399,16 +471,23 @@ def test_a_name_of_two_lines_and_a_caption_with_a_mark_of_utf_8(tmp_path):
 
 def test_samples_that_fail_alike_are_told_once(tmp_path, caplog):
     files(tmp_path, ["0.jpg", "1.jpg", "2.jpg"], b"none") and files(tmp_path, ["3.jpg"])
-    with pytest.raises(DatasetError, match=r"3 of 4 samples cannot be made, the first one is "):
+    with pytest.raises(
+        DatasetError, match=r"3 of 4 samples cannot be made, the first one is "
+    ):
         get_train_dataset(tmp_path, batch_size=None)
-    for sample in get_train_dataset(tmp_path, batch_size=None, verify=False).at(range(40)):
+    for sample in get_train_dataset(tmp_path, batch_size=None, verify=False).at(
+        range(40)
+    ):
         assert sample.__key__ == "3"
     assert caplog.text.count("; a substitute takes its place") == 1
 
 
 @pytest.mark.parametrize("name", ["title", "caption", "text", "description"])
 def test_columns_of_captions_are_captions(tmp_path, name):
-    table(tmp_path / "a.parquet", [{"image": {"bytes": JPEG, "path": None}, name: "a cat"}])
+    table(
+        tmp_path / "a.parquet",
+        [{"image": {"bytes": JPEG, "path": None}, name: "a cat"}],
+    )
     [sample] = get_val_dataset(tmp_path, split_part="train", batch_size=None)
     assert sample.caption == "a cat"
 
@@ -421,8 +500,15 @@ def test_types_and_field_maps_may_be_told(tmp_path):
     assert get(field_map={"text": "json[text]"})[3].text == "3"
     crude = get(sample_type=CrudeSample)[3]
     assert crude["json"] == {"file_name": "3.v1.jpg", "text": "3", "n": 3}
-    assert get(sample_type=Scored, field_map={"score": "n", "image": "file_name"})[4].score == 4
-    line = {"path": "photos", "sample_type": "TextSample", "field_map": {"text": "text"}}
+    assert (
+        get(sample_type=Scored, field_map={"score": "n", "image": "file_name"})[4].score
+        == 4
+    )
+    line = {
+        "path": "photos",
+        "sample_type": "TextSample",
+        "field_map": {"text": "text"},
+    }
     mix = written(tmp_path / "mix.yaml", line)
     assert get_train_dataset(mix, batch_size=None)[0].text
     chat = llava(tmp_path / "rows" / "chat.jsonl")
@@ -430,7 +516,9 @@ def test_types_and_field_maps_may_be_told(tmp_path):
     with pytest.raises(ConfigError, match="image_folder='else' is not a folder"):
         get_train_dataset(root, batch_size=1, image_folder="else")
     get_train_dataset(os.path.relpath(root), batch_size=1, image_folder=root)
-    with pytest.raises(DatasetNotFoundError, match="in which folder they are: image_folder: "):
+    with pytest.raises(
+        DatasetNotFoundError, match="in which folder they are: image_folder: "
+    ):
         get_train_dataset(chat, batch_size=1)
     line = {"path": "rows/chat.jsonl", "image_folder": "."}
     assert get_train_dataset(written(mix, line), batch_size=None)[0].turns
@@ -472,7 +560,9 @@ def test_a_cache_folder_that_cannot_be_written_is_explained(tmp_path, monkeypatc
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
 
     def full(*_, **__):
-        raise PrepareError("no") from OSError(errno.ENOSPC, "No space left on device", "x.idx")
+        raise PrepareError("no") from OSError(
+            errno.ENOSPC, "No space left on device", "x.idx"
+        )
 
     monkeypatch.setattr("energize.inference.tars.prepare", full)
     assert "No space left on device" in refusal()
@@ -480,7 +570,9 @@ def test_a_cache_folder_that_cannot_be_written_is_explained(tmp_path, monkeypatc
 
 
 def test_types_of_tars_may_be_told(tmp_path):
-    write_shards([{"__key__": str(n), "txt": f"{n}", "cls": f"{n}"} for n in range(4)], tmp_path)
+    write_shards(
+        [{"__key__": str(n), "txt": f"{n}", "cls": f"{n}"} for n in range(4)], tmp_path
+    )
     get = partial(get_val_dataset, tmp_path, split_part="train", batch_size=None)
     assert get(sample_type=CrudeSample)[3]["txt"] == "3"
     told = {"sample_type": Scored, "field_map": {"image": "txt", "score": "cls"}}
@@ -506,7 +598,9 @@ def test_splits_are_folders_or_files(tmp_path):
     rows = structs(tmp_path / "rows")
     assert len(get_val_dataset(rows, split_part="test", batch_size=1)) == 2
     part = {"range": ["50%", "100%"]}
-    assert len(get_val_dataset(rows, split_part="train", subset=part, batch_size=1)) == 4
+    assert (
+        len(get_val_dataset(rows, split_part="train", subset=part, batch_size=1)) == 4
+    )
 
 
 def test_a_file_that_is_gone_or_bad_takes_its_sample_with_it(tmp_path, caplog):
@@ -543,13 +637,28 @@ def test_one_rank_looks_for_all_that_share_their_reading(tmp_path):
 
 TURNS = [{"from": "human", "value": "<image>?"}, {"from": "gpt", "value": "Yes."}]
 WRONG = {
-    "no image": ({"conversations": TURNS}, "0 images, and its turns have 1 placeholders <image>"),
-    "no placeholder": ({"images": ["0.jpg"], "conversations": TURNS[1:]}, "the turns []"),
-    "one name": ({"images": ["0.jpg"] * 2, "conversations": TURNS * 2}, "two files under one name"),
+    "no image": (
+        {"conversations": TURNS},
+        "0 images, and its turns have 1 placeholders <image>",
+    ),
+    "no placeholder": (
+        {"images": ["0.jpg"], "conversations": TURNS[1:]},
+        "the turns []",
+    ),
+    "one name": (
+        {"images": ["0.jpg"] * 2, "conversations": TURNS * 2},
+        "two files under one name",
+    ),
     "leads out": ({"images": ["../0.jpg"], "conversations": TURNS}, "leads out of"),
     "gone": ({"images": ["9.jpg"], "conversations": TURNS}, "9.jpg: cannot be read"),
-    "no turns": ({"conversations": "Hi"}, "a conversation is a list of turns, got 'Hi'"),
-    "no role": ({"conversations": [{"text": "Hi"}]}, "turn 0 is {'text': 'Hi'}: a turn is {from"),
+    "no turns": (
+        {"conversations": "Hi"},
+        "a conversation is a list of turns, got 'Hi'",
+    ),
+    "no role": (
+        {"conversations": [{"text": "Hi"}]},
+        "turn 0 is {'text': 'Hi'}: a turn is {from",
+    ),
     "calls": (
         {"conversations": [{"from": "gpt", "value": "", "tool_calls": [{"id": "f"}]}]},
         "'tool_calls': [{'id': 'f'}]}: a tool, or a call of one, has a 'name'; got {'id': 'f'}",
@@ -563,11 +672,15 @@ WRONG = {
 
 
 @pytest.mark.parametrize("name", WRONG)
-def test_a_conversation_that_does_not_fit_is_told_by_file_line_and_sample(name, tmp_path, caplog):
+def test_a_conversation_that_does_not_fit_is_told_by_file_line_and_sample(
+    name, tmp_path, caplog
+):
     row, words = WRONG[name]
     files(tmp_path, ["0.jpg"])
     good = json.dumps({"id": 0, "image": "0.jpg", "conversations": TURNS})
-    (tmp_path / "chat.jsonl").write_text(f"{good}\n\n{json.dumps(row) if row else '{x'}\n")
+    (tmp_path / "chat.jsonl").write_text(
+        f"{good}\n\n{json.dumps(row) if row else '{x'}\n"
+    )
     dataset = get_train_dataset(
         tmp_path / "chat.jsonl", batch_size=None, sample_type="ConversationSample"
     )
@@ -578,10 +691,16 @@ def test_a_conversation_that_does_not_fit_is_told_by_file_line_and_sample(name, 
 
 
 def test_the_turns_of_a_conversation_know_their_places():
-    said = [{"from": "human", "value": "A <image> and <video>"}, {"role": "tool", "content": "B"}]
+    said = [
+        {"from": "human", "value": "A <image> and <video>"},
+        {"role": "tool", "content": "B"},
+    ]
     sample = ConversationSample(__key__="0", turns=said, images=[1], videos=[2])
     assert sample.turns == [Turn("user", "A <image> and <video>"), Turn("tool", "B")]
-    assert [tuple(each) for each in sample.places] == [(0, 2, "<image>"), (0, 14, "<video>")]
+    assert [tuple(each) for each in sample.places] == [
+        (0, 2, "<image>"),
+        (0, 14, "<video>"),
+    ]
     assert [each["type"] for each in sample.messages[0]["content"]] == [
         "text",
         "image",
@@ -636,5 +755,9 @@ def test_what_is_refused(tmp_path, monkeypatch):
     rows["videos"] = (partial(get, clips), ConfigError, "pip install 'energize[av]'")
     if os.geteuid():
         (closed / "in").chmod(0)
-        rows["closed"] = (partial(get, closed), DatasetError, "closed cannot be read: in")
+        rows["closed"] = (
+            partial(get, closed),
+            DatasetError,
+            "closed cannot be read: in",
+        )
     check_refusals(rows)

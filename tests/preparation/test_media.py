@@ -1,4 +1,5 @@
-"""Collecting metadata of folders: what is written, what is damaged, and that nothing hangs."""
+"""Collecting metadata of folders: what is written, what is damaged, and that nothing
+hangs."""
 
 from __future__ import annotations
 
@@ -29,8 +30,16 @@ from tests.support.tars import contents, write_tar
 from tests.support.videos import video, wav
 
 PARTS = {
-    0: [("000.png", image()), ("000.txt", b"text"), ("001.jpg", image("JPEG", (16, 8)))],
-    1: [("002.meta.png", image(mode="L")), ("003.wav", wav(samples=4000)), ("004.mp4", video())],
+    0: [
+        ("000.png", image()),
+        ("000.txt", b"text"),
+        ("001.jpg", image("JPEG", (16, 8))),
+    ],
+    1: [
+        ("002.meta.png", image(mode="L")),
+        ("003.wav", wav(samples=4000)),
+        ("004.mp4", video()),
+    ],
 }
 IMAGES = {
     "000.png": ("image", {"width": 8, "height": 4, "format": "PNG", "mode": "RGB"}),
@@ -109,7 +118,10 @@ def test_damaged_media_are_reported_with_shard_and_key(tmp_path):
     folder = tmp_path / "ds"
     cut = image("JPEG", (64, 64))
     write_tar(folder / "0.tar", [("a.png", image()), ("b.jpg", cut[: len(cut) // 2])])
-    write_tar(folder / "1.tar", [("c.png", b"no image"), ("d.mp4", video()[:40]), ("e.wav", b"x")])
+    write_tar(
+        folder / "1.tar",
+        [("c.png", b"no image"), ("d.mp4", video()[:40]), ("e.wav", b"x")],
+    )
     prepare(folder, split_ratios={"train": 1}, sqlite=True, workers=1)
     report = prepare_media(folder, workers=2)
     assert (report.count, set(known(folder))) == (1, {"a.png"})
@@ -126,10 +138,14 @@ def test_damaged_files_and_links_that_lead_out(plain, tmp_path):
     os.mkfifo(plain / "pipe.png")
     report = prepare_media(plain, workers=2)
     assert report.count == 4
-    words = zip(("leads out of", "no regular file", "000.png"), report.damaged, strict=True)
+    words = zip(
+        ("leads out of", "no regular file", "000.png"), report.damaged, strict=True
+    )
     assert all(word in line for word, line in words)
     assert "sub/000.png" not in known(plain)
-    with pytest.raises(PrepareError, match=r"3 files are damaged, the metadata of the other 4"):
+    with pytest.raises(
+        PrepareError, match=r"3 files are damaged, the metadata of the other 4"
+    ):
         prepare_filesystem_dataset(plain, EXTENSION)
 
 
@@ -138,7 +154,12 @@ def test_what_leaves_everything_as_it_was(tmp_path, shards):
     for folder, by, kind, words in (
         (shards, "*.tga", PrepareError, r"no files that are images.*by GLOB, \*\.tga"),
         (tmp_path / "none", "header", DatasetNotFoundError, "none"),
-        (tmp_path / "raw", "header", PrepareError, f"energize prepare {tmp_path / 'raw'}"),
+        (
+            tmp_path / "raw",
+            "header",
+            PrepareError,
+            f"energize prepare {tmp_path / 'raw'}",
+        ),
         (shards, "", ConfigError, "exactly one"),
         (shards, ",", ConfigError, "patterns are given"),
     ):
@@ -160,19 +181,24 @@ def test_what_leaves_everything_as_it_was(tmp_path, shards):
 
 @pytest.mark.energon
 def test_energon_writes_and_reads_the_same(shards, plain, tmp_path):
-    """The same tables, row for row, but for videos and sounds, which it leaves out without PyAV."""
+    """The same tables, row for row, but for videos and sounds, which it leaves out
+    without PyAV."""
     for folder, kind in ((shards, WebdatasetFileStore), (plain, SystemFileStore)):
         copy = tmp_path / f"{folder.name}-theirs"
         shutil.copytree(folder, copy)
         option = "--media-metadata-by-extension"
-        run_energon("prepare-media", "--no-progress", "--num-workers", "1", option, str(copy))
+        run_energon(
+            "prepare-media", "--no-progress", "--num-workers", "1", option, str(copy)
+        )
         prepare_media(folder)
         for table, columns in (
             ("media_filters", "filter_id, strategy, patterns"),
             ("sqlite_master", "type, name"),
         ):
             assert rows(folder, table, columns) == rows(copy, table, columns), table
-        ours, theirs = ([row for row in rows(each) if row[1] == "image"] for each in (folder, copy))
+        ours, theirs = (
+            [row for row in rows(each) if row[1] == "image"] for each in (folder, copy)
+        )
         assert ours == theirs
         assert len(ours) == 3
         assert kind(copy).get_media_metadata("001.jpg").width == 16

@@ -1,4 +1,5 @@
-"""Photographs on their side: turned if they are loose, as dataset.yaml says if prepared."""
+"""Photographs on their side: turned if they are loose, as dataset.yaml says if
+prepared."""
 
 from __future__ import annotations
 
@@ -52,7 +53,9 @@ def photographs(folder, count: int = 4):
 def packed(folder, told: str = ""):
     samples = [{"__key__": f"{n}", "jpg": photograph(), "txt": "a"} for n in range(4)]
     write_shards(samples, folder)
-    prepare(folder, split_ratios={"train": 1}, sample_type="CaptioningSample", workers=1)
+    prepare(
+        folder, split_ratios={"train": 1}, sample_type="CaptioningSample", workers=1
+    )
     with (folder / ".nv-meta" / "dataset.yaml").open("a") as file:
         file.write(told)
     return folder
@@ -64,7 +67,9 @@ def test_loose_photographs_are_upright_and_stay_so_when_they_are_converted(tmp_p
     assert shapes(loose) == shapes(tmp_path / "shards") == {UPRIGHT}
     text = (tmp_path / "shards" / ".nv-meta" / "dataset.yaml").read_text()
     assert yaml.safe_load(text)["orient"] is True
-    one, other = (get_train_dataset(each, batch_size=2) for each in (loose, tmp_path / "shards"))
+    one, other = (
+        get_train_dataset(each, batch_size=2) for each in (loose, tmp_path / "shards")
+    )
     assert one.describe() == other.describe()
 
 
@@ -111,4 +116,6 @@ def test_the_first_rotated_image_is_named_once_for_all_workers(loose, tmp_path, 
     loader.close()
     [line] = [each for each in caplog.records if "EXIF" in each.getMessage()]
     assert f"{folder}, sample '" in line.getMessage()
-    assert ("turned upright" if loose else "orient: true in dataset.yaml") in line.getMessage()
+    assert (
+        "turned upright" if loose else "orient: true in dataset.yaml"
+    ) in line.getMessage()

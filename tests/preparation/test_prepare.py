@@ -66,7 +66,10 @@ def test_a_damaged_shard_is_named_and_nothing_is_written(folder):
 
 
 def test_keys_must_be_unique_and_members_of_a_sample_neighbours(folder):
-    write_tar(folder / "parts/d7.tar", [*samples(0, 2), ("x.a", b""), ("y.a", b""), ("x.b", b"")])
+    write_tar(
+        folder / "parts/d7.tar",
+        [*samples(0, 2), ("x.a", b""), ("y.a", b""), ("x.b", b"")],
+    )
     message = refused(folder, sqlite=True)
     assert "3 sample keys" in message
     assert "00000001: in parts/d0.tar, parts/d7.tar" in message
@@ -117,9 +120,13 @@ def test_the_index_alone_is_written_again(folder):
 
 def test_splits(folder):
     names = [f"{i}.tar" for i in range(10)]
-    parts = split(names, {"train": 7, "val": 2, "test": 1}, None)  # which floats round to 7, 2, 0
+    parts = split(
+        names, {"train": 7, "val": 2, "test": 1}, None
+    )  # which floats round to 7, 2, 0
     assert [len(part) for part in parts.values()] == [7, 2, 1]
-    shuffled = split(names, ALL, None, 42)["train"]  # as random.Random(42).shuffle does, for ever
+    shuffled = split(names, ALL, None, 42)[
+        "train"
+    ]  # as random.Random(42).shuffle does, for ever
     assert shuffled == tuple(f"{i}.tar" for i in (7, 3, 2, 8, 5, 6, 9, 4, 0, 1))
     report = prepare(folder, split_ratios={"train": 1, "val": 0})
     assert list(report.splits) == list(read_splits(folder).split_parts) == ["train"]
@@ -130,7 +137,9 @@ def test_splits(folder):
     assert "share samples" in report.notes[0]
     report = prepare(folder, split_patterns={"train": ["parts/d0"]}, overwrite=True)
     assert "2 shards in no split" in report.notes[0]
-    report = prepare(folder, split_ratios=RATIOS, shuffle_shards=True, seed=1, overwrite=True)
+    report = prepare(
+        folder, split_ratios=RATIOS, shuffle_shards=True, seed=1, overwrite=True
+    )
     assert report.splits == split(tuple(report.shard_counts), RATIOS, None, 1)
     assert report.splits != split(tuple(report.shard_counts), RATIOS, None)
     patterns = {"train": [".*"], "val": ["d1"]}
@@ -139,7 +148,9 @@ def test_splits(folder):
     assert "parts/d0.tar" in told
 
 
-def test_patterns_that_look_like_globs_are_noted_with_the_regular_expression_for_them(tmp_path):
+def test_patterns_that_look_like_globs_are_noted_with_the_regular_expression_for_them(
+    tmp_path,
+):
     for number in range(12):
         write_tar(tmp_path / f"shard-{number:03d}.tar", samples(number, 1))
     note = "shard-00* is read as a regular expression, which matches 12 shards; as a glob it "
@@ -149,8 +160,17 @@ def test_patterns_that_look_like_globs_are_noted_with_the_regular_expression_for
     again = {"overwrite": True, "split_ratios": ALL}
     report = prepare(tmp_path, exclude="shard-011*", **again)
     assert report.samples == 10
-    assert "--exclude: shard-011* is read as a regular expression, which" in report.notes[0]
-    for pattern in ("shard-00.*", "shard-0[0-9]+", "shard-.*", r"shard-\d*\.tar", "shard-*"):
+    assert (
+        "--exclude: shard-011* is read as a regular expression, which"
+        in report.notes[0]
+    )
+    for pattern in (
+        "shard-00.*",
+        "shard-0[0-9]+",
+        "shard-.*",
+        r"shard-\d*\.tar",
+        "shard-*",
+    ):
         report = prepare(tmp_path, split_patterns={"train": [pattern]}, overwrite=True)
         assert not any("glob" in note for note in report.notes), pattern
 
@@ -169,15 +189,21 @@ def test_patterns_that_look_like_globs_are_noted_with_the_regular_expression_for
 )
 def test_few_shards_are_cut_by_samples(tmp_path, shards, sizes):
     for i, count in enumerate(shards):
-        write_tar(tmp_path / f"{i:03}.tar", [(f"{i}-{k}.txt", b"") for k in range(count)])
-    report = prepare(tmp_path, split_ratios={"train": 0.98, "val": 0.01, "test": 0.01}, workers=1)
+        write_tar(
+            tmp_path / f"{i:03}.tar", [(f"{i}-{k}.txt", b"") for k in range(count)]
+        )
+    report = prepare(
+        tmp_path, split_ratios={"train": 0.98, "val": 0.01, "test": 0.01}, workers=1
+    )
     split_parts = list(read_splits(tmp_path).split_parts)
     sources = [WebdatasetSource(tmp_path, split_part=part) for part in split_parts]
     assert [source.count for source in sources] == sizes
     assert split_parts == ["train", "val", "test"][: len(sizes)]
     keys = [source[k]["__key__"] for source in sources for k in range(source.count)]
     assert keys == [f"{i}-{k}" for i, count in enumerate(shards) for k in range(count)]
-    assert bool(report.windows) == any("whole shards only" in note for note in report.notes)
+    assert bool(report.windows) == any(
+        "whole shards only" in note for note in report.notes
+    )
     assert bool(report.windows) == (shards in ([2], [10], [300], [150, 150]))
 
 
@@ -188,7 +214,9 @@ def test_what_is_excluded_by_hand_moves_no_sample_into_another_split(tmp_path):
     file = tmp_path / ".nv-meta/split.yaml"
     written = file.read_text()
     file.write_text(written.replace("[]", "[0.tar, 1.tar/1-1]"))
-    sources = [WebdatasetSource(tmp_path, split_part=part) for part in ("train", "val", "test")]
+    sources = [
+        WebdatasetSource(tmp_path, split_part=part) for part in ("train", "val", "test")
+    ]
     assert [[each["__key__"] for each in source] for source in sources] == [
         ["1-0"],
         ["1-2"],
@@ -211,7 +239,10 @@ def test_wrong_parameters(folder):
         ({"shards": ["a{"]}, "a{"),
         ({"sample_type": "CaptionSample"}, "did you mean 'CaptioningSample'"),
         ({"field_map": {"image": "jpg"}}, "sample_type"),
-        (typed | {"field_map": {"image": "jpg", "captoin": "txt"}}, "did you mean 'caption'"),
+        (
+            typed | {"field_map": {"image": "jpg", "captoin": "txt"}},
+            "did you mean 'caption'",
+        ),
         (typed | {"field_map": {"image": "jpg"}}, "caption"),
         ({"sample_type": "TextSample", "field_map": {"text": "json["}}, "'json['"),
     ):
@@ -239,7 +270,11 @@ def test_fields_come_from_parts_that_are_there(tmp_path, folder):
     assert "'jpg', 'txt'" in told
     assert "'context' of a VQASample" in refused(folder, sample_type="VQASample")
     facts = {"question": "why?", "answers": ["so"], "x": 1}
-    files = [("0.png", b"image"), ("0.json", json.dumps(facts).encode()), ("1.png", b"")]
+    files = [
+        ("0.png", b"image"),
+        ("0.json", json.dumps(facts).encode()),
+        ("1.png", b""),
+    ]
     write_tar(tmp_path / "vqa" / "a.tar", files)
     report = prepare(tmp_path / "vqa", split_ratios=ALL, sample_type="VQASample")
     assert report.config.field_map == {
@@ -260,13 +295,19 @@ def test_fields_come_from_parts_that_are_there(tmp_path, folder):
 
 def test_names_of_parts_are_not_taken_for_parts(tmp_path):
     facts = {"sequence": ["1.png", "and", "2.png"], "images": ["1.png"], "texts": ["a"]}
-    files = [("0.1.png", b"1"), ("0.2.png", b"2"), ("0.json", json.dumps(facts).encode())]
+    files = [
+        ("0.1.png", b"1"),
+        ("0.2.png", b"2"),
+        ("0.json", json.dumps(facts).encode()),
+    ]
     write_tar(tmp_path / "a.tar", files)
     told = refused(tmp_path, sample_type="InterleavedSample", split_ratios=ALL)
     assert "'sequence' would hold the names of parts" in told
     assert "'1.png'" in told
     named = {"sequence": "json[sequence]"}
-    report = prepare(tmp_path, sample_type="InterleavedSample", field_map=named, split_ratios=ALL)
+    report = prepare(
+        tmp_path, sample_type="InterleavedSample", field_map=named, split_ratios=ALL
+    )
     assert report.config.field_map == named
 
 
@@ -279,14 +320,16 @@ def test_ends_of_shards_are_noted(folder):
         [note] = report.notes
         assert report.samples == count
         assert (
-            f"1 of 3 shards end without an end mark, parts/d2.tar for example after {end:,}" in note
+            f"1 of 3 shards end without an end mark, parts/d2.tar for example after {end:,}"
+            in note
         )
     shard.write_bytes(whole + bytes(3 << 20))
     assert prepare(folder, split_ratios=ALL, overwrite=True).notes == ()
 
 
 def damaged_names(tar, name):
-    """Copies of a tar whose extension header of a file is damaged where no checksum covers it."""
+    """Copies of a tar whose extension header of a file is damaged where no checksum
+    covers it."""
     start = tar.index(name.encode())
     stop, block = start + len(name.encode()), start // 512 * 512
     dot = tar.index(b".", start, stop)
@@ -307,7 +350,9 @@ def damaged_names(tar, name):
     ],
 )
 @pytest.mark.parametrize("part", ["jpg", "json", "txt"])
-def test_no_part_is_lost_in_silence_by_a_damaged_extension_header(tmp_path, kind, prefix, part):
+def test_no_part_is_lost_in_silence_by_a_damaged_extension_header(
+    tmp_path, kind, prefix, part
+):
     files = [
         (f"{prefix}{sample}.{name}", name.encode())
         for sample in range(3)
@@ -336,7 +381,9 @@ def test_files_that_belong_to_no_sample_are_noted_also_by_tasks(tmp_path):
     note = "2 files belong to no sample, as their names have no part after a dot: 'README-1' in "
     note += "1.tar for example"
     for options in ({}, {"tasks": 2}):
-        assert prepare(tmp_path, split_ratios=ALL, overwrite=True, **options).notes == (note,)
+        assert prepare(tmp_path, split_ratios=ALL, overwrite=True, **options).notes == (
+            note,
+        )
 
 
 @pytest.mark.parametrize("kind", [tarfile.GNU_FORMAT, tarfile.PAX_FORMAT])
@@ -351,7 +398,9 @@ def test_long_and_nested_names(tmp_path, kind):
     entries = offsets((tmp_path / "a.tar").read_bytes())
     assert (tmp_path / "a.tar.idx").read_bytes() == struct.pack("<5Q", *entries)
     source = WebdatasetSource(tmp_path)
-    assert [source[k]["seg.txt"] for k in range(4)] == [f"{i}seg.txt".encode() for i in range(4)]
+    assert [source[k]["seg.txt"] for k in range(4)] == [
+        f"{i}seg.txt".encode() for i in range(4)
+    ]
 
 
 def test_lines_that_come_while_they_are_indexed_are_an_error(tmp_path):

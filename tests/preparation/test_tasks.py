@@ -1,4 +1,5 @@
-"""Folders that tasks prepare together: the bytes of one process, however they run and end."""
+"""Folders that tasks prepare together: the bytes of one process, however they run and
+end."""
 
 import multiprocessing
 import os
@@ -19,7 +20,11 @@ from tests.cli.commands import run
 from tests.support.tars import contents, samples, unprepared, write_tar
 
 SHARDS = (3, 2, 4, 5, 1, 2, 7)
-RATIOS = {"split_ratios": {"train": 2, "val": 1}, "sample_type": "TextSample", "workers": 1}
+RATIOS = {
+    "split_ratios": {"train": 2, "val": 1},
+    "sample_type": "TextSample",
+    "workers": 1,
+}
 
 
 def first_word(raw):
@@ -28,12 +33,18 @@ def first_word(raw):
 
 
 EVERYTHING = {"checksums": True, "columns": {"size": "size:txt", "word": first_word}}
-OPTIONS = (EVERYTHING, {"sqlite": False, "columns": {"n": lambda raw: len(raw["txt"]) / 2}}, {})
+OPTIONS = (
+    EVERYTHING,
+    {"sqlite": False, "columns": {"n": lambda raw: len(raw["txt"]) / 2}},
+    {},
+)
 
 
 def written(folder):
     """What all of it comes to; markers are what it was made of."""
-    return {name: data for name, data in contents(folder).items() if "/tasks/" not in name}
+    return {
+        name: data for name, data in contents(folder).items() if "/tasks/" not in name
+    }
 
 
 def new(folder, shards=SHARDS):
@@ -42,7 +53,9 @@ def new(folder, shards=SHARDS):
 
 @pytest.mark.parametrize("options", OPTIONS)
 @pytest.mark.parametrize("tasks", [1, 3, 8])
-def test_any_number_of_tasks_in_any_order_write_what_one_process_writes(tmp_path, tasks, options):
+def test_any_number_of_tasks_in_any_order_write_what_one_process_writes(
+    tmp_path, tasks, options
+):
     together, alone = new(tmp_path / "together"), new(tmp_path / "alone")
     options = RATIOS | options
     report = prepare(alone, **options)
@@ -56,7 +69,9 @@ def test_any_number_of_tasks_in_any_order_write_what_one_process_writes(tmp_path
         merged = prepare(together, **options, tasks=tasks, merge=True)
         assert written(together) == written(alone)
     assert (merged.splits, merged.parts) == (report.splits, report.parts)
-    assert [each.replace("together", "alone") for each in merged.notes] == [*report.notes]
+    assert [each.replace("together", "alone") for each in merged.notes] == [
+        *report.notes
+    ]
     prepare(together, **options, overwrite=True)
     assert contents(together) == contents(alone)  # which needs no markers any more
 
@@ -75,16 +90,22 @@ def test_what_was_ended_goes_on_and_what_changed_is_done_again(tmp_path):
     seen = []
     prepare(folder, **RATIOS, tasks=3, task=1)
     before = contents(folder)
-    prepare(folder, **RATIOS, tasks=3, task=1, on_progress=lambda *each: seen.append(each))
+    prepare(
+        folder, **RATIOS, tasks=3, task=1, on_progress=lambda *each: seen.append(each)
+    )
     assert not seen
     assert contents(folder) == before
     for each in (folder, alone):
         write_tar(each / "parts/d3.tar", samples(3, 6, ("txt",)))
-    with pytest.raises(PrepareError, match=r"shards: 0-2; task 1 ran .*: 'parts/d3.tar'"):
+    with pytest.raises(
+        PrepareError, match=r"shards: 0-2; task 1 ran .*: 'parts/d3.tar'"
+    ):
         prepare(folder, **RATIOS, tasks=3, merge=True)
     prepare(folder, **RATIOS, tasks=3, task=0)
     prepare(folder, **RATIOS, tasks=3, task=2, sqlite=False)
-    with pytest.raises(PrepareError, match=r"1-2; task 1 .*: 'parts/d3.tar'; task 2 .*: 'sqlite'"):
+    with pytest.raises(
+        PrepareError, match=r"1-2; task 1 .*: 'parts/d3.tar'; task 2 .*: 'sqlite'"
+    ):
         prepare(folder, **RATIOS, tasks=3, merge=True)
     prepare(folder, **RATIOS, tasks=3, task=2)
     with pytest.raises(PrepareError, match=r"and shards: 1; task 1"):
@@ -102,13 +123,20 @@ def test_a_marker_that_is_damaged_is_none(tmp_path):
         prepare(folder, **RATIOS, tasks=2, task=task)
     [_, marker] = sorted((folder / ".nv-meta/tasks/prepare-2").iterdir())
     whole = marker.read_bytes()
-    for data in (b"", b"garbage" * 1000 + b"end\n", whole[:-1], whole[: len(whole) // 2]):
+    for data in (
+        b"",
+        b"garbage" * 1000 + b"end\n",
+        whole[:-1],
+        whole[: len(whole) // 2],
+    ):
         marker.write_bytes(data)
         with pytest.raises(PrepareError, match=r"not ended .*: 1"):
             prepare(folder, **RATIOS, tasks=2, merge=True)
     for old, made in ((b'["parts', b"[[parts"), (b'"columns": {}, "rows"', b'"rows"')):
         marker.write_bytes(whole.replace(old, made))
-        with pytest.raises(PrepareError, match=r"00001.jsonl is damaged.*run task 1 again"):
+        with pytest.raises(
+            PrepareError, match=r"00001.jsonl is damaged.*run task 1 again"
+        ):
             prepare(folder, **RATIOS, tasks=2, merge=True)
     assert not [each for each in (folder / ".nv-meta").iterdir() if each.is_file()]
 
@@ -123,7 +151,11 @@ def test_refusals(tmp_path):
         ({"task": 1}, ConfigError, "need tasks"),
         ({"merge": True}, ConfigError, "need tasks"),
         ({"tasks": 2, "task": 0, "merge": True}, ConfigError, "exclude one another"),
-        ({"tasks": 2, "task": 0, "fix_duplicates": True}, ConfigError, "all shards at once"),
+        (
+            {"tasks": 2, "task": 0, "fix_duplicates": True},
+            ConfigError,
+            "all shards at once",
+        ),
         ({"tasks": 40, "merge": True}, PrepareError, "and shards: 0-39"),
     ):
         with pytest.raises(kind, match=told):
@@ -161,8 +193,12 @@ def test_refusals(tmp_path):
 
 def test_numbers_and_words_of_two_tasks(tmp_path):
     folder = new(tmp_path / "ds")
-    either = {"columns": {"x": lambda raw: "a" if raw["__shard__"] == "parts/d6.tar" else 1}}
-    with pytest.raises(PrepareError, match="all samples have numbers, or all have words"):
+    either = {
+        "columns": {"x": lambda raw: "a" if raw["__shard__"] == "parts/d6.tar" else 1}
+    }
+    with pytest.raises(
+        PrepareError, match="all samples have numbers, or all have words"
+    ):
         prepare(folder, **RATIOS, **either, tasks=7)
     assert column_of([], "x").values.size == 0
 
@@ -179,14 +215,22 @@ def free(folder):
 
 @pytest.mark.jobs
 def test_tasks_that_are_ended_in_the_middle_and_tasks_that_run_twice_at_once(tmp_path):
-    folder, alone = (new(tmp_path / name, (300,) * 12) for name in ("together", "alone"))
+    folder, alone = (
+        new(tmp_path / name, (300,) * 12) for name in ("together", "alone")
+    )
     prepare(alone, **RATIOS, **EVERYTHING)
     draw, died, fork = random.Random(5), 0, multiprocessing.get_context("fork")
     for number in (signal.SIGKILL, signal.SIGTERM, signal.SIGKILL, 0):
-        running = [fork.Process(target=begun, args=(folder, task)) for task in (0, 1, 2, 3, 3)]
+        running = [
+            fork.Process(target=begun, args=(folder, task)) for task in (0, 1, 2, 3, 3)
+        ]
         for each in running:
             each.start()
-        while number and not [*folder.rglob("*.tmp")] and any(each.is_alive() for each in running):
+        while (
+            number
+            and not [*folder.rglob("*.tmp")]
+            and any(each.is_alive() for each in running)
+        ):
             time.sleep(0.001)
         time.sleep(draw.uniform(0, 0.1))
         for each in running if number else ():
@@ -209,7 +253,14 @@ def test_tasks_that_are_ended_in_the_middle_and_tasks_that_run_twice_at_once(tmp
 
 
 GIVEN = (
-    *("--split-ratio", "2,1", "--sample-type", "TextSample", "--checksums", "--non-interactive"),
+    *(
+        "--split-ratio",
+        "2,1",
+        "--sample-type",
+        "TextSample",
+        "--checksums",
+        "--non-interactive",
+    ),
     *("--column", "n=len:txt", "--num-workers", "1"),
 )
 
@@ -218,7 +269,9 @@ def test_the_command(tmp_path):
     folder, alone = new(tmp_path / "ds"), new(tmp_path / "alone")
     run("prepare", alone, *GIVEN)
     for task in (1, 0, 1):
-        assert "samples in" in run("prepare", folder, *GIVEN, "--tasks", 2, "--task", task)
+        assert "samples in" in run(
+            "prepare", folder, *GIVEN, "--tasks", 2, "--task", task
+        )
     assert "Indexed 24 samples in 7 shards" in run(
         "prepare", folder, *GIVEN, "--tasks", 2, "--merge"
     )
@@ -246,7 +299,9 @@ def test_lint_by_tasks(tmp_path):
     run(*command, "--tasks", 3, "--task", 0)
     mix = tmp_path / "mix.yaml"
     split = "{train: {path: ds}, val: {path: ds}}"
-    mix.write_text(f"{{__module__: energize, __class__: MetadatasetV2, splits: {split}}}")
+    mix.write_text(
+        f"{{__module__: energize, __class__: MetadatasetV2, splits: {split}}}"
+    )
     for task in range(3):
         run("lint", mix, "--tasks", 3, "--task", task, code=int(task == 1))
     assert total == run("lint", mix, "--tasks", 3, "--merge", code=1).splitlines()[-1]
@@ -258,12 +313,16 @@ def test_lint_by_tasks(tmp_path):
     assert "nope does not exist" in told
 
 
-@pytest.mark.parametrize("options", [("--on", "ray"), ("--on", "mars"), ("--tasks", 2, "--submit")])
+@pytest.mark.parametrize(
+    "options", [("--on", "ray"), ("--on", "mars"), ("--tasks", 2, "--submit")]
+)
 def test_where_tasks_run(tmp_path, options):
     told = run("prepare", new(tmp_path / "ds"), *GIVEN, *options, code=2)
     assert any(each in told for each in ("give --tasks", "'mars'", "--on slurm"))
     (tmp_path / "a.jsonl").write_text("{}")
-    assert "is one file" in run("prepare", tmp_path / "a.jsonl", "--tasks", 2, "--merge", code=2)
+    assert "is one file" in run(
+        "prepare", tmp_path / "a.jsonl", "--tasks", 2, "--merge", code=2
+    )
 
 
 SBATCH = """#!/bin/bash
@@ -280,7 +339,16 @@ echo 42
 def test_slurm(tmp_path, monkeypatch):
     folder, alone = new(tmp_path / "d s"), new(tmp_path / "alone")
     run("prepare", alone, *GIVEN)
-    command = ("prepare", folder, *GIVEN, "--tasks", 3, "--on=slurm", "--gpus-per-task", "2")
+    command = (
+        "prepare",
+        folder,
+        *GIVEN,
+        "--tasks",
+        3,
+        "--on=slurm",
+        "--gpus-per-task",
+        "2",
+    )
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "argv", ["energize", *map(str, command), "--submit"])
     assert "no sbatch here" in run(*command, "--submit", code=2)
@@ -301,8 +369,22 @@ def test_ray_whose_worker_is_killed(tmp_path):
     folder, alone = new(tmp_path / "ds", (60,) * 8), new(tmp_path / "alone", (60,) * 8)
     run("prepare", alone, *GIVEN)
     (folder / "parts/d5.tar").write_bytes(b"garbage" * 1000)
-    command = [sys.executable, "-m", "energize", "prepare", "ds", *GIVEN, "--tasks", "4"]
-    options = {"cwd": tmp_path, "env": os.environ | RAY, "text": True, "stderr": subprocess.PIPE}
+    command = [
+        sys.executable,
+        "-m",
+        "energize",
+        "prepare",
+        "ds",
+        *GIVEN,
+        "--tasks",
+        "4",
+    ]
+    options = {
+        "cwd": tmp_path,
+        "env": os.environ | RAY,
+        "text": True,
+        "stderr": subprocess.PIPE,
+    }
     running = subprocess.Popen([*command, "--on", "ray"], **options)
     killed = set()
     while not killed and running.poll() is None:
@@ -329,7 +411,10 @@ def workers_of(driver):
     found, parents = set(), {}
     for each in filter(str.isdigit, os.listdir("/proc")):
         try:
-            with open(f"/proc/{each}/stat") as stat, open(f"/proc/{each}/cmdline") as line:
+            with (
+                open(f"/proc/{each}/stat") as stat,
+                open(f"/proc/{each}/cmdline") as line,
+            ):
                 parents[int(each)] = int(stat.read().rpartition(")")[2].split()[1])
                 if line.read().startswith("ray::_ran"):
                     found.add(int(each))

@@ -65,11 +65,15 @@ def test_prepared_again_they_stay_with_the_shards_that_are_as_they_were(tmp_path
     for options in ({"tar_index_only": True}, {"overwrite": True, **OPTIONS}):
         assert prepare(folder, workers=1, **options).notes == ()
         assert len(list(WebdatasetSource(folder, checksums=True))) == 11
-    (folder / "parts" / "d1.tar").write_bytes((folder / "parts" / "d2.tar").read_bytes())
+    (folder / "parts" / "d1.tar").write_bytes(
+        (folder / "parts" / "d2.tar").read_bytes()
+    )
     (folder / "parts" / "d2.tar").unlink()
     prepare(folder, workers=1, overwrite=True, **OPTIONS)
     for _ in range(2):  # what was lost does not come back by itself
-        with pytest.raises(NotPreparedError, match=r"no checksums of 1 of its 2 shards, parts/d1"):
+        with pytest.raises(
+            NotPreparedError, match=r"no checksums of 1 of its 2 shards, parts/d1"
+        ):
             WebdatasetSource(folder, checksums=True)
         assert prepare(folder, workers=1, overwrite=True, **OPTIONS).notes == ()
 
@@ -81,7 +85,11 @@ def test_none_are_written_of_shards_that_are_not_those_that_were_prepared(folder
     for data, offsets, message in (
         (sound[0][:-512], sound[1], "is not the shard that was prepared"),
         (sound[0].replace(b"00100001", b"00101000"), sound[1], "headers_crc32"),
-        ((folder / "parts" / "d2.tar").read_bytes(), sound[1], "has 4 samples, and .info.json"),
+        (
+            (folder / "parts" / "d2.tar").read_bytes(),
+            sound[1],
+            "has 4 samples, and .info.json",
+        ),
         (sound[0], sound[1][:-8] + bytes(8), r"d1\.tar\.idx: 1 of 3 entries are wrong"),
         (sound[0][:700], sound[1], r"d1\.tar"),
     ):
@@ -102,7 +110,10 @@ def test_of_json_lines(tmp_path):
     assert [each["json"] for each in JsonlSource(path, checksums=True)] == plain
     assert check_lines(path) == ()
     path.write_bytes(path.read_bytes().replace(b'"7"', b'"8"'))
-    assert "the checksums of 1 of 12 samples are others: that of sample 7" in check_lines(path)[0]
+    assert (
+        "the checksums of 1 of 12 samples are others: that of sample 7"
+        in check_lines(path)[0]
+    )
     index = tmp_path / "lines.jsonl.idx"
     index.write_bytes(index.read_bytes()[:-8])
     assert "has 11 samples" in check_lines(path)[0]
@@ -112,7 +123,9 @@ def test_of_json_lines(tmp_path):
 def test_lint_tells_what_changed(folder):
     prepare_checksums(folder)
     assert run("lint", folder).splitlines()[-1] == "No faults in 9 samples"
-    names = {name: folder / "parts" / name for name in ("d2.tar", "d0.tar.idx", "d2.tar.crc")}
+    names = {
+        name: folder / "parts" / name for name in ("d2.tar", "d0.tar.idx", "d2.tar.crc")
+    }
     shard = names["d2.tar"].read_bytes()
     crcs = names["d2.tar.crc"].read_bytes()
     offsets = list(struct.unpack("<4Q", names["d0.tar.idx"].read_bytes()))
@@ -123,9 +136,17 @@ def test_lint_tells_what_changed(folder):
     for name, data, told in (
         ("d2.tar", changed, f"{other}ends_crc32 is"),
         ("d2.tar", changed, "1 of 4 samples are others: that of sample 3"),
-        ("d0.tar.idx", entries, f"1 of 4 entries are wrong: entry 1 is {offsets[1] + 1024}"),
+        (
+            "d0.tar.idx",
+            entries,
+            f"1 of 4 entries are wrong: entry 1 is {offsets[1] + 1024}",
+        ),
         ("d0.tar.idx", struct.pack("<4Q", 512, *offsets[1:]), "entry 0 is 512"),
-        ("d0.tar.idx", entries, "d0.tar is not the shard that was prepared: its index_crc32 is"),
+        (
+            "d0.tar.idx",
+            entries,
+            "d0.tar is not the shard that was prepared: its index_crc32 is",
+        ),
         ("d2.tar.crc", crcs[:-1] + b"x", "d2.tar.crc is not what was written"),
     ):
         before = names[name].read_bytes()

@@ -1,4 +1,5 @@
-"""Processes: their order, their ends, and what is left when anything is stopped in the middle."""
+"""Processes: their order, their ends, and what is left when anything is stopped in the
+middle."""
 
 import ast
 import gc
@@ -44,7 +45,9 @@ def test_a_full_disk(tmp_path):
     folder = unprepared(tmp_path / "ds", counts=(200, 200, 200))
     before = contents(folder)
 
-    def written(limit, **options):  # a limit on file sizes makes writing fail as a full disk does
+    def written(
+        limit, **options
+    ):  # a limit on file sizes makes writing fail as a full disk does
         resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
         return prepare(folder, split_ratios=ALL, workers=2, **options)
 
@@ -56,13 +59,25 @@ def test_a_full_disk(tmp_path):
 @pytest.mark.jobs
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
 def test_no_moment_leaves_a_folder_that_only_looks_prepared(tmp_path, number):
-    command = [sys.executable, "-m", "tests.support.prepare_kills", str(tmp_path), str(int(number))]
-    ran = subprocess.run([*command, "10", "7"], capture_output=True, text=True, check=False)
-    assert ran.returncode == 0, ran.stderr  # where Python tells of signals that met a finalizer
+    command = [
+        sys.executable,
+        "-m",
+        "tests.support.prepare_kills",
+        str(tmp_path),
+        str(int(number)),
+    ]
+    ran = subprocess.run(
+        [*command, "10", "7"], capture_output=True, text=True, check=False
+    )
+    assert ran.returncode == 0, (
+        ran.stderr
+    )  # where Python tells of signals that met a finalizer
     assert ast.literal_eval(ran.stdout)["died"] > 0
 
 
-def test_a_signal_that_meets_the_pool_before_its_thread_has_begun(tmp_path, monkeypatch):
+def test_a_signal_that_meets_the_pool_before_its_thread_has_begun(
+    tmp_path, monkeypatch
+):
     folder = unprepared(tmp_path / "ds", (3,) * 3)
     before = contents(folder)
     told = partial(signal.raise_signal, signal.SIGTERM)
@@ -87,7 +102,9 @@ def test_processes_share_names_keep_their_order_and_are_told_of_when_they_die():
     assert str(results.pop(7)) == "bad"
     assert [name for name, _ in results] == names[:7] + names[8:]
     assert os.getpid() not in {process for _, process in results}
-    assert {process for _, process in map_in_order(name_and_process, "abc", 1)} == {os.getpid()}
+    assert {process for _, process in map_in_order(name_and_process, "abc", 1)} == {
+        os.getpid()
+    }
 
 
 def test_what_was_dropped_before_is_not_finalized_in_processes():

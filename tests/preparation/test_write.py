@@ -1,4 +1,5 @@
-"""Writing new shards: what stands in them, and that nothing stays when something is wrong."""
+"""Writing new shards: what stands in them, and that nothing stays when something is
+wrong."""
 
 import re
 import resource
@@ -17,7 +18,9 @@ from tests.support.trying import tried
 
 
 def texts(count):
-    return [{"__key__": f"{number:04d}", "txt": f"text {number}"} for number in range(count)]
+    return [
+        {"__key__": f"{number:04d}", "txt": f"text {number}"} for number in range(count)
+    ]
 
 
 WRONG = (
@@ -40,7 +43,9 @@ def test_wrong_samples_are_named_and_leave_nothing(tmp_path):
         for wrong, message in WRONG:
             with pytest.raises(PrepareError, match=message):
                 write_shards([*texts(1), wrong], tmp_path / "ds", samples_per_shard=1)
-            assert [path.name for path in tmp_path.rglob("*")] == ["ds"] * there, message
+            assert [path.name for path in tmp_path.rglob("*")] == ["ds"] * there, (
+                message
+            )
         with pytest.raises(PrepareError, match="there are no samples"):
             write_shards([], tmp_path / "ds")
 
@@ -85,7 +90,9 @@ def test_a_full_disk(tmp_path):
         resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
         return prepare_columns(tmp_path / "ds", {"n": "size:txt"}, workers=1)
 
-    assert re.search(r"n\.\w+\.npy: cannot be written \(File too large", tried(measured).message)
+    assert re.search(
+        r"n\.\w+\.npy: cannot be written \(File too large", tried(measured).message
+    )
 
 
 WAITING = """

@@ -54,8 +54,8 @@ def data(tmp_path_factory) -> Path:
 
 
 def test_the_demo(data):
-    """Losses go down, shares are exact, validation reads every sample and gives the same numbers
-    twice, and a resumed run goes on with equal batches.
+    """Losses go down, shares are exact, validation reads every sample and gives the
+    same numbers twice, and a resumed run goes on with equal batches.
     """
     demo = run("demo", data, "--batch-size", "4")
     assert demo.count("already there") == 3
@@ -80,10 +80,14 @@ def test_the_demo(data):
         "captions_a": ("160", "equal"),
         "captions_b": ("120", "equal"),
     }
-    assert f"{resume.COMPARED} of {resume.COMPARED} batches and losses are equal" in demo
+    assert (
+        f"{resume.COMPARED} of {resume.COMPARED} batches and losses are equal" in demo
+    )
     assert "DIFFERS" not in demo
     assert "all equal" in demo
-    assert demo.splitlines()[-1].startswith("  Try next: .venv/bin/energize simulate metadatasets/")
+    assert demo.splitlines()[-1].startswith(
+        "  Try next: .venv/bin/energize simulate metadatasets/"
+    )
 
 
 def test_every_metadataset_runs_on_two_ranks_of_two_workers(data, tmp_path):
@@ -92,22 +96,31 @@ def test_every_metadataset_runs_on_two_ranks_of_two_workers(data, tmp_path):
     (tmp_path / "demo-data").symlink_to(data)
     launched("tests.jobs.metadatasets", folder, ranks=2)
     ranks = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(2)]
-    assert {name.split()[0] for name in ranks[0]} == {file.name for file in folder.iterdir()}
+    assert {name.split()[0] for name in ranks[0]} == {
+        file.name for file in folder.iterdir()
+    }
     for name, dataset in metadatasets.datasets(folder).items():
         delivered = [
-            batch for step in zip(*(rank[name] for rank in ranks), strict=True) for batch in step
+            batch
+            for step in zip(*(rank[name] for rank in ranks), strict=True)
+            for batch in step
         ]
         assert len(delivered) == 2 * metadatasets.STEPS, name
         if dataset.indexed:
-            assert delivered == [metadatasets.keys_of(dataset[k]) for k in range(len(delivered))]
+            assert delivered == [
+                metadatasets.keys_of(dataset[k]) for k in range(len(delivered))
+            ]
         else:
-            assert len({key for batch in delivered for key in batch}) == sum(map(len, delivered)), (
-                name
-            )
+            assert len({key for batch in delivered for key in batch}) == sum(
+                map(len, delivered)
+            ), name
 
 
 SHORT = {
-    "packing.py": [r"step 10: loss \d", r"step 20: loss \d.*(8|9)\d% of the batch is tokens"],
+    "packing.py": [
+        r"step 10: loss \d",
+        r"step 20: loss \d.*(8|9)\d% of the batch is tokens",
+    ],
     "columns.py": [r"captions_a: (49|50)\.\d%", r"captions_b: (49|50)\.\d%"],
     "joins.py": [r"'0\.\d\d'\] a"] * 3,
 }
@@ -134,8 +147,12 @@ def test_an_example_on_its_own_saves_a_model_that_another_loads(data, tmp_path):
     validated = run("validate", data, "--model", saved, *options)
     assert "DIFFERS" not in validated
     untrained = run("validate", data, *options)
-    loss = {name: float(each[1]) for name, each in rows(validated, "Validation  ").items()}
-    before = {name: float(each[1]) for name, each in rows(untrained, "Validation  ").items()}
+    loss = {
+        name: float(each[1]) for name, each in rows(validated, "Validation  ").items()
+    }
+    before = {
+        name: float(each[1]) for name, each in rows(untrained, "Validation  ").items()
+    }
     assert all(loss[name] < before[name] for name in NAMES)
 
 
@@ -150,7 +167,8 @@ def test_a_folder_of_somebody_else_is_left_alone(tmp_path):
     assert (tmp_path / "classification" / "mine.tar").read_bytes() == b"mine"
 
 
-# energize under the real packages of others, and the script that was written for Megatron-Energon.
+# energize under the real packages of others, and the script that was written for
+# Megatron-Energon.
 
 CLIENTS = {
     "ddp": 6,
@@ -175,7 +193,9 @@ def test_a_client_runs_and_what_is_resumed_is_equal(name):
 def test_lightnings_own_launcher(tmp_path):
     program = ROOT / "tests" / "support" / "lightning_program.py"
     launched(str(program), tmp_path, imports=TRAINERS)
-    ranks = [ast.literal_eval((tmp_path / f"{rank}.txt").read_text()) for rank in range(2)]
+    ranks = [
+        ast.literal_eval((tmp_path / f"{rank}.txt").read_text()) for rank in range(2)
+    ]
     assert [len(seen) for seen in ranks] == [12, 12]
     assert sorted(ranks[0] + ranks[1]) == list(range(24))
 
@@ -194,16 +214,20 @@ def test_it_is_a_script_of_energon_but_for_its_imports(tmp_path):
     (tmp_path / "script.py").write_text(theirs)
     assert changed == 2
     given = ["script.py", "--data", "data", "--steps", "12"]
-    # It trains there too; whether it ends is not asked: packs of joined samples cannot be restored.
+    # It trains there too; whether it ends is not asked: packs of joined samples cannot
+    # be restored.
     printed = ran(peer_python("energon"), *given, folder=tmp_path)
     assert re.search(r"step 11: loss \d", printed)
 
 
 def test_a_vision_language_model_is_fine_tuned_and_goes_on_from_the_middle(tmp_path):
-    """By the Trainer on 2 ranks x 2 workers, and by Lightning: the same losses as in one run."""
+    """By the Trainer on 2 ranks x 2 workers, and by Lightning: the same losses as in
+    one run."""
     for ranks in (2, 0):
         launched("tests.support.finetuning", tmp_path, ranks=ranks, imports=TRAINERS)
-    found = {file.stem: json.loads(file.read_text()) for file in tmp_path.glob("*.json")}
+    found = {
+        file.stem: json.loads(file.read_text()) for file in tmp_path.glob("*.json")
+    }
     (losses, again), (alone, first, rest) = found["Trainer"], found["Lightning"]
     assert again == losses
     assert (first, rest) == (alone[:7], alone)

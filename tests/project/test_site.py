@@ -1,5 +1,5 @@
-"""The site: pages that run as printed, messages that are those of the source, and what is made of
-the pages.
+"""The site: pages that run as printed, messages that are those of the source, and what
+is made of the pages.
 """
 
 from __future__ import annotations
@@ -28,16 +28,22 @@ def site():
 @pytest.mark.jobs
 @pytest.mark.timeout(300)
 def test_the_tutorial_in_an_empty_folder(tmp_path):
-    """Loose files of three kinds, blended, on two workers; stopped, and resumed where it was."""
+    """Loose files of three kinds, blended, on two workers; stopped, and resumed where
+    it was."""
     printed = dict(walk(DOCS / "tutorial.md", tmp_path))
-    stopped, resumed = (text for command, text in printed.items() if "train.py" in command)
+    stopped, resumed = (
+        text for command, text in printed.items() if "train.py" in command
+    )
     assert stopped.splitlines()[2] == resumed.splitlines()[0]
 
 
 def texts_of(path: Path) -> list[str]:
     """The texts in a module, with a gap for each value that is put in."""
     return [
-        "".join(each.value if isinstance(each, ast.Constant) else "\0" for each in node.values)
+        "".join(
+            each.value if isinstance(each, ast.Constant) else "\0"
+            for each in node.values
+        )
         if isinstance(node, ast.JoinedStr)
         else node.value
         for node in ast.walk(ast.parse(path.read_text()))
@@ -48,8 +54,12 @@ def texts_of(path: Path) -> list[str]:
 
 @pytest.mark.jobs
 def test_each_message_of_the_page_is_one_of_the_source():
-    texts = [text for path in (ROOT / "energize").rglob("*.py") for text in texts_of(path)]
-    quoted = re.findall(r"^\*\*`(.+)`\*\*$", (DOCS / "messages.md").read_text(), re.MULTILINE)
+    texts = [
+        text for path in (ROOT / "energize").rglob("*.py") for text in texts_of(path)
+    ]
+    quoted = re.findall(
+        r"^\*\*`(.+)`\*\*$", (DOCS / "messages.md").read_text(), re.MULTILINE
+    )
     assert len(quoted) > 20
     for message in quoted:
         parts = [re.escape(part) for part in re.split(r"\.\.\.", message) if part]

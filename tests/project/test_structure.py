@@ -1,4 +1,5 @@
-"""`import energize` stays cheap; which package imports which is checked by import-linter."""
+"""`import energize` stays cheap; which package imports which is checked by
+import-linter."""
 
 from __future__ import annotations
 

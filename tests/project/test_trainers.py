@@ -1,4 +1,5 @@
-"""Trainers on one, two and three ranks: the table of docs/clients.md is what they did."""
+"""Trainers on one, two and three ranks: the table of docs/clients.md is what they
+did."""
 
 from __future__ import annotations
 
@@ -51,7 +52,9 @@ def page_table() -> dict[str, list[str]]:
     """The rows of the table of trainers, by their first cells."""
     text = (ROOT / "docs" / "clients.md").read_text()
     lines = text[text.index("| trainer |") :].split("\n\n")[0].splitlines()
-    head, _, *rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+    head, _, *rows = [
+        [cell.strip() for cell in line.strip("|").split("|")] for line in lines
+    ]
     assert len(head) == 4
     return {name: cells for name, *cells in rows}
 
@@ -61,7 +64,8 @@ def alike(sequences, whole):
 
 
 def trained_on(dataset, steps):
-    """Whether training goes on in the stream, as far as an epoch that two ranks do not pad."""
+    """Whether training goes on in the stream, as far as an epoch that two ranks do not
+    pad."""
     with get_loader(dataset) as loader:
         whole = [numbers(batch) for _ in range(2) for batch in loader]
     in_turn = [batch for step in steps for batch in step]
@@ -70,7 +74,8 @@ def trained_on(dataset, steps):
 
 
 def left_early(found):
-    """Whether trainers validated on the same batches each time, and trained on in the stream."""
+    """Whether trainers validated on the same batches each time, and trained on in the
+    stream."""
     for name, dataset in {"indexed": batches(22), "stream": stream(22)}.items():
         loops = [
             (trains, [step for _, step in steps])
@@ -90,14 +95,19 @@ def test_the_table_is_what_they_did(told, composer):
     whole = [numbers(batch) for _ in range(3) for batch in loader]
     table, found = page_table(), {}
     for runs, prefix in ((told, ""), (composer, "composer-")):
-        before, after = runs[f"{prefix}2-False"], [runs[f"{prefix}{n}-True"] for n in RANKS]
+        before, after = (
+            runs[f"{prefix}2-False"],
+            [runs[f"{prefix}{n}-True"] for n in RANKS],
+        )
         for name, trained in before["trained"].items():
             row = found[name] = ["as with DistributedDataParallel"] * 2 + ["equal"]
             if not alike([trained + each["trained"][name] for each in after], whole):
                 row[2] = "DIFFERENT"
             losses = [each["evaluated"].get(name) for each in after]
             if losses[0] is not None:
-                same = all(each == pytest.approx([11.3275, 759], rel=1e-6) for each in losses)
+                same = all(
+                    each == pytest.approx([11.3275, 759], rel=1e-6) for each in losses
+                )
                 row[0] = "equal" if same else str(losses)
             if name in before["left"]:
                 row[1] = "equal" if left_early(before["left"][name]) else "DIFFERENT"
@@ -117,7 +127,8 @@ def test_a_run_whose_loops_are_left_early_is_killed(told):
 
 
 def test_what_is_refused(told, composer):
-    """On both ranks, each time; where one rank reads for both, the other one does not wait."""
+    """On both ranks, each time; where one rank reads for both, the other one does not
+    wait."""
     for rank in range(2):
         said, parts = told[f"refused-{rank}"]
         assert not any(said.values()), said
@@ -130,7 +141,8 @@ def test_what_is_refused(told, composer):
 
 @pytest.fixture(scope="module")
 def left(tmp_path_factory):
-    """What two ranks under Lightning did, in turn: kind, epoch, and the samples of both."""
+    """What two ranks under Lightning did, in turn: kind, epoch, and the samples of
+    both."""
     folder = tmp_path_factory.mktemp("left")
     told = run_of("lightning_loops", folder)
     ranks = [told[f"loops-{rank}"] for rank in range(2)]
@@ -144,7 +156,9 @@ def left(tmp_path_factory):
 
 
 def of(steps, kind, epoch=None):
-    return [found for what, when, found in steps if what == kind and epoch in (None, when)]
+    return [
+        found for what, when, found in steps if what == kind and epoch in (None, when)
+    ]
 
 
 @pytest.mark.parametrize("name", ["indexed", "stream"])
@@ -163,4 +177,6 @@ def test_lightning_that_goes_on_from_a_checkpoint(left, name):
     for run, after in ((name, 6), (f"{name} whole", 7)):
         assert of(left[f"{run} resumed"], "train") == of(left[run], "train")[after:]
     first = of(left[f"{name} overfit"], "train", 0)
-    assert [of(left[f"{name} overfit"], "train", epoch) for epoch in range(3)] == [first] * 3
+    assert [of(left[f"{name} overfit"], "train", epoch) for epoch in range(3)] == [
+        first
+    ] * 3

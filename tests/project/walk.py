@@ -1,4 +1,5 @@
-"""Walk through a page: files are written and commands run as they are printed, in one folder."""
+"""Walk through a page: files are written and commands run as they are printed, in one
+folder."""
 
 from __future__ import annotations
 
@@ -10,19 +11,27 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-_BLOCK = re.compile(r'^```(?:\w+ title="(?P<file>[^"]+)"|console)\n(?P<text>.*?)^```', re.M | re.S)
+_BLOCK = re.compile(
+    r'^```(?:\w+ title="(?P<file>[^"]+)"|console)\n(?P<text>.*?)^```', re.M | re.S
+)
 _FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 
 
 def walk(page: Path, folder: Path) -> Iterator[tuple[str, str]]:
-    """Yield each command of a page with what it printed, which is what the page says."""
+    """Yield each command of a page with what it printed, which is what the page
+    says."""
     programs = Path(sys.executable).parent
-    environment = os.environ | {"PATH": f"{programs}:{os.environ['PATH']}", "COLUMNS": "100"}
+    environment = os.environ | {
+        "PATH": f"{programs}:{os.environ['PATH']}",
+        "COLUMNS": "100",
+    }
     for block in _BLOCK.finditer(page.read_text()):
         if block["file"]:
             (folder / block["file"]).write_text(block["text"])
             continue
-        for command, said in re.findall(r"^\$ (.*)\n((?:(?!\$ ).*\n)*)", block["text"], re.M):
+        for command, said in re.findall(
+            r"^\$ (.*)\n((?:(?!\$ ).*\n)*)", block["text"], re.M
+        ):
             done = subprocess.run(
                 ["bash", "-c", command],
                 cwd=folder,

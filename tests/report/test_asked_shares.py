@@ -21,7 +21,8 @@ from energize.report import simulate
 from energize.report.forecast import asked_between
 
 _SLOTS = 3.4
-"""By which the shares of one blend may be off at any two places together, see `Apportionment`."""
+"""By which the shares of one blend may be off at any two places together, see
+`Apportionment`."""
 
 
 def source(number, count=50):
@@ -32,7 +33,9 @@ def weights():
     numbers = st.integers(1, 9)
     points = st.lists(st.integers(0, 9), min_size=2, max_size=3).filter(any)
     schedules = st.builds(
-        lambda values, step, kind: Schedule([(i * step, v) for i, v in enumerate(values)], kind),
+        lambda values, step, kind: Schedule(
+            [(i * step, v) for i, v in enumerate(values)], kind
+        ),
         points,
         st.integers(1, 300),
         st.sampled_from(["step", "linear", "cosine"]),
@@ -67,7 +70,8 @@ def test_orders_that_keep_shares_give_what_is_asked_for(tree, start, length):
     [asked] = asked_between(tree, points)
     assert asked.sum() == pytest.approx(1, abs=1e-6)
     drawn = tree.consumed(start + length) - tree.consumed(start)
-    # Shares of an inner blend are those of its own slots, which are as many more or fewer.
+    # Shares of an inner blend are those of its own slots, which are as many more or
+    # fewer.
     assert np.abs(asked * length - drawn).max() <= 2 * _SLOTS * max(depth(tree), 1)
 
 
@@ -115,14 +119,21 @@ def test_whole_batches_of_two_sizes_are_shares_of_their_samples():
 def long_and_short(seed, scale, count=300):
     lengths = 1 + np.random.default_rng(seed).integers(0, 2 * scale, count)
     return ShuffleDataset(
-        ListSource(range(count), name=f"of {scale}", columns={"tokens": lengths.tolist()})
+        ListSource(
+            range(count), name=f"of {scale}", columns={"tokens": lengths.tolist()}
+        )
     )
 
 
 @settings(max_examples=25)
-@given(shares=st.lists(st.integers(1, 9), min_size=2, max_size=3), steps=st.integers(20, 300))
+@given(
+    shares=st.lists(st.integers(1, 9), min_size=2, max_size=3),
+    steps=st.integers(20, 300),
+)
 def test_shares_of_tokens_are_those_of_tokens(shares, steps):
-    parts = [long_and_short(i, scale) for i, scale in enumerate((5, 50, 20)[: len(shares)])]
+    parts = [
+        long_and_short(i, scale) for i, scale in enumerate((5, 50, 20)[: len(shares)])
+    ]
     blend = BlendDataset(*zip(parts, shares, strict=True), unit="tokens")
     batches = BatchDataset(blend, 4, list)
     run = simulate(batches, steps, intervals=5)
@@ -133,7 +144,9 @@ def test_shares_of_tokens_are_those_of_tokens(shares, steps):
         index = refs.index[refs.source == number]
         spent[number] = part.sources[0].column("tokens").values[index].sum()
     assert run.spent[-1].tolist() == pytest.approx(spent.tolist())
-    for each, share, weight in zip(run.sources, spent / spent.sum(), shares, strict=True):
+    for each, share, weight in zip(
+        run.sources, spent / spent.sum(), shares, strict=True
+    ):
         assert each.share == pytest.approx(share)
         assert each.asked == pytest.approx(weight / sum(shares), abs=1e-6)
         assert abs(each.share - each.asked) * spent.sum() < 300
@@ -143,7 +156,10 @@ def test_stages_that_count_different_things_have_shares_of_samples():
     parts = [(long_and_short(0, 5), 1), (long_and_short(1, 50), 1)]
     tokens = BatchDataset(BlendDataset(*parts, unit="tokens"), 4, list)
     samples = BatchDataset(BlendDataset(*parts), 4, list)
-    stages = [Stage("tokens", 0, 50, dataset=tokens), Stage("samples", 50, 90, dataset=samples)]
+    stages = [
+        Stage("tokens", 0, 50, dataset=tokens),
+        Stage("samples", 50, 90, dataset=samples),
+    ]
     run = simulate(StagedDataset(StagePlan(stages)), 90, intervals=9)
     assert run.unit == "tokens and samples"
     assert run.spent is None

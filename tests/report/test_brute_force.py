@@ -20,7 +20,8 @@ pytestmark = pytest.mark.usefixtures("gives_up_soon")
 
 
 def deliver(loaders: list[Any], steps: int) -> list[Any]:
-    """So many steps of all ranks, over the ends of epochs; their items without padding."""
+    """So many steps of all ranks, over the ends of epochs; their items without
+    padding."""
     found: list[Any] = []
     while steps > 0:
         made = 0
@@ -38,13 +39,18 @@ def deliver(loaders: list[Any], steps: int) -> list[Any]:
 def test_what_ledgers_count_is_what_was_delivered(tree, data):
     lanes = data.draw(st.sampled_from([1, 2, 4]))
     ranks = data.draw(
-        st.sampled_from([1, 2, 4] if tree.indexed else [w for w in (1, 2, 4) if lanes % w == 0])
+        st.sampled_from(
+            [1, 2, 4] if tree.indexed else [w for w in (1, 2, 4) if lanes % w == 0]
+        )
     )
     uneven = data.draw(st.sampled_from(["pad", "drop", "allow"]))
     loaders = [
-        loader_of(tree, rank=rank, ranks=ranks, lanes=lanes, uneven=uneven) for rank in range(ranks)
+        loader_of(tree, rank=rank, ranks=ranks, lanes=lanes, uneven=uneven)
+        for rank in range(ranks)
     ]
-    assume(not loaders[0]._run.validates)  # whose loops begin at the front, and their counts too
+    assume(
+        not loaders[0]._run.validates
+    )  # whose loops begin at the front, and their counts too
     try:
         items = deliver(loaders, data.draw(st.integers(0, 30)))
     except (EmptyDatasetError, SubstitutionError):
@@ -60,10 +66,15 @@ def test_what_ledgers_count_is_what_was_delivered(tree, data):
 def test_a_resumed_run_reports_all_of_it(tree, data):
     items, state = [], None
     assume(not loader_of(tree)._run.validates)
-    for ranks in data.draw(st.lists(st.sampled_from([1, 2, 4]), min_size=1, max_size=3)):
+    for ranks in data.draw(
+        st.lists(st.sampled_from([1, 2, 4]), min_size=1, max_size=3)
+    ):
         if ranks > 1 and tree.size <= 10**9:  # nothing is left out of an epoch
             assume(len(tree) % ranks == len(items) % ranks == 0)
-        loaders = [loader_of(tree, rank=rank, ranks=ranks, uneven="drop") for rank in range(ranks)]
+        loaders = [
+            loader_of(tree, rank=rank, ranks=ranks, uneven="drop")
+            for rank in range(ranks)
+        ]
         for loader in loaders:
             if state is not None:
                 loader.load_state_dict(state)

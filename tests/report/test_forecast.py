@@ -66,13 +66,16 @@ NOT_EXACT = ("replacement", "limit", "longer epochs")
 
 
 def counted(dataset, steps):
-    """Samples drawn of each source, and the first step of each with one that came before."""
+    """Samples drawn of each source, and the first step of each with one that came
+    before."""
     drawn = Counter()
     seen = set()
     repeats = {}
     for step in range(steps):
         refs = dataset.refs(np.array([step]))
-        for number, index in zip(refs.source.tolist(), refs.index.tolist(), strict=True):
+        for number, index in zip(
+            refs.source.tolist(), refs.index.tolist(), strict=True
+        ):
             drawn[number] += 1
             if (number, index) in seen:
                 repeats.setdefault(number, step)
@@ -151,17 +154,30 @@ def test_stages_end_where_the_simulation_does():
 
 def test_ranks_take_turns_in_every_epoch():
     finite = BatchDataset(shuffled(10), 4, list)  # 3 batches per epoch
-    assert [batch.rank for batch in plan(finite, 1, 6, world_size=2)] == [1, 0, 0, 1, 0, 0]
+    assert [batch.rank for batch in plan(finite, 1, 6, world_size=2)] == [
+        1,
+        0,
+        0,
+        1,
+        0,
+        0,
+    ]
     assert [batch.rank for batch in plan(finite, 0, 3)] == [None] * 3
 
 
 def test_shards_and_numbers(tmp_path):
-    folder = prepared(tmp_path / "d", counts=(3, 5, 2), exclude=("parts/d1.tar/000004",))
+    folder = prepared(
+        tmp_path / "d", counts=(3, 5, 2), exclude=("parts/d1.tar/000004",)
+    )
     data = WebdatasetSource(folder)
     read = data.at(range(9))
     (batch,) = plan(BatchDataset(data, 9, list), 0, 1, keys=True)
-    expected = [(sample["__shard__"], sample["__index__"], sample["__key__"]) for sample in read]
-    assert [(sample.shard, sample.index, sample.key) for sample in batch.samples] == expected
+    expected = [
+        (sample["__shard__"], sample["__index__"], sample["__key__"]) for sample in read
+    ]
+    assert [
+        (sample.shard, sample.index, sample.key) for sample in batch.samples
+    ] == expected
     shards, numbers = data.locate(np.arange(9))
     assert [(data.shards[s], n) for s, n in zip(shards, numbers, strict=True)] == [
         (shard, number) for shard, number, _ in expected
@@ -174,7 +190,9 @@ def test_shares_over_time():
     dataset = batches((shuffled(200, "a"), falling), (shuffled(90, "b"), 1))
     run = simulate(dataset, 4000, intervals=16)
     assert run.points.tolist() == list(range(0, 4001, 250))
-    for row, (first, last) in zip(run.shares(), pairwise(run.points.tolist()), strict=True):
+    for row, (first, last) in zip(
+        run.shares(), pairwise(run.points.tolist()), strict=True
+    ):
         of = np.bincount(dataset.refs(np.arange(first, last)).source, minlength=2)
         assert row.tolist() == (of / of.sum()).tolist()
     assert 0.45 < run.shares()[0, 0] < 0.5
@@ -184,7 +202,9 @@ def test_shares_over_time():
 
 
 def test_labels(tmp_path):
-    folders = [tmp_path / name for name in ("web/captions", "books/captions", "a/b/x", "c/b/x")]
+    folders = [
+        tmp_path / name for name in ("web/captions", "books/captions", "a/b/x", "c/b/x")
+    ]
     web, books, one, other = [WebdatasetSource(prepared(each)) for each in folders]
     val = WebdatasetSource(folders[2], split_part="val")
     assert source_labels([web]) == ["captions"]
@@ -193,11 +213,16 @@ def test_labels(tmp_path):
     ]  # fmt: skip
     assert source_labels([one, val, web]) == ["x [train]", "x [val]", "captions"]
     assert source_labels([web, one, web]) == ["captions #1", "x", "captions #2"]
-    assert source_labels([source(3, "x"), source(4, "x"), source(3, "y")]) == ["x #1", "x #2", "y"]
+    assert source_labels([source(3, "x"), source(4, "x"), source(3, "y")]) == [
+        "x #1",
+        "x #2",
+        "y",
+    ]
 
 
 def test_a_stream_is_estimated_by_what_some_batches_took():
-    """A third is left out, and 1,000 samples are packed at a time, of which 20 fit together."""
+    """A third is left out, and 1,000 samples are packed at a time, of which 20 fit
+    together."""
     web, code = shuffled(4000, "web"), shuffled(600, "code")
     blend = BlendDataset((web, 3), (code, 1))
     thirds = FilterDataset(blend, lambda number: number % 3 > 0)
@@ -209,7 +234,9 @@ def test_a_stream_is_estimated_by_what_some_batches_took():
     assert run.sources[1].repeats_at == pytest.approx(600 * 4 / 150, abs=2)
     assert run.shares().shape == (10, 2)
     whole = BlendDataset((RepeatDataset(FilterDataset(web, is_even)), 1), (code, 1))
-    assert simulate(whole, 1000, read=500).drawn[-1].tolist() == pytest.approx([1000, 500], rel=0.1)
+    assert simulate(whole, 1000, read=500).drawn[-1].tolist() == pytest.approx(
+        [1000, 500], rel=0.1
+    )
     with pytest.raises(NotIndexedError, match="IterableSource is one"):
         simulate(BatchDataset(IterableSource(range(9)), 2, list), 10, read=2)
     with pytest.raises(EmptyDatasetError, match="gave no batch to estimate by"):
@@ -228,7 +255,10 @@ def test_wrong_arguments():
     for wrong, words in (
         (lambda: plan(dataset, 2**62, 1), "too far away"),
         (lambda: simulate(dataset, 0), "steps is a whole number, 1 or more; got 0"),
-        (lambda: plan(dataset, 0, 1, world_size=0), "world_size is a whole number, 1 or more"),
+        (
+            lambda: plan(dataset, 0, 1, world_size=0),
+            "world_size is a whole number, 1 or more",
+        ),
         (lambda: simulate(dataset, 5, intervals=0), "intervals"),
     ):
         with pytest.raises(ConfigError, match=words):
@@ -241,7 +271,10 @@ def test_an_interval_begins_where_weights_change():
     blend = BlendDataset(*zip(map(ListSource, ("ab", "c")), weights, strict=True))
     run = simulate(BatchDataset(blend, 12, list), 400, intervals=75)
     assert 150 in run.points.tolist()
-    assert np.unique(run.asked.round(3), axis=0).tolist() == [[0.333, 0.667], [0.75, 0.25]]
+    assert np.unique(run.asked.round(3), axis=0).tolist() == [
+        [0.333, 0.667],
+        [0.75, 0.25],
+    ]
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -256,4 +289,6 @@ def test_a_source_that_two_stages_read_is_one_source(stream):
     dataset = StagedDataset(StagePlan(stages), carry_over=not stream)
     assert [each.name for each, _ in loads_of(dataset)] == list(firsts)
     found = plan(dataset, 0, 10, read=True)
-    assert [[firsts[s.source] + s.index for s in each.samples] for each in found] == list(dataset)
+    assert [
+        [firsts[s.source] + s.index for s in each.samples] for each in found
+    ] == list(dataset)

@@ -1,4 +1,5 @@
-"""Losses that trainers report: by source, across ranks, after a crash, and who is to blame."""
+"""Losses that trainers report: by source, across ranks, after a crash, and who is to
+blame."""
 
 from __future__ import annotations
 
@@ -14,7 +15,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from energize import BatchDataset, BlendDataset, FilterDataset, get_loader, get_train_dataset
+from energize import (
+    BatchDataset,
+    BlendDataset,
+    FilterDataset,
+    get_loader,
+    get_train_dataset,
+)
 from energize.data.memory import ListSource
 from energize.errors import ConfigError, LoaderError
 from energize.loader.waiting import Waiting
@@ -29,7 +36,10 @@ ROOT = Path(__file__).parents[2]
 
 def numbered():
     """Batches of 4 of two sources: 3 of `a`, below 100, and 1 of `b`, from 100 on."""
-    parts = {"a": ListSource(range(90), name="a"), "b": ListSource(range(100, 130), name="b")}
+    parts = {
+        "a": ListSource(range(90), name="a"),
+        "b": ListSource(range(100, 130), name="b"),
+    }
     return BatchDataset(BlendDataset(parts, weights={"a": 3, "b": 1}), 4, list)
 
 
@@ -65,7 +75,10 @@ def test_losses_that_fit_no_item_are_refused():
             loader.record_losses([1.0])
         next(iter(loader))
         for losses, words in [
-            ([1.0, 2.0], r"step 0\): got 2 losses for an item that is made of 4 samples"),
+            (
+                [1.0, 2.0],
+                r"step 0\): got 2 losses for an item that is made of 4 samples",
+            ),
             (torch.tensor(1.0), "reduction='none'"),
             ("high", "one for each sample"),
             ({"aa": 1.0}, "did you mean 'a'"),
@@ -85,7 +98,9 @@ def test_who_waits_is_told_after_half_a_minute_and_each_ten_minutes():
 
 
 def test_a_stream_is_blamed_by_what_was_recorded(tmp_path):
-    dataset = BatchDataset(FilterDataset(ListSource(range(50), name="a"), bool), 2, list)
+    dataset = BatchDataset(
+        FilterDataset(ListSource(range(50), name="a"), bool), 2, list
+    )
     with get_loader(dataset, losses=tmp_path / "losses.jsonl") as loader:
         batches = list(islice(loader, 5))
         for _ in range(2):
@@ -112,7 +127,10 @@ def home(tmp_path_factory):
 
 
 def test_a_state_and_a_step_are_enough(home, tmp_path):
-    train, losses = get_train_dataset(home / "mix.yaml", batch_size=4), tmp_path / "losses.jsonl"
+    train, losses = (
+        get_train_dataset(home / "mix.yaml", batch_size=4),
+        tmp_path / "losses.jsonl",
+    )
     with get_loader(train, losses=losses) as loader:
         batches = []
         for batch, _ in zip(loader, range(6), strict=False):
@@ -134,15 +152,26 @@ def test_a_state_and_a_step_are_enough(home, tmp_path):
     shutil.copytree(home, moved)
     (home / "mix.yaml").rename(home / "gone.yaml")
     try:
-        again = as_json("blame", home / "own.pt", "--step", 5, "--mix", moved / "mix.yaml")
+        again = as_json(
+            "blame", home / "own.pt", "--step", 5, "--mix", moved / "mix.yaml"
+        )
         assert [each["key"] for each in again] == batches[5].__key__
-        refused([(["--step", 0], 2, "not there any more; give --mix")], "blame", home / "own.pt")
+        refused(
+            [(["--step", 0], 2, "not there any more; give --mix")],
+            "blame",
+            home / "own.pt",
+        )
     finally:
         (home / "gone.yaml").rename(home / "mix.yaml")
     text = (moved / "mix.yaml").read_text()
     (moved / "mix.yaml").write_text(text.replace("weight: 3", "weight: 4"))
     rows = [
-        (["--step", 0, "--mix", moved / "mix.yaml"], 1, "does not fit", "which has changed"),
+        (
+            ["--step", 0, "--mix", moved / "mix.yaml"],
+            1,
+            "does not fit",
+            "which has changed",
+        ),
         (["--step", 0, "--rank", 1], 2, "there is no rank 1"),
         (["--step", 0, "--losses", "none.jsonl"], 2, "there is no file none.jsonl"),
     ]
@@ -158,23 +187,34 @@ def test_a_file_of_rows_is_named_once(tmp_path):
     with get_loader(get_train_dataset(tmp_path / "mix.yaml", batch_size=1)) as loader:
         next(iter(loader))
         torch.save(loader.state_dict(), state)
-    assert run("blame", state, "--step", 0).count("rows.jsonl") == 2  # as source, and where stored
+    assert (
+        run("blame", state, "--step", 0).count("rows.jsonl") == 2
+    )  # as source, and where stored
 
 
 @pytest.mark.jobs
 def test_losses_of_two_ranks_that_are_killed_and_go_on_as_one(home):
     for ranks, how in ((2, "begins"), (1, "resumed")):
-        done = launched("tests.support.losses_program", home, how, ranks=ranks, fails=True)
+        done = launched(
+            "tests.support.losses_program", home, how, ranks=ranks, fails=True
+        )
         assert done.codes == [-signal.SIGKILL] * ranks, done
     saved, steps = losses_program.SAVED_AT, losses_program.STEPS
     parts = {(0, 0): 0, (0, 1): 0, (1, 0): saved}
     keys = {
-        (resumed, rank): [json.loads(x) for x in (home / f"keys-{resumed}-{rank}.jsonl").open()]
+        (resumed, rank): [
+            json.loads(x) for x in (home / f"keys-{resumed}-{rank}.jsonl").open()
+        ]
         for resumed, rank in parts
     }
     for step in range(steps):
         found = as_json(
-            "blame", home / "state.pt", "--step", step, "--losses", home / "losses.jsonl"
+            "blame",
+            home / "state.pt",
+            "--step",
+            step,
+            "--losses",
+            home / "losses.jsonl",
         )
         whose = [(1, 0)] if step >= saved else [(0, 0), (0, 1)]
         expected = [key for who in whose for key in keys[who][step - parts[who]]]
@@ -185,14 +225,25 @@ def test_losses_of_two_ranks_that_are_killed_and_go_on_as_one(home):
     for resumed, whose in ((0, [(0, 0), (0, 1)]), (1, [(1, 0)])):
         numbers = [float(key) for who in whose for batch in keys[who] for key in batch]
         kept = [number for number in numbers if number != 17]
-        name, count, loss, others = json.loads((home / f"report-{resumed}.json").read_text())[0]
+        name, count, loss, others = json.loads(
+            (home / f"report-{resumed}.json").read_text()
+        )[0]
         assert (name, count, others) == ("all", len(kept), len(numbers) - len(kept))
         assert loss == pytest.approx(sum(kept) / len(kept))
 
 
 @pytest.mark.jobs
 def test_what_limits_a_run_is_measured(home):
-    options = ("profile", home / "mix.yaml", "--batch-size", 4, "--seconds", 2, "--workers", "0,1")
+    options = (
+        "profile",
+        home / "mix.yaml",
+        "--batch-size",
+        4,
+        "--seconds",
+        2,
+        "--workers",
+        "0,1",
+    )
     encoder = ("--encoder", f"{ROOT}/tests/support/slow_encoder.py:Slow")
     found = as_json(*options, *encoder, "--step-time", "1ms")
     assert found["limit"] == "encode"

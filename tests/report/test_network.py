@@ -1,4 +1,5 @@
-"""What a run asks of object storage, against counts byte by byte and what readers plan."""
+"""What a run asks of object storage, against counts byte by byte and what readers
+plan."""
 
 import json
 from collections import Counter
@@ -40,15 +41,27 @@ SAMPLES = 64
 def home(tmp_path_factory):
     folder = tmp_path_factory.mktemp("network")
     sizes = np.random.default_rng(0).integers(0, 50_000, SAMPLES).tolist()
-    samples = ({"__key__": f"{i:03d}", "bin": bytes(size)} for i, size in enumerate(sizes))
+    samples = (
+        {"__key__": f"{i:03d}", "bin": bytes(size)} for i, size in enumerate(sizes)
+    )
     write_shards(samples, folder / "web", samples_per_shard=SAMPLES // 4)
-    prepare(folder / "web", split_ratios={"train": 1}, sample_type="CrudeWebdataset", workers=1)
+    prepare(
+        folder / "web",
+        split_ratios={"train": 1},
+        sample_type="CrudeWebdataset",
+        workers=1,
+    )
     lines = (json.dumps({"n": "x" * size}) for size in sizes[: SAMPLES // 2])
     (folder / "lines.jsonl").write_text("\n".join(lines))
     prepare_jsonl(folder / "lines.jsonl")
     small = ({"__key__": f"{i:04d}", "txt": "x" * (i % 3000)} for i in range(2000))
     write_shards(small, folder / "small", samples_per_shard=50)
-    prepare(folder / "small", split_ratios={"train": 1}, sample_type="CrudeWebdataset", workers=1)
+    prepare(
+        folder / "small",
+        split_ratios={"train": 1},
+        sample_type="CrudeWebdataset",
+        workers=1,
+    )
     return folder
 
 
@@ -75,7 +88,8 @@ def ranges_of(source, index):
 
 
 class Counts:
-    """What lanes have to ask for, block after block; and what they ask for, byte by byte."""
+    """What lanes have to ask for, block after block; and what they ask for, byte by
+    byte."""
 
     def __init__(self):
         self.requests = self.looks = self.wanted = self.hit = self.fetched = 0
@@ -83,7 +97,9 @@ class Counts:
 
     def add(self, dataset, lane, at):
         asked, refs = {}, dataset.refs(at)
-        for number, index in zip(refs.source.tolist(), refs.index.tolist(), strict=True):
+        for number, index in zip(
+            refs.source.tolist(), refs.index.tolist(), strict=True
+        ):
             path, span, before = ranges_of(dataset.sources[number], index)
             asked.setdefault(path, (set(), before))[0].add(span)
         for path, (spans, before) in asked.items():
@@ -156,7 +172,10 @@ def test_requests_and_bytes_are_those_that_are_counted(home, data):
     assert found["nodes"] == -(-ranks // node)
     for name, value in (("requests", counts.requests), ("looks", counts.looks)):
         assert found[name] == value
-    assert (found["wanted_bytes"], found["fetched_bytes"]) == (counts.wanted, counts.fetched)
+    assert (found["wanted_bytes"], found["fetched_bytes"]) == (
+        counts.wanted,
+        counts.fetched,
+    )
     assert found["cached_part"] == counts.hit / max(1, counts.wanted)
 
 
@@ -167,7 +186,8 @@ def test_what_is_wanted_is_what_readers_plan(home, monkeypatch, ranks, workers):
 
     def plan(size, path, starts, stops):
         planned.extend(
-            (stop if stop > 0 else size(path)) - (start if start >= 0 else size(path) + start)
+            (stop if stop > 0 else size(path))
+            - (start if start >= 0 else size(path) + start)
             for start, stop in zip(starts or [0], stops or [0], strict=True)
         )
 
@@ -196,7 +216,9 @@ def test_merged_ranges_have_all_bytes_and_few_that_nobody_wants(ranges):
     spans = sorted((start, start + size) for start, size in ranges)
     size = max((stop for _, stop in spans), default=0)
     runs = list(merged(spans, size))
-    assert all(0 <= start < stop <= min(size, start + FAR_BLOCK) for start, stop in runs)
+    assert all(
+        0 <= start < stop <= min(size, start + FAR_BLOCK) for start, stop in runs
+    )
     assert all(first[1] <= second[0] for first, second in pairwise(runs))
     for start, stop in spans:
         at = start
@@ -205,11 +227,16 @@ def test_merged_ranges_have_all_bytes_and_few_that_nobody_wants(ranges):
         assert at >= stop
     fetched = sum(stop - start for start, stop in runs)
     assert len(spans) != 1 or fetched == size - spans[0][0]
-    assert fetched <= size - min(start for start, _ in [*spans, (size, 0)]) // FAR_BLOCK * FAR_BLOCK
+    assert (
+        fetched
+        <= size
+        - min(start for start, _ in [*spans, (size, 0)]) // FAR_BLOCK * FAR_BLOCK
+    )
 
 
 def small(home, monkeypatch):
-    """Samples of which no two are fetched together, by readers that look less far ahead."""
+    """Samples of which no two are fetched together, by readers that look less far
+    ahead."""
     monkeypatch.setattr(network, "AHEAD", 1024)
     monkeypatch.setattr(network, "merged", lambda spans, size: spans)
     return BatchDataset(ShuffleDataset(WebdatasetSource(home / "small")), 8, list)
@@ -243,8 +270,11 @@ def test_what_limits(home, monkeypatch):
     for limit, asked in rows.items():
         found[limit] = forecast_network(dataset, 450, parsed_network(asked))
     assert [each["limit"] for each in found.values()] == list(found)
-    assert "what limits is look-ahead: use more workers" in found["look-ahead"]["verdict"]
-    # By a count on paper: what the link takes for all bytes, and 64 requests take a latency.
+    assert (
+        "what limits is look-ahead: use more workers" in found["look-ahead"]["verdict"]
+    )
+    # By a count on paper: what the link takes for all bytes, and 64 requests take a
+    # latency.
     link, flight = found["bandwidth"], found["requests in flight"]
     indices = list((home / "small").glob("*.idx"))
     heads = sum(2 * END_BYTES + file.stat().st_size for file in indices)
@@ -261,10 +291,13 @@ def test_a_forecast_is_what_a_run_does(tmp_path):
     for case, waits in (("step=25ms", False), ("step=1ms,bandwidth=40MB/s", True)):
         told, found = compared(folder, case)
         assert found["looks"] == told["looks"]
-        # What takes much longer than other requests, as on a link that is full, is asked for twice.
+        # What takes much longer than other requests, as on a link that is full, is
+        # asked for twice.
         for name in ("requests", "fetched_bytes"):
             assert found[name] == pytest.approx(told[name], rel=1 if waits else 0.1)
-        assert (told["first_wait_seconds"] > 0.03) is waits  # an epoch that is ahead at once
+        assert (
+            told["first_wait_seconds"] > 0.03
+        ) is waits  # an epoch that is ahead at once
         assert found["first_wait_seconds"] > told["first_wait_seconds"] / 2
 
 
@@ -283,19 +316,47 @@ def test_the_command(home):
     assert parsed_network("latency=0, cache=0, errors=0, step=0")["cache"] == 0
     refused(
         [
-            (["--network", "latncy=3s"], 2, "'latncy' is none of", "did you mean 'latency'?"),
+            (
+                ["--network", "latncy=3s"],
+                2,
+                "'latncy' is none of",
+                "did you mean 'latency'?",
+            ),
             (["--network", ""], 2, "'' is none of latency, bandwidth"),
-            (["--network", "latency"], 2, "latency is a number of us, ms, s, min,", "got ''"),
+            (
+                ["--network", "latency"],
+                2,
+                "latency is a number of us, ms, s, min,",
+                "got ''",
+            ),
             (["--network", "cache=1TB,cache=2TB"], 2, "'cache' is given twice"),
             (["--network", "latency=30"], 2, "from 0 to 600s; got '30'"),
             (["--network", "step=-1s"], 2, "step is a number", "got '-1s'"),
-            (["--network", "errors=101%"], 2, "errors is a number of %, from 0 to 99%; got '101%'"),
-            (["--network", "bandwidth=1GB"], 2, "bandwidth is a number of B/s", "Gbit/s"),
+            (
+                ["--network", "errors=101%"],
+                2,
+                "errors is a number of %, from 0 to 99%; got '101%'",
+            ),
+            (
+                ["--network", "bandwidth=1GB"],
+                2,
+                "bandwidth is a number of B/s",
+                "Gbit/s",
+            ),
             (["--network", "bandwidth=0GB/s"], 2, "from 1 to 1e+15B/s; got '0GB/s'"),
             (["--network", "cache=2tb"], 2, "cache is a number of B, kB, MB, GB, TB"),
             (["--network", "latency=1e3s"], 2, "got '1e3s'"),
-            (["--network", "ranks=1.5"], 2, "ranks is a whole number, from 1 to", "got '1.5'"),
-            (["--network", "workers=64,ranks=8"], 2, "512 processes on a node are more than 256"),
+            (
+                ["--network", "ranks=1.5"],
+                2,
+                "ranks is a whole number, from 1 to",
+                "got '1.5'",
+            ),
+            (
+                ["--network", "workers=64,ranks=8"],
+                2,
+                "512 processes on a node are more than 256",
+            ),
         ],
         *options,
     )
@@ -304,7 +365,9 @@ def test_the_command(home):
 def test_what_is_not_known_is_told(home):
     web = WebdatasetSource(home / "web")
     blend = BlendDataset((ListSource(range(9), name="memory"), 1), (web, 1))
-    found = forecast_network(BatchDataset(blend, 4, list), 20, parsed_network("step=1s"))
+    found = forecast_network(
+        BatchDataset(blend, 4, list), 20, parsed_network("step=1s")
+    )
     assert found["unknown"] == ["memory"]
     shown = run("simulate", home / "lines.jsonl", "--steps", 9, "--network", "step=1s")
     assert "Not counted" not in shown

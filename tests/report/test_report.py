@@ -1,4 +1,5 @@
-"""What reports say: names, shares in their units, epochs, weights, costs; and warnings."""
+"""What reports say: names, shares in their units, epochs, weights, costs; and
+warnings."""
 
 from __future__ import annotations
 
@@ -49,7 +50,9 @@ def nested() -> BlendDataset:
     texts = BlendDataset(
         {"web": told(90, "w"), "news": told(7, "n")}, weights={"web": 1, "news": 1}
     )
-    return BlendDataset({"texts": texts, "code": told(50, "c")}, weights={"texts": 9, "code": 1})
+    return BlendDataset(
+        {"texts": texts, "code": told(50, "c")}, weights={"texts": 9, "code": 1}
+    )
 
 
 def test_levels_of_blends_in_blends_have_their_own_shares():
@@ -60,7 +63,9 @@ def test_levels_of_blends_in_blends_have_their_own_shares():
     texts, web, code = report["texts"], report["texts/web"], report["code"]
     assert texts.asked == pytest.approx(0.9)
     assert texts.delivered == texts.planned == pytest.approx(0.9)
-    assert (web.asked, web.delivered, web.samples_share) == pytest.approx((0.5, 0.5, 0.45))
+    assert (web.asked, web.delivered, web.samples_share) == pytest.approx(
+        (0.5, 0.5, 0.45)
+    )
     assert (code.samples, code.epochs, code.batches) == (100, 2.0, pytest.approx(10))
     assert code.repeats == pytest.approx(0.5)
     assert report["texts/news"].repeats == pytest.approx(443 / 450)
@@ -72,7 +77,9 @@ def test_blends_that_were_opened_up_have_rows_of_their_own_however_deep():
     def blend(**parts):
         return BlendDataset(parts, weights=dict.fromkeys(parts, 1))
 
-    deep = blend(w=told(9, "w"), x=blend(y=blend(p=told(9, "p"), q=told(9, "q")), z=told(9, "z")))
+    deep = blend(
+        w=told(9, "w"), x=blend(y=blend(p=told(9, "p"), q=told(9, "q")), z=told(9, "z"))
+    )
     resumed = loader_of(deep)
     resumed.load_state_dict(take_state(deep, 800))
     for report in (report_after(deep, 800), resumed.report()):
@@ -93,7 +100,10 @@ def in_turn() -> QuotaDataset:
 
 
 def of_batches(stop: str = "restart") -> BlendDataset:
-    pairs = {"a": BatchDataset(told(9, "a"), 2, list), "b": BatchDataset(told(90, "b"), 8, list)}
+    pairs = {
+        "a": BatchDataset(told(9, "a"), 2, list),
+        "b": BatchDataset(told(90, "b"), 8, list),
+    }
     return BlendDataset(pairs, weights={"a": 3, "b": 1}, stop=stop)
 
 
@@ -106,7 +116,9 @@ def of_batches(stop: str = "restart") -> BlendDataset:
     ],
 )
 @pytest.mark.parametrize("resumed_at", [0, 7, 40])
-def test_units_are_those_of_the_mix_and_a_resumed_run_has_all_of_them(dataset, unit, resumed_at):
+def test_units_are_those_of_the_mix_and_a_resumed_run_has_all_of_them(
+    dataset, unit, resumed_at
+):
     items = take(loader_of(dataset), 40)
     samples = counted(items)
     batches = Counter(next(samples_in(item))[0] for item in items)
@@ -119,7 +131,9 @@ def test_units_are_those_of_the_mix_and_a_resumed_run_has_all_of_them(dataset, u
         assert (row.unit, row.samples) == (unit, samples[row.name])
         assert row.batches == pytest.approx(batches[row.name], abs=0.5)
         assert row.planned == pytest.approx(row.delivered)
-        assert row.delivered == pytest.approx(counts[row.name] / counts.total(), abs=0.01)
+        assert row.delivered == pytest.approx(
+            counts[row.name] / counts.total(), abs=0.01
+        )
 
 
 def test_numbers_for_a_log_have_flat_names_and_are_plain():
@@ -145,7 +159,9 @@ def test_asked_is_the_integral_of_weights_that_change():
 
 
 def test_a_live_change_is_asked_for_from_where_it_acts():
-    blend = BlendDataset({"a": told(9, "a"), "b": told(9, "b")}, weights={"a": 1, "b": 1})
+    blend = BlendDataset(
+        {"a": told(9, "a"), "b": told(9, "b")}, weights={"a": 1, "b": 1}
+    )
     loader = loader_of(BatchDataset(blend, 10, list))
     take(loader, 10)
     loader.set_weights({"a": 9, "b": 1})
@@ -156,7 +172,9 @@ def test_a_live_change_is_asked_for_from_where_it_acts():
 
 
 def test_quotas_ask_for_their_counts_and_a_concatenation_for_nothing():
-    quotas = QuotaDataset((told(8, "a"), Quota(choose=6)), (told(8, "b"), Quota(choose=2)))
+    quotas = QuotaDataset(
+        (told(8, "a"), Quota(choose=6)), (told(8, "b"), Quota(choose=2))
+    )
     report = report_after(quotas, 8)
     assert (report["a"].asked, report["a"].delivered) == (0.75, 0.75)
     report = report_after(ConcatDataset(told(3, "a"), told(9, "b")), 12)
@@ -174,7 +192,9 @@ def test_stages_are_levels_with_sources_of_their_own(streams):
         part("a"),
         BlendDataset({"a": part("a"), "b": part("b")}, weights={"a": 1, "b": 3}),
     )
-    plan = StagePlan([Stage("warm", 0, 5, dataset=first), Stage("main", 5, 25, dataset=last)])
+    plan = StagePlan(
+        [Stage("warm", 0, 5, dataset=first), Stage("main", 5, 25, dataset=last)]
+    )
     report = report_after(StagedDataset(plan, carry_over=not streams), 25)
     assert report["warm"].samples == 5
     assert (report["main/a"].samples, report["main/b"].samples) == (5, 15)
@@ -188,13 +208,18 @@ def test_loss_weights_have_a_share_and_an_effective_size():
     report = report_after(BatchDataset(told(30, "a"), 5, weighed_batch), items)
     samples = [1.0 + n % 3 for n in range(30)] * 3 + [1.0 + n % 3 for n in range(10)]
     assert report.total.weight == sum(samples)
-    assert report.total.effective == pytest.approx(sum(samples) ** 2 / sum(w * w for w in samples))
+    assert report.total.effective == pytest.approx(
+        sum(samples) ** 2 / sum(w * w for w in samples)
+    )
     assert report.weighed
     assert not report_after(BatchDataset(told(30, "a"), 5, list), 4).weighed
 
 
 def packed(samples):
-    return {"samples": samples, "sample_weights": torch.tensor([float(s[2]) for s in samples])}
+    return {
+        "samples": samples,
+        "sample_weights": torch.tensor([float(s[2]) for s in samples]),
+    }
 
 
 def pairs_of(samples):
@@ -204,7 +229,10 @@ def pairs_of(samples):
 def batch_of_packs(packs):
     weights = torch.stack([p["sample_weights"] for p in packs])
     filled = torch.cat([weights, torch.zeros(len(packs), 3)], dim=1)
-    return {"samples": [s for p in packs for s in p["samples"]], "sample_weights": filled}
+    return {
+        "samples": [s for p in packs for s in p["samples"]],
+        "sample_weights": filled,
+    }
 
 
 def test_weights_of_packs_go_to_their_pieces():
@@ -260,7 +288,11 @@ def test_what_is_left_out_is_counted_by_source_and_reason(stream, workers, caplo
     assert a.skipped >= 150 // (5 if stream else 10)  # what was read ahead counts, too
     assert a.failed == 0
     assert b.failed == report.total.failed == failures > 0
-    assert a.skipped + b.skipped == report.total.skipped == report.left_out["skipped: threes"]
+    assert (
+        a.skipped + b.skipped
+        == report.total.skipped
+        == report.left_out["skipped: threes"]
+    )
     assert not report.warnings
 
 
@@ -271,7 +303,9 @@ def test_warnings_name_the_cause():
     assert "'a'" in warning
     assert "stop rule" in warning
 
-    blend = BlendDataset({"a": told(400, "a"), "b": told(400, "b")}, weights={"a": 1, "b": 1})
+    blend = BlendDataset(
+        {"a": told(400, "a"), "b": told(400, "b")}, weights={"a": 1, "b": 1}
+    )
     (warning,) = report_after(
         FilterDataset(blend, lambda s: s[1] == "a" or is_odd(s)), 400
     ).warnings
@@ -284,10 +318,14 @@ def test_warnings_name_the_cause():
 def test_the_alarm_sounds_by_itself_once_for_each_cause(ranks, caplog):
     parts = {"a": told(20, "a"), "b": told(4000, "b"), "c": told(9, "c")}
     ends = BlendDataset(parts, weights=dict.fromkeys(parts, 1), stop="all_exhausted")
-    blend = BlendDataset({"a": told(400, "a"), "b": told(400, "b")}, weights={"a": 1, "b": 1})
+    blend = BlendDataset(
+        {"a": told(400, "a"), "b": told(400, "b")}, weights={"a": 1, "b": 1}
+    )
     leaves_out = FilterDataset(blend, lambda s: s[1] == "a" or is_odd(s))
     parts["b"] = FilterDataset(parts["b"], bool)
-    of_streams = BlendDataset(parts, weights=dict.fromkeys(parts, 1), stop="all_exhausted")
+    of_streams = BlendDataset(
+        parts, weights=dict.fromkeys(parts, 1), stop="all_exhausted"
+    )
     for dataset, cause in (
         (ends, "stop rule"),
         (of_streams, "stop rule"),
@@ -327,7 +365,9 @@ def halves(*packed, **options):
         (BatchDataset(halves(16, 1), 4, list), 60, {}),
     ],
 )
-def test_the_alarm_is_silent_while_what_was_asked_for_comes(dataset, items, options, caplog):
+def test_the_alarm_is_silent_while_what_was_asked_for_comes(
+    dataset, items, options, caplog
+):
     loader = loader_of(dataset, **options)
     for _ in range(4):
         take(loader, items // 4)
@@ -375,7 +415,9 @@ def test_loops_of_a_number_of_steps_and_copies():
 
 
 def test_it_is_shown_in_whatever_room_there_is(capsys, monkeypatch):
-    loader = loader_of(BatchDataset(nested(), 10, weighed_batch), ledger=Ledger("tokens"))
+    loader = loader_of(
+        BatchDataset(nested(), 10, weighed_batch), ledger=Ledger("tokens")
+    )
     take(loader, 10)
     report = loader.report()
     assert capsys.readouterr().out == ""
@@ -396,8 +438,13 @@ def test_it_is_shown_in_whatever_room_there_is(capsys, monkeypatch):
         assert set(str(wide).replace("─", "").split()) <= set(said.get().split()), width
         assert max(map(len, said.get().splitlines())) <= width
     assert "eff. size" in str(report)
-    assert repr(loader) == f"SavableDataLoader({loader.dataset!r}, rank 0 of 1, num_workers=0)"
-    assert all(len(repr(each)) < 200 for each in (report, loader, simulate(loader.dataset, 9)))
+    assert (
+        repr(loader)
+        == f"SavableDataLoader({loader.dataset!r}, rank 0 of 1, num_workers=0)"
+    )
+    assert all(
+        len(repr(each)) < 200 for each in (report, loader, simulate(loader.dataset, 9))
+    )
     assert report.as_json()["rows"][0]["samples"] == 100
 
 
@@ -410,8 +457,16 @@ def test_it_is_shown_in_whatever_room_there_is(capsys, monkeypatch):
         (lambda: loader_of(told(3, "a"), ledger="tokens"), "instance of Ledger"),
         (lambda: loader_of(told(3, "a"), ledger=False).report(), "ledger=False"),
         (lambda: report_after(told(3, "a"), 1, ledger=Ledger("tokns")), "tokens"),
-        (lambda: report_after(told(3, "a"), 1, ledger=Ledger(item_cost=lambda _: -1)), "-1"),
-        (lambda: report_after(told(3, "a"), 1, ledger=Ledger(item_cost=str)), "a number, 0 or"),
+        (
+            lambda: report_after(
+                told(3, "a"), 1, ledger=Ledger(item_cost=lambda _: -1)
+            ),
+            "-1",
+        ),
+        (
+            lambda: report_after(told(3, "a"), 1, ledger=Ledger(item_cost=str)),
+            "a number, 0 or",
+        ),
     ],
 )
 def test_what_it_is_told_wrongly_is_said(made, said):
@@ -426,7 +481,9 @@ def test_an_unknown_part_is_told_those_there_are():
 
 def costly(name, cost):
     return ListSource(
-        [("sample", name, n) for n in range(40)], name=name, columns={"tokens": [cost] * 40}
+        [("sample", name, n) for n in range(40)],
+        name=name,
+        columns={"tokens": [cost] * 40},
     )
 
 
@@ -436,7 +493,10 @@ def test_a_blend_that_weighs_tokens_is_reported_in_tokens():
     for dataset, items in ((blend, 1000), (BatchDataset(blend, 10, list), 100)):
         report = report_after(dataset, items)
         short, long = report["short"], report["long"]
-        assert (short.unit, short.asked, short.delivered, short.planned) == ("tokens", *[0.5] * 3)
+        assert (short.unit, short.asked, short.delivered, short.planned) == (
+            "tokens",
+            *[0.5] * 3,
+        )
         assert (short.samples, long.samples) == (800, 200)
         assert (short.cost, long.cost) == (8000, 8000)
         assert not report.warnings
@@ -451,14 +511,21 @@ def test_a_blend_that_weighs_tokens_is_reported_in_tokens():
 
 def test_shares_of_tokens_that_changed_are_asked_of_what_came_since_then():
     parts = {"short": costly("short", 10), "long": costly("long", 40)}
-    loader = loader_of(BlendDataset(parts, weights={"short": 1, "long": 1}, unit="tokens"))
+    loader = loader_of(
+        BlendDataset(parts, weights={"short": 1, "long": 1}, unit="tokens")
+    )
     take(loader, 500)  # 4,000 tokens of each
     loader.set_weights({"short": 1, "long": 3})
     take(loader, 700)  # 4,000 and 12,000
     report = loader.report()
     assert [report[name].cost for name in parts] == [8000, 16000]
-    assert [report[name].asked for name in parts] == [pytest.approx(1 / 3), pytest.approx(2 / 3)]
-    assert [report[name].delivered for name in parts] == [report[name].asked for name in parts]
+    assert [report[name].asked for name in parts] == [
+        pytest.approx(1 / 3),
+        pytest.approx(2 / 3),
+    ]
+    assert [report[name].delivered for name in parts] == [
+        report[name].asked for name in parts
+    ]
     assert not report.warnings
 
 
@@ -486,7 +553,11 @@ def test_a_run_over_an_edited_mix_counts_from_there_and_says_so():
     edited.load_state_dict(loader.state_dict(), on_mismatch="remap")
     items = take(edited, 30)
     report = edited.report()
-    assert {row.name: row.samples for row in report.sources} == counted(items) == {"b": 60, "c": 60}
+    assert (
+        {row.name: row.samples for row in report.sources}
+        == counted(items)
+        == {"b": 60, "c": 60}
+    )
     assert (report["b"].asked, report["b"].delivered) == (0.5, 0.5)
     assert "the mix was edited" in str(report)
     assert not report.warnings

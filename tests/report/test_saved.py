@@ -6,7 +6,13 @@ import json
 
 import pytest
 
-from energize import BatchDataset, BlendDataset, FilterDataset, StateError, StateMismatchError
+from energize import (
+    BatchDataset,
+    BlendDataset,
+    FilterDataset,
+    StateError,
+    StateMismatchError,
+)
 from energize.loader.state import report_of_state
 from tests.support.deliveries import told
 from tests.support.loading import loader_of, take
@@ -28,7 +34,9 @@ def test_a_state_says_what_the_run_had_been_given():
     for name in ("web", "code"):
         assert report[name].samples == sum(each[name].samples for each in rows) == 40
         assert report[name].asked == report[name].delivered == 0.5
-    assert [each["code"].epochs for each in (report, *rows)] == pytest.approx([40 / 12] * 3)
+    assert [each["code"].epochs for each in (report, *rows)] == pytest.approx(
+        [40 / 12] * 3
+    )
     assert report["code"].repeats == pytest.approx(28 / 40)
 
 

@@ -11,14 +11,21 @@ from contextlib import contextmanager
 import pytest
 
 FOUND = shutil.which("chromium") or shutil.which("chromium-browser")
-needs_browser = pytest.mark.skipif(FOUND is None, reason="no chromium on PATH; see `make browser`")
+needs_browser = pytest.mark.skipif(
+    FOUND is None, reason="no chromium on PATH; see `make browser`"
+)
 
 
 class Tab:
     """One page, and what it did: `asked` for URLs, and `told` on its console."""
 
     def __init__(self, reader, writer):
-        self._reader, self._writer, self._number, self._session = reader, writer, 0, None
+        self._reader, self._writer, self._number, self._session = (
+            reader,
+            writer,
+            0,
+            None,
+        )
         self.asked, self.told, self._loaded = [], [], 0
         target = self("Target.createTarget", url="about:blank")["targetId"]
         attached = self("Target.attachToTarget", targetId=target, flatten=True)
@@ -48,7 +55,11 @@ class Tab:
         method, params = message.get("method"), message.get("params")
         if method == "Network.requestWillBeSent":
             self.asked.append(params["request"]["url"][:200])
-        elif method in ("Runtime.consoleAPICalled", "Runtime.exceptionThrown", "Log.entryAdded"):
+        elif method in (
+            "Runtime.consoleAPICalled",
+            "Runtime.exceptionThrown",
+            "Log.entryAdded",
+        ):
             self.told.append(params)
         elif method == "Page.loadEventFired":
             self._loaded += 1
@@ -67,7 +78,9 @@ class Tab:
 
     def js(self, text):
         """What an expression is."""
-        return self("Runtime.evaluate", expression=text, returnByValue=True)["result"].get("value")
+        return self("Runtime.evaluate", expression=text, returnByValue=True)[
+            "result"
+        ].get("value")
 
     def press(self, key):
         for kind in ("keyDown", "keyUp"):
@@ -86,7 +99,12 @@ def browser(folder):
     """A tab of a browser whose profile is in a folder."""
     (to_read, to_it), (from_it, to_write) = os.pipe(), os.pipe()
     script = f'exec "$@" 3<&{to_read} 4>&{to_write}'
-    options = ["--headless=new", "--no-sandbox", "--disable-gpu", "--remote-debugging-pipe"]
+    options = [
+        "--headless=new",
+        "--no-sandbox",
+        "--disable-gpu",
+        "--remote-debugging-pipe",
+    ]
     process = subprocess.Popen(
         ["bash", "-c", script, "-", FOUND, *options, f"--user-data-dir={folder}"],
         pass_fds=(to_read, to_write),

@@ -16,7 +16,8 @@ from energize.data.columns import (
 
 
 def revalued(folder: Path, name: str, changes: dict[int, int]) -> None:
-    """Write a column again with other values of some samples, as whoever measured them wrong."""
+    """Write a column again with other values of some samples, as whoever measured them
+    wrong."""
     index = read_columns(folder)
     stored = index.columns[name]
     values = np.load(folder / COLUMNS_FOLDER / stored.file)

@@ -1,8 +1,8 @@
-"""Composer in its shortest form, as tests/support/trainers.py has the others; run in the
-environment of MosaicML's libraries.
+"""Composer in its shortest form, as tests/support/trainers.py has the others; run in
+the environment of MosaicML's libraries.
 
-It is installed without torchvision, which it imports for models and augmentations that are not used
-here, and without the client of a platform: names stand in for these.
+It is installed without torchvision, which it imports for models and augmentations that
+are not used here, and without the client of a platform: names stand in for these.
 """
 
 from __future__ import annotations
@@ -34,21 +34,32 @@ from tests.support.trainers import (
     validation,
 )
 
-_OF_TORCHVISION = "datasets models models.resnet ops transforms transforms.functional utils"
-_ABSENT = ("mcli", "torchvision", *(f"torchvision.{each}" for each in _OF_TORCHVISION.split()))
+_OF_TORCHVISION = (
+    "datasets models models.resnet ops transforms transforms.functional utils"
+)
+_ABSENT = (
+    "mcli",
+    "torchvision",
+    *(f"torchvision.{each}" for each in _OF_TORCHVISION.split()),
+)
 sys.modules |= dict.fromkeys(_ABSENT, MagicMock(__spec__=None, __path__=[]))
 
 from composer import Callback, ComposerModel, Evaluator, Trainer  # noqa: E402
 
 
 class Module(ComposerModel):
-    """Tells a function what it was given. Composer makes a dict of a batch, which has lost what
-    says that it is padding; the loader knows.
+    """Tells a function what it was given. Composer makes a dict of a batch, which has
+    lost what says that it is padding; the loader knows.
     """
 
     def __init__(self, note: Note, train: Any, val: Any) -> None:
         super().__init__()
-        self.model, self.note, self.train_loader, self.val_loader = Model(), note, train, val
+        self.model, self.note, self.train_loader, self.val_loader = (
+            Model(),
+            note,
+            train,
+            val,
+        )
         self.metrics = {"loss": MeanMetric(), "n": SumMetric()}
 
     def forward(self, batch: Any) -> Any:
@@ -67,7 +78,9 @@ class Module(ComposerModel):
 
     def update_metric(self, batch: Any, told: Any, metric: Any) -> None:
         if not self.val_loader.padding:
-            metric.update(told["losses" if isinstance(metric, MeanMetric) else "logits"])
+            metric.update(
+                told["losses" if isinstance(metric, MeanMetric) else "logits"]
+            )
 
 
 def trainer(note: Note, train: Any = None, val: Any = None, **options: Any) -> Trainer:
@@ -88,7 +101,9 @@ def trainer(note: Note, train: Any = None, val: Any = None, **options: Any) -> T
 def by_composer() -> Any:
     made = trainer(lambda *_: None, val=validation())
     made.eval()
-    return tuple(found.compute().item() for found in made.state.eval_metrics["eval"].values())
+    return tuple(
+        found.compute().item() for found in made.state.eval_metrics["eval"].values()
+    )
 
 
 class LoaderState(Callback):
@@ -122,7 +137,9 @@ def under_composer(
 
 def left_under_composer(train: Any, val: Any, note: Note) -> None:
     limits = {"train_subset_num_batches": TRAINED, "eval_subset_num_batches": VALIDATED}
-    made = trainer(note, train, val, max_duration=f"{BREAKS}ep", eval_interval="1ep", **limits)
+    made = trainer(
+        note, train, val, max_duration=f"{BREAKS}ep", eval_interval="1ep", **limits
+    )
     made.eval(subset_num_batches=CHECKED)
     made.fit()
 
@@ -135,7 +152,9 @@ def refused(folder: Path) -> None:
         try:
             under_composer(folder, print, resumed=True, **wrong)
         except LoaderError as error:
-            said[str(wrong)] = "" if "spin_dataloaders=False" in str(error) else str(error)
+            said[str(wrong)] = (
+                "" if "spin_dataloaders=False" in str(error) else str(error)
+            )
         else:
             said[str(wrong)] = "nothing"
     (folder / f"composer-refused-{dist.get_rank()}.json").write_text(json.dumps(said))
@@ -145,6 +164,9 @@ def refused(folder: Path) -> None:
 if __name__ == "__main__":
     os.environ |= {"NODE_RANK": "0"}
     made = Path(sys.argv[1])
-    tables = ({"Composer": each} for each in (by_composer, under_composer, left_under_composer))
+    tables = (
+        {"Composer": each}
+        for each in (by_composer, under_composer, left_under_composer)
+    )
     main(made, "composer-", *tables)
     on_ranks(2, refused, made)

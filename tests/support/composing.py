@@ -13,7 +13,8 @@ from energize.order.composition import Composition
 def composed(
     counts: Sequence[int], method: str, batch_size: int, ranks: int, **options: bool
 ) -> Composition:
-    """Epochs of `counts` samples of each stream, for so many ranks of one device batch each."""
+    """Epochs of `counts` samples of each stream, for so many ranks of one device batch
+    each."""
     asked = np.array(counts, dtype=np.int64)
     return Composition(asked, method, batch_size, batch_size * ranks, key=5, **options)
 

@@ -1,7 +1,8 @@
-"""Small datasets: sources, what users' functions do, and one of everything for the laws.
+"""Small datasets: sources, what users' functions do, and one of everything for the
+laws.
 
-`INDEXED` and `STREAMS` are the mixes whose items are recorded (`tests/golden/mixes.py`) and are
-small, with a few more; `STREAMING` are streams that tests with processes read.
+`INDEXED` and `STREAMS` are the mixes whose items are recorded (`tests/golden/mixes.py`)
+and are small, with a few more; `STREAMING` are streams that tests with processes read.
 """
 
 from __future__ import annotations
@@ -49,14 +50,18 @@ def evens(count: int = 20, start: int = 0) -> FilterDataset:
 def costly(count: int, start: int = 0) -> ListSource:
     """Numbers with a column `cost`, of which a few are dear."""
     costs = [1 + (7 * number) % 11 ** (1 + number % 3) for number in range(count)]
-    return ListSource(range(start, start + count), name=f"costly{start}", columns={"cost": costs})
+    return ListSource(
+        range(start, start + count), name=f"costly{start}", columns={"cost": costs}
+    )
 
 
 def labelled(count: int, start: int = 0) -> ListSource:
     """Numbers with a word each, or none, and their place among them."""
     kinds = [KINDS[i % len(KINDS)] for i in range(count)]
     columns = {"kind": kinds, "place": range(count)}
-    return ListSource(range(start, start + count), name=f"labelled{start}", columns=columns)
+    return ListSource(
+        range(start, start + count), name=f"labelled{start}", columns=columns
+    )
 
 
 LARGE = {
@@ -67,7 +72,9 @@ LARGE = {
 
 EVERY: dict[str, Dataset] = {name: MIXES[name]() for name in MIXES if name not in LARGE}
 
-INDEXED: dict[str, Dataset] = {name: each for name, each in EVERY.items() if each.indexed} | {
+INDEXED: dict[str, Dataset] = {
+    name: each for name, each in EVERY.items() if each.indexed
+} | {
     "blend": BlendDataset((shuffled(5), 0.7), (shuffled(3, 100), 0.3)),
     "batch of repeat": BatchDataset(RepeatDataset(shuffled(7)), 3, list),
     "batch of sample weights": BatchDataset(
@@ -75,7 +82,10 @@ INDEXED: dict[str, Dataset] = {name: each for name, each in EVERY.items() if eac
     ),
     "level batches, drop last": BatchDataset(
         LevelDataset(
-            ShuffleDataset(costly(23)), 3, global_batch_size=6, cost=lambda cost: 2 * cost
+            ShuffleDataset(costly(23)),
+            3,
+            global_batch_size=6,
+            cost=lambda cost: 2 * cost,
         ),
         3,
         list,
@@ -85,12 +95,17 @@ INDEXED: dict[str, Dataset] = {name: each for name, each in EVERY.items() if eac
         numbers(21), batch_size=1, global_batch_size=4, shuffle=True
     ),
     "property": PropertySource(labelled(23), Selection("kind", "low")),
-    "property, others": PropertySource(labelled(23), Selection("kind", other_than=("low",))),
+    "property, others": PropertySource(
+        labelled(23), Selection("kind", other_than=("low",))
+    ),
 }
 
 STREAMING: dict[str, Dataset] = {
     "by property of filter": by_property(
-        FilterDataset(ShuffleDataset(labelled(29)), is_even), "kind", {"high": 2, "low": 1}, other=1
+        FilterDataset(ShuffleDataset(labelled(29)), is_even),
+        "kind",
+        {"high": 2, "low": 1},
+        other=1,
     ),
     "filter": evens(),
     "map of filter": MapDataset(evens(), noisy),
@@ -102,7 +117,9 @@ STREAMING: dict[str, Dataset] = {
     "epochize of filter": EpochizeDataset(evens(), 4),
     "concat of filter": ConcatDataset(evens(), shuffled(3, 100)),
     "blend of filter": BlendDataset((evens(), 1), (shuffled(5, 100), 2)),
-    "mix batch of filter": MixBatchDataset((evens(), 1), (shuffled(5, 100), 2), batch_size=3),
+    "mix batch of filter": MixBatchDataset(
+        (evens(), 1), (shuffled(5, 100), 2), batch_size=3
+    ),
     "filter of blend": FilterDataset(INDEXED["blend"], is_even),
 }
 

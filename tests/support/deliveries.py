@@ -29,11 +29,14 @@ from tests.support.trees import one_by_one, wrapped
 def told(count: int, name: str) -> ListSource[tuple[str, str, int]]:
     """Samples that say where they are from, with a column `tokens`."""
     rows = [("sample", name, number) for number in range(count)]
-    return ListSource(rows, name=name, columns={"tokens": [1 + n % 5 for n in range(count)]})
+    return ListSource(
+        rows, name=name, columns={"tokens": [1 + n % 5 for n in range(count)]}
+    )
 
 
 def samples_in(item: Any) -> Iterator[tuple[str, int]]:
-    """The name of the source and the number of each sample that an item has somewhere inside."""
+    """The name of the source and the number of each sample that an item has somewhere
+    inside."""
     if isinstance(item, tuple) and len(item) == 3 and item[0] == "sample":
         yield item[1], item[2]
     elif isinstance(item, dict):
@@ -50,8 +53,8 @@ def counted(items: list[Any]) -> Counter[str]:
 
 
 def reported(loaders: list[Loader[Any]], what: str = "samples") -> Counter[str]:
-    """How many samples (or batches) of each source the ledgers of these loaders have together, by
-    its name.
+    """How many samples (or batches) of each source the ledgers of these loaders have
+    together, by its name.
     """
     found: Counter[str] = Counter()
     for loader in loaders:
@@ -71,8 +74,8 @@ def _leaves(node: Dataset[Any]) -> list[str]:
 
 @st.composite
 def told_trees(draw: Any, most: int = 2) -> Dataset[Any]:
-    """Trees of at most so many wrappers on each path, streams among them, over samples that say
-    where they are from; each source of a name of its own.
+    """Trees of at most so many wrappers on each path, streams among them, over samples
+    that say where they are from; each source of a name of its own.
     """
     numbers = itertools.count()
     sizes = st.integers(1, 14)
@@ -86,7 +89,10 @@ def told_trees(draw: Any, most: int = 2) -> Dataset[Any]:
         strategy = st.one_of(leaves, wrapped(strategy))
     try:
         tree = draw(wrapped(strategy))
-    except (ConfigError, EmptyDatasetError):  # a batch too large for its input, for example
+    except (
+        ConfigError,
+        EmptyDatasetError,
+    ):  # a batch too large for its input, for example
         assume(False)
     # What a function yields of several samples names them all, whichever it is made of.
     assume(not any(each.final_packer is one_by_one for each in _packing(tree)))
@@ -94,7 +100,9 @@ def told_trees(draw: Any, most: int = 2) -> Dataset[Any]:
 
 
 def _rows(count: int, name: str) -> IterableSource[Any]:
-    return IterableSource([("sample", name, number) for number in range(count)], name=name)
+    return IterableSource(
+        [("sample", name, number) for number in range(count)], name=name
+    )
 
 
 def _packing(node: Dataset[Any]) -> Iterator[PackingDataset[Any]]:
@@ -113,4 +121,6 @@ def weighed_batch(samples: list[Any]) -> dict[str, Any]:
 def weighed_mix() -> BatchDataset[Any]:
     """Batches of four of two sources, three to one."""
     parts = {"web": told(90, "w"), "code": told(12, "c")}
-    return BatchDataset(BlendDataset(parts, weights={"web": 3, "code": 1}), 4, weighed_batch)
+    return BatchDataset(
+        BlendDataset(parts, weights={"web": 3, "code": 1}), 4, weighed_batch
+    )

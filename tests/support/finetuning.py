@@ -1,5 +1,5 @@
-"""The example's fine-tune by the Trainer on ranks, as a whole and again from its first checkpoint
-on; or alone by Lightning, as a whole and in two parts.
+"""The example's fine-tune by the Trainer on ranks, as a whole and again from its first
+checkpoint on; or alone by Lightning, as a whole and in two parts.
 """
 
 from __future__ import annotations

@@ -44,14 +44,17 @@ def texts(
     sample_type: str = "TextSample",
     exclude: Sequence[str] = (),
 ) -> Path:
-    """A prepared folder: for each shard the keys of its samples, whose text is `prefix` and the
-    key. `splits` says which shards each split part has, by default all are in `train`.
+    """A prepared folder: for each shard the keys of its samples, whose text is `prefix`
+    and the key. `splits` says which shards each split part has, by default all are in
+    `train`.
     """
     for number, keys in enumerate(shards):
         files = [(f"{key}.txt", f"{prefix}{key}".encode()) for key in keys]
         write_tar(folder / f"s{number}.tar", files)
     parts = splits or {"train": range(len(shards))}
-    patterns = {name: [f"s{number}.tar" for number in each] for name, each in parts.items()}
+    patterns = {
+        name: [f"s{number}.tar" for number in each] for name, each in parts.items()
+    }
     options = {} if sample_type == "CrudeWebdataset" else {"field_map": {"text": "txt"}}
     prepare(
         folder,

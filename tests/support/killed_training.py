@@ -1,7 +1,9 @@
-"""What a rank of a job that is going to be killed does: it trains, and saves every few steps.
+"""What a rank of a job that is going to be killed does: it trains, and saves every few
+steps.
 
-`torchrun -m tests.support.killed_training FOLDER JOB KIND WORKERS TARGET` goes on from the state in
-the folder, notes the batches of each step there, and ends after `TARGET` batches, or never (0).
+`torchrun -m tests.support.killed_training FOLDER JOB KIND WORKERS TARGET` goes on from
+the state in the folder, notes the batches of each step there, and ends after `TARGET`
+batches, or never (0).
 """
 
 from __future__ import annotations
@@ -57,7 +59,9 @@ def mixed(*, filtered: bool, stop: str) -> Dataset:
     if stop == "restart":
         captions, documents = RepeatDataset(captions), RepeatDataset(documents)
         return MapDataset(BlendDataset((captions, 0.6), (documents, 0.4)), augmented)
-    return MapDataset(BlendDataset((captions, 0.6), (documents, 0.4), stop=stop), augmented)
+    return MapDataset(
+        BlendDataset((captions, 0.6), (documents, 0.4), stop=stop), augmented
+    )
 
 
 def dataset_of(kind: str) -> Dataset:
@@ -66,9 +70,15 @@ def dataset_of(kind: str) -> Dataset:
 
 
 KINDS = {
-    "indexed epochs": lambda: BatchDataset(mixed(filtered=False, stop="all_exhausted"), 3, list),
-    "stream of epochs": lambda: BatchDataset(mixed(filtered=True, stop="all_exhausted"), 3, list),
-    "endless stream": lambda: BatchDataset(mixed(filtered=True, stop="restart"), 3, list),
+    "indexed epochs": lambda: BatchDataset(
+        mixed(filtered=False, stop="all_exhausted"), 3, list
+    ),
+    "stream of epochs": lambda: BatchDataset(
+        mixed(filtered=True, stop="all_exhausted"), 3, list
+    ),
+    "endless stream": lambda: BatchDataset(
+        mixed(filtered=True, stop="restart"), 3, list
+    ),
     "endless packs": lambda: PackingDataset(
         mixed(filtered=False, stop="restart"), 12, in_threes, list
     ),
@@ -76,7 +86,8 @@ KINDS = {
 
 
 def saved(folder: Path) -> dict | None:
-    """The last state of a job: that of the loader, and the steps and batches before it."""
+    """The last state of a job: that of the loader, and the steps and batches before
+    it."""
     path = folder / "state.json"
     return json.loads(path.read_text()) if path.exists() else None
 
@@ -103,9 +114,15 @@ def main(folder: Path, job: str, kind: str, workers: int, target: int) -> None:
                 dist.all_reduce(count)
                 done, steps = done + count, steps + 1
                 if steps % SAVE_EVERY == 0:
-                    held = {"loader": loader.state_dict(), "steps": steps, "batches": int(done)}
+                    held = {
+                        "loader": loader.state_dict(),
+                        "steps": steps,
+                        "batches": int(done),
+                    }
                     if rank == 0:
-                        (folder / "state.tmp").write_text(json.dumps(held | {"job": job}))
+                        (folder / "state.tmp").write_text(
+                            json.dumps(held | {"job": job})
+                        )
                         (folder / "state.tmp").replace(folder / "state.json")
                 if target and done >= target:
                     break

@@ -1,5 +1,5 @@
-"""Programs on ranks as torchrun starts them, and alone: forked from one process that has imported
-what they do, for torch and the trainers take seconds to import.
+"""Programs on ranks as torchrun starts them, and alone: forked from one process that
+has imported what they do, for torch and the trainers take seconds to import.
 """
 
 from __future__ import annotations
@@ -22,7 +22,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 ROOT = Path(__file__).parents[2]
-TRAINERS = ("accelerate", "lightning_fabric", "pytorch_lightning", "transformers.trainer")
+TRAINERS = (
+    "accelerate",
+    "lightning_fabric",
+    "pytorch_lightning",
+    "transformers.trainer",
+)
 GRACE = 30.0
 """Seconds that ranks may go on after one of them has failed."""
 
@@ -66,8 +71,8 @@ def running(
     imports: Sequence[str] = (),
     environment: Mapping[str, str] | None = None,
 ) -> Iterator[Job]:
-    """Run a module, or a script by its path, once or on so many ranks; what runs in the end is
-    killed. What is in `imports` is imported before, once for all programs.
+    """Run a module, or a script by its path, once or on so many ranks; what runs in the
+    end is killed. What is in `imports` is imported before, once for all programs.
     """
     told = {
         "program": program,
@@ -91,14 +96,20 @@ def running(
 
 
 def launched(
-    program: str, *arguments: object, fails: bool = False, timeout: float = 110, **options: Any
+    program: str,
+    *arguments: object,
+    fails: bool = False,
+    timeout: float = 110,
+    **options: Any,
 ) -> Done:
     """What a program does that is `running`. It has to succeed, unless it `fails`."""
     with tempfile.TemporaryDirectory() as name:
         with running(Path(name), program, *arguments, **options) as job:
             job.wait(timeout)
         done = Done(job.codes or [], job.stdout, job.stderr)
-    assert fails or not any(done.codes), f"{done.codes}\n{done.stdout}\n{done.stderr[-4000:]}"
+    assert fails or not any(done.codes), (
+        f"{done.codes}\n{done.stdout}\n{done.stderr[-4000:]}"
+    )
     return done
 
 
@@ -143,7 +154,8 @@ def _serve() -> None:
 
 
 def _start(job: dict[str, Any]) -> None:
-    """Become a process of the program; the agent is another one, which stays in here."""
+    """Become a process of the program; the agent is another one, which stays in
+    here."""
     os.setsid()
     written = Path(job["written"])
     for name, number in (("out", 1), ("err", 2)):
@@ -173,7 +185,9 @@ def _on_rank(rank: int, ranks: int, port: int) -> None:
     """As torchrun has it."""
     told = {"RANK": rank, "LOCAL_RANK": rank, "GROUP_RANK": 0, "MASTER_PORT": port}
     told |= {"WORLD_SIZE": ranks, "LOCAL_WORLD_SIZE": ranks, "OMP_NUM_THREADS": 1}
-    os.environ |= {name: str(value) for name, value in told.items()} | {"MASTER_ADDR": "127.0.0.1"}
+    os.environ |= {name: str(value) for name, value in told.items()} | {
+        "MASTER_ADDR": "127.0.0.1"
+    }
     sys.modules["torch"].set_num_threads(1)
 
 

@@ -1,4 +1,5 @@
-"""Run on ranks: what ledgers of real ranks say, each alone and all together, as JSON."""
+"""Run on ranks: what ledgers of real ranks say, each alone and all together, as
+JSON."""
 
 from __future__ import annotations
 
@@ -12,7 +13,14 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-from energize import BatchDataset, BlendDataset, FilterDataset, Ledger, WorkerConfig, get_loader
+from energize import (
+    BatchDataset,
+    BlendDataset,
+    FilterDataset,
+    Ledger,
+    WorkerConfig,
+    get_loader,
+)
 from energize.errors import LoaderError
 from tests.support.deliveries import counted, told, weighed_batch
 from tests.support.loading import eventually
@@ -31,7 +39,9 @@ def epoch_of_eleven() -> Any:
 
 def stream() -> Any:
     parts = {"odd": FilterDataset(told(40, "odd"), is_odd), "b": told(12, "b")}
-    return BatchDataset(BlendDataset(parts, weights={"odd": 1, "b": 1}), 3, weighed_batch)
+    return BatchDataset(
+        BlendDataset(parts, weights={"odd": 1, "b": 1}), 3, weighed_batch
+    )
 
 
 def summary(report: Any) -> dict[str, Any]:
@@ -65,7 +75,9 @@ def run(dataset: Any, steps: int, state: Any = None) -> dict[str, Any]:
     mine = {
         "samples": dict(counted(items)),
         "weight": sum(float(batch["sample_weights"].sum()) for batch in items),
-        "tokens": sum(1 + sample[2] % 5 for batch in items for sample in batch["samples"]),
+        "tokens": sum(
+            1 + sample[2] % 5 for batch in items for sample in batch["samples"]
+        ),
         "alone": summary(alone),
     }
     ranks: list[Any] = [None] * dist.get_world_size()
@@ -89,7 +101,10 @@ def not_called_by_all() -> str:
 
 def main() -> None:
     dist.init_process_group("gloo")
-    results: dict[str, Any] = {"epoch": run(epoch_of_eleven(), 20), "stream": run(stream(), 20)}
+    results: dict[str, Any] = {
+        "epoch": run(epoch_of_eleven(), 20),
+        "stream": run(stream(), 20),
+    }
     results["resumed"] = run(stream(), 5, results["stream"]["state"])
     dist.barrier()
     results["not called by all"] = not_called_by_all()

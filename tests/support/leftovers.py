@@ -9,7 +9,8 @@ _HELPERS = (b"multiprocessing.resource_tracker", b"multiprocessing.forkserver")
 
 
 def _running() -> Iterator[tuple[Path, list[str]]]:
-    """The folder and the fields of each process, from its state on; none for zombies."""
+    """The folder and the fields of each process, from its state on; none for
+    zombies."""
     for path in Path("/proc").iterdir():
         if path.name.isdecimal():
             try:

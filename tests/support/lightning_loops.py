@@ -1,6 +1,8 @@
-"""Lightning on two ranks, left early in every way: sanity check, limits, overfitting, checkpoints.
+"""Lightning on two ranks, left early in every way: sanity check, limits, overfitting,
+checkpoints.
 
-Each rank writes down what it validated and trained on; see tests/project/test_trainers.py.
+Each rank writes down what it validated and trained on; see
+tests/project/test_trainers.py.
 """
 
 from __future__ import annotations
@@ -50,7 +52,11 @@ class Save(lightning.Callback):
 
 
 def fit(
-    train: Any, val: Any, save: tuple[Path, int] | None = None, path: Any = None, **options: Any
+    train: Any,
+    val: Any,
+    save: tuple[Path, int] | None = None,
+    path: Any = None,
+    **options: Any,
 ) -> list[Any]:
     seen: list[Any] = []
     trainer = lightning.Trainer(
@@ -79,7 +85,9 @@ def rank(folder: Path) -> None:
         limited = {**LIMITS, "limit_train_batches": 4}
         found[name] = fit(make(22), make(10), (file, 6), **limited)
         found[f"{name} resumed"] = fit(make(22), make(10), path=file, **limited)
-        found[f"{name} overfit"] = fit(make(22), make(10), overfit_batches=2, max_epochs=3)
+        found[f"{name} overfit"] = fit(
+            make(22), make(10), overfit_batches=2, max_epochs=3
+        )
         file = folder / f"{name}-whole.ckpt"
         found[f"{name} whole"] = fit(make(9), make(10), (file, 7), max_epochs=3)
         found[f"{name} whole resumed"] = fit(make(9), make(10), path=file, max_epochs=3)

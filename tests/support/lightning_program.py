@@ -1,4 +1,5 @@
-"""The launcher of Lightning: each rank is this script, with half of the variables of torchrun."""
+"""The launcher of Lightning: each rank is this script, with half of the variables of
+torchrun."""
 
 from __future__ import annotations
 
@@ -29,8 +30,14 @@ class Module(pl.LightningModule):
 if __name__ == "__main__":
     dataset = BatchDataset(ShuffleDataset(ListSource(list(range(24)))), 2, list)
     loader = get_loader(dataset, worker_config=WorkerConfig(num_workers=2))
-    quiet = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False}
-    trainer = pl.Trainer(max_epochs=1, accelerator="cpu", devices=2, strategy="ddp", **quiet)
+    quiet = {
+        "logger": False,
+        "enable_checkpointing": False,
+        "enable_progress_bar": False,
+    }
+    trainer = pl.Trainer(
+        max_epochs=1, accelerator="cpu", devices=2, strategy="ddp", **quiet
+    )
     module = Module()
     trainer.fit(module, loader)
     loader.close()

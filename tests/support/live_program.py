@@ -1,8 +1,9 @@
-"""Run on ranks: weights that change on real ranks that train under DDP, ranks that differ, and
-global states, written down as JSON.
+"""Run on ranks: weights that change on real ranks that train under DDP, ranks that
+differ, and global states, written down as JSON.
 
-`live_program FOLDER first` makes runs, saves states in the middle of them, and is killed in the
-middle of the last one; `live_program FOLDER again` goes on from the states on its own ranks.
+`live_program FOLDER first` makes runs, saves states in the middle of them, and is
+killed in the middle of the last one; `live_program FOLDER again` goes on from the
+states on its own ranks.
 """
 
 from __future__ import annotations
@@ -47,7 +48,9 @@ LANES = 12
 
 def mix(change=None):
     parts = {
-        name: ShuffleDataset(ListSource([(name, float(n)) for n in range(count)], name=name))
+        name: ShuffleDataset(
+            ListSource([(name, float(n)) for n in range(count)], name=name)
+        )
         for name, count in (("web", 50), ("code", 35))
     }
     blend = BlendDataset(parts, weights={"web": 1, "code": 1})
@@ -169,7 +172,10 @@ def before_the_first_item():
 
 
 def limited(weight=1.0, count=40, size=2, limit=9):
-    parts = ((ListSource(range(count), name="a"), weight), (ListSource(range(40), name="b"), 1))
+    parts = (
+        (ListSource(range(count), name="a"), weight),
+        (ListSource(range(40), name="b"), 1),
+    )
     return LimitDataset(BatchDataset(BlendDataset(*parts), size, list), limit)
 
 
@@ -187,10 +193,14 @@ def given(rank):
         "lanes": lambda: get_loader(FilterDataset(numbers, bool), lanes=4 + 2 * rank),
         "loop": lambda: get_loader(EpochizeDataset(RepeatDataset(numbers), 4 + rank)),
         "global": lambda: get_loader(limited(limit=8), global_batch_size=4 + 4 * rank),
-        "seed": lambda: get_loader(numbers, worker_config=WorkerConfig(seed_offset=rank)),
+        "seed": lambda: get_loader(
+            numbers, worker_config=WorkerConfig(seed_offset=rank)
+        ),
         "dataset": lambda: get_loader(limited() if rank else numbers),
         "rank": lambda: get_loader(limited(), worker_config=alone),
-        "order": lambda: get_loader(ListSource([*range(1 + rank, 40), *range(1 + rank)], name="n")),
+        "order": lambda: get_loader(
+            ListSource([*range(1 + rank, 40), *range(1 + rank)], name="n")
+        ),
         "state": lambda: get_loader(FilterDataset(numbers, every_other())),
     }
 
@@ -205,7 +215,10 @@ def given_different_things():
     rank, found = dist.get_rank(), {}
     for name, make in given(rank).items():
         began = time.monotonic()
-        found[name] = [said(lambda make=make: next(iter(make()))), time.monotonic() - began]
+        found[name] = [
+            said(lambda make=make: next(iter(make()))),
+            time.monotonic() - began,
+        ]
         dist.barrier()
     loader = get_loader(mix())
     items = iter(loader)
@@ -272,7 +285,9 @@ def followed():
         for item in steps_of(loader, STEPS):
             items.append(item)
             bad = 1.0 + dist.get_rank()
-            answers.append(follower.observe([bad if name == "web" else 0.5 for name, _ in item]))
+            answers.append(
+                follower.observe([bad if name == "web" else 0.5 for name, _ in item])
+            )
             if len(items) == 8:
                 state = follower.state_dict()
     return gathered([answers, items, state])
@@ -293,7 +308,8 @@ def from_a_file(folder):
 
 
 def killed(folder):
-    """The end of this program: in the middle of a loop, with workers and something read ahead."""
+    """The end of this program: in the middle of a loop, with workers and something read
+    ahead."""
     with loader_of("stream") as loader:
         for made, _ in enumerate(steps_of(loader, STEPS), 1):
             if made == 4:

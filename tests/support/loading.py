@@ -1,4 +1,5 @@
-"""Reading loaders in tests: a few items, whole topologies, items that misbehave in workers."""
+"""Reading loaders in tests: a few items, whole topologies, items that misbehave in
+workers."""
 
 from __future__ import annotations
 
@@ -39,14 +40,16 @@ def plain(dataset: Dataset[Any], count: int) -> list[str]:
     return prints(items)
 
 
-def loader_of(dataset: Dataset[Any], workers: int = 0, rank: int = 0, ranks: int = 1, **options):
+def loader_of(
+    dataset: Dataset[Any], workers: int = 0, rank: int = 0, ranks: int = 1, **options
+):
     config = WorkerConfig(rank=rank, world_size=ranks, num_workers=workers)
     return get_loader(dataset, worker_config=config, failure_budget=None, **options)
 
 
 def steps_in_turns(loaders: list[Loader[Any]], rounds: int) -> tuple[list[str], int]:
-    """At most `rounds` steps of one loop of all ranks: their items taken in turn, without padding,
-    and how many steps were made. All ranks make the same number.
+    """At most `rounds` steps of one loop of all ranks: their items taken in turn,
+    without padding, and how many steps were made. All ranks make the same number.
     """
     iterators: list[Iterator[Any]] = [iter(loader) for loader in loaders]
     items: list[Any] = []
@@ -58,7 +61,9 @@ def steps_in_turns(loaders: list[Loader[Any]], rounds: int) -> tuple[list[str], 
             if step[-1] is not nothing and not loader.padding:
                 items.append(step[-1])
         if nothing in step:
-            assert step == [nothing] * len(loaders), "ranks made different numbers of steps"
+            assert step == [nothing] * len(loaders), (
+                "ranks made different numbers of steps"
+            )
             return prints(items), made
     return prints(items), rounds
 

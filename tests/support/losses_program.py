@@ -1,4 +1,5 @@
-"""Run on ranks: ranks that report the loss of each sample, save a state, and are killed."""
+"""Run on ranks: ranks that report the loss of each sample, save a state, and are
+killed."""
 
 from __future__ import annotations
 

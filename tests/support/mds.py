@@ -40,7 +40,9 @@ def _array(array: np.ndarray) -> bytes:
 
 def _several(values: Iterable[bytes]) -> bytes:
     parts = list(values)
-    return np.array([0, len(parts), *map(len, parts)], "<u4").tobytes() + b"".join(parts)
+    return np.array([0, len(parts), *map(len, parts)], "<u4").tobytes() + b"".join(
+        parts
+    )
 
 
 def _scalar(name: str) -> Callable[[Any], bytes]:
@@ -69,7 +71,10 @@ ENCODERS: Mapping[str, Callable[[Any], bytes]] = {
     "list[pil]": lambda images: _several(map(_pil, images)),
     "pkl": bytes,
 }
-FIXED = {name: np.dtype(name).itemsize for name in SCALARS} | {"int": 8, "ndarray:int16:2,3": 12}
+FIXED = {name: np.dtype(name).itemsize for name in SCALARS} | {
+    "int": 8,
+    "ndarray:int16:2,3": 12,
+}
 
 
 COMPRESS: Mapping[str | None, Callable[[bytes], bytes]] = {
@@ -151,7 +156,10 @@ def write_rows(
             title = (between.join(names) + newline).encode()
             rows = [between.join(str(each[name]) for name in names) for each in some]
             parts = [(row + newline).encode() for row in rows]
-        return {"data": title + b"".join(parts), "meta": _offsets(parts, len(title), header)}
+        return {
+            "data": title + b"".join(parts),
+            "meta": _offsets(parts, len(title), header),
+        }
 
     return _write(folder, samples, per_shard, header, kind, shard)
 
@@ -171,7 +179,10 @@ def _write(
         some = samples[first : first + per_shard]
         entry: dict[str, Any] = dict(header) | {"samples": len(some)}
         for part, raw in shard(some).items():
-            name, data = f"shard.{number:05d}.{kind}" + (".meta" if part == "meta" else ""), raw
+            name, data = (
+                f"shard.{number:05d}.{kind}" + (".meta" if part == "meta" else ""),
+                raw,
+            )
             entry[f"raw_{part}"] = _listed(name, raw, header)
             entry[f"zip_{part}"] = None
             if compression:
@@ -186,14 +197,17 @@ def _write(
 
 def _listed(name: str, data: bytes, header: Mapping[str, Any]) -> dict[str, Any]:
     hashes = {
-        each: (xxhash.xxh64(data) if each == "xxh64" else hashlib.new(each, data)).hexdigest()
+        each: (
+            xxhash.xxh64(data) if each == "xxh64" else hashlib.new(each, data)
+        ).hexdigest()
         for each in header["hashes"]
     }
     return {"basename": name, "bytes": len(data), "hashes": hashes}
 
 
 def merge_indices(folder: Path, parts: Sequence[str]) -> Path:
-    """One index of the folders in `folder`, as the package's `merge_index` writes it."""
+    """One index of the folders in `folder`, as the package's `merge_index` writes
+    it."""
     shards = []
     for part in parts:
         for shard in json.loads((folder / part / "index.json").read_text())["shards"]:
@@ -205,10 +219,14 @@ def merge_indices(folder: Path, parts: Sequence[str]) -> Path:
     return folder
 
 
-def _encoded(each: Mapping[str, Any], names: Sequence[str], columns: Mapping[str, str]) -> bytes:
+def _encoded(
+    each: Mapping[str, Any], names: Sequence[str], columns: Mapping[str, str]
+) -> bytes:
     parts = [ENCODERS[columns[name]](each[name]) for name in names]
     sizes = [
-        len(part) for name, part in zip(names, parts, strict=True) if columns[name] not in FIXED
+        len(part)
+        for name, part in zip(names, parts, strict=True)
+        if columns[name] not in FIXED
     ]
     return np.array(sizes, "<u4").tobytes() + b"".join(parts)
 
@@ -222,5 +240,7 @@ def _offsets(samples: Sequence[bytes], start: int, header: Mapping[str, Any]) ->
 
 def numbered_mds(folder: Path, count: int, start: int = 0, **options: Any) -> Path:
     """`count` samples {"number": start + i, "text": ...}."""
-    samples = [{"number": start + i, "text": f"sample {start + i}"} for i in range(count)]
+    samples = [
+        {"number": start + i, "text": f"sample {start + i}"} for i in range(count)
+    ]
     return write_mds(folder, samples, {"number": "int", "text": "str"}, **options)

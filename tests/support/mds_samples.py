@@ -68,7 +68,8 @@ def sample(number: int) -> dict[str, Any]:
 
 
 def expected(number: int) -> dict[str, Any]:
-    """What reading gives for `sample(number)`: JPEG loses a little, numbers have the dtype."""
+    """What reading gives for `sample(number)`: JPEG loses a little, numbers have the
+    dtype."""
     known = sample(number)
     for column, encoding in COLUMNS.items():
         if encoding == "jpeg":
@@ -93,7 +94,8 @@ def _opened(data: bytes) -> Image.Image:
 
 
 def shown(sample: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Columns as text, in the order of their names: equal texts mean equal types and values."""
+    """Columns as text, in the order of their names: equal texts mean equal types and
+    values."""
     return [(name, _shown(sample[name])) for name in sorted(sample)]
 
 

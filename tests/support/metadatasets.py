@@ -1,4 +1,5 @@
-"""The files under metadatasets/ beside small folders that are called as those of the demo."""
+"""The files under metadatasets/ beside small folders that are called as those of the
+demo."""
 
 from __future__ import annotations
 
@@ -23,6 +24,10 @@ def beside_folders(folder: Path) -> Path:
 
 def written(file: Path, node: dict, module: str = "energize") -> Path:
     """A metadataset whose split `train` is `node`."""
-    document = {"__module__": module, "__class__": "MetadatasetV2", "splits": {"train": node}}
+    document = {
+        "__module__": module,
+        "__class__": "MetadatasetV2",
+        "splits": {"train": node},
+    }
     file.write_text(yaml.safe_dump(document, sort_keys=False))
     return file

@@ -1,11 +1,13 @@
-"""A small object store on loopback, with the faults of real ones: latency, refusals, cut bodies.
+"""A small object store on loopback, with the faults of real ones: latency, refusals,
+cut bodies.
 
     python -m tests.support.object_server --port 0 --root DIR --latency 0.03 --errors 0.05
 
-It prints its URL and serves the files below `--root`: GET with ranges and If-Match, HEAD, PUT,
-DELETE, and of S3's protocol as much as lists, deletes and uploads in parts need, with the first
-part of a path as the bucket; requests need not be signed. `/__counts__` tells what was asked for,
-`/__set__?errors=1` changes a fault, and what lies below `/__loop__/` leads to itself for ever.
+It prints its URL and serves the files below `--root`: GET with ranges and If-Match,
+HEAD, PUT, DELETE, and of S3's protocol as much as lists, deletes and uploads in parts
+need, with the first part of a path as the bucket; requests need not be signed.
+`/__counts__` tells what was asked for, `/__set__?errors=1` changes a fault, and what
+lies below `/__loop__/` leads to itself for ever.
 """
 
 from __future__ import annotations
@@ -32,10 +34,11 @@ from xml.sax.saxutils import escape
 
 PAGE = 1000
 
-# Each may be set while it runs. `answer` is given, "403 AccessDenied" say, to each request that has
-# the text `to` in its method and path, "PUT bucket/a.tar";
-# `mute` is whether a connection is taken and nothing said, `seconds` how long a slow answer takes;
-# `bandwidth` are the bytes of files in a second, of all answers together, where it is not 0.
+# Each may be set while it runs. `answer` is given, "403 AccessDenied" say, to each
+# request that has the text `to` in its method and path, "PUT bucket/a.tar"; `mute` is
+# whether a connection is taken and nothing said, `seconds` how long a slow answer
+# takes; `bandwidth` are the bytes of files in a second, of all answers together, where
+# it is not 0.
 FAULTS: dict[str, Any] = {
     "latency": 0.0,
     "bandwidth": 0.0,
@@ -89,7 +92,10 @@ class Store:
         self.counts["requests"] += 1
         self.counts[method] += 1
         meant = self.faults["to"] in f"{method} {name}"
-        for fault in self.faults["answer"] * meant, "503 SlowDown" * self.happens("errors"):
+        for fault in (
+            self.faults["answer"] * meant,
+            "503 SlowDown" * self.happens("errors"),
+        ):
             if fault:
                 return _refused(*fault.split(" ", 1))
         path = self.root / name
@@ -102,10 +108,15 @@ class Store:
             _put(path, b"".join(parts[each] for each in sorted(parts)))
             return _xml(f"<R><ETag>{escape(self.tag(path))}</ETag></R>")
         if method == "POST" and "delete" in asked:
-            keys = [unquote(each) for each in re.findall("<Key>(.*?)</Key>", body.decode())]
+            keys = [
+                unquote(each) for each in re.findall("<Key>(.*?)</Key>", body.decode())
+            ]
             for key in keys:
                 (path / key).unlink(missing_ok=True)
-            return _xml("".join(f"<Deleted><Key>{escape(key)}</Key></Deleted>" for key in keys), 1)
+            return _xml(
+                "".join(f"<Deleted><Key>{escape(key)}</Key></Deleted>" for key in keys),
+                1,
+            )
         if method == "PUT" and "partNumber" in asked:
             self.uploads[asked["uploadId"]][int(asked["partNumber"])] = body
             return 200, {"ETag": f'"{hashlib.md5(body).hexdigest()}"'}, b""
@@ -120,7 +131,11 @@ class Store:
         if method not in ("GET", "HEAD"):
             return _refused("405", "MethodNotAllowed")
         if "list-type" in asked:
-            return self.listing(path, asked) if path.is_dir() else _refused("404", "NoSuchBucket")
+            return (
+                self.listing(path, asked)
+                if path.is_dir()
+                else _refused("404", "NoSuchBucket")
+            )
         if not path.is_file():
             return _refused("404", "NoSuchKey")
         return self.file(path, headers, method == "HEAD")
@@ -153,7 +168,9 @@ class Store:
         self.counts["bytes"] += len(body)
         return 206 if span else 200, told, body
 
-    def listing(self, bucket: Path, asked: dict[str, str]) -> tuple[int, dict[str, str], bytes]:
+    def listing(
+        self, bucket: Path, asked: dict[str, str]
+    ) -> tuple[int, dict[str, str], bytes]:
         prefix, cut = asked.get("prefix", ""), asked.get("delimiter", "")
         after = asked.get("continuation-token", asked.get("start-after", ""))
         names: dict[str, bool] = {}
@@ -161,17 +178,23 @@ class Store:
         for each in sorted(top.rglob("*")) if top.is_dir() else ():
             key = each.relative_to(bucket).as_posix()
             if each.is_file() and key.startswith(prefix):
-                inside, found, _ = key[len(prefix) :].partition(cut) if cut else (key, "", "")
+                inside, found, _ = (
+                    key[len(prefix) :].partition(cut) if cut else (key, "", "")
+                )
                 names[prefix + inside + cut if found else key] = bool(found)
         rest = sorted(name for name in names if name > after)
         page = rest[: int(asked.get("max-keys", PAGE))]
         more = len(rest) > len(page)
         text = [f"<IsTruncated>{str(more).lower()}</IsTruncated>"]
         if more:
-            text.append(f"<NextContinuationToken>{escape(page[-1])}</NextContinuationToken>")
+            text.append(
+                f"<NextContinuationToken>{escape(page[-1])}</NextContinuationToken>"
+            )
         for name in page:
             if names[name]:
-                text.append(f"<CommonPrefixes><Prefix>{escape(name)}</Prefix></CommonPrefixes>")
+                text.append(
+                    f"<CommonPrefixes><Prefix>{escape(name)}</Prefix></CommonPrefixes>"
+                )
                 continue
             size, tag = (bucket / name).stat().st_size, escape(self.tag(bucket / name))
             text.append(
@@ -195,7 +218,11 @@ def _put(path: Path, body: bytes) -> None:
 
 def _xml(text: str, results: int = 0) -> tuple[int, dict[str, str], bytes]:
     text = f"<DeleteResult>{text}</DeleteResult>" if results else text
-    return 200, {"Content-Type": "application/xml"}, f"<?xml version='1.0'?>{text}".encode()
+    return (
+        200,
+        {"Content-Type": "application/xml"},
+        f"<?xml version='1.0'?>{text}".encode(),
+    )
 
 
 def _refused(status: str, code: str) -> tuple[int, dict[str, str], bytes]:
@@ -242,7 +269,12 @@ class Connection(asyncio.Protocol):
             wait = store.free - now
         told = {"Content-Length": str(len(body))} | told
         text = "".join(f"{name}: {value}\r\n" for name, value in told.items())
-        cut = method == "GET" and status in (200, 206) and not own and store.happens("truncated")
+        cut = (
+            method == "GET"
+            and status in (200, 206)
+            and not own
+            and store.happens("truncated")
+        )
         shown = body[: len(body) // 2] if cut else b"" if method == "HEAD" else body
         sent = f"HTTP/1.1 {status} -\r\n{text}\r\n".encode() + shown
         if wait:
@@ -259,13 +291,17 @@ class Connection(asyncio.Protocol):
 
 async def _serve(store: Store, port: int) -> None:
     loop = asyncio.get_running_loop()
-    server = await loop.create_server(lambda: Connection(store), "127.0.0.1", port, backlog=512)
+    server = await loop.create_server(
+        lambda: Connection(store), "127.0.0.1", port, backlog=512
+    )
     print(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", flush=True)
     await server.serve_forever()
 
 
 @contextmanager
-def object_server(root: str | os.PathLike[str], port: int = 0, **faults: Any) -> Iterator[str]:
+def object_server(
+    root: str | os.PathLike[str], port: int = 0, **faults: Any
+) -> Iterator[str]:
     """The URL of a server of a folder, in a process of its own."""
     options = [f"--{name}={value}" for name, value in faults.items()]
     command = [sys.executable, "-m", "tests.support.object_server", f"--root={root}"]
@@ -284,7 +320,8 @@ def object_server(root: str | os.PathLike[str], port: int = 0, **faults: Any) ->
 
 
 def counts(url: str) -> dict[str, int]:
-    """What a server was asked for: requests, bytes of files, requests of each kind, faults."""
+    """What a server was asked for: requests, bytes of files, requests of each kind,
+    faults."""
     with urllib.request.urlopen(f"{url}/__counts__") as answer:
         return Counter(json.load(answer))
 

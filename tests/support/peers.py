@@ -10,8 +10,9 @@ import pytest
 
 ROOT = Path(__file__).parent.parent.parent
 
-# Importing the packages `streaming` and `streaming.base` themselves would import torchvision and
-# transformers too. Packages that only know where their modules lie give those that are tested.
+# Importing the packages `streaming` and `streaming.base` themselves would import
+# torchvision and transformers too. Packages that only know where their modules lie give
+# those that are tested.
 IMPORTS = """
 import importlib.util, sys, types
 found = importlib.util.find_spec("streaming").submodule_search_locations
@@ -26,8 +27,8 @@ from streaming.base.stream import Stream
 
 
 def peer_python(name: str) -> Path:
-    """The interpreter of `.venv-NAME`, or what ENERGIZE_NAME_PYTHON says; none is a failure in CI
-    and a skip elsewhere.
+    """The interpreter of `.venv-NAME`, or what ENERGIZE_NAME_PYTHON says; none is a
+    failure in CI and a skip elsewhere.
     """
     given = os.environ.get(f"ENERGIZE_{name.upper()}_PYTHON")
     python = Path(given) if given else ROOT / f".venv-{name}" / "bin" / "python"
@@ -47,16 +48,19 @@ def _printed(command: list[str | Path], given: str | None) -> str:
     return done.stdout
 
 
-def run_energon(*arguments: str | Path, program: str = "", stdin: str | None = None) -> str:
-    """What `energon ARGUMENTS`, or a Python program given them, prints; it must succeed."""
+def run_energon(
+    *arguments: str | Path, program: str = "", stdin: str | None = None
+) -> str:
+    """What `energon ARGUMENTS`, or a Python program given them, prints; it must
+    succeed."""
     python = peer_python("energon")
     command = [python, "-c", program] if program else [python.with_name("energon")]
     return _printed([*command, *arguments], stdin)
 
 
 def run_streaming(program: str, *arguments: str | Path, given: str = "") -> str:
-    """What a Python program prints, which may import the modules of this folder and read `given`;
-    it must succeed.
+    """What a Python program prints, which may import the modules of this folder and
+    read `given`; it must succeed.
     """
     program = f"{IMPORTS}sys.path.append({str(Path(__file__).parent)!r})\n{program}"
     return _printed([peer_python("streaming"), "-c", program, *arguments], given)

@@ -2,7 +2,8 @@
 
     python -m tests.support.prepare_kills FOLDER SIGNAL MOMENTS SEED
 
-FOLDER is new, or of one run before. Prints how often the folder was found prepared, and not.
+FOLDER is new, or of one run before. Prints how often the folder was found prepared, and
+not.
 """
 
 from __future__ import annotations
@@ -46,7 +47,9 @@ def main(folder: Path, number: int, moments: int, seed: int) -> None:
         found["left files"] += bool(left)
         if is_prepared(shards):
             here = files(shards)
-            assert here in (old, new), sorted(name for name in here if here[name] != new.get(name))
+            assert here in (old, new), sorted(
+                name for name in here if here[name] != new.get(name)
+            )
             found["prepared as " + ("before" if here == old else "asked")] += 1
         else:
             found["not prepared"] += 1
@@ -57,7 +60,8 @@ def main(folder: Path, number: int, moments: int, seed: int) -> None:
 
 
 def files(folder: Path) -> dict[str, bytes]:
-    """What preparing writes, but for what is another each time: databases, and what names them."""
+    """What preparing writes, but for what is another each time: databases, and what
+    names them."""
     return {
         name: data
         for name, data in contents(folder).items()

@@ -12,11 +12,16 @@ from energize import prepare
 from tests.support.shards import packed
 
 
-def image_bytes(number: int, size: tuple[int, int] = (24, 32), kind: str = "JPEG") -> bytes:
-    """An image whose content tells its number: smooth colours, so that JPEG keeps them."""
+def image_bytes(
+    number: int, size: tuple[int, int] = (24, 32), kind: str = "JPEG"
+) -> bytes:
+    """An image whose content tells its number: smooth colours, so that JPEG keeps
+    them."""
     height, width = size
     y, x = np.mgrid[0:height, 0:width]
-    pixels = np.stack([x * 4 + number, y * 4, np.full_like(x, number * 7)], axis=-1) % 256
+    pixels = (
+        np.stack([x * 4 + number, y * 4, np.full_like(x, number * 7)], axis=-1) % 256
+    )
     buffer = io.BytesIO()
     Image.fromarray(pixels.astype(np.uint8)).save(buffer, kind, quality=95)
     return buffer.getvalue()
@@ -28,13 +33,18 @@ def captions(folder: Path, count: int = 80, *, shards: int = 4, start: int = 0) 
         folder,
         count,
         shards,
-        lambda i: {"jpg": image_bytes(start + i), "txt": f"caption {start + i}".encode()},
+        lambda i: {
+            "jpg": image_bytes(start + i),
+            "txt": f"caption {start + i}".encode(),
+        },
         sample_type="CaptioningSample",
         field_map={"image": "jpg", "caption": "txt"},
     )
 
 
-def classes(folder: Path, count: int = 80, *, shards: int = 4, labels: int = 10) -> Path:
+def classes(
+    folder: Path, count: int = 80, *, shards: int = 4, labels: int = 10
+) -> Path:
     """A prepared classification dataset; the label of sample i is i mod `labels`."""
     return _prepared(
         folder,

@@ -37,8 +37,15 @@ def tokenizer(
     trained = Tokenizer(models.WordLevel(unk_token="<unk>"))
     trained.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     words = "user: assistant: system: what is this ? red blue green and a square image caption"
-    trained.train_from_iterator([words], trainers.WordLevelTrainer(special_tokens=SPECIAL))
-    named = {"unk_token": "<unk>", "pad_token": "<pad>", "bos_token": "<s>", "eos_token": "<|end|>"}
+    trained.train_from_iterator(
+        [words], trainers.WordLevelTrainer(special_tokens=SPECIAL)
+    )
+    named = {
+        "unk_token": "<unk>",
+        "pad_token": "<pad>",
+        "bos_token": "<s>",
+        "eos_token": "<|end|>",
+    }
     made = transformers.PreTrainedTokenizerFast(
         tokenizer_object=trained, extra_special_tokens=tokens or SPECIAL[4:], **named
     )
@@ -77,7 +84,10 @@ PINPOINTS = [[16, 32], [32, 16], [32, 32]]
 def llava(form: str = TURNS, name: str = "LlavaProcessor") -> Any:
     kind, more = transformers.CLIPImageProcessorPil, {}
     if name == "LlavaNextProcessor":
-        kind, more = transformers.LlavaNextImageProcessorPil, {"image_grid_pinpoints": PINPOINTS}
+        kind, more = (
+            transformers.LlavaNextImageProcessorPil,
+            {"image_grid_pinpoints": PINPOINTS},
+        )
     return getattr(transformers, name)(
         kind(size={"shortest_edge": 16}, crop_size=SIZE, **more),
         tokenizer(None),
@@ -89,7 +99,9 @@ def llava(form: str = TURNS, name: str = "LlavaProcessor") -> Any:
 
 def idefics(form: str = TURNS) -> Any:
     images = transformers.Idefics3ImageProcessorPil(
-        size={"longest_edge": 32}, max_image_size={"longest_edge": 16}, do_image_splitting=False
+        size={"longest_edge": 32},
+        max_image_size={"longest_edge": 16},
+        do_image_splitting=False,
     )
     place = _template(form, "<image>")
     return transformers.Idefics3Processor(
@@ -99,7 +111,9 @@ def idefics(form: str = TURNS) -> Any:
 
 def onevision(form: str = TURNS) -> Any:
     return _without_video("LlavaOnevisionProcessor")(
-        transformers.LlavaOnevisionImageProcessorPil(size=SIZE, image_grid_pinpoints=PINPOINTS),
+        transformers.LlavaOnevisionImageProcessorPil(
+            size=SIZE, image_grid_pinpoints=PINPOINTS
+        ),
         tokenizer(None),
         num_image_tokens=4,
         vision_feature_select_strategy="full",
@@ -139,7 +153,9 @@ def internvl(form: str = TURNS) -> Any:
         "video_token": "<video>",
     }
     return _without_video("InternVLProcessor")(
-        transformers.GotOcr2ImageProcessorPil(size=SIZE, crop_to_patches=True, max_patches=2),
+        transformers.GotOcr2ImageProcessorPil(
+            size=SIZE, crop_to_patches=True, max_patches=2
+        ),
         tokenizer(None, **named),
         None,
         image_seq_length=4,
@@ -159,7 +175,9 @@ def paligemma(form: str = TURNS) -> Any:
     images = transformers.SiglipImageProcessorPil(size=SIZE)
     images.image_seq_length = 4
     template = _template(form, "<image>")
-    return transformers.PaliGemmaProcessor(images, tokenizer(None), chat_template=template)
+    return transformers.PaliGemmaProcessor(
+        images, tokenizer(None), chat_template=template
+    )
 
 
 PROCESSORS = {

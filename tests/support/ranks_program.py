@@ -1,4 +1,5 @@
-"""Run on ranks: what loaders do on real ranks with a process group, written down as JSON."""
+"""Run on ranks: what loaders do on real ranks with a process group, written down as
+JSON."""
 
 from __future__ import annotations
 
@@ -77,7 +78,9 @@ def price(item):
 def level():
     costs = [price(number) for number in range(94)]
     source = ListSource(range(94), name="numbers", columns={"cost": costs})
-    return BatchDataset(ShuffleDataset(source), 2, list, level="cost", global_batch_size=16)
+    return BatchDataset(
+        ShuffleDataset(source), 2, list, level="cost", global_batch_size=16
+    )
 
 
 def level_stream():
@@ -102,8 +105,8 @@ def gathered(value):
 
 
 def in_turn(loader: Loader, steps=None):
-    """The items of all ranks in turn, without padding, to the end of the loop or for some steps;
-    and how many steps each rank made.
+    """The items of all ranks in turn, without padding, to the end of the loop or for
+    some steps; and how many steps each rank made.
     """
     made = []
     for item in loader:
@@ -158,7 +161,8 @@ def a_mix_by_property_resumed():
 
 @check
 def states_after_every_step():
-    """How many different states the ranks have, step by step, to the end of an epoch and beyond."""
+    """How many different states the ranks have, step by step, to the end of an epoch
+    and beyond."""
     found = []
     for dataset, workers in (
         (numbers(10), 1),
@@ -204,8 +208,8 @@ def an_endless_stream_resumed():
 
 @check
 def shares_in_tokens_resumed():
-    """Batches of mixes by tokens, of the index and of packs, in a run of 20 steps that goes over
-    the end of an epoch of 41; resumed without workers.
+    """Batches of mixes by tokens, of the index and of packs, in a run of 20 steps that
+    goes over the end of an epoch of 41; resumed without workers.
     """
     found = {}
     for name, mix in (("column", texts.by_column()), ("packs", texts.by_pack())):
@@ -226,8 +230,9 @@ def shares_in_tokens_resumed():
 
 @check
 def level_batches_resumed():
-    """Level batches of an epoch that the ranks do not divide, and of a stream, trained on under
-    DDP in runs of 20 steps, saved in the middle of a global batch and resumed without workers.
+    """Level batches of an epoch that the ranks do not divide, and of a stream, trained
+    on under DDP in runs of 20 steps, saved in the middle of a global batch and resumed
+    without workers.
     """
     model = DistributedDataParallel(torch.nn.Linear(1, 1))
     found = {}
@@ -238,7 +243,9 @@ def level_batches_resumed():
                 for batch in loader:
                     before.append((batch, loader.padding))
                     weight = 0.0 if loader.padding else 1.0
-                    (weight * model(torch.tensor(batch).float()[:, None]).mean()).backward()
+                    (
+                        weight * model(torch.tensor(batch).float()[:, None]).mean()
+                    ).backward()
                     if len(before) == 13:
                         states.append(loader.state_dict())
                     if len(before) == 20:
@@ -247,11 +254,18 @@ def level_batches_resumed():
             other.load_state_dict(states[0])
             resumed = []
             while len(resumed) < 7:
-                resumed += [(batch, other.padding) for batch in islice(other, 7 - len(resumed))]
+                resumed += [
+                    (batch, other.padding) for batch in islice(other, 7 - len(resumed))
+                ]
         turns = zip(*gathered([before, resumed == before[13:]]), strict=True)
         ranks, same = turns
         found[name] = {
-            "items": [each for turn in zip(*ranks, strict=True) for each, pads in turn if not pads],
+            "items": [
+                each
+                for turn in zip(*ranks, strict=True)
+                for each, pads in turn
+                if not pads
+            ],
             "resumed": same,
             "state": states[0],
         }
@@ -279,7 +293,10 @@ def loops_that_count_steps():
 def weights_that_change():
     """On ranks that say the same, and on some that do not."""
     found = []
-    for dataset, options in ((mixed(), {}), (FilterDataset(mixed(), is_even), {"lanes": 8})):
+    for dataset, options in (
+        (mixed(), {}),
+        (FilterDataset(mixed(), is_even), {"lanes": 8}),
+    ):
         with get_loader(dataset, worker_config=config(1), **options) as loader:
             before, _ = in_turn(loader, 6)
             loader.set_weights({"numbers": 1, "other": 9})
@@ -321,16 +338,20 @@ def a_device_mesh():
         ListSource(range(8)), worker_config=WorkerConfig(data_parallel_group=mesh["dp"])
     )
     by_group = get_loader(
-        filtered(), worker_config=WorkerConfig(data_parallel_group=mesh["dp"].get_group()), lanes=4
+        filtered(),
+        worker_config=WorkerConfig(data_parallel_group=mesh["dp"].get_group()),
+        lanes=4,
     )
     flat = init_device_mesh("cpu", (2, 2), mesh_dim_names=("replicate", "shard"))
-    by_two = get_loader(ListSource(range(8)), worker_config=WorkerConfig(data_parallel_group=flat))
+    by_two = get_loader(
+        ListSource(range(8)), worker_config=WorkerConfig(data_parallel_group=flat)
+    )
     return gathered([list(by_mesh), list(by_group), list(by_two)])
 
 
 def on_rank_0_only():
-    """What rank 0 is told that saves alone, and then loads alone: what it says while it waits, and
-    the errors. Nothing can be agreed on afterwards, so it comes last.
+    """What rank 0 is told that saves alone, and then loads alone: what it says while it
+    waits, and the errors. Nothing can be agreed on afterwards, so it comes last.
     """
     agreement._PATIENCE = 0.6
     stream = get_loader(filtered(), lanes=6, timeout=1)

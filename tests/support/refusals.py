@@ -1,4 +1,5 @@
-"""Tables of what is refused: each row a call, words of its error, and the type of that."""
+"""Tables of what is refused: each row a call, words of its error, and the type of
+that."""
 
 from __future__ import annotations
 
@@ -7,9 +8,13 @@ from typing import Any
 
 
 def check_refusals(
-    kind: type[Exception] | None = None, rows: Mapping[str, Any] | None = None, /, **named: Any
+    kind: type[Exception] | None = None,
+    rows: Mapping[str, Any] | None = None,
+    /,
+    **named: Any,
 ) -> None:
-    """Every call raises an error of just this type, or its own, whose text has all the words."""
+    """Every call raises an error of just this type, or its own, whose text has all the
+    words."""
     wrong = []
     for name, (call, *told) in {**(rows or {}), **named}.items():
         own, *words = told if told and isinstance(told[0], type) else (kind, *told)

@@ -24,10 +24,16 @@ def half(batch) -> bool:
 
 def dataset_of(mix: str, kind: str) -> Dataset:
     dataset = get_train_dataset(mix, batch_size=BATCH)
-    return dataset if kind == "indexed" else ShuffleBufferDataset(FilterDataset(dataset, half), 5)
+    return (
+        dataset
+        if kind == "indexed"
+        else ShuffleBufferDataset(FilterDataset(dataset, half), 5)
+    )
 
 
-def main(mix: str, kind: str, workers: str, steps: str, folder: str, job: str, saved: str) -> None:
+def main(
+    mix: str, kind: str, workers: str, steps: str, folder: str, job: str, saved: str
+) -> None:
     dist.init_process_group("gloo")
     model = DistributedDataParallel(torch.nn.Linear(3, 1))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)

@@ -15,7 +15,9 @@ def texts(source: str, count: int) -> list[dict[str, Any]]:
     return [{"text": f"{source} {number}", "id": number} for number in range(count)]
 
 
-def write_parquet(path: Path, rows: list[dict[str, Any]], row_group_size: int = 1000) -> Path:
+def write_parquet(
+    path: Path, rows: list[dict[str, Any]], row_group_size: int = 1000
+) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     table = pyarrow.Table.from_pylist(rows)
     pyarrow.parquet.write_table(table, path, row_group_size=row_group_size)
@@ -29,7 +31,8 @@ def write_lines(path: Path, rows: Iterable[Any]) -> Path:
 
 
 class Stream:
-    """Samples that can be iterated over again and again, and counted only by doing so."""
+    """Samples that can be iterated over again and again, and counted only by doing
+    so."""
 
     def __init__(self, samples: Iterable[Any]) -> None:
         self.samples = list(samples)

@@ -21,12 +21,17 @@ def s3_server(*buckets: str) -> Iterator[str]:
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
-    server = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    server = subprocess.Popen(
+        command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
     try:
         _wait_for(port, server)
         url = f"http://127.0.0.1:{port}"
         fs = s3fs.S3FileSystem(
-            key="key", secret=SECRET, client_kwargs={"endpoint_url": url}, skip_instance_cache=True
+            key="key",
+            secret=SECRET,
+            client_kwargs={"endpoint_url": url},
+            skip_instance_cache=True,
         )
         for bucket in buckets:
             fs.mkdir(bucket)
@@ -42,7 +47,9 @@ def _wait_for(port: int, server: subprocess.Popen[bytes]) -> None:
             socket.create_connection(("127.0.0.1", port), timeout=1).close()
         except OSError:
             if server.poll() is not None:
-                raise RuntimeError(f"the server ended with {server.returncode}") from None
+                raise RuntimeError(
+                    f"the server ended with {server.returncode}"
+                ) from None
             time.sleep(0.1)
         else:
             return

@@ -11,7 +11,8 @@ from energize.order.weights import integer_weights
 
 
 def check_counts(scheme, slots: int, start: int = 0, every: int = 7) -> None:
-    """Over `slots` slots from `start`: counts sum to n, never fall, and say what locate says."""
+    """Over `slots` slots from `start`: counts sum to n, never fall, and say what locate
+    says."""
     counts = scheme.counts(start).copy()
     source, nth = scheme.locate(np.arange(start, start + slots))
     for k in range(slots):
@@ -21,7 +22,9 @@ def check_counts(scheme, slots: int, start: int = 0, every: int = 7) -> None:
         assert nth[k] == counts[source[k]], start + k
         counts[source[k]] += 1
     assert (scheme.counts(start + slots) == counts).all()
-    alone = np.array([scheme.locate(np.array([k]))[0][0] for k in range(start, start + slots, 53)])
+    alone = np.array(
+        [scheme.locate(np.array([k]))[0][0] for k in range(start, start + slots, 53)]
+    )
     assert (alone == source[::53]).all()
 
 
@@ -32,8 +35,8 @@ def asked(weights) -> list[Fraction]:
 
 
 def deviation(scheme, weights, slots: int, start: int = 0) -> float:
-    """The largest difference between a source's slots and its exact share, over the prefixes that
-    end in the `slots` slots from `start` on.
+    """The largest difference between a source's slots and its exact share, over the
+    prefixes that end in the `slots` slots from `start` on.
     """
     source, _ = scheme.locate(np.arange(start, start + slots))
     before = scheme.counts(start).tolist()
@@ -47,7 +50,8 @@ def deviation(scheme, weights, slots: int, start: int = 0) -> float:
 
 
 def surprise(observed, probabilities) -> float:
-    """Chi-square of counts against probabilities, in standard deviations above its mean."""
+    """Chi-square of counts against probabilities, in standard deviations above its
+    mean."""
     expected = np.asarray(probabilities, dtype=float) * np.sum(observed)
     assert expected.min() >= 5, "too few draws for chi-square"
     freedom = len(expected) - 1

@@ -70,16 +70,25 @@ def payload(number: int, part: str) -> bytes:
 
 
 def prepared(
-    folder: Path, counts: Sequence[int] = (3, 5, 2), exclude: Sequence[str] = (), **options
+    folder: Path,
+    counts: Sequence[int] = (3, 5, 2),
+    exclude: Sequence[str] = (),
+    **options,
 ) -> Path:
-    """A folder of shards `parts/d<i>.tar` with jpg and txt parts; all in train, the last in val."""
+    """A folder of shards `parts/d<i>.tar` with jpg and txt parts; all in train, the
+    last in val."""
     shards, number = {}, 0
     for i, count in enumerate(counts):
         files = []
         for _ in range(count):
-            files += [(f"{number:06d}.{part}", payload(number, part)) for part in ("jpg", "txt")]
+            files += [
+                (f"{number:06d}.{part}", payload(number, part))
+                for part in ("jpg", "txt")
+            ]
             number += 1
         name = f"parts/d{i}.tar"
         shards[name] = write_shard(folder / name, packed(files, **options))
-    write_meta(folder, shards, {"train": list(shards), "val": list(shards)[-1:]}, exclude)
+    write_meta(
+        folder, shards, {"train": list(shards), "val": list(shards)[-1:]}, exclude
+    )
     return folder

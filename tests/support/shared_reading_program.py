@@ -1,4 +1,5 @@
-"""Run as each of four ranks: what they open of a mix that the first one reads for all."""
+"""Run as each of four ranks: what they open of a mix that the first one reads for
+all."""
 
 from __future__ import annotations
 
@@ -19,7 +20,9 @@ from energize.errors import EnergizeError
 
 def main(root: Path, out: Path) -> None:
     meeting = {"init_method": f"file://{out}/meeting", "rank": int(os.environ["RANK"])}
-    dist.init_process_group("gloo", world_size=4, timeout=timedelta(seconds=20), **meeting)
+    dist.init_process_group(
+        "gloo", world_size=4, timeout=timedelta(seconds=20), **meeting
+    )
     rank, opened, found = dist.get_rank(), [], {}
     sys.addaudithook(
         lambda event, args: (

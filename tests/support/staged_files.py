@@ -28,14 +28,18 @@ class Keys(DefaultTaskEncoder):
         self.mark = mark
 
     def batch(self, samples):
-        return [(self.mark, str(sample.__key__), type(sample).__name__) for sample in samples]
+        return [
+            (self.mark, str(sample.__key__), type(sample).__name__)
+            for sample in samples
+        ]
 
 
 KEYS = Keys()
 
 
 def splits_file(file: Path, splits: str, head: str = HEAD) -> Path:
-    """A metadataset with the given splits as YAML, in which {A}, {B} and {C} are the folders."""
+    """A metadataset with the given splits as YAML, in which {A}, {B} and {C} are the
+    folders."""
     splits = dedent(splits)
     for mark, path in FOLDERS.items():
         splits = splits.replace(mark, path)
@@ -44,7 +48,8 @@ def splits_file(file: Path, splits: str, head: str = HEAD) -> Path:
 
 
 def writer_beside(examples: Path, request):
-    """A function that writes a metadataset beside the examples, named after the test."""
+    """A function that writes a metadataset beside the examples, named after the
+    test."""
     own = re.sub(r"\W+", "-", request.node.name)[:80]
 
     def write(splits, name=f"test-{own}.yaml", **options):

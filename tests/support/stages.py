@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
-from energize import BatchDataset, BlendDataset, MapDataset, Stage, StagedDataset, StagePlan
+from energize import (
+    BatchDataset,
+    BlendDataset,
+    MapDataset,
+    Stage,
+    StagedDataset,
+    StagePlan,
+)
 from tests.support.datasets import shuffled
 
 

@@ -1,4 +1,5 @@
-"""Saved states with one value changed in what decides the stream, and the check value made anew."""
+"""Saved states with one value changed in what decides the stream, and the check value
+made anew."""
 
 from __future__ import annotations
 

@@ -22,7 +22,8 @@ def saved(dataset: Any, steps: int = STEPS, **options: Any) -> dict[str, Any]:
 
 
 def resealed(state: dict[str, Any], **changes: str) -> dict[str, Any]:
-    """A state with other texts, and the check value of these: so that they are looked at."""
+    """A state with other texts, and the check value of these: so that they are looked
+    at."""
     return sealed({**state, **changes})
 
 

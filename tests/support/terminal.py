@@ -17,7 +17,8 @@ _SECONDS = 60
 
 
 class Terminal:
-    """`energize ARGUMENTS` on a pseudo-terminal; `shown` is all it printed, without colours."""
+    """`energize ARGUMENTS` on a pseudo-terminal; `shown` is all it printed, without
+    colours."""
 
     def __init__(self, *arguments: str | Path) -> None:
         self._ours, theirs = pty.openpty()
@@ -34,7 +35,8 @@ class Terminal:
         self.shown = ""
 
     def answer(self, dialogue: Iterable[tuple[str, str]]) -> int:
-        """Waits for each question, types its answer, then waits for the end: the exit code."""
+        """Waits for each question, types its answer, then waits for the end: the exit
+        code."""
         for question, text in dialogue:
             self._wait_for(question)
             os.write(self._ours, f"{text}\n".encode())

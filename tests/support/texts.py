@@ -40,7 +40,10 @@ def texts(name: str, **options: Any) -> ListSource[dict[str, Any]]:
 
 def encoded(sample: dict[str, Any]) -> dict[str, Any]:
     """As an encoder makes them: what `tokens` names has entries."""
-    return {"__key__": sample["__key__"], "tokens": np.zeros(sample["tokens"], dtype=np.int8)}
+    return {
+        "__key__": sample["__key__"],
+        "tokens": np.zeros(sample["tokens"], dtype=np.int8),
+    }
 
 
 def shuffled_texts() -> dict[str, Dataset[dict[str, Any]]]:
@@ -50,7 +53,10 @@ def shuffled_texts() -> dict[str, Dataset[dict[str, Any]]]:
 def by_column(**options: Any) -> BlendDataset[dict[str, Any]]:
     """Shares in the tokens that the index says."""
     return BlendDataset(
-        shuffled_texts(), weights=options.pop("weights", SHARES), unit="tokens", **options
+        shuffled_texts(),
+        weights=options.pop("weights", SHARES),
+        unit="tokens",
+        **options,
     )
 
 
@@ -58,7 +64,10 @@ def by_item(**options: Any) -> BlendDataset[dict[str, Any]]:
     """Shares in the tokens that samples have when they have been encoded."""
     parts = {name: MapDataset(each, encoded) for name, each in shuffled_texts().items()}
     return BlendDataset(
-        parts, weights=options.pop("weights", SHARES), unit=ItemCost("tokens"), **options
+        parts,
+        weights=options.pop("weights", SHARES),
+        unit=ItemCost("tokens"),
+        **options,
     )
 
 
@@ -73,7 +82,10 @@ def by_pack(buffer: int = 20) -> BlendDataset[dict[str, Any]]:
     """Packs of one source each, by the tokens that they hold."""
     packs = {
         name: PackingDataset(
-            MapDataset(each, encoded), buffer, Packer(length="tokens", capacity=CAPACITY), pack_of
+            MapDataset(each, encoded),
+            buffer,
+            Packer(length="tokens", capacity=CAPACITY),
+            pack_of,
         )
         for name, each in shuffled_texts().items()
     }
@@ -90,7 +102,9 @@ def tokens(sample: dict[str, Any]) -> int:
     return length if isinstance(length, int) else len(length)
 
 
-def batches(dataset: Dataset[Any], size: int = 4) -> BatchDataset[list[tuple[str, int]]]:
+def batches(
+    dataset: Dataset[Any], size: int = 4
+) -> BatchDataset[list[tuple[str, int]]]:
     return BatchDataset(dataset, size, told)
 
 
@@ -111,11 +125,14 @@ def shares_of(items: list[Any]) -> dict[str, float]:
 
 
 def strays(items: list[Any], shares: dict[str, float]) -> float:
-    """How far a source is from its share of the tokens, at the worst after any of the items."""
+    """How far a source is from its share of the tokens, at the worst after any of the
+    items."""
     running = dict.fromkeys(shares, 0)
     worst = 0.0
     for item in items:
         running[item["__key__"].split("/")[0]] += tokens(item)
         total = sum(running.values())
-        worst = max(worst, *(abs(running[name] - shares[name] * total) for name in shares))
+        worst = max(
+            worst, *(abs(running[name] - shares[name] * total) for name in shares)
+        )
     return worst

@@ -1,5 +1,6 @@
-"""Trainers in their shortest form: what they evaluate, what they train on, also when they go on
-from a checkpoint of other ranks, and what becomes of loops that are left early.
+"""Trainers in their shortest form: what they evaluate, what they train on, also when
+they go on from a checkpoint of other ranks, and what becomes of loops that are left
+early.
 """
 
 from __future__ import annotations
@@ -75,7 +76,11 @@ class Model(torch.nn.Module):
 
     def forward(self, number: Any, x: Any, y: Any) -> dict[str, Any]:
         losses = (self.layer(x) - y).square().mean(1)
-        return {"loss": losses.mean(), "logits": number * (losses > 2), "losses": losses}
+        return {
+            "loss": losses.mean(),
+            "logits": number * (losses > 2),
+            "losses": losses,
+        }
 
 
 def by_ddp() -> tuple[float, float]:
@@ -84,7 +89,9 @@ def by_ddp() -> tuple[float, float]:
         with torch.no_grad():
             told = model(**batch)
         if not is_padding(batch):
-            sums += torch.stack([told["losses"].sum(), told["logits"].sum(), torch.tensor(4.0)])
+            sums += torch.stack(
+                [told["losses"].sum(), told["logits"].sum(), torch.tensor(4.0)]
+            )
     dist.all_reduce(sums)
     return (sums[0] / sums[2]).item(), sums[1].item()
 
@@ -141,7 +148,9 @@ class HuggingFace(Trainer):
         self.step(inputs)
         return super().training_step(model, inputs, *given)
 
-    def prediction_step(self, model: Any, inputs: Any, *given: Any, **options: Any) -> Any:
+    def prediction_step(
+        self, model: Any, inputs: Any, *given: Any, **options: Any
+    ) -> Any:
         if self.validate is not None:
             self.validate(inputs)
         return super().prediction_step(model, inputs, *given, **options)
@@ -165,9 +174,17 @@ class Module(lightning.LightningModule):
 
 
 def lightning_trainer(**options: Any) -> lightning.Trainer:
-    quiet = {"logger": False, "enable_progress_bar": False, "enable_model_summary": False}
+    quiet = {
+        "logger": False,
+        "enable_progress_bar": False,
+        "enable_model_summary": False,
+    }
     return lightning.Trainer(
-        accelerator="cpu", devices=dist.get_world_size(), strategy="ddp", **quiet, **options
+        accelerator="cpu",
+        devices=dist.get_world_size(),
+        strategy="ddp",
+        **quiet,
+        **options,
     )
 
 
@@ -186,7 +203,8 @@ EVALUATE = {
 }
 
 
-# Training, STOPPED steps on some ranks; or on from there, to the end of the epoch and another one.
+# Training, STOPPED steps on some ranks; or on from there, to the end of the epoch and
+# another one.
 
 STOPPED = 3
 
@@ -233,7 +251,9 @@ def by_ranks(folder: Path, loader: Any, step: Any, name: str, *, resumed: bool) 
     file, rank, world = folder / f"{name}.pt", dist.get_rank(), dist.get_world_size()
     if resumed:
         saved = torch.load(file, weights_only=True)
-        loader.load_state_dict(pickle.loads(saved[f"dp_rank_{rank % saved['world_size']}"]))
+        loader.load_state_dict(
+            pickle.loads(saved[f"dp_rank_{rank % saved['world_size']}"])
+        )
     loops(loader, step, resumed=resumed)
     if not resumed:
         states: list[Any] = [None] * world
@@ -296,8 +316,13 @@ class LoaderState(TrainerCallback):
 
 
 def under_transformers(folder: Path, step: Any, *, resumed: bool) -> None:
-    loader, checkpoint = get_loader(batches(BATCHES)), folder / "hf" / f"checkpoint-{STOPPED}"
-    rest = [-(-left // dist.get_world_size()) for left in (BATCHES - 2 * STOPPED, BATCHES)]
+    loader, checkpoint = (
+        get_loader(batches(BATCHES)),
+        folder / "hf" / f"checkpoint-{STOPPED}",
+    )
+    rest = [
+        -(-left // dist.get_world_size()) for left in (BATCHES - 2 * STOPPED, BATCHES)
+    ]
     steps = STOPPED + (sum(rest) if resumed else 0)
     output = folder / str(dist.get_world_size()) if resumed else folder / "hf"
     trainer = HuggingFace(loader, output, step, ignore_data_skip=True, max_steps=steps)
@@ -372,7 +397,11 @@ class Leave(TrainerCallback):
 
 def left_under_transformers(train: Any, val: Any, note: Note) -> None:
     """It has no limit for validation, which it leaves at its end."""
-    options: dict[str, Any] = {"eval_on_start": True, "eval_strategy": "epoch", "max_steps": 33}
+    options: dict[str, Any] = {
+        "eval_on_start": True,
+        "eval_strategy": "epoch",
+        "max_steps": 33,
+    }
     step = partial(note, "train")
     trainer = HuggingFace(train, step=step, val=val, save_strategy="no", **options)
     trainer.validate = partial(note, "validate")
@@ -390,19 +419,24 @@ OF_EACH: dict[str, Any] = {"indexed": batches, "stream": stream}
 
 
 def left(leave: Any) -> dict[str, Any]:
-    """What was noted over an indexed dataset and over a stream, of all ranks in turn. What
-    validates has a length, as Accelerate asks of it.
+    """What was noted over an indexed dataset and over a stream, of all ranks in turn.
+    What validates has a length, as Accelerate asks of it.
     """
     found: dict[str, Any] = {}
     for name, make in OF_EACH.items():
         seen: list[Any] = []
         train = get_loader(make(22))
         val = get_loader(ConcatDataset(batches(10)))
-        leave(train, val, lambda what, batch, seen=seen: seen.append([what, numbers(batch)]))
+        leave(
+            train,
+            val,
+            lambda what, batch, seen=seen: seen.append([what, numbers(batch)]),
+        )
         of_ranks: list[Any] = [None] * dist.get_world_size()
         dist.all_gather_object(of_ranks, seen)
         found[name] = [
-            [step[0][0], [batch for _, batch in step]] for step in zip(*of_ranks, strict=True)
+            [step[0][0], [batch for _, batch in step]]
+            for step in zip(*of_ranks, strict=True)
         ]
     return found
 
@@ -414,7 +448,11 @@ KILLED = TRAINED + 2
 
 def killed(folder: Path) -> None:
     dist.init_process_group("gloo")
-    loader, file, step = get_loader(batches(BATCHES), num_workers=2), folder / "killed.pt", 0
+    loader, file, step = (
+        get_loader(batches(BATCHES), num_workers=2),
+        folder / "killed.pt",
+        0,
+    )
     for _ in range(BREAKS):
         for _ in islice(loader, TRAINED):
             step += 1
@@ -439,10 +477,14 @@ def after_kill(folder: Path) -> None:
 
 
 def divided_again(*, workers: int = 0, **options: Any) -> None:
-    """A DataLoader of a rank's samples, or with Accelerate's defaults of its batches."""
+    """A DataLoader of a rank's samples, or with Accelerate's defaults of its
+    batches."""
     plan = DataLoaderConfiguration(**options)
     samples = as_torch_dataset(MapDataset(ListSource(range(44)), encode))
-    told: dict[str, Any] = {"batch_size": BATCH_SIZE, "collate_fn": Numbers.from_samples}
+    told: dict[str, Any] = {
+        "batch_size": BATCH_SIZE,
+        "collate_fn": Numbers.from_samples,
+    }
     loader = DataLoader(samples, num_workers=workers, **told)
     next(iter(Accelerator(cpu=True, dataloader_config=plan).prepare(loader)))
 
@@ -450,13 +492,17 @@ def divided_again(*, workers: int = 0, **options: Any) -> None:
 def divided_once() -> list[Any]:
     """By Accelerate alone."""
     config = WorkerConfig(rank=0, world_size=1)
-    loader = DataLoader(as_torch_dataset(batches(12), worker_config=config), batch_size=None)
+    loader = DataLoader(
+        as_torch_dataset(batches(12), worker_config=config), batch_size=None
+    )
     prepared = Accelerator(cpu=True).prepare(loader)
     return of_all_ranks([numbers(batch) for batch in prepared])
 
 
 def trained_on(dataset: Any) -> None:
-    told = TrainingArguments(output_dir=TEMPORARY, use_cpu=True, report_to=[], max_steps=1)
+    told = TrainingArguments(
+        output_dir=TEMPORARY, use_cpu=True, report_to=[], max_steps=1
+    )
     Trainer(Model(), told, train_dataset=dataset).train()
 
 
@@ -467,7 +513,9 @@ def gathered(dataset: Any, **options: Any) -> None:
 
 
 def nested(dataset: Any) -> None:
-    dcp.save({"app": {"loader": get_loader(dataset)}}, checkpoint_id=f"{TEMPORARY}/nested")
+    dcp.save(
+        {"app": {"loader": get_loader(dataset)}}, checkpoint_id=f"{TEMPORARY}/nested"
+    )
 
 
 REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
@@ -499,12 +547,16 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
         lambda: gathered(batches(BATCHES), global_batch_size=64),
         "global_batch_size",
     ),
-    "a stream deeper in a checkpoint": (lambda: nested(stream(BATCHES)), "at the top of its dict"),
+    "a stream deeper in a checkpoint": (
+        lambda: nested(stream(BATCHES)),
+        "at the top of its dict",
+    ),
 }
 
 
 def ended() -> None:
-    """Rank 0 alone reads for DataLoaderDispatcher, and is told; the other one ends with it."""
+    """Rank 0 alone reads for DataLoaderDispatcher, and is told; the other one ends with
+    it."""
     dist.init_process_group("gloo")
     divided_again()
 
@@ -561,7 +613,12 @@ def rank(
 def main(folder: Path, name: str, *tables: Table) -> None:
     """Stop on 2 ranks, and go on on 1, 2 and 3."""
     warnings.filterwarnings("ignore")
-    for library in ("pytorch_lightning", "lightning_fabric", "accelerate", "torch.distributed"):
+    for library in (
+        "pytorch_lightning",
+        "lightning_fabric",
+        "accelerate",
+        "torch.distributed",
+    ):
         logging.getLogger(library).setLevel(logging.ERROR)
     set_verbosity_error()
     on_ranks(2, rank, folder, name, False, *tables)

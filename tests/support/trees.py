@@ -107,8 +107,13 @@ def letters(count: int, start: int) -> IterableSource[tuple[str, int]]:
     return IterableSource(rows, name=f"rows{start}")
 
 
-def staged(first: Dataset[Any], second: Dataset[Any], steps: int, end: int | None) -> Dataset[Any]:
-    stages = [Stage("one", 0, steps, dataset=first), Stage("two", steps, end, dataset=second)]
+def staged(
+    first: Dataset[Any], second: Dataset[Any], steps: int, end: int | None
+) -> Dataset[Any]:
+    stages = [
+        Stage("one", 0, steps, dataset=first),
+        Stage("two", steps, end, dataset=second),
+    ]
     return StagedDataset(StagePlan(stages), carry_over=False)
 
 
@@ -138,7 +143,9 @@ weights = st.one_of(
     st.integers(1, 9),
     st.floats(0.01, 9, allow_nan=False),
     st.builds(
-        lambda a, b: Schedule([(0, a), (20, b)], "linear"), st.integers(1, 5), st.integers(1, 5)
+        lambda a, b: Schedule([(0, a), (20, b)], "linear"),
+        st.integers(1, 5),
+        st.integers(1, 5),
     ),
 )
 
@@ -153,7 +160,11 @@ def by_kind(count: int, start: int, other: Any, stop: str) -> Dataset[Any]:
     """Split by what samples are; the first two have both values."""
     weights = {"high": 2, "low": 1}
     return by_property(
-        ShuffleDataset(labelled(count + 1, start)), "kind", weights, other=other, stop=stop
+        ShuffleDataset(labelled(count + 1, start)),
+        "kind",
+        weights,
+        other=other,
+        stop=stop,
     )
 
 
@@ -163,7 +174,11 @@ leaves = st.one_of(
     st.builds(letters, sizes, starts),
     st.builds(part_of, sizes, starts, st.sampled_from(["high", "low", None])),
     st.builds(
-        by_kind, sizes, starts, st.integers(0, 2), st.sampled_from(["restart", "all_exhausted"])
+        by_kind,
+        sizes,
+        starts,
+        st.integers(0, 2),
+        st.sampled_from(["restart", "all_exhausted"]),
     ),
 )
 
@@ -174,7 +189,9 @@ def wrapped(inner: st.SearchStrategy[Dataset[Any]]) -> st.SearchStrategy[Dataset
         st.builds(FilterDataset, inner, conditions),
         st.builds(MapDataset, inner, st.sampled_from([noisy, skips_some])),
         st.builds(
-            lambda each, size, function, drop: BatchDataset(each, size, function, drop_last=drop),
+            lambda each, size, function, drop: BatchDataset(
+                each, size, function, drop_last=drop
+            ),
             inner,
             st.integers(1, 4),
             st.sampled_from([list, skips_some_batches]),
@@ -184,7 +201,9 @@ def wrapped(inner: st.SearchStrategy[Dataset[Any]]) -> st.SearchStrategy[Dataset
         st.builds(LimitDataset, inner, st.integers(1, 9)),
         st.builds(EpochizeDataset, inner, st.integers(1, 9)),
         st.builds(LogSampleDataset, inner),
-        st.builds(lambda each: ConcatDataset(*each), st.lists(inner, min_size=1, max_size=3)),
+        st.builds(
+            lambda each: ConcatDataset(*each), st.lists(inner, min_size=1, max_size=3)
+        ),
         st.builds(
             blend,
             st.lists(inner, min_size=1, max_size=3),
@@ -205,7 +224,9 @@ def wrapped(inner: st.SearchStrategy[Dataset[Any]]) -> st.SearchStrategy[Dataset
             st.sampled_from([None, noisy, skips_some]),
         ),
         st.builds(
-            lambda each, size, drop: GroupBatchDataset(each, size, thirds, list, drop_last=drop),
+            lambda each, size, drop: GroupBatchDataset(
+                each, size, thirds, list, drop_last=drop
+            ),
             inner,
             st.integers(1, 4),
             st.booleans(),
@@ -217,7 +238,9 @@ def wrapped(inner: st.SearchStrategy[Dataset[Any]]) -> st.SearchStrategy[Dataset
         ),
         st.builds(ShuffleBufferDataset, inner, st.integers(1, 9)),
         st.builds(
-            lambda each, batch, batches: LevelBufferDataset(each, batch * batches, batch, price),
+            lambda each, batch, batches: LevelBufferDataset(
+                each, batch * batches, batch, price
+            ),
             inner,
             st.integers(1, 3),
             st.integers(1, 3),

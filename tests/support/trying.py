@@ -1,4 +1,5 @@
-"""What becomes of an action that meets hostile input: in a process of its own, measured."""
+"""What becomes of an action that meets hostile input: in a process of its own,
+measured."""
 
 from __future__ import annotations
 
@@ -26,9 +27,10 @@ _MEMORY = 3 * 1024 * MIB
 
 @dataclass(frozen=True)
 class Ending:
-    """How an action ended: `error` is the class of what it raised, "" for nothing, HANG, or how its
-    process ended. `ours`: whether it is an error of energize. `seconds` are those of the
-    processor, `mib` the memory that it had at most beyond what there was before.
+    """How an action ended: `error` is the class of what it raised, "" for nothing,
+    HANG, or how its process ended. `ours`: whether it is an error of energize.
+    `seconds` are those of the processor, `mib` the memory that it had at most beyond
+    what there was before.
     """
 
     error: str
@@ -81,7 +83,9 @@ def tried(action: Callable[[], Any], patience: float = 30.0) -> Ending:
 
 
 def _measured(action: Callable[[], Any]) -> Ending:
-    resource.setrlimit(resource.RLIMIT_AS, (_in_use("VmSize") + _MEMORY, resource.RLIM_INFINITY))
+    resource.setrlimit(
+        resource.RLIMIT_AS, (_in_use("VmSize") + _MEMORY, resource.RLIM_INFINITY)
+    )
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     Path("/proc/self/clear_refs").write_text("5")  # the peak starts anew
     before, start = _in_use("VmRSS"), time.process_time()
@@ -89,7 +93,11 @@ def _measured(action: Callable[[], Any]) -> Ending:
     try:
         value = action()
     except BaseException as reason:
-        error, message, ours = type(reason).__name__, str(reason), isinstance(reason, EnergizeError)
+        error, message, ours = (
+            type(reason).__name__,
+            str(reason),
+            isinstance(reason, EnergizeError),
+        )
         trace = "".join(traceback.format_exception(reason)[-14:])
     seconds = time.process_time() - start
     mib = (_in_use("VmHWM") - before) / MIB
@@ -99,4 +107,7 @@ def _measured(action: Callable[[], Any]) -> Ending:
 def _in_use(name: str) -> int:
     """Bytes of this process, as the system counts them."""
     lines = Path("/proc/self/status").read_text().splitlines()
-    return next(int(line.split()[1]) for line in lines if line.startswith(f"{name}:")) * 1024
+    return (
+        next(int(line.split()[1]) for line in lines if line.startswith(f"{name}:"))
+        * 1024
+    )

@@ -30,7 +30,8 @@ CONTAINERS = {
     "ts h264": ("mpegts", "libx264", "aac"),
     "flv h264": ("flv", "libx264", None),
 }
-"""Containers, and codecs with frames between keyframes, most of them shown in another order."""
+"""Containers, and codecs with frames between keyframes, most of them shown in another
+order."""
 
 _OPTIONS = {
     "libx264": {"bf": "2"},
@@ -55,9 +56,12 @@ def numbers_of(clip: torch.Tensor) -> list[int]:
 
 
 def tone(samples: int, channels: int = 2) -> np.ndarray:
-    """Samples (channels, n), int16, that rise by one, and by three in the second channel."""
+    """Samples (channels, n), int16, that rise by one, and by three in the second
+    channel."""
     steps = np.arange(samples)
-    return np.stack([steps * (1 + 2 * c) % 30000 for c in range(channels)]).astype(np.int16)
+    return np.stack([steps * (1 + 2 * c) % 30000 for c in range(channels)]).astype(
+        np.int16
+    )
 
 
 @cache
@@ -71,7 +75,8 @@ def video(
     sound_rate: int = 48000,
     options: tuple[tuple[str, str], ...] = (),
 ) -> bytes:
-    """A video whose frame n shows n; at `times` (in 1/1000 s) if given, else `rate` a second."""
+    """A video whose frame n shows n; at `times` (in 1/1000 s) if given, else `rate` a
+    second."""
     container, codec, sound = CONTAINERS[name]
     with (
         tempfile.NamedTemporaryFile() as made,  # some options need a file to open a second time
@@ -83,10 +88,17 @@ def video(
         seen.options = {"g": str(keys_every), **_OPTIONS.get(codec, {})}
         tick = 1 / rate if times is None else Fraction(1, 1000)
         seen.codec_context.time_base = tick
-        heard = output.add_stream(sound, rate=sound_rate, layout="stereo") if sound else None
+        heard = (
+            output.add_stream(sound, rate=sound_rate, layout="stereo")
+            if sound
+            else None
+        )
         for number in range(frames):
             frame = av.VideoFrame.from_ndarray(picture_of(number), format="rgb24")
-            frame.pts, frame.time_base = number if times is None else times[number], tick
+            frame.pts, frame.time_base = (
+                number if times is None else times[number],
+                tick,
+            )
             output.mux(seen.encode(frame))
         output.mux(seen.encode())
         if heard is not None:
@@ -109,7 +121,9 @@ def _add_sound(output, stream, samples: int, rate: int) -> None:
 
 
 @cache
-def sound(container: str, codec: str, *, samples: int = 48000, rate: int = 16000) -> bytes:
+def sound(
+    container: str, codec: str, *, samples: int = 48000, rate: int = 16000
+) -> bytes:
     """A sound of `tone`, by PyAV."""
     made = io.BytesIO()
     with av.open(made, "w", format=container) as output:

@@ -1,4 +1,5 @@
-"""A linear model on weighted data, trained the same however a global batch is divided."""
+"""A linear model on weighted data, trained the same however a global batch is
+divided."""
 
 from __future__ import annotations
 
@@ -40,7 +41,12 @@ def rows(name: str, count: int, slope: float) -> Dataset[Any]:
     drawn = torch.Generator().manual_seed(count)
     inputs = torch.randn(count, 3, generator=drawn)
     samples = [
-        {"__key__": f"{name}{i}", "x": x, "y": slope * x.sum() + 0.1 * i % 1, "size": i % 7 + 1}
+        {
+            "__key__": f"{name}{i}",
+            "x": x,
+            "y": slope * x.sum() + 0.1 * i % 1,
+            "size": i % 7 + 1,
+        }
         for i, x in enumerate(inputs)
     ]
     sizes = {"size": [sample["size"] for sample in samples]}
@@ -49,12 +55,18 @@ def rows(name: str, count: int, slope: float) -> Dataset[Any]:
 
 def encoded(sample: dict[str, Any]) -> dict[str, Any]:
     """As an encoder would: it says itself how much some samples count."""
-    return {**sample, "sample_weight": 0.0 if sample["size"] == 3 else sample["size"] / 4}
+    return {
+        **sample,
+        "sample_weight": 0.0 if sample["size"] == 3 else sample["size"] / 4,
+    }
 
 
 def samples() -> Dataset[Any]:
-    """A blend with weights of its sources, of its samples, and for what they are drawn."""
-    two = BlendDataset((rows("b", 23, -2.0), 1), (rows("c", 31, 0.5), 2), target_weights=[1, 1])
+    """A blend with weights of its sources, of its samples, and for what they are
+    drawn."""
+    two = BlendDataset(
+        (rows("b", 23, -2.0), 1), (rows("c", 31, 0.5), 2), target_weights=[1, 1]
+    )
     blend = BlendDataset(
         (SampleWeightDataset(rows("a", 37, 1.0), 0.25), 3),
         (SampleWeightDataset(two, lambda sample: 1 + sample["size"] % 2), 2),
@@ -117,7 +129,8 @@ def trained(
     weighed: bool = True,
     model: Model | None = None,
 ) -> list[float]:
-    """The parameters after so many optimizer steps, each over `accumulation` micro batches."""
+    """The parameters after so many optimizer steps, each over `accumulation` micro
+    batches."""
     model = model or Model()
     module: nn.Module = DistributedDataParallel(model) if parallel else model
     optimizer = torch.optim.SGD(model.parameters(), lr=0.02)
@@ -140,4 +153,6 @@ def endless(loader: Loader[Any]) -> Iterator[Any]:
 
 
 def loader_over(dataset: Dataset[Any], workers: int = 0, **options: Any) -> Loader[Any]:
-    return get_loader(dataset, worker_config=WorkerConfig(num_workers=workers), **options)
+    return get_loader(
+        dataset, worker_config=WorkerConfig(num_workers=workers), **options
+    )

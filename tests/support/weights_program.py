@@ -36,7 +36,9 @@ def main(out: Path) -> None:
     with loader_over(batches(MICRO)) as loader:
         trained(loader, 7, parallel=True, model=model)
         found["state"] = loader.state_dict()
-        found["model"] = {name: each.tolist() for name, each in model.state_dict().items()}
+        found["model"] = {
+            name: each.tolist() for name, each in model.state_dict().items()
+        }
     gathered = [None] * dist.get_world_size()
     dist.all_gather_object(gathered, found["plain"])
     found["alike"] = all(each == found["plain"] for each in gathered)

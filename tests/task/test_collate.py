@@ -1,4 +1,5 @@
-"""Batches made of samples, and of batches: values decide how, field by field at any depth."""
+"""Batches made of samples, and of batches: values decide how, field by field at any
+depth."""
 
 from __future__ import annotations
 
@@ -29,7 +30,9 @@ from energize.core.samples import (
 from energize.errors import ConfigError
 from tests.support.refusals import check_refusals
 
-SOURCE = SourceInfo(dataset_path="ds", index=0, shard_name="0.tar", file_names=("a.jpg",))
+SOURCE = SourceInfo(
+    dataset_path="ds", index=0, shard_name="0.tar", file_names=("a.jpg",)
+)
 
 
 def test_tensors():
@@ -39,7 +42,11 @@ def test_tensors():
     assert torch.equal(batch_stack([torch.ones(2)] * 3), torch.ones(3, 2))
     assert batch_pad_stack([torch.tensor(1), torch.tensor(2)]).tolist() == [1, 2]
     assert batch_list((1, 2)) == [1, 2]
-    one, whole, meta = torch.zeros(1), torch.zeros(1).long(), torch.zeros(1, device="meta")
+    one, whole, meta = (
+        torch.zeros(1),
+        torch.zeros(1).long(),
+        torch.zeros(1, device="meta"),
+    )
     ranks = ("different ranks", "1, 2", "shapes (1, 2), (3,)")
     check_refusals(
         ConfigError,
@@ -76,19 +83,28 @@ class Summed:
 
 
 def captioned(key, width=2, **changed):
-    values = {"__key__": key, "image": torch.ones(3, 2, width), "caption": f"caption {key}"}
+    values = {
+        "__key__": key,
+        "image": torch.ones(3, 2, width),
+        "caption": f"caption {key}",
+    }
     return CaptioningSample(**values | changed)
 
 
 def test_a_generic_batch_has_the_structure_of_its_samples():
-    samples = [{"p": Point(torch.ones(n), str(n)), "a": np.ones(2), "n": n} for n in (1, 2)]
+    samples = [
+        {"p": Point(torch.ones(n), str(n)), "a": np.ones(2), "n": n} for n in (1, 2)
+    ]
     batch = generic_batch(samples)
     assert (type(batch["p"]), batch["p"].name) == (Point, ["1", "2"])
     assert batch["p"].at.tolist() == [[1, 0], [1, 1]]
     assert (type(batch["a"]), batch["n"]) == (list, [1, 2])
     assert samples[0]["p"].at.tolist() == [1]
     assert generic_batch([{"s": Summed(1)}, {"s": Summed(2)}])["s"] == Summed(3)
-    named = [captioned("a", __subflavors__={"x": 1}), captioned("b", 4, __sources__=(SOURCE,))]
+    named = [
+        captioned("a", __subflavors__={"x": 1}),
+        captioned("b", 4, __sources__=(SOURCE,)),
+    ]
     batch = generic_batch(named)
     assert (type(batch), batch.__key__) == (CaptioningSample, ["a", "b"])
     assert batch.__subflavors__ == [{"x": 1}, None]
@@ -113,7 +129,9 @@ def test_batches_keep_metadata_aligned():
     assert batch.__subflavors__ == [{"x": 1}, None]
     assert batch.__sources__ == [None, (SOURCE,)]
     assert batch.__restore_key__ == [(), ()]
-    own = ClassificationBatch.from_samples([one, other], image=torch.zeros(1), weight=0.5)
+    own = ClassificationBatch.from_samples(
+        [one, other], image=torch.zeros(1), weight=0.5
+    )
     assert (own.image.tolist(), own.weight) == ([0.0], 0.5)
     derived = Batch.derive_from(batch, __key__=["x", "y"])
     assert (derived.__key__, derived.__sources__) == (["x", "y"], batch.__sources__)
@@ -121,7 +139,9 @@ def test_batches_keep_metadata_aligned():
     for samples in (one, [one]):
         with pytest.raises(ConfigError, match=r"Batch\.from_samples"):
             Batch.derive_from(samples)
-    crude = [CrudeSample(__key__=k, image=torch.ones(1), label=1, extra=1) for k in "ab"]
+    crude = [
+        CrudeSample(__key__=k, image=torch.ones(1), label=1, extra=1) for k in "ab"
+    ]
     assert ClassificationBatch.from_samples(crude).__key__ == ["a", "b"]
     assert batch.pin_memory().image.is_pinned() == torch.cuda.is_available()
     assert not batch.image.is_pinned()
@@ -136,12 +156,17 @@ class MaskedBatch(Batch):
 def test_padding_of_images_is_said_once_and_masked_where_asked(monkeypatch, caplog):
     monkeypatch.setattr("energize.core.ignored._said", set())
     sizes = {"a": (3, 1, 2), "b": (3, 2, 1)}
-    samples = [ImageSample(__key__=key, image=torch.ones(size)) for key, size in sizes.items()]
+    samples = [
+        ImageSample(__key__=key, image=torch.ones(size)) for key, size in sizes.items()
+    ]
     for _ in range(2):
         batch = MaskedBatch.from_samples(samples)
     mask = [[[1, 1], [0, 0]], [[1, 0], [1, 0]]]
     assert batch.image[:, 0].tolist() == batch.image_mask.int().tolist() == mask
-    assert caplog.text.count("of shapes like [(3, 1, 2), (3, 2, 1)] are padded with zeros") == 1
+    assert (
+        caplog.text.count("of shapes like [(3, 1, 2), (3, 2, 1)] are padded with zeros")
+        == 1
+    )
 
 
 @dataclass
@@ -174,9 +199,14 @@ def test_batches_are_joined_field_by_field():
     assert mixed.boxes.at.shape == (3, 4)
     assert mixed.boxes.name == ["box", "box"]
     assert mixed.weight.tolist() == [1.0, 1.0, 1.0]
-    again = [{"__key__": ["a", "b"], "weight": mixed.weight[:2]}, {"__key__": ["d"], "weight": 0.5}]
+    again = [
+        {"__key__": ["a", "b"], "weight": mixed.weight[:2]},
+        {"__key__": ["d"], "weight": 0.5},
+    ]
     assert generic_concat(again)["weight"].tolist() == [1.0, 1.0, 0.5]
-    parts = [{"key": [key], "image": torch.ones(1, len(key))} for key in ("a", "bcd", "ef")]
+    parts = [
+        {"key": [key], "image": torch.ones(1, len(key))} for key in ("a", "bcd", "ef")
+    ]
     once = generic_concat(parts)
     twice = generic_concat([generic_concat(parts[:2]), parts[2]])
     assert torch.equal(once["image"], twice["image"])

@@ -65,7 +65,9 @@ def test_images_are_webdatasets(name):
             assert (ours.mode, ours.size) == (theirs.mode, theirs.size), kind
         else:
             assert (ours.shape, ours.dtype) == (theirs.shape, theirs.dtype), kind
-        apart = np.abs(np.asarray(ours, dtype=np.float64) - np.asarray(theirs, dtype=np.float64))
+        apart = np.abs(
+            np.asarray(ours, dtype=np.float64) - np.asarray(theirs, dtype=np.float64)
+        )
         most = (2.001 / 255 if floating else 2) if kind.startswith("jpg") else 0
         assert apart.max() <= most, kind
 
@@ -103,7 +105,9 @@ def test_what_torch_saved():
     found = decoded("pth", stream.getvalue())
     assert found["features"].tolist() == [[0, 1, 2], [3, 4, 5]]
     assert found["name"] == "a"
-    check_refusals(DecodeError, cut=(lambda: decoded("pth", stream.getvalue()[:-9]), "pth"))
+    check_refusals(
+        DecodeError, cut=(lambda: decoded("pth", stream.getvalue()[:-9]), "pth")
+    )
 
 
 def test_nothing_is_unpickled(tmp_path):
@@ -122,7 +126,9 @@ def test_nothing_is_unpickled(tmp_path):
     decoder = SampleDecoder(unpickle=True)
     assert decoder.decode("x.pickle", plain) == decoder.decode("pyd", plain) == {"a": 1}
     assert decoder.decode("pkl", plain) == plain
-    check_refusals(DecodeError, cut=(lambda: decoder.decode("pickle", plain[:-3]), "pickle"))
+    check_refusals(
+        DecodeError, cut=(lambda: decoder.decode("pickle", plain[:-3]), "pickle")
+    )
 
 
 BAD = {
@@ -150,7 +156,15 @@ def test_bad_bytes_name_the_part_and_the_reason():
         assert str(error.value.__cause__) in str(error.value), part
 
 
-STARTS = (b"", IMAGES["png"][:40], IMAGES["jpg"][:300], b"BM", b"II*\x00", b"P6 ", b"PK\x03\x04")
+STARTS = (
+    b"",
+    IMAGES["png"][:40],
+    IMAGES["jpg"][:300],
+    b"BM",
+    b"II*\x00",
+    b"P6 ",
+    b"PK\x03\x04",
+)
 PARTS = sorted({*BAD, "tiff", "bmp", "ppm", "tga", "jp2"})
 
 
@@ -188,22 +202,37 @@ def test_memory_is_not_taken_for_what_bytes_only_promise(monkeypatch):
     passes = encoded(picture(100, 100, "L"), "JPEG", progressive=True)
     scan = passes[passes.rindex(b"\xff\xda") : -2]
     rows = {
-        "header": (lambda: decoded("x.npy", wide), "says 799999999999992 bytes of values", "80"),
+        "header": (
+            lambda: decoded("x.npy", wide),
+            "says 799999999999992 bytes of values",
+            "80",
+        ),
         "short": (lambda: decoded("x.npy", small[:-1]), "there are 79"),
         "npz": (lambda: decoded("x.npz", zeros), over),
-        "gz": (lambda: decoded("x.bin.gz", gzip.compress(bytes(100_001))), f"{over}100001, more"),
+        "gz": (
+            lambda: decoded("x.bin.gz", gzip.compress(bytes(100_001))),
+            f"{over}100001, more",
+        ),
         "levels": (lambda: decoded("x.txt.gz.gz", levels), over),
         "members": (lambda: decoded("x.bin.gz", gzip.compress(b"x") * 4), over),
         "JSON": (lambda: decoded("x.json", b"[" + b"[]," * 500 + b"0]"), over),
-        "scans": (lambda: decoded("x.jpg", passes[:-2] + scan * 20 + passes[-2:]), over),
+        "scans": (
+            lambda: decoded("x.jpg", passes[:-2] + scan * 20 + passes[-2:]),
+            over,
+        ),
     }
     for kind in ("PNG", "JPEG"):
         for name, pixel in {"torchrgb": 15, "pil": 6, "l8": 2}.items():
             data, size = encoded(picture(20, 10), kind), 200 * pixel
             call = partial(decoded, "x.png", data, image_decode=name)
-            rows[f"{kind} {name}"] = (partial(_within, size - 1, call), f"{over}{size}, more")
+            rows[f"{kind} {name}"] = (
+                partial(_within, size - 1, call),
+                f"{over}{size}, more",
+            )
             _within(size, call)
-    check_refusals({name: (call, DecodeError, *words) for name, (call, *words) in rows.items()})
+    check_refusals(
+        {name: (call, DecodeError, *words) for name, (call, *words) in rows.items()}
+    )
     two = gzip.compress(bytes(9)) + bytes(limits._MIB) + gzip.compress(b"x")
     assert decoded("x.bin.gz", two) == bytes(9) + b"x"
     assert decoded("x.bin" + ".gz" * 3000, b"") == b""
@@ -221,7 +250,9 @@ def test_parts_of_a_sample_are_counted_together():
     load = partial(SampleLoader(sample_type=CrudeSample), raw | images)
     for _ in range(2):
         assert len(_within(4 * 3000, load)) == 11
-        with pytest.raises(DecodeError, match=r"part '3\.png' .* 12000, more than 11999"):
+        with pytest.raises(
+            DecodeError, match=r"part '3\.png' .* 12000, more than 11999"
+        ):
             _within(4 * 3000 - 1, load)
 
 

@@ -56,7 +56,9 @@ def encoder_with(base=ez.TaskEncoder, **hooks):
 def drawn(*arguments, first=False, **options):
     """A call that makes a dataset and reads it."""
     return lambda: (
-        next(iter(train(*arguments, **options))) if first else list(train(*arguments, **options))
+        next(iter(train(*arguments, **options)))
+        if first
+        else list(train(*arguments, **options))
     )
 
 
@@ -108,11 +110,13 @@ def test_batches_of_samples_that_belong_together(folder):
     batches = list(train(folder, ByLength(), 3))
     assert all(len({len(words) > 4 for words in batch}) == 1 for batch in batches)
     assert sum(map(len, batches)) == COUNT
-    sized = encoder_with(ByLength, batch_group_criterion=lambda self, s: (len(s), len(s)))
-    assert all(len(batch) <= len(batch[0]) for batch in train(folder, sized))
-    assert [len(each) for each in train(folder, ByLength(), 3, batch_drop_last=True)] == [3] * (
-        sum(len(each) == 3 for each in batches)
+    sized = encoder_with(
+        ByLength, batch_group_criterion=lambda self, s: (len(s), len(s))
     )
+    assert all(len(batch) <= len(batch[0]) for batch in train(folder, sized))
+    assert [
+        len(each) for each in train(folder, ByLength(), 3, batch_drop_last=True)
+    ] == [3] * (sum(len(each) == 3 for each in batches))
     both = encoder_with(ByLength, batch_group_criterion=lambda self, sample: (0, 3))
     none = encoder_with(ByLength, batch_group_criterion=lambda self, sample: (0, None))
     check_refusals(
@@ -148,7 +152,9 @@ def cook_two(sample) -> Iterator[Cooked]:
 
 
 def noisy(sample, rng):
-    return Cooked(**ez.basic_sample_keys(sample), text=sample["txt"], extra=rng.random())
+    return Cooked(
+        **ez.basic_sample_keys(sample), text=sample["txt"], extra=rng.random()
+    )
 
 
 class Cooks(ez.TaskEncoder):
@@ -175,7 +181,9 @@ def mixed(tmp_path, entries):
 def test_cookers(crude, tmp_path):
     assert next(iter(train(crude, ez.TaskEncoder())))["txt"].startswith("w")
     samples = list(train(crude, Cooks()))
-    assert sorted(each.text for each in samples) == sorted(f"w{n}" for n in range(COUNT))
+    assert sorted(each.text for each in samples) == sorted(
+        f"w{n}" for n in range(COUNT)
+    )
     assert type(samples[0]) is Cooked
     assert samples[0].__sources__[0].shard_name
     entries = [f"path: {crude}, subflavors: {{times: {times}}}" for times in (2, 1)]
@@ -184,8 +192,12 @@ def test_cookers(crude, tmp_path):
     assert sum(each.__subflavors__["times"] == 2 for each in islice(stream, 40)) == 20
     lazily = list(train(crude, encoder_with(cookers=[ez.Cooker(cook_lazily)])))
     assert all(each.extra == each.text for each in lazily)
-    draws = [each.extra for each in train(crude, encoder_with(cookers=[ez.Cooker(noisy)]))]
-    assert draws == [each.extra for each in train(crude, encoder_with(cookers=[ez.Cooker(noisy)]))]
+    draws = [
+        each.extra for each in train(crude, encoder_with(cookers=[ez.Cooker(noisy)]))
+    ]
+    assert draws == [
+        each.extra for each in train(crude, encoder_with(cookers=[ez.Cooker(noisy)]))
+    ]
     assert len(set(draws)) == COUNT
     assert len(list(train(crude, CooksTwice()))) == 2 * COUNT
     forgets = encoder_with(cookers=[ez.Cooker(lambda sample: None)])
@@ -219,7 +231,10 @@ def yielding(self, given):
 
 def test_what_is_wrong_with_an_encoder_is_told_when_a_dataset_is_made(folder):
     slip = {"encode_samples": lambda self, sample: sample}
-    same = {name: lambda self, sample: sample for name in ("preencode_sample", "encode_sample")}
+    same = {
+        name: lambda self, sample: sample
+        for name in ("preencode_sample", "encode_sample")
+    }
     with pytest.warns(UserWarning, match="the hook is 'encode_sample'"):
         assert len(list(train(folder, encoder_with(**slip)))) == COUNT
     for encoder in (ForText(), ForCooked()):  # annotations are no contracts
@@ -249,18 +264,30 @@ def test_what_hooks_return_is_looked_at(folder):
         name: encoder_with(**{name: lambda self, given: None})
         for name in ("encode_sample", "batch", "encode_batch")
     }
-    hidden = encoder_with(encode_sample=lambda self, sample: (w for w in sample.text.split()))
-    other = encoder_with(Words, select_samples_to_pack=lambda self, samples: [["other"]])
+    hidden = encoder_with(
+        encode_sample=lambda self, sample: (w for w in sample.text.split())
+    )
+    other = encoder_with(
+        Words, select_samples_to_pack=lambda self, samples: [["other"]]
+    )
     check_refusals(
         EncoderError,
         {
             **{
-                name: (drawn(folder, each, 2), EncoderError, "returned None", "a `return`")
+                name: (
+                    drawn(folder, each, 2),
+                    EncoderError,
+                    "returned None",
+                    "a `return`",
+                )
                 for name, each in nothing.items()
             }
         },
         hidden=(drawn(folder, hidden, 2), "returned a generator, which is no"),
-        not_given=(drawn(folder, other, packing_buffer_size=4), "samples that it was not given"),
+        not_given=(
+            drawn(folder, other, packing_buffer_size=4),
+            "samples that it was not given",
+        ),
     )
 
 
@@ -289,8 +316,12 @@ def test_hooks_know_the_number_of_their_sample_and_batch(folder, workers):
                 assert samples == [(number * 4 + place, number) for place in range(4)]
     with pytest.raises(ConfigError, match="while a dataset calls a hook"):
         _ = Numbered().current_sample_index
-    alone = encoder_with(Numbered, encode_sample=lambda self, sample: self.current_batch_index)
-    assert list(train(folder, alone)) == list(range(COUNT))  # no batch is settled: of the sample
+    alone = encoder_with(
+        Numbered, encode_sample=lambda self, sample: self.current_batch_index
+    )
+    assert list(train(folder, alone)) == list(
+        range(COUNT)
+    )  # no batch is settled: of the sample
 
 
 class Inner(Words):
@@ -332,7 +363,9 @@ def test_an_encoder_that_adds_to_another_keeps_its_hooks(crude, folder):
     batches = list(train(crude, outer, 2, packing_buffer_size=4))
     packs = [pack for batch in batches for pack in batch["packs"]]
     assert all(pack[0] == "outer" for pack in packs)
-    assert sorted(w for pack in packs for w in pack[1:]) == sorted(f"w{n}" for n in range(COUNT))
+    assert sorted(w for pack in packs for w in pack[1:]) == sorted(
+        f"w{n}" for n in range(COUNT)
+    )
     again = pickle.loads(pickle.dumps(outer))
     assert list(train(crude, again, 2, packing_buffer_size=4)) == batches
     assert active_hooks(ez.AugmentTaskEncoder(ByLength())) == active_hooks(ByLength())
@@ -370,7 +403,9 @@ class Tokenizing(ez.DefaultTaskEncoder):
 
 
 def captioned(key, width=2):
-    return CaptioningSample(__key__=key, image=torch.ones(3, 2, width), caption=f"caption {key}")
+    return CaptioningSample(
+        __key__=key, image=torch.ones(3, 2, width), caption=f"caption {key}"
+    )
 
 
 def test_types_are_filled_by_name():
@@ -392,7 +427,9 @@ def test_types_are_filled_by_name():
     assert type(both.encode_batch(both.batch([sample]))) is Captions
     encoder = pickle.loads(pickle.dumps(Tokenizing(5)))
     samples = ez.ListSource([captioned(str(i), 2 + i) for i in range(3)])
-    batches = ez.MapDataset(ez.BatchDataset(samples, 2, encoder.batch), encoder.encode_batch)
+    batches = ez.MapDataset(
+        ez.BatchDataset(samples, 2, encoder.batch), encoder.encode_batch
+    )
     assert list(batches) == [
         {"keys": ["0", "1"], "lengths": [9, 9]},
         {"keys": ["2"], "lengths": [9]},
@@ -432,14 +469,20 @@ def test_decoders_belong_to_their_class_and_older_arguments_to_one_dataset(folde
     assert ez.DefaultTaskEncoder(decoder=None).decoder is None
     assert encoder.decoder == SampleDecoder()
     options = {"split_part": "train", "batch_size": None, "task_encoder": encoder}
-    assert isinstance(ez.get_val_dataset(folder, **options, auto_decode=False)[0].text, bytes)
+    assert isinstance(
+        ez.get_val_dataset(folder, **options, auto_decode=False)[0].text, bytes
+    )
     assert isinstance(ez.get_val_dataset(folder, **options)[0].text, str)
     own = (ConfigError, "so does the decoder of Words")
     check_refusals(
         FrozenInstanceError,
         frozen=(lambda: setattr(encoder.decoder, "image_decode", "pil"),),
         both=(lambda: train(folder, Words(), image_decode="pil"), *own),
-        typo=(lambda: train(folder, encoder, imge_decode="pil"), TypeError, "imge_decode"),
+        typo=(
+            lambda: train(folder, encoder, imge_decode="pil"),
+            TypeError,
+            "imge_decode",
+        ),
     )
 
 
@@ -453,7 +496,9 @@ class WholeBatches(ez.TaskEncoder):
         config = {"worker_config": worker_config}
         parts = []
         for each in datasets:
-            samples = ez.RepeatDataset(self._load_dataset(each, 0, worker_config), **config)
+            samples = ez.RepeatDataset(
+                self._load_dataset(each, 0, worker_config), **config
+            )
             encoded = self.build_encode_sample(samples, **config)
             batches = self.build_batch(encoded, batch_size=batch_size, **config)
             parts.append((batches, each.weight))
@@ -492,7 +537,9 @@ def test_an_encoder_may_build_the_dataset_itself(folder, tmp_path):
     assert sum(batch[0] == 0 for batch in batches) == 300
     with ez.get_loader(dataset, worker_config=ez.WorkerConfig(0, 1, 2)) as loader:
         assert list(islice(loader, 50)) == batches[:50]
-    parts = islice(ez.get_train_dataset(file, batch_size=None, task_encoder=Noting()), 400)
+    parts = islice(
+        ez.get_train_dataset(file, batch_size=None, task_encoder=Noting()), 400
+    )
     assert sum(part == 0 for part in parts) == 300
     assert [mode.name for mode in Noting.modes] == ["DATASET_WEIGHT"]
     limited = ez.get_val_dataset(

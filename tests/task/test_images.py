@@ -53,13 +53,22 @@ def test_all_orientations_are_those_of_pillow(orientation):
             for name, spec in IMAGE_SPECS.items():
                 for orient in (None, False, True):
                     found = decode_image(data, spec, orient=orient)
-                    pixels = found.numpy() if spec.container == "torch" else np.asarray(found)
+                    pixels = (
+                        found.numpy()
+                        if spec.container == "torch"
+                        else np.asarray(found)
+                    )
                     if spec.container == "torch" and pixels.ndim == 3:
                         pixels = pixels.transpose(1, 2, 0)
                     if spec.floating:
                         pixels = np.rint(pixels * 255)
                     expected = by_pillow(data, spec.mode, orient=bool(orient))
-                    assert np.array_equal(pixels, expected), (image_format, mode, name, orient)
+                    assert np.array_equal(pixels, expected), (
+                        image_format,
+                        mode,
+                        name,
+                        orient,
+                    )
 
 
 def test_a_turned_pil_image_is_not_turned_again():
@@ -74,7 +83,9 @@ def test_the_orientation_may_be_in_xmp_after_other_segments():
     assert SampleDecoder(orient=True).decode("jpg", data).shape == (3, 50, 34)
 
 
-@pytest.mark.parametrize("exif", [b"Exif\0\0", b"Exif\0\0garbage", b"Exif\0\0MM\0*\0\0\xff\xff"])
+@pytest.mark.parametrize(
+    "exif", [b"Exif\0\0", b"Exif\0\0garbage", b"Exif\0\0MM\0*\0\0\xff\xff"]
+)
 @pytest.mark.parametrize("image_format", ["JPEG", "PNG", "WEBP"])
 def test_damaged_exif_data_do_not_damage_an_image(exif, image_format):
     data = encoded(picture(50, 34), image_format, exif=exif)
@@ -111,7 +122,11 @@ def deep(image_format: str) -> bytes:
         return struct.pack(">I", len(body)) + name + body + struct.pack(">I", crc)
 
     header = struct.pack(">IIBBBBB", 8, 6, 16, 2, 0, 0, 0)
-    parts = chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(rows)) + chunk(b"IEND", b"")
+    parts = (
+        chunk(b"IHDR", header)
+        + chunk(b"IDAT", zlib.compress(rows))
+        + chunk(b"IEND", b"")
+    )
     return b"\x89PNG\r\n\x1a\n" + parts
 
 
@@ -120,7 +135,12 @@ TRANSPARENT = encoded(picture(8, 6).quantize(16), "PNG", transparency=0)
 LOSSES = {
     "turned": (lying(6), {"orient": True}, "(orientation 6)", "orient=False"),
     "stored": (lying(8, "PNG"), {}, "(orientation 8)", "orient: true"),
-    "stored on request": (lying(3), {"orient": False}, "(orientation 3)", "orient: true"),
+    "stored on request": (
+        lying(3),
+        {"orient": False},
+        "(orientation 3)",
+        "orient: true",
+    ),
     "frames of GIF": (animated("GIF"), {}, "several frames", "the first one"),
     "frames of PNG": (animated("PNG"), {}, "several frames", "the first one"),
     "frames of WEBP": (animated("WEBP"), {}, "several frames", "the first one"),
@@ -131,7 +151,12 @@ LOSSES = {
     "alpha of WEBP": (clear("WEBP"), {}, "Transparency", "torchrgba"),
     "alpha of TIFF": (clear("TIFF"), {}, "Transparency", "torchrgba"),
     "alpha of a palette": (TRANSPARENT, {}, "Transparency", "torchrgba"),
-    "alpha in greys": (clear("PNG"), {"image_decode": "l8"}, "Transparency", "torchrgba"),
+    "alpha in greys": (
+        clear("PNG"),
+        {"image_decode": "l8"},
+        "Transparency",
+        "torchrgba",
+    ),
     "16 bits of grey": (encoded(GREY, "PNG"), {}, "mode I;16", "torchstored"),
     "floats": (encoded(GREY.convert("F"), "TIFF"), {}, "mode F", "torchstored"),
     "16 bits of PNG": (deep("PNG"), {}, "16 bits", "8 bits"),

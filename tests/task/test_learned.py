@@ -1,4 +1,5 @@
-"""What the data say of turns decides which tokens are learned, or the sample is refused."""
+"""What the data say of turns decides which tokens are learned, or the sample is
+refused."""
 
 from __future__ import annotations
 
@@ -52,7 +53,12 @@ KEYS = {
     "nothing": [QUESTION, ANSWER, *MORE],
     "loss": [QUESTION, ANSWER | {"loss": 0}, *MORE],
     "weight": [QUESTION, ANSWER | {"weight": 1}, MORE[0], MORE[1] | {"weight": 0}],
-    "masked": [QUESTION, ANSWER | {"masked": True}, MORE[0], MORE[1] | {"masked": False}],
+    "masked": [
+        QUESTION,
+        ANSWER | {"masked": True},
+        MORE[0],
+        MORE[1] | {"masked": False},
+    ],
     "loss_mask": [
         QUESTION | {"loss_mask": 1},
         ANSWER | {"loss_mask": 1},
@@ -93,7 +99,8 @@ NOT_WRITTEN = Refused("does not write")
 REFUSES = "refuses the conversation: "
 ALTERNATE = Refused(f"{REFUSES}Conversation roles must alternate")
 EARLIER = Refused("otherwise than as the beginning")
-# Other answers than A and B with their ends, by key and family: what is learned, or why nothing is.
+# Other answers than A and B with their ends, by key and family: what is learned, or why
+# nothing is.
 OTHERWISE = {
     ("loss_mask", "harmony"): "<|channel|>final<|message|>A<|return|>",
     **{("train", family): f"Q{end}B{end}" for family, end in ENDS.items()},
@@ -102,11 +109,16 @@ OTHERWISE = {
     ("train", "harmony"): "Q<|end|><|channel|>final<|message|>B<|return|>",
     ("train", "marked"): Refused("does not mark just the turns of the assistant"),
     **{
-        (key, family): NOT_WRITTEN for key in ("tool_calls", "function_call") for family in FAMILIES
+        (key, family): NOT_WRITTEN
+        for key in ("tool_calls", "function_call")
+        for family in FAMILIES
     },
     **{(key, "gemma"): ALTERNATE for key in ("tool_calls", "function_call")},
     **{
-        (key, "qwen2"): '<tool_call>\n{"name": "look", "arguments": {"x": 1}}\n</tool_call>'
+        (
+            key,
+            "qwen2",
+        ): '<tool_call>\n{"name": "look", "arguments": {"x": 1}}\n</tool_call>'
         "<|im_end|>\nA<|im_end|>\n"
         for key in ("tool_calls", "function_call")
     },
@@ -115,12 +127,24 @@ OTHERWISE = {
         for key in ("tool_calls", "function_call")
     },
     **{
-        (key, "deepseek"): '<call>function<sep>look\n```json\n{"x": 1}\n```</call><eos>A<eos>'
+        (
+            key,
+            "deepseek",
+        ): '<call>function<sep>look\n```json\n{"x": 1}\n```</call><eos>A<eos>'
         for key in ("tool_calls", "function_call")
     },
-    ("tool_calls", "mistral"): '[TOOL_CALLS]{"name": "look", "arguments": {"x": 1}}</s>A</s>',
-    ("function_call", "mistral"): Refused(f"{REFUSES}Tool call IDs should be 9 characters long!"),
-    **{(key, family): NOT_WRITTEN for key in ("reasoning", "thinking") for family in FAMILIES},
+    (
+        "tool_calls",
+        "mistral",
+    ): '[TOOL_CALLS]{"name": "look", "arguments": {"x": 1}}</s>A</s>',
+    ("function_call", "mistral"): Refused(
+        f"{REFUSES}Tool call IDs should be 9 characters long!"
+    ),
+    **{
+        (key, family): NOT_WRITTEN
+        for key in ("reasoning", "thinking")
+        for family in FAMILIES
+    },
     **{
         (key, "qwen3"): "<think>\nWHY\n</think>\n\nA<|im_end|>\n"
         for key in ("reasoning", "thinking")
@@ -140,7 +164,9 @@ OTHERWISE = {
     ("thoughts in the text", "harmony"): (
         "<|channel|>final<|message|><think>WHY</think>A<|return|>"
     ),
-    ("system", "mistral"): Refused(f"{REFUSES}Only user, assistant and tool roles are supported!"),
+    ("system", "mistral"): Refused(
+        f"{REFUSES}Only user, assistant and tool roles are supported!"
+    ),
     ("system", "gemma"): Refused(f"{REFUSES}System role not supported"),
     ("system", "deepseek"): Refused("does not write the text of turn 0, 'system'"),
     ("two questions", "mistral"): Refused(
@@ -174,7 +200,9 @@ def test_just_the_tokens_that_the_data_ask_for_are_learned(family):
         asked = {
             "nothing": "AB",
             **dict.fromkeys(("loss", "masked"), "B"),
-            **dict.fromkeys(("weight", "loss_mask", "system", "two questions", "tools"), "A"),
+            **dict.fromkeys(
+                ("weight", "loss_mask", "system", "two questions", "tools"), "A"
+            ),
         }
         usual = "".join(f"{head}{each}{end}" for each in asked.get(key, ""))
         expected = OTHERWISE.get((key, family), usual)
@@ -250,7 +278,9 @@ def test_a_conversation_of_which_nothing_is_learned_is_damaged(turns):
 def test_an_unknown_key_of_a_turn_is_an_error_or_a_skip_or_named(caplog):
     words = tokenizer("chatml")
     turns = [QUESTION, ANSWER | {"toxic": True, "id": 7}]
-    with pytest.raises(SampleError, match=r"unknown keys: toxic; name keys .* in extra_keys, or"):
+    with pytest.raises(
+        SampleError, match=r"unknown keys: toxic; name keys .* in extra_keys, or"
+    ):
         encoded(words, turns)
     with pytest.raises(SkipSample):
         encoded(words, turns, options={"unknown_keys": "skip"})
@@ -261,7 +291,9 @@ def test_an_unknown_key_of_a_turn_is_an_error_or_a_skip_or_named(caplog):
 
 def test_a_template_gets_the_extra_keys():
     words = tokenizer("chatml")
-    words.chat_template = words.chat_template.replace("{{ m['content'] }}", "{{ m['mood'] }}: A")
+    words.chat_template = words.chat_template.replace(
+        "{{ m['content'] }}", "{{ m['mood'] }}: A"
+    )
     turns = [{"role": "user", "content": "A", "mood": "sad"}, ANSWER | {"mood": "glad"}]
     found = encoded(words, turns, options={"extra_keys": ["mood"]})
     assert learned(words, found) == ["glad: A<|im_end|>\n"]
@@ -273,9 +305,13 @@ def rows(folder, *conversations):
     return file
 
 
-def test_a_conversation_that_the_template_refuses_is_left_out_and_counted(tmp_path, caplog):
+def test_a_conversation_that_the_template_refuses_is_left_out_and_counted(
+    tmp_path, caplog
+):
     caplog.set_level(logging.WARNING, "energize")
-    good, bad = ({"messages": each} for each in (KEYS["nothing"], KEYS["two questions"]))
+    good, bad = (
+        {"messages": each} for each in (KEYS["nothing"], KEYS["two questions"])
+    )
     file = rows(tmp_path, *[good] * 3, bad, *[good] * 4)
     encoder = ProcessorTaskEncoder(tokenizer("mistral"))
     loader = get_loader(get_train_dataset(file, batch_size=1, task_encoder=encoder))
@@ -289,7 +325,9 @@ def test_a_template_that_is_broken_ends_the_run(tmp_path):
     words = tokenizer("chatml")
     words.chat_template = MISTRAL + "{% if %}"
     file = rows(tmp_path, *[{"messages": KEYS["nothing"]}] * 3)
-    dataset = get_train_dataset(file, batch_size=1, task_encoder=ProcessorTaskEncoder(words))
+    dataset = get_train_dataset(
+        file, batch_size=1, task_encoder=ProcessorTaskEncoder(words)
+    )
     with pytest.raises(Exception, match="Expected an expression"):
         next(iter(get_loader(dataset)))
 
@@ -314,7 +352,9 @@ def test_line_ends_of_captions_and_answers_are_not_learned(end, tmp_path):
     image = picture()
     image.save(tmp_path / "0.png")
     (tmp_path / "0.txt").write_bytes(f"red{end}".encode())
-    dataset = get_val_dataset(tmp_path, split_part="train", batch_size=1, task_encoder=encoder)
+    dataset = get_val_dataset(
+        tmp_path, split_part="train", batch_size=1, task_encoder=encoder
+    )
     expected = dataset[0].input_ids
     for sample in (
         CaptioningSample(__key__="0", image=image, caption="red" + end),
@@ -322,7 +362,10 @@ def test_line_ends_of_captions_and_answers_are_not_learned(end, tmp_path):
     ):
         tokens = encoder.encode_sample(sample).tokens
         assert torch.equal(tokens["input_ids"], expected[0])
-        assert processor.decode(tokens["input_ids"][tokens["labels"] != -100]) == "red <|end|>"
+        assert (
+            processor.decode(tokens["input_ids"][tokens["labels"] != -100])
+            == "red <|end|>"
+        )
 
 
 def test_conversations_with_unknown_keys_are_counted(tmp_path):
@@ -344,7 +387,9 @@ def test_the_nulls_of_a_parquet_file_are_no_keys(tmp_path):
     words = tokenizer("qwen3")
     encoder = ProcessorTaskEncoder(words)
     file = tmp_path / "chat.parquet"
-    dataset = get_val_dataset(file, split_part="train", batch_size=2, task_encoder=encoder)
+    dataset = get_val_dataset(
+        file, split_part="train", batch_size=2, task_encoder=encoder
+    )
     expected = ["A<|im_end|>\n", "<think>\nWHY\n</think>\n\nA<|im_end|>\n"]
     assert learned(words, dataset[0]) == expected
 
@@ -355,7 +400,9 @@ def test_system_and_functions_of_a_row_are_written(tmp_path):
     file = rows(tmp_path, *[row_of_file] * 4)
     words = tokenizer("llama3")
     encoder = ProcessorTaskEncoder(words)
-    dataset = get_val_dataset(file, split_part="train", batch_size=1, task_encoder=encoder)
+    dataset = get_val_dataset(
+        file, split_part="train", batch_size=1, task_encoder=encoder
+    )
     text = words.decode(dataset[0].input_ids[0])
     assert "system<|end_header_id|>\n\nSYS<|eot_id|>" in text
     assert '"description": "Looks."' in text

@@ -1,4 +1,5 @@
-"""Typed samples of raw ones: field maps, declared types, functions of programs and of folders."""
+"""Typed samples of raw ones: field maps, declared types, functions of programs and of
+folders."""
 
 from __future__ import annotations
 
@@ -48,11 +49,18 @@ class Masked(ez.Sample):
 
 
 def raw(**parts: Any) -> dict[str, Any]:
-    origin = {"__key__": "d/7", "__dataset__": "/data/ds", "__shard__": "a.tar", "__index__": 7}
+    origin = {
+        "__key__": "d/7",
+        "__dataset__": "/data/ds",
+        "__shard__": "a.tar",
+        "__index__": 7,
+    }
     return origin | {name.replace("_", "."): data for name, data in parts.items()}
 
 
-def load(kind: type, told: dict[str, str] | None = None, **options: Any) -> SampleLoader:
+def load(
+    kind: type, told: dict[str, str] | None = None, **options: Any
+) -> SampleLoader:
     return SampleLoader(sample_type=kind, field_map=told, **options)
 
 
@@ -67,9 +75,14 @@ def test_parts_are_chosen_by_what_a_sample_has():
     text = load(TextSample, {"text": "json[a],json[b],txt"})
     assert text(raw(json=b'{"b": "from b"}', txt=b"x")).text == "from b"
     sample = text(raw(json=b"{}", txt=b"from txt"))
-    assert (sample.text, sample.__sources__[0].file_names) == ("from txt", ("d/7.json", "d/7.txt"))
+    assert (sample.text, sample.__sources__[0].file_names) == (
+        "from txt",
+        ("d/7.json", "d/7.txt"),
+    )
     # Only what is needed is decoded, and a part that is there has to be readable.
-    assert load(TextSample)(raw(txt=b"fine", jpg=b"broken", json=b"broken")).text == "fine"
+    assert (
+        load(TextSample)(raw(txt=b"fine", jpg=b"broken", json=b"broken")).text == "fine"
+    )
     keys = load(TextSample, {"text": "json[a][b]"})
 
     def call(loader, **parts):
@@ -96,15 +109,31 @@ def test_fields_have_decoders_of_their_own():
     stored = ez.SampleDecoder(image_decode="torchstored")
     own = {"mask": stored, "depth": stored, "size": len, "kept": None}
     decoder = ez.SampleDecoder(fields=own)
-    told = {"image": "jpg", "mask": "mask.png", "depth": "d.png", "size": "jpg", "kept": "jpg"}
-    parts = {"mask_png": encoded(seg, "PNG"), "d_png": encoded(deep, "PNG"), "jpg": photo}
+    told = {
+        "image": "jpg",
+        "mask": "mask.png",
+        "depth": "d.png",
+        "size": "jpg",
+        "kept": "jpg",
+    }
+    parts = {
+        "mask_png": encoded(seg, "PNG"),
+        "d_png": encoded(deep, "PNG"),
+        "jpg": photo,
+    }
     sample = load(Masked, told, decoder=decoder)(raw(**parts))
     assert sample.mask.tolist() == [[0, 1, 2], [3, 4, 5]]
     assert sample.depth.tolist() == [[0, 300, 65535]]
-    assert (sample.image.shape, sample.size, sample.kept) == ((3, 40, 60), len(photo), photo)
+    assert (sample.image.shape, sample.size, sample.kept) == (
+        (3, 40, 60),
+        len(photo),
+        photo,
+    )
     files = ("d/7.jpg", "d/7.mask.png", "d/7.d.png")
     assert sample.__sources__[0].file_names == files
-    by_part = ez.SampleDecoder(fields={"mask.png": ez.SampleDecoder(image_decode="stored")})
+    by_part = ez.SampleDecoder(
+        fields={"mask.png": ez.SampleDecoder(image_decode="stored")}
+    )
     crude = load(CrudeSample, decoder=by_part)(raw(**parts))
     assert crude["mask.png"].tolist() == [[0, 1, 2], [3, 4, 5]]
     assert crude["d.png"].shape == (3, 1, 3)
@@ -113,12 +142,22 @@ def test_fields_have_decoders_of_their_own():
     bad = ez.SampleDecoder(fields={"image": lambda data: 1 / 0})
     check_refusals(
         ConfigError,
-        no_decoder=(lambda: ez.SampleDecoder(fields={"mask": "pil"}), "fields['mask']", "'pil'"),
-        fails=(lambda: load(ImageSample, decoder=bad)(raw(jpg=photo)), DecodeError, "'jpg'"),
+        no_decoder=(
+            lambda: ez.SampleDecoder(fields={"mask": "pil"}),
+            "fields['mask']",
+            "'pil'",
+        ),
+        fails=(
+            lambda: load(ImageSample, decoder=bad)(raw(jpg=photo)),
+            DecodeError,
+            "'jpg'",
+        ),
     )
 
 
-def test_images_are_turned_when_asked_and_cut_off_values_are_said_once(monkeypatch, caplog):
+def test_images_are_turned_when_asked_and_cut_off_values_are_said_once(
+    monkeypatch, caplog
+):
     monkeypatch.setattr("energize.core.ignored._said", set())
     lying = PIL.Image.fromarray(np.zeros((2, 3, 3), np.uint8))
     exif = PIL.Image.Exif()
@@ -131,18 +170,26 @@ def test_images_are_turned_when_asked_and_cut_off_values_are_said_once(monkeypat
             assert decoder.decode("jpg", data.getvalue()).shape == shape
     deep = encoded(PIL.Image.fromarray(np.full((2, 2), 300, np.uint16)), "PNG")
     for _ in range(2):
-        assert int(ez.SampleDecoder(image_decode="rgb8").decode("png", deep).max()) == 255
+        assert (
+            int(ez.SampleDecoder(image_decode="rgb8").decode("png", deep).max()) == 255
+        )
     assert caplog.text.count("fields=") == 1
 
 
 def test_other_ways_to_a_value():
-    undecoded = load(CaptioningSample, {"image": "jpg", "caption": "json[c]"}, decoder=None)
+    undecoded = load(
+        CaptioningSample, {"image": "jpg", "caption": "json[c]"}, decoder=None
+    )
     sample = undecoded(raw(jpg=JPG, json=b'{"c": "x"}'))
     assert (sample.image, sample.caption) == (JPG, "x")
     of_key = load(TextSample, {"text": "__key__"})(raw(txt=b"x"))
     assert (of_key.text, of_key.__sources__[0].file_names) == ("d/7", ())
     packed = encoded_arrays(ids=np.arange(3))
-    assert load(ImageSample, {"image": "npz[ids]"})(raw(npz=packed)).image.tolist() == [0, 1, 2]
+    assert load(ImageSample, {"image": "npz[ids]"})(raw(npz=packed)).image.tolist() == [
+        0,
+        1,
+        2,
+    ]
     in_turn = raw(json=b"{}") | {"0.txt": b"see", "10.txt": b"end", "1.jpg": JPG}
     found = load(InterleavedSample, {"sequence": "*.*"})(in_turn).sequence
     assert [type(each).__name__ for each in found] == ["str", "Tensor", "str"]
@@ -205,7 +252,10 @@ def part_filter(part):
 def other(raw):
     return {"__key__": raw["__key__"] + "!", "text": raw["txt"]}
 """
-NAMED = {"sample_loader": "sample_loader.py", "part_filter": "sample_loader.py:part_filter"}
+NAMED = {
+    "sample_loader": "sample_loader.py",
+    "part_filter": "sample_loader.py:part_filter",
+}
 
 
 def folder(path, **named):
@@ -214,11 +264,18 @@ def folder(path, **named):
         [
             (f"{i:03d}.{part}", data)
             for i in range(4)
-            for part, data in (("jpg", b"no image"), ("txt", b"text %d" % i), ("json", b"{}"))
+            for part, data in (
+                ("jpg", b"no image"),
+                ("txt", b"text %d" % i),
+                ("json", b"{}"),
+            )
         ],
     )
     prepare(path, split_ratios={"train": 1}, sample_type="TextSample", workers=1)
-    config = {"sample_type": {"__module__": "megatron.energon", "__class__": "TextSample"}, **named}
+    config = {
+        "sample_type": {"__module__": "megatron.energon", "__class__": "TextSample"},
+        **named,
+    }
     (path / ".nv-meta" / "dataset.yaml").write_text(json.dumps(config))
     (path / ".nv-meta" / "sample_loader.py").write_text(CODE)
     return path
@@ -239,22 +296,45 @@ def test_the_program_gives_functions(tmp_path):
     given = {"sample_loader": loader, "part_filter": ["txt"]}
     by_folder = {name: {str(path): value} for name, value in given.items()}
     upper = [f"TEXT {i}" for i in range(4)]
-    assert texts(path, **given) == texts(path, **by_folder) == texts(plain, **given) == upper
+    assert (
+        texts(path, **given)
+        == texts(path, **by_folder)
+        == texts(plain, **given)
+        == upper
+    )
     assert texts(plain, **by_folder) == [f"text {i}" for i in range(4)]
     assert not (path / ".nv-meta" / "ran").exists()
 
     def returning(value):
-        return lambda: texts(plain, sample_loader=lambda parts: value, part_filter=["txt"])
+        return lambda: texts(
+            plain, sample_loader=lambda parts: value, part_filter=["txt"]
+        )
 
     check_refusals(
         EncoderError,
-        half=(lambda: texts(path, sample_loader=loader), UntrustedCodeError, "part_filter"),
+        half=(
+            lambda: texts(path, sample_loader=loader),
+            UntrustedCodeError,
+            "part_filter",
+        ),
         unknown=(returning({"text": "a", "n": 1}), "the field 'n'", "'000'"),
         lacks=(returning({}), "returned no text, which TextSample needs"),
         a_text=(returning("text"), "returned a str"),
-        trust=(lambda: texts(path, trust_code="/data"), ConfigError, "['/data'] for one"),
-        file=(lambda: texts(path, sample_loader="file.py"), ConfigError, "is a function"),
-        dict=(lambda: texts(path, sample_loader={"a": 1}), ConfigError, "is a function"),
+        trust=(
+            lambda: texts(path, trust_code="/data"),
+            ConfigError,
+            "['/data'] for one",
+        ),
+        file=(
+            lambda: texts(path, sample_loader="file.py"),
+            ConfigError,
+            "is a function",
+        ),
+        dict=(
+            lambda: texts(path, sample_loader={"a": 1}),
+            ConfigError,
+            "is a function",
+        ),
         filter=(lambda: texts(plain, part_filter="jpg"), ConfigError, "or names"),
     )
 
@@ -267,7 +347,9 @@ def test_functions_of_folders_travel_and_are_described_wherever_they_are(tmp_pat
         again = pickle.loads(pickle.dumps(function))
         assert (again, again({"txt": "a"})) == (function, {"text": "a:txt"})
         assert parts("jpg") is False
-        seen.append(load(TextSample, sample_loader=function, part_filter=parts).describe())
+        seen.append(
+            load(TextSample, sample_loader=function, part_filter=parts).describe()
+        )
     assert seen[0] == seen[1]
     assert seen[0]["sample_loader"] == "sample_loader.py:sample_loader"
 
@@ -280,7 +362,9 @@ def test_dataset_files_that_name_what_is_none(tmp_path):
     (meta / "text.txt").write_text("")
     (meta / "linked.py").symlink_to(tmp_path / "outside.py")
     modules = set(sys.modules)
-    typed = {"sample_type": {"__module__": "megatron.energon", "__class__": "TextSample"}}
+    typed = {
+        "sample_type": {"__module__": "megatron.energon", "__class__": "TextSample"}
+    }
     crude = {
         "__class__": "CrudeWebdataset",
         "sample_type": {"__module__": "megatron.energon", "__class__": "CrudeSample"},

@@ -1,5 +1,5 @@
-"""Weights on the way from sources to batches, whatever users' functions make of samples; and the
-mean of weighted losses. Over ranks see test_training.
+"""Weights on the way from sources to batches, whatever users' functions make of
+samples; and the mean of weighted losses. Over ranks see test_training.
 """
 
 from __future__ import annotations
@@ -56,7 +56,9 @@ class OwnBatch:
 
 
 def tokens(count: int = 8) -> ez.ListSource[Tokens]:
-    return ez.ListSource([Tokens(__key__=f"{i}", ids=torch.arange(i + 1)) for i in range(count)])
+    return ez.ListSource(
+        [Tokens(__key__=f"{i}", ids=torch.arange(i + 1)) for i in range(count)]
+    )
 
 
 def by_length(sample: Any) -> float:
@@ -137,7 +139,9 @@ def test_no_batch_has_the_weight_of_single_samples():
         assert weights(batch) == [0.5, 0.5]
 
 
-def test_a_batch_of_dicts_of_a_metadataset_has_its_weights_and_no_other_key_of_ours(tmp_path):
+def test_a_batch_of_dicts_of_a_metadataset_has_its_weights_and_no_other_key_of_ours(
+    tmp_path,
+):
     class Dicts(ez.DefaultTaskEncoder):
         def encode_sample(self, sample):
             return {"text": sample.text}
@@ -172,18 +176,25 @@ def test_weights_find_their_samples_by_the_keys_of_a_batch():
         (longest_first, [3.0, 2.0, 1.0]),
         (by_keys, [3.0, 2.0, 1.0]),
         (leaves_out, [2.0]),
-        (lambda samples: {"ids": lengths(samples), "sample_weights": own}, [9.0, 9.0, 9.0]),
+        (
+            lambda samples: {"ids": lengths(samples), "sample_weights": own},
+            [9.0, 9.0, 9.0],
+        ),
     ):
         assert weights(ez.BatchDataset(weighted(), 3, batcher)[0]) == expected
     own = torch.tensor([9.0])
     kept = TokenBatch.from_samples([weighted()[1]], sample_weights=own)
     assert weights(kept) == [9.0]
     # A key that two samples have is told apart by their order alone.
-    doubled = ez.ListSource([{"__key__": "a", "sample_weight": each} for each in (1.0, 2.0)])
+    doubled = ez.ListSource(
+        [{"__key__": "a", "sample_weight": each} for each in (1.0, 2.0)]
+    )
     same = ez.BatchDataset(doubled, 2, lambda samples: {"__key__": ["a", "a"]})
     assert weights(same[0]) == [1.0, 2.0]
     other = ez.BatchDataset(doubled, 2, lambda samples: {"__key__": ["a"]})
-    unknown = ez.BatchDataset(weighted(), 3, lambda s: {"__key__": ["?"] * 3, "ids": s[0].ids})
+    unknown = ez.BatchDataset(
+        weighted(), 3, lambda s: {"__key__": ["?"] * 3, "ids": s[0].ids}
+    )
     check_refusals(
         ez.EncoderError,
         unknown=(first(unknown), "'?', which none of its samples has"),
@@ -209,11 +220,15 @@ def test_what_a_function_makes_of_a_sample_keeps_its_weight():
     assert weight_of(later[3]) == 2.0
     again = ez.MapDataset(later, lambda s: {"ids": s.ids, "sample_weight": 3})
     assert weight_of(again[3]) == 6.0
-    whole = ez.MapDataset(weighted(), lambda s: {"ids": s.ids, "__sample_weight__": 7.0})
+    whole = ez.MapDataset(
+        weighted(), lambda s: {"ids": s.ids, "__sample_weight__": 7.0}
+    )
     assert weight_of(whole[3]) == 7.0
     # Users' objects are not changed.
     source, shared = [{"x": 1}], {"x": 2}
-    made = ez.MapDataset(ez.SampleWeightDataset(ez.ListSource(source), 0.5), lambda _: shared)
+    made = ez.MapDataset(
+        ez.SampleWeightDataset(ez.ListSource(source), 0.5), lambda _: shared
+    )
     assert (weight_of(made[0]), source, shared) == (0.5, [{"x": 1}], {"x": 2})
     lists = ez.BatchDataset(weighted(), 3, list)
     assert [weight_of(each) for each in lists[0]] == [1.0, 2.0, 3.0]
@@ -231,7 +246,12 @@ def test_what_encoders_said_of_each_sample_may_be_a_column():
     def batch(samples):
         return Column(torch.tensor([each.sample_weight for each in samples]))
 
-    assert ez.BatchDataset(ez.MapDataset(tokens(), encode), 3, batch)[0].sample_weight.sum() == 1.5
+    assert (
+        ez.BatchDataset(ez.MapDataset(tokens(), encode), 3, batch)[
+            0
+        ].sample_weight.sum()
+        == 1.5
+    )
     with pytest.raises(ez.EncoderError, match="no place for the weights"):
         ez.BatchDataset(ez.MapDataset(weighted(), encode), 3, batch)[0]
 
@@ -254,7 +274,9 @@ def test_encode_batch_takes_the_weights_of_the_raw_batch_over():
 
 
 def test_what_gives_several_things_of_weighted_samples_says_which_has_which():
-    batches = ez.BatchDataset(weighted(), 2, lambda samples: {"ids": [s.ids for s in samples]})
+    batches = ez.BatchDataset(
+        weighted(), 2, lambda samples: {"ids": [s.ids for s in samples]}
+    )
 
     def apart(batch):
         for ids, weight in zip(batch["ids"], batch["sample_weights"], strict=True):
@@ -274,7 +296,9 @@ def test_what_gives_several_things_of_weighted_samples_says_which_has_which():
         for each in items:
             yield {"ids": [each, next(items, None)]}
 
-    assert [weight_of(each) for each in ez.MapDataset(batches, apart)] == [*map(float, range(1, 9))]
+    assert [weight_of(each) for each in ez.MapDataset(batches, apart)] == [
+        *map(float, range(1, 9))
+    ]
     found = list(ez.BatchDataset(weighted(4), 3, named))
     assert list(map(weights, found[:2])) == [[1.0], [2.0, 3.0]]
     assert len(list(ez.IterMapDataset(tokens(), pairs))) == 4
@@ -287,7 +311,9 @@ def test_what_gives_several_things_of_weighted_samples_says_which_has_which():
 
 
 def packs(pack) -> ez.PackingDataset[Any]:
-    return ez.PackingDataset(weighted(), 4, lambda samples: [samples[:3], samples[3:]], pack)
+    return ez.PackingDataset(
+        weighted(), 4, lambda samples: [samples[:3], samples[3:]], pack
+    )
 
 
 def test_packs_have_a_weight_for_each_piece():
@@ -298,7 +324,9 @@ def test_packs_have_a_weight_for_each_piece():
     by_hand = packs(lambda samples: {"ids": torch.cat([s.ids for s in samples])})
     assert weights(first(by_hand)()) == [1.0, 2.0, 3.0]
     derived = packs(
-        lambda samples: Tokens.derive_from(samples[0], ids=torch.cat([s.ids for s in samples]))
+        lambda samples: Tokens.derive_from(
+            samples[0], ids=torch.cat([s.ids for s in samples])
+        )
     )
     made = first(derived)()
     assert (made.__sample_weight__, weights(made)) == (None, [1.0, 2.0, 3.0])
@@ -370,7 +398,9 @@ def test_whole_batches_of_a_tree_are_weighed_sample_by_sample():
     assert weights(ez.SampleWeightDataset(plain, 2)[0]) == [2.0, 2.0, 2.0]
     lists = ez.SampleWeightDataset(ez.BatchDataset(tokens(), 3, list), 2)
     assert [weight_of(each) for each in lists[0]] == [2.0, 2.0, 2.0]
-    uneven = ez.BatchDataset(tokens(), 3, lambda s: {"a": torch.zeros(2), "b": torch.zeros(5)})
+    uneven = ez.BatchDataset(
+        tokens(), 3, lambda s: {"a": torch.zeros(2), "b": torch.zeros(5)}
+    )
     with pytest.raises(ez.EncoderError, match="does not tell how many samples it has"):
         ez.SampleWeightDataset(uneven, 2)[0]
 
@@ -388,7 +418,9 @@ def test_the_mean_of_one_batch():
     assert ez.weighted_mean(LOSS.half(), WEIGHTS).dtype == torch.float32
     assert ez.weighted_mean(LOSS, WEIGHTS, total=8).item() == 0.625
     spread = torch.repeat_interleave(WEIGHTS, torch.tensor([1, 2, 3]))
-    assert ez.weighted_mean(torch.arange(6.0), spread).item() == pytest.approx((1 + 2) / 5)
+    assert ez.weighted_mean(torch.arange(6.0), spread).item() == pytest.approx(
+        (1 + 2) / 5
+    )
     loss = torch.tensor([1.0, float("nan"), float("inf")], requires_grad=True)
     mean = ez.weighted_mean(loss, torch.zeros(3))
     mean.backward()

@@ -1,4 +1,5 @@
-"""Encoders that are ready to use give what the processor gives, and learn what is answered."""
+"""Encoders that are ready to use give what the processor gives, and learn what is
+answered."""
 
 from __future__ import annotations
 
@@ -87,7 +88,10 @@ def test_a_batch_is_what_the_processor_makes_of_it_and_the_answers_are_learned(n
         processor = PROCESSORS[name](form)
         for side in ("right", "left"):
             processor.tokenizer.padding_side = side
-            encoder, samples = ProcessorTaskEncoder(processor), [talk(i) for i in range(3)]
+            encoder, samples = (
+                ProcessorTaskEncoder(processor),
+                [talk(i) for i in range(3)],
+            )
             batch = encoder.batch([encoder.encode_sample(each) for each in samples])
             expected = by_hand(processor, samples, side)
             assert set(batch) == {*expected, "labels"}
@@ -100,8 +104,8 @@ def test_a_batch_is_what_the_processor_makes_of_it_and_the_answers_are_learned(n
             assert learned == [f"{said} <|end|>" for said in SAID[:3]]
 
 
-# That of Idefics2 does not say where images are, that of LLaVA-OneVision writes one image alone
-# otherwise than several.
+# That of Idefics2 does not say where images are, that of LLaVA-OneVision writes one
+# image alone otherwise than several.
 @pytest.mark.parametrize("name", sorted(PROCESSORS.keys() - {"idefics2", "onevision"}))
 def test_answers_are_found_alike_by_offsets_and_by_prefixes_and_images_processed_once(
     name, monkeypatch
@@ -115,7 +119,9 @@ def test_answers_are_found_alike_by_offsets_and_by_prefixes_and_images_processed
 
     monkeypatch.setattr(kind, "__call__", counted)
     for number in range(4):
-        encoders = [ProcessorTaskEncoder(PROCESSORS[name](form)) for form in (TURNS, MARKED)]
+        encoders = [
+            ProcessorTaskEncoder(PROCESSORS[name](form)) for form in (TURNS, MARKED)
+        ]
         found = [each.encode_sample(talk(number)).tokens for each in encoders]
         assert len(calls) == 2 * (number < 3)
         with monkeypatch.context() as slow:
@@ -128,7 +134,11 @@ def test_answers_are_found_alike_by_offsets_and_by_prefixes_and_images_processed
 
 
 def test_the_answer_of_the_largest_weight_is_learned_and_images_of_0_to_1_are_scaled_once():
-    encoder, image, weights = ProcessorTaskEncoder(llava()), picture(), torch.tensor([0.1, 0.9])
+    encoder, image, weights = (
+        ProcessorTaskEncoder(llava()),
+        picture(),
+        torch.tensor([0.1, 0.9]),
+    )
     pixels = torch.from_numpy(np.array(image)).permute(2, 0, 1)
     one, other = (
         encoder.encode_sample(
@@ -150,8 +160,15 @@ def test_the_answer_of_the_largest_weight_is_learned_and_images_of_0_to_1_are_sc
 def test_samples_without_images_and_of_other_types_share_a_batch():
     for name, processor in ((name, make()) for name, make in PROCESSORS.items()):
         encoder = ProcessorTaskEncoder(processor, pad_to_multiple_of=16)
-        asked = VQASample(__key__="q", image=picture(), context="what ?", answers=["red"])
-        samples = [talk(3), talk(1), asked, TextSample(__key__="t", text="a red square")]
+        asked = VQASample(
+            __key__="q", image=picture(), context="what ?", answers=["red"]
+        )
+        samples = [
+            talk(3),
+            talk(1),
+            asked,
+            TextSample(__key__="t", text="a red square"),
+        ]
         turns = [("user", "what is <image> ?"), ("assistant", "a <image> square")]
         samples.append(talk(0, turns))  # no placeholder of an image is learned
         batch = encoder.batch([encoder.encode_sample(each) for each in samples])
@@ -161,7 +178,8 @@ def test_samples_without_images_and_of_other_types_share_a_batch():
             pairs = zip(batch.input_ids, batch.labels, strict=True)
             learned = [decode(ids[labels != -100]) for ids, labels in pairs]
             assert learned == [
-                f"{said} <|end|>" for said in ("blue", "green", "red", "red square", "a square")
+                f"{said} <|end|>"
+                for said in ("blue", "green", "red", "red square", "a square")
             ]
 
 
@@ -170,14 +188,19 @@ def test_a_packed_row_has_the_loss_of_its_samples():
 
     small = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1}
     torch.manual_seed(0)
-    model = LlamaForCausalLM(LlamaConfig(vocab_size=40, num_attention_heads=2, **small)).eval()
+    model = LlamaForCausalLM(
+        LlamaConfig(vocab_size=40, num_attention_heads=2, **small)
+    ).eval()
     words = tokenizer()
     samples = [TextSample(__key__=str(i), text="red " * (i + 2)) for i in range(4)]
     turns = [{"role": role, "content": text} for role, text in TALKS[3]]
     samples.append(ConversationSample(__key__="4", turns=turns))
-    packed, padded = (ProcessorTaskEncoder(words, packing=each) for each in (True, False))
+    packed, padded = (
+        ProcessorTaskEncoder(words, packing=each) for each in (True, False)
+    )
     batches = [
-        each.batch([each.encode_sample(sample) for sample in samples]) for each in (packed, padded)
+        each.batch([each.encode_sample(sample) for sample in samples])
+        for each in (packed, padded)
     ]
     losses = [model(**batch).loss for batch in batches]
     torch.testing.assert_close(*losses)
@@ -193,7 +216,9 @@ def test_a_packed_row_of_images_has_the_loss_of_its_samples():
     from examples.finetune_vlm import small_model, small_processor
 
     processor = small_processor()
-    packed, padded = (ProcessorTaskEncoder(processor, packing=each) for each in (True, False))
+    packed, padded = (
+        ProcessorTaskEncoder(processor, packing=each) for each in (True, False)
+    )
     samples = [packed.encode_sample(talk(i)) for i in (0, 1, 2, 0)]
     model = small_model(processor).eval()
     losses = [model(**each.batch(samples)).loss for each in (packed, padded)]
@@ -208,7 +233,11 @@ def test_a_text_alone_begins_and_ends_as_the_tokenizer_has_it(ends):
         single=f"<s> $A{ends}", special_tokens=tokens
     )
     for text in ("red", "<s> red", "red<|end|>"):
-        ids = ProcessorTaskEncoder(words).encode_sample(TextSample(__key__="0", text=text)).tokens
+        ids = (
+            ProcessorTaskEncoder(words)
+            .encode_sample(TextSample(__key__="0", text=text))
+            .tokens
+        )
         assert words.decode(ids["input_ids"]) == "<s> red <|end|>"
 
 
@@ -225,7 +254,10 @@ def test_images_stand_upright(tmp_path):
         turns = [{"from": "human", "value": "<image>"}, {"from": "gpt", "value": "red"}]
         said = json.dumps({"image": "red/0.png", "conversations": turns})
         (tmp_path / name / "chat.jsonl").write_text(said)
-        both = {"": ImageClassificationTaskEncoder(8), "chat.jsonl": ProcessorTaskEncoder(llava())}
+        both = {
+            "": ImageClassificationTaskEncoder(8),
+            "chat.jsonl": ProcessorTaskEncoder(llava()),
+        }
         for file, encoder in both.items():
             told = {"split_part": "train", "batch_size": 1, "task_encoder": encoder}
             if not file:
@@ -243,7 +275,10 @@ def chats(folder, count=24):
             "image": f"{i}.png",
             "conversations": [
                 {"from": "human", "value": "<image> what is this ?"},
-                {"from": "gpt", "value": " ".join(["red", "blue", "green"][: 1 + i % 3])},
+                {
+                    "from": "gpt",
+                    "value": " ".join(["red", "blue", "green"][: 1 + i % 3]),
+                },
             ],
         }
         for i in range(count)
@@ -253,13 +288,18 @@ def chats(folder, count=24):
 
 
 def told(batch):
-    return {name: getattr(each, "tolist", lambda each=each: each)() for name, each in batch.items()}
+    return {
+        name: getattr(each, "tolist", lambda each=each: each)()
+        for name, each in batch.items()
+    }
 
 
 @pytest.mark.parametrize("packing", ["padded", "row", "packs"])
 def test_a_run_goes_on_from_every_step(packing, tmp_path):
     options = {"packing_buffer_size": 6} if packing == "packs" else {}
-    encoder = ProcessorTaskEncoder(idefics(), packing=packing != "padded", max_length=48)
+    encoder = ProcessorTaskEncoder(
+        idefics(), packing=packing != "padded", max_length=48
+    )
     size = 1 if options else 3
     dataset = get_train_dataset(
         chats(tmp_path, 12), batch_size=size, task_encoder=encoder, **options
@@ -286,7 +326,9 @@ def test_workers_make_the_same_batches(packing, tmp_path):
     seen = []
     for workers in (0, 2, 3):
         with get_loader(dataset, num_workers=workers) as loader:
-            seen.append([told(batch) for batch, _ in zip(loader, range(8), strict=False)])
+            seen.append(
+                [told(batch) for batch, _ in zip(loader, range(8), strict=False)]
+            )
     assert seen[0] == seen[1] == seen[2]
 
 
@@ -302,7 +344,10 @@ def test_images_of_classes(tmp_path):
     folder, encoder = classes(tmp_path / "d", 16), ImageClassificationTaskEncoder(12)
     train = get_train_dataset(folder, batch_size=4, task_encoder=encoder)
     batch = train[1]
-    assert (batch.pixel_values.shape, batch.pixel_values.dtype) == ((4, 3, 12, 12), torch.float32)
+    assert (batch.pixel_values.shape, batch.pixel_values.dtype) == (
+        (4, 3, 12, 12),
+        torch.float32,
+    )
     assert batch.labels.dtype == torch.int64
     assert torch.equal(batch.pixel_values, train[1].pixel_values)
     assert not torch.equal(train[0].pixel_values[0], train[3].pixel_values[0])
@@ -314,7 +359,9 @@ def test_images_of_classes(tmp_path):
     val = MapDataset(ListSource([sample]), encoder.encode_sample)[0]
     expected = [
         (x - m) / s
-        for x, m, s in zip((1, 0, 0), (0.485, 0.456, 0.406), (0.229, 0.224, 0.225), strict=True)
+        for x, m, s in zip(
+            (1, 0, 0), (0.485, 0.456, 0.406), (0.229, 0.224, 0.225), strict=True
+        )
     ]
     assert val.pixel_values[:, 3, 4].tolist() == pytest.approx(expected)
     by_names = ImageClassificationTaskEncoder(12, classes=["cat", "dog"])
@@ -362,14 +409,26 @@ def without_pad():
 
 
 REFUSED = {
-    "no template": (lambda: ProcessorTaskEncoder(tokenizer(None)), talk(3), "no chat template"),
-    "no processor": (lambda: ProcessorTaskEncoder("a/b"), None, "AutoProcessor.from_pretrained"),
+    "no template": (
+        lambda: ProcessorTaskEncoder(tokenizer(None)),
+        talk(3),
+        "no chat template",
+    ),
+    "no processor": (
+        lambda: ProcessorTaskEncoder("a/b"),
+        None,
+        "AutoProcessor.from_pretrained",
+    ),
     "no pad token": (
         lambda: ProcessorTaskEncoder(without_pad()),
         None,
         "pad_token = tokenizer.eos",
     ),
-    "images for a tokenizer": (lambda: ProcessorTaskEncoder(tokenizer()), talk(1), "knows none"),
+    "images for a tokenizer": (
+        lambda: ProcessorTaskEncoder(tokenizer()),
+        talk(1),
+        "knows none",
+    ),
     "a template that is not prefixes": (
         lambda: ProcessorTaskEncoder(llava(FIRST)),
         talk(2),
@@ -393,7 +452,11 @@ REFUSED = {
     ),
     "a role that the template leaves out": (
         lambda: ProcessorTaskEncoder(
-            tokenizer(TURNS_OF_TEXT.replace("in messages", "in messages if m['role'] != 'tool'"))
+            tokenizer(
+                TURNS_OF_TEXT.replace(
+                    "in messages", "in messages if m['role'] != 'tool'"
+                )
+            )
         ),
         talk(0, [("user", "what ?"), ("tool", "red"), ("assistant", "blue")]),
         "turn 1, 'tool'",
@@ -401,20 +464,33 @@ REFUSED = {
     "marks around nothing": (
         lambda: ProcessorTaskEncoder(
             tokenizer(
-                TURNS_OF_TEXT + "{% if false %}{% generation %}a{% endgeneration %}{% endif %}"
+                TURNS_OF_TEXT
+                + "{% if false %}{% generation %}a{% endgeneration %}{% endif %}"
             )
         ),
         talk(3),
         "nothing was found",
     ),
-    "masks of images": (lambda: ProcessorTaskEncoder(mllama()), talk(1), "'cross_attention_mask'"),
+    "masks of images": (
+        lambda: ProcessorTaskEncoder(mllama()),
+        talk(1),
+        "'cross_attention_mask'",
+    ),
     "a model that looks ahead in answers": (
         lambda: ProcessorTaskEncoder(paligemma()),
         None,
         "makes labels by itself",
     ),
-    "other lengths": (lambda: ProcessorTaskEncoder(Shorter()), TEXT, "an entry for each token"),
-    "torchvision": (lambda: ProcessorTaskEncoder(Unable()), TEXT, "pip install torchvision"),
+    "other lengths": (
+        lambda: ProcessorTaskEncoder(Shorter()),
+        TEXT,
+        "an entry for each token",
+    ),
+    "torchvision": (
+        lambda: ProcessorTaskEncoder(Unable()),
+        TEXT,
+        "pip install torchvision",
+    ),
     "another type": (lambda: ProcessorTaskEncoder(llava()), Other(), "got a Other"),
     "no assistant": (
         lambda: ProcessorTaskEncoder(llava()),
@@ -426,7 +502,11 @@ REFUSED = {
         VQASample(__key__="0", image=picture(), context="a"),
         "no answer",
     ),
-    "too long": (lambda: ProcessorTaskEncoder(llava(), max_length=9), talk(0), "max_length is 9"),
+    "too long": (
+        lambda: ProcessorTaskEncoder(llava(), max_length=9),
+        talk(0),
+        "max_length is 9",
+    ),
     "packs of images of three axes": (
         lambda: ProcessorTaskEncoder(qwen(), packing=True),
         talk(1),
@@ -485,7 +565,9 @@ def test_a_sample_that_cannot_be_encoded_is_damaged_and_ends_no_run(number):
         ProcessorTaskEncoder(qwen()).encode_sample(NO_TEXTS[number])
 
 
-@pytest.mark.parametrize(("name", "value"), [(n, each) for n in GIVEN for each in GIVEN[n]])
+@pytest.mark.parametrize(
+    ("name", "value"), [(n, each) for n in GIVEN for each in GIVEN[n]]
+)
 def test_numbers_that_are_none_are_refused(name, value):
     with pytest.raises(ConfigError, match=rf"{name} is a whole number, 1 or more"):
         ProcessorTaskEncoder(llava(), **{name: value})

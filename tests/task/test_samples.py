@@ -31,8 +31,12 @@ from energize.core.samples import (
 from energize.errors import ConfigError, DatasetError, UntrustedCodeError
 from tests.support.refusals import check_refusals
 
-SOURCE = SourceInfo(dataset_path="ds", index=3, shard_name="0.tar", file_names=("a.txt",))
-OTHER = SourceInfo(dataset_path="other", index=0, shard_name="1.tar", file_names=("a.txt",))
+SOURCE = SourceInfo(
+    dataset_path="ds", index=3, shard_name="0.tar", file_names=("a.txt",)
+)
+OTHER = SourceInfo(
+    dataset_path="other", index=0, shard_name="1.tar", file_names=("a.txt",)
+)
 TAKEN = {
     "__key__": "a",
     "__restore_key__": ("Webdataset", 3),
@@ -65,7 +69,9 @@ class Pair(NamedTuple):
 
 def test_metadata_is_taken_over():
     text = TextSample(**TAKEN, text="hello", __sample_weight__=0.5)
-    crude = CrudeSample(**TAKEN, __shard__="0.tar", json={"ids": [1]}, __sample_weight__=0.5)
+    crude = CrudeSample(
+        **TAKEN, __shard__="0.tar", json={"ids": [1]}, __sample_weight__=0.5
+    )
     for base in (text, crude):
         made = Tokens.derive_from(base, ids=[1])
         assert made == Tokens([1], **TAKEN, __sample_weight__=0.5)
@@ -79,8 +85,17 @@ def test_metadata_is_taken_over():
         unknown=(lambda: setattr(text, "txt", "typo"), AttributeError),
         no_such_field=(lambda: Tokens.derive_from(text, ids=[], idz=[]), "idz"),
         lacks=(lambda: Tokens.derive_from(text), "ids"),
-        no_subclass=(lambda: Tokens.extend(text), ConfigError, "TextSample", "derive_from"),
-        no_key=(lambda: Tokens.derive_from({"json": 1}, ids=[]), ConfigError, "'__key__'"),
+        no_subclass=(
+            lambda: Tokens.extend(text),
+            ConfigError,
+            "TextSample",
+            "derive_from",
+        ),
+        no_key=(
+            lambda: Tokens.derive_from({"json": 1}, ids=[]),
+            ConfigError,
+            "'__key__'",
+        ),
         no_sample=(lambda: Tokens.derive_from("a", ids=[]), ConfigError, "a str"),
     )
 
@@ -90,8 +105,12 @@ def test_joined_samples():
     caption = {"__key__": "b", "caption": "hello", "__sources__": (OTHER,)}
     both = TAKEN | {"__sources__": (SOURCE, OTHER)}
     assert Captioned.from_joined(first, caption) == Captioned(1, "hello", **both)
-    assert Captioned.from_joined(image=first, text=caption) == Captioned(1, "hello", **both)
-    later = CrudeSample(__key__="b", caption="hello", image=2, __shard__="x", __index__=3)
+    assert Captioned.from_joined(image=first, text=caption) == Captioned(
+        1, "hello", **both
+    )
+    later = CrudeSample(
+        __key__="b", caption="hello", image=2, __shard__="x", __index__=3
+    )
     made = Captioned.from_joined(first, later, None, {"__key__": "c", "score": 0.5})
     assert made == Captioned(2, "hello", 0.5, **TAKEN)
     text = TextSample(__key__="b", text="x")
@@ -174,7 +193,9 @@ class Frozen:
 
 def by_transformers(batch, device):
     trainer = pytest.importorskip("transformers").Trainer
-    told = SimpleNamespace(args=SimpleNamespace(device=device), is_deepspeed_enabled=False)
+    told = SimpleNamespace(
+        args=SimpleNamespace(device=device), is_deepspeed_enabled=False
+    )
     told._prepare_input = partial(trainer._prepare_input, told)
     return told._prepare_input(batch)
 
@@ -182,10 +203,15 @@ def by_transformers(batch, device):
 MOVED = {
     "to": lambda batch, device: batch.to(device, non_blocking=True),
     "its own items": lambda batch, device: type(batch)(
-        {name: value.to(device) if name == "image" else value for name, value in batch.items()}
+        {
+            name: value.to(device) if name == "image" else value
+            for name, value in batch.items()
+        }
     ),
     "transformers": by_transformers,
-    "accelerate": lambda *given: pytest.importorskip("accelerate.utils").send_to_device(*given),
+    "accelerate": lambda *given: pytest.importorskip("accelerate.utils").send_to_device(
+        *given
+    ),
     "lightning": lambda *given: pytest.importorskip(
         "lightning_fabric.utilities"
     ).move_data_to_device(*given),
@@ -196,7 +222,8 @@ MOVED = {
 @pytest.mark.parametrize("way", MOVED)
 @pytest.mark.parametrize("weights", [None, torch.ones(2)])
 def test_batches_pass_through_trainers(way, weights):
-    """Moved, a batch keeps its type, metadata and mark; as arguments only what its user made."""
+    """Moved, a batch keeps its type, metadata and mark; as arguments only what its user
+    made."""
     values = {"image": torch.zeros(2, 3), "values": [torch.zeros(1)], "label": 7}
     batch = Pixels(__key__=["a", "b"], __sources__=[(SOURCE,), None], **values)
     batch.sample_weights = weights
@@ -208,10 +235,17 @@ def test_batches_pass_through_trainers(way, weights):
     assert "label" in batch
     partly = with_padding(batch, [1], 2)
     for given, rows in ((batch, []), (partly, [1]), (marked(batch), [0, 1])):
-        for found in (MOVED[way](given, "meta"), copy.deepcopy(given), default_convert(given)):
+        for found in (
+            MOVED[way](given, "meta"),
+            copy.deepcopy(given),
+            default_convert(given),
+        ):
             assert type(found) is Pixels
             assert (is_padding(found), padding_rows(found)) == (rows == [0, 1], rows)
-            assert (found.__key__, found.__sources__) == (batch.__key__, batch.__sources__)
+            assert (found.__key__, found.__sources__) == (
+                batch.__key__,
+                batch.__sources__,
+            )
             assert list(found) == [*asked, *values]
             assert (found.sample_weights is None) == (weights is None and not rows)
         moved = MOVED[way](given, "meta")

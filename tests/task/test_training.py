@@ -1,4 +1,5 @@
-"""A model on weighted data is the same on any topology: DDP over four real ranks, gloo."""
+"""A model on weighted data is the same on any topology: DDP over four real ranks,
+gloo."""
 
 from __future__ import annotations
 
@@ -40,7 +41,9 @@ def alone() -> list[float]:
 
 
 def alike(one, other, *, apart: float = 1e-6) -> bool:
-    return torch.allclose(torch.tensor(one), torch.tensor(other), rtol=10 * apart, atol=apart)
+    return torch.allclose(
+        torch.tensor(one), torch.tensor(other), rtol=10 * apart, atol=apart
+    )
 
 
 def test_four_ranks_give_the_parameters_of_one_process(ranks, alone):
@@ -65,7 +68,8 @@ def test_means_of_means_would_be_others(alone):
 
 
 def test_padding_of_epochs_that_ranks_do_not_divide_counts_nothing(ranks):
-    """37 samples are 4 global batches of 8 and one of 5, of which ranks get 2, 2, 1 and padding."""
+    """37 samples are 4 global batches of 8 and one of 5, of which ranks get 2, 2, 1 and
+    padding."""
     with loader_over(epochs(GLOBAL)) as loader:
         assert alike(ranks["padded"], trained(loader, 20))
 
@@ -77,7 +81,9 @@ def test_a_stream_of_packs(ranks):
 
 def test_resumed_on_one_rank_with_accumulation(ranks):
     model = Model()
-    model.load_state_dict({name: torch.tensor(each) for name, each in ranks["model"].items()})
+    model.load_state_dict(
+        {name: torch.tensor(each) for name, each in ranks["model"].items()}
+    )
     with loader_over(batches(MICRO)) as loader:
         loader.load_state_dict(ranks["state"])
         resumed = trained(loader, 13, accumulation=4, model=model)

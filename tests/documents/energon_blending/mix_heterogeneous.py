@@ -10,8 +10,8 @@ def my_mix_fn(batch: List[Union[CaptioningBatch, ImageBatch]]) -> ImageWithOptio
         captions=[entry.caption if isinstance(entry, CaptioningBatch) else None for entry in batch],
     )
 
-# Combine two datasets (here even of different type) with weight 60/40%, i.e. batches will consist
-# 60% of first dataset, and 40% of second dataset.
+# Combine two datasets (here even of different type) with weight 60/40%, i.e. batches
+# will consist 60% of first dataset, and 40% of second dataset.
 mix_dataset = MixBatchDataset(
     # It is important to set the inner batch_size to 1, to ensure proper mixing
     (

@@ -3,8 +3,8 @@ from megatron.energon import MixBatchDataset, get_train_dataset, get_loader, hom
 # Define your task encoder for CaptioningTask as in the task_encoders.md example.
 # ...
 
-# Combine two datasets (here even of different type) with weight 60/40%, i.e. batches will consist
-# 60% of first dataset, and 40% of second dataset.
+# Combine two datasets (here even of different type) with weight 60/40%, i.e. batches
+# will consist 60% of first dataset, and 40% of second dataset.
 mix_dataset = MixBatchDataset(
     # It is important to set the inner batch_size to 1, to ensure proper mixing
     (

@@ -54,9 +54,9 @@ class WeightedCaptioningTaskEncoder(
             weight=self.sample_weight,
         )
 
-# Interleave batches from two data sources. The batches are sampled 50/50% from each dataset (i.e. the
-# batches of each dataset appear equally often), but samples from the first dataset have a higher
-# weight.
+# Interleave batches from two data sources. The batches are sampled 50/50% from each
+# dataset (i.e. the batches of each dataset appear equally often), but samples from the
+# first dataset have a higher weight.
 train_loader = get_loader(BlendDataset(
     (
         get_train_dataset(

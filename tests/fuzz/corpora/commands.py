@@ -22,7 +22,8 @@ _RUNNER = CliRunner()
 
 
 def _ran(folder: Path, *arguments: str) -> Seen:
-    """What a command prints; `DatasetError` with its words when it ends with another code than 0.
+    """What a command prints; `DatasetError` with its words when it ends with another
+    code than 0.
 
     What it raises is raised.
     """
@@ -38,7 +39,9 @@ def _ran(folder: Path, *arguments: str) -> Seen:
 
 
 def _command(corpus: Corpus, *arguments: str, fresh: bool = False) -> Corpus:
-    return Corpus(corpus.name, corpus.write, lambda folder: _ran(folder, *arguments), fresh)
+    return Corpus(
+        corpus.name, corpus.write, lambda folder: _ran(folder, *arguments), fresh
+    )
 
 
 def _raw(folder: Path) -> None:
@@ -49,17 +52,24 @@ def _raw(folder: Path) -> None:
 
 
 def _prepared(folder: Path) -> Seen:
-    """What is read after preparing, which has to be what Python's own reader finds in the tars."""
+    """What is read after preparing, which has to be what Python's own reader finds in
+    the tars."""
     prepare(folder, split_ratios={"train": 1}, sample_type="CrudeWebdataset", workers=1)
     seen = validated(folder)
-    return Seen(seen.items, seen.reported, told([_members(path) for path in folder.glob("*.tar")]))
+    return Seen(
+        seen.items,
+        seen.reported,
+        told([_members(path) for path in folder.glob("*.tar")]),
+    )
 
 
 def _members(path: Path) -> list[tuple[str, bytes]]:
     """The files of a tar that belong to samples."""
     with tarfile.open(fileobj=io.BytesIO(path.read_bytes())) as tar:
         found = [(each.name, tar.extractfile(each)) for each in tar if each.isfile()]
-        return [(name, file.read()) for name, file in found if file and split_name(name)]
+        return [
+            (name, file.read()) for name, file in found if file and split_name(name)
+        ]
 
 
 def _prepared_lines(folder: Path) -> Seen:
@@ -101,7 +111,9 @@ FORMATS = [
     _of("jsonl", "lint", "FOLDER/rows.jsonl", "--parallel", "1", "--no-progress"),
     *(_of(what, "info", "FOLDER") for what in ("tar.idx", ".info.json", "split.yaml")),
     _of("mix", "preview", "FOLDER/blended, nested.yaml"),
-    _of("mix", "lint", "FOLDER/blended, nested.yaml", "--parallel", "1", "--no-progress"),
+    _of(
+        "mix", "lint", "FOLDER/blended, nested.yaml", "--parallel", "1", "--no-progress"
+    ),
     _of("state", "state", "show", "FOLDER/indexed.json"),
     Format(
         "prepare on tar",

@@ -1,4 +1,5 @@
-"""Metadatasets and stage files of every kind: those that are recorded, over their folders."""
+"""Metadatasets and stage files of every kind: those that are recorded, over their
+folders."""
 
 from __future__ import annotations
 
@@ -51,7 +52,12 @@ def write(folder: Path) -> None:
         text = yaml.safe_dump({**head, "splits": {"train": split}}, sort_keys=False)
         (folder / f"{name}.yaml").write_text(text)
     (folder / "run.toml").write_text(_STAGE_FILE)
-    run = {"steps": 9, "dataset_type": "energize", "dataset_path": "older.yaml", "seq_len": 5}
+    run = {
+        "steps": 9,
+        "dataset_type": "energize",
+        "dataset_path": "older.yaml",
+        "seq_len": 5,
+    }
     (folder / "run.yaml").write_text(json.dumps({"training": run}))
 
 

@@ -82,7 +82,9 @@ def _read(folder: Path, name: str, decoder: SampleDecoder) -> Seen:
 
 def _corpus(name: str, decoder: SampleDecoder = _DECODER) -> Corpus:
     kind = f"part {name}{' guessed' if decoder is _GUESSING else ''}"
-    return Corpus(kind, partial(_write, name=name), partial(_read, name=name, decoder=decoder))
+    return Corpus(
+        kind, partial(_write, name=name), partial(_read, name=name, decoder=decoder)
+    )
 
 
 FORMATS = [
@@ -98,7 +100,12 @@ FORMATS = [
         for name in PARTS
     ),
     *(
-        Format(f"part {name[1:]} guessed", _corpus(name, _GUESSING), name, unchecked=everything)
+        Format(
+            f"part {name[1:]} guessed",
+            _corpus(name, _GUESSING),
+            name,
+            unchecked=everything,
+        )
         for name in ("a.png", "a.txt")
     ),
 ]

@@ -64,4 +64,8 @@ def fetched(source: IndexedDataset[Any]) -> Seen:
     found = source._fetch(np.arange(min(source.size, 1000), dtype=np.int64), Reading())
     failed = [each for each in found if isinstance(each, Failed)]
     items = tuple(told(each) for each in found if not isinstance(each, Failed))
-    return Seen(items, tuple(f"{each.where}: {each.reason}" for each in failed), described(source))
+    return Seen(
+        items,
+        tuple(f"{each.where}: {each.reason}" for each in failed),
+        described(source),
+    )

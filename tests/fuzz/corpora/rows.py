@@ -1,4 +1,5 @@
-"""Files of rows: JSON lines with an index, plain JSON, Parquet, and MosaicML's shards."""
+"""Files of rows: JSON lines with an index, plain JSON, Parquet, and MosaicML's
+shards."""
 
 from __future__ import annotations
 
@@ -20,7 +21,10 @@ from tests.support.mds import COMPRESS, write_mds, write_rows
 from tests.support.mds_samples import COLUMNS, sample
 from tests.support.rows import write_lines
 
-_ROWS = [{"id": n, "text": f"röw {n} " * (n % 4), "deep": {"a": [n, None, 0.5]}} for n in range(9)]
+_ROWS = [
+    {"id": n, "text": f"röw {n} " * (n % 4), "deep": {"a": [n, None, 0.5]}}
+    for n in range(9)
+]
 _LINES = "rows.jsonl"
 
 
@@ -42,7 +46,10 @@ def _array(folder: Path) -> None:
 
 def parquet(folder: Path) -> None:
     """Row groups, nested columns, a dictionary and compressed pages with checksums."""
-    rows = [each | {"kind": "ab"[n % 2], "data": bytes([n])} for n, each in enumerate(_ROWS * 3)]
+    rows = [
+        each | {"kind": "ab"[n % 2], "data": bytes([n])}
+        for n, each in enumerate(_ROWS * 3)
+    ]
     pyarrow.parquet.write_table(
         pyarrow.Table.from_pylist(rows),
         folder / "rows.parquet",
@@ -53,13 +60,17 @@ def parquet(folder: Path) -> None:
 
 def mds(folder: Path, **options: Any) -> None:
     """A column of every encoding."""
-    write_mds(folder / "mds", [sample(n) for n in range(4)], COLUMNS, per_shard=2, **options)
+    write_mds(
+        folder / "mds", [sample(n) for n in range(4)], COLUMNS, per_shard=2, **options
+    )
 
 
 def mds_rows(folder: Path, kind: str) -> None:
     """Shards of text with an index beside each."""
     rows = [{"number": n, "text": f"row {n}"} for n in range(9)]
-    write_rows(folder / "mds", rows, {"number": "int", "text": "str"}, kind, per_shard=5)
+    write_rows(
+        folder / "mds", rows, {"number": "int", "text": "str"}, kind, per_shard=5
+    )
 
 
 def _read_mds(folder: Path, **options: Any) -> Seen:
@@ -82,7 +93,10 @@ HASHED = _mds("mds hashed", partial(mds, **_HASHED), validate_hash="sha1")
 PACKED: Mapping[str, Corpus] = {
     str(kind): _mds(f"mds {kind}", partial(mds, compression=kind)) for kind in COMPRESS
 }
-TEXTS = {kind: _mds(f"mds {kind}", partial(mds_rows, kind=kind)) for kind in ("json", "csv", "xsv")}
+TEXTS = {
+    kind: _mds(f"mds {kind}", partial(mds_rows, kind=kind))
+    for kind in ("json", "csv", "xsv")
+}
 JSONL = Corpus("jsonl", jsonl, _read_jsonl)
 JSON = Corpus("json", _array, lambda folder: fetched(JsonSource(folder / "rows.json")))
 LINES = Corpus(
@@ -90,7 +104,9 @@ LINES = Corpus(
     lambda folder: write_lines(folder / _LINES, _ROWS),
     lambda folder: fetched(JsonSource(folder / _LINES)),
 )
-PARQUET = Corpus("parquet", parquet, lambda folder: fetched(ParquetSource(folder / "rows.parquet")))
+PARQUET = Corpus(
+    "parquet", parquet, lambda folder: fetched(ParquetSource(folder / "rows.parquet"))
+)
 
 FORMATS = [
     Format("jsonl", JSONL, "*.jsonl", "text", unchecked=everything),

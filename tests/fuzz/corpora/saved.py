@@ -1,5 +1,5 @@
-"""What runs leave behind and take up again: states, weights, lists of failed samples, keys; and
-stores of files with what is known of media.
+"""What runs leave behind and take up again: states, weights, lists of failed samples,
+keys; and stores of files with what is known of media.
 """
 
 from __future__ import annotations
@@ -36,7 +36,11 @@ from energize.cli.state import read_states
 from energize.core.dataset import Dataset
 from energize.core.description import packed, unpacked
 from energize.data.join import write_matches
-from energize.data.media import AVMetadata, deserialize_media_metadata, serialize_media_metadata
+from energize.data.media import (
+    AVMetadata,
+    deserialize_media_metadata,
+    serialize_media_metadata,
+)
 from energize.extras.cache import FileStoreCachePool
 from energize.preparation.media import prepare_media
 from tests.fuzz.corpora import shards
@@ -61,7 +65,10 @@ def _indexed(folder: Path) -> Dataset[Any]:
 
 
 def _stream(folder: Path) -> Dataset[Any]:
-    parts = [FilterDataset(ShuffleDataset(WebdatasetSource(folder / n)), _even) for n in FOLDERS]
+    parts = [
+        FilterDataset(ShuffleDataset(WebdatasetSource(folder / n)), _even)
+        for n in FOLDERS
+    ]
     return BatchDataset(BlendDataset((parts[0], 2), (parts[1], 1)), 2, list)
 
 
@@ -69,7 +76,8 @@ _DATASETS = {"indexed": _indexed, "stream": _stream}
 
 
 def write(folder: Path) -> None:
-    """The folders of mixes, states of two runs over them, and what else a run writes."""
+    """The folders of mixes, states of two runs over them, and what else a run
+    writes."""
     write_mixes(folder)
     for name, made in _DATASETS.items():
         with get_loader(made(folder), worker_config=HERE, ledger=False) as loader:
@@ -81,10 +89,15 @@ def write(folder: Path) -> None:
     (folder / "weights.yaml").write_text("weights: {books: 1, code: 4}\nat_step: 2\n")
     places = [WebdatasetSource(folder / FOLDERS[0]).place(number) for number in (1, 4)]
     lines = [
-        {**{name: getattr(place, name) for name in place.__slots__}, "reason": "DataError: bad"}
+        {
+            **{name: getattr(place, name) for name in place.__slots__},
+            "reason": "DataError: bad",
+        }
         for place in places
     ]
-    (folder / "bad.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    (folder / "bad.jsonl").write_text(
+        "".join(json.dumps(line) + "\n" for line in lines)
+    )
     keys = [["energize", 3], ["energize", 10]]
     (folder / "keys.json").write_text(json.dumps(keys))
     write_matches(_join(folder, cache=folder / "matches"))
@@ -95,14 +108,16 @@ def write(folder: Path) -> None:
 def _resumed(folder: Path, file: str, name: str) -> Seen:
     """The items that come after the state."""
     (saved,) = read_states([folder / file])
-    with get_loader(_DATASETS[name](folder), worker_config=HERE, ledger=False) as loader:
+    with get_loader(
+        _DATASETS[name](folder), worker_config=HERE, ledger=False
+    ) as loader:
         loader.load_state_dict(saved.state)
         return Seen(tuple(told(item) for item in islice(loader, _STEPS)))
 
 
 def _weighted(folder: Path) -> Seen:
-    """A run that looks at a file of weights before each step; one that it cannot use is told by a
-    warning, and changes nothing.
+    """A run that looks at a file of weights before each step; one that it cannot use is
+    told by a warning, and changes nothing.
     """
     with (
         _warnings() as warnings,
@@ -120,7 +135,11 @@ def _weighted(folder: Path) -> Seen:
 
 
 def _without_listed(folder: Path) -> Seen:
-    options = {"worker_config": HERE, "ledger": False, "skip_listed": folder / "bad.jsonl"}
+    options = {
+        "worker_config": HERE,
+        "ledger": False,
+        "skip_listed": folder / "bad.jsonl",
+    }
     with _warnings() as warnings, get_loader(_indexed(folder), **options) as loader:
         items = tuple(told(item) for item in islice(loader, _STEPS))
     return Seen(items, tuple(warnings))
@@ -134,7 +153,9 @@ def _restored(folder: Path) -> Seen:
         return Seen((), described=text)
     dataset = _indexed(folder)
     keys = keys if isinstance(keys, list) else [keys]
-    return Seen(tuple(told(restore_sample(dataset, key)) for key in keys), described=text)
+    return Seen(
+        tuple(told(restore_sample(dataset, key)) for key in keys), described=text
+    )
 
 
 def _join(folder: Path, **options: Any) -> JoinedSource:
@@ -148,7 +169,8 @@ def _edited(folder: Path) -> Dataset[Any]:
 
 
 def _write_edited(folder: Path) -> None:
-    """What the state of a run says whose weights were changed, for people who edit such things."""
+    """What the state of a run says whose weights were changed, for people who edit such
+    things."""
     with get_loader(_edited(folder), worker_config=HERE, ledger=False) as loader:
         for step in (3, 30):
             loader.set_weights({FOLDERS[0]: step, FOLDERS[1]: 1}, at_step=step)
@@ -159,7 +181,8 @@ def _write_edited(folder: Path) -> None:
 
 
 def _opened(folder: Path) -> Seen:
-    """What comes after an edited state that was sealed anew; the place is the one that it says."""
+    """What comes after an edited state that was sealed anew; the place is the one that
+    it says."""
     text = (folder / "edited.json").read_text(encoding="utf-8", errors="replace")
     with get_loader(_edited(folder), worker_config=HERE, ledger=False) as loader:
         try:
@@ -169,9 +192,14 @@ def _opened(folder: Path) -> Seen:
             return Seen((), described=text)
         loader.load_state_dict(state)
         now = unpacked(loader.state_dict()["cursor"], "cursor")
-        if any(now.get(name) != cursor.get(name) for name in ("position", "step", "changes")):
+        if any(
+            now.get(name) != cursor.get(name)
+            for name in ("position", "step", "changes")
+        ):
             raise RuntimeError(f"the place is {now}")
-        return Seen(tuple(told(item) for item in islice(loader, _STEPS)), described=text)
+        return Seen(
+            tuple(told(item) for item in islice(loader, _STEPS)), described=text
+        )
 
 
 def _cached(folder: Path) -> Seen:
@@ -195,14 +223,20 @@ def _cached(folder: Path) -> Seen:
 def _stored(folder: Path, prefix: str = "") -> Seen:
     """Every file of a folder by its name."""
     store = WebdatasetFileStore(folder)
-    names = [f"{prefix}{number:04d}.{part}" for number in range(9) for part in ("txt", "json")]
+    names = [
+        f"{prefix}{number:04d}.{part}"
+        for number in range(9)
+        for part in ("txt", "json")
+    ]
     return Seen(tuple(told((name, store.get(name))) for name in names))
 
 
 def _write_media(folder: Path) -> None:
     captions(folder / "media", 6, shards=1)
     prepare_media(folder / "media", workers=1)
-    values = AVMetadata(video_duration=2.5, video_fps=25.0, video_width=8, audio_channels=2)
+    values = AVMetadata(
+        video_duration=2.5, video_fps=25.0, video_width=8, audio_channels=2
+    )
     (folder / "values.json").write_text(serialize_media_metadata(values)[1])
 
 
@@ -213,7 +247,8 @@ def _media(folder: Path) -> Seen:
 
 
 def _media_values(folder: Path) -> Seen:
-    """Metadata that somebody has edited: what is read of it are numbers that a file could have."""
+    """Metadata that somebody has edited: what is read of it are numbers that a file
+    could have."""
     text = (folder / "values.json").read_text(encoding="utf-8", errors="replace")
     found = deserialize_media_metadata("av", text)
     if not all(0 <= value < math.inf for value in found.to_dict().values()):

@@ -1,4 +1,5 @@
-"""Prepared folders of tar shards, as `energize prepare` leaves them and as Energon does."""
+"""Prepared folders of tar shards, as `energize prepare` leaves them and as Energon
+does."""
 
 from __future__ import annotations
 
@@ -19,7 +20,8 @@ LONG = "a-folder-with-a-name-that-is-longer-than-the-hundred-bytes-of-a-header/"
 
 
 def _files(shard: int, prefix: str = "") -> list[tuple[str, bytes]]:
-    """Five samples of three parts, some of them smaller than a block, empty, or larger."""
+    """Five samples of three parts, some of them smaller than a block, empty, or
+    larger."""
     files = []
     for number in range(shard * 5, shard * 5 + 5):
         text = f"text {number} ".encode() * (number % 3 * 40)
@@ -60,9 +62,11 @@ def as_energon(folder: Path) -> None:
     _forget_records(folder)
 
 
-def large(folder: Path, prefix: str = "", tar_format: int = tarfile.USTAR_FORMAT) -> None:
-    """Shards so large that what lies in their middle is not compared when they are opened; with a
-    prefix also links that are no parts of samples.
+def large(
+    folder: Path, prefix: str = "", tar_format: int = tarfile.USTAR_FORMAT
+) -> None:
+    """Shards so large that what lies in their middle is not compared when they are
+    opened; with a prefix also links that are no parts of samples.
     """
     noise = random.Random(0)
     for shard in range(2):
@@ -113,10 +117,10 @@ def typed(folder: Path) -> None:
 
 
 def unchecked(old: bytes, new: bytes, *, recorded: bool = False) -> Ranges:
-    """The bytes of a tar that its checksums, which are those of headers, do not cover: what is in
-    its files, long names that `prepare` has not `recorded`, and whole blocks that another place of
-    the same shard has. A checksum is a sum, so nor do they cover the order of bytes within a
-    header.
+    """The bytes of a tar that its checksums, which are those of headers, do not cover:
+    what is in its files, long names that `prepare` has not `recorded`, and whole blocks
+    that another place of the same shard has. A checksum is a sum, so nor do they cover
+    the order of bytes within a header.
     """
     with tarfile.open(fileobj=io.BytesIO(old)) as tar:
         files = [each for each in tar if each.isfile()]
@@ -140,7 +144,9 @@ CHECKED = Corpus("checked", checked, partial(validated, checksums=True))
 GNU = Corpus("gnu", gnu, validated)
 PAX = Corpus("pax", pax, validated)
 NAMED = {
-    form: Corpus(f"named {form}", partial(large, prefix=LONG, tar_format=form), validated)
+    form: Corpus(
+        f"named {form}", partial(large, prefix=LONG, tar_format=form), validated
+    )
     for form in (tarfile.GNU_FORMAT, tarfile.PAX_FORMAT)
 }
 TYPED = Corpus("typed", typed, validated)
@@ -155,7 +161,12 @@ FORMATS = [
     Format("tar GNU names", GNU, "*.tar", unchecked=unchecked),
     Format("tar PAX", PAX, "*.tar", unchecked=unchecked),
     *(
-        Format(f"tar, named {form}", corpus, "*.tar", unchecked=partial(unchecked, recorded=True))
+        Format(
+            f"tar, named {form}",
+            corpus,
+            "*.tar",
+            unchecked=partial(unchecked, recorded=True),
+        )
         for form, corpus in NAMED.items()
     ),
     Format("tar.idx", USTAR, "*.tar.idx"),

@@ -1,4 +1,5 @@
-"""Sources of one's own in shards, mixed in blocks by weights, for a trainer: EasyDeL."""
+"""Sources of one's own in shards, mixed in blocks by weights, for a trainer:
+EasyDeL."""
 
 from __future__ import annotations
 
@@ -19,7 +20,9 @@ def prepare(folder):
         (folder / name).mkdir(parents=True)
         for shard in range(3):
             rows = [{"text": f"{name} {k}", "number": k} for k in range(shard, size, 3)]
-            (folder / name / f"{shard}.jsonl").write_text("\n".join(map(json.dumps, rows)))
+            (folder / name / f"{shard}.jsonl").write_text(
+                "\n".join(map(json.dumps, rows))
+            )
 
 
 class JsonLinesSource(ShardedDataSource[dict]):
@@ -56,7 +59,9 @@ def collated(examples):
 
 def loader(folder):
     sources = {
-        name: JsonLinesSource(folder / name).map(tokenized).rename_fields({"number": "row"})
+        name: JsonLinesSource(folder / name)
+        .map(tokenized)
+        .rename_fields({"number": "row"})
         for name in SIZES
     }
     mixed = MixedShardedSource(
@@ -66,7 +71,9 @@ def loader(folder):
         seed=42,
         stop_strategy="restart",
     )
-    config = WorkerConfig(distributed.get_rank(), distributed.get_world_size(), num_workers=2)
+    config = WorkerConfig(
+        distributed.get_rank(), distributed.get_world_size(), num_workers=2
+    )
     batches = BatchDataset(mixed.dataset, 4, collated)
     return get_loader(batches, worker_config=config, lanes=4)
 

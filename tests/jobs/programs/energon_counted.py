@@ -1,4 +1,5 @@
-"""Several samples made of one, numbered by what the run says of itself, with pickled parts."""
+"""Several samples made of one, numbered by what the run says of itself, with pickled
+parts."""
 
 from __future__ import annotations
 
@@ -21,7 +22,10 @@ from energize.energon import (
 
 
 def prepare(folder):
-    rows = ({"__key__": f"{i:03d}", "pickle": pickle.dumps({"number": i})} for i in range(67))
+    rows = (
+        {"__key__": f"{i:03d}", "pickle": pickle.dumps({"number": i})}
+        for i in range(67)
+    )
     write_shards(rows, folder, samples_per_shard=20)
     prepare_folder(folder, split_ratios={"train": 1}, sample_type="CrudeWebdataset")
 

@@ -1,4 +1,5 @@
-"""Crude samples of two folders, cooked by what a metadataset says of them, with files beside."""
+"""Crude samples of two folders, cooked by what a metadataset says of them, with files
+beside."""
 
 from __future__ import annotations
 
@@ -42,12 +43,17 @@ def prepare(folder):
         samples = [{"__key__": f"{name}{k:03d}", **parts(k)} for k in range(count)]
         write_shards(samples, folder / name, samples_per_shard=20)
         prepare_folder(
-            folder / name, split_ratios={"train": 1}, sample_type="CrudeWebdataset", sqlite=True
+            folder / name,
+            split_ratios={"train": 1},
+            sample_type="CrudeWebdataset",
+            sqlite=True,
         )
 
     written("texts", 61, lambda k: {"txt": f"question {k}"})
     written("answers", 61, lambda k: {"json": {"answer": k * k}})
-    written("chats", 25, lambda k: {"json": [{"role": "user", "content": f"hello {k}"}]})
+    written(
+        "chats", 25, lambda k: {"json": [{"role": "user", "content": f"hello {k}"}]}
+    )
     (folder / "mix.yaml").write_text(MIX)
 
 
@@ -75,13 +81,17 @@ def cook_text(sample: dict, answers: FileStore) -> ChatSample:
     key = sample["__key__"].replace("texts", "answers")
     data = answers.get(f"{key}.json", sample)
     answer = json.loads(data)["answer"] if isinstance(data, bytes) else data["answer"]
-    return ChatSample(**basic_sample_keys(sample), prompt=sample["txt"], answer=str(answer))
+    return ChatSample(
+        **basic_sample_keys(sample), prompt=sample["txt"], answer=str(answer)
+    )
 
 
 @stateless
 @cooker(need_cache=False)
 def cook_chat(sample: dict) -> ChatSample:
-    return ChatSample(**basic_sample_keys(sample), prompt=sample["json"][0]["content"], answer="hi")
+    return ChatSample(
+        **basic_sample_keys(sample), prompt=sample["json"][0]["content"], answer="hi"
+    )
 
 
 class ChatEncoder(DefaultTaskEncoder[ChatSample, EncodedSample, TextBatch, TextBatch]):
@@ -108,7 +118,9 @@ class ChatEncoder(DefaultTaskEncoder[ChatSample, EncodedSample, TextBatch, TextB
 
 def loader(folder):
     config = WorkerConfig(
-        rank=distributed.get_rank(), world_size=distributed.get_world_size(), num_workers=2
+        rank=distributed.get_rank(),
+        world_size=distributed.get_world_size(),
+        num_workers=2,
     )
     dataset = get_train_dataset(
         str(folder / "mix.yaml"),
@@ -129,10 +141,14 @@ def loader(folder):
 
 def ids(batch):
     assert batch.tokens.shape == batch.mask.shape == (4, 24)
-    return [f"{key} {name}" for key, name in zip(batch.__key__, batch.names, strict=True)]
+    return [
+        f"{key} {name}" for key, name in zip(batch.__key__, batch.names, strict=True)
+    ]
 
 
 def check(ranks):
     names = [each for rank in ranks for batch in rank for each in batch]
     assert sum(each.startswith("chats") for each in names) == len(names) // 4
-    assert all(f": {int(each[5:8]) ** 2}" in each for each in names if each.startswith("texts"))
+    assert all(
+        f": {int(each[5:8]) ** 2}" in each for each in names if each.startswith("texts")
+    )

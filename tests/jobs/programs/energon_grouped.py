@@ -1,4 +1,5 @@
-"""Images in batches of one shape, samples that fail left out: as trainers of images and videos."""
+"""Images in batches of one shape, samples that fail left out: as trainers of images and
+videos."""
 
 from __future__ import annotations
 
@@ -46,7 +47,9 @@ class Encoder(DefaultTaskEncoder[CaptioningSample, EncodedSample, RawBatch, dict
         if number % 10 == 7:
             raise ValueError(f"bad sample {number}")
         width = 2 + 2 * (number % 2)
-        return EncodedSample.derive_from(sample, image=sample.image[:, :2, :width], number=number)
+        return EncodedSample.derive_from(
+            sample, image=sample.image[:, :2, :width], number=number
+        )
 
     def batch_group_criterion(self, sample: EncodedSample):
         return tuple(sample.image.shape), 3
@@ -64,7 +67,9 @@ class Encoder(DefaultTaskEncoder[CaptioningSample, EncodedSample, RawBatch, dict
 
 def loader(folder):
     config = WorkerConfig(
-        rank=distributed.get_rank(), world_size=distributed.get_world_size(), num_workers=2
+        rank=distributed.get_rank(),
+        world_size=distributed.get_world_size(),
+        num_workers=2,
     )
     dataset = get_train_dataset(
         folder,

@@ -1,4 +1,5 @@
-"""Several sample types, packed, and validation on all ranks: Megatron-LM's multimodal example."""
+"""Several sample types, packed, and validation on all ranks: Megatron-LM's multimodal
+example."""
 
 from __future__ import annotations
 
@@ -113,7 +114,9 @@ class TaskEncoder(
 
     def encode_any_single_turn(self, sample: ImageClassificationSample):
         augment = sample.__subflavors__["augmentation"]
-        return self._made(sample, f"label {sample.label}", np.random.rand() if augment else 0.0)
+        return self._made(
+            sample, f"label {sample.label}", np.random.rand() if augment else 0.0
+        )
 
     def _made(self, sample, text, noise=0.0):
         tokens = torch.tensor(list(text.encode())[:LENGTH])
@@ -128,7 +131,9 @@ class TaskEncoder(
             total_len=len(tokens),
         )
 
-    def select_samples_to_pack(self, samples: list[ImageTaskSample]) -> list[list[ImageTaskSample]]:
+    def select_samples_to_pack(
+        self, samples: list[ImageTaskSample]
+    ) -> list[list[ImageTaskSample]]:
         ordered = sorted(samples, key=lambda each: each.total_len)
         lengths, packs = [each.total_len for each in ordered], []
         while ordered:
@@ -140,7 +145,9 @@ class TaskEncoder(
         return packs
 
     @stateless
-    def pack_selected_samples(self, samples: list[ImageTaskSample]) -> ImageTaskSamplePacked:
+    def pack_selected_samples(
+        self, samples: list[ImageTaskSample]
+    ) -> ImageTaskSamplePacked:
         tokens = torch.cat([each.tokens for each in samples])
         lengths = np.cumsum([0] + [each.total_len for each in samples])
         return ImageTaskSamplePacked(
@@ -155,7 +162,9 @@ class TaskEncoder(
             cu_lengths=torch.tensor(lengths, dtype=torch.int32),
         )
 
-    def batch(self, samples: list[ImageTaskSample | ImageTaskSamplePacked]) -> ImageTaskBatchPacked:
+    def batch(
+        self, samples: list[ImageTaskSample | ImageTaskSamplePacked]
+    ) -> ImageTaskBatchPacked:
         return ImageTaskBatchPacked(
             __key__=[each.__key__ for each in samples],
             __restore_key__=[each.__restore_key__ for each in samples],
@@ -163,7 +172,9 @@ class TaskEncoder(
             tokens=torch.stack([each.tokens for each in samples]),
             labels=torch.stack([each.labels for each in samples]),
             imgs=torch.stack([image for each in samples for image in each.imgs]),
-            num_tiles=np.array([sum(each.num_tiles) for each in samples], dtype=np.int32),
+            num_tiles=np.array(
+                [sum(each.num_tiles) for each in samples], dtype=np.int32
+            ),
             max_lengths=np.array([each.max_length for each in samples], dtype=np.int32),
             cu_lengths=[each.cu_lengths for each in samples],
         )
@@ -226,7 +237,8 @@ def loader(folder):
 
 
 def check_validation(folder):
-    """Each rank validates as many batches as it was told, and others than the other ranks."""
+    """Each rank validates as many batches as it was told, and others than the other
+    ranks."""
     config = worker_config(num_workers=1)
     datasets = get_val_datasets(
         folder / "mix.yaml",
@@ -244,7 +256,9 @@ def check_validation(folder):
             worker_config=config,
             reset_after_epoch=True,
         )
-        loaded = [batch["__key__"] for batch in get_loader(limited, worker_config=config)]
+        loaded = [
+            batch["__key__"] for batch in get_loader(limited, worker_config=config)
+        ]
         assert len(loaded) == 3
         gathered = [None] * config.world_size
         distributed.all_gather_object(gathered, loaded)
@@ -259,7 +273,9 @@ def restore(loader, state):
     loader.restore_state_rank(state)
 
 
-SAME_RANKS = True  # packs are made in each lane, and lanes are those of ranks and workers
+SAME_RANKS = (
+    True  # packs are made in each lane, and lanes are those of ranks and workers
+)
 
 
 def ids(batch):

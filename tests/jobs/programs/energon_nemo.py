@@ -1,4 +1,5 @@
-"""A data module with an encoder for each sample type, and global states: as NeMo's multimodal."""
+"""A data module with an encoder for each sample type, and global states: as NeMo's
+multimodal."""
 
 from __future__ import annotations
 
@@ -37,18 +38,30 @@ class ImageToken:
 @dataclass
 class ImageTextSample(Sample):
     images: torch.Tensor = field(default_factory=lambda: torch.empty(0))
-    tokens: torch.Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.long))
-    labels: torch.Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.long))
-    loss_mask: torch.Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.float))
+    tokens: torch.Tensor = field(
+        default_factory=lambda: torch.empty(0, dtype=torch.long)
+    )
+    labels: torch.Tensor = field(
+        default_factory=lambda: torch.empty(0, dtype=torch.long)
+    )
+    loss_mask: torch.Tensor = field(
+        default_factory=lambda: torch.empty(0, dtype=torch.float)
+    )
     num_image_tiles: int = None
 
 
 @dataclass
 class ImageTextRawBatch(Batch):
     images: torch.Tensor = field(default_factory=lambda: torch.empty(0))
-    tokens: torch.Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.long))
-    labels: torch.Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.long))
-    loss_mask: torch.Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.float))
+    tokens: torch.Tensor = field(
+        default_factory=lambda: torch.empty(0, dtype=torch.long)
+    )
+    labels: torch.Tensor = field(
+        default_factory=lambda: torch.empty(0, dtype=torch.long)
+    )
+    loss_mask: torch.Tensor = field(
+        default_factory=lambda: torch.empty(0, dtype=torch.float)
+    )
 
 
 class CaptioningEncoder:
@@ -56,7 +69,9 @@ class CaptioningEncoder:
         self.image_token = image_token
 
     def encode(self, input_sample: CaptioningSample, output_sample: ImageTextSample):
-        tokens = torch.tensor([self.image_token.token_id, *input_sample.caption.encode()])
+        tokens = torch.tensor(
+            [self.image_token.token_id, *input_sample.caption.encode()]
+        )
         output_sample.__key__ = input_sample.__key__
         output_sample.images = input_sample.image[:, :2, :2]
         output_sample.tokens, output_sample.labels = tokens[:-1], tokens[1:]
@@ -68,13 +83,17 @@ class MultiModalTaskEncoder(
     DefaultTaskEncoder[CaptioningSample, ImageTextSample, ImageTextRawBatch, dict]
 ):
     def __init__(self, token: ImageToken):
-        self.encoders: dict[str, CaptioningEncoder] = {"CaptioningSample": CaptioningEncoder(token)}
+        self.encoders: dict[str, CaptioningEncoder] = {
+            "CaptioningSample": CaptioningEncoder(token)
+        }
         super().__init__()
 
     def encode_sample(self, sample: CaptioningSample) -> ImageTextSample:
         encoder = self.encoders.get(type(sample).__name__)
         if not encoder:
-            raise NotImplementedError(f"Sample type {type(sample).__name__} not supported")
+            raise NotImplementedError(
+                f"Sample type {type(sample).__name__} not supported"
+            )
         return encoder.encode(sample, ImageTextSample.derive_from(sample))
 
     def batch(self, samples: list[ImageTextSample]) -> ImageTextRawBatch:
@@ -96,7 +115,9 @@ class MultiModalTaskEncoder(
 
     def encode_batch(self, batch_data: ImageTextRawBatch) -> dict:
         batch = dict(batch_data.__dict__)
-        batch["position_ids"] = torch.arange(batch_data.tokens.size(1)).expand_as(batch_data.tokens)
+        batch["position_ids"] = torch.arange(batch_data.tokens.size(1)).expand_as(
+            batch_data.tokens
+        )
         batch["attention_mask"] = None
         batch["keys"] = batch_data.__key__
         return batch
@@ -104,7 +125,11 @@ class MultiModalTaskEncoder(
 
 class EnergonMultiModalDataModule:
     def __init__(self, path, micro_batch_size=2, num_workers=2):
-        self.path, self.micro_batch_size, self.num_workers = path, micro_batch_size, num_workers
+        self.path, self.micro_batch_size, self.num_workers = (
+            path,
+            micro_batch_size,
+            num_workers,
+        )
         self.task_encoder = MultiModalTaskEncoder(ImageToken())
         self.train_dataloader_object: SavableDataLoader = None
 
@@ -128,7 +153,9 @@ class EnergonMultiModalDataModule:
             data_parallel_group=distributed.new_group(),
         )
         dataset = self.datasets_provider(worker_config)
-        self.train_dataloader_object = get_savable_loader(dataset, worker_config=worker_config)
+        self.train_dataloader_object = get_savable_loader(
+            dataset, worker_config=worker_config
+        )
         return self.train_dataloader_object
 
 

@@ -1,5 +1,6 @@
-"""Conversations with images for a vision-language model: a factory of its own in dataset.yaml and
-code in the folder, as Megatron-Bridge and Pai-Megatron-Patch have them.
+"""Conversations with images for a vision-language model: a factory of its own in
+dataset.yaml and code in the folder, as Megatron-Bridge and Pai-Megatron-Patch have
+them.
 """
 
 from __future__ import annotations
@@ -86,7 +87,9 @@ class Encoder(DefaultTaskEncoder[ChatMLSample, EncodedSample, dict, dict]):
 
 def loader(folder):
     config = WorkerConfig(
-        rank=distributed.get_rank(), world_size=distributed.get_world_size(), num_workers=2
+        rank=distributed.get_rank(),
+        world_size=distributed.get_world_size(),
+        num_workers=2,
     )
     dataset = get_train_dataset(
         folder,

@@ -1,4 +1,5 @@
-"""A dataset that is iterated over without a loader of Energon, in a trainer's own: as VeOmni."""
+"""A dataset that is iterated over without a loader of Energon, in a trainer's own: as
+VeOmni."""
 
 from __future__ import annotations
 
@@ -33,7 +34,8 @@ class Encoder(DefaultTaskEncoder):
 
 
 class EnergonIterable(IterableDataset):
-    """Wraps a dataset of Energon in the trainer's kind of dataset, with its kind of state."""
+    """Wraps a dataset of Energon in the trainer's kind of dataset, with its kind of
+    state."""
 
     def __init__(self, dataset: SavableDataset, worker_config: WorkerConfig):
         assert isinstance(dataset, SavableDataset)
@@ -64,7 +66,9 @@ class EnergonIterable(IterableDataset):
 
 def loader(folder):
     config = WorkerConfig(
-        rank=distributed.get_rank(), world_size=distributed.get_world_size(), num_workers=0
+        rank=distributed.get_rank(),
+        world_size=distributed.get_world_size(),
+        num_workers=0,
     )
     dataset = get_train_dataset(
         folder,

@@ -13,7 +13,9 @@ SIZES = {"web": 301, "books": 97, "code": 55}
 def prepare(folder):
     folder.mkdir()
     for name, size in SIZES.items():
-        (folder / f"{name}.txt").write_text("\n".join(f"{name} {k}" for k in range(size)))
+        (folder / f"{name}.txt").write_text(
+            "\n".join(f"{name} {k}" for k in range(size))
+        )
 
 
 class LinesDriver:
@@ -62,7 +64,8 @@ def loader(folder):
     return Training(folder)
 
 
-# squirrel has no states: who resumes reads the epoch from its front, and leaves out what was read.
+# squirrel has no states: who resumes reads the epoch from its front, and leaves out
+# what was read.
 
 
 def save(training):

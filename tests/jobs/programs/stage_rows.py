@@ -1,4 +1,5 @@
-"""Stages of a trainer's file whose data are rows: texts of Hugging Face, then packed token ids."""
+"""Stages of a trainer's file whose data are rows: texts of Hugging Face, then packed
+token ids."""
 
 from __future__ import annotations
 

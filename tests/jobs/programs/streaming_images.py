@@ -1,4 +1,5 @@
-"""Images with captions for a diffusion model: MosaicML Streaming with a stream for each source."""
+"""Images with captions for a diffusion model: MosaicML Streaming with a stream for each
+source."""
 
 from __future__ import annotations
 
@@ -33,9 +34,12 @@ def prepare(folder):
 
 
 class StreamingImageCaptionDataset(StreamingDataset):
-    """Images of one size as tensors, and the tokens of their captions; some captions dropped."""
+    """Images of one size as tensors, and the tokens of their captions; some captions
+    dropped."""
 
-    def __init__(self, streams, image_size, caption_drop_prob=0.0, transform=None, **kwargs):
+    def __init__(
+        self, streams, image_size, caption_drop_prob=0.0, transform=None, **kwargs
+    ):
         super().__init__(streams=streams, **kwargs)
         self.image_size = image_size
         self.caption_drop_prob = caption_drop_prob
@@ -74,7 +78,8 @@ def loader(folder):
         download_timeout=300,
     )
     return Resumable(
-        dataset, DataLoader(dataset, batch_size=batch_size, num_workers=2, drop_last=False)
+        dataset,
+        DataLoader(dataset, batch_size=batch_size, num_workers=2, drop_last=False),
     )
 
 
@@ -92,7 +97,9 @@ class Resumable:
 
     def state_dict(self):
         ranks = torch.distributed.get_world_size()
-        return self.dataset.state_dict(num_samples=self.taken * ranks, from_beginning=False)
+        return self.dataset.state_dict(
+            num_samples=self.taken * ranks, from_beginning=False
+        )
 
     def load_state_dict(self, state):
         self.dataset.load_state_dict(state)
@@ -106,4 +113,6 @@ def ids(batch):
 def check(ranks):
     first = [number for rank in ranks for batch in rank[:12] for number in batch]
     assert len(first) == EPOCH == len(set(first))
-    assert sum(number < 100 for number in first) == 51  # all photos, and a third of the art
+    assert (
+        sum(number < 100 for number in first) == 51
+    )  # all photos, and a third of the art

@@ -1,5 +1,5 @@
-"""Texts for a language model, tokenised as they are read: MosaicML Streaming, as LLM Foundry uses
-it.
+"""Texts for a language model, tokenised as they are read: MosaicML Streaming, as LLM
+Foundry uses it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,9 @@ SIZES = {"web": 211, "code": 90}
 
 def prepare(folder):
     for number, (name, size) in enumerate(SIZES.items()):
-        samples = [{"text": f"{name} {k}", "number": 1000 * number + k} for k in range(size)]
+        samples = [
+            {"text": f"{name} {k}", "number": 1000 * number + k} for k in range(size)
+        ]
         columns = {"text": "str", "number": "int"}
         write_mds(folder / name / "train", samples, columns, compression="zstd")
 
@@ -35,7 +37,9 @@ def tokenize(text: str) -> np.ndarray:
 class StreamingTextDataset(StreamingDataset):
     """Adds tokens to what it streams."""
 
-    def __init__(self, *, tokenizer, max_seq_len: int, token_encoding_type="int64", **kwargs):
+    def __init__(
+        self, *, tokenizer, max_seq_len: int, token_encoding_type="int64", **kwargs
+    ):
         super().__init__(**kwargs)
         self.tokenizer = tokenizer
         self.max_seq_len = max_seq_len
@@ -106,7 +110,11 @@ def loader(folder):
 
 
 def ids(batch):
-    assert batch["labels"].shape == batch["input_ids"].shape == (len(batch["numbers"]), LENGTH)
+    assert (
+        batch["labels"].shape
+        == batch["input_ids"].shape
+        == (len(batch["numbers"]), LENGTH)
+    )
     return [int(number) for number in batch["numbers"]]
 
 
