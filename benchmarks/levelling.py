@@ -148,10 +148,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if steps:
         print(_told(steps))
     if options.json:
-        tables = {"slowest": found, "planned": plans, "trained": steps}
+        tables: dict[str, Any] = {
+            "slowest": found,
+            "planned": plans,
+            "trained": steps,
+        }
         rows = {
             name: [asdict(each) for each in table] for name, table in tables.items()
-        }  # type: ignore[attr-defined]  # all are dataclasses
+        }
         options.json.write_text(json.dumps(rows, indent=1) + "\n")
 
 

@@ -179,9 +179,8 @@ def _of_streaming(module: str) -> Any:
     it.
     """
     if "streaming" not in sys.modules:
-        found = list(
-            importlib.util.find_spec("streaming").submodule_search_locations or ()
-        )  # type: ignore[union-attr]
+        spec = importlib.util.find_spec("streaming")
+        found = list((spec and spec.submodule_search_locations) or ())
         for name, below in (("streaming", ""), ("streaming.base", "/base")):
             sys.modules[name] = types.ModuleType(name)
             sys.modules[name].__path__ = [folder + below for folder in found]

@@ -21,7 +21,6 @@ from energize.data.nodecache import NodeCache, Range
 from energize.data.remote import files
 from energize.errors import ConfigError
 from energize.report.forecast import indexed
-from energize.report.network import Known
 
 app = typer.Typer(
     no_args_is_help=True, help="Look at the node cache of this machine, empty it."
@@ -69,19 +68,18 @@ def warm(
     ahead = Ahead(dataset, samples=8 * AHEAD)
     size = max(1, AHEAD // int(dataset.consumed(1).sum()))
     advance = progress("Fetching")
-    known = Known(dataset)
     spans = defaultdict[str, set[Range]](set)
     for start in range(0, steps, size):
         ahead(start, lambda turns: turns[turns < steps])
         refs = dataset.refs(np.arange(start, min(start + size, steps)))
         for number, rows in rows_by_value(refs.source):
+            source = dataset.sources[number]
             indices = np.unique(refs.index[rows])
-            dataset.sources[number].read(indices)
-            for path, span in chain.from_iterable(
-                known.ranges(number, each) for each in indices
-            ):
+            source.read(indices)
+            ranges = chain.from_iterable(map(source.byte_ranges, indices.tolist()))
+            for path, first, last in ranges:
                 if is_url(path):
-                    spans[path].add(span)
+                    spans[path].add((first, last))
         advance(min(start + size, steps), steps)
     status()
     asked = sum(stop - start for wanted in spans.values() for start, stop in wanted)

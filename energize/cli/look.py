@@ -50,7 +50,6 @@ from energize.report import PlannedBatch, PlannedSample, Simulation
 from energize.report.forecast import indexed, weighed_in
 from energize.report.forecast import plan as planned
 from energize.report.forecast import simulate as simulated
-from energize.report.network import forecast_network, parsed_network, seconds
 from energize.task.load import SampleDecoder
 
 # What a folder or a file of a mix holds.
@@ -543,21 +542,12 @@ def simulate(
             "all.",
         ),
     ] = None,
-    network: Annotated[
-        str | None,
-        Option(
-            help="Show what it asks of object storage: "
-            "latency=30ms,bandwidth=1GB/s,step=0.5s"
-        ),
-    ] = None,
     as_json: mixes.AsJson = False,
 ) -> None:
     """Show what a run of many steps takes of each source, and when it begins to repeat.
 
-    Nothing but the metadata of the folders is read, with --network indices of shards
-    too; any number of steps costs the same.
+    Only the metadata of the folders is read; any number of steps costs the same.
     """
-    given = None if network is None else parsed_network(network)
     if plot is not None:
         check_plot(plot)
     dataset = run.read(mix, samples=read is not None)
@@ -572,46 +562,13 @@ def simulate(
     steps = steps or dataset.size
     intervals = 1 if plot is None else intervals_for(dataset, steps)
     simulation = simulated(dataset, steps, intervals=intervals, read=read)
-    asked = (
-        forecast_network(dataset, steps, given) if given and dataset.indexed else None
-    )
     if as_json:
-        print_json(_as_json(simulation, validates=run.validates) | {"network": asked})
+        print_json(_as_json(simulation, validates=run.validates))
     else:
         _show_simulation(Console(), simulation, validates=run.validates)
-        if given:
-            _show_network(Console(), asked)
     if plot is not None:
         draw(simulation, plot, title=f"{mix}, split {run.split}")
         typer.echo(f"Drawn: {plot}", err=True)
-
-
-def _show_network(console: Console, asked: dict[str, Any] | None) -> None:
-    if asked is None:
-        console.note(
-            "which samples a stream reads is known by reading it only", "Network"
-        )
-        return
-    node = f"each of {asked['nodes']:,} nodes" if asked["nodes"] > 1 else "the node"
-    ways: Any = {"bytes": decimal, "seconds": seconds, "part": "{:.1%}".format}
-    rows = []
-    for name, value in asked.items():
-        what, _, unit = name.rpartition("_")
-        if unit in ways:
-            rows.append((what.replace("_", " "), ways[unit](value)))
-        elif name in ("requests", "looks", "in_flight"):
-            rows.append((name.replace("_", " "), f"{round(value, 1):,}"))
-    console.print(table(node, ">", rows=rows))
-    console.say(f"{asked['verdict']}.")
-    if not asked["whole"]:
-        console.note(
-            f"scaled from {counted(asked['played'], 'sample')} of a node", "Network"
-        )
-    if asked["unknown"]:
-        names = ", ".join(asked["unknown"])
-        console.note(
-            f"{names}: only reading tells which bytes samples are", "Not counted"
-        )
 
 
 def _as_json(simulation: Simulation, *, validates: bool) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import io
 import sqlite3
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import closing, suppress
 from dataclasses import replace
 from functools import cached_property
@@ -367,6 +367,12 @@ class JoinedSource(Source[Raw]):
     @property
     def remote(self) -> bool:
         return any(part.remote for part in self.parts)
+
+    def byte_ranges(self, index: int) -> Iterator[tuple[str, int, int]]:
+        matches = self.matches[index].tolist()
+        for part, match in zip(self.parts, matches, strict=True):
+            if match >= 0:
+                yield from part.byte_ranges(match)
 
     def expect(self, indices: Int64Array) -> int:
         parts = zip(self.parts, self.matches[indices].T, strict=True)

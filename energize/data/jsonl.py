@@ -225,7 +225,7 @@ class JsonlSource(ShardedSource[dict[str, Any]], FieldSource[dict[str, Any]]):
         """
         path = str(self.path)
         texts = []
-        [ranges] = self._ranges_of(0, numbers)
+        [ranges] = self.sample_ranges(0, numbers)
         for number, text in zip(numbers, self._files.read_ranges(*ranges), strict=True):
             if number and text[:1] != b"\n":
                 raise _disagreement(path, f"no line starts where sample {number} does")
@@ -236,10 +236,10 @@ class JsonlSource(ShardedSource[dict[str, Any]], FieldSource[dict[str, Any]]):
             texts.append(text[1:] if number else text)
         return texts
 
-    def _ranges_before(self, shard: int) -> list[Ranges]:
+    def index_ranges(self, shard: int) -> list[Ranges]:
         return [(jsonl_index_path(str(self.path)), [], [])]
 
-    def _ranges_of(self, shard: int, numbers: Sequence[int]) -> list[Ranges]:
+    def sample_ranges(self, shard: int, numbers: Sequence[int]) -> list[Ranges]:
         path = str(self.path)
         entries = read_entries(
             self._files, jsonl_index_path(path), numbers, ENTRY, RANGE.size

@@ -264,8 +264,8 @@ class LooseSource(ShardedSource[dict[str, Any]], FieldSource[dict[str, Any]]):
     def expect(self, indices: Int64Array) -> int:
         return self.rows.expect(self._stored(indices))
 
-    def _ranges_of(self, shard: int, numbers: Sequence[int]) -> Sequence[Ranges]:
-        return self.rows._ranges_of(shard, numbers)
+    def sample_ranges(self, shard: int, numbers: Sequence[int]) -> Sequence[Ranges]:
+        return self.rows.sample_ranges(shard, numbers)
 
     @property
     def column_names(self) -> tuple[str, ...]:

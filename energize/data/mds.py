@@ -631,7 +631,7 @@ class MdsSource(ShardedSource[dict[str, Any]]):
         starts, stops = np.frombuffer(found, "<u4").reshape(-1, 2).T.tolist()
         return starts, stops
 
-    def _ranges_before(self, shard: int) -> list[Ranges]:
+    def index_ranges(self, shard: int) -> list[Ranges]:
         entry = self.entries[shard]
         head, packed = entry.parts[0]
         if packed is not None or self.validate_hash is not None:
@@ -640,7 +640,7 @@ class MdsSource(ShardedSource[dict[str, Any]]):
             (self._path(head), [0], [min(4 * (entry.samples + 2) + _HEADER, head.size)])
         ]
 
-    def _ranges_of(self, shard: int, numbers: Sequence[int]) -> list[Ranges]:
+    def sample_ranges(self, shard: int, numbers: Sequence[int]) -> list[Ranges]:
         entry = self.entries[shard]
         data, packed = entry.parts[-1]
         if packed is not None or self.validate_hash is not None:

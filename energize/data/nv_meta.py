@@ -619,12 +619,10 @@ def dump_records(records: Mapping[str, ShardRecord]) -> str:
     """Return the text of `shards.json`."""
     shards = {}
     for shard, record in records.items():
-        told = (
-            record
-            if record.origin is None
-            else record._replace(origin=record.origin._asdict())
-        )  # type: ignore[arg-type]
+        fields = record._asdict()
+        if record.origin is not None:
+            fields["origin"] = record.origin._asdict()
         shards[shard] = {
-            name: each for name, each in told._asdict().items() if each is not None
+            name: each for name, each in fields.items() if each is not None
         }
     return json.dumps({"version": 1, "shards": shards}, indent=1)

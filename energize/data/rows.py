@@ -470,7 +470,7 @@ class ParquetSource(RowFiles):
     def _lately(self) -> set[int]:
         return set()
 
-    def _ranges_of(self, shard: int, numbers: Sequence[int]) -> list[Ranges]:
+    def sample_ranges(self, shard: int, numbers: Sequence[int]) -> list[Ranges]:
         chunks = self._chunks.get(shard, partial(self._chunks_of, shard))
         ends = np.cumsum(self._groups[shard])
         path = self.shards[shard]

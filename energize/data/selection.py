@@ -6,7 +6,7 @@ import hashlib
 import math
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import islice
@@ -309,6 +309,9 @@ class PropertySource(Source[T_co]):
     @property
     def remote(self) -> bool:
         return self.source.remote
+
+    def byte_ranges(self, index: int) -> Iterator[tuple[str, int, int]]:
+        return self.source.byte_ranges(int(self.rows[index]))
 
     def expect(self, indices: Int64Array) -> int:
         return self.source.expect(self.rows[indices])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import os
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -160,6 +160,13 @@ class Source(IndexedDataset[T_co]):
         many bytes it is known now.
         """
         return 0
+
+    def byte_ranges(self, index: int) -> Iterator[tuple[str, int, int]]:
+        """Yield the byte ranges that reading sample `index` needs: path, start, stop.
+
+        Yields nothing if the ranges are only known after reading.
+        """
+        yield from ()
 
     def where(self, index: int) -> str:
         """Return where sample `index` is, for messages."""
@@ -434,6 +441,17 @@ class ShardedSource(Source[T_co]):
         found = int(self.indices(np.array([at]), np.array([index]))[0])
         return None if found < 0 else found
 
+    def byte_ranges(self, index: int) -> Iterator[tuple[str, int, int]]:
+        shards, numbers = self.locate(np.array([index], dtype=np.int64))
+        shard = int(shards[0])
+        ranges = self.sample_ranges(shard, [int(numbers[0])])
+        for path, starts, stops in ranges or self.index_ranges(shard):
+            size = self._files.size(path)
+            for start, stop in zip(starts or [0], stops or [0], strict=True):
+                first = start + size * (start < 0)
+                last = stop + size * (stop <= 0)
+                yield path, max(0, first), min(size, last)
+
     def locate(self, indices: Int64Array) -> tuple[Int64Array, Int64Array]:
         """Return for each sample its shard, a position in `shards`, and its number in
         the shard; read nothing.
@@ -475,25 +493,27 @@ class ShardedSource(Source[T_co]):
         for shard, rows in rows_by_value(shards):
             with suppress(OSError, DatasetError):  # told when they are read
                 if shard in asked:
-                    ranges = self._ranges_of(shard, np.unique(numbers[rows]).tolist())
+                    ranges = self.sample_ranges(
+                        shard, np.unique(numbers[rows]).tolist()
+                    )
                     known += sum(
                         sum(stops) - sum(starts) for _, starts, stops in ranges
                     )
                 else:
-                    ranges = self._ranges_before(shard)
+                    ranges = self.index_ranges(shard)
                     asked.add(shard)
                     unknown.append(coming[rows])
                 for each in ranges:
                     self._files.plan(*each)
         return known
 
-    def _ranges_before(self, shard: int) -> Sequence[Ranges]:
+    def index_ranges(self, shard: int) -> Sequence[Ranges]:
         """Return what is read of a shard before it is known where its samples lie, as
         for `Files.plan`; nothing if only reading tells.
         """
         return ()
 
-    def _ranges_of(self, shard: int, numbers: Sequence[int]) -> Sequence[Ranges]:
+    def sample_ranges(self, shard: int, numbers: Sequence[int]) -> Sequence[Ranges]:
         """Return where samples of one shard lie, numbers ascending; nothing if what is
         read before has them.
         """

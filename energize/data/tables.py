@@ -419,8 +419,10 @@ class ChosenRows(FieldSource[Row], ShardedSource[Row]):
     def _where(self, shard: int, number: int) -> str:
         return self.rows._where(shard, int(self.numbers[shard][number]))
 
-    def _ranges_of(self, shard: int, numbers: Sequence[int]) -> Sequence[Ranges]:
-        return self.rows._ranges_of(shard, self.numbers[shard][list(numbers)].tolist())
+    def sample_ranges(self, shard: int, numbers: Sequence[int]) -> Sequence[Ranges]:
+        return self.rows.sample_ranges(
+            shard, self.numbers[shard][list(numbers)].tolist()
+        )
 
     def _read_shard(self, shard: int, numbers: list[int]) -> list[Row | Failed]:
         stored = self.numbers[shard]

@@ -499,14 +499,14 @@ class WebdatasetSource(ShardedSource[dict[str, Any]]):
     def _path(self, shard: int) -> str:
         return f"{self._root}/{self.shards[shard]}"
 
-    def _ranges_before(self, shard: int) -> list[Ranges]:
+    def index_ranges(self, shard: int) -> list[Ranges]:
         path = self._path(shard)
         return [
             (index_path(path), [], []),
             (path, [0, -tar.END_BYTES], [tar.END_BYTES, 0]),
         ]
 
-    def _ranges_of(self, shard: int, numbers: Sequence[int]) -> list[Ranges]:
+    def sample_ranges(self, shard: int, numbers: Sequence[int]) -> list[Ranges]:
         starts, _, ends = self._spans_of(shard, numbers)
         return [(self._path(shard), starts, ends)]
 

@@ -574,9 +574,10 @@ class Loader(Generic[T]):
         what came before is known by its order; a stream what was delivered since.
         `load_state_dict` and `rewind` begin anew.
 
-        A difference that chance does not explain is a warning in the report, with its
-        cause. Each cause is logged once; by the first rank also while nobody asks for a
-        report, whenever twice as many items as before were delivered. Raises
+        A difference from the requested shares that the order does not allow is a
+        warning in the report, with its reason. Each reason is logged once. The first
+        rank also checks without a report, each time the number of delivered items has
+        doubled. Raises
         `ConfigError` for a loader that was made with `ledger=False`, and for ranks that
         have no process group to sum over; `LoaderError` when not all ranks call it
         within the `timeout` of the loader.
@@ -627,9 +628,9 @@ class Loader(Generic[T]):
             report, outliers=tuple(sorted(outliers, key=lambda one: -one.far))
         )
         for warning in report.warnings:
-            cause = warning.partition("): ")[2]
-            if cause not in self._warned:
-                self._warned.add(cause)
+            reason = warning.partition(" %: ")[2]
+            if reason not in self._warned:
+                self._warned.add(reason)
                 _log.warning("ledger: %s", warning)
         return report
 

@@ -236,6 +236,7 @@ def prepare(  # noqa: PLR0915
         if fix_duplicates and (renamed := make_unique(root, names, workers)):
             notes.append(f"{renamed} shards were written anew, with keys of their own")
         found = job.of_all(files, meta / nv_meta.SQLITE_NAME if sqlite else None)
+        version: str | None
         if sqlite:
             version = version_of(found)
         elif known:

@@ -14,14 +14,12 @@ from threading import Lock
 from typing import Any, NamedTuple, TypeAlias, cast
 
 import numpy as np
-import numpy.typing as npt
 
 from energize.core.arrays import BoolArray, FloatArray, Int64Array, rows_by_value
 from energize.core.blends import ContinuedDataset
 from energize.core.checks import real_number
 from energize.core.costs import ColumnCost, Cost, ItemCost
 from energize.core.dataset import Dataset
-from energize.core.lazy import torch
 from energize.core.loss_weights import OWN, WEIGHTS, field_of, weight_of
 from energize.core.loss_weights import WEIGHT as OF_SOURCES
 from energize.core.padded import Marks
@@ -616,64 +614,6 @@ class LeftOut:
 
 # What it tells.
 
-ALPHA = 1e-3
-"""A difference that chance brings about less often than this is told as one."""
-
-_EXPECTED = 5.0
-"""What each source has to be expected for the chi-square distribution to hold (Cochran
-1954)."""
-
-_CELLS = 2_000_000
-_FEWEST = 1_000
-_MOST = 10_000
-"""How many draws are compared with, where that does not hold: by the cells of their
-table."""
-
-
-def chance_of(counts: npt.ArrayLike, shares: npt.ArrayLike) -> float | None:
-    """Return how likely independent draws by `shares` differ from them at least as much
-    as `counts` do.
-
-    Pearson's chi-square test: the upper tail of the distribution with one degree of
-    freedom fewer than there are shares above 0; or, where one of them is expected fewer
-    than five times, the part of some thousand multinomial draws of the same length,
-    always the same ones, that lie as far off. 0 where something came that has no share.
-    None where there is nothing to compare.
-
-    The order of a mix is not drawn so: it keeps shares far closer, and the chance is
-    then near 1. A small one says that something else than the weights decided.
-
-    >>> (
-    ...     round(chance_of([48, 52], [0.5, 0.5]), 3),
-    ...     chance_of([900, 100], [0.5, 0.5]) < 1e-9,
-    ... )
-    (0.689, True)
-    """
-    observed = np.asarray(counts, dtype=np.float64)
-    asked = np.asarray(shares, dtype=np.float64)
-    drawn = asked > 0
-    total = float(observed.sum())
-    if total > 0 and drawn.any() and observed[~drawn].any():
-        return 0.0
-    if total <= 0.5 or drawn.sum() < 2:
-        return None
-    observed = observed[drawn]
-    asked = asked[drawn] / asked[drawn].sum()
-    found = _distance(observed, total * asked)
-    if float(asked.min()) * total >= _EXPECTED:
-        freedom = torch.tensor((len(asked) - 1) / 2, dtype=torch.float64, device="cpu")
-        half = torch.tensor(float(found) / 2, dtype=torch.float64, device="cpu")
-        return float(torch.special.gammaincc(freedom, half))
-    draws = max(_FEWEST, min(_MOST, _CELLS // len(asked)))
-    generator = np.random.Generator(np.random.Philox(round(total)))
-    others = generator.multinomial(round(total), asked, size=draws).astype(np.float64)
-    as_far = int((_distance(others, round(total) * asked) >= found - 1e-9).sum())
-    return (1 + as_far) / (1 + draws)
-
-
-def _distance(observed: FloatArray, expected: FloatArray) -> FloatArray:
-    return np.asarray(((observed - expected) ** 2 / expected).sum(axis=-1))
-
 
 def kish(weights: float, squares: float) -> float:
     """Kish's effective sample size of loss weights, by their sum and that of their
@@ -692,6 +632,10 @@ _ROUNDING = 4.0
 """Slots by which the orders of mixes round at most: 3.36, and one more for those that
 are begun."""
 
+_FILTERED = 2.0
+"""Tolerance behind a filter, in square roots of the number of items: four standard
+deviations of a share of 50 %, as the choice of a filter is not part of the plan."""
+
 _SAME = 1e-3
 """A part of a share that planned and delivered may differ in, where both count the same
 items."""
@@ -704,8 +648,9 @@ Above: TypeAlias = "tuple[Dataset[Any], ...]"
 @dataclass(frozen=True, slots=True)
 class _Parts:
     """The parts of a level by their weights: `asked`, `planned` and `delivered` in one
-    `unit`; of what is drawn how many `units` came, how many samples were `lost`
-    (skipped, or failed), and how likely chance is.
+    `unit`. `units` counts the items of the mix that each part received, `lost` the
+    samples that were skipped or failed. `comparable` is True if `units` and `asked`
+    count the same items.
     """
 
     level: Level
@@ -716,37 +661,43 @@ class _Parts:
     delivered: Any = None
     units: Any = None
     lost: int = 0
-    chance: float | None = None
+    comparable: bool = False
 
 
-def _warning(each: _Parts, lanes: int, mean: float, *, alone: bool) -> Iterator[str]:
-    """Yield a line where the shares of a level differ by more than chance, and by more
-    than what buffers of `lanes` may hold of items of `mean` samples, with the cause.
-    `alone`: of what one of several ranks was given, which proves nothing without a
-    cause.
+def _warning(each: _Parts, lanes: int, mean: float) -> Iterator[str]:
+    """Yield a line if a share is further from the requested one than the order allows.
+
+    The order is deterministic, so only a reason that follows from the plan or from the
+    counts is stated. If there is none, nothing is yielded.
+
+    Args:
+        each: The parts of one level.
+        lanes: Number of lanes of a stream; each holds its own buffers.
+        mean: Mean number of samples in an item of the whole.
     """
-    if each.chance is None or each.chance >= ALPHA:
+    if not each.comparable or each.units.sum() <= 0:
         return
     total = each.units.sum()
-    off = np.abs(each.units - total * each.asked)
-    worst = int(off.argmax())
-    held = 0.0
+    distance = np.abs(each.units - total * each.asked)
+    worst = int(distance.argmax())
+    buffered = 0.0
     for node in each.above:
-        held = held * (mean if node._many else 1.0) + node._holds
-    causes = list(_causes(each))
-    kept = max(_ROUNDING, _block(each.level.mix), held * lanes)
-    if off[worst] <= kept or (alone and not causes):
+        buffered = buffered * (mean if node._many else 1.0) + node._holds
+    tolerance = max(_ROUNDING, _block(each.level.mix), buffered * lanes)
+    filtering = _leaves_out(each.above)
+    if filtering:
+        tolerance = max(tolerance, _FILTERED * math.sqrt(total))
+    if distance[worst] <= tolerance:
+        return
+    reasons = list(_reasons(each, filtering, total, tolerance))
+    if not reasons:
         return
     part = each.level.parts[worst]
     where = f" of {each.level.label!r}" if each.level.path else ""
-    unknown = (
-        "no cause is known: compare the weights and the state with those of the run"
-    )
     yield (
         f"{part.name!r}{where} has {100 * each.units[worst] / total:.3f} % of "
-        f"{total:,.0f} "
-        f"{each.unit}, asked were {100 * each.asked[worst]:.3f} %, which is no chance "
-        f"(p <= {max(each.chance, 1e-9):.1g}): {'; '.join(causes) or unknown}"
+        f"{total:,.0f} {each.unit}, requested were {100 * each.asked[worst]:.3f} %: "
+        f"{'; '.join(reasons)}"
     )
 
 
@@ -761,30 +712,41 @@ def _block(mix: Any) -> float:
     return 65_536.0 if scheme in ("random", "uniform") else 0.0
 
 
-def _causes(each: _Parts) -> Iterator[str]:
-    mix = each.level.mix
-    came = each.units / each.units.sum()
-    as_planned = each.planned is not None and np.allclose(
-        came, each.planned, rtol=0.02, atol=_SAME
-    )
-    if (as_planned or each.planned is None) and not getattr(mix, "_endless", True):
-        short = np.flatnonzero(came < each.asked)
-        named = ", ".join(repr(each.level.parts[part].name) for part in short)
-        yield f"{named} came to the end that the stop rule sets, and others took over"
-    leaving = _leaves_out(each.above)
-    if leaving:
+def _reasons(
+    each: _Parts, node: str | None, total: float, tolerance: float
+) -> Iterator[str]:
+    """Yield the reasons that the plan and the counts prove.
+
+    `node` is the class of a dataset above the mix that leaves out items.
+    """
+    if node:
         yield (
-            f"{leaving} stands above the blend and leaves out items after their shares "
-            "were given; "
-            "weigh what it gives instead: put it below the blend"
+            f"{node} is above the blend and leaves out items after the blend has "
+            "counted them. Put it below the blend to weigh what it returns"
         )
-    if each.lost and not as_planned:
+    if each.planned is None:
+        if each.lost:
+            yield "samples were skipped or failed"
+        elif node is None and not getattr(each.level.mix, "_endless", True):
+            short = np.flatnonzero(total * each.asked - each.units > tolerance)
+            yield from _ended(each, short)
+        return
+    planned = total * each.planned
+    short = np.flatnonzero(total * each.asked - planned > tolerance)
+    yield from _ended(each, short)
+    if np.abs(each.units - planned).max() <= tolerance:
+        return
+    if each.lost:
         yield "samples were skipped or failed"
-    if each.planned is not None and not as_planned:
-        yield (
-            "what came is not what the order gives: another state was loaded "
-            "(strict=False)"
-        )
+    else:
+        yield "the loaded state belongs to another mix (strict=False)"
+
+
+def _ended(each: _Parts, short: Sequence[int] | Int64Array) -> Iterator[str]:
+    """Yield the names of the parts whose share is below the requested one."""
+    if len(short):
+        names = ", ".join(repr(each.level.parts[part].name) for part in short)
+        yield f"{names} ended by the stop rule, and the other sources took its share"
 
 
 def _leaves_out(above: Above) -> str | None:
@@ -905,9 +867,8 @@ class Telling:
         )
         mean = float(self.totals[SAMPLES] / max(self.totals[ITEMS], 1.0))
         lanes = self.stand.lanes
-        alone = not self.all_ranks
-        told = (_warning(each, lanes, mean, alone=alone) for each in self.differing)
-        return replace(report, warnings=tuple(chain.from_iterable(told)))
+        warnings = (_warning(each, lanes, mean) for each in self.differing)
+        return replace(report, warnings=tuple(chain.from_iterable(warnings)))
 
     def _notes(self) -> Iterator[str]:
         if self.book.since and self.title is None:
@@ -931,14 +892,12 @@ class Telling:
     ) -> list[LedgerRow]:
         above = (*above, *level.above)
         own = self._parts_of(level, above)
-        rows = [self._row(level, among, number, own.chance)]
+        rows = [self._row(level, among, number)]
         for place, part in enumerate(level.parts):
             rows += self._rows_of(part, own, place, above)
         return rows
 
-    def _row(
-        self, level: Level, among: _Parts, number: int, chance: float | None
-    ) -> LedgerRow:
+    def _row(self, level: Level, among: _Parts, number: int) -> LedgerRow:
         counts = self._sum(level)
         costs = self.book.cost_name is not None
         return LedgerRow(
@@ -965,7 +924,6 @@ class Telling:
             loss=_mean(counts[LOSS], counts[LOSSES]),
             late_loss=_mean(counts[LATE_LOSS], counts[LATE_LOSSES]),
             no_numbers=round(counts[NO_NUMBERS]),
-            chance=chance,
         )
 
     def _sum(self, level: Level) -> Any:
@@ -1001,9 +959,11 @@ class Telling:
             units = of_order  # which all ranks have together
         unit = "samples" if single else "batches"
         lost = round(sums[:, [SKIPPED, FAILED]].sum())
-        chance = chance_of(units, asked) if known and asked is not None else None
+        comparable = known and asked is not None
         planned = levels.shares_of(of_order)
-        own = _Parts(level, above, unit, asked, planned, delivered, units, lost, chance)
+        own = _Parts(
+            level, above, unit, asked, planned, delivered, units, lost, comparable
+        )
         self.differing.append(own)
         return own
 

@@ -40,8 +40,7 @@ class LedgerRow:
     left out, others in their place. `loss`: the mean of the `losses` that
     `Loader.record_losses` was told of its samples, and `late_loss`, that of about the
     last 100 steps; None where nothing was told, or nothing but `no_numbers`, losses
-    that are NaN or infinite. `chance`: of a part whose parts have asked shares, how
-    likely independent draws differ from these as much (see `chance_of`).
+    that are NaN or infinite.
     """
 
     path: tuple[str, ...]
@@ -67,7 +66,6 @@ class LedgerRow:
     loss: float | None = None
     late_loss: float | None = None
     no_numbers: int = 0
-    chance: float | None = None
 
     @property
     def name(self) -> str:
@@ -125,7 +123,8 @@ class Report:
     samples were left out for each reason, on this rank, those with it that were only
     read ahead. `weighed`: whether any item had a loss weight. `outliers`: losses of the
     last 256 steps that stand out, the farthest first. `notes`: what to know of the
-    counts. `warnings`: differences that chance does not explain, with their causes.
+    counts. `warnings`: differences from the requested shares that the order does not
+    allow, with their reasons.
 
     >>> from energize import BlendDataset, ListSource, get_loader
     >>> parts = {"web": ListSource(range(90)), "code": ListSource(range(9))}
@@ -240,7 +239,7 @@ class Report:
         return captured.get()
 
 
-_COUNTS = ("samples", "batches", "weight", "epochs", "skipped", "failed", "chance")
+_COUNTS = ("samples", "batches", "weight", "epochs", "skipped", "failed")
 _LOGGED = {
     **{name: name for name in _COUNTS},
     "effective": "effective_sample_size",
@@ -325,7 +324,6 @@ def _tables(report: Report, width: int) -> Iterator[Table]:
 
 
 def _cells(row: LedgerRow, report: Report) -> dict[str, str]:
-    chance = "" if row.chance is None else f"{row.chance:.3f}"
     batches = "" if round(row.batches) == row.samples else f"{row.batches:,.1f}"
     return {
         "asked %": _percent(row.asked),
@@ -344,7 +342,6 @@ def _cells(row: LedgerRow, report: Report) -> dict[str, str]:
         "loss": "-" if row.loss is None else f"{row.loss:.4g}",
         "late loss": "-" if row.late_loss is None else f"{row.late_loss:.4g}",
         "no numbers": f"{row.no_numbers:,}",
-        "chance": "< 0.001" if chance == "0.000" else chance,
     }
 
 

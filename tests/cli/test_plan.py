@@ -122,8 +122,7 @@ def test_a_packed_run_is_read_where_that_is_asked_for(home):
     assert told["samples"] == pytest.approx(200 * sum(map(len, read)) / 9, rel=0.2)
     asked = [(each["asked"], round(each["share"], 2)) for each in told["sources"]]
     assert asked == [(0.75, 0.75), (0.25, 0.25)]
-    shown = run(*options, "--steps", 200, "--network", "step=1s")
-    assert "Network: which samples a stream reads is known by reading it only" in shown
+    shown = run(*options, "--steps", 200)
     assert f"samples, estimated from the {told['read']} batches that were read" in shown
     refused([([], 2, "only reading tells where; say with --steps")], *options)
 

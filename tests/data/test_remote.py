@@ -327,7 +327,7 @@ def test_row_groups_are_fetched_ahead_and_no_other_columns(tmp_path, monkeypatch
         set_faults(url, answer="")
         loose = get_train_dataset(f"{there}/a.parquet", batch_size=4).sources[0]
         assert loose.remote
-        assert loose._ranges_of(0, [0]) == loose.rows._ranges_of(0, [0]) != []
+        assert loose.sample_ranges(0, [0]) == loose.rows.sample_ranges(0, [0]) != []
 
 
 @pytest.mark.jobs

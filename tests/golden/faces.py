@@ -1,6 +1,5 @@
 """Other libraries' words over the same core, and orders without a dataset: plain
 answers."""
-# ruff: noqa: E501 - a mix is a line
 
 from __future__ import annotations
 

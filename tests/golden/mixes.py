@@ -1,6 +1,5 @@
 """Mixes in memory, made with public names only: each a function that makes a
 dataset."""
-# ruff: noqa: E501 - a mix is a line
 
 from __future__ import annotations
 

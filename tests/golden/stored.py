@@ -1,7 +1,6 @@
 """Mixes of stored samples: folders, files of rows, metadatasets, stages; each a
 function of the folder that `make_folders` has filled.
 """
-# ruff: noqa: E501 - a mix is a line
 
 from __future__ import annotations
 
