@@ -49,7 +49,7 @@ from .core.stores import (
     PrimaryFileStore,
 )
 from .core.stream import INFINITE, Cursor
-from .core.trace import Failed, Reading, Refs
+from .core.trace import Failed, ReadContext, Refs
 from .core.turns import Turn
 from .data.join import JoinedSource
 from .data.jsonl import JsonlSource
@@ -309,7 +309,7 @@ __all__ = [
     "ProcessorTaskEncoder",
     "Quota",
     "QuotaDataset",
-    "Reading",
+    "ReadContext",
     "Refs",
     "RemapReport",
     "RepeatDataset",

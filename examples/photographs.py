@@ -25,7 +25,7 @@ from rich.console import Console
 from energize import (
     DatasetError,
     PrepareError,
-    Reading,
+    ReadContext,
     WebdatasetSource,
     prepare,
     write_shards,
@@ -106,7 +106,9 @@ def _complete(folder: Path, recipe: Recipe) -> bool:
     try:
         for split_part in SPLIT:
             source = WebdatasetSource(folder, split_part=split_part)
-            read += sum(1 for _ in source.open(reading=Reading(report=failed.append)))
+            read += sum(
+                1 for _ in source.open(reading=ReadContext(report=failed.append))
+            )
     except DatasetError:
         return False
     return read == recipe.samples and not failed

@@ -27,7 +27,7 @@ from energize import (
     SubstitutionError,
     get_loader,
 )
-from energize.core.trace import MAX_ATTEMPTS, Failed, Reading, Trace
+from energize.core.trace import MAX_ATTEMPTS, Failed, ReadContext, Trace
 from tests.support.datasets import INDEXED, STREAMING, numbers, shuffled
 from tests.support.loading import loader_of, prints
 
@@ -94,7 +94,7 @@ def first_quarter(item):
 def test_substitutes_are_drawn_from_all_samples_alike(keep):
     told: list[Failed] = []
     dataset = MapDataset(shuffled(1600), keep, seeded=False)
-    came = Counter(dataset.at(range(1600), Reading(report=told.append)))
+    came = Counter(dataset.at(range(1600), ReadContext(report=told.append)))
     kept = range(0, 1600, 4) if keep is one_in_four else range(400)
     assert sorted(came) == list(kept)
     assert sum(came.values()) == 1600
@@ -244,7 +244,9 @@ def test_each_failed_attempt_is_reported_once_and_each_skip_never():
         return item
 
     told: list[Failed] = []
-    items = MapDataset(numbers(200), bad).at(range(200), Reading(report=told.append))
+    items = MapDataset(numbers(200), bad).at(
+        range(200), ReadContext(report=told.append)
+    )
     assert not [item for item in items if item % 4]
     assert not [each for each in told if each.skipped]
     assert len(told) > 200  # a substitute may be bad as well
@@ -267,7 +269,9 @@ def test_as_many_failures_in_a_row_as_there_may_be_are_an_error(bad):
     if bad == MAX_ATTEMPTS:
         outcome = pytest.raises(SubstitutionError, match=f"its {bad - 1} substitutes")
     with outcome:
-        assert Trace(Asked(range(9)), np.array([7])).items(Reading(attempt=100)) == [7]
+        assert Trace(Asked(range(9)), np.array([7])).items(
+            ReadContext(attempt=100)
+        ) == [7]
     assert attempts == list(range(100, 100 + MAX_ATTEMPTS))
 
 

@@ -22,7 +22,7 @@ from energize.cli.console import Console
 from energize.core.dataset import IndexedDataset
 from energize.core.lazy import torch
 from energize.core.progress import counted
-from energize.core.trace import Failed, Reading, Trace, where
+from energize.core.trace import Failed, ReadContext, Trace, where
 from energize.data.files import exists, read_file
 from energize.data.nv_meta import META_FOLDER, RECORDS_NAME
 from energize.data.writing import write_new, writing
@@ -239,7 +239,7 @@ def _faults(part: IndexedDataset[Any], start: int) -> list[Fault]:
     faults = []
     for position in range(start, min(start + _AT_ONCE, part.size)):
         try:
-            failed: Any = Trace(part, np.array([position])).read(Reading())[0]
+            failed: Any = Trace(part, np.array([position])).read(ReadContext())[0]
         except EnergizeError as error:
             reason: Any = error
             failed = Failed(reason, where(part, position))

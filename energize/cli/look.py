@@ -30,7 +30,7 @@ from energize.core.progress import counted
 from energize.core.restoring import restore_sample
 from energize.core.samples import format_sample_compact, format_sample_detailed
 from energize.core.stream import INFINITE
-from energize.core.trace import Failed, Reading, Trace
+from energize.core.trace import Failed, ReadContext, Trace
 from energize.data import nv_meta
 from energize.data.columns import read_columns, read_values
 from energize.data.files import path_of
@@ -282,7 +282,7 @@ def preview(
                 part.size if asks else min(part.size, count or _WITHOUT_QUESTIONS)
             ):
                 sample = Trace(part, np.array([number], dtype=np.int64)).read(
-                    Reading()
+                    ReadContext()
                 )[0]
                 console.say(
                     f"{mixes.leaf_name(leaf)}, sample {number:,} of {part.size:,}",

@@ -22,7 +22,7 @@ from energize.core.dataset import IndexedDataset, PassingDataset
 from energize.core.ignored import said_once
 from energize.core.lanes import Lane, Ranks, WorkerConfig
 from energize.core.stream import State, counter_field
-from energize.core.trace import Failed, Reading, Request
+from energize.core.trace import Failed, ReadContext, Request
 from energize.data.files import os_errors_as, path_of
 from energize.data.mds import INDEX, MdsSource
 from energize.data.nv_meta import META_FOLDER
@@ -488,8 +488,10 @@ class StreamingDataset(IterableDataset[Any]):
             return self._read_for[1]
         return self._stored.at([sample_id], self._reading())[0]
 
-    def _reading(self) -> Reading:
-        return Reading(report=self._failures.add, failure_memory=self._failures.memory)
+    def _reading(self) -> ReadContext:
+        return ReadContext(
+            report=self._failures.add, failure_memory=self._failures.memory
+        )
 
     def __iter__(self) -> Iterator[Any]:
         place = self._place.begin(self._next_epoch)

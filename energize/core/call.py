@@ -35,7 +35,7 @@ from energize.core.randomness import (
     record_of,
 )
 from energize.core.rng import generator, hash_positions
-from energize.core.trace import Failed, Reading, Request
+from energize.core.trace import Failed, ReadContext, Request
 from energize.errors import (
     ConfigError,
     DataError,
@@ -189,7 +189,7 @@ class Call:
         return words
 
     def one(
-        self, argument: Any, word: Word, index: int, reading: Reading, where: Where
+        self, argument: Any, word: Word, index: int, reading: ReadContext, where: Where
     ) -> Any:
         """Return what the function makes of an argument, for item `index`, keyed by
         `word()`.
@@ -206,7 +206,7 @@ class Call:
             argument, keyed, reading, 0, where, window if seeds else None
         )
 
-    def _begin(self, window: ReadWindow, reading: Reading) -> bool:
+    def _begin(self, window: ReadWindow, reading: ReadContext) -> bool:
         """Get ready for calls in a window; return whether they are seeded."""
         window.enter(reading.threads)
         if not self._seeded:
@@ -224,7 +224,7 @@ class Call:
         self,
         argument: Any,
         word: int,
-        reading: Reading,
+        reading: ReadContext,
         row: int,
         where: Where,
         window: ReadWindow | None,
@@ -257,7 +257,7 @@ class Call:
         self,
         argument: Any,
         word: int,
-        reading: Reading,
+        reading: ReadContext,
         row: int,
         where: Where,
         window: ReadWindow,
@@ -279,7 +279,7 @@ class Call:
             self._compare(made, again, reading, partial(where, row))
         return made
 
-    def _copied(self, argument: Any, reading: Reading) -> Any:
+    def _copied(self, argument: Any, reading: ReadContext) -> Any:
         """Return the argument for a second call; None if there is to be none."""
         if self._record.proven:
             return None
@@ -290,7 +290,7 @@ class Call:
         return pickle.loads(pickled)  # noqa: S301 - made three lines above
 
     def _compare(
-        self, made: Any, again: Any, reading: Reading, where: Callable[[], str]
+        self, made: Any, again: Any, reading: ReadContext, where: Callable[[], str]
     ) -> None:
         """Compare what two calls returned.
 
@@ -343,7 +343,7 @@ class Call:
         argument: Any,
         word: Word,
         index: int,
-        reading: Reading,
+        reading: ReadContext,
         where: Where,
         *,
         made: tuple[Any, Sequence[Any]],
@@ -383,7 +383,7 @@ class Call:
         shadow: DrawingIterator[Any] | None,
         argument: Any,
         index: int,
-        reading: Reading,
+        reading: ReadContext,
         where: Where,
     ) -> Any:
         listed = reading.listed
@@ -415,7 +415,7 @@ class Call:
             return self._failed(error, argument, reading, where(0))
 
     def _failed(
-        self, error: Exception, argument: Any, reading: Reading, place: str
+        self, error: Exception, argument: Any, reading: ReadContext, place: str
     ) -> Failed:
         """Return what becomes of an argument for which the function raised an
         exception.

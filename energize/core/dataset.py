@@ -44,7 +44,7 @@ from energize.core.stream import (
 from energize.core.trace import (
     Failed,
     Origin,
-    Reading,
+    ReadContext,
     Refs,
     Request,
     Routes,
@@ -63,7 +63,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 
-_READING = Reading()
+_READING = ReadContext()
 """Every sample is read, failures are logged, exceptions raised."""
 
 
@@ -86,7 +86,7 @@ class Dataset(Description, ABC, Generic[T_co]):
         self,
         lane: Lane = SINGLE_LANE,
         state: State | None = None,
-        reading: Reading = _READING,
+        reading: ReadContext = _READING,
     ) -> Cursor[T_co]:
         """Return a cursor that reads a lane from its beginning, or from `state` on.
 
@@ -95,7 +95,7 @@ class Dataset(Description, ABC, Generic[T_co]):
         return self._open_lane(lane, state, reading, endless=False)
 
     def _open_lane(
-        self, lane: Lane, state: State | None, reading: Reading, *, endless: bool
+        self, lane: Lane, state: State | None, reading: ReadContext, *, endless: bool
     ) -> LaneCursor[T_co]:
         """Return a cursor over this dataset as a stream; if `endless`, its epoch never
         ends.
@@ -486,7 +486,9 @@ class IndexedDataset(Dataset[T_co]):
         check_collated(self, items)
         return items
 
-    def at(self, positions: npt.ArrayLike, reading: Reading = _READING) -> list[T_co]:
+    def at(
+        self, positions: npt.ArrayLike, reading: ReadContext = _READING
+    ) -> list[T_co]:
         """Return the items at any positions, of any epochs, with failed samples
         substituted.
         """
@@ -508,7 +510,7 @@ class IndexedDataset(Dataset[T_co]):
         self,
         lane: Lane = SINGLE_LANE,
         state: State | None = None,
-        reading: Reading = _READING,
+        reading: ReadContext = _READING,
     ) -> Cursor[T_co]:
         if not self.indexed:
             return super().open(lane, state, reading)

@@ -16,7 +16,7 @@ class Padded:
     """An item in which padding takes the place of samples that failed or were skipped.
 
     It travels up a tree in place of the item where failed samples have no substitutes
-    (`Reading.substitute`). No function of a user sees it.
+    (`ReadContext.substitute`). No function of a user sees it.
 
     Attributes:
         item: What was made with a substitute in the slot of each such sample.

@@ -27,7 +27,7 @@ from energize.core.loss_weights import STORED_KEY
 from energize.core.padded import with_marks
 from energize.core.samples import Markable
 from energize.core.stream import LAST_START, MOST_COUNTED, State
-from energize.core.trace import Failed, Reading, padding
+from energize.core.trace import Failed, ReadContext, padding
 from energize.core.validation import parse_json, short
 from energize.errors import EnergizeError, RestoreKeyError
 
@@ -42,7 +42,7 @@ ITEM = "energize"
 STORED = "Webdataset"
 """The first part of the key of a stored sample."""
 
-_READING = Reading()
+_READING = ReadContext()
 
 _MOST_LANES = 2**16
 
@@ -60,7 +60,9 @@ def lane_key(lane: int, lanes: int, state: State | None) -> tuple[Any, ...]:
     return ITEM, lane, lanes, json.dumps(state, separators=(",", ":"))
 
 
-def restore_sample(dataset: Dataset[T], key: Any, *, reading: Reading = _READING) -> T:
+def restore_sample(
+    dataset: Dataset[T], key: Any, *, reading: ReadContext = _READING
+) -> T:
     """Return the item of a dataset that a restore key is of: the very same one, read
     again.
 
@@ -126,7 +128,7 @@ def with_key(item: T, key: tuple[Any, ...]) -> T:
     return other  # type: ignore[no-any-return]  # of the type of `item`
 
 
-def _in_lane(dataset: Dataset[T], lane: Lane, text: str, reading: Reading) -> T:
+def _in_lane(dataset: Dataset[T], lane: Lane, text: str, reading: ReadContext) -> T:
     told = "the state in the restore key is"
     try:
         if len(text) > limits.JSON_BYTES:

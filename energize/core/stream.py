@@ -41,7 +41,7 @@ from energize.core.trace import (
     Ahead,
     Failed,
     Origin,
-    Reading,
+    ReadContext,
     Request,
     Routes,
     Trace,
@@ -237,7 +237,7 @@ class PositionLane(Generic[T]):
         plan: EpochPlan,
         lane: Lane,
         at: int,
-        reading: Reading,
+        reading: ReadContext,
     ) -> None:
         self._dataset = dataset
         self._plan = plan
@@ -293,7 +293,7 @@ class CountingCursor(Cursor[T], PositionLane[T]):
     """
 
     def __init__(
-        self, dataset: IndexedDataset[T], lane: Lane, start: int, reading: Reading
+        self, dataset: IndexedDataset[T], lane: Lane, start: int, reading: ReadContext
     ) -> None:
         if dataset.size == 0:
             raise EmptyDatasetError(f"{label_of(dataset)} has no items to read")
@@ -343,7 +343,7 @@ class Opening(NamedTuple):
 
     lane: Lane
     state: State | None
-    reading: Reading
+    reading: ReadContext
     endless: bool = False
 
     @property
@@ -616,7 +616,7 @@ class LaneCursor(Cursor[T]):
 class IndexedStream(Stream[T]):
     """An indexed dataset among streams: it has no state of its own."""
 
-    def __init__(self, dataset: IndexedDataset[T], reading: Reading) -> None:
+    def __init__(self, dataset: IndexedDataset[T], reading: ReadContext) -> None:
         self._dataset = dataset
         self._reading = reading
         self._coming: deque[int] = deque()

@@ -101,12 +101,12 @@ class Failed:
     Attributes:
         reason: The exception.
         where: The location of the sample, for messages.
-        place: The stored sample, if `Reading.locate` is set and it is a single one.
+        place: The stored sample, if `ReadContext.locate` is set and it is a single one.
         lasting: Whether the sample fails at every position and in every epoch: True if
             its stored bytes are damaged, False if a function of the user failed, which
             may draw.
         remembered: Whether it comes from a `FailureMemory`: it was reported before.
-        sample: The number that the failure is counted by, see `Reading.leave_out`.
+        sample: The number that the failure is counted by, see `ReadContext.leave_out`.
         sources: The keys of the sources of its samples.
     """
 
@@ -237,12 +237,12 @@ class Request(NamedTuple):
     """
 
     positions: Int64Array
-    reading: Reading
+    reading: ReadContext
     where: Callable[[int], str]
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class ReadContext:
     """What goes along with positions on the way down to the sources.
 
     `attempt`: 0, or which substitute is asked for. `report` is told of each sample that
@@ -321,7 +321,7 @@ class Reading:
             failed = _identified(failed, dataset, refs_of(dataset, made), locate=False)
         self.report(failed)
 
-    def again(self, attempt: int) -> Reading:
+    def again(self, attempt: int) -> ReadContext:
         """Return the same, for another attempt."""
         return self if attempt == self.attempt else replace(self, attempt=attempt)
 
@@ -348,7 +348,7 @@ def _identified(
     )
 
 
-SILENT = Reading(report=lambda _: None)
+SILENT = ReadContext(report=lambda _: None)
 """For what was reported when it was read first, or is not read for what it is."""
 
 
@@ -497,7 +497,7 @@ class Trace:
         return Refs.merged(found)
 
     def read(
-        self, reading: Reading, start: int = 0, stop: int | None = None
+        self, reading: ReadContext, start: int = 0, stop: int | None = None
     ) -> list[Any]:
         """Return the items in rows `start` to before `stop`, failed ones as
         `Failed`.
@@ -545,7 +545,7 @@ class Trace:
             return node.make(items, request)
         return made_of_padded(node, items, request)
 
-    def _read_source(self, positions: Int64Array, reading: Reading) -> list[Any]:
+    def _read_source(self, positions: Int64Array, reading: ReadContext) -> list[Any]:
         """Return samples of a source, failed ones as `Failed`."""
         source = cast("Source[Any]", self.node)
         if reading.attempt or reading.listed is not None or not source.size:
@@ -557,7 +557,7 @@ class Trace:
             return source._read_again(index, positions, reading, refused)
 
     def _read_others(
-        self, failed: Mapping[int, Failed], positions: Int64Array, reading: Reading
+        self, failed: Mapping[int, Failed], positions: Int64Array, reading: ReadContext
     ) -> list[Any]:
         """Return the items at positions, of which those in rows that are remembered as
         `failed` are not read.
@@ -568,7 +568,7 @@ class Trace:
         return [failed[row] if row in failed else next(read) for row in rows]
 
     def items(
-        self, reading: Reading, start: int = 0, stop: int | None = None
+        self, reading: ReadContext, start: int = 0, stop: int | None = None
     ) -> list[Any]:
         """Return the items in rows `start` to before `stop`, each failed one replaced
         by the first substitute that does not fail.
@@ -587,7 +587,7 @@ class Trace:
             raise stop_raised(self.node) from stopped
         return items
 
-    def _gathered(self, reading: Reading, start: int, stop: int) -> list[Any]:
+    def _gathered(self, reading: ReadContext, start: int, stop: int) -> list[Any]:
         """Return the items of the inputs in some rows of the routes, in their order."""
         if len(self._below) == 1 and self._below[0][1] is None:
             return self._below[0][2].read(reading, start, stop)
@@ -602,7 +602,7 @@ class Trace:
         return items
 
     def _members(
-        self, routes: Routes, reading: Reading, start: int, stop: int
+        self, routes: Routes, reading: ReadContext, start: int, stop: int
     ) -> list[Any]:
         """As `_gathered`, with failed ones substituted."""
         of_members = reading.again(reading.attempt * MAX_ATTEMPTS)
@@ -660,7 +660,7 @@ def stop_raised(dataset: Dataset[Any]) -> EncoderError:
 
 
 def read_items(
-    dataset: IndexedDataset[T], positions: Int64Array, reading: Reading
+    dataset: IndexedDataset[T], positions: Int64Array, reading: ReadContext
 ) -> list[T]:
     """Return the items at `positions`, see `Trace.items`, read in a window of their
     own.
@@ -734,7 +734,7 @@ def expect(dataset: IndexedDataset[Any], positions: Int64Array) -> int:
 
 
 def _substituted(
-    dataset: IndexedDataset[Any], position: Int64Array, reading: Reading, item: Any
+    dataset: IndexedDataset[Any], position: Int64Array, reading: ReadContext, item: Any
 ) -> Any:
     """Return the first substitute for a failed item that does not fail; `Padded` if
     `reading.substitute` is not set.

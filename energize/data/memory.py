@@ -30,7 +30,7 @@ from energize.core.randomness import (
 from energize.core.rng import derive
 from energize.core.samples import fields_of, is_record
 from energize.core.stream import Opening, State, Stream, counter_field, state_field
-from energize.core.trace import Failed, Origin, Reading, Request, stop_raised
+from energize.core.trace import Failed, Origin, ReadContext, Request, stop_raised
 from energize.data.rows import FieldSource, Row
 from energize.errors import (
     ColumnError,
@@ -162,10 +162,10 @@ class SequenceSource(FieldSource[T_co]):
         return f"Give it where the source is made: columns={{{name!r}: [...]}}"
 
     def read(self, indices: Int64Array) -> list[T_co | Failed]:
-        return self.read_at(indices, indices, Reading())
+        return self.read_at(indices, indices, ReadContext())
 
     def read_at(
-        self, indices: Int64Array, positions: Int64Array, reading: Reading
+        self, indices: Int64Array, positions: Int64Array, reading: ReadContext
     ) -> list[T_co | Failed]:
         numbers = indices.tolist()
         if isinstance(self.samples, list | tuple):
@@ -284,7 +284,7 @@ class HuggingFaceSource(SequenceSource[Row]):
         return values
 
     def read_at(
-        self, indices: Int64Array, positions: Int64Array, reading: Reading
+        self, indices: Int64Array, positions: Int64Array, reading: ReadContext
     ) -> list[Row | Failed]:
         if self.rows.format["type"] == "custom":  # a function of the user makes rows
             return super().read_at(indices, positions, reading)

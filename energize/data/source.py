@@ -18,7 +18,7 @@ from energize.core.arrays import Int64Array, rows_by_value
 from energize.core.columns import Column
 from energize.core.dataset import IndexedDataset
 from energize.core.rng import derive, hash_positions
-from energize.core.trace import Failed, Reading, SamplePlace
+from energize.core.trace import Failed, ReadContext, SamplePlace
 from energize.data.files import Files, Ranges, again, files_at, os_errors_as, told
 from energize.errors import (
     ColumnError,
@@ -62,7 +62,7 @@ class Source(IndexedDataset[T_co]):
         """
 
     def read_at(
-        self, indices: Int64Array, positions: Int64Array, reading: Reading
+        self, indices: Int64Array, positions: Int64Array, reading: ReadContext
     ) -> list[T_co | Failed]:
         """Return the samples at `indices`, which are read for `positions`.
 
@@ -213,7 +213,9 @@ class Source(IndexedDataset[T_co]):
     def _distinguished(self, occurrence: int) -> Self:
         return self._replace(occurrence=derive(self.occurrence, occurrence) % 2**62)
 
-    def _fetch(self, positions: Int64Array, reading: Reading) -> list[T_co | Failed]:
+    def _fetch(
+        self, positions: Int64Array, reading: ReadContext
+    ) -> list[T_co | Failed]:
         """Return the samples at positions, or their substitutes."""
         indices = self._samples(positions, reading.attempt)
         left_out = (
@@ -241,7 +243,7 @@ class Source(IndexedDataset[T_co]):
         self,
         indices: Int64Array,
         positions: Int64Array,
-        reading: Reading,
+        reading: ReadContext,
         failed: OSError | MemoryError,
     ) -> list[T_co | Failed]:
         """What the system refuses is no fault of a sample: tried again, then an

@@ -39,7 +39,7 @@ from energize.core.trace import (
     MAX_ATTEMPTS,
     Failed,
     Origin,
-    Reading,
+    ReadContext,
     Request,
     Routes,
     making,
@@ -379,14 +379,14 @@ class FlatBatchDataset(RoundsDataset[T_batch_co], BatchDataset[T_batch_co]):
         return Call(self.batcher, 0, carried_one_by_one, tolerance=self._tolerance())
 
     def round(
-        self, items: Iterator[Taken], reading: Reading
+        self, items: Iterator[Taken], reading: ReadContext
     ) -> Iterator[Step[T_batch_co]]:
         members = list(islice(items, self.batch_size))
         if members and not (self.drop_last and len(members) < self.batch_size):
             yield partial(self._yielded, members, reading)
 
     def _yielded(
-        self, members: list[Taken], reading: Reading
+        self, members: list[Taken], reading: ReadContext
     ) -> Iterator[tuple[T_batch_co, Origins]]:
         samples = [each.item for each in members]
         origins = origins_of(members)

@@ -31,7 +31,7 @@ from energize.core.stream import (
     sample_keys_of,
     state_field,
 )
-from energize.core.trace import Failed, Origin, Reading
+from energize.core.trace import Failed, Origin, ReadContext
 from energize.datasets.rounds import FoundDataset, keyed_by, nothing_made, origins_of
 from energize.errors import ConfigError, EncoderError
 
@@ -121,7 +121,7 @@ class GroupBatchDataset(FoundDataset[T_batch_co]):
         return Call(self.batcher, 0, carried, tolerance=self._tolerance())
 
     def group_of(
-        self, sample: Any, origin: tuple[Origin, ...], number: int, reading: Reading
+        self, sample: Any, origin: tuple[Origin, ...], number: int, reading: ReadContext
     ) -> tuple[Hashable, int] | Failed:
         """Return the group of a sample, which has this number in the run, and its batch
         size.

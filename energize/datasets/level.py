@@ -16,7 +16,7 @@ from energize.core.dataset import Dataset, IndexedDataset
 from energize.core.description import described
 from energize.core.lanes import WorkerConfig
 from energize.core.stream import INFINITE, sample_keys_of
-from energize.core.trace import Failed, Reading, Routes, Span
+from energize.core.trace import Failed, ReadContext, Routes, Span
 from energize.datasets.rounds import RoundsDataset, Step, Taken, alone, keyed_by
 from energize.errors import ConfigError, NotIndexedError
 from energize.order.cost import levelled
@@ -90,7 +90,9 @@ class LevelBufferDataset(RoundsDataset[T_co]):
     def _call(self) -> Call:
         return Call(self.cost.of, 0)
 
-    def round(self, items: Iterator[Taken], reading: Reading) -> Iterator[Step[T_co]]:
+    def round(
+        self, items: Iterator[Taken], reading: ReadContext
+    ) -> Iterator[Step[T_co]]:
         buffer: list[Taken] = []
         costs: list[float] = []
         call = self._call

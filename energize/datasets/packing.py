@@ -18,7 +18,7 @@ from energize.core.lanes import WorkerConfig
 from energize.core.loss_weights import carried, carried_one_by_one
 from energize.core.rng import shuffled
 from energize.core.stream import by_keys, sample_keys_of
-from energize.core.trace import Failed, Reading, Request
+from energize.core.trace import Failed, ReadContext, Request
 from energize.datasets.rounds import (
     Origins,
     RoundsDataset,
@@ -140,7 +140,7 @@ class PackingDataset(RoundsDataset[T_pack_co]):
         )
 
     def round(
-        self, items: Iterator[Taken], reading: Reading
+        self, items: Iterator[Taken], reading: ReadContext
     ) -> Iterator[Step[T_pack_co]]:
         buffer = list(islice(items, self.buffer_size))
         if not buffer:
@@ -195,7 +195,7 @@ class PackingDataset(RoundsDataset[T_pack_co]):
             _log.warning(text, function_name(self.pre_packer), left_out, len(known))
         return [[known[id(sample)] for sample in each] for each in selected if each]
 
-    def _encoded(self, pack: list[Taken], reading: Reading) -> list[Any]:
+    def _encoded(self, pack: list[Taken], reading: ReadContext) -> list[Any]:
         items = [each.item for each in pack]
         if self._encode is None:
             return items
@@ -208,7 +208,7 @@ class PackingDataset(RoundsDataset[T_pack_co]):
         return self._encode.each(items, request, words)
 
     def _packed(
-        self, pack: list[Taken], reading: Reading
+        self, pack: list[Taken], reading: ReadContext
     ) -> Iterator[tuple[T_pack_co, Origins]]:
         """Yield what is made of the samples of a list, but of those that
         `sample_encoder` leaves out: a pack, or several, or none.
@@ -273,7 +273,9 @@ class ShuffleBufferDataset(RoundsDataset[T_co]):
             buffer_size=checked_whole(size, "ShuffleBufferDataset: size", 1),
         )
 
-    def round(self, items: Iterator[Taken], reading: Reading) -> Iterator[Step[T_co]]:
+    def round(
+        self, items: Iterator[Taken], reading: ReadContext
+    ) -> Iterator[Step[T_co]]:
         buffer = list(islice(items, self.buffer_size))
         if buffer:
             order = shuffled(

@@ -31,7 +31,7 @@ from energize.core.stream import (
     most_in_vain,
     skip_items,
 )
-from energize.core.trace import Origin, Reading
+from energize.core.trace import Origin, ReadContext
 from energize.errors import EmptyDatasetError
 
 T = TypeVar("T")
@@ -102,7 +102,9 @@ class RoundsDataset(FoundDataset[T_co]):
         )
 
     @abstractmethod
-    def round(self, items: Iterator[Taken], reading: Reading) -> Iterator[Step[T_co]]:
+    def round(
+        self, items: Iterator[Taken], reading: ReadContext
+    ) -> Iterator[Step[T_co]]:
         """Return the steps of a round, which takes what it needs of the rest of the
         lane's pass.
 

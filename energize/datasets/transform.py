@@ -29,7 +29,7 @@ from energize.core.loss_weights import (
 from energize.core.randomness import current_window, defer
 from energize.core.rng import derive
 from energize.core.stream import by_keys
-from energize.core.trace import Failed, Origin, Reading, Request
+from energize.core.trace import Failed, Origin, ReadContext, Request
 from energize.datasets.rounds import (
     Origins,
     RoundsDataset,
@@ -159,13 +159,13 @@ class FlatMapDataset(RoundsDataset[T_out_co], MapDataset[T_out_co]):
         )
 
     def round(
-        self, items: Iterator[Taken], reading: Reading
+        self, items: Iterator[Taken], reading: ReadContext
     ) -> Iterator[Step[T_out_co]]:
         for taken in islice(items, 1):
             yield partial(self._yielded, taken, reading)
 
     def _yielded(
-        self, taken: Taken, reading: Reading
+        self, taken: Taken, reading: ReadContext
     ) -> Iterator[tuple[T_out_co, Origins]]:
         word = partial(keyed_by, self, "map", *taken.origin)
         where = by_keys(taken.item)
@@ -219,7 +219,9 @@ class FilterDataset(RoundsDataset[T_co]):
     def _call(self) -> Call:
         return Call(self.filter_fn, 0, tolerance=self._tolerance())
 
-    def round(self, items: Iterator[Taken], reading: Reading) -> Iterator[Step[T_co]]:
+    def round(
+        self, items: Iterator[Taken], reading: ReadContext
+    ) -> Iterator[Step[T_co]]:
         for taken in islice(items, 1):
             word = partial(keyed_by, self, "filter", *taken.origin)
             kept = self._call.one(
@@ -301,12 +303,12 @@ class IterMapDataset(RoundsDataset[T_out_co]):
         return self.len_map_fn(self.inputs[0]._pass_length)
 
     def round(
-        self, items: Iterator[Taken], reading: Reading
+        self, items: Iterator[Taken], reading: ReadContext
     ) -> Iterator[Step[T_out_co]]:
         yield partial(self._made, islice(items, self.segment_length), reading)
 
     def _made(
-        self, segment: Iterator[Taken], reading: Reading
+        self, segment: Iterator[Taken], reading: ReadContext
     ) -> Iterator[tuple[T_out_co, Origins]]:
         """Yield what the function makes of a segment, each with what was read since the
         one before.

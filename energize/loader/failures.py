@@ -21,7 +21,13 @@ from energize.core.dataset import Dataset
 from energize.core.lanes import ErrorHandler
 from energize.core.quarantine import Entry, Listed, files_of, listed_for, read_entries
 from energize.core.rng import derive
-from energize.core.trace import Failed, FailureMemory, Reading, SamplePlace, raise_error
+from energize.core.trace import (
+    Failed,
+    FailureMemory,
+    ReadContext,
+    SamplePlace,
+    raise_error,
+)
 from energize.data.files import check_path, of_machine
 from energize.data.writing import writing
 from energize.errors import (
@@ -62,7 +68,7 @@ class Decisions:
 
     on_error: OnError
     handler: ErrorHandler | None
-    besides: Reading
+    besides: ReadContext
     retry_failed: bool = False
 
     @classmethod
@@ -74,8 +80,10 @@ class Decisions:
         retry_failed: bool = False,
         **others: Any,
     ) -> Decisions:
-        """Return what a loader decides, `others` as for `Reading`; raise `ConfigError`
-        when two are to.
+        """Return what a loader decides, `others` as for `ReadContext`.
+
+        Raises:
+            ConfigError: If both `on_error` and `handler` are to decide.
         """
         if handler is not None and on_error != "raise":
             raise ConfigError(
@@ -84,14 +92,14 @@ class Decisions:
             )
         decide = on_error if callable(on_error) else _leave_out
         decide = raise_error if on_error == "raise" else decide
-        return cls(decide, handler, Reading(**others), retry_failed)
+        return cls(decide, handler, ReadContext(**others), retry_failed)
 
     def reading(
         self,
         report: Callable[[Failed], None],
         left_out: LeftOut | None = None,
         memory: FailureMemory | None = None,
-    ) -> Reading:
+    ) -> ReadContext:
         """Return how to read by these decisions.
 
         Args:

@@ -33,7 +33,7 @@ from energize.core.stream import (
     epoch_end,
     state_field,
 )
-from energize.core.trace import READY, Reading, padding
+from energize.core.trace import READY, ReadContext, padding
 from energize.errors import ConfigError, EmptyDatasetError, LoaderError, StateError
 from energize.loader.agreement import Agreement
 from energize.loader.failures import FailureLog
@@ -62,7 +62,7 @@ class HereLanes(Generic[T]):
         dataset: Any,
         lanes: LaneSet,
         states: Mapping[int, State | None],
-        reading: Reading,
+        reading: ReadContext,
         left: int = INFINITE,
     ) -> None:
         self._cursors = {

@@ -37,7 +37,7 @@ from energize.core.stream import (
     counter_field,
     lanes_of,
 )
-from energize.core.trace import SILENT, Reading
+from energize.core.trace import SILENT, ReadContext
 from energize.datasets.order import ConcatDataset, LimitDataset
 from energize.errors import (
     ConfigError,
@@ -377,7 +377,7 @@ class Run(Generic[T]):
         return cast("int", slot_after(nodes[depth], found.way[depth:], reached))
 
     def _open(
-        self, lane: int, lanes: int, state: State | None, reading: Reading
+        self, lane: int, lanes: int, state: State | None, reading: ReadContext
     ) -> Any:
         return self.stream._open_lane(
             Lane(lane, lanes), state, reading, endless=self.endless

@@ -36,7 +36,7 @@ from energize.core.ignored import Line
 from energize.core.lanes import Lane
 from energize.core.lazy import torch
 from energize.core.stream import EpochPlan, PositionLane, State
-from energize.core.trace import Reading
+from energize.core.trace import ReadContext
 from energize.data.source import Source
 from energize.errors import LoaderError
 from energize.loader.failures import Failure
@@ -198,7 +198,12 @@ class LaneSet:
     plan: EpochPlan | None = None
 
     def open(
-        self, dataset: Any, lane: int, at: int, state: State | None, reading: Reading
+        self,
+        dataset: Any,
+        lane: int,
+        at: int,
+        state: State | None,
+        reading: ReadContext,
     ) -> Any:
         """Return what reads a lane of `dataset`, to which the edits were applied."""
         if self.plan is None:

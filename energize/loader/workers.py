@@ -46,7 +46,7 @@ from energize.core.lazy import torch
 from energize.core.randomness import generators
 from energize.core.stores import activate
 from energize.core.stream import INFINITE, PositionLane, State
-from energize.core.trace import READY, Failed, FailureMemory, Reading
+from energize.core.trace import READY, Failed, FailureMemory, ReadContext
 from energize.errors import ConfigError, LoaderError, WorkerDiedError
 from energize.loader.failures import Decisions, Failure, FailureLog
 from energize.loader.shipping import (
@@ -937,7 +937,7 @@ class _Worker:
         self._held: dict[int, _Held] = {}
         self._failures: list[Failure] = []
         self._left_out = LeftOut()
-        self._reading: Reading = task.decisions.reading(
+        self._reading: ReadContext = task.decisions.reading(
             self._report, self._left_out, FailureMemory()
         )
         self.asked: deque[Read] = deque()

@@ -26,7 +26,7 @@ from energize.core.description import label_of
 from energize.core.lanes import Lane
 from energize.core.restoring import without_loops
 from energize.core.stream import lanes_of
-from energize.core.trace import Reading, Refs
+from energize.core.trace import ReadContext, Refs
 from energize.data.join import JoinedSource
 from energize.data.selection import PropertySource
 from energize.data.source import Source
@@ -214,7 +214,7 @@ def _taken_by(dataset: Dataset[Any], read: int) -> tuple[int, Counter[int]]:
     `id`.
     """
     taken: Counter[int] = Counter()
-    reading = Reading(taken=lambda part: taken.update([id(part)]))
+    reading = ReadContext(taken=lambda part: taken.update([id(part)]))
     with closing(without_loops(dataset).open(reading=reading)) as cursor:
         for many in count():
             before = taken.copy()
@@ -611,7 +611,7 @@ def _read_batches(
 
 
 def batches_read(
-    dataset: Dataset[Any], reading: Reading | None = None
+    dataset: Dataset[Any], reading: ReadContext | None = None
 ) -> Iterator[tuple[Any, Refs]]:
     """Yield the batches of an epoch of a stream and what they are made of, each when it
     has been read.
@@ -621,7 +621,7 @@ def batches_read(
     with ExitStack() as opened:
         turns = deque(
             opened.enter_context(
-                closing(stream.open(Lane(lane, lanes), None, reading or Reading()))
+                closing(stream.open(Lane(lane, lanes), None, reading or ReadContext()))
             )
             for lane in range(lanes)
         )

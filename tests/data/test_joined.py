@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from energize import ConfigError, DatasetError, JoinedSource, ShardError
-from energize.core.trace import Failed, Reading
+from energize.core.trace import Failed, ReadContext
 from energize.data.join import remove_matches, write_matches
 from energize.data.webdataset import WebdatasetSource
 from energize.energon.index import SqliteIndexReader
@@ -97,13 +97,13 @@ def test_a_damaged_partner_fails_the_row_and_another_row_takes_its_place(folder)
     data[at : at + 4] = b"x\x007."
     shard.write_bytes(data)
     joined = JoinedSource(*sources(folder)[:2], nonmatch=("skip",))
-    failed = joined._fetch(np.array([4]), Reading())
+    failed = joined._fetch(np.array([4]), ReadContext())
     assert isinstance(failed[0], Failed)
     assert "b/s0.tar" in failed[0].where
     assert read(joined.part(0, 4)) == [
         (f"a {key}", f"b {key}") for key in keys(3, 4, 5, 6)
     ]
-    (substitute,) = joined.at([4], Reading(report=lambda _: None))
+    (substitute,) = joined.at([4], ReadContext(report=lambda _: None))
     assert substitute[0]["__key__"] == substitute[1]["__key__"] != "0007"
 
 

@@ -6,7 +6,7 @@ from functools import partial
 from energize import (
     JsonSource,
     ListSource,
-    Reading,
+    ReadContext,
     SequenceSource,
     SkipSample,
     WebdatasetSource,
@@ -100,9 +100,9 @@ def test_places_lead_back_and_quarantine_finds_them(tmp_path):
     assert source_labels([high, low, whole]) == ["f/high", "f/low", "f"]
     listed, strange = listed_for([high, low], [Entry(place, "bad")], "list")
     assert (listed.count, strange) == (1, [])
-    items = high.at(range(12), Reading(listed=listed))
+    items = high.at(range(12), ReadContext(listed=listed))
     assert {item["__key__"] for item in items} == {"00", "03", "06"}
-    assert len(low.at(range(8), Reading(listed=listed))) == 8
+    assert len(low.at(range(8), ReadContext(listed=listed))) == 8
 
 
 def test_what_is_refused():

@@ -19,7 +19,7 @@ import numpy as np
 import PIL.Image
 
 from energize import prepare
-from energize.core.trace import Failed, Reading
+from energize.core.trace import Failed, ReadContext
 from energize.data.jsonl import JsonlSource
 from energize.data.mds import MdsSource, unpacked
 from energize.data.webdataset import WebdatasetSource
@@ -134,7 +134,7 @@ def _tar(write: Callable[[io.BufferedWriter], Any], place: Path) -> Callable[[],
             folder, split_ratios={"train": 1}, sample_type="CrudeWebdataset", workers=1
         )
         source = WebdatasetSource(folder, split_part="train")
-        [sample] = source._fetch(np.zeros(1, dtype=np.int64), Reading())
+        [sample] = source._fetch(np.zeros(1, dtype=np.int64), ReadContext())
         if isinstance(sample, Failed):
             raise sample.reason
         return sample

@@ -17,7 +17,7 @@ from energize import (
     get_val_dataset,
 )
 from energize.core.dataset import Dataset, IndexedDataset
-from energize.core.trace import Failed, Reading
+from energize.core.trace import Failed, ReadContext
 from tests.fuzz.formats import Seen, told
 
 HERE = WorkerConfig(rank=0, world_size=1, num_workers=0)
@@ -61,7 +61,9 @@ def trained(path: Path, encoder: AsTheyAre, steps: int) -> Seen:
 
 def fetched(source: IndexedDataset[Any]) -> Seen:
     """Every item of an epoch by its position; failed ones are what is reported."""
-    found = source._fetch(np.arange(min(source.size, 1000), dtype=np.int64), Reading())
+    found = source._fetch(
+        np.arange(min(source.size, 1000), dtype=np.int64), ReadContext()
+    )
     failed = [each for each in found if isinstance(each, Failed)]
     items = tuple(told(each) for each in found if not isinstance(each, Failed))
     return Seen(
