@@ -1,7 +1,8 @@
 """CPU time of mixing: per slot of a scheme, and per delivered sample beside other
 libraries.
 
-    python -m benchmarks.mixing [--sources 8 1000 100000] [--slots 1049600] [--peers PYTHON]
+    python -m benchmarks.mixing [--sources 8 1000 100000] [--slots 1049600]
+        [--peers PYTHON]
 
 A slot is which source comes next, and which of its samples. Slots are asked for in
 calls of 256, as a loader does, from a position on without anything before it. `first`

@@ -1,6 +1,7 @@
 """Packs delivered by a loader, measured in the environment of each library.
 
-    python -m benchmarks.packing_delivering energize FOLDER BUFFER CAPACITY RUNS [METHOD ...]
+    python -m benchmarks.packing_delivering energize FOLDER BUFFER CAPACITY RUNS
+        [METHOD ...]
 
 `energize` or `megatron.energon` is the module that everything is taken from: the names
 are the same. Captions are texts in a prepared folder and a byte of them is a token.

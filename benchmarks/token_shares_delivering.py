@@ -1,6 +1,7 @@
 """Texts delivered by a loader, counted in the environment of each library.
 
-    python -m benchmarks.token_shares_delivering energize METADATASET TEXTS CAPACITY BUFFER
+    python -m benchmarks.token_shares_delivering energize METADATASET TEXTS
+        CAPACITY BUFFER
 
 `energize` or `megatron.energon` is the module that everything is taken from: the names
 are the same. A byte of a text is a token, and which byte it is says the folder that the

@@ -1,9 +1,9 @@
 """Write what is made of the pages, and build the site.
 
-`python docs/build.py` writes `docs/llms.txt` and `docs/skill.md`; a test says when they are old.
-With `--site`, as `make docs` has it, all pages are laid out in build/docs, with those beside docs/
-and the reference, and Zensical makes the site of them. A link or anchor that leads nowhere is an
-error.
+`python docs/build.py` writes `docs/llms.txt` and `docs/skill.md`; a test fails if they
+are out of date. With `--site`, used by `make docs`, all pages are collected in
+build/docs, with the pages beside docs/ and the reference, and Zensical builds the site.
+A broken link or anchor is an error.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ GROUPS = {
     "errors": "errors",
     "energon": "energon extras",
 }
-"""The pages of the reference, with the modules of their public names; others go to loading."""
+"""Pages of the reference and the modules of their names; the default is loading."""
 
 
 def pages() -> list[str]:
@@ -44,7 +44,7 @@ def pages() -> list[str]:
 
 
 def reference() -> dict[str, str]:
-    """The pages of the reference: the public names, each to be filled with its docstring."""
+    """Return the pages of the reference, with a directive for each public name."""
     names: dict[str, list[str]] = {title: [] for title in GROUPS}
     for node in ast.parse((ROOT / "energize" / "__init__.pyi").read_text()).body:
         if isinstance(node, ast.ImportFrom) and node.module:
@@ -67,16 +67,16 @@ def _above(module: str) -> list[str]:
 
 
 def made() -> dict[Path, str]:
-    """The files that are made of pages, by their paths: an index of them, and a page of skills."""
+    """Return the generated files by path: the index of pages and the skill page."""
     lines = ["# energize", f"\n> {_lead('index.md')}"]
     for title, names in NAV.items():
         own = [name for name in names if name in pages()]
         lines += [f"\n## {title}\n"] if own else []
         lines += [f"- [{_title(name)}]({name}): {_lead(name)}" for name in own]
     skill = [
-        "---\nname: energize\ndescription: Write, review and debug PyTorch data loading with "
-        "energize, from loose files or shards, mixes by weight and task encoders to loaders that "
-        "resume.\n---",
+        "---\nname: energize\ndescription: Write, review and debug PyTorch data "
+        "loading with energize, from loose files or shards, mixes by weight and task "
+        "encoders to loaders that resume.\n---",
         "# Using energize",
         "Made of the other pages, whose examples are run by the tests.",
         "## The least\n\n" + _block("index.md", "get_loader"),

@@ -1,4 +1,4 @@
-"""Examples in docstrings, as the site shows them: loaded by griffe, which reads the docstrings."""
+"""Render the examples of docstrings for the site; griffe loads this extension."""
 
 import sys
 from pathlib import Path

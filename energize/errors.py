@@ -1,19 +1,19 @@
 """Every exception energize raises on purpose.
 
     EnergizeError
-    ├── ConfigError                a parameter is wrong; raised where it is given (ValueError)
+    ├── ConfigError                a parameter is wrong (ValueError)
     │   ├── WeightError            weights are missing, negative, NaN, all zero
-    │   ├── MetadatasetError       a YAML metadataset: file, line and path in the document
+    │   ├── MetadatasetError       a YAML metadataset, with file, line and path
     │   ├── ReturnError            a function returned what it may not
     │   ├── ColumnError            what is not known of samples without reading them
-    │   └── NotIndexedError        random access was asked of a streaming dataset (TypeError)
+    │   └── NotIndexedError        random access to a stream (TypeError)
     ├── DatasetError               something on disk is not a usable dataset
-    │   ├── DatasetNotFoundError   the path does not exist (FileNotFoundError, RuntimeError)
+    │   ├── DatasetNotFoundError   no such path (FileNotFoundError, RuntimeError)
     │   ├── NotPreparedError       the folder has no .nv-meta
     │   ├── SplitError             the split is unknown
     │   ├── EmptyDatasetError      there is no sample to read (RuntimeError)
     │   ├── ShardError             a shard is damaged, or disagrees with its index
-    │   ├── UntrustedCodeError     a data folder asks for code that was not trusted by name
+    │   ├── UntrustedCodeError     code of a data folder that is not trusted
     │   └── PrepareError           a folder cannot be prepared
     ├── SampleError                one sample: source, shard and key are in the message
     │   ├── DataError              the bytes of a sample are bad; counted, substituted
@@ -24,7 +24,7 @@
     ├── NotRepeatableError         a function or a source is another at a second reading
     ├── FailureBudgetError         more samples failed than were allowed
     ├── StateError                 a saved state cannot be used (ValueError)
-    │   ├── StateMismatchError     it belongs to another dataset; the differences are named
+    │   ├── StateMismatchError     it belongs to another dataset
     │   └── RestoreKeyError        a restore key names no item of this dataset
     └── LoaderError                delivery broke (RuntimeError)
         └── WorkerDiedError        a worker process was killed

@@ -147,7 +147,8 @@ def with_trainer(out: Path, model: Any, loader: Loader[Any], steps: int) -> list
     )
     found: Any = transformers.trainer_utils.get_last_checkpoint
     last = found(str(out)) if out.exists() else None
-    if last:  # names of weights in files are not those in the model, which the Trainer looks for
+    # Weights have other names in the files than in the model, which the Trainer reads.
+    if last:
         model = type(model).from_pretrained(last)
         loader.load_state_dict(json.loads(Path(last, "loader.json").read_text()))
     trainer = Trainer(model, options, callbacks=[LoaderState(loader)])

@@ -1,7 +1,7 @@
 """Draws the pictures of docs/looking.md beside this file: python docs/images/draw.py
 
-The folders of the first two mixes have no samples, only `.nv-meta`, which is all that a simulation
-reads; those of the third are small and real.
+The folders of the first two mixes have no samples, only `.nv-meta`, which is all that a
+simulation reads; the folders of the third mix are small and real.
 """
 
 from __future__ import annotations
@@ -39,11 +39,17 @@ splits:
       - name: reasoning
         start_step: 60000
         end_step: 90000
-        blend: [{path: web, weight: 2}, {path: books, weight: 1}, {path: maths, weight: 5}]
+        blend:
+          - {path: web, weight: 2}
+          - {path: books, weight: 1}
+          - {path: maths, weight: 5}
       - name: cooldown
         start_step: 90000
         end_step: 100000
-        blend: [{path: books, weight: 1}, {path: charts, weight: 1}, {path: maths, weight: 1}]
+        blend:
+          - {path: books, weight: 1}
+          - {path: charts, weight: 1}
+          - {path: maths, weight: 1}
   val:
     blend:
       - {path: books, split_part: train, weight: 1}
@@ -57,7 +63,12 @@ splits:
     blend: [{path: web, weight: 3}, {path: books, weight: 1}]
 """
 PACKED = """\
-    packing: {length: tokens, capacity: 50, method: balanced, buffer_size: 100, fields: [tokens]}
+    packing:
+      length: tokens
+      capacity: 50
+      method: balanced
+      buffer_size: 100
+      fields: [tokens]
 """
 ENCODER = """\
 from energize import DefaultTaskEncoder
@@ -110,7 +121,8 @@ def described(folder: Path, count: int) -> None:
         f"split_parts:\n  train: {json.dumps(list(shards))}\n"
     )
     (meta / "dataset.yaml").write_text(
-        "sample_type: {__module__: energize, __class__: TextSample}\nfield_map: {text: txt}\n"
+        "sample_type: {__module__: energize, __class__: TextSample}\n"
+        "field_map: {text: txt}\n"
     )
 
 

@@ -30,7 +30,8 @@ _PROGRAM = (
 )
 _SCRIPT = """\
 #!/bin/bash
-# Runs {tasks} tasks, and then their merge. SBATCH_PARTITION, SBATCH_ACCOUNT and the like say where.
+# Runs {tasks} tasks, and then their merge. SBATCH_PARTITION, SBATCH_ACCOUNT and the
+# other variables of sbatch choose the nodes.
 set -eu
 job=$(sbatch --parsable --job-name=energize --array=0-{last} --ntasks=1 \\
     --cpus-per-task={cpus}{gpus} <<'ENERGIZE'
@@ -39,7 +40,8 @@ cd {folder}
 exec {command} --task "$SLURM_ARRAY_TASK_ID"
 ENERGIZE
 )
-sbatch --job-name=energize-merge --dependency="afterany:${{job%%;*}}" --ntasks=1 <<'ENERGIZE'
+sbatch --job-name=energize-merge --dependency="afterany:${{job%%;*}}" \\
+    --ntasks=1 <<'ENERGIZE'
 #!/bin/bash
 cd {folder}
 exec {command} --merge

@@ -19,8 +19,9 @@ from energize.inference.scene import Told
 from energize.inference.spec import DataSpec
 
 _HEAD = """\
-# Written by `energize init`: what was inferred of the data. Correct what is wrong, and train with
-# this file. Data that differ from `inferred` are an error; without that key they are not compared.
+# Written by `energize init`: what was inferred of the data. Correct what is wrong, and
+# train with this file. Data that differ from `inferred` are an error; without that key
+# they are not compared.
 {notes}__module__: energize
 __class__: MetadatasetV2
 splits:

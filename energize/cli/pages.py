@@ -342,6 +342,7 @@ class Look:
         files = getattr(sample, "__sources__", None) or ()
         more |= {"files": " ".join(name for each in files for name in each.file_names)}
         label = f"Sample {row + 1} of {len(batch.samples)}, {planned.source} {key}"
+        metadata = mapping_html({k: v for k, v in more.items() if v})
         return (
             '<article class="sample" tabindex="0" '
             f'aria-label="{text(label[:300])}"><header>'
@@ -349,7 +350,7 @@ class Look:
             f"{text(where)}</span>"
             f"{told}</header><div "
             f'class="body">{body}<details><summary>Metadata</summary>'
-            f"{mapping_html({k: v for k, v in more.items() if v})}</details></div></article>"
+            f"{metadata}</details></div></article>"
         )
 
 

@@ -161,7 +161,8 @@ def checked_choice(
     >>> checked_choice("cosin", "way", ["cosine"], "Mix")
     Traceback (most recent call last):
         ...
-    energize.errors.ConfigError: Mix: way='cosin' is not one of cosine; did you mean 'cosine'?
+    energize.errors.ConfigError: Mix: way='cosin' is not one of cosine; did you mean \
+'cosine'?
     """
     if isinstance(value, str) and value in known:
         return value
@@ -253,8 +254,8 @@ def explained(example: str, *more: str) -> Callable[[Callable[P, T]], Callable[P
     >>> half(nubmer=3)
     Traceback (most recent call last):
         ...
-    TypeError: half() got an unexpected keyword argument 'nubmer'; did you mean 'number'? For \
-example: half(3)
+    TypeError: half() got an unexpected keyword argument 'nubmer'; did you mean \
+'number'? For example: half(3)
     """
 
     def explain(function: Callable[P, T]) -> Callable[P, T]:

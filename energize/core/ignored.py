@@ -119,7 +119,8 @@ def accepted(owner: str, **values: object) -> None:
     >>> accepted("get_savable_loader", chekpoint_every_sec=60)
     Traceback (most recent call last):
         ...
-    TypeError: get_savable_loader() got an unexpected keyword argument 'chekpoint_every_sec'
+    TypeError: get_savable_loader() got an unexpected keyword argument \
+'chekpoint_every_sec'
     """
     for name, value in values.items():
         if name not in IGNORED:

@@ -913,12 +913,12 @@ def format_sample_detailed(sample: Any, indent: str = "") -> str:
 
     >>> print(
     ...     format_sample_detailed(
-    ...         {"label": 5, "scores": np.array([0.5, 1.0]), "of": ["a"]}
+    ...         {"label": 5, "size": np.array([30, 40]), "of": ["a"]}
     ...     )
     ... )
     {
         'label': 5,
-        'scores': np.ndarray(shape=(2,), dtype=float64, min=0.5, max=1.0, values=[0.5, 1.0]),
+        'size': np.ndarray(shape=(2,), dtype=int64, min=30, max=40, values=[30, 40]),
         'of': ['a']
     }
     """

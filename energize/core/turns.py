@@ -121,8 +121,8 @@ def messages_of(turns: Sequence[Turn]) -> list[dict[str, Any]]:
     """Return turns as chat templates of transformers take them, with images and videos
     in place.
 
-    >>> messages_of([Turn("user", "What is <image>?")])[0]["content"]
-    [{'type': 'text', 'text': 'What is '}, {'type': 'image'}, {'type': 'text', 'text': '?'}]
+    >>> messages_of([Turn("user", "Name <image>")])[0]["content"]
+    [{'type': 'text', 'text': 'Name '}, {'type': 'image'}]
     """
     messages = []
     for turn in turns:

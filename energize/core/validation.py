@@ -323,8 +323,8 @@ def check_yaml(text: str | bytes, *, circles: bool = False) -> bytes:
     >>> check_yaml("[" * 101 + "]" * 101)
     Traceback (most recent call last):
       ...
-    ValueError: lists and mappings are nested too deeply, more than 100; to allow more, set \
-energize.core.limits.LEVELS
+    ValueError: lists and mappings are nested too deeply, more than 100; to allow \
+more, set energize.core.limits.LEVELS
     """
     sizes: dict[str, int] = {}
     around: list[

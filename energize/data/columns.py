@@ -1,8 +1,8 @@
 """Columns of a prepared folder: what is known of each sample without reading it, on
 disk.
 
-    .nv-meta/columns/columns.json            which columns there are, and of which shards
-    .nv-meta/columns/NAME.DIGEST.npy         the values of one, in the order of `.info.json`
+    .nv-meta/columns/columns.json      which columns there are, and of which shards
+    .nv-meta/columns/NAME.DIGEST.npy   the values of one, in the order of `.info.json`
 
 Values are int64 or float64, or int32 places in the list of words that `columns.json`
 has, -1 for a sample without a word. A file of values is named after what is in it, and

@@ -83,11 +83,11 @@ _KINDS = {
 _NETWORK = (
     "CONNABORTED CONNREFUSED CONNRESET HOSTDOWN HOSTUNREACH NETDOWN NETRESET NETUNREACH"
 )
+_DISK = "NOTCONN REMOTEIO TIMEDOUT IO STALE AGAIN INTR NFILE"
 # What may be over when it is tried again: faults of disks, of file servers and on the
 # way there, and that all processes of the machine together have too many files open.
 PASSING = frozenset(
-    getattr(errno, f"E{name}")
-    for name in f"{_NETWORK} NOTCONN REMOTEIO TIMEDOUT IO STALE AGAIN INTR NFILE".split()
+    getattr(errno, f"E{name}") for name in f"{_NETWORK} {_DISK}".split()
 )
 
 _OF_MACHINE = (
@@ -726,8 +726,8 @@ def told(
     `path` is what was asked for, where the error does not know.
 
     >>> told(OSError(errno.EMFILE, "Too many open files"), "a.tar")
-    'a.tar: cannot be read (Too many open files); let it open more with `ulimit -n`, or use \
-fewer workers'
+    'a.tar: cannot be read (Too many open files); let it open more with `ulimit -n`, \
+or use fewer workers'
     """
     place = error.filename if error.filename is not None else path
     where = "" if place is None else f"{_text(place)}: "
@@ -752,8 +752,8 @@ def os_errors_as(
     ...     _ = open("/nowhere/at all")
     Traceback (most recent call last):
         ...
-    energize.errors.DatasetError: /nowhere/at all: cannot be read (No such file or directory); \
-restore it, or correct the path
+    energize.errors.DatasetError: /nowhere/at all: cannot be read (No such file or \
+directory); restore it, or correct the path
     """
     try:
         yield

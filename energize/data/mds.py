@@ -113,10 +113,10 @@ def _column_decoder(
             _array, dtype, tuple(map(int, array[2].split(","))) if array[2] else None
         )
     if encoding not in known:
+        arrays = "" if known is _TEXTS else ", ndarray:DTYPE:SIZE,SIZE"
         raise DatasetError(
             f"{where} has the encoding {encoding!r}, which is not one of "
-            f"{', '.join(known)}"
-            f"{'' if known is _TEXTS else ', ndarray:DTYPE:SIZE,SIZE'}{nearest(encoding, [*known])}"
+            f"{', '.join(known)}{arrays}{nearest(encoding, [*known])}"
         )
     return known[encoding]
 

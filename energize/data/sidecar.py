@@ -63,9 +63,10 @@ _FAULTS = (
     ("FileNotFound|code: 404", errno.ENOENT, os.strerror(errno.ENOENT)),
     ("ExpiredToken|RequestExpired", errno.EACCES, "the credentials have expired; renew "
                                                   "them"),
-    ("169.254.|metadata.google|token request|Account must be|Missing \\w+Key", errno.ENOKEY,
-     ("no credentials were found; set {keys}; or what docs/object-storage.md says of "
-     "public data")),
+    ("169.254.|metadata.google|token request|Account must be|Missing \\w+Key",
+     errno.ENOKEY,
+     "no credentials were found; set {keys}; or what docs/object-storage.md says of "
+     "public data"),
     ("without LOCATION|HeaderMalformed|expecting '|code: 400", errno.EACCES,
      "it is refused{code}; if that is S3, the credentials have expired: renew them; or "
      "its bucket "
@@ -78,10 +79,10 @@ _FAULTS = (
     ("code: 40[13]|Permission|Unauthenticated|Forbidden", errno.EACCES,
      "it is forbidden{code}: these credentials may not do that, or it is not there; "
      "correct them"),
-    ("Range request|non-partial|code: 405|code: 501|NotSupported|NotImplemented", errno.EOPNOTSUPP,
+    ("Range request|non-partial|code: 405|code: 501|NotSupported|NotImplemented",
+     errno.EOPNOTSUPP,
      "its server cannot do that{code}: it has to know ranges, lists for a folder that "
-     "is not "
-     "prepared, and for what is written PUT"),
+     "is not prepared, and for what is written PUT"),
     ("code: (429|503)|SlowDown", errno.EAGAIN, "the store asks to slow down{code}"),
     ("dns error|Name or service|name resolution", errno.EHOSTUNREACH,
      "the name of its host is not known; correct it, or see to the network"),

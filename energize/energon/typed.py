@@ -96,8 +96,8 @@ class JsonParser:
 def to_json_object(obj: Any) -> Any:
     """Return a value as JSON knows it; classes and functions as where they are defined.
 
-    >>> to_json_object({"size": (1, 2), "of": ConfigError})
-    {'size': [1, 2], 'of': {'__module__': 'energize.errors', '__class__': 'ConfigError'}}
+    >>> to_json_object(((1, 2), ConfigError))
+    [[1, 2], {'__module__': 'energize.errors', '__class__': 'ConfigError'}]
     """
     if isinstance(obj, type):
         return {"__module__": obj.__module__, "__class__": obj.__name__}

@@ -378,9 +378,11 @@ def _frames(
 # Only these containers say exactly which sample a packet begins with; in others all is
 # decoded from the start, and counted.
 _EXACT = frozenset({"aiff", "caf", "flac", "mov", "w64", "wav"})
-_PREROLL = 1  # seconds decoded before a clip, for codecs whose sound depends on what came before
+# Seconds decoded before a clip: the sound of some codecs depends on what precedes it.
+_PREROLL = 1
 _WORTH_SEEKING = 10
-_GAP = 0.1  # seconds by which time stamps may differ from the count before they are believed
+# Seconds by which time stamps may differ from the counted time before they are used.
+_GAP = 0.1
 
 
 @limits.decoding
@@ -839,7 +841,9 @@ def get_clips_uniform(  # noqa: PLR0917 - as Energon's
     each is all of it. Raise `ConfigError` if neither is requested, `DecodeError` if the
     file lacks what is.
 
-        clips = get_clips_uniform(decoder, clip_duration_seconds=3, num_clips=5, request_audio=True)
+        clips = get_clips_uniform(
+            decoder, clip_duration_seconds=3, num_clips=5, request_audio=True
+        )
     """
     if not request_video and not request_audio:
         raise ConfigError(

@@ -30,7 +30,8 @@ _EACH = 64
 round."""
 
 COLOURS = (
-    "#3b7dd8", "#e8962e", "#23967f", "#c95b94", "#7a5cc4", "#a3b02c", "#5bb8e0", "#b5533c",
+    "#3b7dd8", "#e8962e", "#23967f", "#c95b94",
+    "#7a5cc4", "#a3b02c", "#5bb8e0", "#b5533c",
 )  # fmt: skip
 """Told apart by people who see fewer colours, as neighbours differ in lightness,
 too."""
@@ -81,9 +82,10 @@ def check_plot(path: Path | str) -> None:
     """
     path = path_of(path)
     if path.suffix.lower() not in _KINDS:
+        suffix = repr(path.suffix) if path.suffix else "no suffix"
         raise ConfigError(
-            f"{path}: a picture is drawn to {', '.join(_KINDS)}; got "
-            f"{repr(path.suffix) if path.suffix else 'no suffix'}{nearest(path.suffix, _KINDS)}"
+            f"{path}: a picture is drawn to {', '.join(_KINDS)}; got {suffix}"
+            f"{nearest(path.suffix, _KINDS)}"
         )
     optional_module("matplotlib", "energize[plot]", "drawing a picture")
 

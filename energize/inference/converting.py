@@ -4,7 +4,7 @@ ones.
 Each shard gets its name when it is whole, and beside it a marker of what it was made
 of:
 
-    .nv-meta/tasks/convert-DIGEST/train-000017.tar      what its files were, sizes and times
+    .nv-meta/tasks/convert-DIGEST/train-000017.tar   names, sizes and times of its files
 
 so that what was killed goes on with the next one, and what has changed since is written
 again. The digest is that of the samples, so that one folder takes those of one source.

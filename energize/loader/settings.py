@@ -139,7 +139,7 @@ def checked_settings(**given: Any) -> LoaderSettings:
     >>> checked_settings(uneven="padd")
     Traceback (most recent call last):
         ...
-    energize.errors.ConfigError: get_loader (uneven): ... got 'padd'; did you mean 'pad'?
+    energize.errors.ConfigError: get_loader (uneven): ... got 'padd'; did you mean ...
     """
     return validated(_SETTINGS, given, ConfigError, "get_loader")
 

@@ -280,7 +280,8 @@ class CostScheme(WeightedScheme):
     So at any time a source has had what it is due, but for less than one item, and at
     every slot its cost differs from its share of the cost of all by less than
 
-        (1 - share) * (its costliest item) + share * (the costliest items of all others together)
+        (1 - share) * (its costliest item)
+            + share * (the costliest items of all other sources together)
 
     Of two sources that is no more than the costliest item. Of many, mixes were seen
     with up to 0.98 of it: 4.4 costliest items, where one source of 24 had three

@@ -980,8 +980,8 @@ def make_scheme(
     |---|---|
     | `even` | exact shares in every prefix, within 3.36 slots; the order is drawn |
     | `exact` | exact shares in every prefix, within 1.68 slots; no draws |
-    | `block` | the counts of `exact` at the ends of blocks of `block_size`, random order inside |
-    | `random` | random order in windows of 65,536 slots, whose ends have the counts of `exact` |
+    | `block` | the counts of `exact` at ends of blocks of `block_size`, random inside |
+    | `random` | random in windows of 65,536 slots, with the counts of `exact` at ends |
     | `uniform` | as `random`, all sources alike |
     | `round_robin` | all sources in turn |
 

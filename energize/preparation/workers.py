@@ -103,7 +103,9 @@ def _results(
             for process in list((pool._processes or {}).values()):
                 process.kill()  # `kill_workers` of Python 3.14
             results: Any = pool._result_queue
-            results._writer.close()  # or the pool would wait for the rest of what one was sending
+            # Otherwise the pool waits for the rest of a message that a process was
+            # sending.
+            results._writer.close()
             with suppress(RuntimeError):  # a signal met it before its thread had begun
                 pool.shutdown(cancel_futures=True)
 

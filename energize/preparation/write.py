@@ -55,7 +55,8 @@ CREATE INDEX idx_samples_by_tar_and_idx ON samples(tar_file_id, sample_index);
 CREATE INDEX idx_sample_parts_seq
     ON sample_parts(tar_file_id, sample_index, content_byte_offset);
 CREATE INDEX idx_sample_parts_full
-    ON sample_parts(tar_file_id, sample_index, part_name, content_byte_offset, content_byte_size);
+    ON sample_parts(tar_file_id, sample_index, part_name, content_byte_offset, \
+content_byte_size);
 """
 
 

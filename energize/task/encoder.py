@@ -77,12 +77,12 @@ class TaskEncoder(Generic[T_sample, T_encoded_sample, T_raw_batch, T_batch]):
 
     | hook | given | gives |
     |---|---|---|
-    | `cook_crude_sample` | a `CrudeSample`, the cooker of its dataset | a typed sample |
+    | `cook_crude_sample` | a `CrudeSample` and its cooker | a typed sample |
     | `preencode_sample` or `encode_sample` | a sample | the sample, encoded |
-    | `select_samples_to_pack` | all samples of the packing buffer | lists of those to be packed |
+    | `select_samples_to_pack` | samples of the packing buffer | lists of samples |
     | `postencode_sample` | a sample | the sample, encoded to the end |
     | `pack_selected_samples` | the samples of such a list | one sample |
-    | `batch_group_criterion` | a sample | `(group, batch size)`, of samples to batch together |
+    | `batch_group_criterion` | a sample | `(group, batch size)` |
     | `batch` | encoded samples | a raw batch |
     | `encode_batch` | the raw batch | the batch |
 

@@ -161,8 +161,9 @@ class ProcessorTaskEncoder(TaskEncoder[Any, Any, Any, Any]):
     >>> ProcessorTaskEncoder("Qwen/Qwen2-VL-2B-Instruct")
     Traceback (most recent call last):
         ...
-    energize.errors.ConfigError: ProcessorTaskEncoder takes a processor or a tokenizer of \
-transformers, as AutoProcessor.from_pretrained(...) returns it; got 'Qwen/Qwen2-VL-2B-Instruct'
+    energize.errors.ConfigError: ProcessorTaskEncoder takes a processor or a tokenizer \
+of transformers, as AutoProcessor.from_pretrained(...) returns it; got \
+'Qwen/Qwen2-VL-2B-Instruct'
     """
 
     decoder = SampleDecoder(image_decode="pilrgb", orient=True)
@@ -776,8 +777,8 @@ class ImageClassificationTaskEncoder(TaskEncoder[Any, Any, Any, Any]):
     >>> ImageClassificationTaskEncoder(size=0)
     Traceback (most recent call last):
         ...
-    energize.errors.ConfigError: ImageClassificationTaskEncoder: size is a whole number, 1 or \
-more; got 0
+    energize.errors.ConfigError: ImageClassificationTaskEncoder: size is a whole \
+number, 1 or more; got 0
     """
 
     decoder = SampleDecoder(image_decode="pilrgb", orient=True)
