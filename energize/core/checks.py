@@ -19,7 +19,6 @@ import numpy as np
 from pydantic import ValidationError, validate_call
 
 from energize.core import limits
-from energize.core.ignored import hint, known_arguments, unexpected
 from energize.errors import ConfigError, EmptyDatasetError, nearest
 
 _ALLOCATED = re.compile(r"(?i)(?:tried|unable) to allocate ([\d.]+) ?(\w+)")
@@ -242,37 +241,3 @@ def raised_as(owner: str, *parts: str) -> Iterator[None]:
             text = text.removeprefix(f"{name}: ")
         error.args = (f"{owner}: {text}",)
         raise
-
-
-def explained(example: str, *more: str) -> Callable[[Callable[P, T]], Callable[P, T]]:
-    """Have the `TypeError` for arguments that a function does not take, or lacks, say
-    what to write; `more` are those that it takes without their names.
-
-    >>> @explained("half(3)")
-    ... def half(number: float) -> float:
-    ...     return number / 2
-    >>> half(nubmer=3)
-    Traceback (most recent call last):
-        ...
-    TypeError: half() got an unexpected keyword argument 'nubmer'; did you mean \
-'number'? For example: half(3)
-    """
-
-    def explain(function: Callable[P, T]) -> Callable[P, T]:
-        signature = inspect.signature(function)
-        name = function.__name__
-        known_arguments[name] = [*signature.parameters, *more]
-
-        @functools.wraps(function)
-        def called(*args: P.args, **kwargs: P.kwargs) -> T:
-            try:
-                signature.bind(*args, **kwargs)
-            except TypeError as reason:
-                told = [unexpected(name, each) for each in kwargs if hint(name, each)]
-                text = f"{(told or [str(reason)])[0]}.".replace("?.", "?")
-                raise TypeError(f"{name}() {text} For example: {example}") from None
-            return function(*args, **kwargs)
-
-        return called
-
-    return explain

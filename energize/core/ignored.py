@@ -7,8 +7,6 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass
 
-from energize.errors import nearest
-
 _log = logging.getLogger("energize")
 
 # Each is told of, with what is in its place here, in docs/coming-from-energon.md.
@@ -55,28 +53,6 @@ TOLERANCES = tuple(
 ends a run.
 """
 
-_ELSEWHERE = {
-    "batch_size": "get_train_dataset(path, batch_size=...) makes the batches",
-    "collate_fn": "TaskEncoder.batch makes a batch of samples",
-    "drop_last": (
-        "it is batch_drop_last in get_train_dataset, uneven='drop' in get_loader"
-    ),
-    "force": "it is overwrite",
-    "num_workers": "it is said to the loader, get_loader(dataset, num_workers=...)",
-    "pin_memory": "it is said to the loader, get_loader(dataset, pin_memory=True)",
-    "rank": "it is worker_config=WorkerConfig(rank=..., world_size=...)",
-    "seed": "it is worker_config=WorkerConfig(seed_offset=...)",
-    "shuffle": "get_train_dataset shuffles, get_val_dataset keeps the stored order",
-    "split": "it is split_part",
-    "transform": "TaskEncoder.encode_sample changes a sample",
-    "world_size": "it is worker_config=WorkerConfig(rank=..., world_size=...)",
-    "weights": "they are given with the paths, {'photos/': 0.6, 'texts/': 0.4}",
-}
-"""What is in the place of arguments that other libraries, or functions beside, have."""
-
-known_arguments: dict[str, list[str]] = {}
-"""The arguments of functions, by their names."""
-
 _said: set[tuple[str, str]] = set()
 
 Line = tuple[str, str, str, int]
@@ -91,20 +67,6 @@ class _Outbox:
 
 
 _outbox = _Outbox()
-
-
-def hint(owner: str, argument: str) -> str:
-    """Return what may have been meant by an argument that `owner` does not have."""
-    known = known_arguments.get(owner, ())
-    if argument in known or argument in IGNORED:
-        return ""
-    told = _ELSEWHERE.get(argument)
-    return f": {told}" if told else nearest(argument, known)
-
-
-def unexpected(owner: str, argument: str) -> str:
-    """Say that `owner` has no such argument, and what may have been meant."""
-    return f"got an unexpected keyword argument {argument!r}{hint(owner, argument)}"
 
 
 def accepted(owner: str, **values: object) -> None:
@@ -124,7 +86,7 @@ def accepted(owner: str, **values: object) -> None:
     """
     for name, value in values.items():
         if name not in IGNORED:
-            raise TypeError(f"{owner}() {unexpected(owner, name)}")
+            raise TypeError(f"{owner}() got an unexpected keyword argument {name!r}")
         if value is not None and value is not False:
             place = "docs/coming-from-energon.md says what is in its place"
             said_once(owner, name, f"{name}={value!r} has no effect: {place}")

@@ -25,7 +25,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from energize.core.checks import checked_whole, explained
+from energize.core.checks import checked_whole
 from energize.core.columns import Column
 from energize.core.description import digest
 from energize.core.progress import Progress
@@ -68,7 +68,6 @@ _WORDS = 100
 _PLACES = ("__key__", "__dataset__", "__shard__", "__index__")
 
 
-@explained("convert('photos/', 'photos-tars/', samples_per_shard=1000)")
 @all_in_turn
 @os_errors_as(PrepareError, what="cannot be used")
 def convert(

@@ -26,7 +26,6 @@ from energize.core.blends import (
     slot_after,
     ungrouped,
 )
-from energize.core.checks import explained
 from energize.core.dataset import Dataset
 from energize.core.description import label_of
 from energize.core.ignored import accepted
@@ -1147,7 +1146,6 @@ SavableDataLoaderState = dict
 _OPTIONS = {each.name for each in fields(LoaderSettings)} - {"apart"}
 
 
-@explained("get_loader(get_train_dataset('photos/', batch_size=32), num_workers=2)")
 def get_loader(
     dataset: Dataset[T],
     *,

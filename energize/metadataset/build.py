@@ -13,7 +13,7 @@ from typing import Any, TypeVar, cast
 
 from pydantic import TypeAdapter, ValidationError
 
-from energize.core.checks import checked_whole, explained, real_number
+from energize.core.checks import checked_whole, real_number
 from energize.core.costs import Cost, ItemCost
 from energize.core.dataset import Dataset, IndexedDataset
 from energize.core.lanes import WorkerConfig, checked_config
@@ -120,7 +120,6 @@ def _remembered(dataset: Dataset[Any], path: GivenMix, split_part: str) -> Datas
     return dataset
 
 
-@explained("get_train_dataset('photos/', batch_size=32)", *_OF_FOLDERS, *OF_SAMPLES)
 @own_errors
 @by_manifest
 def get_train_dataset(
@@ -238,7 +237,6 @@ def get_train_dataset(
     return _remembered(built, path, split_part)
 
 
-@explained("get_val_dataset('photos/', batch_size=32)", *_OF_FOLDERS, *OF_SAMPLES)
 @own_errors
 @by_manifest
 def get_val_dataset(
@@ -284,7 +282,6 @@ def get_val_dataset(
     return _remembered(dataset, path, split_part)
 
 
-@explained("get_val_datasets('photos/', batch_size=32)", *_OF_FOLDERS, *OF_SAMPLES)
 @own_errors
 @by_manifest
 def get_val_datasets(

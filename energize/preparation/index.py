@@ -24,7 +24,6 @@ from typing import Any
 
 from braceexpand import braceexpand
 
-from energize.core.checks import explained
 from energize.core.columns import Column
 from energize.core.progress import Progress, progress
 from energize.core.trace import Failed
@@ -109,7 +108,6 @@ class PrepareReport:
         return sum(self.shard_counts.values())
 
 
-@explained("prepare('shards/', split_ratios={'train': 8, 'val': 1, 'test': 1})")
 @all_in_turn
 @os_errors_as(PrepareError, what="cannot be used")
 def prepare(  # noqa: PLR0915
