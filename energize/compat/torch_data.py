@@ -26,8 +26,8 @@ from energize.core.validation import Model, validated
 from energize.datasets.order import EpochizeDataset
 from energize.errors import ConfigError, EnergizeError, LoaderError, StateError
 from energize.loader import Loader
+from energize.loader.epochs import plan_epoch
 from energize.loader.failures import OnError
-from energize.loader.feeds import plan_epoch
 from energize.loader.settings import LoaderSettings, checked_settings, configured
 from energize.loader.state import checked_state, packed_state, unpacked_state
 

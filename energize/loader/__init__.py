@@ -2,7 +2,7 @@
 
 from energize.loader.following import Follower, WeightsFile
 from energize.loader.loader import Loader, get_loader, get_savable_loader
-from energize.loader.state import RemapReport
+from energize.loader.remap import RemapReport
 
 __all__ = [
     "Follower",

@@ -11,129 +11,33 @@ from __future__ import annotations
 
 import logging
 import math
-import time
-from collections import defaultdict, deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar, cast
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar, cast
 
 import numpy as np
 
-from energize.core.dataset import Dataset
-from energize.core.description import packed, unpacked
 from energize.core.lanes import Lane, Ranks
 from energize.core.padded import UNMARKED, Padded, with_marks
 from energize.core.restoring import ITEM, lane_key
 from energize.core.stream import (
     INFINITE,
-    EpochPlan,
     State,
     counter_field,
-    epoch_end,
-    state_field,
 )
-from energize.core.trace import READY, ReadContext, padding
-from energize.errors import ConfigError, EmptyDatasetError, LoaderError, StateError
+from energize.core.trace import padding
+from energize.errors import ConfigError, StateError
 from energize.loader.agreement import Agreement
 from energize.loader.failures import FailureLog
+from energize.loader.pool import WorkerPool
+from energize.loader.position import Before, RunPosition, StreamPosition
+from energize.loader.readers import HereLanes, Lanes, ReadAhead, WorkerLanes
+from energize.loader.run import Copy, Run
 from energize.loader.shipping import LaneSet
-from energize.loader.workers import ReadAhead, WorkerLanes, WorkerPool
-from energize.report.levels import NOTHING, Made, flat
-
-if TYPE_CHECKING:
-    from energize.loader.run import Run
+from energize.report.levels import NOTHING, Made
 
 T = TypeVar("T")
-
-
-class HereLanes(Generic[T]):
-    """Lanes that are read in this process; of an indexed dataset, `left` items of each.
-
-    A stream is read ahead while that is quick, so that what is done once for a read,
-    checking for random draws above all, is shared by several items.
-
-    Attributes:
-        made: What the last item that was taken is made of, of a stream.
-    """
-
-    def __init__(
-        self,
-        dataset: Any,
-        lanes: LaneSet,
-        states: Mapping[int, State | None],
-        reading: ReadContext,
-        left: int = INFINITE,
-    ) -> None:
-        self._cursors = {
-            lane: lanes.open(dataset, lane, 0, state, reading)
-            for lane, state in states.items()
-        }
-        self._is_stream = lanes.plan is None
-        if not self._is_stream:
-            for cursor in self._cursors.values():
-                cursor.left = left
-        self._states = dict(states)
-        self._at_once = dict.fromkeys(states, 1)
-        self._waiting: defaultdict[int, deque[tuple[T, State, Made]]] = defaultdict(
-            deque
-        )
-        self.made: Made = NOTHING
-
-    def has(self, lane: int, after: int = 0) -> bool:
-        """Return whether the lane has another item after so many; read on if that is
-        not known.
-        """
-        waiting = self._waiting[lane]
-        while len(waiting) <= after:
-            if not self._read(lane):
-                if not waiting:
-                    self._states[lane] = self._cursors[
-                        lane
-                    ].state()  # that of the next epoch
-                return False
-        return True
-
-    def _read(self, lane: int) -> bool:
-        """Read some items of a stream; return False at the end of its epoch."""
-        many = self._at_once[lane]
-        began = time.monotonic()
-        try:
-            found = self._cursors[lane].several(many, _AT_ONCE_SECONDS)
-        except StopIteration:
-            return False
-        if time.monotonic() - began < _AT_ONCE_SECONDS:
-            self._at_once[lane] = min(2 * many, READY)
-        for item, state, origin in found:
-            self._waiting[lane].append((item, state, flat(origin)))
-        return True
-
-    def take(self, lane: int) -> T:
-        """Return the lane's next item; raise `StopIteration` at the end of its
-        epoch.
-        """
-        if not self._is_stream:
-            return cast("T", next(self._cursors[lane]))
-        if not self.has(lane):
-            raise StopIteration
-        item, self._states[lane], self.made = self._waiting[lane].popleft()
-        return item
-
-    def state(self, lane: int) -> State | None:
-        """Return the state of a lane of a stream after what was taken; None before its
-        first item.
-        """
-        return self._states[lane]
-
-    def close(self) -> None:
-        """Let go of what the lanes hold."""
-        self._waiting.clear()
-        for cursor in self._cursors.values():
-            cursor.close()
-
-
-Lanes = HereLanes[T] | WorkerLanes[T]
-"""The lanes of a rank, each read from its front to the end of the epoch."""
 
 _log = logging.getLogger("energize")
 
@@ -142,105 +46,6 @@ _ITEM, _NONE, _OVER = range(3)
 but another lane may go on; none any more, for all its lanes have ended."""
 
 _MISSING = object()
-
-_AT_ONCE_SECONDS = 0.02
-"""Seconds after which no further item of a stream is read ahead in this process."""
-
-_PLACE = ("lanes", "epoch", "position", "step", "offset", "begun")
-
-_MOSTLY_ZERO = ("offset", "begun")
-"""Fields of a place that are saved only where they are not 0."""
-
-MOST_LANES = 2**16
-"""Ranks times workers of no run come near it, but a damaged state may."""
-
-
-@dataclass(frozen=True, slots=True)
-class Before:
-    """The state of a lane before an item."""
-
-    lane: int
-    state: State | None
-
-
-class Copy(NamedTuple, Generic[T]):
-    """An item that fills missing places, what it is made of, and where it is read."""
-
-    item: T
-    made: Made
-    before: Before
-
-
-@dataclass(frozen=True, slots=True)
-class StreamState:
-    """Where all lanes of a stream stand.
-
-    `position`: how many items of the epoch have had their turn, those of all ranks.
-    `cursors`: the state of each lane, of those that this rank hosts at least; a lane
-    without one is before its first item. `step`: of the loop, where loops count steps.
-    `offset`: where in an epoch loops begin and end, which is not at its ends after a
-    loop that was left early. `begun`: how many items of all ranks were given of a
-    global batch that is not full yet.
-    """
-
-    lanes: int
-    epoch: int = 0
-    position: int = 0
-    step: int = 0
-    cursors: Mapping[int, State | None] = field(default_factory=dict)
-    offset: int = 0
-    begun: int = 0
-
-    @property
-    def place(self) -> dict[str, int]:
-        """Where it is, without the states of lanes."""
-        fields = {name: getattr(self, name) for name in _PLACE}
-        return {name: n for name, n in fields.items() if n or name not in _MOSTLY_ZERO}
-
-    def saved(self) -> State:
-        """As plain data."""
-        cursors = [
-            self.cursors.get(lane) for lane in range(self.lanes if self.cursors else 0)
-        ]
-        return {**self.place, "cursors": packed({"cursors": cursors})}
-
-    def gathered(self, agreement: Agreement) -> StreamState:
-        """Return the same with the states of all lanes, which the ranks tell each
-        other.
-        """
-        mine = {str(lane): state for lane, state in self.cursors.items()}
-        said = agreement.trees([self.place, mine], "the state of a stream")
-        if any(other != self.place for other, _ in said):
-            raise LoaderError(
-                "the state of a stream is asked for at different steps; those of the "
-                "ranks are "
-                f"{[other for other, _ in said]}"
-            )
-        cursors = {int(lane): state for _, part in said for lane, state in part.items()}
-        return replace(self, cursors=cursors)
-
-    @classmethod
-    def loaded(cls, state: State) -> StreamState:
-        """From plain data; `StateError` for what cannot have been saved."""
-        lanes = counter_field(state, "lanes")
-        if not 1 <= lanes <= MOST_LANES:
-            raise StateError(
-                f"the saved state has {lanes} lanes; there are 1 to {MOST_LANES}"
-            )
-        held = unpacked(state_field(state, "cursors", str), "cursors")
-        cursors = held.get("cursors")
-        whole = (
-            isinstance(cursors, list) and len(cursors) in (0, lanes) and len(held) == 1
-        )
-        if not whole or not all(
-            each is None or isinstance(each, dict) for each in cursors or []
-        ):
-            raise StateError(
-                f"the saved state does not have the states of its {lanes} lanes"
-            )
-        whole_state = {**dict.fromkeys(_MOSTLY_ZERO, 0), **state}
-        place = {name: counter_field(whole_state, name) for name in _PLACE}
-        return cls(**place, cursors=dict(enumerate(cursors or [])))
 
 
 @dataclass(frozen=True)
@@ -399,7 +204,7 @@ class StreamFeed(_Marking[T]):
     the turn alone, and a resumed run fills a step like any other.
     """
 
-    def __init__(self, run: Run[T], place: StreamState, rank: ThisRank[T]) -> None:  # noqa: PLR0915
+    def __init__(self, run: Run[T], place: StreamPosition, rank: ThisRank[T]) -> None:  # noqa: PLR0915
         ranks = rank.ranks
         agreement = rank.agreement
         world = rank.ranks.world_size
@@ -489,7 +294,7 @@ class StreamFeed(_Marking[T]):
             n for n, each in enumerate(self._parts) if getattr(each, "_lends", False)
         }
 
-    def _end_of(self, place: StreamState) -> int | None:
+    def _end_of(self, place: StreamPosition) -> int | None:
         run = self._run
         uneven = self._uneven
         if run.endless:
@@ -671,7 +476,7 @@ class StreamFeed(_Marking[T]):
     def _lanes_of(self, rank: int) -> range:
         return range((self._first + rank) % self._shared, self._count, self._shared)
 
-    def state(self) -> StreamState:
+    def state(self) -> StreamPosition:
         """Return the state of the lanes that are hosted here."""
         if self._stopped and not self._ended:
             self._end_epoch()
@@ -679,12 +484,12 @@ class StreamFeed(_Marking[T]):
         cursors = {lane: self._lanes.state(lane) for lane in self._hosted}
         offset = self._position if self._at_offset else self._offset
         place = (self._epoch, self._position, step, cursors, offset, self._begun)
-        return StreamState(self._count, *place)
+        return StreamPosition(self._count, *place)
 
     @property
-    def reached(self) -> StreamState:
+    def reached(self) -> StreamPosition:
         """How far it has come, without the states of lanes."""
-        return StreamState(self._count, self._epoch, self._position)
+        return StreamPosition(self._count, self._epoch, self._position)
 
     @property
     def may_be_over(self) -> bool:
@@ -698,129 +503,14 @@ class StreamFeed(_Marking[T]):
         self._lanes.close()
 
 
-def plan_epoch(
-    ranks: Ranks,
-    position: int,
-    size: int,
-    *,
-    uneven: str,
-    global_items: int | None,
-    offset: int = 0,
-    begun: int = 0,
-) -> EpochPlan:
-    """Return what comes from `position` to the end of its epoch, of `size` items, or
-    `INFINITE`. With an `offset`, epochs begin so many items later. If an epoch has
-    ended at `position`, and only copies are missing in its last global batch, `begun`
-    is how many items that has.
-
-    Ranks make equally many steps: what is missing in the last one is padded or
-    repeated, or the items of that step are dropped; with "allow" the first ranks make
-    one step more. With `global_items` items in a global batch, the last global batch is
-    filled, or dropped, instead of the last step, so that it is the same whatever the
-    world size.
-
-    Raise `EmptyDatasetError` when there are no items, or this rank, or with "drop"
-    every rank, would never get one; `StateError` when what is left of a global batch
-    cannot be shared out.
-    """
-    if size == 0:
-        raise EmptyDatasetError("the dataset has no items to read")
-    world = ranks.world_size
-    end = epoch_end(position - offset, size) + offset
-    if size == INFINITE:
-        return EpochPlan(position, 0, INFINITE)
-    first = max(end - size, 0)
-    unit = world if global_items is None else global_items
-    if begun:
-        end = position
-        first = position - size
-        position += (begun - size) % unit
-    if uneven == "drop" and size < unit:
-        what = f"{world} ranks" if unit == world else f"a global batch of {unit}"
-        raise EmptyDatasetError(
-            f"an epoch of {size} items is too small for {what}, and uneven='drop' "
-            "would leave out "
-            "all of it; use fewer ranks, smaller batches, or uneven='pad'"
-        )
-    if uneven == "allow":
-        if ranks.rank >= size:
-            raise EmptyDatasetError(
-                f"rank {ranks.rank} of {world} would never get one of the {size} items "
-                "of an "
-                "epoch; use fewer ranks, smaller batches, or uneven='pad'"
-            )
-        steps = len(range(position + ranks.rank, end, world))
-        return EpochPlan(position, first, end, steps)
-    counted_from = position if global_items is None else first
-    units, rest = divmod(end - counted_from, unit)
-    if rest and uneven != "drop":
-        units += 1
-    left = max(counted_from + units * unit - position, 0)
-    if left % world:
-        raise StateError(
-            f"{left} items are left of the epoch's global batches of {unit}, which "
-            f"{world} ranks "
-            "cannot share out evenly: the state was saved in the middle of a global "
-            "batch. Resume "
-            "it with a world size that divides them, or from a state after a whole "
-            "global batch"
-        )
-    return EpochPlan(position, first, end, left // world)
+Feed = IndexedFeed[T] | StreamFeed[T]
+"""Delivers this rank's items up to the end of a loop."""
 
 
-def global_items(
-    dataset: Dataset[Any], global_batch_size: int | None, micro_batch_size: int | None
-) -> int | None:
-    """Return how many items make one global batch; None if nobody says."""
-    node = dataset
-    while node._passes_on or (node._ends_loops and node._steps_per_epoch is not None):
-        node = node.inputs[0]
-    micro = micro_batch_size or _micro_batch_size(node)
-    own = getattr(node, "global_batch_size", None)
-    whole = global_batch_size or own
-    if whole is None:
-        return None
-    if micro is None:
-        raise ConfigError(
-            f"global_batch_size={whole} is given, and {type(node).__name__} does not "
-            "say how many "
-            "samples a micro batch has; give micro_batch_size too"
-        )
-    if own is not None and whole % own:
-        raise ConfigError(
-            f"global_batch_size={whole} is given, and {type(node).__name__} was made "
-            "for global "
-            f"batches of {own} samples; give one number to both"
-        )
-    items, rest = divmod(whole, micro)
-    if rest or not items:
-        raise ConfigError(
-            f"a global batch of {whole} samples is not a whole number of micro batches "
-            f"of {micro}; "
-            "change one of the two"
-        )
-    return items
-
-
-def _micro_batch_size(node: Dataset[Any]) -> int | None:
-    """Return how many samples an item has: of what only chooses among batches, those of
-    its inputs where they are alike.
-    """
-    own: int | None = getattr(node, "batch_size", None)
-    if own is not None or hasattr(node, "_gives_batches"):
-        return own
-    sizes = {_micro_batch_size(each) for each in node.inputs}
-    return sizes.pop() if len(sizes) == 1 else None
-
-
-def items_of(dataset: Dataset[Any], place: State | StreamState) -> int | None:
-    """Return how many items all ranks were given up to a place; None of a stream whose
-    epochs have ended somewhere.
-    """
-    if not isinstance(place, StreamState):
-        return counter_field(place, "position")
-    if not place.epoch:
-        return place.position
-    if dataset.sized and dataset.size != INFINITE:
-        return place.epoch * dataset.size + place.position
-    return None
+def open_feed(run: Run[T], position: RunPosition, rank: ThisRank[T]) -> Feed[T]:
+    """Begin to read a run at a position."""
+    if run.filled is not None:
+        run.accumulation_steps(rank.ranks)
+    if isinstance(position, StreamPosition):
+        return StreamFeed(run, position, rank)
+    return IndexedFeed(run, position, rank)

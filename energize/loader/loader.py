@@ -55,11 +55,13 @@ from energize.loader.failures import (
     OnError,
     listed_samples,
 )
-from energize.loader.feeds import StreamState, ThisRank, items_of
+from energize.loader.feeds import Feed, ThisRank, open_feed
 from energize.loader.following import Follower, WeightsFile
+from energize.loader.pool import WorkerPool
+from energize.loader.position import RunPosition, StreamPosition, items_of
+from energize.loader.readers import ReadAhead
+from energize.loader.remap import RemapReport
 from energize.loader.run import (
-    Feed,
-    Place,
     Run,
     check_goes_on,
     check_same_change,
@@ -71,10 +73,10 @@ from energize.loader.settings import (
     checked_settings,
     configured,
 )
-from energize.loader.state import RemapReport, packed_state, resumed
+from energize.loader.state import packed_state, resumed
 from energize.loader.waiting import Waiting
 from energize.loader.watchdog import LateError, Watchdog, ctrl_c_later
-from energize.loader.workers import ReadAhead, Task, WorkerPool
+from energize.loader.worker import Task
 from energize.report import Book, Ledger, Outlier, Report, Stand
 from energize.report.blame import Delivered
 from energize.report.ledger import Telling
@@ -161,7 +163,7 @@ class Loader(Generic[T]):
             threads=settings.encoder_threads,
         )
         self._run = Run(dataset, settings, self._decisions, worker_config.num_workers)
-        self._resume: Place | None = None
+        self._resume: RunPosition | None = None
         self._loaded = self._stale = False
         self._ranks: Ranks | None = None
         self._feed: Feed[T] | None = None
@@ -169,7 +171,7 @@ class Loader(Generic[T]):
         self._watched: WeightsFile | None = None
         self._owner = os.getpid()
         self._copies: dict[tuple[int, int], Any] = {}
-        self._before: Place | None = None
+        self._before: RunPosition | None = None
         self._key: tuple[Any, ...] | None = None
         self._keyed: Feed[T] | None = None
         self._pool: WorkerPool | None = None
@@ -600,7 +602,7 @@ class Loader(Generic[T]):
         place = self._place() if self._feed is None else self._feed.reached
         items = items_of(self.dataset, place)
         book.begin(self.dataset, items)
-        lanes = place.lanes if isinstance(place, StreamState) else 1
+        lanes = place.lanes if isinstance(place, StreamPosition) else 1
         stand = Stand(items, ranks.rank, ranks.world_size, lanes)
         left_out = failures.left_out
         numbers = book.numbers(ranks.rank, ranks.world_size, left_out)
@@ -696,11 +698,11 @@ class Loader(Generic[T]):
     def __reduce_ex__(self, protocol: Any) -> Any:
         return kept(self) or super().__reduce_ex__(protocol)
 
-    def _place(self) -> Place:
+    def _place(self) -> RunPosition:
         """Return where this rank stands."""
         return self._next_place() if self._before is None else self._before
 
-    def _next_place(self) -> Place:
+    def _next_place(self) -> RunPosition:
         """Return where the next item comes from: after the last one given, whatever the
         state is.
         """
@@ -741,7 +743,7 @@ class Loader(Generic[T]):
             self._book.begin(self.dataset, items_of(self.dataset, place))
         pool = self._workers if workers else None
         ledgers = (self._failures, self._warned, self._copies)
-        return self._run.feed(place, ThisRank(ranks, agreement, pool, *ledgers))
+        return open_feed(self._run, place, ThisRank(ranks, agreement, pool, *ledgers))
 
     def _workers(self) -> tuple[WorkerPool, ReadAhead]:
         """Return the workers, started if there are none, and how much to ask of
@@ -891,7 +893,7 @@ class Loader(Generic[T]):
             self._stale = False
             self._marks = UNMARKED
 
-    def _step_after(self, place: Place) -> int:
+    def _step_after(self, place: RunPosition) -> int:
         """Return the number of the step after a place."""
         return -(-self._run.items_at(place) // self._ranks_now().world_size)
 
@@ -978,7 +980,7 @@ class Loader(Generic[T]):
         self._iterator = token
         self._before = before
 
-    def _move_to(self, place: Place | None) -> None:
+    def _move_to(self, place: RunPosition | None) -> None:
         """Go on at another place, the first if it is None, where the ledger begins
         anew.
         """

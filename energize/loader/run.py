@@ -11,7 +11,7 @@ from contextlib import closing, suppress
 from dataclasses import replace
 from functools import partial
 from itertools import islice
-from typing import Any, Generic, TypeVar, cast
+from typing import Any, Generic, NamedTuple, TypeVar, cast
 
 from energize.core.arrays import Int64Array
 from energize.core.blends import (
@@ -48,30 +48,15 @@ from energize.errors import (
     WeightError,
 )
 from energize.loader.agreement import Agreement, alike
+from energize.loader.epochs import global_items, plan_epoch
 from energize.loader.failures import Decisions
-from energize.loader.feeds import (
-    Before,
-    Copy,
-    IndexedFeed,
-    StreamFeed,
-    StreamState,
-    ThisRank,
-    global_items,
-    items_of,
-    plan_epoch,
-)
+from energize.loader.position import Before, RunPosition, StreamPosition, items_of
 from energize.loader.settings import LoaderSettings
 from energize.loader.state import check_place
-from energize.report.levels import flat
+from energize.report.levels import Made, flat
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
-
-Place = State | StreamState
-"""Where a loader stands: in an indexed dataset, or in the lanes of a stream."""
-
-Feed = IndexedFeed[T] | StreamFeed[T]
-"""Delivers this rank's items up to the end of a loop."""
 
 _MOST = 8
 """Differences between ranks that are shown."""
@@ -87,6 +72,14 @@ def validates(dataset: Dataset[Any], rewind: bool | None) -> bool:
     while node._passes_on or node._ends_loops or isinstance(node, LimitDataset):
         node = node.inputs[0]
     return isinstance(node, ConcatDataset)
+
+
+class Copy(NamedTuple, Generic[T]):
+    """An item that fills missing places, what it is made of, and where it is read."""
+
+    item: T
+    made: Made
+    before: Before
 
 
 class Run(Generic[T]):
@@ -133,7 +126,7 @@ class Run(Generic[T]):
         )
         return other
 
-    def resumed(self, cursor: State) -> tuple[Run[T], Place]:
+    def resumed(self, cursor: State) -> tuple[Run[T], RunPosition]:
         """Return the same over the dataset as it was edited when a state was saved, and
         the place in it; raise `StateError` if this dataset cannot go on from it.
         """
@@ -144,13 +137,13 @@ class Run(Generic[T]):
             raise StateError(f"the saved state does not fit: {reason}") from reason
         return run, run._loaded(cursor)
 
-    def _loaded(self, state: State) -> Place:
+    def _loaded(self, state: State) -> RunPosition:
         step = state.get("step", 0)
         step = (
             step if self.loop is None else step % self.loop
         )  # a loop may have had another length
         if not self.dataset.indexed:
-            place = StreamState.loaded(state)
+            place = StreamPosition.loaded(state)
             asked = self.settings.lanes
             if asked not in (None, place.lanes):
                 raise StateError(
@@ -173,25 +166,25 @@ class Run(Generic[T]):
         kept |= {"begun": state["begun"]} if state.get("begun") else {}
         return kept | {"offset": offset % dataset.size} if offset else kept
 
-    def items_at(self, place: Place) -> int:
+    def items_at(self, place: RunPosition) -> int:
         """Return how many items of all ranks come before a place; of a stream whose
         length only reading tells, those of the epoch.
         """
         items = items_of(self.dataset, place)
-        return cast("StreamState", place).position if items is None else items
+        return cast("StreamPosition", place).position if items is None else items
 
-    def start(self) -> Place:
+    def start(self) -> RunPosition:
         """Return the place before the first item."""
         if self.dataset.indexed:
             state = cast("IndexedDataset[T]", self.dataset)._state_at(0)
             return state if self.loop is None else state | {"step": 0}
-        return StreamState(self.settings.lanes or lanes_of(self.given))
+        return StreamPosition(self.settings.lanes or lanes_of(self.given))
 
-    def saved(self, place: Place, agreement: Agreement | None) -> State:
+    def saved(self, place: RunPosition, agreement: Agreement | None) -> State:
         """Return a place as plain data, gathered from all ranks if each knows some
         lanes only.
         """
-        lanes = place if isinstance(place, StreamState) else None
+        lanes = place if isinstance(place, StreamPosition) else None
         items = self.items_at(place)
         state = place
         if lanes is not None:
@@ -206,7 +199,7 @@ class Run(Generic[T]):
         return cast("State", state) | self.edits.saved() | kept
 
     def check_alike(
-        self, place: Place, ranks: Ranks, agreement: Agreement, *, loaded: bool
+        self, place: RunPosition, ranks: Ranks, agreement: Agreement, *, loaded: bool
     ) -> None:
         """Raise on all ranks when they do not begin the same loop of the same run:
         `ConfigError` naming ranks and arguments, `StateError` if they have loaded
@@ -214,10 +207,10 @@ class Run(Generic[T]):
         """
         config = config_of(self.dataset)
         at = place
-        if isinstance(place, StreamState):
+        if isinstance(place, StreamPosition):
             at = place.saved() if loaded else place.place
         said = {
-            "lanes": place.lanes if isinstance(place, StreamState) else None,
+            "lanes": place.lanes if isinstance(place, StreamPosition) else None,
             "uneven": self.settings.uneven,
             "global_batch_size, in micro batches": self.filled,
             "steps of a loop": self.loop,
@@ -242,14 +235,6 @@ class Run(Generic[T]):
             told = agreement.trees([config.fingerprint, config.text, said], who)
             raise _apart(told, loaded=loaded)
 
-    def feed(self, place: Place, rank: ThisRank[T]) -> Feed[T]:
-        """Begin to read at a place."""
-        if self.filled is not None:
-            self.accumulation_steps(rank.ranks)
-        if isinstance(place, StreamState):
-            return StreamFeed(self, place, rank)
-        return IndexedFeed(self, place, rank)
-
     def plan(
         self, ranks: Ranks, position: int, size: int, offset: int = 0, begun: int = 0
     ) -> EpochPlan:
@@ -264,11 +249,11 @@ class Run(Generic[T]):
             begun=begun,
         )
 
-    def beginning_loop(self, place: Place) -> Place:
+    def beginning_loop(self, place: RunPosition) -> RunPosition:
         """Return a place as one where a loop begins: of full length, wherever the one
         before was left.
         """
-        if isinstance(place, StreamState):
+        if isinstance(place, StreamPosition):
             return replace(place, step=0, offset=0 if self.endless else place.position)
         if self.endless:
             return place if self.loop is None else place | {"step": 0}
@@ -276,11 +261,11 @@ class Run(Generic[T]):
         offset = position % self.dataset.size if position else 0
         return place | {"offset": offset, "begun": 0}
 
-    def within_loop(self, place: Place) -> bool:
+    def within_loop(self, place: RunPosition) -> bool:
         """Return whether a loop that began at the first item is on its way at a
         place.
         """
-        if isinstance(place, StreamState):
+        if isinstance(place, StreamPosition):
             return bool(place.position if self.loop is None else place.step)
         if self.loop is not None:
             return bool(place["step"])

@@ -24,7 +24,7 @@ from energize.core.validation import validated
 from energize.data.files import is_url
 from energize.errors import ConfigError
 from energize.loader.failures import OnError
-from energize.loader.feeds import MOST_LANES
+from energize.loader.position import MOST_LANES
 from energize.loader.watchdog import Patience
 from energize.report import Ledger
 

@@ -22,7 +22,7 @@ from energize.errors import (
     LoaderError,
     WorkerDiedError,
 )
-from energize.loader.workers import WorkerPool
+from energize.loader.pool import WorkerPool
 from tests.support.datasets import is_even, numbers
 from tests.support.loading import (
     eventually,

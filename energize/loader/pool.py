@@ -12,65 +12,39 @@ kills the worker (`on_leash`).
 from __future__ import annotations
 
 import atexit
-import faulthandler
-import fcntl
-import gc
 import logging
 import multiprocessing
 import multiprocessing.process
 import multiprocessing.util  # before _end_at_exit is registered, see there
 import os
 import pickle
-import queue
 import select
 import signal
 import socket
-import tempfile
 import threading
 import time
 import weakref
-from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
-from typing import Any, BinaryIO, Generic, TypeVar
+from typing import Any, BinaryIO, Protocol
 
-from energize.core.blends import NOT_EDITED
 from energize.core.checks import check_processes
-from energize.core.dataset import Dataset
-from energize.core.ignored import kept_lines, said_once
-from energize.core.lazy import torch
-from energize.core.randomness import generators
-from energize.core.stores import activate
-from energize.core.stream import INFINITE, PositionLane, State
-from energize.core.trace import READY, Failed, FailureMemory, ReadContext
 from energize.errors import ConfigError, LoaderError, WorkerDiedError
-from energize.loader.failures import Decisions, Failure, FailureLog
 from energize.loader.shipping import (
     Channel,
     GarbledError,
-    LaneSet,
     Message,
     Read,
     ReceivedRegions,
-    Regions,
     Reply,
-    ShippedError,
-    dumps,
-    rebuilt,
     stored,
 )
 from energize.loader.watchdog import Patience, ctrl_c_later
-from energize.report.ledger import LeftOut
-from energize.report.levels import NOTHING, Made, flat
-
-T = TypeVar("T")
-
-_MEMORY = 0.7
-"""How much of what was known of sizes is kept with each reply."""
+from energize.loader.worker import STACKS, Task, on_leash, serve
 
 _MOST_ENDS = 3
 """How many workers may end in one place without an answer before it is given up."""
@@ -191,6 +165,19 @@ class Member:
             self.channel.close()
 
 
+class Requester(Protocol):
+    """Asks workers for items, and takes their replies."""
+
+    def note(self, reply: Reply) -> None:
+        """Take in a reply."""
+
+    def note_failures(self, reply: Reply) -> None:
+        """Count the failures of a reply whose items are no longer wanted."""
+
+    def owed_by(self, worker: int) -> list[Read]:
+        """Return what a worker was asked for and has not given."""
+
+
 class WorkerPool:
     """So many processes, `workers`, that read for `lanes`. `replaced` counts those
     whose place others took. What a worker is busy with is told when the `patience`
@@ -211,9 +198,7 @@ class WorkerPool:
         self.run = 0
         self._turn = threading.RLock()
         self._closing = False
-        self.lanes: Callable[[], WorkerLanes[Any] | None] = lambda: (
-            None
-        )  # see WorkerLanes
+        self.lanes: Callable[[], Requester | None] = lambda: None
         self._task = task
         self._start_method = start_method
         self._timeout = timeout
@@ -579,442 +564,3 @@ def _end_at_exit() -> None:
 # ever. What is registered later runs earlier, and multiprocessing.util has been
 # imported above.
 atexit.register(_end_at_exit)
-
-
-class ReadAhead:
-    """How many items workers may have ready or in work: `items` for each worker, and no
-    more bytes than `size` together, as far as those that came before tell. Each has one
-    to do in any case.
-    """
-
-    def __init__(self, workers: int, items: int | None, size: int) -> None:
-        self._workers = workers
-        self._size = size
-        self._items = (items or READY) * workers
-        self._bytes = 0.0
-        self.most = workers
-        """The number of items."""
-
-    def learn(self, reply: Reply) -> None:
-        """Take note of what the items of a reply took."""
-        if reply.items:
-            size = reply.size / len(reply.items)
-            # The largest item of a mix decides, and is forgotten only slowly.
-            self._bytes = max(size, _MEMORY * self._bytes + (1 - _MEMORY) * size)
-            room = int(self._size / max(self._bytes, 1.0))
-            self.most = max(self._workers, min(self._items, room))
-
-
-@dataclass(slots=True)
-class _Lane:
-    """What is known of a lane.
-
-    `taken` is its state after what was taken, `read` the one after what came; `waiting`
-    what lies between, each item with the state after it and what it is made of. `came`
-    counts what came, `owed` what else was asked for, and `left` what may still be.
-    `end` is the state after the last item, once that came, and `error` what came
-    instead of the next one.
-    """
-
-    worker: int
-    taken: State | None
-    read: State | None
-    left: int
-    waiting: deque[tuple[Any, State | None, Made]] = field(default_factory=deque)
-    came: int = 0
-    owed: int = 0
-    end: State | None = None
-    error: ShippedError | None = None
-
-
-class WorkerLanes(Generic[T]):
-    """Lanes that are read by workers, ahead of what is taken, each by one of them. They
-    keep their pool, and not the other way round: workers end with the last reference to
-    a loader.
-
-    `states` has their states, in the order in which the lanes are taken in turn. Of an
-    indexed dataset `left` items are read in each.
-    """
-
-    def __init__(
-        self,
-        pool: WorkerPool,
-        ahead: ReadAhead,
-        lanes: LaneSet,
-        states: Mapping[int, State | None],
-        failures: FailureLog,
-        *,
-        left: Sequence[int],
-    ) -> None:
-        self._pool = pool
-        self._ahead = ahead
-        self._set = lanes
-        self._failures = failures
-        self.made: Made = NOTHING
-        self._lanes = {
-            lane: _Lane(
-                turn % pool.workers, state, state, left[turn] if left else INFINITE
-            )
-            for turn, (lane, state) in enumerate(states.items())
-        }
-        self._outstanding = 0
-        pool.lanes = weakref.ref(self)
-        pool.run = pool.run + 1
-        self._ask()
-
-    def has(self, lane: int, after: int = 0) -> bool:
-        known = self._lanes[lane]
-        while len(known.waiting) <= after:
-            if known.error is not None:
-                raise known.error.rebuilt()
-            if known.end is not None:
-                if not known.waiting:
-                    known.taken = known.end
-                return False
-            if not known.owed:
-                self._ask_for(lane, known, 1)
-            self._pool.wait()
-            self._ask()
-        return True
-
-    def take(self, lane: int) -> T:
-        if not self.has(lane):
-            raise StopIteration
-        known = self._lanes[lane]
-        item: T
-        item, known.taken, self.made = known.waiting.popleft()
-        self._lanes[lane] = self._lanes.pop(
-            lane
-        )  # its turn comes again after all others
-        self._outstanding -= 1
-        self._ask()
-        return item
-
-    def state(self, lane: int) -> State | None:
-        return self._lanes[lane].taken
-
-    def close(self) -> None:
-        if self._pool.lanes() is self:
-            self._pool.lanes = lambda: None
-
-    def owed_by(self, worker: int) -> list[Read]:
-        """Return what a worker was asked for and has not given."""
-        return [
-            self._request(lane, known, known.owed)
-            for lane, known in self._lanes.items()
-            if known.worker == worker and known.owed
-        ]
-
-    def note(self, reply: Reply) -> None:
-        """Take in a reply."""
-        known = self._lanes.get(-1 if reply.lane is None else reply.lane)
-        count = len(reply.items)
-        if known is None or count > known.owed:
-            raise GarbledError(f"an answer for lane {reply.lane}, which nobody asked")
-        made = reply.made or [NOTHING] * count
-        states: Sequence[State | None] = reply.states or [None] * count
-        known.waiting.extend(zip(reply.items, states, made, strict=True))
-        known.read = states[-1] if states else known.read
-        known.end = reply.end
-        known.error = reply.error
-        over = reply.end is not None or reply.error is not None
-        known.came = known.came + count
-        known.owed = 0 if over else known.owed - count
-        self._outstanding = sum(
-            len(each.waiting) + each.owed for each in self._lanes.values()
-        )
-        self._ahead.learn(reply)
-        self.note_failures(reply)
-
-    def note_failures(self, reply: Reply) -> None:
-        """Count what failed in a reply, also in one whose items are no longer
-        wanted.
-        """
-        self._failures.add_all(reply.failures, reply.left_out)
-        for line in reply.lines:
-            said_once(*line)
-
-    def _ask(self) -> None:
-        """Keep the workers busy, first with the lanes that are taken next."""
-        if 4 * self._outstanding > 3 * self._ahead.most:
-            return
-        self._pool.look()
-        most = self._ahead.most
-        idle = {
-            lane: known
-            for lane, known in self._lanes.items()
-            if known.left and known.end is None and known.error is None
-        }
-        share = max(1, most // max(1, len(idle)))
-        for lane, known in idle.items():
-            has = len(known.waiting) + known.owed
-            items = min(share - has, most - self._outstanding, known.left)
-            if items > 0 and 2 * has <= share:
-                self._ask_for(lane, known, items)
-
-    def _ask_for(self, lane: int, known: _Lane, items: int) -> None:
-        request = self._request(lane, known, items)
-        known.owed = known.owed + items
-        known.left = known.left - items
-        self._outstanding += items
-        self._pool.ask(known.worker, request)
-
-    def _request(self, lane: int, known: _Lane, items: int) -> Read:
-        return Read(self._pool.run, self._set, lane, known.came, known.read, items)
-
-
-# The life of a worker.
-
-STACKS = signal.SIGRTMIN + 5 if hasattr(signal, "SIGRTMIN") else signal.SIGUSR2
-"""Asks a worker for the Python stacks of its threads; no launcher sends it. A worker
-that hangs cannot be asked by a message, but faulthandler writes its stacks whatever it
-waits for."""
-
-_REPLY_SECONDS = 0.02
-"""How long items are gathered into one reply: long against the cost of sending it."""
-
-
-@dataclass(frozen=True, slots=True)
-class Task:
-    """What a worker is started for: to read `dataset`, with the `cache_pool` of its
-    hooks.
-    """
-
-    dataset: Dataset[Any]
-    decisions: Decisions
-    cache_pool: Any = None
-
-
-def on_leash(leash: Connection[Any, Any], pid: int) -> None:
-    """Have a process killed by the kernel when the other end of a pipe is closed, from
-    now on.
-    """
-    with suppress(
-        OSError, AttributeError
-    ):  # it has ended, or the system has no such signal
-        fcntl.fcntl(leash, fcntl.F_SETOWN, pid)
-        fcntl.fcntl(leash, fcntl.F_SETSIG, signal.SIGKILL)
-        fcntl.fcntl(
-            leash, fcntl.F_SETFL, fcntl.fcntl(leash, fcntl.F_GETFL) | os.O_ASYNC
-        )
-
-
-def serve(
-    task: Task | None, end: socket.socket, leash: Connection[Any, Any], trainer: int
-) -> None:
-    """The whole life of a worker process: it ends when told to, or with its trainer.
-
-    Without a `task` that is the first message. The first thing it sends is the file
-    that it writes its stacks to.
-    """
-    on_leash(leash, os.getpid())
-    if leash.poll() or trainer not in (0, os.getppid()):
-        os._exit(1)  # the trainer died before anybody looked
-    stacks = tempfile.TemporaryFile()  # noqa: SIM115 - open as long as the process lives
-    faulthandler.register(STACKS, file=stacks, all_threads=True)
-    # Ctrl-C reaches all processes of a terminal, and what it means is for the trainer
-    # to decide.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
-    signal.signal(
-        signal.SIGTERM, signal.SIG_DFL
-    )  # a forked process has the trainer's handler
-    torch.set_num_threads(1)
-    generators.owned = True
-    gc.freeze()
-    # A process that a user's function forks may not read or write here, nor keep this
-    # end open when the worker is gone.
-    os.register_at_fork(after_in_child=end.close)
-    channel = Channel(end)
-    outbox: queue.SimpleQueue[tuple[memoryview | bytes, int | None]] = (
-        queue.SimpleQueue()
-    )
-    with suppress(EOFError, OSError):
-        channel.send(b"", stacks.fileno())
-        threading.Thread(target=_send_all, args=(outbox, channel), daemon=True).start()
-        regions = Regions()
-        task = task or _rebuilt_task(channel)
-        with activate(task.cache_pool):
-            try:
-                _read_all(_Worker(task), channel, outbox, regions)
-            finally:
-                if task.cache_pool is not None:
-                    task.cache_pool.close()
-
-
-def _read_all(worker: _Worker, channel: Channel, outbox: Any, regions: Regions) -> None:
-    while True:
-        while not worker.asked or channel.ready():
-            message = pickle.loads(channel.wait().data)  # noqa: S301 - from the trainer
-            if message is None:
-                return
-            worker.told(message)
-        data = _packed(worker.reply(), regions)
-        for descriptor in regions.made:
-            outbox.put((b"", descriptor))
-        regions.made = []
-        outbox.put((data, None))
-
-
-def _send_all(outbox: Any, channel: Channel) -> None:
-    """In a thread of its own, so that the next reply is made while this one waits to be
-    taken.
-    """
-    while True:
-        data, descriptor = outbox.get()
-        try:
-            channel.send(data, descriptor)
-        except OSError:
-            return
-        finally:
-            if descriptor is not None:
-                os.close(descriptor)
-
-
-def _rebuilt_task(channel: Channel) -> Task:
-    """Return the task that the trainer has sent; tell it if it cannot be rebuilt, and
-    end.
-    """
-    try:
-        task: Task = rebuilt(channel.wait().descriptor or 0)
-        return task
-    except (EOFError, OSError):
-        raise
-    except Exception as error:  # a class that is not there in this process, for example
-        wrong = LoaderError(
-            f"the dataset cannot be rebuilt in a worker: {type(error).__name__}: "
-            f"{error}. Define "
-            "what it is made of in modules that can be imported, not in the script "
-            "itself or in an "
-            "interactive session, or use multiprocessing_context='fork'"
-        )
-        wrong.__cause__ = error
-        channel.send(dumps(Reply(0, None, error=ShippedError.of(wrong)), Regions()))
-        raise EOFError from error
-
-
-def _packed(reply: Reply, regions: Regions) -> memoryview:
-    try:
-        return dumps(reply, regions)
-    except Exception as error:  # pickling runs the code of the user's classes
-        unsendable = LoaderError(
-            "items cannot be sent from a worker to the trainer: "
-            f"{type(error).__name__}: {error}. "
-            "Items travel by pickle, and tensors and arrays above 512 KiB through "
-            "shared memory. "
-            "If an item cannot be pickled (a lambda, an open file), leave that part "
-            "out in the "
-            "encoder, or use num_workers=0; if memory is full, use fewer workers, or a "
-            "smaller "
-            "prefetch_factor or prefetch_bytes"
-        )
-        unsendable.__cause__ = error
-        return dumps(
-            Reply(reply.run, reply.lane, error=ShippedError.of(unsendable)), regions
-        )
-
-
-@dataclass(slots=True)
-class _Held:
-    """A lane, what reads it once it was opened, and how many of its items are asked
-    for.
-    """
-
-    cursor: Any = None
-    asked: int = 0
-
-
-class _Worker:
-    """Reads lanes of one run after another; the lanes that are `asked` for are read in
-    turn.
-    """
-
-    def __init__(self, task: Task) -> None:
-        self._task = task
-        self._dataset = task.dataset
-        self._edits = NOT_EDITED
-        self._run = -1
-        self._held: dict[int, _Held] = {}
-        self._failures: list[Failure] = []
-        self._left_out = LeftOut()
-        self._reading: ReadContext = task.decisions.reading(
-            self._report, self._left_out, FailureMemory()
-        )
-        self.asked: deque[Read] = deque()
-        kept_lines()
-
-    def told(self, request: Read) -> None:
-        """Take note of a request; one of another run ends what was asked before."""
-        if request.run != self._run:
-            self._run = request.run
-            for held in self._held.values():
-                if held.cursor is not None:
-                    held.cursor.close()
-            self._held.clear()
-            self.asked.clear()
-        held = self._held.setdefault(request.lane, _Held())
-        if not held.asked:
-            self.asked.append(request)
-        held.asked += request.items
-
-    def reply(self) -> Reply:
-        """Return the next items of the lane whose turn it is; what goes wrong is part
-        of it.
-        """
-        request = self.asked.popleft()
-        reply = Reply(request.run, request.lane)
-        held = self._held[request.lane]
-        try:
-            if held.cursor is None:
-                lanes = request.lanes
-                at = request.at
-                if lanes.edits != self._edits:
-                    given = self._task.dataset, self._edits, self._dataset
-                    self._dataset = lanes.edits.applied(*given)
-                    self._edits = lanes.edits
-                held.cursor = lanes.open(
-                    self._dataset, request.lane, at, request.state, self._reading
-                )
-            self._read(held, reply)
-            if held.asked:
-                self.asked.append(request)
-        except (SystemExit, KeyboardInterrupt):
-            raise
-        except (
-            BaseException
-        ) as error:  # raised again in the trainer; panics of Rust are no more
-            reply.error = ShippedError.of(error)
-        reply.failures = self._failures
-        self._failures = []
-        reply.left_out = self._left_out.drained()
-        reply.lines = kept_lines()
-        return reply
-
-    def _read(self, held: _Held, reply: Reply) -> None:
-        cursor = held.cursor
-        if type(cursor) is PositionLane:
-            self._read_positions(cursor, held, reply)
-            return
-        try:
-            found = cursor.several(held.asked, _REPLY_SECONDS)
-        except StopIteration:
-            reply.end = cursor.state()
-            held.asked = 0
-            return
-        held.asked -= len(found)
-        for item, state, origin in found:
-            reply.items.append(item)
-            reply.states.append(state)
-            reply.made.append(flat(origin))
-
-    def _read_positions(
-        self, cursor: PositionLane[Any], held: _Held, reply: Reply
-    ) -> None:
-        cursor.left = max(held.asked - cursor.waiting, 0)
-        until = time.monotonic() + _REPLY_SECONDS
-        while held.asked and (not reply.items or time.monotonic() < until):
-            reply.items.append(next(cursor))
-            held.asked -= 1
-
-    def _report(self, failed: Failed) -> None:
-        self._failures.append(Failure.of(failed))

@@ -1,0 +1,359 @@
+"""How an edited mix goes on from a saved state.
+
+Every source that is still in the mix keeps its place.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, replace
+from typing import Any
+
+from energize.core.blends import (
+    MOST_PARTS,
+    Edits,
+    Move,
+    Place,
+    ReadMix,
+    moved,
+    places,
+    read_mix,
+    round_of,
+)
+from energize.core.dataset import Dataset
+from energize.core.description import (
+    Tree,
+    config_tree,
+    leaf_names,
+    packed,
+    shares_of,
+    weights_of,
+)
+from energize.core.lanes import Lane, speaks
+from energize.core.restoring import without_loops
+from energize.core.stream import (
+    State,
+    counter_field,
+    state_field,
+)
+from energize.core.trace import SILENT
+from energize.errors import (
+    StateError,
+)
+from energize.loader.position import StreamPosition
+
+_log = logging.getLogger("energize")
+
+_SHOWN = 20
+
+
+_TRIES = 8
+_MOST_LEFT_OUT = 32
+
+_OF_THE_MIX = ("places", "slot", "moves", "changes", "cursors")
+"""Fields of a cursor that say something of the mix as it was."""
+
+_COUNTS = ("epoch", "taken", "called", "calls", "before", "position")
+"""Fields of the states of lanes that count on, whatever is mixed below."""
+
+
+@dataclass(frozen=True)
+class RemapReport:
+    """What became of the sources of a state in an edited mix, by name.
+
+    `kept`: how many samples, or items of a stream, were taken of each that goes on.
+    `added` and `restarted` begin at their beginning: restarted ones have the name of a
+    dropped one, and another order (other samples, another seed or shuffle). `dropped`:
+    what was taken of those that are gone. `reweighted`: the shares before and now of
+    those that have others, as far as the state tells them. `ended` is how many changes
+    of weights, made while the run went on, the weights of the mix have taken over.
+
+    `left_out` is how many samples each source passes over: none, but where shares are
+    those of costs, mixes stand in that mix, and no place is found otherwise.
+    """
+
+    kept: Mapping[str, int]
+    added: tuple[str, ...]
+    dropped: Mapping[str, int]
+    restarted: tuple[str, ...]
+    reweighted: Mapping[str, tuple[float, float]]
+    ended: int
+    left_out: int = 0
+
+    def lines(self) -> list[str]:
+        """Return one line for each source, and for each share that is another one."""
+        told = [
+            f"{name}: goes on after {count:,} samples"
+            for name, count in self.kept.items()
+        ]
+        told += [f"{name}: added, starts at its beginning" for name in self.added]
+        other = "its samples or their order changed, starts at its beginning"
+        told += [f"{name}: {other}" for name in self.restarted]
+        told += [
+            f"{name}: dropped after {n:,} samples" for name, n in self.dropped.items()
+        ]
+        for name, (before, now) in self.reweighted.items():
+            told.append(f"{name}: share {before:.4g} -> {now:.4g}")
+        if self.left_out:
+            told.append(
+                f"each source leaves out {self.left_out} of its samples, see left_out"
+            )
+        if self.ended:
+            changes = "change" if self.ended == 1 else "changes"
+            told.append(
+                f"{self.ended} {changes} of weights, made while it ran, not kept"
+            )
+        return told
+
+    def __str__(self) -> str:
+        return "\n".join(self.lines())
+
+
+def remapped(
+    dataset: Dataset[Any], saved: Tree, cursor: State, replaced: Sequence[Any] = ()
+) -> tuple[State, RemapReport]:
+    """Return the cursor from which a run goes on in `dataset` that a state was saved of
+    over another one, `saved`.
+
+    Sources that were `replaced` are others by the same name: they begin anew.
+
+    The position stays, so steps, schedules and loops go on. Raises `StateError` where
+    the places of sources are not known, or mean nothing in this dataset.
+    """
+    old = cursor.get("places")
+    if not isinstance(old, dict):
+        raise StateError(
+            "the saved state does not say where each of its sources stands: it is that "
+            "of a mix of "
+            f"more than {MOST_PARTS} sources, or of one whose epochs end. Resume the "
+            "mix as it was"
+        )
+    for name in old:
+        counter_field(old, name)
+    if not dataset._never_ends:
+        raise StateError(
+            f"{type(dataset).__name__} ends, and its epochs end by what is in them: an "
+            "edited mix "
+            "can go on in the middle of none. Finish the epoch, or repeat it for ever "
+            "(RepeatDataset, stop='restart')"
+        )
+    lanes = StreamPosition.loaded(cursor) if "lanes" in cursor else None
+    if dataset.indexed != (lanes is None):
+        raise StateError(
+            "the saved state is that of a stream, and this dataset is indexed, or the "
+            "other way "
+            "round: what filters or packs was added or taken away. Start it without "
+            "the state"
+        )
+    position = counter_field(cursor, "position")
+    mix, new, begin = _new_places(dataset, cursor, lanes)
+    old = _without(old, new, replaced)
+    alike = [each for each in new if each.digest in old]
+    if not alike:
+        names = ", ".join(each.name for each in new[:_SHOWN])
+        raise StateError(
+            "no source of the saved state is in this mix, in the same order of the "
+            "same samples, "
+            f"so there is no place to keep; it reads {names}. (Of a dataset in stages, "
+            "and of what "
+            "is filtered before it is mixed, only whole stages and filters are known "
+            "again.) Start "
+            "it without the state"
+        )
+    node, items = (
+        (mix.node, begin * lanes.lanes) if mix and lanes else (dataset, position)
+    )
+    moves, left_out = _moves(node, items, new, old)
+    found = {name: value for name, value in cursor.items() if name not in _OF_THE_MIX}
+    found |= Edits(moves=tuple(moves)).saved()
+    if lanes is None:
+        _check_settled(dataset, position, new)
+    else:
+        after = moved(dataset, {each.part: each for each in moves})
+        order = [list(old).index(e.digest) if e.digest in old else None for e in new]
+        found["cursors"] = _led_lanes(after, lanes, order, begin if mix else None)
+    report = replace(_report(dataset, saved, cursor, old, new), left_out=left_out)
+    if speaks():
+        text = "a saved state goes on in an edited mix:\n  %s"
+        _log.warning(text, "\n  ".join(report.lines()))
+    return found, report
+
+
+def _new_places(
+    dataset: Dataset[Any], cursor: State, lanes: StreamPosition | None
+) -> tuple[ReadMix | None, list[Place], int]:
+    """Return what of the dataset is mixed below what reads; where its parts would stand
+    by now, if it had been read from the beginning; and the round that lanes begin with.
+    """
+    mix = read_mix(dataset)
+    if (mix is not None) != ("slot" in cursor):
+        raise StateError(
+            "the mix of the saved state stands below packing, a filter or the like, "
+            "and this one "
+            "does not, or the other way round. Start it without the state"
+        )
+    if mix is None or lanes is None:
+        return None, places(dataset, counter_field(cursor, "position")), 0
+    begin = -(-counter_field(cursor, "slot") // lanes.lanes)
+    return mix, places(mix.node, begin * lanes.lanes), begin
+
+
+def _moves(
+    dataset: Any, items: int, new: Sequence[Place], old: Mapping[str, int]
+) -> tuple[list[Move], int]:
+    """Return what makes each part go on where it was left when so many items of the mix
+    are over; and how many samples each of them leaves out for that.
+
+    Where shares are those of costs, what a part of a mix in the mix goes on with may
+    cost so little that it would have come before. Then parts go on a sample later.
+    """
+    for more in range(_MOST_LEFT_OUT + 1):
+        read = {each.digest: old.get(each.digest, 0) + more for each in new}
+        since = {each.digest: each.items for each in new}
+        for _ in range(_TRIES):
+            moves = {n: Move(n, k, read[n]) for n, k in since.items() if k != read[n]}
+            now = places(moved(dataset, moves), items) if moves else new
+            off = {each.digest: each.items - read[each.digest] for each in now}
+            if not any(off.values()):
+                return list(moves.values()), more
+            since = {name: max(taken + off[name], 0) for name, taken in since.items()}
+    raise StateError(
+        f"after {items} items no place in this mix is found at which all sources could "
+        "go on: what "
+        "they cost is in the way. Remap a state of another step"
+    )
+
+
+def _without(
+    old: Mapping[str, int], new: Sequence[Place], replaced: Sequence[Any]
+) -> dict[str, int]:
+    """Return the places of a saved state, of which those of parts that read such
+    sources are of no part of the new mix.
+    """
+    gone = {source.identity for source in replaced}
+    others = {
+        each.digest
+        for each in new
+        if gone & {source.identity for source in each.sources}
+    }
+    return {
+        f"{name}, replaced" if name in others else name: n for name, n in old.items()
+    }
+
+
+def _check_settled(dataset: Dataset[Any], position: int, now: Sequence[Place]) -> None:
+    """Raise `StateError` where what the next item is made of was settled before: where
+    it takes nothing that was not taken already.
+    """
+    if [each.items for each in places(dataset, position + 1)] == [
+        each.items for each in now
+    ]:
+        raise StateError(
+            "the saved state is in the middle of a global batch that was levelled, and "
+            "what it "
+            "holds was settled by the mix as it was; remap a state after a whole "
+            "global batch"
+        )
+
+
+def _led_lanes(
+    dataset: Dataset[Any],
+    state: StreamPosition,
+    order: Sequence[int | None],
+    begin: int | None,
+) -> str:
+    """Return the states of lanes in an edited mix: its inputs that were there stand
+    where they stood, in the `order` of the new ones; others begin. Lanes that read
+    their own parts of the mix `begin` with a round that none of them has read.
+    """
+    stream = without_loops(dataset)
+    cursors: list[State | None] = []
+    for lane in range(state.lanes):
+        before = state.cursors.get(lane)
+        if before is None and begin is None:
+            cursors.append(None)
+            continue
+        with closing(
+            stream._open_lane(Lane(lane, state.lanes), None, SILENT, endless=True)
+        ) as new:
+            tree = _led(new.state(), before or {}, order)
+        if begin is not None:
+            round_of(tree)["round"] = begin
+        cursors.append(tree)
+    return packed({"cursors": cursors if state.cursors else []})
+
+
+def _led(fresh: State, before: State, order: Sequence[int | None]) -> State:
+    """Return a state in which nothing was read, with what a lane has counted before and
+    the states of the inputs that it had.
+    """
+    found = {
+        name: before.get(name, value)
+        for name, value in fresh.items()
+        if name in _COUNTS
+    }
+    if "inputs" in fresh:
+        inputs = state_field({"inputs": [], **before}, "inputs", list)
+        by_number: dict[int | None, Any] = dict(enumerate(inputs))
+        return fresh | found | {"inputs": [by_number.get(number) for number in order]}
+    if "input" in fresh:
+        inner = state_field({"input": {}, **before}, "input", dict)
+        found["input"] = _led(fresh["input"], inner, order)
+    return fresh | found
+
+
+def _report(
+    dataset: Dataset[Any],
+    saved: Tree,
+    cursor: State,
+    old: Mapping[str, int],
+    new: Sequence[Place],
+) -> RemapReport:
+    trees = saved, config_tree(dataset)
+    names = list(_names(trees[0], old))
+    kept = {each.name: old[each.digest] for each in new if each.digest in old}
+    here = {each.digest for each in new}
+    pairs = zip(names, old.items(), strict=True)
+    dropped = {name: count for name, (digest, count) in pairs if digest not in here}
+    fresh = [each for each in new if each.digest not in old]
+    # Configs know sources by their own names, people by those in the mix.
+    own = {
+        each.name: ", ".join([source.name for source in each.sources]) for each in new
+    }
+    called = {name: label for label, name in own.items()}
+    begun = [each.name for each in fresh if own[each.name] in dropped]
+    changes = Edits.loaded(cursor).changes
+    weights = weights_of(trees[0])
+    for change in changes:
+        if not change.blend and set(change.weights) == set(weights):
+            weights = dict(change.weights)
+    before = shares_of(weights)
+    now = shares_of(weights_of(trees[1]))
+    return RemapReport(
+        kept,
+        tuple(each.name for each in fresh if each.name not in begun),
+        {
+            name: count
+            for name, count in dropped.items()
+            if called.get(name) not in begun
+        },
+        tuple(begun),
+        {
+            called.get(name, name): (before[name], share)
+            for name, share in now.items()
+            if name in before and not math.isclose(before[name], share)
+        },
+        len(changes),
+    )
+
+
+def _names(tree: Any, old: Mapping[str, int]) -> Iterator[str]:
+    """Yield the names of the parts of a saved state, in its order, as far as it tells
+    them.
+    """
+    names = list(leaf_names(tree))
+    known = len(names) == len(old)
+    yield from names if known else (f"source {digest}" for digest in old)

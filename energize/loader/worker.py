@@ -1,0 +1,302 @@
+"""The worker's side of worker processes: it reads the lanes that its trainer asks for.
+
+A worker serves one request after another until it is told to stop. It ends with its
+trainer, whatever it is busy with: the trainer holds one end of a pipe, the worker the
+other, and when the trainer's end is closed, which its death does too, the kernel kills
+the worker (`on_leash`).
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import fcntl
+import gc
+import os
+import pickle
+import queue
+import signal
+import socket
+import tempfile
+import threading
+import time
+from collections import deque
+from contextlib import suppress
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from typing import Any
+
+from energize.core.blends import NOT_EDITED
+from energize.core.dataset import Dataset
+from energize.core.ignored import kept_lines
+from energize.core.lazy import torch
+from energize.core.randomness import generators
+from energize.core.stores import activate
+from energize.core.stream import PositionLane
+from energize.core.trace import Failed, FailureMemory, ReadContext
+from energize.errors import LoaderError
+from energize.loader.failures import Decisions, Failure
+from energize.loader.shipping import (
+    Channel,
+    Read,
+    Regions,
+    Reply,
+    ShippedError,
+    dumps,
+    rebuilt,
+)
+from energize.report.ledger import LeftOut
+from energize.report.levels import flat
+
+STACKS = signal.SIGRTMIN + 5 if hasattr(signal, "SIGRTMIN") else signal.SIGUSR2
+"""Asks a worker for the Python stacks of its threads; no launcher sends it. A worker
+that hangs cannot be asked by a message, but faulthandler writes its stacks whatever it
+waits for."""
+
+_REPLY_SECONDS = 0.02
+"""How long items are gathered into one reply: long against the cost of sending it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """What a worker is started for: to read `dataset`, with the `cache_pool` of its
+    hooks.
+    """
+
+    dataset: Dataset[Any]
+    decisions: Decisions
+    cache_pool: Any = None
+
+
+def on_leash(leash: Connection[Any, Any], pid: int) -> None:
+    """Have a process killed by the kernel when the other end of a pipe is closed, from
+    now on.
+    """
+    with suppress(
+        OSError, AttributeError
+    ):  # it has ended, or the system has no such signal
+        fcntl.fcntl(leash, fcntl.F_SETOWN, pid)
+        fcntl.fcntl(leash, fcntl.F_SETSIG, signal.SIGKILL)
+        fcntl.fcntl(
+            leash, fcntl.F_SETFL, fcntl.fcntl(leash, fcntl.F_GETFL) | os.O_ASYNC
+        )
+
+
+def serve(
+    task: Task | None, end: socket.socket, leash: Connection[Any, Any], trainer: int
+) -> None:
+    """The whole life of a worker process: it ends when told to, or with its trainer.
+
+    Without a `task` that is the first message. The first thing it sends is the file
+    that it writes its stacks to.
+    """
+    on_leash(leash, os.getpid())
+    if leash.poll() or trainer not in (0, os.getppid()):
+        os._exit(1)  # the trainer died before anybody looked
+    stacks = tempfile.TemporaryFile()  # noqa: SIM115 - open as long as the process lives
+    faulthandler.register(STACKS, file=stacks, all_threads=True)
+    # Ctrl-C reaches all processes of a terminal, and what it means is for the trainer
+    # to decide.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+    signal.signal(
+        signal.SIGTERM, signal.SIG_DFL
+    )  # a forked process has the trainer's handler
+    torch.set_num_threads(1)
+    generators.owned = True
+    gc.freeze()
+    # A process that a user's function forks may not read or write here, nor keep this
+    # end open when the worker is gone.
+    os.register_at_fork(after_in_child=end.close)
+    channel = Channel(end)
+    outbox: queue.SimpleQueue[tuple[memoryview | bytes, int | None]] = (
+        queue.SimpleQueue()
+    )
+    with suppress(EOFError, OSError):
+        channel.send(b"", stacks.fileno())
+        threading.Thread(target=_send_all, args=(outbox, channel), daemon=True).start()
+        regions = Regions()
+        task = task or _rebuilt_task(channel)
+        with activate(task.cache_pool):
+            try:
+                _read_all(_Worker(task), channel, outbox, regions)
+            finally:
+                if task.cache_pool is not None:
+                    task.cache_pool.close()
+
+
+def _read_all(worker: _Worker, channel: Channel, outbox: Any, regions: Regions) -> None:
+    while True:
+        while not worker.asked or channel.ready():
+            message = pickle.loads(channel.wait().data)  # noqa: S301 - from the trainer
+            if message is None:
+                return
+            worker.told(message)
+        data = _packed(worker.reply(), regions)
+        for descriptor in regions.made:
+            outbox.put((b"", descriptor))
+        regions.made = []
+        outbox.put((data, None))
+
+
+def _send_all(outbox: Any, channel: Channel) -> None:
+    """In a thread of its own, so that the next reply is made while this one waits to be
+    taken.
+    """
+    while True:
+        data, descriptor = outbox.get()
+        try:
+            channel.send(data, descriptor)
+        except OSError:
+            return
+        finally:
+            if descriptor is not None:
+                os.close(descriptor)
+
+
+def _rebuilt_task(channel: Channel) -> Task:
+    """Return the task that the trainer has sent; tell it if it cannot be rebuilt, and
+    end.
+    """
+    try:
+        task: Task = rebuilt(channel.wait().descriptor or 0)
+        return task
+    except (EOFError, OSError):
+        raise
+    except Exception as error:  # a class that is not there in this process, for example
+        wrong = LoaderError(
+            f"the dataset cannot be rebuilt in a worker: {type(error).__name__}: "
+            f"{error}. Define "
+            "what it is made of in modules that can be imported, not in the script "
+            "itself or in an "
+            "interactive session, or use multiprocessing_context='fork'"
+        )
+        wrong.__cause__ = error
+        channel.send(dumps(Reply(0, None, error=ShippedError.of(wrong)), Regions()))
+        raise EOFError from error
+
+
+def _packed(reply: Reply, regions: Regions) -> memoryview:
+    try:
+        return dumps(reply, regions)
+    except Exception as error:  # pickling runs the code of the user's classes
+        unsendable = LoaderError(
+            "items cannot be sent from a worker to the trainer: "
+            f"{type(error).__name__}: {error}. "
+            "Items travel by pickle, and tensors and arrays above 512 KiB through "
+            "shared memory. "
+            "If an item cannot be pickled (a lambda, an open file), leave that part "
+            "out in the "
+            "encoder, or use num_workers=0; if memory is full, use fewer workers, or a "
+            "smaller "
+            "prefetch_factor or prefetch_bytes"
+        )
+        unsendable.__cause__ = error
+        return dumps(
+            Reply(reply.run, reply.lane, error=ShippedError.of(unsendable)), regions
+        )
+
+
+@dataclass(slots=True)
+class _Held:
+    """A lane, what reads it once it was opened, and how many of its items are asked
+    for.
+    """
+
+    cursor: Any = None
+    asked: int = 0
+
+
+class _Worker:
+    """Reads lanes of one run after another; the lanes that are `asked` for are read in
+    turn.
+    """
+
+    def __init__(self, task: Task) -> None:
+        self._task = task
+        self._dataset = task.dataset
+        self._edits = NOT_EDITED
+        self._run = -1
+        self._held: dict[int, _Held] = {}
+        self._failures: list[Failure] = []
+        self._left_out = LeftOut()
+        self._reading: ReadContext = task.decisions.reading(
+            self._report, self._left_out, FailureMemory()
+        )
+        self.asked: deque[Read] = deque()
+        kept_lines()
+
+    def told(self, request: Read) -> None:
+        """Take note of a request; one of another run ends what was asked before."""
+        if request.run != self._run:
+            self._run = request.run
+            for held in self._held.values():
+                if held.cursor is not None:
+                    held.cursor.close()
+            self._held.clear()
+            self.asked.clear()
+        held = self._held.setdefault(request.lane, _Held())
+        if not held.asked:
+            self.asked.append(request)
+        held.asked += request.items
+
+    def reply(self) -> Reply:
+        """Return the next items of the lane whose turn it is; what goes wrong is part
+        of it.
+        """
+        request = self.asked.popleft()
+        reply = Reply(request.run, request.lane)
+        held = self._held[request.lane]
+        try:
+            if held.cursor is None:
+                lanes = request.lanes
+                at = request.at
+                if lanes.edits != self._edits:
+                    given = self._task.dataset, self._edits, self._dataset
+                    self._dataset = lanes.edits.applied(*given)
+                    self._edits = lanes.edits
+                held.cursor = lanes.open(
+                    self._dataset, request.lane, at, request.state, self._reading
+                )
+            self._read(held, reply)
+            if held.asked:
+                self.asked.append(request)
+        except (SystemExit, KeyboardInterrupt):
+            raise
+        except (
+            BaseException
+        ) as error:  # raised again in the trainer; panics of Rust are no more
+            reply.error = ShippedError.of(error)
+        reply.failures = self._failures
+        self._failures = []
+        reply.left_out = self._left_out.drained()
+        reply.lines = kept_lines()
+        return reply
+
+    def _read(self, held: _Held, reply: Reply) -> None:
+        cursor = held.cursor
+        if type(cursor) is PositionLane:
+            self._read_positions(cursor, held, reply)
+            return
+        try:
+            found = cursor.several(held.asked, _REPLY_SECONDS)
+        except StopIteration:
+            reply.end = cursor.state()
+            held.asked = 0
+            return
+        held.asked -= len(found)
+        for item, state, origin in found:
+            reply.items.append(item)
+            reply.states.append(state)
+            reply.made.append(flat(origin))
+
+    def _read_positions(
+        self, cursor: PositionLane[Any], held: _Held, reply: Reply
+    ) -> None:
+        cursor.left = max(held.asked - cursor.waiting, 0)
+        until = time.monotonic() + _REPLY_SECONDS
+        while held.asked and (not reply.items or time.monotonic() < until):
+            reply.items.append(next(cursor))
+            held.asked -= 1
+
+    def _report(self, failed: Failed) -> None:
+        self._failures.append(Failure.of(failed))
