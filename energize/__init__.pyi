@@ -164,7 +164,8 @@ from .loader.loader import BasicDataLoader, SavableDataLoader, SavableDataLoader
 from .metadataset.build import get_train_dataset, get_val_dataset, get_val_datasets
 from .mixing import ExcessLoss, MixingPolicy, unimax
 from .order.quota import Quota
-from .order.timeline import Scheme, make_scheme
+from .order.scheme import Scheme
+from .order.timeline import make_scheme
 from .order.weights import Schedule, WeightSchedulePoint, WeightScheduler
 from .packing import Packer, concat_pack
 from .preparation import (

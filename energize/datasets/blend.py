@@ -59,15 +59,14 @@ from energize.order.cost import (
     OffsetLine,
     cost_scheme,
 )
+from energize.order.scheme import Scheme
+from energize.order.stopping import slot_limits, stopped_scheme
 from energize.order.timeline import (
     WEIGHTLESS,
     MixingScheme,
-    Scheme,
     WeightedScheme,
     make_scheme,
     option_names,
-    slot_limits,
-    stopped_scheme,
 )
 from energize.order.weights import (
     Compound,

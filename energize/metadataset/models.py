@@ -60,7 +60,8 @@ from energize.metadataset.located import (
 from energize.order import Schedule
 from energize.order.composition import BATCHING_METHODS
 from energize.order.quota import Quota, epoch_size_in_samples
-from energize.order.timeline import SCHEMES, STOP_RULES
+from energize.order.stopping import STOP_RULES
+from energize.order.timeline import SCHEMES
 from energize.order.weights import INTERPOLATIONS
 from energize.packing.packer import METHODS, Packer
 from energize.task.encoder import Level

@@ -2,7 +2,8 @@
 read here.
 """
 
-from energize.order.timeline import Scheme, make_scheme
+from energize.order.scheme import Scheme
+from energize.order.timeline import make_scheme
 from energize.order.weights import Schedule, WeightSchedulePoint, WeightScheduler
 
 __all__ = [

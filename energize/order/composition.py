@@ -13,7 +13,8 @@ from energize.core.arrays import Int64Array, Rows, pairs_by_value
 from energize.core.checks import checked_choice
 from energize.core.rng import derive, hash_positions, shuffled
 from energize.errors import ConfigError
-from energize.order.timeline import make_scheme, rearranged
+from energize.order.runs import rearranged
+from energize.order.timeline import make_scheme
 from energize.order.weights import largest_remainder
 
 BATCHING_METHODS = (

@@ -217,9 +217,7 @@ class OffsetLine:
 
 Line: TypeAlias = CostLine | OffsetLine
 
-
 # Slots in the order in which the points of items are due.
-
 _Piece: TypeAlias = tuple[int, int, FloatArray]
 """Shares that hold from a slot to before another one."""
 

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from energize.order import Schedule, make_scheme
 from energize.order.quota import EpochDraws, Quota, epoch_counts
-from energize.order.timeline import SCHEMES, stopped_scheme
+from energize.order.stopping import stopped_scheme
+from energize.order.timeline import SCHEMES
 from energize.order.weights import asked, tempered
 from tests.support.schemes import check_counts, deviation, surprise
 from tests.support.tables import row

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from energize.core.stream import INFINITE
 from energize.errors import EmptyDatasetError
 from energize.order import Schedule, make_scheme
-from energize.order.timeline import SCHEMES, WEIGHTLESS, slot_limits, stopped_scheme
+from energize.order.stopping import slot_limits, stopped_scheme
+from energize.order.timeline import SCHEMES, WEIGHTLESS
 from energize.order.weights import weights_at
 from tests.order.test_changes import mixes
 from tests.support.tables import row
