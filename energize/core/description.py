@@ -18,7 +18,16 @@ from itertools import islice, zip_longest
 from operator import attrgetter
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, ClassVar, NamedTuple, Self, cast
+from typing import (
+    Any,
+    ClassVar,
+    Literal,
+    NamedTuple,
+    Self,
+    TypeAlias,
+    cast,
+    get_args,
+)
 
 from energize.core import limits
 from energize.core.ignored import TOLERANCES, accepted
@@ -26,6 +35,10 @@ from energize.core.lanes import WorkerConfig, checked_config
 from energize.core.rng import derive
 from energize.core.validation import load_large_json
 from energize.errors import ConfigError, StateError, some
+
+Role: TypeAlias = Literal["train", "eval"]
+"""Training resumes from its position at each loop, evaluation starts at the first
+item."""
 
 _MOST_NAMES = 3
 """Sources that a message names of a dataset."""
@@ -146,6 +159,11 @@ class Description:
     """Of a source, its name in the mix that reads it, for reports and weights."""
     unnamed_label: str | None = None
     """The label that it would have if no entry of the mix had a name."""
+    role: Role | None = None
+    """Whether it is read for training or for evaluation; None is training.
+
+    It changes no sample, so fingerprints, states and `==` ignore it.
+    """
     _parameters: tuple[str, ...]
     __signature__: ClassVar[inspect.Signature]
 
@@ -225,9 +243,11 @@ class Description:
                 "loader, or give "
                 "it to the loader alone"
             )
+        roles = {*map(attrgetter("role"), inputs)}
         values = {
             "inputs": tuple(inputs),
             "worker_config": next(iter(carried), None),
+            "role": roles.pop() if len(roles) == 1 else None,
             "_parameters": tuple(parameters),
             **parameters,
         }
@@ -271,6 +291,30 @@ class Description:
         take.
         """
         return self._replace(worker_config=worker_config)
+
+    def with_role(self, role: Role) -> Self:
+        """Return the same description, marked for training or for evaluation.
+
+        A dataset over others has the role that all of them have in common.
+
+        Args:
+            role: "train" or "eval", see `get_loader`.
+
+        Returns:
+            An equal description, with the same fingerprint.
+
+        Raises:
+            ConfigError: If `role` is neither of the two.
+
+        Example:
+            >>> from energize import ListSource, get_loader
+            >>> loader = get_loader(ListSource("abc").with_role("eval"))
+            >>> next(iter(loader)), next(iter(loader))
+            ('a', 'a')
+        """
+        if role not in get_args(Role):
+            raise ConfigError(f"role is 'train' or 'eval', got {role!r}")
+        return self._replace(role=role)
 
     @functools.cached_property
     def _fingerprint(self) -> str:
@@ -321,6 +365,7 @@ class Description:
             "_mix_file",
             "label",
             "unnamed_label",
+            "role",
         )
         kept = ("inputs", "_parameters", *carried, *self._parameters)
         return {name: getattr(self, name) for name in kept if name in self.__dict__}

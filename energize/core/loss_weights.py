@@ -766,7 +766,7 @@ def padding_rows(batch: Any) -> list[int]:
         ...     return number
         >>> numbers = MapDataset(ListSource(range(4)), checked)
         >>> batches = BatchDataset(numbers, 4, lambda rows: {"x": torch.tensor(rows)})
-        >>> [batch] = get_loader(batches, rewind=True)
+        >>> [batch] = get_loader(batches, role="eval")
         >>> is_right = batch["x"] >= 0
         >>> is_right[padding_rows(batch)] = False
         >>> padding_rows(batch), int(is_right.sum())

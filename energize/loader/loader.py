@@ -27,7 +27,7 @@ from energize.core.blends import (
     ungrouped,
 )
 from energize.core.dataset import Dataset
-from energize.core.description import label_of
+from energize.core.description import Role, label_of
 from energize.core.ignored import accepted
 from energize.core.lanes import Ranks, WorkerConfig
 from energize.core.lazy import torch
@@ -65,7 +65,6 @@ from energize.loader.run import (
     Run,
     check_goes_on,
     check_same_change,
-    validates,
 )
 from energize.loader.settings import (
     ListPath,
@@ -121,11 +120,10 @@ class Loader(Generic[T]):
     - `for item in loader` delivers an epoch, and the next loop the next one.
     - After a `break`, the next loop goes on after the last item delivered, and is as
       long as any; right after `load_state_dict` it ends where the saved one would have.
-    - A loop that validates begins at the very first item: over what `get_val_dataset`
-      returns, a `ConcatDataset`, in the evaluation loops of Lightning, transformers and
-      Composer, or with `get_loader(rewind=True)`. `rewind()` goes back there once. Over
-      a `ConcatDataset`, and with `rewind=True`, no sample counts in place of one that
-      failed: its row is padding (`padding_rows`).
+    - With the role "eval" (`get_loader(role="eval")`, or a dataset of
+      `get_val_dataset`) each loop starts at the first item of the first epoch, and no
+      sample is substituted for one that failed: its row is padding (`padding_rows`).
+      `rewind()` returns to the first item once.
     - There is one iterator at a time. A new one, `load_state_dict`, `rewind` and
       `close` end the old one, which then raises `LoaderError` instead of giving its
       next item.
@@ -154,7 +152,7 @@ class Loader(Generic[T]):
             settings.on_error,
             worker_config.global_error_handler,
             retry_failed=settings.retry_failed,
-            substitute=not validates(dataset, settings.rewind),
+            substitute=(settings.role or dataset.role) != "eval",
             tolerance=worker_config.failure_tolerance,
             locate=settings.quarantine is not None,
             listed=listed_samples(dataset, settings.lists, settings.quarantine),
@@ -201,9 +199,8 @@ class Loader(Generic[T]):
         ):  # what was asked for ahead, in a loop that was left
             self._let_go()
         anew = not (self._loaded or self._goes_on)
-        rewinds = self._settings.rewind
-        if rewinds is None:
-            rewinds = asking.begins_anew or (not self._goes_on and self._run.validates)
+        role = self._settings.role if self._goes_on else self.role
+        rewinds = asking.begins_anew or role == "eval"
         if rewinds and not (self._loaded and self._run.within_loop(self._place())):
             self.rewind()
         feed = None if self._stale or ranks != self._ranks else self._feed
@@ -239,6 +236,11 @@ class Loader(Generic[T]):
 
     def __getitem__(self, position: Any) -> T:
         raise LoaderError(NO_DATASET)
+
+    @property
+    def role(self) -> Role:
+        """The role that `get_loader` got, else that of the dataset, else "train"."""
+        return self._settings.role or self._run.given.role or "train"
 
     @property
     def accumulation_steps(self) -> int:
@@ -1167,7 +1169,7 @@ def get_loader(
     encoder_threads: int = 1,
     multiprocessing_context: str | None = None,
     timeout: float | None = LoaderSettings.timeout,
-    rewind: bool | None = None,
+    role: Role | None = None,
     cache_pool: Any = None,
     quarantine: ListPath | None = None,
     losses: ListPath | None = None,
@@ -1187,12 +1189,12 @@ def get_loader(
     workers: processes are only started when they were asked for. A `seed_offset`
     reseeds a dataset that carries no config. `num_workers`: worker processes of this
     rank, in place of those of the config. `uneven`: "pad", "drop", "repeat" or "allow",
-    for epochs that the ranks do not divide, see `Loader`. `rewind`: whether this loader
-    validates: each loop begins at the first item, and no other sample counts in place
-    of one that failed (`padding_rows`). By default as the dataset or the framework
-    says, see `Loader`; a framework only makes loops begin at the first item. `lanes`:
-    in how many parts a stream (a dataset with a `FilterDataset`, say) is read; by
-    default one for each 1,000 samples of its sources, or for ten of its largest buffers
+    for epochs that the ranks do not divide, see `Loader`. `role`: "train" or "eval"; by
+    default the role of the dataset (`Dataset.with_role`), else "train". With "eval"
+    each loop starts at the first item, and no sample is substituted for one that failed
+    (`padding_rows`). `lanes`: in how many parts a stream (a dataset with a
+    `FilterDataset`, say) is read; by default one for each 1,000 samples of its sources,
+    or for ten of its largest buffers
     or batches, a power of two up to 64, and to as many as hold 16,384 samples in
     buffers, of which each lane has its own. It is fixed for the run and kept in its
     state, and the stream is the same on any ranks and workers. It is read fastest where

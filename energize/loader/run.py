@@ -38,7 +38,7 @@ from energize.core.stream import (
     lanes_of,
 )
 from energize.core.trace import SILENT, ReadContext
-from energize.datasets.order import ConcatDataset, LimitDataset
+from energize.datasets.order import LimitDataset
 from energize.errors import (
     ConfigError,
     EmptyDatasetError,
@@ -60,18 +60,6 @@ T_co = TypeVar("T_co", covariant=True)
 
 _MOST = 8
 """Differences between ranks that are shown."""
-
-
-def validates(dataset: Dataset[Any], rewind: bool | None) -> bool:
-    """Return whether a loader validates: each loop begins with the first items, and no
-    sample takes the place of one that failed. By default over a `ConcatDataset`.
-    """
-    if rewind is not None:
-        return rewind
-    node: Any = dataset
-    while node._passes_on or node._ends_loops or isinstance(node, LimitDataset):
-        node = node.inputs[0]
-    return isinstance(node, ConcatDataset)
 
 
 class Copy(NamedTuple, Generic[T]):
@@ -100,7 +88,6 @@ class Run(Generic[T]):
         self.settings = settings
         self.decisions = decisions
         self.workers = workers
-        self.validates = validates(given, settings.rewind)
         self.loop = given._steps_per_epoch
         self.endless = given._never_ends
         # Positions of an indexed dataset go on after an epoch. A stream is opened

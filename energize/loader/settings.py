@@ -19,6 +19,7 @@ from pydantic.dataclasses import dataclass
 
 from energize.core.checks import whole_number
 from energize.core.dataset import Dataset
+from energize.core.description import Role
 from energize.core.lanes import WorkerConfig, checked_config
 from energize.core.validation import validated
 from energize.data.files import is_url
@@ -88,7 +89,7 @@ class LoaderSettings:
     encoder_threads: Count = 1
     multiprocessing_context: Literal["fork", "spawn", "forkserver"] | None = None
     timeout: Seconds | None = DEFAULT_TIMEOUT
-    rewind: StrictBool | None = None
+    role: Role | None = None
     cache_pool: Annotated[Any, AfterValidator(_closes)] = None
     quarantine: Annotated[Path | None, AfterValidator(_on_disk)] = None
     losses: Annotated[Path | None, AfterValidator(_on_disk)] = None

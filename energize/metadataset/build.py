@@ -234,7 +234,7 @@ def get_train_dataset(
         built = builder.built_by(encoder, node, where, training=True, **order, **cuts)
     else:
         built = builder.trained(node, where, **cuts)
-    return _remembered(built, path, split_part)
+    return _remembered(built.with_role("train"), path, split_part)
 
 
 @own_errors
@@ -275,11 +275,12 @@ def get_val_dataset(
     with validating():
         if own:
             built = builder.built_by(encoder, node, where, training=False, limit=limit)
+            # Fingerprints of saved states include this node.
             dataset: Dataset[Any] = ConcatDataset(built, worker_config=worker_config)
         else:
             node = not_staged(node, where, _ONCE)
             dataset = builder.validated(leaves_of(node), node, limit)
-    return _remembered(dataset, path, split_part)
+    return _remembered(dataset.with_role("eval"), path, split_part)
 
 
 @own_errors
@@ -315,7 +316,8 @@ def get_val_datasets(
     node = not_staged(node, where, _ONCE)
     with validating():
         return [
-            (builder.validated([leaf], node, limit), leaf) for leaf in leaves_of(node)
+            (builder.validated([leaf], node, limit).with_role("eval"), leaf)
+            for leaf in leaves_of(node)
         ]
 
 
@@ -763,7 +765,7 @@ class Builder:
             samples = [builder.samples(leaf) for leaf in group]
             batched = samples[0] if len(samples) == 1 else ConcatDataset(*samples)
             parts.append(builder._batched(batched, builder.encoder_of(group[0])))
-        # Also of one part: by a `ConcatDataset` a loader knows validation.
+        # Also around one part: fingerprints of saved states include it.
         batches: Dataset[Any] = ConcatDataset(*parts, worker_config=self.worker_config)
         return batches if limit is None else LimitDataset(batches, limit)
 

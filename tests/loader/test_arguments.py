@@ -51,7 +51,7 @@ from tests.support.datasets import numbers
             {"watchdog_initial_timeout_seconds": True},
             "watchdog_initial_timeout_seconds",
         ),
-        ({"rewind": 1}, "rewind"),
+        ({"role": "test"}, "role"),
         ({"fail_on_timeout": "yes"}, "fail_on_timeout"),
         ({"cache_pool": "pool"}, "cache_pool"),
         ({"ledger": 3}, "ledger"),

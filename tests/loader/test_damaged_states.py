@@ -283,11 +283,11 @@ def many():
 @pytest.mark.jobs
 @pytest.mark.parametrize("name", ["blend", "nested"])
 def test_of_10_000_sources(many, name):
-    loader = loader_of(many[name], rewind=False)
+    loader = loader_of(many[name])
     assert length(loader) <= LARGE
     assert calls(loader.state_dict) < 3 * MANY
     state = json.loads(json.dumps(loader.state_dict()))
-    other = loader_of(many[name], rewind=False)
+    other = loader_of(many[name])
     other.load_state_dict(state)
     assert calls(lambda: other.load_state_dict(state)) < 6 * MANY
     take(loader, 5)

@@ -276,13 +276,11 @@ def check_one_stream(
     Nothing validates: that goes back after each loop, which may have had other items on
     other ranks.
     """
-    whole = prints(take(loader_of(tree, lanes=lanes, rewind=False), ITEMS))
+    whole = prints(take(loader_of(tree, lanes=lanes), ITEMS))
     state, got = None, []
     for ranks, steps in legs:
         loaders = [
-            loader_of(
-                tree, rank=rank, ranks=ranks, lanes=lanes, uneven=uneven, rewind=False
-            )
+            loader_of(tree, rank=rank, ranks=ranks, lanes=lanes, uneven=uneven)
             for rank in range(ranks)
         ]
         for loader in loaders:

@@ -307,7 +307,7 @@ def test_a_sample_that_one_decoder_cannot_read_is_read_by_another(tmp_path):
     texts_only = SampleLoader(sample_type=TextSample, field_map={"text": "txt"})
     both = ConcatDataset(MapDataset(source, images), MapDataset(source, texts_only))
     for dataset in (both, BlendDataset(*[(each, 1) for each in both.inputs])):
-        loader = get_loader(dataset, rewind=False)
+        loader = get_loader(dataset)
         for _ in range(2):
             found = [
                 item.text for item in islice(loader, 12) if isinstance(item, TextSample)

@@ -219,10 +219,7 @@ def loses_none(name, at, later, ranks, end=64, workers=0):
     def loaders(count, state=None):
         lanes = {} if make().indexed else {"lanes": 4}
         many = workers if state is not None else 0
-        found = [
-            loader_of(make(), many, each, count, rewind=False, **lanes)
-            for each in range(count)
-        ]
+        found = [loader_of(make(), many, each, count, **lanes) for each in range(count)]
         for loader in found:
             if state is not None:
                 loader.load_state_dict(state)
@@ -381,9 +378,7 @@ def changed_after(items, name, lanes, workers, *, resumed=False, opened=True, en
     def loaders(state=None):
         found = []
         for rank, many in enumerate(workers):
-            found.append(
-                loader_of(make(), many, rank, ranks, lanes=lanes, rewind=False)
-            )
+            found.append(loader_of(make(), many, rank, ranks, lanes=lanes))
             if state is not None:
                 found[-1].load_state_dict(state)
         return found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 from itertools import islice
 
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from energize import (
     BatchDataset,
     ConcatDataset,
+    ConfigError,
     EpochizeDataset,
     FilterDataset,
     LimitDataset,
@@ -86,38 +88,81 @@ def test_after_a_resume_the_loop_ends_where_it_would_have(name, ranks):
     assert rest + again == stream[7 : 7 + len(rest) + len(again)]
 
 
-@pytest.mark.parametrize("name", ["concatenated", "limited", "mapped", "asked for"])
-def test_what_validates_begins_at_its_beginning(name):
-    plain = ConcatDataset(numbers(6), numbers(5))
+@pytest.mark.parametrize("name", ["concatenated", "limited", "mapped", "loader"])
+def test_evaluation_starts_at_the_first_item_each_time(name):
+    marked = [numbers(size).with_role("eval") for size in (6, 5)]
+    plain = ConcatDataset(*marked)
     dataset = {
         "concatenated": plain,
         "limited": LimitDataset(plain, 9),
         "mapped": MapDataset(plain, lambda n: n),
-        "asked for": shuffled(11),
+        "loader": shuffled(11),
     }[name]
-    with loader_of(dataset, rewind=True if name == "asked for" else None) as loader:
+    role = "eval" if name == "loader" else None
+    with loader_of(dataset, role=role) as loader:
         whole = list(loader)
         assert list(islice(loader, 4)) == whole[:4]
         assert list(loader) == whole
         assert list(islice(loader, 4)) == whole[:4]
         state = loader.state_dict()
-    with loader_of(dataset, rewind=True if name == "asked for" else None) as other:
+    with loader_of(dataset, role=role) as other:
         other.load_state_dict(state)
         assert list(other) == whole[4:]
         assert list(other) == whole
 
 
 @pytest.mark.parametrize("seen", [True, False])
-@pytest.mark.parametrize("name", ["indexed", "stream", "asked for"])
-def test_what_validates_begins_at_its_beginning_after_a_state_of_its_end(name, seen):
+@pytest.mark.parametrize("name", ["indexed", "stream", "loader"])
+def test_evaluation_starts_at_the_first_item_after_a_state_of_its_end(name, seen):
     parts = ConcatDataset(
         shuffled(6), evens(12) if name == "stream" else shuffled(5, 100)
     )
-    dataset = LimitDataset(shuffled(9), 4) if name == "asked for" else parts
-    asked = {"rewind": True} if name == "asked for" else {}
-    with loader_of(dataset, **asked) as loader, loader_of(dataset, **asked) as other:
+    dataset = LimitDataset(shuffled(9), 4) if name == "loader" else parts
+    role = {"role": "eval"}
+    with loader_of(dataset, **role) as loader, loader_of(dataset, **role) as other:
         whole = list(loader)
         if not seen:  # as many as there are, and not that there are no more
             list(islice(loader, len(whole)))
         other.load_state_dict(loader.state_dict())
         assert list(other) == list(other) == whole
+
+
+def test_a_concatenation_trains_unless_it_has_the_role_eval():
+    with loader_of(ConcatDataset(shuffled(6), shuffled(5, 100))) as loader:
+        first = list(loader)
+        assert loader.role == "train"
+        assert list(loader) != first
+
+
+def test_a_dataset_has_the_role_that_all_of_its_inputs_share():
+    evaluated = numbers(6).with_role("eval")
+    trained = numbers(5).with_role("train")
+    assert ConcatDataset(evaluated, evaluated).role == "eval"
+    assert MapDataset(trained, lambda n: n).role == "train"
+    assert ConcatDataset(evaluated, trained).role is None
+    assert ConcatDataset(evaluated, numbers(5)).role is None
+    with loader_of(evaluated, role="train") as loader:
+        assert loader.role == "train"
+
+
+def test_a_role_is_in_no_fingerprint_and_no_state():
+    plain = BatchDataset(shuffled(9), 2, list)
+    marked = plain.with_role("eval").reseeded(3)
+    assert pickle.loads(pickle.dumps(marked)).role == "eval"
+    assert marked == plain.reseeded(3)
+    assert hash(marked) == hash(plain.reseeded(3))
+    assert marked.describe() == plain.reseeded(3).describe()
+    with loader_of(plain.reseeded(3)) as loader, loader_of(marked) as other:
+        whole = list(islice(loader, 5))
+        assert list(islice(other, 3)) == whole[:3]
+        state = other.state_dict()
+    with loader_of(plain.reseeded(3)) as loader, loader_of(marked) as other:
+        loader.load_state_dict(state)
+        other.load_state_dict(state)
+        assert list(loader) == list(other) == whole[3:]
+        assert loader.state_dict() == other.state_dict()
+
+
+def test_a_role_is_train_or_eval():
+    with pytest.raises(ConfigError, match="'train' or 'eval', got 'test'"):
+        numbers(3).with_role("test")

@@ -258,7 +258,7 @@ CHANGED = {
 def test_what_changes_samples_is_refused_by_name(name, caplog):
     before, now, said = CHANGED[name]
     state = saved(before, lanes=2)
-    loader = loader_of(now, lanes=2, rewind=False)
+    loader = loader_of(now, lanes=2)
     take(loader, 3)
     expected = prints(take(loader_of(now, lanes=2), 6))[3:]
     with pytest.raises(StateMismatchError) as caught:

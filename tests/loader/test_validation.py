@@ -127,7 +127,7 @@ def test_every_sample_that_does_not_fail_counts_once_on_any_ranks(name, workers)
         found: list[int] = []
         samples = 0
         for rank in range(ranks):
-            with loader_of(DATASETS[name], workers, rank, ranks, rewind=True) as loader:
+            with loader_of(DATASETS[name], workers, rank, ranks, role="eval") as loader:
                 first_loop = counted(loader)
                 mine = counted(loader)
                 assert mine == first_loop
@@ -139,13 +139,13 @@ def test_every_sample_that_does_not_fail_counts_once_on_any_ranks(name, workers)
 
 
 def test_a_limit_counts_slots_and_what_lies_beyond_it_does_not_fail():
-    loader = loader_of(LimitDataset(ConcatDataset(BATCHES), 1))
+    loader = loader_of(LimitDataset(BATCHES, 1), role="eval")
     assert counted(loader) == [0, 1, 2]
     assert (loader.failures.count, loader.report().total.failed) == (1, 1)
 
 
 def test_a_training_has_substitutes_and_no_padding():
-    for loader in (loader_of(BATCHES), loader_of(ConcatDataset(BATCHES), rewind=False)):
+    for loader in (loader_of(BATCHES), loader_of(ConcatDataset(BATCHES))):
         batches = list(loader)
         assert [padding_rows(each) for each in batches] == [[], [], []]
         assert loader.report().total.samples == sum(len(each["x"]) for each in batches)
@@ -178,7 +178,7 @@ def words(rows: list[int]) -> Words:
 
 
 def test_a_batch_says_which_rows_are_padding_and_weighs_them_0():
-    batches = list(get_loader(ConcatDataset(BatchDataset(SAMPLES, 4, words))))
+    batches = list(get_loader(BatchDataset(SAMPLES, 4, words), role="eval"))
     assert [padding_rows(each) for each in batches] == [[3], [1, 3], []]
     weights = [each.sample_weights for each in batches]
     assert weights[0].tolist() == [1, 1, 1, 0]
@@ -197,9 +197,9 @@ def test_weights_that_a_batch_has_stay_but_for_rows_of_padding():
             "sample_weights": torch.tensor([2.0] * len(rows)),
         }
 
-    batches = list(get_loader(ConcatDataset(BatchDataset(SAMPLES, 4, weighed))))
+    batches = list(get_loader(BatchDataset(SAMPLES, 4, weighed), role="eval"))
     assert batches[1]["sample_weights"].tolist() == [2, 0, 2, 0]
-    plain = list(get_loader(ConcatDataset(BATCHES)))
+    plain = list(get_loader(BATCHES, role="eval"))
     assert [sorted(each) for each in plain] == [["__padding__", "x"]] * 2 + [["x"]]
     assert total_weight(plain) == 8
 
@@ -210,7 +210,7 @@ def test_a_batch_that_fails_as_a_whole_is_padding():
             raise DataError("cannot be batched")
         return {"x": torch.tensor(rows)}
 
-    loader = loader_of(ConcatDataset(BatchDataset(numbers(12), 4, batch)))
+    loader = loader_of(BatchDataset(numbers(12), 4, batch), role="eval")
     found = [(rows_of(each), is_padding(each), padding_rows(each)) for each in loader]
     assert [each for _, *each in found] == [
         [False, []],
@@ -221,7 +221,7 @@ def test_a_batch_that_fails_as_a_whole_is_padding():
 
 
 def test_a_validation_that_is_resumed_has_the_same_padding():
-    dataset = ConcatDataset(BatchDataset(SAMPLES, 2, column))
+    dataset = BatchDataset(SAMPLES, 2, column).with_role("eval")
     first = get_loader(dataset)
     found = [padding_rows(each) for each in islice(first, 2)]
     second = get_loader(dataset)
@@ -232,7 +232,7 @@ def test_a_validation_that_is_resumed_has_the_same_padding():
 
 @pytest.mark.parametrize("name", ["batches", "a filter of batches", "samples"])
 def test_an_item_is_restored_with_its_padding(name):
-    with get_loader(DATASETS[name], rewind=True) as loader:
+    with get_loader(DATASETS[name], role="eval") as loader:
         for item in loader:
             again = loader.restore_sample(loader.restore_key)
             assert rows_of(again) == rows_of(item)
@@ -241,7 +241,7 @@ def test_an_item_is_restored_with_its_padding(name):
 
 
 def test_no_loss_is_recorded_of_padding():
-    loader = get_loader(ConcatDataset(BATCHES))
+    loader = get_loader(BATCHES, role="eval")
     for batch in loader:
         losses = batch["x"].double()
         losses[padding_rows(batch)] = float("nan")
@@ -255,18 +255,18 @@ def test_where_nothing_can_be_read_there_is_nothing_to_fill_a_row_with():
         raise DataError("damaged")
 
     with pytest.raises(SubstitutionError, match="were all skipped or failed"):
-        list(loader_of(ConcatDataset(MapDataset(numbers(4), fails))))
+        list(loader_of(MapDataset(numbers(4), fails), role="eval"))
 
 
 def test_a_budget_of_0_ends_a_validation_at_a_damaged_sample():
-    loader = get_loader(DATASETS["batches"], failure_budget=0)
+    loader = get_loader(DATASETS["batches"], failure_budget=0, role="eval")
     with pytest.raises(Exception, match="1 samples failed and failure_budget allows 0"):
         list(loader)
 
 
 def test_lists_and_numbers_have_no_place_for_marks_and_the_loader_knows():
-    loader = get_loader(DATASETS["lists"])
+    loader = get_loader(DATASETS["lists"], role="eval")
     assert [loader.padding_rows for _ in loader] == [[3], [1, 3], []]
     assert [padding_rows(batch) for batch in loader] == [[], [], []]
-    single = get_loader(DATASETS["samples"])
+    single = get_loader(DATASETS["samples"], role="eval")
     assert [number for number, _ in enumerate(single) if single.padding] == [3, 5, 7]

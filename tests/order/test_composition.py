@@ -138,7 +138,7 @@ def test_padding_below_other_datasets_says_so():
         FilterDataset(few, bool),
         BlendDataset((FilterDataset(few, bool), 1), (numbers(9, 50), 1)),
     ):
-        loader = get_loader(dataset, rewind=False)
+        loader = get_loader(dataset)
         steps = [
             (loader.padding, batch) for _, batch in zip(range(12), loader, strict=False)
         ]

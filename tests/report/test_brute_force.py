@@ -48,9 +48,6 @@ def test_what_ledgers_count_is_what_was_delivered(tree, data):
         loader_of(tree, rank=rank, ranks=ranks, lanes=lanes, uneven=uneven)
         for rank in range(ranks)
     ]
-    assume(
-        not loaders[0]._run.validates
-    )  # whose loops begin at the front, and their counts too
     try:
         items = deliver(loaders, data.draw(st.integers(0, 30)))
     except (EmptyDatasetError, SubstitutionError):
@@ -65,7 +62,6 @@ def test_what_ledgers_count_is_what_was_delivered(tree, data):
 @given(tree=told_trees().filter(lambda tree: tree.indexed), data=st.data())
 def test_a_resumed_run_reports_all_of_it(tree, data):
     items, state = [], None
-    assume(not loader_of(tree)._run.validates)
     for ranks in data.draw(
         st.lists(st.sampled_from([1, 2, 4]), min_size=1, max_size=3)
     ):
