@@ -30,9 +30,9 @@ from energize.core.blends import Edits
 from energize.core.dataset import Dataset
 from energize.core.description import leaves
 from energize.core.progress import counted
-from energize.core.quarantine import files_of
 from energize.core.trace import Refs
 from energize.data.files import path_of
+from energize.data.quarantine import files_of
 from energize.data.writing import write_new
 from energize.errors import ConfigError, StateError
 from energize.loader.state import (

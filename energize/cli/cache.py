@@ -13,10 +13,10 @@ from rich.filesize import decimal
 from energize.cli import mixes
 from energize.cli.console import Console
 from energize.core.arrays import rows_by_value
+from energize.core.os_errors import is_url
 from energize.core.progress import counted, progress
 from energize.core.trace import AHEAD, Ahead
 from energize.data.fetching import missing
-from energize.data.files import is_url
 from energize.data.nodecache import NodeCache, Range
 from energize.data.remote import files
 from energize.errors import ConfigError

@@ -22,8 +22,9 @@ from energize.cli.mixes import imported
 from energize.cli.pages import serve
 from energize.cli.prepare import convert, prepare, prepare_media
 from energize.cli.profile import profile
+from energize.core.os_errors import os_errors_as
 from energize.data import trust as trusting
-from energize.data.files import Documents, manifest_path, os_errors_as, path_of
+from energize.data.files import Documents, manifest_path, path_of
 from energize.data.manifest import dump_manifest, read_manifest
 from energize.data.stores import open_store
 from energize.data.writing import write_new

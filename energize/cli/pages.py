@@ -40,8 +40,9 @@ from energize.core.html import (
 )
 from energize.core.loss_weights import WEIGHTS, field_of
 from energize.core.progress import counted
+from energize.core.records import is_record
 from energize.core.restoring import loads_of
-from energize.core.samples import ConversationSample, is_record
+from energize.core.samples import ConversationSample
 from energize.core.trace import SILENT, Failed, Refs, Trace
 from energize.data.webdataset import WebdatasetSource
 from energize.datasets.transform import SampleWeightDataset

@@ -19,7 +19,7 @@ from energize.cli.console import Console, table
 from energize.cli.look import show_columns, show_config, show_item, show_splits
 from energize.cli.mixes import is_folder, is_jsonl, object_named, path_argument, takes
 from energize.core.progress import counted
-from energize.data.media import MediaFilterConfig
+from energize.data.media_filter import MediaFilterConfig
 from energize.data.nv_meta import CRUDE, is_prepared
 from energize.energon.loading import prepare_metadataset
 from energize.errors import ConfigError, EnergizeError, nearest

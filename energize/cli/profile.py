@@ -14,18 +14,17 @@ from typing import Annotated, Any
 
 from typer import Option
 
-import energize
 from energize.cli.console import Console, print_json, table
 from energize.cli.mixes import AsJson, MixPath, Run, takes_run
 from energize.core.progress import progress
 from energize.errors import ConfigError
 from energize.loader import get_loader
 
-_PACKAGE = str(Path(energize.__file__).parent) + "/"
+_PACKAGE = f"{Path(__file__).parents[1]}/"
 _STAGES = {
+    "data/av.py": "decode",
     "data/": "read",
     "task/load.py": "decode",
-    "extras/av.py": "decode",
     "datasets/transform.py": "encode",
     "datasets/batch.py": "batch",
     "datasets/packing.py": "batch",

@@ -27,9 +27,10 @@ from energize.core.blends import Edits, with_names_of
 from energize.core.dataset import Dataset, IndexedDataset
 from energize.core.description import batch_size_of, leaf_names, leaves, unpacked
 from energize.core.lazy import torch
+from energize.core.os_errors import os_error_message, os_errors_as
 from energize.core.stream import State
 from energize.core.validation import parse_json
-from energize.data.files import absent, files_at, os_errors_as, path_of, read_file, told
+from energize.data.files import absent, files_at, path_of, read_file
 from energize.data.writing import write_new, writing
 from energize.errors import (
     ConfigError,
@@ -350,7 +351,7 @@ def _content(file: Path) -> Any:
     except pickle.UnpicklingError as reason:
         raise _refused(file, str(reason)) from None
     except OSError as reason:
-        raise StateError(told(reason, file)) from reason
+        raise StateError(os_error_message(reason, file)) from reason
     except StateError:
         raise
     except Exception as reason:  # whatever damaged files make torch raise

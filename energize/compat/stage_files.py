@@ -28,8 +28,9 @@ from energize.core.checks import check_names, raised_as
 from energize.core.dataset import Dataset
 from energize.core.lanes import WorkerConfig
 from energize.core.lazy import optional_module, torch
+from energize.core.os_errors import own_errors
 from energize.core.validation import KeyPath, Listed, check_depth, faults
-from energize.data.files import files_at, joined, own_errors, path_of
+from energize.data.files import files_at, joined, path_of
 from energize.data.memory import HuggingFaceSource, SequenceSource
 from energize.datasets.order import RepeatDataset, ShuffleDataset
 from energize.datasets.stages import Stage, StagedDataset, StagePlan, stage_label

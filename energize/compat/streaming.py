@@ -21,9 +21,10 @@ from energize.core.checks import checked_choice, checked_whole, raised_as
 from energize.core.dataset import IndexedDataset, PassingDataset
 from energize.core.ignored import said_once
 from energize.core.lanes import Lane, Ranks, WorkerConfig
+from energize.core.os_errors import os_errors_as
 from energize.core.stream import State, counter_field
 from energize.core.trace import Failed, ReadContext, Request
-from energize.data.files import os_errors_as, path_of
+from energize.data.files import path_of
 from energize.data.mds import INDEX, MdsSource
 from energize.data.nv_meta import META_FOLDER
 from energize.data.webdataset import WebdatasetSource

@@ -16,7 +16,7 @@ from energize.core.arrays import FloatArray, Int64Array, rows_by_value
 from energize.core.call import call_without_draws
 from energize.core.checks import real_number
 from energize.core.dataset import IndexedDataset
-from energize.core.samples import fields_of, is_record
+from energize.core.records import fields_of, is_record
 from energize.errors import ColumnError, ConfigError, NotIndexedError, nearest
 
 if TYPE_CHECKING:

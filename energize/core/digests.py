@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from energize.core.lazy import is_instance_of, torch
-from energize.core.samples import fields_of, is_record
+from energize.core.records import fields_of, is_record
 
 _MOST_VALUES = 1_000_000
 """Values that may wait to be looked at: more are in a value that contains itself."""

@@ -17,7 +17,8 @@ import numpy as np
 import PIL.Image
 
 from energize.core.loss_weights import PADDING, STORED_KEY, WEIGHTS
-from energize.core.samples import fields_of, format_sample_detailed, is_record
+from energize.core.media import MediaDecoder
+from energize.core.records import fields_of, format_sample_detailed, is_record
 from energize.core.turns import Turn, messages_of
 from energize.errors import EnergizeError, NotIndexedError, visible
 
@@ -189,7 +190,7 @@ def value_html(  # noqa: PLR0911 - one for each kind
     if array is not None:
         values = f" <code>{text(array.tolist())}</code>" if array.size <= 24 else ""
         return _told(array) + values
-    if type(value).__name__ == "AVDecoder":
+    if isinstance(value, MediaDecoder):
         return _video(value, name)
     if isinstance(value, list | tuple) and value and depth < DEPTH:
         if all(isinstance(each, Turn) for each in value):
@@ -222,7 +223,7 @@ def _told(array: np.ndarray[Any, Any]) -> str:
     return f"<code>{text(told)}</code>"
 
 
-def _video(decoder: Any, name: str) -> str:
+def _video(decoder: MediaDecoder, name: str) -> str:
     """Return what a video or a sound is, and its first frame where PyAV can be
     imported.
     """
@@ -350,12 +351,20 @@ def item_html(item: Any, words: Any = None) -> str:
 # Datasets
 
 
-def dataset_html(dataset: Any, heading: str = "") -> str:
-    """Return what a dataset is made of: its sources, and how much of each comes
-    first.
-    """
-    from energize.report.levels import source_names
+def dataset_html(
+    dataset: Any, heading: str = "", names: Sequence[str] | None = None
+) -> str:
+    """Return a table of the sources of a dataset, with their shares at the start.
 
+    Args:
+        dataset: Any dataset.
+        heading: Text before the name of its class.
+        names: A name for each source; by default the label or the name of the source.
+
+    Returns:
+        HTML for notebooks.
+
+    """
     try:
         size = (
             f"{dataset.size:,} items per epoch"
@@ -369,7 +378,7 @@ def dataset_html(dataset: Any, heading: str = "") -> str:
     if dataset.indexed:
         taken = dataset.consumed(1000)
         begun = taken / max(1, taken.sum())
-    labels = source_names(dataset)
+    labels = names or [source.label or source.name for source in sources]
     body = [
         (text(labels[n]), f"{each.count:,}" if hasattr(each, "count") else "?",
          "-" if begun is None else f"{begun[n]:.1%}")

@@ -1,5 +1,4 @@
-"""Libraries, and modules of `energize.extras`, that are imported when they are first
-used.
+"""Libraries that are imported when they are first used.
 
 Importing torch takes longer than anything that commands such as `energize plan` do, and
 the others are for few of them. Modules that need one to define classes import it
@@ -17,11 +16,9 @@ from typing import TYPE_CHECKING, Any
 from energize.errors import ConfigError
 
 __all__ = [
-    "av",
     "fsspec",
     "is_instance_of",
     "optional_module",
-    "paths",
     "torch",
     "webdataset",
 ]
@@ -45,10 +42,7 @@ if TYPE_CHECKING:
     import torch.utils.data
     import webdataset
 
-    from energize.extras import av, paths
 else:
-    av = _LateModule("energize.extras.av")
-    paths = _LateModule("energize.extras.paths")
     fsspec = _LateModule("fsspec")
     torch = _LateModule("torch")
     webdataset = _LateModule("webdataset")

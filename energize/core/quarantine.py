@@ -16,7 +16,6 @@ import logging
 import os
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
-from glob import escape, glob
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -26,14 +25,13 @@ from energize.core.arrays import Int64Array
 from energize.core.stream import LAST_START
 from energize.core.trace import Failed, SamplePlace
 from energize.core.validation import Model, parse_json, validated
-from energize.data.files import is_url, read_file
 from energize.errors import ConfigError, SkipSample
 
 if TYPE_CHECKING:
     from energize.data.source import Source
 
 
-_BEGIN = '{"dataset": '
+LINE_START = '{"dataset": '
 _log = logging.getLogger("energize")
 
 RANK = "{rank}"
@@ -91,60 +89,6 @@ def path_for_rank(path: str, rank: int, world_size: int) -> Path:
         return Path(path)
     whole = Path(path)
     return whole.with_name(f"{whole.stem}.rank{rank}{whole.suffix}")
-
-
-def files_of(path: str) -> list[Path]:
-    """Return the files that ranks have written for one path, in order."""
-    if RANK in path:
-        patterns = [escape(path).replace(escape(RANK), "*")]
-    else:
-        stem, suffix = os.path.splitext(path)
-        patterns = [escape(path), f"{escape(stem)}.rank*{escape(suffix)}"]
-    if is_url(path):
-        from energize.data.files import path_of
-
-        return sorted(
-            f for each in map(path_of, patterns) for f in each.parent.glob(each.name)
-        )
-    found = {each for pattern in patterns for each in glob(pattern)}
-    return sorted(map(Path, found))
-
-
-def read_entries(file: Path) -> tuple[list[Entry], int]:
-    """Return the entries of a file, and how many bytes at its end are half a line;
-    `ConfigError` naming file and line for what is none.
-
-    A last line without its end may be the half of one, of a machine that stopped while
-    it was written: if it is, it is passed over with a warning.
-    """
-    try:
-        *lines, last = read_file(file, "JSON_BYTES").decode("utf-8").split("\n")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(
-            f"{file}: the list of failed samples cannot be read: "
-            f"{type(error).__name__}: {error}"
-        ) from error
-    half = _is_half(last)
-    if half:
-        _log.warning(
-            "%s, line %d is half a line; it is passed over", file, len(lines) + 1
-        )
-    whole = enumerate(lines if half else [*lines, last], 1)
-    entries = [
-        Entry.parsed(each, f"{file}, line {n}") for n, each in whole if each.strip()
-    ]
-    return entries, len(last.encode()) if half else 0
-
-
-def _is_half(line: str) -> bool:
-    """Return whether it begins as an entry and stops before its end."""
-    if not line or not (line.startswith(_BEGIN) or _BEGIN.startswith(line)):
-        return False
-    try:
-        parse_json(line)
-    except ValueError:
-        return True
-    return False
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,6 @@ import json
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from pathlib import Path
 from typing import Annotated, Any, NamedTuple, TypeAlias, TypeVar
 
 import yaml
@@ -21,9 +20,7 @@ from pydantic import BaseModel, ConfigDict, Strict, TypeAdapter, ValidationError
 from pydantic_core import ErrorDetails
 
 from energize.core import limits
-from energize.data.files import exists, read_file
-from energize.data.files import told as told_of_file
-from energize.errors import DatasetError, EnergizeError, nearest
+from energize.errors import EnergizeError, nearest
 
 T = TypeVar("T")
 
@@ -468,28 +465,3 @@ def check_depth(value: Any) -> None:
             for inner in (each.values() if isinstance(each, dict) else each)
         ]
     raise ValueError(limits.over("LEVELS"))
-
-
-_NOT_THERE = (FileNotFoundError, NotADirectoryError)
-
-
-def read_document(path: Path, schema: TypeAdapter[T]) -> T | None:
-    """Return what a file of JSON or YAML, by its name, says; None where there is none.
-    Raise `DatasetError` with file, line and key for one that is damaged, or not what
-    `schema` describes.
-    """
-    is_json = path.suffix == ".json"
-    try:
-        text = read_file(path, "JSON_BYTES" if is_json else "YAML_BYTES")
-        content = load_large_json(text) if is_json else load_yaml(text)
-    except OSError as reason:
-        if isinstance(reason, _NOT_THERE) and not exists(path, follow=False):
-            return None
-        raise DatasetError(told_of_file(reason, path)) from reason
-    except EnergizeError:
-        raise
-    except (ValueError, yaml.YAMLError) as reason:
-        raise DatasetError(
-            f"{path} is not valid {path.suffix[1:].upper()}: {reason}"
-        ) from reason
-    return validated(schema, content, DatasetError, path, text)

@@ -30,8 +30,9 @@ from numpy.lib.format import read_array
 from pydantic import Field, TypeAdapter, model_validator
 
 from energize.core.columns import Column
-from energize.core.validation import Listed, Model, read_document
-from energize.data.files import own_errors, read_file
+from energize.core.os_errors import own_errors
+from energize.core.validation import Listed, Model
+from energize.data.files import read_document, read_file
 from energize.data.nv_meta import META_FOLDER, UUID_NAME, read_info
 from energize.errors import ColumnError, DatasetError
 

@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from energize.core import limits
-from energize.data.files import changed
+from energize.data.local import changed
 from energize.data.nodecache import FOLDER, NodeCache
 from energize.data.sidecar import key_of, shown
 from energize.errors import legible

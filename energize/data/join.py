@@ -20,9 +20,9 @@ import numpy as np
 from energize.core.arrays import Int64Array
 from energize.core.columns import Column
 from energize.core.description import digest
+from energize.core.os_errors import own_errors
 from energize.core.trace import Failed, SamplePlace
 from energize.data.columns import folder_version, load_values, values_file
-from energize.data.files import own_errors
 from energize.data.nv_meta import read_info
 from energize.data.source import Source, Window, narrowed
 from energize.data.stores import connected, index_of, unreadable

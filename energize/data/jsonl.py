@@ -17,16 +17,10 @@ from pathlib import Path
 from typing import Any
 
 from energize.core.description import digest
+from energize.core.os_errors import own_errors
 from energize.core.trace import Failed
-from energize.data.files import (
-    Files,
-    Ranges,
-    exists,
-    files_at,
-    own_errors,
-    path_of,
-    read_entries,
-)
+from energize.data.files import exists, files_at, path_of
+from energize.data.local import Files, Ranges, read_entries
 from energize.data.rows import FieldSource, Row, parsed_row
 from energize.data.source import ShardedSource, Window
 from energize.data.tar import CHECKSUM, ENTRY, RANGE, changed, read_checksums

@@ -11,24 +11,33 @@ one rank for all, rank 0, which reads all of them.
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from functools import wraps
 from pathlib import Path
-from typing import Literal, Self, cast
+from typing import Any, Literal, ParamSpec, Self, TypeVar, cast
 
 from pydantic import TypeAdapter, model_validator
 
 from energize.core.description import digest
 from energize.core.lanes import WorkerConfig
-from energize.core.validation import Model, read_document
+from energize.core.validation import Model
 from energize.data.files import (
     LISTED,
     Documents,
     absolute,
+    documents_in_use,
     joined,
     manifest_path,
+    path_of,
+    read_document,
     read_file,
 )
 from energize.errors import DatasetError, some
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 _THREADS = 16
 
@@ -104,3 +113,25 @@ def _is_still(path: str, text: str | None) -> bool:
         return read_file(path, "JSON_BYTES") == (text is not None and text.encode())
     except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
         return text is None
+
+
+def by_manifest(function: Callable[P, T]) -> Callable[P, T]:
+    """Wrap a function whose first parameter, `path`, is a mix: a file is opened by its
+    manifest, if it has one, and no document is read twice.
+    """
+
+    @wraps(function)
+    def opened(*args: P.args, **kwargs: P.kwargs) -> T:
+        mix = args[0] if args else kwargs.get("path")
+        config = kwargs.get("worker_config")
+        if not isinstance(mix, str | os.PathLike) or documents_in_use.get() is not None:
+            return function(*args, **kwargs)
+        with Documents().used() as documents:
+            path = path_of(mix)
+            if path.suffix in (".yaml", ".yml"):
+                with suppress(FileNotFoundError, NotADirectoryError):
+                    read_file(manifest_path(path), "JSON_BYTES")  # most mixes have none
+                    documents.texts |= read_manifest(path, cast("Any", config))
+            return function(*args, **kwargs)
+
+    return opened

@@ -12,9 +12,8 @@ import json
 import os
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from enum import StrEnum
-from fnmatch import fnmatchcase
 from functools import cache
 from typing import (
     Annotated,
@@ -33,14 +32,10 @@ import PIL.ImageFile
 from pydantic import ConfigDict, Field, TypeAdapter
 
 from energize.core import limits
-from energize.core.lazy import av
 from energize.core.validation import parse_json, validated
-from energize.data.files import FileStream, files_at
 from energize.errors import (
-    ConfigError,
     DatasetError,
     DecodeError,
-    EnergizeError,
     nearest,
 )
 
@@ -537,150 +532,3 @@ def open_image(stream: BinaryIO, pixel: int = 4) -> PIL.ImageFile.ImageFile:
     limits.spend_pixels(image.width * image.height, pixel, stream.read())
     stream.seek(at)
     return image
-
-
-# Extracting metadata from files.
-
-
-class MediaFilterStrategy(StrEnum):
-    """How files that are images, videos or sounds are told from others."""
-
-    EXTENSION = "EXTENSION"
-    """By the end of the name."""
-    HEADER = "HEADER"
-    """By the first bytes; by the name if these tell nothing."""
-    GLOB = "GLOB"
-    """By patterns that the whole name matches; the kind, by the name or the first
-    bytes."""
-
-
-@dataclass(frozen=True)
-class MediaFilterConfig:
-    """Which files are media. `patterns` are those of the strategy GLOB, such as
-    `*.jpg`.
-
-    In patterns `*` stands for any text, slashes too; upper and lower case are alike.
-    Raise `ConfigError` for GLOB without patterns, and for patterns without GLOB.
-
-    >>> MediaFilterConfig(MediaFilterStrategy.GLOB, ["*.jpg"]).should_consider_media(
-    ...     "a/1.JPG"
-    ... )
-    True
-    """
-
-    strategy: MediaFilterStrategy
-    patterns: list[str] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        if (self.strategy == MediaFilterStrategy.GLOB) != any(self.patterns):
-            raise ConfigError(
-                f"media filter {self.strategy}: patterns are given with GLOB, and only "
-                "with it; "
-                f"got {self.patterns!r}"
-            )
-
-    @classmethod
-    def parse(
-        cls, glob: str | None = None, header: bool = False, extension: bool = False
-    ) -> MediaFilterConfig:
-        """Return the filter for one of three options; `glob` may be patterns with
-        commas.
-
-        Raise `ConfigError` unless exactly one is given.
-
-        >>> MediaFilterConfig.parse("*.jpg,*.png").patterns
-        ['*.jpg', '*.png']
-        """
-        if sum(map(bool, (glob, header, extension))) != 1:
-            raise ConfigError(
-                "media are told by exactly one of: a glob pattern (several with "
-                "commas), the "
-                "header of files, or their extension"
-            )
-        if glob:
-            return cls(
-                MediaFilterStrategy.GLOB, [each.strip() for each in glob.split(",")]
-            )
-        return cls(
-            MediaFilterStrategy.HEADER if header else MediaFilterStrategy.EXTENSION
-        )
-
-    def should_consider_all(self) -> bool:
-        """Return whether names tell nothing, so that every file is looked into."""
-        return self.strategy == MediaFilterStrategy.HEADER
-
-    def should_consider_media(self, name: str) -> bool:
-        """Return whether a file of this name may be media."""
-        if self.strategy == MediaFilterStrategy.GLOB:
-            return any(
-                fnmatchcase(name.lower(), each.lower()) for each in self.patterns
-            )
-        return self.should_consider_all() or kind_by_name(name) is not None
-
-    def extract_metadata(
-        self,
-        source: bytes | str | os.PathLike[str] | BinaryIO,
-        filename: str | None = None,
-    ) -> MediaMetadataBase | None:
-        """Return the metadata of a file: its path, or its bytes or an open file and a
-        `filename`.
-
-        None for files that the filter leaves out. Raise `DecodeError` for media that
-        are damaged or of an unknown format, `ConfigError` if PyAV is needed and
-        missing.
-        """
-        if isinstance(source, str | os.PathLike):
-            place = os.fspath(source)
-            with io.BufferedReader(FileStream(files_at(place), place)) as file:
-                return self.extract_metadata(file, filename or place)
-        if filename is None:
-            raise ConfigError("extract_metadata: bytes and open files need a filename")
-        if not self.should_consider_media(filename):
-            return None
-        stream = io.BytesIO(source) if isinstance(source, bytes | bytearray) else source
-        kind = self._kind(filename, stream)
-        if kind == MediaMetadataType.IMAGE:
-            return image_metadata(stream, filename)
-        if kind == MediaMetadataType.AV:
-            return av.AVDecoder(stream, name=filename).get_metadata(
-                get_audio_num_samples=True
-            )
-        if self.strategy == MediaFilterStrategy.GLOB:
-            raise DecodeError(
-                f"{filename!r} matches the pattern, but neither its name nor its first "
-                "bytes are "
-                "those of an image, a video or a sound"
-            )
-        return None
-
-    def _kind(self, name: str, stream: BinaryIO) -> MediaMetadataType | None:
-        by_name = kind_by_name(name)
-        if by_name and self.strategy != MediaFilterStrategy.HEADER:
-            return by_name
-        stream.seek(0)
-        by_start = kind_by_start(stream.read(HEAD))
-        stream.seek(0)
-        return by_start or by_name
-
-
-def image_metadata(stream: BinaryIO, name: str) -> ImageMetadata:
-    """Return size, format and mode of an image, after decoding all of it to find
-    damage.
-
-    Raise `DecodeError` naming the file.
-    """
-    try:
-        with open_image(stream) as image:
-            image.load()
-            kind = image.format or "UNKNOWN"
-            return ImageMetadata(
-                width=image.width, height=image.height, format=kind, mode=image.mode
-            )
-    except (EnergizeError, MemoryError, TimeoutError):
-        raise
-    except Exception as reason:  # Pillow's plug-ins decide which ones bad bytes make
-        if isinstance(reason, OSError) and reason.errno is not None:
-            raise  # of the disk, and not of the image
-        raise DecodeError(
-            f"{name!r} is damaged: {type(reason).__name__}: {reason}"
-        ) from reason

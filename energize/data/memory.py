@@ -27,8 +27,8 @@ from energize.core.randomness import (
     current_window,
     record_of,
 )
+from energize.core.records import fields_of, is_record
 from energize.core.rng import derive
-from energize.core.samples import fields_of, is_record
 from energize.core.stream import Opening, State, Stream, counter_field, state_field
 from energize.core.trace import Failed, Origin, ReadContext, Request, stop_raised
 from energize.data.rows import FieldSource, Row

@@ -17,8 +17,8 @@ from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, TypeAda
 
 from energize.core import limits
 from energize.core.samples import is_own_module
-from energize.core.validation import Listed, Model, read_document, short
-from energize.data.files import absent, exists
+from energize.core.validation import Listed, Model, short
+from energize.data.files import absent, exists, read_document
 from energize.errors import (
     DatasetError,
     DatasetNotFoundError,

@@ -24,17 +24,9 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 from energize.core import limits
+from energize.core.os_errors import URL, AnyPath, is_url
 from energize.data import fetching
-from energize.data.files import (
-    URL,
-    WHOLE,
-    AnyPath,
-    Files,
-    FileStream,
-    Recent,
-    is_url,
-    path_of,
-)
+from energize.data.local import WHOLE, Files, FileStream, Recent
 from energize.data.sidecar import shown
 from energize.errors import ConfigError, ShardError
 
@@ -83,7 +75,7 @@ class RemotePath(os.PathLike[str]):
     def __truediv__(self, name: AnyPath) -> Path:
         text = os.fspath(name)
         if is_url(text) or text.startswith("/"):
-            return path_of(text)
+            return remote_path(text) if is_url(text) else Path(text)
         key = PurePosixPath(posixpath.normpath(self._key / text))
         return cast("Path", RemotePath(self._root, key))
 

@@ -24,20 +24,13 @@ from energize.core.columns import Column
 from energize.core.description import digest
 from energize.core.ignored import said_once
 from energize.core.lazy import optional_module
+from energize.core.os_errors import is_url, own_errors
 from energize.core.progress import counting
 from energize.core.trace import Failed
 from energize.core.validation import load_json, parse_json
 from energize.data.documents import NotRows, document_of
-from energize.data.files import (
-    Files,
-    FileStream,
-    Ranges,
-    Recent,
-    files_at,
-    is_url,
-    own_errors,
-    path_of,
-)
+from energize.data.files import files_at, path_of
+from energize.data.local import Files, FileStream, Ranges, Recent
 from energize.data.source import ShardedSource, Source
 from energize.data.tar import check_unpacked
 from energize.errors import (

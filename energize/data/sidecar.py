@@ -34,7 +34,7 @@ from statistics import quantiles
 from typing import Any
 from urllib.parse import unquote
 
-from energize.data.files import FAR_BLOCK, IN_FLIGHT, merged
+from energize.data.local import FAR_BLOCK, IN_FLIGHT, merged
 from energize.data.nodecache import NodeCache
 from energize.errors import ConfigError, nearest
 

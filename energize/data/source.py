@@ -17,9 +17,11 @@ import numpy as np
 from energize.core.arrays import Int64Array, rows_by_value
 from energize.core.columns import Column
 from energize.core.dataset import IndexedDataset
+from energize.core.os_errors import again, os_error_message, os_errors_as
 from energize.core.rng import derive, hash_positions
 from energize.core.trace import Failed, ReadContext, SamplePlace
-from energize.data.files import Files, Ranges, again, files_at, os_errors_as, told
+from energize.data.files import files_at
+from energize.data.local import Files, Ranges
 from energize.errors import (
     ColumnError,
     ConfigError,
@@ -257,7 +259,7 @@ class Source(IndexedDataset[T_co]):
                 return again(read, self.location, failed)
         except MemoryError as short:
             refused = OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
-            raise ShardError(told(refused, self.location)) from short
+            raise ShardError(os_error_message(refused, self.location)) from short
 
     def _samples(self, positions: Int64Array, attempt: int) -> Int64Array:
         """Return the samples at positions, or of that attempt."""

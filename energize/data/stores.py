@@ -17,23 +17,20 @@ from typing import Any, BinaryIO
 from urllib.parse import quote
 
 from energize.core import limits
-from energize.core.samples import SourceInfo
-from energize.core.stores import FileStore
-from energize.data.files import (
-    FileStream,
+from energize.core.os_errors import (
     again,
     check_path,
-    exists,
-    files_at,
     is_path,
     is_url,
-    joined,
+    os_error_message,
     os_errors_as,
     own_errors,
-    path_of,
-    told,
 )
+from energize.core.samples import SourceInfo
+from energize.core.stores import FileStore
+from energize.data.files import exists, files_at, joined, path_of
 from energize.data.jsonl import JsonlSource
+from energize.data.local import FileStream
 from energize.data.media import MediaMetadataBase, deserialize_media_metadata
 from energize.data.nv_meta import META_FOLDER, SQLITE_NAME, is_prepared, read_info
 from energize.data.tar import BLOCK, padded, split_name, walk
@@ -296,7 +293,7 @@ class SystemFileStore(_FolderStore):
                 raise DataError(
                     f"{self}: there is no such file {key!r}: {error}"
                 ) from error
-            raise DatasetError(told(error, path)) from error
+            raise DatasetError(os_error_message(error, path)) from error
 
     def _located(self, key: str) -> str:
         """Return the path of a file, links followed."""

@@ -26,7 +26,8 @@ from energize.core.arrays import Int64Array
 from energize.core.description import digest
 from energize.core.trace import Failed
 from energize.core.validation import parse_json
-from energize.data.files import Ranges, read_file
+from energize.data.files import read_file
+from energize.data.local import Ranges
 from energize.data.media import kind_by_name
 from energize.data.rows import ArrowSource, FieldSource, JsonSource, ParquetSource, Row
 from energize.data.source import ShardedSource

@@ -10,7 +10,7 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
-from energize.data.files import is_url
+from energize.core.os_errors import is_url
 from energize.data.nv_meta import META_FOLDER
 from energize.data.writing import write_new
 from energize.errors import ConfigError, DatasetError

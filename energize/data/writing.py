@@ -17,7 +17,7 @@ from types import FrameType
 from typing import BinaryIO, Self
 from urllib.parse import quote
 
-from energize.data.files import is_url, os_errors_as
+from energize.core.os_errors import is_url, os_errors_as
 from energize.errors import EnergizeError
 
 _SIGNALS = (signal.SIGTERM, signal.SIGHUP)

@@ -27,13 +27,15 @@ from energize.core import samples
 from energize.core.dataset import Dataset
 from energize.core.ignored import accepted
 from energize.core.lanes import WorkerConfig
+from energize.core.os_errors import own_errors
 from energize.core.progress import Progress
-from energize.core.samples import CrudeSample, Sample, SourceInfo, is_record, pin_memory
+from energize.core.records import declared_fields, is_record
+from energize.core.samples import CrudeSample, Sample, SourceInfo, pin_memory
 from energize.core.stores import add_source
-from energize.data.files import own_errors, path_of
+from energize.data.files import path_of
 from energize.data.join import JoinedSource
 from energize.data.jsonl import JsonlSource
-from energize.data.media import MediaFilterConfig
+from energize.data.media_filter import MediaFilterConfig
 from energize.data.nv_meta import (
     INFO_NAMES,
     META_FOLDER,
@@ -488,7 +490,7 @@ def _decoded_by(decoder: Any, factory: Any, raw_data: dict[str, Any]) -> Any:
     kind = factory.__sample_type__
     field_map = factory.field_map
     if field_map is None:
-        field_map = {name: name for name in samples.declared_fields(kind)[0]}
+        field_map = {name: name for name in declared_fields(kind)[0]}
     values = {
         name: _accessed(decoded, access, name) for name, access in field_map.items()
     }

@@ -7,12 +7,12 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from energize.core.lanes import WorkerConfig
-from energize.core.lazy import paths
+from energize.core.os_errors import own_errors
 from energize.core.stores import FileStore
-from energize.data.files import absent, own_errors, path_of
+from energize.data.files import absent, path_of
 from energize.data.join import JoinedSource, remove_matches, write_matches
 from energize.data.source import Subset
 from energize.data.stores import SystemFileStore, open_store
@@ -45,6 +45,9 @@ from energize.task.pipeline import (
     SampleOrder,
 )
 
+if TYPE_CHECKING:
+    from energize.extras.paths import EPath
+
 
 @dataclass
 class TraversedDatasetReference:
@@ -53,9 +56,9 @@ class TraversedDatasetReference:
     that its cookers may read from.
     """
 
-    path: paths.EPath
+    path: EPath
     split_part: str
-    aux: dict[str, paths.EPath] = field(default_factory=dict)
+    aux: dict[str, EPath] = field(default_factory=dict)
     subflavors: dict[str, Any] = field(default_factory=dict)
     shuffle_over_epochs_multiplier: int | None = 1
 
@@ -122,6 +125,8 @@ class DatasetLoaderInterface(ABC):
         """Return all datasets of a split in the order of the file, those of joins
         included; neither they nor their stores need to exist.
         """
+        from energize.extras.paths import EPath  # which imports fsspec
+
         node = self.node(split_part, entry_of(), existing=False)
         leaves = list[Leaf]()
         for leaf in every_leaf(node):  # of a join one by one
@@ -129,10 +134,10 @@ class DatasetLoaderInterface(ABC):
             leaves += [each.leaf for each in joined] or [leaf]
         return [
             TraversedDatasetReference(
-                paths.EPath(leaf.path),
+                EPath(leaf.path),
                 leaf.split_part,
                 {
-                    name: paths.EPath(ref.removeprefix(FILESYSTEM))
+                    name: EPath(ref.removeprefix(FILESYSTEM))
                     for name, ref in leaf.aux.items()
                 },
                 dict(leaf.subflavors),

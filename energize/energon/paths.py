@@ -18,7 +18,7 @@ from types import ModuleType
 from typing import Any
 
 _STANDS_FOR = {
-    "av": "extras.av",
+    "av": "data.av",
     "cache": "extras.cache core.stores data.stores",
     "dataset_config": "energon.factories energon.typed",
     "edataclass": "energon.factories",
@@ -26,14 +26,14 @@ _STANDS_FOR = {
     "errors": "errors",
     "fork_hook": "energon.running",
     "eyaml": "energon.typed",
-    "flavors": "energon.factories energon.index task.pipeline core.samples extras.av",
+    "flavors": "energon.factories energon.index task.pipeline core.samples data.av",
     "loader": "",
-    "media": "data.media preparation.media",
+    "media": "data.media data.media_filter preparation.media",
     "metadataset": "energon.loading task.pipeline",
     "monitor": "extras.monitor loader.state",
     "plots": "extras.plots",
     "preview": "report.forecast",
-    "sample_utils": "core.samples core.loss_weights",
+    "sample_utils": "core.samples core.records core.loss_weights",
     "savable": "energon.factories",
     "prepare": "preparation preparation.index preparation.media",
     "savable_loader": "",

@@ -35,9 +35,10 @@ from energize.core.description import leaves
 from energize.core.ignored import said_once
 from energize.core.lanes import ErrorHandler, Lane
 from energize.core.loss_weights import STORED_KEY
+from energize.core.os_errors import is_url
 from energize.core.restoring import restore_sample
 from energize.core.stream import State
-from energize.data.files import is_url, path_of
+from energize.data.files import path_of
 from energize.data.source import ShardedSource
 from energize.errors import (
     ConfigError,

@@ -22,7 +22,7 @@ from typing import IO, Any, cast
 import fsspec.utils
 from upath.extensions import ProxyUPath
 
-from energize.data.files import check_path
+from energize.core.os_errors import check_path
 from energize.errors import ConfigError
 
 __all__ = ["DEFAULT_PROFILE_NAME", "EPath"]

@@ -17,14 +17,11 @@ import numpy as np
 
 from energize.core.ignored import said_once
 from energize.core.lanes import speaks
+from energize.core.os_errors import own_errors
 from energize.core.progress import counted
-from energize.core.samples import (
-    SAMPLE_TYPES,
-    CrudeSample,
-    required_fields,
-    type_fields,
-)
-from energize.data.files import absolute, exists, own_errors, path_of
+from energize.core.records import required_fields, type_fields
+from energize.core.samples import SAMPLE_TYPES, CrudeSample
+from energize.data.files import absolute, exists, path_of
 from energize.data.jsonl import jsonl_index_path
 from energize.data.loose import LooseSource
 from energize.data.nv_meta import META_FOLDER, DatasetConfig, is_prepared

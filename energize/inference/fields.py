@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from energize.core.lazy import optional_module
-from energize.core.samples import type_fields
+from energize.core.records import type_fields
 from energize.data.loose import Media, part_name
 from energize.data.media import BY_EXTENSION, EXTENSIONS, MediaMetadataType
 from energize.errors import ConfigError, nearest, some

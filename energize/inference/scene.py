@@ -17,10 +17,11 @@ from typing import Any
 
 import numpy as np
 
+from energize.core.os_errors import is_url
 from energize.core.samples import CrudeSample, sample_type_named
 from energize.core.trace import Failed
 from energize.core.validation import load_json
-from energize.data.files import absolute, found_at, is_url, joined, path_of
+from energize.data.files import absolute, found_at, joined, path_of
 from energize.data.loose import unfolded
 from energize.data.media import kind_by_name
 from energize.data.nv_meta import CRUDE, DatasetConfig

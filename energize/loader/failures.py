@@ -19,7 +19,8 @@ from typing import Any
 from energize.core.checks import failed_allocation
 from energize.core.dataset import Dataset
 from energize.core.lanes import ErrorHandler
-from energize.core.quarantine import Entry, Listed, files_of, listed_for, read_entries
+from energize.core.os_errors import check_path, of_machine
+from energize.core.quarantine import Entry, Listed, listed_for
 from energize.core.rng import derive
 from energize.core.trace import (
     Failed,
@@ -28,7 +29,7 @@ from energize.core.trace import (
     SamplePlace,
     raise_error,
 )
-from energize.data.files import check_path, of_machine
+from energize.data.quarantine import files_of, read_entries
 from energize.data.writing import writing
 from energize.errors import (
     ConfigError,

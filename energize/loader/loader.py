@@ -79,7 +79,7 @@ from energize.loader.worker import Task
 from energize.report import Book, Ledger, Outlier, Report, Stand
 from energize.report.blame import Delivered
 from energize.report.ledger import Telling
-from energize.report.levels import Made
+from energize.report.levels import Made, source_names
 
 if TYPE_CHECKING:
     from energize.mixing import MixingPolicy
@@ -564,7 +564,8 @@ class Loader(Generic[T]):
     def _repr_html_(self) -> str:
         from energize.core.html import dataset_html
 
-        return dataset_html(self.dataset, f"{type(self).__name__} of ")
+        heading = f"{type(self).__name__} of "
+        return dataset_html(self.dataset, heading, source_names(self.dataset))
 
     def report(self, *, all_ranks: bool = False) -> Report:
         """Return what was asked for, planned and delivered of each part of the mix, by

@@ -21,8 +21,8 @@ from energize.core.checks import whole_number
 from energize.core.dataset import Dataset
 from energize.core.description import Role
 from energize.core.lanes import WorkerConfig, checked_config
+from energize.core.os_errors import is_url
 from energize.core.validation import validated
-from energize.data.files import is_url
 from energize.errors import ConfigError
 from energize.loader.failures import OnError
 from energize.loader.position import MOST_LANES

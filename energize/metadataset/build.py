@@ -17,10 +17,11 @@ from energize.core.checks import checked_whole, real_number
 from energize.core.costs import Cost, ItemCost
 from energize.core.dataset import Dataset, IndexedDataset
 from energize.core.lanes import WorkerConfig, checked_config
+from energize.core.os_errors import is_url, own_errors
 from energize.core.samples import CrudeSample
 from energize.core.stream import INFINITE
 from energize.core.validation import faults
-from energize.data.files import by_manifest, is_url, own_errors
+from energize.data.manifest import by_manifest
 from energize.data.source import Subset
 from energize.data.stores import open_store
 from energize.datasets.blend import BlendDataset, Entry

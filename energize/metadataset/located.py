@@ -18,6 +18,7 @@ from typing import Any
 import yaml
 
 from energize.core import limits
+from energize.core.os_errors import os_error_message
 from energize.core.validation import (
     INSIDE_ITSELF,
     MOST_FAULTS,
@@ -28,7 +29,7 @@ from energize.core.validation import (
     place,
     short,
 )
-from energize.data.files import absent, read_file, told
+from energize.data.files import absent, read_file
 from energize.errors import (
     ConfigError,
     DatasetNotFoundError,
@@ -203,7 +204,9 @@ def read_bytes(file: Path, problems: list[Problem]) -> bytes | None:
     except FileNotFoundError:
         problems.append(Problem(str(file), f"the file {absent(file)}", not_found=True))
     except OSError as error:
-        what = told(error, file, "the file cannot be read").removeprefix(f"{file}: ")
+        what = os_error_message(error, file, "the file cannot be read").removeprefix(
+            f"{file}: "
+        )
         problems.append(Problem(str(file), what))
     return None
 

@@ -17,17 +17,10 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar, cast
 
 from energize.core import limits
+from energize.core.os_errors import is_url
 from energize.core.samples import CrudeSample, Sample, is_own_module, sample_type_named
 from energize.core.validation import MOST_FAULTS, KeyPath, short
-from energize.data.files import (
-    absent,
-    absolute,
-    exists,
-    found_at,
-    is_url,
-    joined,
-    path_of,
-)
+from energize.data.files import absent, absolute, exists, found_at, joined, path_of
 from energize.data.join import JoinedSource
 from energize.data.jsonl import JsonlSource
 from energize.data.loose import LooseSource

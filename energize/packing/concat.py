@@ -10,7 +10,7 @@ from energize.core.arrays import as_tensor
 from energize.core.costs import named
 from energize.core.lazy import torch
 from energize.core.loss_weights import OWN, WEIGHT, WEIGHTS, joined_weights
-from energize.core.samples import build, columns_of, fields_of, is_record
+from energize.core.records import build, columns_of, fields_of, is_record
 from energize.errors import ConfigError, nearest
 
 T = TypeVar("T")

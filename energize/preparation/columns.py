@@ -31,10 +31,11 @@ import numpy as np
 from energize.core.checks import real_number, whole_number
 from energize.core.columns import Column
 from energize.core.description import described
+from energize.core.os_errors import os_errors_as
 from energize.core.progress import Progress
 from energize.data import columns as on_disk
 from energize.data.columns import MOST_WORDS, ColumnIndex, StoredColumn
-from energize.data.files import os_errors_as, path_of
+from energize.data.files import path_of
 from energize.data.media import kind_by_name, open_image
 from energize.data.nv_meta import read_info
 from energize.data.writing import NewFiles, writing

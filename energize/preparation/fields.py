@@ -10,13 +10,8 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from energize.core.samples import (
-    METADATA,
-    SAMPLE_TYPES,
-    CrudeSample,
-    required_fields,
-    type_fields,
-)
+from energize.core.records import required_fields, type_fields
+from energize.core.samples import METADATA, SAMPLE_TYPES, CrudeSample
 from energize.data.nv_meta import CRUDE, DatasetConfig
 from energize.errors import ConfigError, DataError, PrepareError, nearest, some
 from energize.preparation.scan import Shard

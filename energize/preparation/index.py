@@ -25,11 +25,12 @@ from typing import Any
 from braceexpand import braceexpand
 
 from energize.core.columns import Column
+from energize.core.os_errors import os_errors_as
 from energize.core.progress import Progress, progress
 from energize.core.trace import Failed
 from energize.data import nv_meta
 from energize.data.columns import COLUMNS_FOLDER, COLUMNS_NAME, folder_version
-from energize.data.files import os_errors_as, path_of, read_file
+from energize.data.files import path_of, read_file
 from energize.data.jsonl import jsonl_checksums_path, jsonl_index_path
 from energize.data.rows import parsed_row
 from energize.data.tar import END_MARK, index_path

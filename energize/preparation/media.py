@@ -13,9 +13,11 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import BinaryIO
 
+from energize.core.os_errors import os_errors_as
 from energize.core.progress import Progress
-from energize.data.files import files_at, os_errors_as
-from energize.data.media import MediaFilterConfig, serialize_media_metadata
+from energize.data.files import files_at
+from energize.data.media import serialize_media_metadata
+from energize.data.media_filter import MediaFilterConfig
 from energize.data.nv_meta import META_FOLDER, SQLITE_NAME, is_prepared, read_info
 from energize.data.stores import SystemFileStore, store_path
 from energize.data.writing import writing

@@ -25,8 +25,9 @@ from typing import Any, TypeVar
 import numpy as np
 
 from energize.core.arrays import UInt64Array
+from energize.core.os_errors import is_url, os_errors_as
 from energize.core.progress import Progress
-from energize.data.files import absent, files_at, is_url, os_errors_as, read_file
+from energize.data.files import absent, files_at, read_file
 from energize.data.nv_meta import ShardRecord, expand, is_converting, is_inside
 from energize.data.tar import ScannedSample, index_path, scan
 from energize.errors import (

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from energize.core.os_errors import os_errors_as
 from energize.core.progress import Progress
 from energize.data import nv_meta
 from energize.data.columns import (
@@ -23,7 +24,7 @@ from energize.data.columns import (
     read_columns,
     read_values,
 )
-from energize.data.files import exists, os_errors_as, path_of, read_file
+from energize.data.files import exists, path_of, read_file
 from energize.data.jsonl import jsonl_checksums_path, jsonl_index_path
 from energize.data.tar import BLOCK, CHECKSUM, ENTRY, checksums_path, index_path
 from energize.data.writing import NewFiles

@@ -21,7 +21,8 @@ import numpy as np
 
 from energize.core.checks import checked_whole
 from energize.core.lazy import webdataset
-from energize.data.files import is_url, path_of
+from energize.core.os_errors import is_url
+from energize.data.files import path_of
 from energize.data.media import kind_by_name
 from energize.data.tar import checksums_path, index_path
 from energize.data.writing import (

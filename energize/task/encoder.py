@@ -13,13 +13,8 @@ from energize.core.description import function_name, generates
 from energize.core.ignored import accepted
 from energize.core.lanes import WorkerConfig
 from energize.core.loss_weights import WEIGHT, WEIGHTS
-from energize.core.samples import (
-    CrudeSample,
-    build,
-    fields_of,
-    is_record,
-    is_record_type,
-)
+from energize.core.records import build, fields_of, is_record, is_record_type
+from energize.core.samples import CrudeSample
 from energize.core.stores import CachePool, DecodeFileStore, FileStore, active_pool
 from energize.datasets.batch import BatchDataset
 from energize.datasets.blend import BlendDataset

@@ -34,8 +34,17 @@ from energize.core.loss_weights import (
     counted,
     joined_weights,
 )
-from energize.core.samples import (
+from energize.core.records import (
     MAKE_ALIKE,
+    build,
+    columns_of,
+    fields_of,
+    is_record,
+    is_record_type,
+    rebuilt,
+    type_fields,
+)
+from energize.core.samples import (
     METADATA,
     CrudeSample,
     Items,
@@ -43,15 +52,8 @@ from energize.core.samples import (
     Sample,
     SourceInfo,
     asked,
-    build,
-    columns_of,
-    fields_of,
-    is_record,
-    is_record_type,
     metadata_of,
     pin_memory,
-    rebuilt,
-    type_fields,
 )
 from energize.core.stores import FileStore, PrimaryFileStore
 from energize.core.trace import gathering, making

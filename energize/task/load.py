@@ -36,19 +36,19 @@ from energize.core import limits
 from energize.core.checks import checked_choice
 from energize.core.description import described, function_name, order_name_of
 from energize.core.ignored import said_once
-from energize.core.lazy import av, torch
+from energize.core.lazy import torch
+from energize.core.os_errors import is_url
+from energize.core.records import declared_fields, required_fields, type_fields
 from energize.core.samples import (
     METADATA,
     CrudeSample,
     Sample,
     SourceInfo,
-    declared_fields,
     is_own_module,
-    required_fields,
-    type_fields,
 )
 from energize.core.validation import load_json
-from energize.data.files import is_url, path_of
+from energize.data.av import AVWebdatasetDecoder
+from energize.data.files import path_of
 from energize.data.media import (
     BY_EXTENSION,
     EXTENSIONS,
@@ -274,7 +274,7 @@ class SampleDecoder:
         if kind is not None or self.guess_content:
             kind = kind_by_start(data[:HEAD]) or kind
         if kind == MediaMetadataType.AV:
-            decoder = av.AVWebdatasetDecoder(self.video_decode_audio, self.av_decode)
+            decoder = AVWebdatasetDecoder(self.video_decode_audio, self.av_decode)
             return decoder.decoded(name, data)
         try:
             if kind == MediaMetadataType.IMAGE:

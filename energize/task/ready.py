@@ -24,6 +24,7 @@ from torch.nn.functional import pad
 from energize.core.checks import checked_choice, checked_whole
 from energize.core.dataset import Dataset
 from energize.core.ignored import said_once
+from energize.core.records import type_fields
 from energize.core.samples import (
     CaptioningSample,
     ConversationSample,
@@ -31,7 +32,6 @@ from energize.core.samples import (
     Sample,
     TextSample,
     VQASample,
-    type_fields,
 )
 from energize.core.turns import (
     IMAGE,

@@ -9,8 +9,10 @@ from typing import Any, Union, cast, get_args, get_origin, get_type_hints
 import numpy as np
 import PIL.Image
 
-from energize.core.lazy import is_instance_of, torch
-from energize.core.samples import METADATA, CrudeSample, fields_of
+from energize.core.lazy import torch
+from energize.core.media import MediaDecoder
+from energize.core.records import fields_of
+from energize.core.samples import METADATA, CrudeSample
 
 _ITEMS = 100
 """Items of a list that are compared."""
@@ -103,9 +105,7 @@ def _fits(value: Any, annotation: Any) -> bool:  # noqa: PLR0911
         return True
     if kind is torch.Tensor:
         media = torch.Tensor, np.ndarray, PIL.Image.Image
-        return isinstance(value, media) or is_instance_of(
-            value, "energize.extras.av", "AVDecoder"
-        )
+        return isinstance(value, (*media, MediaDecoder))
     if kind is float:
         return isinstance(value, float | int)
     return isinstance(value, kind)

@@ -21,7 +21,7 @@ import yaml
 import energize as ez
 from energize import energon, errors, flavors
 from energize.core.ignored import IGNORED, TOLERANCES
-from energize.data.media import MediaFilterConfig, MediaFilterStrategy
+from energize.data.media_filter import MediaFilterConfig, MediaFilterStrategy
 from energize.data.source import Subset
 from energize.data.stores import JsonlFileStore, WebdatasetFileStore
 from energize.data.tar import split_name

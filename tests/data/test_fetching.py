@@ -20,8 +20,9 @@ from hypothesis import strategies as st
 
 from energize import get_train_dataset
 from energize.core import limits
+from energize.core.os_errors import os_error_message
 from energize.data import fetching, sidecar
-from energize.data.files import found_at, told
+from energize.data.files import found_at
 from energize.data.remote import RemoteFiles
 from energize.errors import ConfigError, ShardError
 from tests.support.object_server import FAULTS, counts, object_server, set_faults
@@ -416,7 +417,7 @@ REFUSED = {
 def refusal(call):
     with pytest.raises(OSError) as caught:  # noqa: PT011 - the table says which
         call()
-    text = told(caught.value)
+    text = os_error_message(caught.value)
     assert "\n" not in text
     assert "Debug" not in text
     return caught.value.errno, text

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from energize.data import files as module
-from energize.data.files import LocalFiles
+from energize.data.local import LocalFiles
 from energize.errors import ShardError
 
 

@@ -47,7 +47,8 @@ from energize.compat import easydel as easydel_words
 from energize.compat.squirrel import Multiplexer, MultiplexingStrategy
 from energize.compat.stage_files import get_staged_train_dataset
 from energize.compat.streaming import Stream
-from energize.data.files import absolute, files_at, is_url, joined, path_of
+from energize.core.os_errors import is_url
+from energize.data.files import absolute, files_at, joined, path_of
 from energize.data.join import write_matches
 from energize.data.stores import open_store
 from energize.data.trust import trust

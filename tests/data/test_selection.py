@@ -14,7 +14,7 @@ from energize import (
     prepare_columns,
 )
 from energize.core.quarantine import Entry, listed_for
-from energize.data.files import LocalFiles
+from energize.data.local import LocalFiles
 from energize.data.selection import PropertySource, Selection, selections, source_labels
 from energize.errors import ColumnError, ConfigError, EmptyDatasetError, WeightError
 from tests.support.refusals import check_refusals

@@ -28,7 +28,7 @@ from energize import (
     traverse_metadataset,
     write_shards,
 )
-from energize.data.media import MediaFilterConfig
+from energize.data.media_filter import MediaFilterConfig
 from energize.data.stores import JsonlFileStore, SystemFileStore, WebdatasetFileStore
 from energize.errors import ConfigError, DataError, EnergizeError
 from energize.extras.cache import FileStoreCachePool

@@ -46,9 +46,10 @@ from energize import (
     log_exception,
     reraise_exception,
 )
-from energize.core.quarantine import Entry, files_of, read_entries
+from energize.core.quarantine import Entry
 from energize.core.trace import Failed, SamplePlace
 from energize.data.jsonl import JsonlSource
+from energize.data.quarantine import files_of, read_entries
 from energize.loader import get_loader
 from energize.loader.failures import ListWriter
 from energize.preparation.index import prepare_jsonl

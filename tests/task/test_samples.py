@@ -17,6 +17,7 @@ from torch.utils.data import default_convert
 
 from energize import Batch, is_padding, padding_rows
 from energize.core.loss_weights import default_get_batch_keys, marked, with_padding
+from energize.core.records import format_sample_detailed
 from energize.core.samples import (
     CaptioningSample,
     CrudeSample,
@@ -24,7 +25,6 @@ from energize.core.samples import (
     Sample,
     SourceInfo,
     TextSample,
-    format_sample_detailed,
     pin_memory,
     sample_type_named,
 )

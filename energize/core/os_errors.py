@@ -1,0 +1,210 @@
+"""Errors of the operating system: their messages, and what is tried again.
+
+`os_errors_as` raises them as errors of this package. `again` calls a function once more
+if the failure may pass: a disk or file server that fails for a moment must not end a
+run, and is never bad data of a sample.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+import re
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from functools import partial, wraps
+from typing import ParamSpec, TypeVar
+
+from energize.errors import (
+    ConfigError,
+    DatasetError,
+    EnergizeError,
+    legible,
+)
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+_log = logging.getLogger("energize")
+AnyPath = str | os.PathLike[str]
+URL = re.compile(
+    r"(?!file:)(?P<root>[a-zA-Z][a-zA-Z0-9+.-]*://(?P<host>[^/?#]*))(?P<key>.*)", re.S
+)
+_PAUSE = 0.5
+_NETWORK = (
+    "CONNABORTED CONNREFUSED CONNRESET HOSTDOWN HOSTUNREACH NETDOWN NETRESET NETUNREACH"
+)
+_DISK = "NOTCONN REMOTEIO TIMEDOUT IO STALE AGAIN INTR NFILE"
+# What may be over when it is tried again: faults of disks, of file servers and on the
+# way there, and that all processes of the machine together have too many files open.
+PASSING = frozenset(
+    getattr(errno, f"E{name}") for name in f"{_NETWORK} {_DISK}".split()
+)
+_OF_MACHINE = (
+    errno.EIO,
+    errno.ESTALE,
+    errno.EMFILE,
+    errno.ENFILE,
+    errno.ENOMEM,
+    errno.ENOSPC,
+)
+NO_PATH = "that is no path: it has a NUL in it, or what cannot be encoded"
+_LOOK = "see what is there, and that it can be read and written"
+_FAILS = (
+    "the disk, or the file server, fails: go on from the last state when it is "
+    "well again"
+)
+_MAKE_ROOM = "make room on that disk"
+_REMEDIES = {
+    **dict.fromkeys(PASSING, _FAILS),
+    errno.EACCES: "let the user who runs this read and write there",
+    errno.EDQUOT: _MAKE_ROOM,
+    errno.ELOOP: "links on the way to it lead to one another: correct them",
+    errno.EMFILE: "let it open more with `ulimit -n`, or use fewer workers",
+    errno.ENFILE: (
+        "all processes together have too many files open: end some, or raise "
+        "fs.file-max"
+    ),
+    errno.ENOENT: "restore it, or correct the path",
+    errno.ENOMEM: "memory is short: use fewer workers, or let the process have more",
+    errno.ENOSPC: _MAKE_ROOM,
+    errno.ENOTDIR: "a folder on the way to it is a file: correct the path",
+}
+
+
+def is_url(path: object) -> bool:
+    """Return whether a path is one of object storage.
+
+    >>> is_url("s3://bucket/web"), is_url("/data/web"), is_url("file:///data/web")
+    (True, False, False)
+    """
+    return isinstance(path, str | os.PathLike) and bool(URL.match(os.fspath(path)))
+
+
+def again(call: Callable[[], T], path: AnyPath, failed: OSError | None = None) -> T:
+    """Return `call()`; where it raises an OSError that may pass, call it once more
+    after a pause. `failed` is what the first call raised, where it was made already.
+
+    >>> again(lambda: 3, "a.tar")
+    3
+    """
+    tries = 0
+    while True:
+        try:
+            if failed is None:
+                return call()
+        except EnergizeError:
+            raise
+        except OSError as error:
+            failed = error
+        tries += 1
+        if failed.filename is None:
+            failed.filename = _text(path)
+        if tries > 1 or failed.errno not in PASSING or is_url(failed.filename):
+            raise failed
+        _log.warning("%s: %s; it is tried again", legible(_text(path)), failed.strerror)
+        time.sleep(_PAUSE)
+        failed = None
+
+
+def of_machine(error: BaseException | None) -> bool:
+    """Return whether the disk or the system is what failed, so that no sample is to
+    blame.
+    """
+    return isinstance(error, OSError) and error.errno in _OF_MACHINE
+
+
+def os_error_message(
+    error: OSError, path: AnyPath | None = None, what: str = "cannot be read"
+) -> str:
+    """Return what to say of a file that the system refuses: the path, its words and
+    what to do.
+
+    `path` is what was asked for, where the error does not know.
+
+    >>> os_error_message(OSError(errno.EMFILE, "Too many open files"), "a.tar")
+    'a.tar: cannot be read (Too many open files); let it open more with `ulimit -n`, \
+or use fewer workers'
+    """
+    place = error.filename if error.filename is not None else path
+    where = "" if place is None else f"{_text(place)}: "
+    if error.errno and error.strerror != os.strerror(
+        error.errno
+    ):  # it says itself what to do
+        return f"{where}{what}: {error.strerror}"
+    return (
+        f"{where}{what} ({error.strerror or error}); "
+        f"{_REMEDIES.get(error.errno or 0, _LOOK)}"
+    )
+
+
+@contextmanager
+def os_errors_as(
+    kind: type[EnergizeError], path: AnyPath | None = None, what: str = "cannot be read"
+) -> Iterator[None]:
+    """A block, or a function, in which an OSError becomes an error of this kind; those
+    of energize stay as they are.
+
+    >>> with os_errors_as(DatasetError):
+    ...     _ = open("/nowhere/at all")
+    Traceback (most recent call last):
+        ...
+    energize.errors.DatasetError: /nowhere/at all: cannot be read (No such file or \
+directory); restore it, or correct the path
+    """
+    try:
+        yield
+    except (
+        EnergizeError,
+        BrokenPipeError,
+    ):  # the latter is of who reads what a command prints
+        raise
+    except OSError as error:
+        raise kind(os_error_message(error, path, what)) from error
+    except ValueError as error:
+        null = type(error) is ValueError and "embedded null" in str(error)
+        if not (null or isinstance(error, UnicodeEncodeError)):
+            raise
+        shown = "" if path is None else f"{os.fspath(path)}: "
+        raise ConfigError(f"{shown}{NO_PATH} ({error})") from error
+
+
+def own_errors(function: Callable[P, T]) -> Callable[P, T]:
+    """Wrap a function that is given paths and only reads: what may pass is tried again,
+    what else the system refuses is a `DatasetError`, and what can be no path a
+    `ConfigError`.
+    """
+
+    @wraps(function)
+    def guarded(*args: P.args, **kwargs: P.kwargs) -> T:
+        with os_errors_as(DatasetError):
+            return again(partial(function, *args, **kwargs), function.__qualname__)
+
+    return guarded
+
+
+def is_path(text: str) -> bool:
+    r"""Return whether a file could have this path at all.
+
+    >>> is_path("a/b"), is_path("a\0b"), is_path("\ud800")
+    (True, False, False)
+    """
+    with suppress(UnicodeEncodeError):
+        return "\0" not in text and os.fsencode(text) is not None
+    return False
+
+
+def check_path(text: str) -> str:
+    """Return the text; raise `ConfigError` if no file can have this path."""
+    if not is_path(text):
+        raise ConfigError(f"{text!r}: {NO_PATH}; correct it")
+    return text
+
+
+def _text(place: object) -> str:
+    """Return a path, or whatever an error has for one: some have the number of a
+    descriptor.
+    """
+    return os.fsdecode(place) if isinstance(place, bytes | os.PathLike) else str(place)

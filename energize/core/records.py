@@ -1,0 +1,246 @@
+"""Records, and how they are shown.
+
+A record is a dataclass instance, a named tuple or a dict: fields by name.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import sys
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import fields
+from functools import lru_cache
+from itertools import chain
+from typing import Any, TypeVar, cast
+
+import numpy as np
+from rich.pretty import pretty_repr
+
+from energize.errors import (
+    ConfigError,
+)
+
+T = TypeVar("T")
+
+MAKE_ALIKE = "make them alike in encode_sample, or join them in a function of your own"
+
+
+def is_record(value: object) -> bool:
+    """Return whether `value` has fields by name: a dataclass instance, a named tuple or
+    a dict.
+    """
+    return not isinstance(value, type) and is_record_type(cast("Any", type(value)))
+
+
+@lru_cache(maxsize=256)
+def is_record_type(kind: type[Any]) -> bool:
+    """Return whether the instances of `kind` are records."""
+    named_tuple = issubclass(kind, tuple) and hasattr(kind, "_fields")
+    return issubclass(kind, dict) or named_tuple or dataclasses.is_dataclass(kind)
+
+
+def fields_of(record: Any) -> dict[str, Any]:
+    """Return the fields of a record in their order; of a dict, a shallow copy."""
+    if isinstance(record, dict):
+        return dict(record)
+    if isinstance(record, tuple):
+        return dict(zip(record._fields, record, strict=True))  # type: ignore[attr-defined]
+    return {each.name: getattr(record, each.name) for each in fields(type(record))}
+
+
+def rebuilt(like: T, values: Mapping[str, Any], *, marks: bool = False) -> T:
+    """Return a record of the type of `like`, with `values` for all its fields; with
+    `marks`, and what a loader says of it beside them.
+
+    `__init__` and `__post_init__` do not run again: what they check of one sample need
+    not hold for a batch.
+    """
+    if isinstance(like, dict):
+        copied = copy.copy(like)
+        copied.update(values)
+        return copied
+    if isinstance(like, tuple):
+        return cast("T", like._make(values.values()))  # type: ignore[attr-defined]
+    made = copy.copy(like) if marks else object.__new__(type(like))
+    for name, value in values.items():
+        object.__setattr__(made, name, value)
+    return made
+
+
+def type_fields(kind: type[Any]) -> tuple[str, ...]:
+    """Return the fields that a dataclass or a named tuple is made from, in their
+    order.
+    """
+    return declared_fields(cast("Any", kind))[0]
+
+
+def required_fields(kind: type[Any]) -> tuple[str, ...]:
+    """Return those of `type_fields` that have no default."""
+    return declared_fields(cast("Any", kind))[1]
+
+
+@lru_cache(maxsize=256)
+def declared_fields(kind: Any) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return the fields that a dataclass or a named tuple is made from, and those of
+    them that have no default.
+    """
+    if issubclass(kind, tuple):
+        return tuple(kind._fields), tuple(
+            n for n in kind._fields if n not in kind._field_defaults
+        )
+    given = [each for each in fields(kind) if each.init]
+    missing = dataclasses.MISSING
+    required = [
+        n for n in given if n.default is missing and n.default_factory is missing
+    ]
+    return tuple(each.name for each in given), tuple(each.name for each in required)
+
+
+def build(kind: type[T], values: Mapping[str, Any], what: str) -> T:
+    """Return a record of type `kind` of those of `values` that it has fields for; a
+    dict has all.
+
+    Raises `ConfigError` naming `what` the values are and the fields that they lack.
+    """
+    if issubclass(kind, dict):
+        return kind(values)
+    missing = [name for name in required_fields(kind) if name not in values]
+    if missing:
+        raise ConfigError(
+            f"{kind.__name__} needs the fields {quoted_names(missing)}, which {what} "
+            f"lacks; it has {quoted_names(values)}. Give them a default, or fill them "
+            "in the hook before"
+        )
+    return kind(**{name: values[name] for name in type_fields(kind) if name in values})
+
+
+def columns_of(
+    rows: Sequence[dict[str, Any]], what: str, optional: Collection[str] = ()
+) -> dict[str, list[Any]]:
+    """Return for each name the values of all rows; None for those of `optional` that
+    some lack.
+
+    Raises `ConfigError` naming `what` they are where only some have another name.
+    """
+    names = dict.fromkeys(chain.from_iterable(rows))
+    if set(map(len, rows)) != {len(names)}:
+        some = [name for name in names if not all(name in row for row in rows)]
+        if odd := sorted(repr(name) for name in some if name not in optional):
+            raise ConfigError(
+                f"{what}: only some have the keys {', '.join(odd)}; {MAKE_ALIKE}"
+            )
+    return {name: [row.get(name) for row in rows] for name in names}
+
+
+def map_leaves(value: Any, fn: Callable[[Any], Any]) -> Any:
+    """Return a copy of `value` with `fn` of all, at any depth, that is no record, list
+    or tuple.
+    """
+    if is_record(value):
+        mapped = {name: map_leaves(each, fn) for name, each in fields_of(value).items()}
+        return rebuilt(value, mapped, marks=True)
+    if isinstance(value, list | tuple):
+        return type(value)(map_leaves(each, fn) for each in value)
+    return fn(value)
+
+
+def quoted_names(names: Iterable[str]) -> str:
+    """Return names in quotes with commas, or "none"."""
+    return ", ".join(map(repr, names)) or "none"
+
+
+_MOST_ITEMS = 25
+_MOST_CHARACTERS = 1000
+_MOST_OTHER = 200
+_ENDS = 3
+"""How many values of a tensor are shown from its start, and from its end."""
+
+
+def format_sample_detailed(sample: Any, indent: str = "") -> str:
+    """Return the sample as Python would write it, in lines that each begin with
+    `indent`.
+
+    Tensors and arrays are shown by shape, type, range and first values. What is long is
+    cut, and says by how much.
+
+    >>> print(
+    ...     format_sample_detailed(
+    ...         {"label": 5, "size": np.array([30, 40]), "of": ["a"]}
+    ...     )
+    ... )
+    {
+        'label': 5,
+        'size': np.ndarray(shape=(2,), dtype=int64, min=30, max=40, values=[30, 40]),
+        'of': ['a']
+    }
+    """
+    shown = map_leaves(sample, lambda leaf: _leaf(leaf, _MOST_OTHER, values=True))
+    text = pretty_repr(shown, max_length=_MOST_ITEMS, max_string=_MOST_CHARACTERS)
+    return "\n".join(indent + line for line in text.split("\n"))
+
+
+def format_sample_compact(
+    sample: Any, depth: int = 3, max_items: int = 10, max_str_len: int = 50
+) -> str:
+    """Return the sample in one line: `depth` levels, `max_items` of each, texts up to
+    `max_str_len`.
+
+    >>> format_sample_compact(
+    ...     {"text": "a" * 9, "image": np.zeros((3, 2, 2))}, max_str_len=5
+    ... )
+    "{'text': 'aaaaa'+4, 'image': np.ndarray(shape=(3, 2, 2), dtype=float64)}"
+    """
+    return pretty_repr(
+        map_leaves(sample, lambda leaf: _leaf(leaf, max_str_len, values=False)),
+        max_width=sys.maxsize,
+        max_depth=depth,
+        max_length=max_items,
+        max_string=max_str_len,
+    )
+
+
+class _Text:
+    """Stands for a value that is shown as `text`."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+
+    def __repr__(self) -> str:
+        return self.text
+
+
+def _leaf(value: Any, most: int, *, values: bool) -> Any:
+    """Return what is shown in place of a value: of arrays what they are, with `values`
+    what is in them.
+    """
+    torch = sys.modules.get("torch")
+    tensor = torch is not None and isinstance(value, torch.Tensor)
+    if tensor or isinstance(value, np.ndarray):
+        said = [f"shape={value.shape}", f"dtype={value.dtype}"]
+        said += [f"device={value.device}"] if tensor else []
+        said += _values(value.flatten()) if values else []
+        return _Text(f"{'Tensor' if tensor else 'np.ndarray'}({', '.join(said)})")
+    if isinstance(value, str | bytes | int | float | None):
+        return value
+    text = repr(value)
+    return _Text(text if len(text) <= most else f"{text[:most]}...")
+
+
+def _values(flat: Any) -> list[str]:
+    """Range and first and last values, of whatever has them."""
+    count = int(flat.shape[0])
+    if not count:
+        return ["values=[]"]
+    try:
+        span = [f"min={flat.min().item()}", f"max={flat.max().item()}"]
+        ends = [
+            each.tolist() for each in (flat[:_ENDS], flat[max(_ENDS, count - _ENDS) :])
+        ]
+    except (RuntimeError, TypeError, ValueError, AttributeError):
+        return []  # complex numbers, texts, meta tensors: no order, or no values
+    shown = [", ".join(map(repr, each)) for each in ends if each]
+    return [
+        *span,
+        f"values=[{(', ' if count <= 2 * _ENDS else ', ..., ').join(shown)}]",
+    ]

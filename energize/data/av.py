@@ -1,0 +1,949 @@
+"""Clips of videos and sounds, by PyAV."""
+
+from __future__ import annotations
+
+import io
+import math
+import struct
+import warnings
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import partial
+from itertools import pairwise
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    BinaryIO,
+    Literal,
+    NamedTuple,
+    TypeAlias,
+    TypeVar,
+    get_args,
+)
+
+import numpy as np
+
+from energize.core import limits
+from energize.core.checks import checked_choice
+from energize.core.lazy import optional_module, torch
+from energize.core.media import ClipRange, MediaDecoder
+from energize.data.media import AVDecoderType, AVMetadata, kind_by_name
+from energize.errors import ConfigError, DecodeError
+
+if TYPE_CHECKING:
+    from av.audio.stream import AudioStream
+    from av.container import InputContainer
+    from av.video.frame import VideoFrame
+    from av.video.stream import VideoStream
+
+__all__ = [
+    "AVData",
+    "AVDecoder",
+    "AVDecoderType",
+    "AVMetadata",
+    "AVProbeIndex",
+    "AVWebdatasetDecoder",
+    "get_clips_uniform",
+    "get_single_frames_uniform",
+]
+
+T = TypeVar("T")
+Samples = np.ndarray[Any, Any]
+Clips: TypeAlias = "tuple[list[torch.Tensor], list[tuple[float, float]]]"
+
+_WHOLE: tuple[ClipRange] = ((0, math.inf),)
+
+
+@dataclass(kw_only=True, slots=True)
+class AVData:
+    """Clips of a video or sound, and the time in seconds that each of them covers.
+
+    A video clip is uint8 (frames, 3, height, width), RGB. An audio clip is (channels,
+    samples) in the format of the codec: int16 or int32 of PCM and FLAC, float32 from -1
+    to 1 of most others. What was not asked for is an empty list.
+    """
+
+    video_clips: list[torch.Tensor] | None
+    video_timestamps: list[tuple[float, float]] | None
+    audio_clips: list[torch.Tensor] | None
+    audio_timestamps: list[tuple[float, float]] | None
+
+
+# Opening a file.
+
+# FFmpeg recognises formats by content, whatever a part is called. Playlists and the
+# like are among them, which make it open other files and addresses. Only these are ever
+# tried.
+_FORMATS = (
+    "3g2,3gp,aac,ac3,aiff,amr,asf,au,avi,caf,flac,flv,gif,m4a,m4v,matroska,mj2,mov,mp3,mp4,mpeg,"
+    "mpegts,mpegvideo,ogg,w64,wav,webm"
+)
+_OPTIONS = {"format_whitelist": _FORMATS, "protocol_whitelist": "data"}
+
+
+def _pyav() -> Any:
+    return optional_module("av", "energize[av]", "decoding video and audio")
+
+
+def _open_container(stream: BinaryIO) -> InputContainer:
+    """Open the container in `stream` from its beginning.
+
+    Decoding starts no threads: they do not survive the fork of a worker, and workers
+    are what decodes in parallel.
+    """
+    stream.seek(0)
+    # Not as `options`, which are those of streams too: PyAV 17 writes beyond its memory
+    # where streams are found after the header, as in FLV.
+    container: InputContainer = _pyav().open(stream, "r", container_options=_OPTIONS)
+    for each in (*container.streams.video, *container.streams.audio):
+        if each.codec_context is not None:
+            each.codec_context.thread_type = "NONE"
+            each.codec_context.thread_count = 1
+    return container
+
+
+@contextmanager
+def _opened(stream: BinaryIO, what: str) -> Iterator[InputContainer]:
+    """Open a container; errors of PyAV within the block become `DecodeError`s of
+    `what`.
+    """
+    av = _pyav()
+    try:
+        with _open_container(stream) as container:
+            yield container
+    except (av.FFmpegError, IndexError, struct.error, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise DecodeError(
+            f"{what} cannot be decoded: {type(error).__name__}: {reason}; is the file "
+            "complete, "
+            "and of a format that FFmpeg reads?"
+        ) from error
+
+
+def _video_stream(container: InputContainer) -> VideoStream | None:
+    """Return the first stream of moving pictures that can be decoded, which no cover
+    is.
+    """
+    cover = _pyav().stream.Disposition.attached_pic
+    streams = (
+        each for each in container.streams.video if each.codec_context is not None
+    )
+    return next((each for each in streams if not each.disposition & cover), None)
+
+
+def _audio_stream(container: InputContainer) -> AudioStream | None:
+    return next(
+        (each for each in container.streams.audio if each.codec_context is not None),
+        None,
+    )
+
+
+def _required(value: T | None, what: str, lacking: str) -> T:
+    if value is None:
+        raise DecodeError(f"{what} has no {lacking}")
+    return value
+
+
+# The frames of a video, and reading some of them.
+
+# Of these codecs each packet is one frame that is shown. Of others, VP8 for one, some
+# are not.
+_FRAME_PER_PACKET = frozenset(
+    {
+        "av1",
+        "dvvideo",
+        "ffv1",
+        "gif",
+        "h264",
+        "hevc",
+        "mjpeg",
+        "mpeg1video",
+        "mpeg2video",
+    }
+    | {"mpeg4", "msmpeg4v3", "png", "prores", "rawvideo", "vp9", "vvc"}
+)
+_FRAME_PIXEL = 8
+"""Bytes that a pixel of a frame takes while it is decoded, with those of frames that it
+needs."""
+_LISTING = frozenset({"mov,mp4,m4a,3gp,3g2,mj2", "avi"})
+"""Containers whose header lists all packets."""
+
+
+class _UntrustedIndexError(Exception):
+    """What was decoded is not what the index said."""
+
+
+@dataclass(frozen=True, slots=True)
+class _FrameIndex:
+    """The frames of a video in the order in which they are shown.
+
+    Frame n is shown from `times[n]` to `times[n + 1]`, in ticks of `tick` seconds.
+    Decoding can begin at the frames `keys`. Decoded frames carry these times if
+    `stamped`; otherwise they are counted from the start.
+    """
+
+    times: list[int]
+    tick: Fraction
+    keys: list[int]
+    stamped: bool = True
+
+    def __len__(self) -> int:
+        return len(self.times) - 1
+
+    def shown_at(self, seconds: float) -> int:
+        """Return the frame that is shown then; the first one before it, -1 after the
+        end.
+
+        A time next to a tick means that tick: files round times, and so do those who
+        compute them.
+        """
+        ticks = Fraction(seconds) / self.tick
+        near = min(
+            Fraction(1, 2), Fraction(self.times[-1] - self.times[0], 10 * len(self))
+        )
+        at = round(ticks) if abs(ticks - round(ticks)) <= near else math.floor(ticks)
+        return -1 if at >= self.times[-1] else max(0, bisect_right(self.times, at) - 1)
+
+    def frames_of(self, asked: ClipRange, unit: str) -> tuple[int, int] | None:
+        """Return the first and the last frame of a range; None if it lies outside the
+        video.
+        """
+        start, end = asked
+        last = len(self) - 1
+        if unit == "frames":
+            first = max(0, math.floor(start))
+            until = last if end > last else math.floor(end)
+        else:
+            first = self.shown_at(start)
+            until = -1 if end == math.inf else self.shown_at(end)
+            until = last if until < 0 else until
+        return None if end < 0 or not 0 <= first <= last else (first, until)
+
+    def seconds(self, first: int, last: int) -> tuple[float, float]:
+        """Return when the frame `first` begins to be shown, and when `last` ends."""
+        return self.times[first] * float(self.tick), self.times[last + 1] * float(
+            self.tick
+        )
+
+
+def _frame_index(source: BinaryIO, what: str, *, decoding: bool) -> _FrameIndex:
+    """Return the index by the packets of a video, or if these do not tell, by
+    `decoding` all of it.
+
+    Packets that a cut leaves out are needed for decoding only and count as no frames.
+    """
+    with _opened(source, what) as container:
+        stream = _required(_video_stream(container), what, "video stream")
+        # What AVI stores for packets is their order, not when they are shown.
+        avi = container.format.name == "avi"
+        decoding = decoding or stream.codec_context.name not in _FRAME_PER_PACKET
+        shown: list[tuple[Any, int, bool]]
+        if decoding:
+            shown = [(f.pts, f.duration or 0, False) for f in container.decode(stream)]
+        else:
+            packets = [packet for packet in container.demux(stream) if packet.size]
+            listed = (
+                len(stream.index_entries) if container.format.name in _LISTING else 0
+            )
+            if listed > len(packets):
+                raise DecodeError(
+                    f"{what} is cut off: of {listed} frames that its index lists, "
+                    f"{len(packets)} "
+                    "are there"
+                )
+            shown = [
+                (p.pts, p.duration or 0, p.is_keyframe)
+                for p in packets
+                if not p.is_discard
+            ]
+        rate = stream.average_rate or stream.guessed_rate or 25  # as FFmpeg assumes
+        tick = Fraction(stream.time_base or 1)
+    if not shown:
+        raise DecodeError(f"{what} has a video stream without frames")
+    length = 1 / Fraction(rate) / tick
+    if not avi and all(time is not None for time, *_ in shown):
+        shown.sort()
+        times = [time for time, *_ in shown]
+        gaps = [later - sooner for sooner, later in pairwise(times)]
+        times.append(times[-1] + (shown[-1][1] or [max(1, round(length)), *gaps][-1]))
+        if 0 not in gaps:
+            keys = [
+                number for number, (_, _, key) in enumerate(shown) if key or not number
+            ]
+            return _FrameIndex(times, tick, keys)
+    if not decoding and not avi:
+        return _frame_index(source, what, decoding=True)
+    times = [round(number * length) for number in range(len(shown) + 1)]
+    return _FrameIndex(times, tick, [0], stamped=False)
+
+
+@limits.decoding
+def _read_frames(
+    source: BinaryIO,
+    what: str,
+    index: _FrameIndex,
+    spans: Sequence[tuple[int, int]],
+    size: tuple[int, int] | None,
+) -> list[torch.Tensor]:
+    """Return for each (first, last) a clip of these frames, uint8 (frames, 3, height,
+    width).
+
+    Every frame is decoded once, however many clips have it. Raise
+    `_UntrustedIndexError` if frames are not what `index` says, `DecodeError` if they
+    are damaged.
+    """
+    places: dict[int, list[tuple[int, int]]] = {}
+    for clip, (first, last) in enumerate(spans):
+        for number in range(first, last + 1):
+            places.setdefault(number, []).append((clip, number - first))
+    clips: list[Any] = [None] * len(spans)
+    form: dict[str, Any] = (
+        {"width": size[0], "height": size[1], "interpolation": "BILINEAR"}
+        if size
+        else {}
+    )
+    for number, frame in _frames(source, what, index, sorted(places)):
+        pixels = frame.reformat(format="rgb24", **form).to_ndarray().transpose(2, 0, 1)
+        for clip, place in places[number]:
+            first, last = spans[clip]
+            if clips[clip] is None:
+                limits.decoding.spend((last - first + 1) * pixels.nbytes)
+                clips[clip] = np.empty(
+                    (last - first + 1, *pixels.shape), dtype=np.uint8
+                )
+            if clips[clip].shape[1:] != pixels.shape:
+                _, height, width = pixels.shape
+                raise DecodeError(
+                    f"{what} changes its size at frame {number}, to {width} x "
+                    f"{height}; give "
+                    "video_out_frame_size=(width, height) to have all frames of one "
+                    "size"
+                )
+            # By numpy: torch would wake its threads for each of these small copies.
+            np.copyto(clips[clip][place], pixels)
+    return [torch.from_numpy(clip) for clip in clips]
+
+
+def _frames(
+    source: BinaryIO, what: str, index: _FrameIndex, wanted: Sequence[int]
+) -> Iterator[tuple[int, VideoFrame]]:
+    """Yield the frames of these ascending numbers, seeking to keyframes over what is
+    not wanted.
+    """
+    numbers = {time: number for number, time in enumerate(index.times[:-1])}
+
+    def numbered(frames: Iterator[VideoFrame]) -> Iterator[tuple[int, VideoFrame]]:
+        if not index.stamped:
+            yield from enumerate(frames)
+        for frame in frames:
+            if frame.pts in numbers:
+                yield numbers[frame.pts], frame
+            elif frame.pts is None or frame.pts >= index.times[0]:
+                raise _UntrustedIndexError(f"{what} has a frame at an unexpected time")
+
+    with _opened(source, what) as container:
+        stream = _required(_video_stream(container), what, "video stream")
+        limits.decoding.spend(
+            _FRAME_PIXEL * stream.codec_context.width * stream.codec_context.height
+        )
+        ahead = numbered(container.decode(stream))
+        at = -1
+        sought = False
+        for number in wanted:
+            key = index.keys[bisect_right(index.keys, number) - 1]
+            if key > at + 1:
+                container.seek(index.times[key], stream=stream, backward=True)
+                ahead = numbered(container.decode(stream))
+                sought = True
+            at, frame = next((each for each in ahead if each[0] >= number), (-1, None))
+            named = (
+                f"frame {number} (at {index.seconds(number, number)[0]:.3f} s) of "
+                f"{what}"
+            )
+            if frame is None or at != number:
+                raise _UntrustedIndexError(f"{named} is missing")
+            if frame.is_corrupt:
+                # After seeking, the keyframe may not have been one: from the start, it
+                # is damage.
+                kind = _UntrustedIndexError if sought else DecodeError
+                raise kind(f"{named} is damaged")
+            yield number, frame
+
+
+# Reading sounds by the numbers of their samples.
+
+# Only these containers say exactly which sample a packet begins with; in others all is
+# decoded from the start, and counted.
+_EXACT = frozenset({"aiff", "caf", "flac", "mov", "w64", "wav"})
+# Seconds decoded before a clip: the sound of some codecs depends on what precedes it.
+_PREROLL = 1
+_WORTH_SEEKING = 10
+# Seconds by which time stamps may differ from the counted time before they are used.
+_GAP = 0.1
+
+
+@limits.decoding
+def _read_sounds(
+    source: BinaryIO, what: str, spans: Sequence[tuple[int, float]]
+) -> list[tuple[int, Samples] | None]:
+    """Return for each span [start, end) of samples its first sample's number, and
+    (channels, n).
+
+    Sample n is the one that is heard n / rate seconds after time 0 of the file. None
+    stands for a span that lies outside of the sound.
+    """
+    pieces: list[list[Samples]] = [[] for _ in spans]
+    starts = [start for start, _ in spans]
+    last = max((end for _, end in spans), default=0)
+    with _opened(source, what) as container:
+        for position, samples in _sound_from(container, min(starts, default=0), what):
+            count = samples.shape[1]
+            for clip, (start, end) in enumerate(spans):
+                low = max(0, start - position)
+                high = min(count, end - position)
+                if low < high or (start == end and 0 <= start - position < count):
+                    limits.decoding.spend(2 * samples.nbytes)
+                    if not pieces[clip]:
+                        starts[clip] = position + low
+                    pieces[clip].append(samples[:, low : int(high)])
+            if position + count > last:
+                break
+    return [
+        (start, _joined(parts, what)) if parts else None
+        for start, parts in zip(starts, pieces, strict=True)
+    ]
+
+
+def _sound_from(
+    container: InputContainer, first: int, what: str
+) -> Iterator[tuple[int, Samples]]:
+    """Yield pieces of the sound from before `first` on, each with the number of its
+    first sample.
+
+    Samples are counted, from the time of the first one.
+    """
+    stream = _required(_audio_stream(container), what, "audio stream")
+    rate = _required(stream.sample_rate or None, what, "rate of its audio stream")
+    tick = Fraction(stream.time_base or Fraction(1, rate))
+    exact = container.format.name.split(",")[0] in _EXACT and tick <= Fraction(1, rate)
+    if exact and first > _WORTH_SEEKING * rate:
+        ticks = int((Fraction(first, rate) - _PREROLL) / tick)
+        container.seek(ticks, stream=stream, backward=True)
+    position: int | None = None
+    for frame in container.decode(stream):
+        if frame.sample_rate != rate:
+            raise DecodeError(
+                f"{what} changes its rate from {rate} to {frame.sample_rate} Hz"
+            )
+        if frame.pts is not None:
+            stamped = round(frame.pts * Fraction(frame.time_base or tick) * rate)
+            if position is None or abs(stamped - position) > _GAP * rate:
+                position = stamped
+        position = position or 0
+        samples = frame.to_ndarray()
+        if not frame.format.is_planar:
+            samples = samples.reshape(frame.samples, -1).transpose()
+        yield position, samples
+        position += frame.samples
+
+
+def _joined(parts: list[Samples], what: str) -> Samples:
+    if len({(each.shape[0], each.dtype) for each in parts}) > 1:
+        raise DecodeError(f"the sound of {what} changes its channels or their format")
+    return np.ascontiguousarray(np.concatenate(parts, axis=1))
+
+
+# Decoders, which decode when, and as far as, somebody asks.
+
+
+class AVDecoder(MediaDecoder):
+    """A video or sound that has not been decoded: its methods return the clips that are
+    wanted.
+
+    `stream` is an open binary file, or its bytes. Frames are numbered in the order in
+    which they are shown, from 0, and which ones a clip has is exact in every container:
+    the frame that is shown at its start, the one that is shown at its **end**, and all
+    between them. Times are those of the file, in seconds; most begin at 0. Of sound a
+    clip has the samples from its start up to its end, the sample there not included.
+
+    A clip that reaches beyond the end of the file is shorter. One that lies behind it
+    is left out, with a warning unless `suppress_warnings`; `AVData` says the times of
+    the others. Rotations that a file asks players for are not applied.
+
+    A decoder can be pickled, takes its bytes along, and equals another one of the same
+    bytes. Methods raise `DecodeError` for damaged files and for what a file does not
+    have, `ConfigError` without PyAV (`pip install 'energize[av]'`) and for ranges that
+    are none. `name` is what errors call the file.
+
+        decoder = AVDecoder(open("talk.mp4", "rb"))
+        data = decoder.get_clips([(0, 2), (4, 6)], video_out_frame_size=(224, 224))
+        data.video_clips[1].shape  # (frames, 3, 224, 224), uint8
+
+    >>> AVDecoder(b"no video").has_video_stream()
+    Traceback (most recent call last):
+        ...
+    energize.errors.DecodeError: a video or sound of 8 bytes cannot be decoded: ...
+    """
+
+    stream: BinaryIO
+    suppress_warnings: bool
+
+    def __init__(
+        self,
+        stream: BinaryIO | bytes,
+        suppress_warnings: bool = False,
+        *,
+        name: str = "",
+    ) -> None:
+        if isinstance(stream, bytes | bytearray | memoryview):
+            stream = io.BytesIO(stream)
+        if not hasattr(stream, "seek") or not isinstance(stream.read(0), bytes):
+            raise ConfigError(
+                "AVDecoder takes bytes or a file opened for reading bytes, open(path, "
+                "'rb'); got "
+                f"{stream!r:.80}"
+            )
+        self.stream = stream
+        self.suppress_warnings = suppress_warnings
+        self._name = name
+        self._index: _FrameIndex | None = None
+
+    def get_clips(
+        self,
+        video_clip_ranges: Sequence[ClipRange] | None = None,
+        audio_clip_ranges: Sequence[ClipRange] | None = None,
+        video_unit: Literal["frames", "seconds"] = "seconds",
+        audio_unit: Literal["samples", "seconds"] = "seconds",
+        video_out_frame_size: tuple[int, int] | None = None,
+    ) -> AVData:
+        """Return clips of the video, of the sound, or of both, for ranges (start, end).
+
+        An end of `float("inf")` is that of the file. `video_out_frame_size` is (width,
+        height).
+        """
+        data = AVData(
+            video_clips=[], video_timestamps=[], audio_clips=[], audio_timestamps=[]
+        )
+        if video_clip_ranges is not None:
+            data.video_clips, data.video_timestamps = self.get_video_clips(
+                video_clip_ranges, video_unit, video_out_frame_size
+            )
+        if audio_clip_ranges is not None:
+            data.audio_clips, data.audio_timestamps = self.get_audio_clips(
+                audio_clip_ranges, audio_unit
+            )
+        return data
+
+    def get_video_clips(
+        self,
+        video_clip_ranges: Sequence[ClipRange],
+        video_unit: Literal["frames", "seconds"] = "seconds",
+        video_out_frame_size: tuple[int, int] | None = None,
+    ) -> Clips:
+        """Return the clips, uint8 (frames, 3, height, width), and the seconds that each
+        covers.
+        """
+        ranges = _checked_ranges(
+            "video", video_clip_ranges, video_unit, ("frames", "seconds")
+        )
+        size = video_out_frame_size
+        if size is not None and (
+            len(size) != 2 or not all(n == int(n) > 0 for n in size)
+        ):
+            raise ConfigError(
+                f"video_out_frame_size={size!r} is not (width, height) in pixels"
+            )
+        for decoding in (False, True):
+            index = self._indexed(decoding=decoding)
+            spans = self._there(
+                ranges, [index.frames_of(each, video_unit) for each in ranges]
+            )
+            try:
+                clips = _read_frames(self._reading(), self._what, index, spans, size)
+            except _UntrustedIndexError as reason:
+                if decoding:
+                    raise DecodeError(f"{reason}; is the file complete?") from reason
+            else:
+                break
+        return clips, [index.seconds(first, last) for first, last in spans]
+
+    def get_audio_clips(
+        self,
+        audio_clip_ranges: Sequence[ClipRange],
+        audio_unit: Literal["samples", "seconds"] = "seconds",
+    ) -> Clips:
+        """Return the clips, (channels, samples), and the seconds that each covers."""
+        ranges = _checked_ranges(
+            "audio", audio_clip_ranges, audio_unit, ("samples", "seconds")
+        )
+        rate = self.get_audio_samples_per_second()
+        scale = 1 if audio_unit == "samples" else rate
+        spans = []
+        for start, end in ranges:
+            first = math.floor(start * scale + 0.5)
+            length = end if end == math.inf else math.floor((end - start) * scale + 0.5)
+            spans.append((max(0, first), max(0, first + length)))
+        sounds = self._there(ranges, _read_sounds(self._reading(), self._what, spans))
+        times = [
+            (start / rate, (start + samples.shape[1]) / rate)
+            for start, samples in sounds
+        ]
+        return [torch.from_numpy(samples) for _, samples in sounds], times
+
+    def get_video(self) -> AVData:
+        """Return all frames of the video, without sound."""
+        return self.get_clips(video_clip_ranges=_WHOLE)
+
+    def get_audio(self) -> AVData:
+        """Return all of the sound."""
+        return self.get_clips(audio_clip_ranges=_WHOLE)
+
+    def get_video_with_audio(self) -> AVData:
+        """Return all frames of the video and all of its sound."""
+        return self.get_clips(video_clip_ranges=_WHOLE, audio_clip_ranges=_WHOLE)
+
+    def get_frames(self, video_decode_audio: bool = False) -> AVData:
+        """Return all frames of a video, with `video_decode_audio` its sound too; of a
+        sound, it.
+        """
+        if not self.has_video_stream():
+            return self.get_audio()
+        sounding = video_decode_audio and self.has_audio_stream()
+        return self.get_video_with_audio() if sounding else self.get_video()
+
+    def get_metadata(  # noqa: PLR0917 - as Energon's
+        self,
+        get_video: bool = True,
+        get_video_duration: bool = True,
+        get_video_frame_count: bool = True,
+        get_video_frame_size: bool = True,
+        get_audio: bool = True,
+        get_audio_duration: bool = True,
+        get_audio_num_samples: bool = False,
+    ) -> AVMetadata:
+        """Return what the file is; fields that it does not have, or nobody asks for,
+        are None.
+
+        Only `get_audio_num_samples` decodes the sound; the duration is then that of its
+        samples.
+        """
+        found = AVMetadata()
+        with _opened(self._reading(), self._what) as container:
+            seen = _video_stream(container) if get_video else None
+            heard = _audio_stream(container) if get_audio else None
+            if seen is not None:
+                rate = seen.average_rate or seen.guessed_rate
+                found.video_fps = float(rate) if rate else None
+                if get_video_frame_size:
+                    sized: Any = seen.codec_context
+                    if not (sized.width and sized.height):  # the header does not say
+                        sized = next(iter(container.decode(seen)), sized)
+                    found.video_width = sized.width
+                    found.video_height = sized.height
+            if heard is not None:
+                found.audio_sample_rate = heard.sample_rate
+                found.audio_channels = heard.channels
+                if get_audio_duration:
+                    container.seek(0)
+                    found.audio_duration = _audio_duration(container, heard)
+        if seen is not None and (get_video_duration or get_video_frame_count):
+            index = self._indexed()
+            duration = float((index.times[-1] - index.times[0]) * index.tick)
+            found.video_duration = duration if get_video_duration else None
+            found.video_num_frames = len(index) if get_video_frame_count else None
+            found.video_fps = found.video_fps or len(index) / duration
+        if heard is not None and get_audio_num_samples:
+            with _opened(self._reading(), self._what) as container:
+                pieces = _sound_from(container, 0, self._what)
+                found.audio_num_samples = sum(samples.shape[1] for _, samples in pieces)
+            found.audio_duration = found.audio_num_samples / (
+                found.audio_sample_rate or 1
+            )
+        return found
+
+    def get_video_fps(self) -> float:
+        """Return the frames per second of the video, on average."""
+        found = self.get_metadata(True, False, False, False, False)
+        return _required(found.video_fps, self._what, "video stream with a frame rate")
+
+    def get_audio_samples_per_second(self) -> int:
+        """Return the samples per second of the sound."""
+        found = self.get_metadata(get_video=False, get_audio_duration=False)
+        return _required(
+            found.audio_sample_rate or None, self._what, "audio stream with a rate"
+        )
+
+    def get_video_duration(
+        self, get_frame_count: bool = False
+    ) -> tuple[float | None, int | None]:
+        """Return the seconds that the frames are shown, and if asked how many these
+        are.
+        """
+        found = self.get_metadata(True, True, get_frame_count, False, False)
+        return found.video_duration, found.video_num_frames
+
+    def get_audio_duration(self) -> float | None:
+        """Return the seconds of the sound; None without one."""
+        return self.get_metadata(get_video=False).audio_duration
+
+    def has_audio_stream(self) -> bool:
+        """Return whether there is sound."""
+        with _opened(self._reading(), self._what) as container:
+            return _audio_stream(container) is not None
+
+    def has_video_stream(self) -> bool:
+        """Return whether there are moving pictures; the cover of a sound is none."""
+        with _opened(self._reading(), self._what) as container:
+            return _video_stream(container) is not None
+
+    def _indexed(self, *, decoding: bool = False) -> _FrameIndex:
+        if self._index is None or decoding:
+            self._index = _frame_index(self._reading(), self._what, decoding=decoding)
+        return self._index
+
+    def _reading(self) -> BinaryIO:
+        """Return the file at its beginning; of bytes in memory a reader of its own."""
+        if isinstance(self.stream, io.BytesIO):
+            return io.BytesIO(self.stream.getvalue())
+        self.stream.seek(0)
+        return self.stream
+
+    @property
+    def _what(self) -> str:
+        name = self._name or "a video or sound"
+        if not isinstance(self.stream, io.BytesIO):
+            return name
+        return f"{name} of {len(self.stream.getvalue())} bytes"
+
+    def _there(self, ranges: list[ClipRange], found: Sequence[T | None]) -> list[T]:
+        """Return what was found, and warn of the ranges in which there is nothing."""
+        behind = [
+            each for each, span in zip(ranges, found, strict=True) if span is None
+        ]
+        if behind and not self.suppress_warnings:
+            listed = ", ".join(f"{start:g} to {end:g}" for start, end in behind[:5])
+            warnings.warn(
+                f"{self._what} has nothing at {len(behind)} of the asked clips "
+                f"({listed}"
+                f"{', ...' if len(behind) > 5 else ''}), which are left out",
+                RuntimeWarning,
+                stacklevel=3,
+            )
+        return [span for span in found if span is not None]
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        data = self._reading().read()
+        return partial(AVDecoder, name=self._name), (data, self.suppress_warnings)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, AVDecoder):
+            return NotImplemented
+        return self is other or self._reading().read() == other._reading().read()
+
+    def __hash__(self) -> int:
+        return hash(self._reading().read())
+
+    def __repr__(self) -> str:
+        return f"AVDecoder({self._what})"
+
+
+class AVProbeEntry(NamedTuple):
+    """When a frame is shown, in units of its stream, and whether decoding can begin at
+    it.
+    """
+
+    timestamp: int
+    is_keyframe: bool
+
+
+class AVProbeIndex:
+    """The frames of a video stream of an open container, as its packets tell, in their
+    order.
+
+    The container is at its beginning afterwards.
+    """
+
+    def __init__(self, container: InputContainer, stream_idx: int = 0) -> None:
+        packets = container.demux(video=stream_idx)
+        self._entries = [
+            AVProbeEntry(each.pts, each.is_keyframe)
+            for each in packets
+            if each.pts is not None
+        ]
+        container.seek(0)
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def __getitem__(self, idx: int) -> AVProbeEntry:
+        return self._entries[idx]
+
+    def search_timestamp(
+        self, timestamp: int, *, backward: bool = True, any_frame: bool = False
+    ) -> int:
+        """Return the number of the last keyframe up to `timestamp`, of the first where
+        there is none; or of the first from it on, unless `backward`, -1 where there is
+        none. With `any_frame` all frames count.
+        """
+        shown = sorted(
+            (each.timestamp, number)
+            for number, each in enumerate(self._entries)
+            if any_frame or each.is_keyframe
+        )
+        before = bisect_right(shown, (timestamp - (not backward), len(self)))
+        at = max(before - 1, 0) if backward else before
+        return shown[at][1] if at < len(shown) else -1
+
+
+def _audio_duration(container: InputContainer, stream: AudioStream) -> float | None:
+    """Return the seconds of a sound by the header, else up to the end of its last
+    packet.
+    """
+    tick = float(stream.time_base or 0)
+    if stream.duration is not None:
+        return stream.duration * tick
+    ends = [
+        p.pts + (p.duration or 0) for p in container.demux(stream) if p.pts is not None
+    ]
+    return (max(ends) - (stream.start_time or 0)) * tick if ends else None
+
+
+def _checked_ranges(
+    name: str, ranges: Sequence[ClipRange], unit: str, units: tuple[str, ...]
+) -> list[ClipRange]:
+    checked_choice(unit, f"{name}_unit", units)
+    for number, each in enumerate(ranges):
+        if len(each) != 2 or not each[0] <= each[1] or math.isinf(each[0]):
+            raise ConfigError(
+                f"{name}_clip_ranges[{number}]={each!r} is not (start, end) with "
+                "numbers start <= "
+                "end, the end float('inf') for that of the file"
+            )
+    return [(start, end) for start, end in ranges]
+
+
+def get_clips_uniform(  # noqa: PLR0917 - as Energon's
+    av_decoder: AVDecoder,
+    clip_duration_seconds: float,
+    num_clips: int,
+    request_video: bool = False,
+    request_audio: bool = False,
+    video_out_frame_size: tuple[int, int] | None = None,
+) -> AVData:
+    """Return `num_clips` clips of one length, from the beginning of the file up to its
+    end.
+
+    Of a video with sound both are asked for the same times, of the part where there are
+    both. Clips of 0 seconds are single frames. If the clips are longer than the file,
+    each is all of it. Raise `ConfigError` if neither is requested, `DecodeError` if the
+    file lacks what is.
+
+        clips = get_clips_uniform(
+            decoder, clip_duration_seconds=3, num_clips=5, request_audio=True
+        )
+    """
+    if not request_video and not request_audio:
+        raise ConfigError(
+            "get_clips_uniform: set request_video, request_audio, or both"
+        )
+    if num_clips < 1 or not 0 <= clip_duration_seconds < math.inf:
+        raise ConfigError(
+            f"get_clips_uniform: num_clips={num_clips!r} is at least 1, and "
+            f"clip_duration_seconds={clip_duration_seconds!r} at least 0"
+        )
+    known = av_decoder.get_metadata(
+        get_video=request_video, get_video_frame_size=False, get_audio=request_audio
+    )
+    lengths = []
+    if request_video:
+        lengths.append(
+            _required(known.video_duration, av_decoder._what, "video stream")
+        )
+    if request_audio:
+        lengths.append(
+            _required(known.audio_duration, av_decoder._what, "audio stream")
+        )
+    margin = 0.5 / (known.video_fps or math.inf) if clip_duration_seconds == 0 else 0.0
+    last = max(margin, min(lengths) - clip_duration_seconds - margin)
+    with _opened(av_decoder._reading(), av_decoder._what) as container:
+        streams = [
+            each
+            for each in (_video_stream(container), _audio_stream(container))
+            if each
+        ]
+        begin = max(
+            float((each.start_time or 0) * (each.time_base or 0)) for each in streams
+        )
+    starts = begin + np.linspace(margin, last, num_clips)
+    ranges = [(float(start), float(start + clip_duration_seconds)) for start in starts]
+    return av_decoder.get_clips(
+        video_clip_ranges=ranges if request_video else None,
+        audio_clip_ranges=ranges if request_audio else None,
+        video_out_frame_size=video_out_frame_size,
+    )
+
+
+def get_single_frames_uniform(
+    av_decoder: AVDecoder,
+    num_frames: int,
+    *,
+    video_out_frame_size: tuple[int, int] | None = None,
+    return_timestamps: bool = False,
+) -> torch.Tensor | tuple[torch.Tensor, list[float]]:
+    """Return `num_frames` frames at equal distances, the first and the last of the
+    video included.
+
+    They are uint8 (num_frames, 3, height, width); of a video with fewer frames some
+    come more than once. With `return_timestamps`, return the second at which each
+    begins to be shown, too.
+    """
+    clips = get_clips_uniform(
+        av_decoder,
+        0,
+        num_frames,
+        request_video=True,
+        video_out_frame_size=video_out_frame_size,
+    )
+    frames = torch.cat(clips.video_clips or [])
+    if not return_timestamps:
+        return frames
+    return frames, [start for start, _ in clips.video_timestamps or []]
+
+
+@dataclass(frozen=True)
+class AVWebdatasetDecoder:
+    """Makes of the bytes of a video or sound what `av_decode` names.
+
+    "AVDecoder" is an `AVDecoder`, which decodes when it is asked; "torch" an `AVData`
+    of all frames, or all sound if there is no video, and with `video_decode_audio` of
+    both; "pyav" an open container of PyAV, which cannot be sent to another process.
+
+    Raise `ConfigError` for another name.
+    """
+
+    video_decode_audio: bool = False
+    av_decode: AVDecoderType = "AVDecoder"
+
+    def __post_init__(self) -> None:
+        checked_choice(self.av_decode, "av_decode", get_args(AVDecoderType))
+
+    def __call__(self, key: str, data: bytes) -> Any:
+        """Return what the part `key` holds; None if it is neither a video nor a sound.
+
+        Raise `DecodeError` naming the part, unless it is an `AVDecoder`, whose methods
+        do.
+        """
+        return self.decoded(key, data) if kind_by_name(f"a.{key}") == "av" else None
+
+    def decoded(self, key: str, data: bytes) -> Any:
+        """Return the same for a part of any name that is a video or a sound."""
+        decoder = AVDecoder(data, name=f"part {key!r}")
+        if self.av_decode == "torch":
+            return decoder.get_frames(video_decode_audio=self.video_decode_audio)
+        if self.av_decode == "pyav":
+            decoder.has_audio_stream()  # damage is told of here
+            return _open_container(decoder.stream)
+        return decoder
