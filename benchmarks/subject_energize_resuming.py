@@ -21,7 +21,7 @@ from energize import (
     get_loader,
     get_train_dataset,
 )
-from energize.core.description import packed, unpacked
+from energize.core.config import packed, unpacked
 from energize.loader.state import sealed
 
 __all__ = ["Energize"]

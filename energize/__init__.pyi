@@ -18,6 +18,7 @@ from .core.loss_weights import (
     total_weight,
     weighted_mean,
 )
+from .core.node import INFINITE
 from .core.restoring import restore_sample
 from .core.samples import (
     CaptioningSample,
@@ -48,7 +49,7 @@ from .core.stores import (
     NoCachePool,
     PrimaryFileStore,
 )
-from .core.stream import INFINITE, Cursor
+from .core.stream import Cursor
 from .core.trace import Failed, ReadContext, Refs
 from .core.turns import Turn
 from .data.join import JoinedSource

@@ -23,7 +23,10 @@ import numpy as np
 from energize.core.dataset import Dataset, IndexedDataset
 from energize.core.lanes import SINGLE_LANE, Lane
 from energize.core.lazy import torch
-from energize.core.stream import INFINITE, State
+from energize.core.node import INFINITE
+from energize.core.stream import (
+    State,
+)
 from energize.core.trace import refs_of
 
 __all__ = [
@@ -307,7 +310,7 @@ def _check_lanes(dataset: Dataset[Any], count: int, epochs: int, items: int) -> 
                     f"{where}: {len(found)} items came, of {dataset.size} in all"
                 )
         over = all(read.ended)
-        if not dataset._divisible:
+        if not dataset.traits.divisible:
             alone = _read_in_turn(dataset, single, len(read.items) + over)
             _compare(read.items, alone.items, f"{count} lanes in turn, epoch {epoch}")
             single = [*alone.states]

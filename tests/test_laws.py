@@ -28,8 +28,8 @@ from energize import (
     ShuffleDataset,
     SkipSample,
 )
+from energize.core.node import INFINITE, NodeTraits
 from energize.core.randomness import PROVEN
-from energize.core.stream import INFINITE
 from energize.core.trace import refs_of
 from energize.errors import NotRepeatableError
 from energize.testing import (
@@ -299,14 +299,14 @@ def test_references_name_a_substitute_and_not_what_was_left_out():
 class Forgetful(FilterDataset):
     """Goes back to the front whatever its state says."""
 
-    def _addressed(self, opening):
-        return super()._addressed(opening._replace(state=None))
+    def open_addressed(self, opening):
+        return super().open_addressed(opening._replace(state=None))
 
 
 class Greedy(IterableSource):
     """Gives each lane all that there is."""
 
-    _divisible = True
+    traits = NodeTraits(divisible=True)
 
 
 def by_chance():
@@ -359,9 +359,9 @@ class TestLawsThatAreBroken:
 
     def test_what_is_read_as_a_whole_is_given_in_turn(self):
         class Turned(IterableSource):
-            def _open_lane(self, lane, state, reading, *, endless):
+            def open_lane(self, lane, state, reading, *, endless):
                 turned = Lane((lane.index + 1) % lane.count, lane.count)
-                return super()._open_lane(turned, state, reading, endless=endless)
+                return super().open_lane(turned, state, reading, endless=endless)
 
         with pytest.raises(
             AssertionError, match="2 lanes in turn, epoch 0: item 0 differs"

@@ -27,8 +27,8 @@ from energize.cli.state import (
     read_states,
 )
 from energize.core.blends import Edits
+from energize.core.config import leaves
 from energize.core.dataset import Dataset
-from energize.core.description import leaves
 from energize.core.progress import counted
 from energize.core.trace import Refs
 from energize.data.files import path_of

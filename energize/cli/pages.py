@@ -26,6 +26,7 @@ from typer import Option
 
 from energize.cli import mixes
 from energize.cli.console import Console, short
+from energize.core import tree
 from energize.core.dataset import Dataset, IndexedDataset
 from energize.core.html import (
     conversation,
@@ -363,7 +364,7 @@ def _weights(dataset: Dataset[Any], above: float = 1.0) -> list[float]:
         above *= dataset.weight
     if not dataset.inputs:
         return [above for _ in dataset.sources]
-    return dataset._of_sources([_weights(each, above) for each in dataset.inputs])
+    return tree.of_sources(dataset, [_weights(each, above) for each in dataset.inputs])
 
 
 def _told(reason: object) -> str:

@@ -24,8 +24,13 @@ from energize.cli.look import Plot
 from energize.cli.mixes import AsJson, MixPath, Run, path_argument, takes_run
 from energize.core import limits
 from energize.core.blends import Edits, with_names_of
+from energize.core.config import (
+    batch_size_of,
+    leaf_names,
+    leaves,
+    unpacked,
+)
 from energize.core.dataset import Dataset, IndexedDataset
-from energize.core.description import batch_size_of, leaf_names, leaves, unpacked
 from energize.core.lazy import torch
 from energize.core.os_errors import os_error_message, os_errors_as
 from energize.core.stream import State

@@ -36,8 +36,14 @@ from energize.core.description import order_name_of
 from energize.core.ignored import said_once
 from energize.core.lanes import SINGLE_LANE, Lane, WorkerConfig
 from energize.core.lazy import optional_module
+from energize.core.node import INFINITE
 from energize.core.records import fields_of
-from energize.core.stream import INFINITE, Cursor, State
+from energize.core.samples import fields_of
+from energize.core.stream import (
+    INFINITE,
+    Cursor,
+    State,
+)
 from energize.core.validation import Listed, Model, faults, told
 from energize.data.memory import IterableSource, as_dataset
 from energize.data.rows import DataFiles, JsonSource, ParquetSource, data_files

@@ -546,4 +546,4 @@ def _batches_of(
         check_names(options, ("batch_size", "batch_drop_last", "packing_buffer_size"))
     encoder = task_encoder or DefaultTaskEncoder()
     samples = encoder.build_encode_sample(RepeatDataset(ShuffleDataset(rows)))
-    return encoder.build_batch(samples, **options)._with_worker_config(worker_config)
+    return encoder.build_batch(samples, **options).with_worker_config(worker_config)

@@ -21,6 +21,7 @@ from energize.core.checks import checked_choice, checked_whole, raised_as
 from energize.core.dataset import IndexedDataset, PassingDataset
 from energize.core.ignored import said_once
 from energize.core.lanes import Lane, Ranks, WorkerConfig
+from energize.core.node import NodeTraits
 from energize.core.os_errors import os_errors_as
 from energize.core.stream import State, counter_field
 from energize.core.trace import Failed, ReadContext, Request
@@ -222,15 +223,17 @@ class _Numbered(PassingDataset[tuple[int, Any]]):
 
     order_name = "_Numbered"
 
+    traits = NodeTraits(makes=True, content_only=True)
+
     first: int
 
     def __init__(self, dataset: IndexedDataset[Any], first: int) -> None:
-        self._freeze([dataset], first=first)
+        self.freeze([dataset], first=first)
 
     def make(
         self, items: list[Any], request: Request
     ) -> list[tuple[int, Any] | Failed]:
-        below = self._children[0]
+        below = self.children[0]
         attempt = request.reading.attempt
         numbers = request.positions % below.size
         if attempt and [each.count for each in below.sources] == [below.size]:
@@ -382,7 +385,7 @@ class StreamingDataset(IterableDataset[Any]):
         self.samples_per_stream = np.array(
             [each.size for each, _ in self._pairs], dtype=np.int64
         )
-        parts = self.samples._children
+        parts = self.samples.children
         firsts = np.cumsum([0, *self.samples_per_stream[:-1]]).tolist()
         self._stored: ConcatDataset[Any] = ConcatDataset(*parts)
         self._numbered = self._batches.with_inputs(

@@ -11,16 +11,21 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from multiprocessing.context import get_spawning_popen
 from pathlib import Path
-from typing import Annotated, Any, Generic, TypeAlias, TypeVar, cast
+from typing import Annotated, Any, Generic, TypeAlias, TypeVar
 
 from pydantic import Field, NonNegativeInt, TypeAdapter
 from torch.utils.data import IterableDataset, get_worker_info
 
+from energize.core import tree
 from energize.core.checks import checked_whole
-from energize.core.dataset import Dataset, IndexedDataset
+from energize.core.dataset import Dataset
 from energize.core.lanes import WorkerConfig
+from energize.core.node import INFINITE
 from energize.core.restoring import without_loops
-from energize.core.stream import INFINITE, State, counter_field
+from energize.core.stream import (
+    State,
+    counter_field,
+)
 from energize.core.trainers import check_undivided
 from energize.core.validation import Model, validated
 from energize.datasets.order import EpochizeDataset
@@ -299,7 +304,7 @@ class TorchDataset(IterableDataset[T], Generic[T]):
         """Return where the loop after the one at `start` starts."""
         dataset = self.dataset
         (position, step) = start
-        loop = dataset._steps_per_epoch
+        loop = tree.steps_per_loop(dataset)
         if loop is None and dataset.sized and dataset.size == INFINITE:
             raise LoaderError(
                 "the dataset never ends, so nobody but you knows where a second loop "
@@ -338,7 +343,7 @@ class TorchDataset(IterableDataset[T], Generic[T]):
             )
         steps = checked_whole(steps or 0, "state_dict: steps")
         place = position, step = self.place.start
-        loop = self.dataset._steps_per_epoch
+        loop = tree.steps_per_loop(self.dataset)
         world = self.worker_config.ranks().world_size
         after = position + steps * world, step + steps * (loop is not None)
         endless = loop is None and self.dataset.size == INFINITE
@@ -387,8 +392,8 @@ _SHARE_STATE = TypeAdapter(_ShareState)
 
 def _state_at(dataset: Dataset[Any], place: Place) -> State:
     """Return the state of a run over an indexed dataset at a place."""
-    state = cast("IndexedDataset[Any]", dataset)._state_at(place[0])
-    counted = dataset._steps_per_epoch is not None
+    state = tree.state_at(dataset, place[0])
+    counted = tree.steps_per_loop(dataset) is not None
     return packed_state(dataset, state | {"step": place[1]} if counted else state)
 
 
@@ -411,7 +416,7 @@ class _Share(Iterator[T]):
         self.mark = mark
         self._settings = settings
         rank, world_size, worker, workers = mark
-        loop = dataset._steps_per_epoch
+        loop = tree.steps_per_loop(dataset)
         uneven = settings.uneven
         if loop is not None:
             dataset = EpochizeDataset(without_loops(dataset), _NO_END)
@@ -460,7 +465,7 @@ class _Share(Iterator[T]):
         tells.
         """
         dataset = self._dataset
-        loop = self._dataset._steps_per_epoch
+        loop = tree.steps_per_loop(self._dataset)
         if loop is not None:
             return loop - step
         if not dataset.sized or dataset.size == INFINITE:
@@ -505,7 +510,7 @@ class _Share(Iterator[T]):
         if (
             ended
             and not self._dataset.indexed
-            and self._dataset._steps_per_epoch is None
+            and tree.steps_per_loop(self._dataset) is None
         ):
             deque(self._items, maxlen=0)
         return ended

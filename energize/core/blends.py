@@ -14,10 +14,11 @@ from typing import Any, NamedTuple, TypeVar, cast
 
 import numpy as np
 
-from energize.core import limits
+from energize.core import limits, tree
 from energize.core.arrays import Int64Array
 from energize.core.checks import real_number, whole_number
 from energize.core.dataset import Dataset, IndexedDataset
+from energize.core.node import NodeTraits
 from energize.core.rng import derive
 from energize.core.stream import (
     LAST_START,
@@ -351,7 +352,7 @@ def slot_after(dataset: Any, way: Way, items: int) -> int | None:
     for number in way:
         if items >= LAST_START:
             break
-        reached = dataset._reached(items)
+        reached = dataset.reached(items)
         if reached is None:
             return None
         items = reached[number]
@@ -379,16 +380,16 @@ class ContinuedDataset(IndexedDataset[T_co]):
     def __init__(
         self, dataset: Dataset[T_co], since: int, read: int, *, afresh: bool = False
     ) -> None:
-        self._freeze(inputs=[dataset], since=since, read=read, afresh=afresh)
+        self.freeze(inputs=[dataset], since=since, read=read, afresh=afresh)
 
     @cached_property
     def key(self) -> int:
         inner = self.inputs[0].key
         return derive("AdvancedDataset", inner, self.read) if self.afresh else inner
 
-    @property
-    def _divisible(self) -> bool:
-        return self.inputs[0]._divisible
+    @cached_property
+    def traits(self) -> NodeTraits:
+        return NodeTraits(makes=True, divisible=self.inputs[0].traits.divisible)
 
     def route(self, positions: Int64Array) -> Routes:
         later = positions + (self.read - self.since)
@@ -396,7 +397,7 @@ class ContinuedDataset(IndexedDataset[T_co]):
             np.where(positions < self.since, positions, later) if self.since else later
         )
 
-    def _spans(self, n: int) -> tuple[Sequence[Span], int]:
+    def spans(self, n: int) -> tuple[Sequence[Span], int]:
         return [Span(0, self.read, self.read + max(n - self.since, 0))], n
 
     def make(self, items: list[Any], request: Request) -> list[T_co | Failed]:
@@ -408,7 +409,7 @@ class ContinuedDataset(IndexedDataset[T_co]):
             )
         return items
 
-    def _open_stream(self, opening: Opening) -> Stream[T_co]:
+    def open_stream(self, opening: Opening) -> Stream[T_co]:
         inputs = None if opening.state is None else {"inputs": [opening.state]}
         inside = opening._replace(state=inputs)
         return _ContinuedStream(self.route, self.inputs, inside, addressed=True)
@@ -478,7 +479,7 @@ def places_kept(dataset: Any, items: int, lanes: Any) -> State:
     Below what finds its items by reading it is the place of the lane that has come
     farthest, when it began with what it is busy with (`slot`).
     """
-    if len(dataset.sources) > MOST_PARTS or not dataset._never_ends:
+    if len(dataset.sources) > MOST_PARTS or not tree.never_ends(dataset):
         return {}
     mix = read_mix(dataset)
     if mix is None or lanes is None:
@@ -545,7 +546,7 @@ def _parts(node: Any, items: int, way: Way = ()) -> list[tuple[Way, Any, int]]:
     if several and (node.indexed or node.sized):
         taken = node.taken(items)
     elif node.inputs and not several:
-        taken = node._reached(items)
+        taken = node.reached(items)
     if taken is None:
         return [(way, node, items)]
     found: list[tuple[Way, Any, int]] = []
@@ -560,7 +561,7 @@ def _told_apart(part: Any, seen: Counter[str]) -> str:
     """Return a digest of what decides the order of a part; the second of one order has
     a number.
     """
-    digest: str = part._fingerprint[:_DIGITS]
+    digest: str = part.fingerprint[:_DIGITS]
     seen[digest] += 1
     return digest if seen[digest] == 1 else f"{digest}.{seen[digest]}"
 
@@ -721,7 +722,7 @@ def with_change(dataset: Dataset[Any], change: Change) -> Any:
         slot = acting.at
         weights = acting.weights
     if blend.changes[-1:] and blend.changes[-1][0] == slot:
-        blend = blend._replace(changes=blend.changes[:-1])
+        blend = blend.replace(changes=blend.changes[:-1])
     return replaced(dataset, found.way, blend.with_weights_from(slot, weights))
 
 

@@ -12,20 +12,21 @@ arithmetic, but its items are found one after another (`energize.core.stream`).
 from __future__ import annotations
 
 from abc import ABC
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import cached_property
-from itertools import accumulate
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 import numpy as np
 import numpy.typing as npt
 
+from energize.core import tree
 from energize.core.arrays import Int64Array
+from energize.core.config import Config, config_of, fingerprint_of
 from energize.core.description import Description
 from energize.core.lanes import SINGLE_LANE, Lane
+from energize.core.node import INFINITE, NodeTraits
 from energize.core.stream import (
-    INFINITE,
     LAST_START,
     ContentStream,
     CountingCursor,
@@ -72,15 +73,12 @@ class Dataset(Description, ABC, Generic[T_co]):
     nothing open.
 
     Two datasets are equal when they are of one class, with equal parameters and equal
-    inputs. Subclasses set their parameters once, with `_freeze` in `__init__`.
+    inputs. Subclasses set their parameters once, with `freeze` in `__init__`.
     """
 
     order_name = "Dataset"
 
     inputs: tuple[Dataset[Any], ...]
-
-    _many: ClassVar[bool] = False
-    """Whether an item may be made of several items of an input, or of none."""
 
     def open(
         self,
@@ -92,9 +90,9 @@ class Dataset(Description, ABC, Generic[T_co]):
 
         `reading` says what becomes of samples that fail.
         """
-        return self._open_lane(lane, state, reading, endless=False)
+        return self.open_lane(lane, state, reading, endless=False)
 
-    def _open_lane(
+    def open_lane(
         self, lane: Lane, state: State | None, reading: ReadContext, *, endless: bool
     ) -> LaneCursor[T_co]:
         """Return a cursor over this dataset as a stream; if `endless`, its epoch never
@@ -109,7 +107,7 @@ class Dataset(Description, ABC, Generic[T_co]):
         goes_on = size is not None
 
         def open_stream(inner: State | None) -> Stream[T_co]:
-            return self._addressed(Opening(lane, inner, reading, goes_on))
+            return self.open_addressed(Opening(lane, inner, reading, goes_on))
 
         return LaneCursor(self, open_stream, size, lane, state)
 
@@ -132,7 +130,7 @@ class Dataset(Description, ABC, Generic[T_co]):
         """Items per epoch, or `INFINITE`; `NotIndexedError` where only reading
         tells.
         """
-        raise self._length_unknown()
+        raise tree.length_unknown(self)
 
     @cached_property
     def sources(self) -> tuple[Source[Any], ...]:
@@ -150,19 +148,32 @@ class Dataset(Description, ABC, Generic[T_co]):
         return any(dataset.has_loss_weights for dataset in self.inputs)
 
     @cached_property
-    def _pass_length(self) -> int:
-        """Items in one pass over what is read: those of an epoch; of an epoch that
-        never ends, as many as the inputs have together. `NotIndexedError` where only
-        reading tells.
-        """
-        if (self.sized and self.size != INFINITE) or not self.inputs:
-            return self.size
-        return sum(each._pass_length for each in self.inputs)
+    def source_numbers(self) -> list[int | Int64Array]:
+        """The numbers in `sources` of the sources of every input."""
+        return tree.source_numbers(self)
 
-    def _repr_html_(self) -> str:
+    @cached_property
+    def read_parts(self) -> tuple[tree.ReadPart, ...]:
+        """The parts that origins count; see `tree.read_parts`."""
+        return tree.read_parts(self)
+
+    @cached_property
+    def order_config(self) -> Config:
+        """The config of all that decides which samples come."""
+        return config_of(self)
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """The digest of all that decides which samples come."""
+        return fingerprint_of(self)
+
+    def to_html(self) -> str:
+        """Return a table of what the dataset reads, as notebooks show it."""
         from energize.core.html import dataset_html
 
         return dataset_html(self)
+
+    _repr_html_ = to_html
 
     def __len__(self) -> int:
         """Return the items per epoch; of an endless dataset those of a pass, for
@@ -171,7 +182,8 @@ class Dataset(Description, ABC, Generic[T_co]):
         Raise `NotIndexedError` (a TypeError) if there is no such number.
         """
         config = self.worker_config
-        return self._pass_length if config is None else config.length(self)
+        length = None if config is None else config.length(self)
+        return tree.pass_length(self) if length is None else length
 
     def __iter__(self) -> Iterator[T_co]:
         check_iterated(self)
@@ -192,7 +204,7 @@ class Dataset(Description, ABC, Generic[T_co]):
         return found
 
     def __getitem__(self, position: int) -> T_co:
-        raise self._not_indexed("random access")
+        raise tree.not_indexed(self, "random access")
 
     def refs_of(self, origins: Sequence[Origin]) -> Refs:
         """Return the samples that an item of a cursor is made of, from `cursor.origin`:
@@ -210,72 +222,44 @@ class Dataset(Description, ABC, Generic[T_co]):
         """
         return refs_of(self, origins)
 
-    @property
-    def _divisible(self) -> bool:
-        """Whether a lane of this stream is read without reading the other lanes'
-        items.
-        """
-        return True
-
-    @property
-    def _holds(self) -> int:
-        """How many items of its input a lane may have taken of which nothing was given
-        yet.
-        """
-        return 0
-
-    @property
-    def _steps_per_epoch(self) -> int | None:
-        """The steps that each rank of a loader makes in a loop, where not the epochs
-        say it.
-        """
-        return None
-
-    @property
-    def _never_ends(self) -> bool:
-        """Whether a loader reads it without an end of epochs."""
-        return self._steps_per_epoch is not None or (
-            self.sized and self.size == INFINITE
-        )
-
-    def _stream(self, opening: Opening) -> Stream[T_co]:
+    def open_shared(self, opening: Opening) -> Stream[T_co]:
         """Return the dataset as an input of something that is read in a lane.
 
         If endless it goes on from epoch to epoch; else a stream of unknown length ends
         with its epoch.
         """
-        if self.indexed or self._divisible or opening.lane.count == 1:
-            return self._addressed(opening)
+        if self.indexed or self.traits.divisible or opening.lane.count == 1:
+            return self.open_addressed(opening)
         return LaneReader(self, opening)
 
-    def _addressed(self, opening: Opening) -> Stream[T_co]:
-        """As `_stream`, for a caller that knows which positions are the lane's."""
+    def open_addressed(self, opening: Opening) -> Stream[T_co]:
+        """As `open_shared`, for a caller that knows which positions are the lane's."""
         if self.indexed:
             return IndexedStream(cast("IndexedDataset[T_co]", self), opening.reading)
-        if self._divisible or opening.lane.count == 1:
-            return self._open_stream(opening)
-        return WholeStream(self._open_stream, opening)
+        if self.traits.divisible or opening.lane.count == 1:
+            return self.open_stream(opening)
+        return WholeStream(self.open_stream, opening)
 
-    def _open_stream(self, opening: Opening) -> Stream[T_co]:
-        """As `_addressed`, where it is not indexed; in a single lane if not
-        `_divisible`.
+    def open_stream(self, opening: Opening) -> Stream[T_co]:
+        """As `open_addressed`, where it is not indexed; in a single lane if not
+        divisible.
         """
         if self.sized or not opening.endless:
-            return self._open_pass(opening)
-        return PassesStream(self._open_pass, opening, self)
+            return self.open_pass(opening)
+        return PassesStream(self.open_pass, opening, self)
 
-    def _open_pass(self, opening: Opening) -> Stream[T_co]:
+    def open_pass(self, opening: Opening) -> Stream[T_co]:
         """Return a stream of one pass; of the endless passes if their length is known.
 
         Opened as endless, other passes follow.
         """
         raise NotIndexedError(
             f"{type(self).__name__} needs random access to its input, and "
-            f"{self._first_stream()} "
+            f"{tree.first_stream(self)} "
             "can only be read as a stream"
         )
 
-    def _until(
+    def settled(
         self, saved: dict[str, Any], now: dict[str, Any], n: int
     ) -> tuple[dict[str, Any], dict[str, Any]]:
         """Return a saved and today's config of this node without what concerns only
@@ -283,75 +267,11 @@ class Dataset(Description, ABC, Generic[T_co]):
         """
         return saved, now
 
-    def _reached(self, n: int) -> Sequence[int] | None:
+    def reached(self, n: int) -> Sequence[int] | None:
         """Return how far in each input the first `n` items lead, if they lead on
         without gaps, and that is known without reading.
         """
         return None
-
-    @cached_property
-    def _parts(self) -> tuple[Dataset[Any], ...]:
-        """What a stream reads: the largest indexed datasets below it, and sources
-        without random access. An indexed dataset is its own only one.
-        """
-        if self.indexed or not self.inputs:
-            return (self,)
-        return tuple(part for each in self.inputs for part in each._parts)
-
-    @cached_property
-    def _sources_before(self) -> list[int]:
-        """How many sources stand before those of each input."""
-        return list(accumulate((len(each.sources) for each in self.inputs), initial=0))
-
-    def _source_numbers(self, child: int) -> int | Int64Array:
-        """Return the numbers in `sources` of those of an input: the first of
-        neighbours, or each.
-        """
-        return self._sources_before[child]
-
-    def _of_sources(self, values: Sequence[Sequence[Any]]) -> list[Any]:
-        """Return values of the sources of each input as those of the sources here."""
-        found: list[Any] = [None] * len(self.sources)
-        for child, of_input in enumerate(values):
-            first = self._source_numbers(child)
-            for place, value in enumerate(of_input):
-                found[first + place if isinstance(first, int) else first[place]] = value
-        return found
-
-    @cached_property
-    def _numbers_of_parts(self) -> list[Int64Array]:
-        """The numbers in `sources` of those of each of `_parts`."""
-        if self.indexed or not self.inputs:
-            return [np.arange(len(self.sources))]
-        found = []
-        for number, each in enumerate(self.inputs):
-            own = self._source_numbers(number)
-            parts = each._numbers_of_parts
-            found += [
-                own + inner if isinstance(own, int) else own[inner] for inner in parts
-            ]
-        return found
-
-    def _length_unknown(self) -> NotIndexedError:
-        return NotIndexedError(
-            f"how many items {type(self).__name__} gives is only known when they have "
-            "been read; "
-            "cut it with EpochizeDataset and count steps"
-        )
-
-    def _not_indexed(self, wanted: str) -> NotIndexedError:
-        own = type(self).__name__
-        stream = self._first_stream()
-        read = "is" if own == stream else f"reads from {stream},"
-        return NotIndexedError(
-            f"{own} {read} a stream, so it has no {wanted}; iterate over it instead"
-        )
-
-    def _first_stream(self) -> str:
-        node: Dataset[Any] = self
-        while streams := [each for each in node.inputs if not each.indexed]:
-            node = streams[0]
-        return type(node).__name__
 
 
 class IndexedDataset(Dataset[T_co]):
@@ -394,31 +314,29 @@ class IndexedDataset(Dataset[T_co]):
         """
         return None
 
-    def _full(self, n: int) -> int:
-        """Return how many of the first `n` items are no padding of its own."""
-        return n
-
-    @cached_property
-    def _lends(self) -> bool:
-        """Whether it has padding, made of samples that are only lent to it."""
-        return not self._many and any(each._lends for each in self._children)
-
-    _makes: ClassVar[bool] = False
-    """Whether `make` is its own."""
-
     def __init_subclass__(cls, **options: Any) -> None:
+        """Check that a class with its own `make` states the trait `makes`."""
         super().__init_subclass__(**options)
-        bodies = [vars(base) for base in cls.__mro__]
-        nearest = next(body for body in bodies if "make" in body or "_makes" in body)
-        if "_makes" not in nearest:
-            cls._makes = True
+        stating = next(base for base in cls.__mro__ if "traits" in vars(base))
+        stated = vars(stating)["traits"]
+        if isinstance(stated, NodeTraits):
+            called = stated.makes
+        else:
+            called = getattr(stating, "make", IndexedDataset.make) is not (
+                IndexedDataset.make
+            )
+        if "make" in vars(cls) and not called:
+            raise ConfigError(
+                f"{cls.__name__} has its own make, which would not be called. Add "
+                "traits = NodeTraits(makes=True) to the class"
+            )
 
     @cached_property
-    def _children(self) -> tuple[IndexedDataset[Any], ...]:
+    def children(self) -> tuple[IndexedDataset[Any], ...]:
         """What `route` leads to, one for each input."""
         return cast("tuple[IndexedDataset[Any], ...]", self.inputs)
 
-    def _spans(self, n: int) -> tuple[Sequence[Span], int]:
+    def spans(self, n: int) -> tuple[Sequence[Span], int]:
         """Return what of the inputs the first items are made of, as runs, and how many
         items that accounts for: the others of the first `n` are located one by one.
         """
@@ -427,17 +345,12 @@ class IndexedDataset(Dataset[T_co]):
             return (), 0
         return [Span(child, 0, count) for child, count in enumerate(taken)], n
 
-    def _reached(self, n: int) -> Sequence[int] | None:
+    def reached(self, n: int) -> Sequence[int] | None:
         return self.taken(n) if self.indexed or self.sized else None
 
-    @cached_property
-    def _read_ahead(self) -> int:
-        """How many items are worth asking for at once."""
-        return min((each._read_ahead for each in self._children), default=1)
-
-    def _open_pass(self, opening: Opening) -> Stream[T_co]:
+    def open_pass(self, opening: Opening) -> Stream[T_co]:
         if not self.sized:
-            return super()._open_pass(opening)
+            return super().open_pass(opening)
         return MixStream(self.route, self.inputs, opening)
 
     def refs(self, positions: npt.ArrayLike, attempt: int = 0) -> Refs:
@@ -464,7 +377,7 @@ class IndexedDataset(Dataset[T_co]):
         Raise IndexError for positions outside of it.
         """
         if not self.indexed:
-            raise self._not_indexed("random access")
+            raise tree.not_indexed(self, "random access")
         if isinstance(position, bool) or not isinstance(position, int | np.integer):
             raise ConfigError(
                 f"{type(self).__name__}[{position!r}]: an index is one whole number; "
@@ -493,7 +406,7 @@ class IndexedDataset(Dataset[T_co]):
         substituted.
         """
         if not self.indexed:
-            raise self._not_indexed("random access")
+            raise tree.not_indexed(self, "random access")
         asked = np.asarray(positions)
         whole = asked.dtype.kind in "iu" or not asked.size
         if asked.ndim != 1 or not (
@@ -514,21 +427,8 @@ class IndexedDataset(Dataset[T_co]):
     ) -> Cursor[T_co]:
         if not self.indexed:
             return super().open(lane, state, reading)
-        self._check_state(state or {"position": 0})
+        tree.check_state(self, state or {"position": 0})
         return CountingCursor(self, lane, counter_field(state, "position"), reading)
-
-    def _state_at(self, position: int) -> State:
-        """Return the state in which `position` items have been delivered."""
-        return {"position": position}
-
-    def _check_state(self, state: State) -> None:
-        """Raise `StateError` if this dataset cannot go on from a state."""
-
-    def _watcher(self, lane: Lane) -> Callable[[int], None] | None:
-        """Return what is told the position of each item that a lane delivers, if
-        anything is.
-        """
-        return None
 
 
 class PassingDataset(IndexedDataset[T_co]):
@@ -538,12 +438,13 @@ class PassingDataset(IndexedDataset[T_co]):
 
     order_name = "PassingDataset"
 
-    _passes_on = True
-    _draws: ClassVar[bool] = False
-    """Whether what it makes may draw random numbers."""
+    @cached_property
+    def traits(self) -> NodeTraits:
+        return NodeTraits(content_only=True)
 
-    def _open_stream(self, opening: Opening) -> Stream[T_co]:
-        return ContentStream(self, self.inputs[0]._stream, opening, draws=self._draws)
+    def open_stream(self, opening: Opening) -> Stream[T_co]:
+        draws = self.traits.draws
+        return ContentStream(self, self.inputs[0].open_shared, opening, draws=draws)
 
     @cached_property
     def key(self) -> int:
@@ -554,7 +455,3 @@ class PassingDataset(IndexedDataset[T_co]):
 
     def taken(self, n: int) -> Sequence[int] | None:
         return [n]
-
-    @property
-    def _steps_per_epoch(self) -> int | None:
-        return self.inputs[0]._steps_per_epoch

@@ -347,9 +347,9 @@ class WorkerConfig:
         """
         return None
 
-    def length(self, dataset: Any) -> int:
-        """Return what `len(dataset)` is."""
-        return int(dataset._pass_length)
+    def length(self, dataset: Any) -> int | None:
+        """Return `len(dataset)`; None for the number of items in one pass."""
+        return None
 
     def iterate(self, dataset: Any) -> Iterator[Any]:
         """Return what `iter(dataset)` is."""

@@ -20,14 +20,18 @@ from typing import Any, TypeVar, cast
 
 import numpy as np
 
-from energize.core import limits
+from energize.core import limits, tree
 from energize.core.dataset import Dataset, IndexedDataset
 from energize.core.lanes import Lane
 from energize.core.loss_weights import STORED_KEY
 from energize.core.padded import with_marks
 from energize.core.samples import Markable
 from energize.core.stream import LAST_START, MOST_COUNTED, State
-from energize.core.trace import Failed, ReadContext, padding
+from energize.core.trace import (
+    Failed,
+    ReadContext,
+)
+from energize.core.tree import padding
 from energize.core.validation import parse_json, short
 from energize.errors import EnergizeError, RestoreKeyError
 
@@ -139,9 +143,9 @@ def _in_lane(dataset: Dataset[T], lane: Lane, text: str, reading: ReadContext) -
     if not isinstance(state, dict | None):
         raise RestoreKeyError(f"{told} a {type(state).__name__}, not an object")
     stream = without_loops(dataset)
-    endless = dataset._never_ends
+    endless = tree.never_ends(dataset)
     try:
-        cursor = stream._open_lane(lane, state, reading, endless=endless)
+        cursor = stream.open_lane(lane, state, reading, endless=endless)
     except EnergizeError as error:
         raise RestoreKeyError(
             f"the restore key is of another dataset: {error}"
@@ -156,9 +160,9 @@ def _in_lane(dataset: Dataset[T], lane: Lane, text: str, reading: ReadContext) -
 
 def without_loops(dataset: Dataset[T]) -> Dataset[T]:
     """Return the dataset without an outermost one that says where loops end."""
-    if dataset._ends_loops and dataset._steps_per_epoch is not None:
+    if dataset.traits.steps_per_loop is not None:
         return dataset.inputs[0]
-    if dataset._passes_on:
+    if dataset.traits.content_only:
         return dataset.with_inputs([without_loops(dataset.inputs[0])])
     return dataset
 
@@ -201,7 +205,7 @@ def loads_of(dataset: Dataset[Any], load: Any = None) -> list[tuple[Any, Any]]:
     load = own if getattr(own, "loads_stored", False) else load
     if not dataset.inputs:
         return [(source, load) for source in dataset.sources]
-    return dataset._of_sources([loads_of(each, load) for each in dataset.inputs])
+    return tree.of_sources(dataset, [loads_of(each, load) for each in dataset.inputs])
 
 
 def _is_number(value: Any, stop: Any) -> bool:

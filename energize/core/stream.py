@@ -29,10 +29,12 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar, cast
 
 import numpy as np
 
+from energize.core import tree
 from energize.core.arrays import Int64Array, rows_by_value
 from energize.core.description import functions_of, label_of
 from energize.core.lanes import SINGLE_LANE, Lane
 from energize.core.loss_weights import field_of
+from energize.core.node import INFINITE
 from energize.core.padded import Padded, unpadded
 from energize.core.randomness import defer, read_in_window
 from energize.core.rng import derive, hash_positions
@@ -66,9 +68,6 @@ T_co = TypeVar("T_co", covariant=True)
 
 State = dict[str, Any]
 """A plain JSON-able dict: the whole of what a cursor remembers."""
-
-INFINITE = 2**63 - 1
-"""The `size` of a dataset whose first epoch never ends."""
 
 LAST_START = 2**62
 """Below it positions of one epoch and what is computed from them fit in int64."""
@@ -247,6 +246,7 @@ class PositionLane(Generic[T]):
         self._at_once = 1
         self._waiting: deque[T] = deque()
         self._ahead = Ahead(dataset)
+        self._worth_reading = tree.read_ahead(dataset)
         self.left = 0
 
     def __next__(self) -> T:
@@ -264,7 +264,7 @@ class PositionLane(Generic[T]):
         self._at = self._at + many
         self.left = self.left - many
         if time.perf_counter() - began < _AT_ONCE_SECONDS:
-            most = _WINDOW_READS * self._dataset._read_ahead
+            most = _WINDOW_READS * self._worth_reading
             self._at_once = min(2 * self._at_once, most)
 
     def _positions(self, turns: Int64Array) -> Int64Array:
@@ -302,7 +302,7 @@ class CountingCursor(Cursor[T], PositionLane[T]):
         self._taken = 0
         super().__init__(dataset, EpochPlan(start, 0, self._end), lane, 0, reading)
         self.left = len(range(start + lane.index, self._end, lane.count))
-        self._watch = dataset._watcher(lane)
+        self._watch = tree.watcher(dataset, lane)
 
     def __next__(self) -> T:
         if not self._waiting:
@@ -331,7 +331,7 @@ class CountingCursor(Cursor[T], PositionLane[T]):
 
     def state(self) -> State:
         position = min(self._start + self._taken * self._lane.count, self._end)
-        return self._dataset._state_at(position)
+        return tree.state_at(self._dataset, position)
 
 
 class Opening(NamedTuple):
@@ -622,6 +622,7 @@ class IndexedStream(Stream[T]):
         self._coming: deque[int] = deque()
         self._read: deque[tuple[int, T]] = deque()
         self._far = any(source.remote for source in dataset.sources)
+        self._worth_reading = tree.read_ahead(dataset)
 
     def ahead(self, positions: Int64Array) -> None:
         if self._far:
@@ -645,7 +646,7 @@ class IndexedStream(Stream[T]):
         return cast("T", item)
 
     def _fetch(self) -> None:
-        count = min(len(self._coming), self._dataset._read_ahead)
+        count = min(len(self._coming), self._worth_reading)
         some = [self._coming.popleft() for _ in range(count)]
         items = Trace(self._dataset, np.array(some, dtype=np.int64)).items(
             self._reading
@@ -672,7 +673,7 @@ class MixStream(Stream[T]):
         self._route = route
         openings = opening._replace(endless=True).each(len(inputs))
         self._inputs = [
-            (each._addressed if addressed else each._stream)(at)
+            (each.open_addressed if addressed else each.open_shared)(at)
             for each, at in zip(inputs, openings, strict=True)
         ]
         self._states: list[State | None] = [None] * len(inputs)
@@ -724,7 +725,7 @@ def parts_before(inputs: Sequence[Dataset[Any]]) -> list[int]:
     count them.
     """
     return cast(
-        "list[int]", np.cumsum([0, *(len(each._parts) for each in inputs)]).tolist()
+        "list[int]", np.cumsum([0, *(len(each.read_parts) for each in inputs)]).tolist()
     )
 
 
@@ -937,7 +938,7 @@ def lanes_of(dataset: Dataset[Any]) -> int:
     least = _SAMPLES_OF_A_LANE
     held = 1
     for node in nodes:
-        if not (node.indexed or node._divisible):
+        if not (node.indexed or node.traits.divisible):
             return 1
         if not node.indexed:
             held = max(held, getattr(node, "buffer_size", None) or 0)
@@ -1059,7 +1060,7 @@ class LaneReader(Stream[T]):
         self._endless = opening.endless
         self._share = LaneShare(dataset.size if dataset.sized else None, opening)
         self._opening = opening._replace(endless=dataset.sized)
-        self._input = dataset._addressed(self._opening.inner)
+        self._input = dataset.open_addressed(self._opening.inner)
         self._empty_passes = 0
 
     def at(self, position: int, attempt: int = 0) -> T:
@@ -1096,7 +1097,9 @@ class LaneReader(Stream[T]):
         if not self._dataset.sized:
             state = self._input.state()
             self._input.close()
-            self._input = self._dataset._addressed(self._opening._replace(state=state))
+            self._input = self._dataset.open_addressed(
+                self._opening._replace(state=state)
+            )
         self._empty_passes += 1
         lane = self._share.lane
         if self._endless and self._empty_passes > empty_passes(lane):
@@ -1160,13 +1163,13 @@ class LimitStream(Stream[T]):
         self._sized = dataset.sized
         self._epoch, self._taken = opening.counter("epoch"), opening.counter("taken")
         self._opening = opening._replace(endless=dataset.sized)
-        self._input = dataset._stream(self._opening.inner)
+        self._input = dataset.open_shared(self._opening.inner)
 
     def _begin(self, epoch: int) -> None:
         self._input.close()
         self._epoch = epoch
         self._taken = 0
-        self._input = self._dataset._stream(self._opening._replace(state=None))
+        self._input = self._dataset.open_shared(self._opening._replace(state=None))
 
     def at(self, position: int, attempt: int = 0) -> T:
         epoch, place = (

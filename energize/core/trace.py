@@ -3,7 +3,7 @@ answers.
 
 Which samples is an item made of, what lies at a position, how far has each source come,
 where does a child stand: reading and accounting follow the same positions. A node says
-`route` and, where it has more to say of prefixes than that, `_spans`; nobody else
+`route` and, where it has more to say of prefixes than that, `spans`; nobody else
 walks.
 """
 
@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 
 import numpy as np
 
+from energize.core import tree
 from energize.core.arrays import BoolArray, Int64Array, rows_by_value
 from energize.core.description import label_of
 from energize.core.ignored import said_once
@@ -439,9 +440,13 @@ class Trace:
         routes: Routes | None = None
         while node.inputs:
             routes = node.route(positions)
-            if routes.owner is not None or routes.child is not None or node._makes:
+            if (
+                routes.owner is not None
+                or routes.child is not None
+                or node.traits.makes
+            ):
                 break
-            node = node._children[0]
+            node = node.children[0]
             positions = routes.position
             routes = None
         self.node = node
@@ -452,7 +457,7 @@ class Trace:
         if routes is None:
             return
         inner = routes.position
-        children = node._children
+        children = node.children
         if routes.child is None:
             self._below.append((0, None, Trace(children[0], inner)))
         elif len(inner) == 1:
@@ -491,7 +496,7 @@ class Trace:
                 refs = Refs(item, source, refs.index[drawn], refs.epoch[drawn])
             if routes.owner is not None:
                 item = routes.owner[item]
-            before = self.node._source_numbers(number)
+            before = self.node.source_numbers[number]
             source = source + before if isinstance(before, int) else before[source]
             found.append(Refs(item, source, refs.index, refs.epoch))
         return Refs.merged(found)
@@ -534,7 +539,7 @@ class Trace:
                     else each
                     for each, rows in zip(items, pairwise(bounds), strict=True)
                 ]
-        if not node._makes:
+        if not node.traits.makes:
             return items
 
         def of_row(row: int) -> str:
@@ -612,7 +617,7 @@ class Trace:
             for row, item in enumerate(items):
                 if type(item) is Failed:
                     at = start + row
-                    child = self.node._children[
+                    child = self.node.children[
                         0 if routes.child is None else routes.child[at]
                     ]
                     items[row] = _substituted(
@@ -625,7 +630,7 @@ class Trace:
     def _sizes(self, routes: Routes, start: int, stop: int) -> Iterator[int]:
         """Yield of how many samples each member in some rows of the routes is made."""
         for at in range(start, stop):
-            child = self.node._children[0 if routes.child is None else routes.child[at]]
+            child = self.node.children[0 if routes.child is None else routes.child[at]]
             lent = routes.lent is not None and routes.lent[at]
             yield 0 if lent else len(child.refs(routes.position[at : at + 1]))
 
@@ -639,7 +644,7 @@ class Trace:
             node = trace.node
             is_pure = getattr(getattr(node, "map_fn", None), "is_pure", False)
             if trace.routes.owner is not None or (
-                part is not None and node._makes and not is_pure
+                part is not None and node.traits.makes and not is_pure
             ):
                 return None
             if is_pure and part is None:
@@ -779,14 +784,14 @@ def refs_of(dataset: Dataset[Any], origins: Sequence[Origin]) -> Refs:
     """
     found = []
     for part, position, epoch, attempt in origins:
-        each = dataset._parts[part]
+        each, numbers = dataset.read_parts[part]
         at = np.array([position], dtype=np.int64)
         if each.indexed:
             refs = cast("IndexedDataset[Any]", each).refs(at, attempt)
         else:
             none = np.zeros_like(at)
             refs = Refs(none, none, at, np.array([epoch]))
-        found.append(replace(refs, source=dataset._numbers_of_parts[part][refs.source]))
+        found.append(replace(refs, source=numbers[refs.source]))
     return Refs.merged(found)
 
 
@@ -797,14 +802,14 @@ def consumed(node: IndexedDataset[Any], n: int, *, items: bool = False) -> Any:
     """
     if not node.inputs:
         return np.array([n], dtype=np.int64)
-    if items and node._many:
+    if items and node.traits.gathers:
         samples = consumed(node, n)
-        return samples * (node._full(n) / max(int(samples.sum()), 1))
-    spans, counted = node._spans(n)
+        return samples * (tree.full_items(node, n) / max(int(samples.sum()), 1))
+    spans, counted = node.spans(n)
     total = np.zeros(len(node.sources), dtype=np.float64 if items else np.int64)
     for child, start, stop, times in spans:
-        inner = node._children[child]
-        numbers = node._source_numbers(child)
+        inner = node.children[child]
+        numbers = node.source_numbers[child]
         samples = consumed(inner, stop, items=items)
         if start:
             samples = samples - consumed(inner, start, items=items)
@@ -812,7 +817,7 @@ def consumed(node: IndexedDataset[Any], n: int, *, items: bool = False) -> Any:
             total[numbers : numbers + len(samples)] += samples * times
         else:
             np.add.at(total, numbers, samples * times)
-    if counted < n and one_each(node):
+    if counted < n and tree.one_each(node):
         return total + (n - counted)
     for first in range(counted, n, _COUNTED_AT_ONCE):
         at = np.arange(first, min(first + _COUNTED_AT_ONCE, n), dtype=np.int64)
@@ -820,25 +825,3 @@ def consumed(node: IndexedDataset[Any], n: int, *, items: bool = False) -> Any:
         parts = 1.0 / np.bincount(found.item)[found.item] if items else None
         total += np.bincount(found.source, parts, len(total)).astype(total.dtype)
     return total
-
-
-def one_each(node: IndexedDataset[Any]) -> bool:
-    """Return whether every item is known to be one sample, all of one source."""
-    while len(node.inputs) == 1 and not node._many:
-        node = node._children[0]
-    return not node.inputs
-
-
-def padding(node: IndexedDataset[Any], positions: Int64Array) -> BoolArray:
-    """Return for each position whether its item is padding, made of samples that are
-    only lent.
-    """
-    lent = np.zeros(len(positions), dtype=np.bool_)
-    if node._lends:
-        routes = node.route(positions)
-        for child, each in enumerate(() if node._many else node._children):
-            here = slice(None) if routes.child is None else routes.child == child
-            lent[here] = padding(each, routes.position[here])
-        if routes.owner is not None and routes.lent is not None:
-            lent[routes.owner[routes.lent]] = True
-    return lent

@@ -15,7 +15,6 @@ from types import FrameType
 from typing import Any, NamedTuple
 from weakref import WeakSet, ref
 
-from energize.core.description import config_of
 from energize.core.ignored import said_once
 from energize.core.lanes import WorkerConfig
 from energize.core.loss_weights import counted
@@ -305,7 +304,9 @@ class Kept:
         ):
             mark = state["fingerprint"]
             same = [
-                each for each in LOADERS if config_of(each.dataset).fingerprint == mark
+                each
+                for each in LOADERS
+                if each.dataset.order_config.fingerprint == mark
             ]
             found = same or list(LOADERS)
             if len(found) != 1:

@@ -214,7 +214,7 @@ class JoinedSource(Source[Raw]):
                 "one of "
                 f"{', '.join(NONMATCH)}; got {len(parts)} sources and {list(rules)}"
             )
-        self._freeze(
+        self.freeze(
             parts=parts,
             nonmatch=rules,
             cache=cache,
@@ -235,7 +235,7 @@ class JoinedSource(Source[Raw]):
         left.
         """
         whole = self.window or (0, self.count)
-        return self._replace(window=narrowed(self.name, whole, start, stop))
+        return self.replace(window=narrowed(self.name, whole, start, stop))
 
     @cached_property
     def matches(self) -> Int64Array:

@@ -145,7 +145,7 @@ class JsonlSource(ShardedSource[dict[str, Any]], FieldSource[dict[str, Any]]):
         samples = _counted(files, str(file), checksums)
         if samples == 0:
             raise EmptyDatasetError(f"{file} has no samples")
-        self._freeze(
+        self.freeze(
             path=file,
             samples=samples,
             shards=(file.name,),

@@ -219,7 +219,7 @@ class LooseSource(ShardedSource[dict[str, Any]], FieldSource[dict[str, Any]]):
             "seed": 0,
             "occurrence": 0,
         }
-        self._freeze(**cast("dict[str, Any]", own | more))
+        self.freeze(**cast("dict[str, Any]", own | more))
 
     @cached_property
     def shards(self) -> tuple[str, ...]:  # type: ignore[override]
@@ -239,7 +239,7 @@ class LooseSource(ShardedSource[dict[str, Any]], FieldSource[dict[str, Any]]):
         return Origin.of(self)
 
     def called(self, name: str) -> Self:
-        return super().called(name)._replace(rows=self.rows.called(name))
+        return super().called(name).replace(rows=self.rows.called(name))
 
     @cached_property
     def name(self) -> str:
@@ -264,9 +264,9 @@ class LooseSource(ShardedSource[dict[str, Any]], FieldSource[dict[str, Any]]):
         names = (name for name in self.rows.column_names if name not in (KEY, AT))
         return *names, *(f"{name}_name" for name in self.labels)
 
-    def _compared(self) -> tuple[Any, ...]:
+    def compared(self) -> tuple[Any, ...]:
         return tuple(
-            each for each in super()._compared() if each != ("opened", self.opened)
+            each for each in super().compared() if each != ("opened", self.opened)
         )
 
     def _column(self, name: str) -> Column:

@@ -546,7 +546,7 @@ class MdsSource(ShardedSource[dict[str, Any]]):
         occurrence: int = 0,
     ) -> None:
         entries = read_mds_index(path_of(path) / split)
-        self._freeze(
+        self.freeze(
             path=path_of(path),
             split=split,
             validate_hash=validate_hash,

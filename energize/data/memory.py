@@ -19,6 +19,7 @@ from energize.core.description import order_name_of
 from energize.core.digests import content_digest
 from energize.core.lanes import SINGLE_LANE
 from energize.core.lazy import is_instance_of, torch
+from energize.core.node import NodeTraits
 from energize.core.randomness import (
     PROVEN,
     DrawingIterator,
@@ -116,7 +117,7 @@ class SequenceSource(FieldSource[T_co]):
                 raise ColumnError(
                     f"{called}: column {key!r} has {values} values for {count} samples"
                 )
-        self._freeze(
+        self.freeze(
             samples=samples,
             given_name=called,
             columns=known,
@@ -180,7 +181,7 @@ class SequenceSource(FieldSource[T_co]):
     def _call(self) -> Call:
         return Call(self.samples.__getitem__, derive(self.key, "sample"))
 
-    def _compared(self) -> tuple[Any, ...]:
+    def compared(self) -> tuple[Any, ...]:
         """Samples are compared as objects: comparing contents may cost all they cost to
         read.
         """
@@ -357,7 +358,7 @@ class IterableSource(Dataset[T_co]):
                 "function that "
                 f"makes what can be; got {str(samples)[:80]!r}"
             )
-        self._freeze(
+        self.freeze(
             samples=samples,
             name=name,
             content=_digest_of(samples),
@@ -374,12 +375,9 @@ class IterableSource(Dataset[T_co]):
         return derive("iterable", self.name, self.seed, self.occurrence)
 
     def reseeded(self, seed: int) -> Self:
-        return self._replace(seed=seed)
+        return self.replace(seed=seed)
 
-    def _distinguished(self, occurrence: int) -> Self:
-        return self._replace(occurrence=derive(self.occurrence, occurrence) % 2**62)
-
-    def _settings(self) -> dict[str, Any]:
+    def settings(self) -> dict[str, Any]:
         return {
             "name": self.name,
             "content": self.content,
@@ -387,7 +385,7 @@ class IterableSource(Dataset[T_co]):
             "occurrence": self.occurrence,
         }
 
-    _divisible = False
+    traits = NodeTraits(divisible=False)
 
     @cached_property
     def sources(self) -> tuple[Any, ...]:
@@ -398,13 +396,13 @@ class IterableSource(Dataset[T_co]):
         """Return where a sample is, for messages."""
         return f"{self.name}, sample {index}"
 
-    def _open_stream(self, opening: Opening) -> Stream[T_co]:
-        return super()._open_stream(opening._replace(lane=SINGLE_LANE))
+    def open_stream(self, opening: Opening) -> Stream[T_co]:
+        return super().open_stream(opening._replace(lane=SINGLE_LANE))
 
-    def _open_pass(self, opening: Opening) -> Stream[T_co]:
+    def open_pass(self, opening: Opening) -> Stream[T_co]:
         return _IterableStream(self, opening)
 
-    def _compared(self) -> tuple[Any, ...]:
+    def compared(self) -> tuple[Any, ...]:
         """Samples are compared as objects: reading them to compare may cost a whole
         pass.
         """

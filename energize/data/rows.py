@@ -192,7 +192,7 @@ class RowFiles(FieldSource[Row], ShardedSource[Row]):
         self, files: DataFiles, *, name: str = "", seed: int = 0, occurrence: int = 0
     ) -> None:
         found = data_files(files, type(self).__name__)
-        self._freeze(files=found, given_name=name, seed=seed, occurrence=occurrence)
+        self.freeze(files=found, given_name=name, seed=seed, occurrence=occurrence)
 
     @cached_property
     def shards(self) -> tuple[str, ...]:  # type: ignore[override]
@@ -367,7 +367,7 @@ class ParquetSource(RowFiles):
         seed: int = 0,
         occurrence: int = 0,
     ) -> None:
-        self._freeze(
+        self.freeze(
             files=data_files(files, "ParquetSource"),
             columns=None if columns is None else tuple(columns),
             given_name=name,

@@ -281,7 +281,7 @@ class PropertySource(Source[T_co]):
                 f"{similar([column], selection.name)}; there are "
                 f"{counts_text([column])}"
             )
-        self._freeze(
+        self.freeze(
             source=source,
             selection=selection,
             rows_digest=hashlib.blake2b(

@@ -44,7 +44,7 @@ class Source(IndexedDataset[T_co]):
     the same source, drawn by (key, position, attempt).
 
     Subclasses give `count`, `read`, `identity` and `name`, and pass `seed` and
-    `occurrence` to `_freeze` with their parameters.
+    `occurrence` to `freeze` with their parameters.
     """
 
     order_name = "Source"
@@ -132,9 +132,6 @@ class Source(IndexedDataset[T_co]):
         """Return what adds a column, for messages."""
         return f"Give it where the source is made: columns={{{name!r}: [...]}}"
 
-    def _settings(self) -> dict[str, Any]:
-        return self.settings()
-
     def settings(self) -> dict[str, Any]:
         """Return the parameters as JSON."""
         return {
@@ -198,7 +195,8 @@ class Source(IndexedDataset[T_co]):
         return self.count
 
     @property
-    def _read_ahead(self) -> int:
+    def read_ahead(self) -> int:
+        """How many samples are worth reading at once."""
         return 64
 
     @cached_property
@@ -210,10 +208,7 @@ class Source(IndexedDataset[T_co]):
         return (self,)
 
     def reseeded(self, seed: int) -> Self:
-        return self._replace(seed=seed)
-
-    def _distinguished(self, occurrence: int) -> Self:
-        return self._replace(occurrence=derive(self.occurrence, occurrence) % 2**62)
+        return self.replace(seed=seed)
 
     def _fetch(
         self, positions: Int64Array, reading: ReadContext
@@ -383,8 +378,7 @@ class ShardedSource(Source[T_co]):
 
     def called(self, name: str) -> Self:
         """Return the same source under an earlier name of its folder."""
-        parameters = dict.fromkeys([*self._parameters, "earlier_name"])
-        return self._replace(earlier_name=name, _parameters=tuple(parameters))
+        return self.with_parameters(earlier_name=name)
 
     @abstractmethod
     def _read_shard(self, shard: int, numbers: list[int]) -> Sequence[T_co | Failed]:
@@ -400,9 +394,7 @@ class ShardedSource(Source[T_co]):
         Raise `ConfigError` for numbers beyond `stored_count`, `EmptyDatasetError` if
         none is left.
         """
-        return self._replace(
-            window=narrowed(self._told_name, self._bounds, start, stop)
-        )
+        return self.replace(window=narrowed(self._told_name, self._bounds, start, stop))
 
     @cached_property
     def count(self) -> int:

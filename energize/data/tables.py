@@ -294,9 +294,9 @@ class MemoryRows(ShardedSource[Row], FieldSource[Row]):
             ends.append(len(text))
         own = {"text": bytes(text), "ends": np.array(ends), "counts": (len(ends) - 1,)}
         named = {"identity": keys.hexdigest(), "seed": 0, "occurrence": 0}
-        self._freeze(**cast("dict[str, Any]", own | named))
+        self.freeze(**cast("dict[str, Any]", own | named))
 
-    def _compared(self) -> tuple[Any, ...]:
+    def compared(self) -> tuple[Any, ...]:
         return (self.text,)
 
     def _where(self, shard: int, number: int) -> str:
@@ -355,7 +355,7 @@ class ChosenRows(FieldSource[Row], ShardedSource[Row]):
         counts = tuple(len(each) for each in numbers)
         own: dict[str, Any] = {"rows": rows, "numbers": tuple(numbers)}
         own["pieces"] = tuple(pieces)
-        self._freeze(**own, counts=counts, seed=0, occurrence=0)
+        self.freeze(**own, counts=counts, seed=0, occurrence=0)
 
     @classmethod
     def selecting(
@@ -415,7 +415,7 @@ class ChosenRows(FieldSource[Row], ShardedSource[Row]):
         return digest([self.rows.identity, digests, pieces])
 
     def called(self, name: str) -> Self:
-        return super().called(name)._replace(rows=self.rows.called(name))
+        return super().called(name).replace(rows=self.rows.called(name))
 
     def _where(self, shard: int, number: int) -> str:
         return self.rows._where(shard, int(self.numbers[shard][number]))

@@ -178,7 +178,7 @@ class WebdatasetSource(ShardedSource[dict[str, Any]]):
                     "prepare "
                     f"--checksums {folder}"
                 )
-        self._freeze(
+        self.freeze(
             path=folder,
             split_part=split_part,
             split_config=split_config,
@@ -197,7 +197,7 @@ class WebdatasetSource(ShardedSource[dict[str, Any]]):
         """
         start, stop = narrowed(self._told_name, self._bounds, start, stop)
         if self.origin is not None:  # whose parts keep all files
-            return self._replace(window=(start, stop))
+            return self.replace(window=(start, stop))
         ends = np.cumsum(self.counts, dtype=np.int64)
         first, last = np.searchsorted(ends, (start, stop - 1), side="right").tolist()
         before = int(ends[first - 1]) if first else 0
@@ -210,7 +210,7 @@ class WebdatasetSource(ShardedSource[dict[str, Any]]):
                 "excluded"
             )
         kept = slice(first, last + 1)
-        return self._replace(
+        return self.replace(
             shards=self.shards[kept],
             counts=self.counts[kept],
             excluded=excluded,
@@ -276,9 +276,7 @@ class WebdatasetSource(ShardedSource[dict[str, Any]]):
         if self.origin is None:
             return other
         # Tars that nobody prepared are their own; what was converted is found by none.
-        return other._replace(
-            origin=Origin.of(other._replace(origin=None, window=None))
-        )
+        return other.replace(origin=Origin.of(other.replace(origin=None, window=None)))
 
     @cached_property
     def record(self) -> str | None:

@@ -10,6 +10,7 @@ from typing import Any, ClassVar, Self, TypeVar, cast
 
 import numpy as np
 
+from energize.core import tree
 from energize.core.arrays import Int64Array
 from energize.core.call import Call
 from energize.core.checks import (
@@ -24,9 +25,9 @@ from energize.core.dataset import Dataset, IndexedDataset
 from energize.core.description import function_name, generates
 from energize.core.lanes import WorkerConfig
 from energize.core.loss_weights import Keep, carried, carried_one_by_one, joined
+from energize.core.node import INFINITE, NodeTraits
 from energize.core.padded import Padded, has_padding
 from energize.core.stream import (
-    INFINITE,
     ContentStream,
     LaneShare,
     Opening,
@@ -89,8 +90,6 @@ class BatchDataset(IndexedDataset[T_batch_co]):
 
     order_name = "BatchDataset"
 
-    _many = True
-    _gives_batches: ClassVar[bool] = True
     _keep: ClassVar[Keep] = staticmethod(carried)
     """What gives a batch the loss weights of its samples."""
 
@@ -163,7 +162,7 @@ class BatchDataset(IndexedDataset[T_batch_co]):
                 "function, and may "
                 "not yield here: each batch has its place in an epoch"
             )
-        self._freeze(
+        self.freeze(
             [dataset],
             worker_config,
             ignored,
@@ -200,9 +199,13 @@ class BatchDataset(IndexedDataset[T_batch_co]):
         return below.global_batch_size if isinstance(below, LevelDataset) else None
 
     @cached_property
+    def traits(self) -> NodeTraits:
+        return NodeTraits(makes=True, members=self.batch_size, gives_batches=True)
+
+    @cached_property
     def _call(self) -> Call:
         return Call(
-            self.batcher, self.key, type(self)._keep, tolerance=self._tolerance()
+            self.batcher, self.key, type(self)._keep, tolerance=self.failure_tolerance()
         )
 
     @cached_property
@@ -213,18 +216,6 @@ class BatchDataset(IndexedDataset[T_batch_co]):
         return (
             inner // self.batch_size if self.drop_last else -(-inner // self.batch_size)
         )
-
-    @cached_property
-    def _pass_length(self) -> int:
-        """Batches in one pass over what is read."""
-        finite = self.sized and self.size != INFINITE
-        return (
-            self.size if finite else -(-self.inputs[0]._pass_length // self.batch_size)
-        )
-
-    @cached_property
-    def _read_ahead(self) -> int:
-        return max(1, self._children[0]._read_ahead // self.batch_size)
 
     def _bounds(self, positions: Int64Array) -> tuple[Int64Array, Int64Array]:
         """Return where the members of the batches at `positions` begin and end in the
@@ -260,15 +251,15 @@ class BatchDataset(IndexedDataset[T_batch_co]):
         epochs, rest = divmod(n, max(self.size, 1))
         return [(epochs * inner if epochs else 0) + min(rest * self.batch_size, inner)]
 
-    def _spans(self, n: int) -> tuple[Any, int]:
+    def spans(self, n: int) -> tuple[Any, int]:
         if self.taken(n) is not None:
-            return super()._spans(n)
+            return super().spans(n)
         length = self.batch_size
         inner = self.inputs[0].size
         spans, _ = cut_epochs(self, n * length, self.size * length, inner)
         return spans, n
 
-    def _open_pass(self, opening: Opening) -> Stream[T_batch_co]:
+    def open_pass(self, opening: Opening) -> Stream[T_batch_co]:
         return _BatchStream(self, opening)
 
 
@@ -302,12 +293,12 @@ class _BatchStream(ContentStream[Any]):
         self._share = None
         inside = opening.inner._replace(endless=node.sized)
         if node.sized:
-            self._input = node.inputs[0]._stream(inside)
+            self._input = node.inputs[0].open_shared(inside)
         else:
             self._over = bool(opening.counter("over"))
             share = None if state is None else state_field(state, "share", dict)
             self._share = LaneShare(None, opening._replace(state=share))
-            self._input = node.inputs[0]._addressed(inside)
+            self._input = node.inputs[0].open_addressed(inside)
 
     def ahead(self, positions: Int64Array) -> None:
         if self._share is None and len(positions):
@@ -374,9 +365,13 @@ class FlatBatchDataset(RoundsDataset[T_batch_co], BatchDataset[T_batch_co]):
 
     order_name = "FlatBatchDataset"
 
+    traits = NodeTraits(found=True, members=None, gives_batches=True)
+
     @cached_property
     def _call(self) -> Call:
-        return Call(self.batcher, 0, carried_one_by_one, tolerance=self._tolerance())
+        return Call(
+            self.batcher, 0, carried_one_by_one, tolerance=self.failure_tolerance()
+        )
 
     def round(
         self, items: Iterator[Taken], reading: ReadContext
@@ -468,6 +463,5 @@ class FlatMixBatchDataset(FlatBatchDataset[T_batch_co], MixBatchDataset[T_batch_
 
 def _below_maps(dataset: Dataset[Any]) -> Dataset[Any]:
     """Return the first dataset whose items do not pass through, each at its place."""
-    while dataset._passes_on:
-        dataset = dataset.inputs[0]
-    return dataset
+    below: Dataset[Any] = tree.unwrap(dataset, tree.CONTENT_ONLY)
+    return below

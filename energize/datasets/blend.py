@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, Self, TypeAlias, TypeVar, cast
 
 import numpy as np
 
+from energize.core import tree
 from energize.core.arrays import FloatArray, Int64Array
 from energize.core.blends import ContinuedDataset
 from energize.core.call import Call
@@ -23,10 +24,10 @@ from energize.core.dataset import Dataset, IndexedDataset
 from energize.core.description import digest, label_of
 from energize.core.lanes import Lane, WorkerConfig
 from energize.core.loss_weights import checked_factor, weighed
+from energize.core.node import INFINITE, NodeTraits
 from energize.core.padded import with_marks
 from energize.core.rng import derive, hash_positions
 from energize.core.stream import (
-    INFINITE,
     ContentStream,
     LaneReader,
     Opening,
@@ -181,8 +182,6 @@ class BlendDataset(IndexedDataset[T_co]):
     targets: tuple[Weight, ...] | None
     max_correction: float | None
 
-    _changes_no_sample = ("given_names", "targets", "max_correction")
-
     def __init__(
         self,
         *pairs: PairOf[T_co] | Iterable[PairOf[T_co]] | Mapping[str, Dataset[T_co]],
@@ -222,7 +221,7 @@ class BlendDataset(IndexedDataset[T_co]):
                 if stop == "restart" and max_epochs is None:
                     entries = _flattened(entries, scheme, options, counted)
                 entries = merged(entries, type(self).__name__)
-            self._freeze(
+            self.freeze(
                 told_apart(counted_alike(entry.dataset for entry in entries)),
                 worker_config,
                 weights=tuple(entry.weight for entry in entries),
@@ -290,23 +289,20 @@ class BlendDataset(IndexedDataset[T_co]):
         return self._mix[1]
 
     @cached_property
-    def _pass_length(self) -> int:
-        """Items of an epoch; of one that never ends, a pass over each dataset with a
-        weight.
-        """
-        if self.sized and self.size != INFINITE:
-            return self.size
-        pairs = zip(self.inputs, self.weights, strict=True)
-        return sum(each._pass_length for each, weight in pairs if ever_positive(weight))
-
-    @property
-    def _divisible(self) -> bool:  # as far as it knows its end
-        """Whether lanes can know where it ends without reading each other's share."""
-        return self.sized
+    def traits(self) -> NodeTraits:
+        weights = enumerate(self.weights)
+        unread = [number for number, weight in weights if not ever_positive(weight)]
+        return NodeTraits(
+            makes=self.targets is not None,
+            # Lanes of a blend of unknown length find its end by reading all of it.
+            divisible=self.sized,
+            unread_inputs=tuple(unread),
+            neutral=("given_names", "targets", "max_correction"),
+        )
 
     def route(self, positions: Int64Array) -> Routes:
         if isinstance(self.unit, ItemCost):
-            raise self._not_indexed("positions that are known before it is read")
+            raise tree.not_indexed(self, "positions that are known before it is read")
         child, nth = self._mix[0].locate(positions)
         return Routes(nth, child)
 
@@ -348,11 +344,11 @@ class BlendDataset(IndexedDataset[T_co]):
             else None
         )
 
-    def _settings(self) -> dict[str, Any]:
+    def settings(self) -> dict[str, Any]:
         """Return the parameters as JSON, and digests of what samples cost, as measuring
         them anew changes the order.
         """
-        told = super()._settings()
+        told = super().settings()
         if self.unit is None:
             del told["unit"]
         return (
@@ -361,7 +357,7 @@ class BlendDataset(IndexedDataset[T_co]):
             else told | {"costs": self._measured.digests()}
         )
 
-    def _until(
+    def settled(
         self, saved: dict[str, Any], now: dict[str, Any], n: int
     ) -> tuple[dict[str, Any], dict[str, Any]]:
         """Weights may be others from slots on that come after the first `n` items."""
@@ -466,7 +462,7 @@ class BlendDataset(IndexedDataset[T_co]):
             return scheme.costs(n)
         taken = self.taken(n)
         if taken is None:
-            raise self._not_indexed("costs that are known before it is read")
+            raise tree.not_indexed(self, "costs that are known before it is read")
         return [float(count) for count in taken]
 
     def shares(self, slot: int = 0) -> list[float]:
@@ -550,7 +546,7 @@ class BlendDataset(IndexedDataset[T_co]):
             if isinstance(weights, Mapping | WeightScheduler):
                 weights = _by_name(weights, self.names)
             changed = self._scheme.with_weights_from(slot, weights)
-        other = self._replace(changes=changed.changes, _scheme=changed)
+        other = self.replace(changes=changed.changes, _scheme=changed)
         other._check()
         return other
 
@@ -599,10 +595,6 @@ class BlendDataset(IndexedDataset[T_co]):
         text += "%.1f%% of the samples"
         _log.info(text, type(self).__name__, ", ".join(shown), size)
 
-    @cached_property
-    def _makes(self) -> bool:  # type: ignore[override]  # of each blend, not of the class
-        return self.targets is not None
-
     def make(self, items: list[Any], request: Request) -> list[T_co | Failed]:
         """With target weights, items count by the factor target share / drawn share at
         their slot, at most `max_correction`: the weights of importance sampling (Kahn
@@ -637,14 +629,14 @@ class BlendDataset(IndexedDataset[T_co]):
         )
         return None if moving or self.changes else self.corrections()
 
-    def _open_stream(self, opening: Opening) -> Stream[T_co]:
+    def open_stream(self, opening: Opening) -> Stream[T_co]:
         if self.targets is None:
-            return super()._open_stream(opening)
-        return ContentStream(self, super()._open_stream, opening, draws=False)
+            return super().open_stream(opening)
+        return ContentStream(self, super().open_stream, opening, draws=False)
 
-    def _open_pass(self, opening: Opening) -> Stream[T_co]:
+    def open_pass(self, opening: Opening) -> Stream[T_co]:
         if self.sized and not isinstance(self.unit, ItemCost):
-            return super()._open_pass(opening)
+            return super().open_pass(opening)
         default = None if self.stop == "restart" else 1
         rule = "first" if self.stop == "first_exhausted" else "leave_out"
         weights = zip(
@@ -946,7 +938,7 @@ def told_apart(datasets: Iterable[Dataset[Any]]) -> list[Dataset[Any]]:
         keys = {source.key for source in dataset.sources}
         before = max((seen[key] for key in keys), default=0)
         seen.update(keys)
-        apart.append(dataset._distinguished(before) if before else dataset)
+        apart.append(tree.distinguished(dataset, before) if before else dataset)
     return apart
 
 
@@ -1005,13 +997,14 @@ class MultiplexedDataset(Dataset[T_co]):
         unit: ItemCost | None = None,
     ) -> None:
         costs: dict[str, Any] = {} if unit is None else {"unit": unit}
-        self._freeze(
+        self.freeze(
             counted_alike(datasets), names=tuple(names), slots=slots, end=end, **costs
         )
 
-    indexed = sized = _divisible = False  # whatever its inputs are
+    traits = NodeTraits(divisible=False)
+    indexed = sized = False  # whatever its inputs are
 
-    def _open_pass(self, opening: Opening) -> Stream[T_co]:
+    def open_pass(self, opening: Opening) -> Stream[T_co]:
         return MultiplexedStream(
             self, self.slots, self.unit, self.end, opening, may_be_empty=True
         )
@@ -1345,9 +1338,7 @@ class MeasuredInputs:
         return [self._line(each) for each in self._inputs]
 
     def _line(self, dataset: IndexedDataset[Any]) -> Line:
-        later: Any = dataset
-        while later._passes_on:
-            later = later.inputs[0]
+        later: Any = tree.unwrap(dataset, tree.CONTENT_ONLY)
         continued = isinstance(later, ContinuedDataset)
         whole = later.inputs[0] if continued else dataset
         key = derive(dataset.key, "cost")
@@ -1372,14 +1363,14 @@ class MeasuredInputs:
                 if dataset.count
                 else None
             )
-        below = [self._cycle(each) for each in dataset._children]
+        below = [self._cycle(each) for each in dataset.children]
         if dataset.size == INFINITE:
             [first], taken = below if len(below) == 1 else [None], dataset.taken(1)
             if first is None or taken is None:
                 return None
             together = math.lcm(first.items, taken[0])
             return Cycle(together // taken[0], together // first.items * first.cost)
-        spans, covered = dataset._spans(dataset.size)
+        spans, covered = dataset.spans(dataset.size)
         cost = 0.0
         for child, start, stop, times in spans:
             cycle = below[child]

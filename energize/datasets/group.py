@@ -18,6 +18,7 @@ from energize.core.dataset import Dataset
 from energize.core.description import function_name, generates
 from energize.core.lanes import WorkerConfig
 from energize.core.loss_weights import carried
+from energize.core.node import NodeTraits
 from energize.core.padded import with_marks
 from energize.core.stream import (
     LaneReader,
@@ -65,8 +66,6 @@ class GroupBatchDataset(FoundDataset[T_batch_co]):
 
     order_name = "GroupBatchDataset"
 
-    _many = _gives_batches = True
-
     fixed_batch_size: int | None
     sample_group_key: Callable[[Any], tuple[Hashable, int | None]]
     batcher: Callable[[list[Any]], T_batch_co]
@@ -96,7 +95,7 @@ class GroupBatchDataset(FoundDataset[T_batch_co]):
             fixed_batch_size = checked_batch_size(
                 fixed_batch_size, f"{owner}: fixed_batch_size"
             )
-        self._freeze(
+        self.freeze(
             [dataset],
             worker_config,
             ignored,
@@ -106,19 +105,21 @@ class GroupBatchDataset(FoundDataset[T_batch_co]):
             drop_last=checked_flag(drop_last, "drop_last", owner),
         )
 
-    @property
-    def _holds(self) -> int:
-        return 64 * (
-            self.fixed_batch_size or 64
-        )  # nobody says how many groups there are
+    @cached_property
+    def traits(self) -> NodeTraits:
+        # The number of groups is unknown.
+        buffered = 64 * (self.fixed_batch_size or 64)
+        return NodeTraits(
+            found=True, members=None, gives_batches=True, buffered=buffered
+        )
 
     @cached_property
     def _key_call(self) -> Call:
-        return Call(self.sample_group_key, 0, tolerance=self._tolerance())
+        return Call(self.sample_group_key, 0, tolerance=self.failure_tolerance())
 
     @cached_property
     def _batch_call(self) -> Call:
-        return Call(self.batcher, 0, carried, tolerance=self._tolerance())
+        return Call(self.batcher, 0, carried, tolerance=self.failure_tolerance())
 
     def group_of(
         self, sample: Any, origin: tuple[Origin, ...], number: int, reading: ReadContext
@@ -149,7 +150,7 @@ class GroupBatchDataset(FoundDataset[T_batch_co]):
             )
         return found[0], given[0]
 
-    def _open_pass(self, opening: Opening) -> Stream[T_batch_co]:
+    def open_pass(self, opening: Opening) -> Stream[T_batch_co]:
         return _GroupStream(self, opening)
 
 

@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from energize.core import tree
 from energize.core.arrays import Int64Array, rows_by_value
 from energize.core.call import Call
 from energize.core.checks import checked_batch_size, checked_whole
@@ -15,7 +16,10 @@ from energize.core.costs import ColumnCost, Cost, ItemCost
 from energize.core.dataset import Dataset, IndexedDataset
 from energize.core.description import described
 from energize.core.lanes import WorkerConfig
-from energize.core.stream import INFINITE, sample_keys_of
+from energize.core.node import INFINITE, NodeTraits
+from energize.core.stream import (
+    sample_keys_of,
+)
 from energize.core.trace import Failed, ReadContext, Routes, Span
 from energize.datasets.rounds import RoundsDataset, Step, Taken, alone, keyed_by
 from energize.errors import ConfigError, NotIndexedError
@@ -78,13 +82,17 @@ class LevelBufferDataset(RoundsDataset[T_co]):
                 f"of {group}; "
                 f"use a size of {max(whole // group, 1) * group}, for example"
             )
-        self._freeze(
+        self.freeze(
             [dataset],
             worker_config,
             buffer_size=whole,
             batch_size=group,
             cost=cost if isinstance(cost, ItemCost) else ItemCost(cost),
         )
+
+    @cached_property
+    def traits(self) -> NodeTraits:
+        return NodeTraits(found=True, buffered=self.buffer_size)
 
     @cached_property
     def _call(self) -> Call:
@@ -182,7 +190,7 @@ class LevelDataset(IndexedDataset[T_co]):
                 "number of micro "
                 f"batches of {micro}; change global_batch_size or batch_size"
             )
-        self._freeze(
+        self.freeze(
             [dataset],
             worker_config,
             batch_size=micro,
@@ -191,7 +199,7 @@ class LevelDataset(IndexedDataset[T_co]):
         )
         if not dataset.indexed:
             raise NotIndexedError(
-                f"LevelDataset: {dataset._first_stream()} is read as a stream, and "
+                f"LevelDataset: {tree.first_stream(dataset)} is read as a stream, and "
                 "what its "
                 "items cost is not known before they are read; LevelBufferDataset "
                 "levels streams, "
@@ -218,7 +226,7 @@ class LevelDataset(IndexedDataset[T_co]):
 
     def _levelled(self, start: int) -> Int64Array:
         positions = np.arange(start, self._end(start), dtype=np.int64)
-        return levelled(self.cost.of(self._children[0], positions), self.batch_size)
+        return levelled(self.cost.of(self.children[0], positions), self.batch_size)
 
     def _end(self, start: int) -> int:
         """Return the end of the global batch that begins at a position."""
@@ -231,26 +239,26 @@ class LevelDataset(IndexedDataset[T_co]):
         inside = n if self.size == INFINITE else n % max(self.size, 1)
         return n - inside % self.global_batch_size
 
-    def _reached(self, n: int) -> list[int]:
+    def reached(self, n: int) -> list[int]:
         """To the end of the global batch that is begun: what it holds is settled."""
         begun = self._begun(n)
         return [n if begun == n else self._end(begun)]
 
-    def _spans(self, n: int) -> tuple[Sequence[Span], int]:
+    def spans(self, n: int) -> tuple[Sequence[Span], int]:
         begun = self._begun(n)
         return [Span(0, 0, begun)], begun
 
-    def _settings(self) -> dict[str, Any]:
+    def settings(self) -> dict[str, Any]:
         """With the name of a function that says the cost: it decides which samples come
         when.
         """
-        told = super()._settings()
+        told = super().settings()
         cost = self.cost.cost
         if not isinstance(cost, str):
             told["cost"] = {**told["cost"], "function": described(cost)}
         return told
 
-    def _until(
+    def settled(
         self, saved: dict[str, Any], now: dict[str, Any], n: int
     ) -> tuple[dict[str, Any], dict[str, Any]]:
         """Another cost changes nothing after whole global batches."""

@@ -12,13 +12,24 @@ from typing import TypeVar
 
 import numpy as np
 
+from energize.core import tree
 from energize.core.arrays import Int64Array
 from energize.core.checks import checked_whole
 from energize.core.dataset import Dataset, IndexedDataset
 from energize.core.lanes import WorkerConfig
+from energize.core.node import INFINITE, NodeTraits
 from energize.core.rng import ShuffleOrder
-from energize.core.stream import INFINITE, ChainStream, LimitStream, Opening, Stream
-from energize.core.trace import Routes, Span, one_each
+from energize.core.stream import (
+    ChainStream,
+    LimitStream,
+    Opening,
+    Stream,
+)
+from energize.core.trace import (
+    Routes,
+    Span,
+)
+from energize.core.tree import one_each
 from energize.datasets.transform import counted_alike
 from energize.errors import ConfigError, NotIndexedError
 
@@ -32,7 +43,7 @@ def cut_epochs(
     every `stride` items of the only input; with a stride of 0, all of them its first.
     """
     epochs, rest = divmod(n, max(size, 1))
-    if not stride or one_each(dataset._children[0]):  # any items are as many
+    if not stride or one_each(dataset.children[0]):  # any items are as many
         return [Span(0, 0, size, epochs), Span(0, 0, rest)], n
     starts = range(0, epochs * stride, stride)
     whole = [Span(0, start, start + size) for start in starts]
@@ -61,7 +72,7 @@ class ConcatDataset(IndexedDataset[T_co]):
     ) -> None:
         if not datasets:
             raise ConfigError("ConcatDataset: there are no datasets to concatenate")
-        self._freeze(counted_alike(datasets), worker_config)
+        self.freeze(counted_alike(datasets), worker_config)
         for number, (each, _) in enumerate(pairwise(self.inputs)):
             if each.sized and each.size == INFINITE:
                 raise ConfigError(
@@ -94,9 +105,9 @@ class ConcatDataset(IndexedDataset[T_co]):
         begun = np.clip(rest - (self._ends - lengths), 0, lengths)
         return [int(count) for count in epochs * lengths + begun]
 
-    def _open_pass(self, opening: Opening) -> Stream[T_co]:
+    def open_pass(self, opening: Opening) -> Stream[T_co]:
         if self.sized:
-            return super()._open_pass(opening)
+            return super().open_pass(opening)
         return ChainStream(self.inputs, opening)
 
 
@@ -131,7 +142,7 @@ class LimitDataset(IndexedDataset[T_co]):
     ) -> None:
         length = checked_whole(length, "LimitDataset: length", 1)
         config = worker_config or getattr(dataset, "worker_config", None)
-        self._freeze(
+        self.freeze(
             [dataset],
             worker_config,
             ignored,
@@ -142,23 +153,21 @@ class LimitDataset(IndexedDataset[T_co]):
     def size(self) -> int:
         return min(self.length, self.inputs[0].size)
 
-    @property
-    def _divisible(self) -> bool:  # as far as the inputs are
-        """Only if the length of the input is known: else its end may come before the
-        limit.
-        """
-        return self.sized
+    @cached_property
+    def traits(self) -> NodeTraits:
+        # The end of an input of unknown length may come before the limit.
+        return NodeTraits(divisible=self.sized)
 
     def route(self, positions: Int64Array) -> Routes:
         epoch, at = np.divmod(positions, self.size)
         whole = self.inputs[0].size
         return Routes(at if whole == INFINITE else epoch * whole + at)
 
-    def _spans(self, n: int) -> tuple[Sequence[Span], int]:
+    def spans(self, n: int) -> tuple[Sequence[Span], int]:
         whole = self.inputs[0].size
         return cut_epochs(self, n, self.size, 0 if whole == INFINITE else whole)
 
-    def _open_pass(self, opening: Opening) -> Stream[T_co]:
+    def open_pass(self, opening: Opening) -> Stream[T_co]:
         return LimitStream(
             self.inputs[0], self.size if self.sized else self.length, opening
         )
@@ -202,7 +211,7 @@ class RepeatDataset(IndexedDataset[T_co]):
                 "RepeatDataset: repeats is a number above 0, or None for ever; got "
                 f"{repeats!r}"
             )
-        self._freeze([dataset], worker_config, ignored, repeats=repeats)
+        self.freeze([dataset], worker_config, ignored, repeats=repeats)
         if not dataset.indexed and repeats is not None and repeats != int(repeats):
             raise NotIndexedError(
                 f"RepeatDataset: {repeats} passes over a stream end within a pass, "
@@ -243,14 +252,14 @@ class RepeatDataset(IndexedDataset[T_co]):
         endless = self.size == INFINITE
         return [n] if endless or self._stride == self.size else None
 
-    def _spans(self, n: int) -> tuple[Sequence[Span], int]:
+    def spans(self, n: int) -> tuple[Sequence[Span], int]:
         if self.taken(n) is not None:
-            return super()._spans(n)
+            return super().spans(n)
         return cut_epochs(self, n, self.size, self._stride)
 
-    def _open_pass(self, opening: Opening) -> Stream[T_co]:
+    def open_pass(self, opening: Opening) -> Stream[T_co]:
         if self.sized:
-            return super()._open_pass(opening)
+            return super().open_pass(opening)
         return ChainStream(self.inputs, opening, passes=int(self.repeats or 1))
 
 
@@ -301,7 +310,7 @@ class ShuffleDataset(IndexedDataset[T_co]):
                 checked_whole(value, f"ShuffleDataset: {name}", 1)
         if type(over_epochs) is not int or over_epochs not in (1, -1):
             over_epochs = checked_whole(over_epochs, "ShuffleDataset: over_epochs", 1)
-        self._freeze(
+        self.freeze(
             [dataset],
             shuffle_buffer_size=shuffle_buffer_size,
             max_samples_per_sequence=max_samples_per_sequence,
@@ -310,7 +319,7 @@ class ShuffleDataset(IndexedDataset[T_co]):
         if not dataset.indexed:
             raise NotIndexedError(
                 "ShuffleDataset needs random access to its input, and "
-                f"{self._first_stream()} "
+                f"{tree.first_stream(dataset)} "
                 "can only be read as a stream; shuffle what it reads instead"
             )
         if self.size == INFINITE:
@@ -340,7 +349,7 @@ class ShuffleDataset(IndexedDataset[T_co]):
         at = self._order.locate(positions)
         return Routes(positions - positions % self.size + at)
 
-    def _spans(self, n: int) -> tuple[Sequence[Span], int]:
+    def spans(self, n: int) -> tuple[Sequence[Span], int]:
         if self.over_epochs != 1:
             return (), 0
         whole = n - n % max(self.size, 1)
@@ -371,7 +380,7 @@ class EpochizeDataset(IndexedDataset[T_co]):
 
     order_name = "EpochizeDataset"
 
-    _ends_loops = sized = True
+    sized = True
 
     length: int
     num_epochs: int | None
@@ -391,10 +400,10 @@ class EpochizeDataset(IndexedDataset[T_co]):
                 f"the dataset); got length={length!r}, num_epochs={num_epochs!r}"
             )
         if num_epochs is not None:
-            length = dataset._pass_length * checked_whole(
+            length = tree.pass_length(dataset) * checked_whole(
                 num_epochs, "EpochizeDataset: num_epochs", 1
             )
-        self._freeze(
+        self.freeze(
             [dataset],
             worker_config,
             length=checked_whole(length, "EpochizeDataset: length", 1),
@@ -410,9 +419,10 @@ class EpochizeDataset(IndexedDataset[T_co]):
     def size(self) -> int:
         return self.length
 
-    @property
-    def _steps_per_epoch(self) -> int | None:
-        return self.length if self.num_epochs is None else None
+    @cached_property
+    def traits(self) -> NodeTraits:
+        steps = self.length if self.num_epochs is None else None
+        return NodeTraits(cuts_loops=True, steps_per_loop=steps)
 
     def taken(self, n: int) -> Sequence[int]:
         return [n]

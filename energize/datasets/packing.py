@@ -16,6 +16,7 @@ from energize.core.dataset import Dataset
 from energize.core.description import function_name, generates
 from energize.core.lanes import WorkerConfig
 from energize.core.loss_weights import carried, carried_one_by_one
+from energize.core.node import NodeTraits
 from energize.core.rng import shuffled
 from energize.core.stream import by_keys, sample_keys_of
 from energize.core.trace import Failed, ReadContext, Request
@@ -72,9 +73,6 @@ class PackingDataset(RoundsDataset[T_pack_co]):
 
     order_name = "PackingDataset"
 
-    _many = True
-    _gives_batches = False
-
     buffer_size: int
     pre_packer: Callable[[list[Any]], Sequence[Sequence[Any]]]
     final_packer: Callable[[list[Any]], Any]
@@ -107,7 +105,7 @@ class PackingDataset(RoundsDataset[T_pack_co]):
                     "before they are "
                     "packed, use a MapDataset below"
                 )
-        self._freeze(
+        self.freeze(
             [dataset],
             worker_config,
             ignored,
@@ -118,8 +116,14 @@ class PackingDataset(RoundsDataset[T_pack_co]):
         )
 
     @cached_property
+    def traits(self) -> NodeTraits:
+        return NodeTraits(
+            found=True, members=None, gives_batches=False, buffered=self.buffer_size
+        )
+
+    @cached_property
     def _select(self) -> Call:
-        return Call(self.pre_packer, 0, tolerance=self._tolerance("pre_packer_"))
+        return Call(self.pre_packer, 0, tolerance=self.failure_tolerance("pre_packer_"))
 
     @cached_property
     def _encode(self) -> Call | None:
@@ -129,14 +133,17 @@ class PackingDataset(RoundsDataset[T_pack_co]):
             self.sample_encoder,
             0,
             carried,
-            tolerance=self._tolerance("sample_encoder_"),
+            tolerance=self.failure_tolerance("sample_encoder_"),
         )
 
     @cached_property
     def _pack(self) -> Call:
         keep = carried_one_by_one if generates(self.final_packer) else carried
         return Call(
-            self.final_packer, 0, keep, tolerance=self._tolerance("final_packer_")
+            self.final_packer,
+            0,
+            keep,
+            tolerance=self.failure_tolerance("final_packer_"),
         )
 
     def round(
@@ -266,12 +273,16 @@ class ShuffleBufferDataset(RoundsDataset[T_co]):
         worker_config: WorkerConfig | None = None,
         **ignored: Any,
     ) -> None:
-        self._freeze(
+        self.freeze(
             [dataset],
             worker_config,
             ignored,
             buffer_size=checked_whole(size, "ShuffleBufferDataset: size", 1),
         )
+
+    @cached_property
+    def traits(self) -> NodeTraits:
+        return NodeTraits(found=True, buffered=self.buffer_size)
 
     def round(
         self, items: Iterator[Taken], reading: ReadContext

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from typing import Any, TypeVar, cast
 
@@ -18,9 +19,13 @@ from energize.core.checks import (
     raised_as,
 )
 from energize.core.dataset import Dataset, IndexedDataset
+from energize.core.node import INFINITE, NodeTraits
 from energize.core.rng import derive
-from energize.core.stream import INFINITE
-from energize.core.trace import Routes, Span, one_each, padding
+from energize.core.trace import (
+    Routes,
+    Span,
+)
+from energize.core.tree import one_each, padding
 from energize.data.selection import source_labels
 from energize.datasets.batch import BatchDataset, members_between, same
 from energize.datasets.transform import counted_alike
@@ -97,7 +102,7 @@ class QuotaDataset(IndexedDataset[T_co]):
         with raised_as(type(self).__name__):
             checked_choice(sampling_method, "sampling_method", SAMPLING_METHODS)
             pairs = _checked_streams(streams)
-            self._freeze(
+            self.freeze(
                 inputs=counted_alike(dataset for dataset, _ in pairs),
                 quotas=tuple(quota for _, quota in pairs),
                 epoch_size=None
@@ -143,7 +148,7 @@ class QuotaDataset(IndexedDataset[T_co]):
         return EpochOrder(kind, self._counts, _WINDOW, self.key)
 
     @cached_property
-    def _draws(self) -> list[EpochDraws]:
+    def _stream_draws(self) -> list[EpochDraws]:
         return [
             EpochDraws(
                 each.size,
@@ -162,14 +167,14 @@ class QuotaDataset(IndexedDataset[T_co]):
         child, nth = self._arrangement.locate(epoch, at)
         inner = np.empty_like(positions)
         for number, rows in rows_by_value(child):
-            inner[rows] = self._draws[number].locate(epoch[rows], nth[rows])
+            inner[rows] = self._stream_draws[number].locate(epoch[rows], nth[rows])
         return Routes(inner, child)
 
-    def _spans(self, n: int) -> tuple[Sequence[Span], int]:
+    def spans(self, n: int) -> tuple[Sequence[Span], int]:
         """How many samples come is known, if not which: inputs of single samples count
         alike.
         """
-        if not all(one_each(each) for each in self._children):
+        if not all(one_each(each) for each in self.children):
             return (), 0
         epoch, rest = divmod(n, self.size)
         counts = epoch * self._counts + self._arrangement.counts(epoch, rest)
@@ -179,7 +184,8 @@ class QuotaDataset(IndexedDataset[T_co]):
         """Return a stream in messages: its number, and the sources that it reads; of
         many the first.
         """
-        first, end = self._sources_before[stream : stream + 2]
+        first = self.source_numbers[stream]
+        end = first + len(self.inputs[stream].sources)
         names = source_labels(self.sources)[first:end]
         more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
         return f"stream {stream} ({', '.join(names[:_NAMED])}{more})"
@@ -309,11 +315,11 @@ class ComposedSamples(QuotaDataset[T_co]):
     def _arrangement(self) -> EpochOrder | Composition:
         return self.composition
 
-    def _settings(self) -> dict[str, Any]:
+    def settings(self) -> dict[str, Any]:
         """Only what decides which samples come: not how a batch is divided among
         devices.
         """
-        settings = super()._settings() | {"samples": self.size}
+        settings = super().settings() | {"samples": self.size}
         if self.batching_method != "device_per_stream":
             del settings["batch_size"]
         return settings
@@ -398,7 +404,10 @@ class ComposedDataset(BatchDataset[T_batch_co]):
 
     order_name = "ComposedDataset"
 
-    _lends = True  # in the last global batch of an epoch
+    @cached_property
+    def traits(self) -> NodeTraits:
+        # The last global batch of an epoch may have padding.
+        return replace(super().traits, pads=True)
 
     def __init__(
         self,
@@ -460,18 +469,10 @@ class ComposedDataset(BatchDataset[T_batch_co]):
         """Return for each of any positions whether its batch is padding."""
         return padding(self, np.asarray(positions, dtype=np.int64))
 
-    def _full(self, n: int) -> int:
-        epochs, rest = divmod(n, self.size)
-        last = self.global_batch_size // self.batch_size
-        full = self.size - int(
-            self.padding(np.arange(max(self.size - last, 0), self.size)).sum()
-        )
-        return epochs * full + min(rest, full)
-
     def taken(self, n: int) -> None:
         """Not for others to take: batches and their samples are one order."""
 
-    def _spans(self, n: int) -> tuple[Sequence[Span], int]:
+    def spans(self, n: int) -> tuple[Sequence[Span], int]:
         epoch, batch = divmod(n, self.size)
         first, _ = self.samples.composition.bounds(np.array([batch], dtype=np.int64))
         return [Span(0, 0, epoch * self.samples.size + int(first[0]))], n

@@ -16,14 +16,15 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from functools import cached_property
 from itertools import islice
-from typing import Any, ClassVar, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
+from energize.core import tree
 from energize.core.dataset import Dataset
 from energize.core.description import functions_of, label_of
+from energize.core.node import INFINITE, NodeTraits
 from energize.core.padded import with_marks
 from energize.core.rng import derive
 from energize.core.stream import (
-    INFINITE,
     LaneReader,
     Opening,
     State,
@@ -67,6 +68,10 @@ class FoundDataset(Dataset[T_co]):
     indexed = False
 
     @cached_property
+    def traits(self) -> NodeTraits:
+        return NodeTraits(found=True)
+
+    @cached_property
     def sized(self) -> bool:
         return self.inputs[0].sized and self.inputs[0].size == INFINITE
 
@@ -74,12 +79,7 @@ class FoundDataset(Dataset[T_co]):
     def size(self) -> int:
         if self.sized:
             return self.inputs[0].size
-        raise self._length_unknown()
-
-    @cached_property
-    def _pass_length(self) -> int:
-        """Not known, though the length of the input may be."""
-        raise self._length_unknown()
+        raise tree.length_unknown(self)
 
     def taken(self, n: int) -> None:
         """Not known before it is read, whatever a class beside this one says of indexed
@@ -92,15 +92,6 @@ class RoundsDataset(FoundDataset[T_co]):
 
     order_name = "RoundsDataset"
 
-    _single: ClassVar[bool] = False
-    """Whether a round takes one item and gives one or none: given, it is over."""
-
-    @property
-    def _holds(self) -> int:
-        return int(
-            getattr(self, "buffer_size", 0) or getattr(self, "segment_length", 0)
-        )
-
     @abstractmethod
     def round(
         self, items: Iterator[Taken], reading: ReadContext
@@ -111,7 +102,7 @@ class RoundsDataset(FoundDataset[T_co]):
         A pure function of what it takes: a resumed round has to make the same steps.
         """
 
-    def _open_pass(self, opening: Opening) -> Stream[T_co]:
+    def open_pass(self, opening: Opening) -> Stream[T_co]:
         return RoundStream(self, opening)
 
 
@@ -240,7 +231,7 @@ class RoundStream(Stream[T]):
         before = self._before
         done = self._done
         given = self._given
-        if given and self._dataset._single:
+        if given and self._dataset.traits.filters:
             start = self._input.state()
             before = before + self._read
             done = 0

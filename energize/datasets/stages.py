@@ -12,18 +12,19 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import accumulate
-from typing import Any, Generic, TypeVar, cast
+from typing import Any, Generic, NamedTuple, TypeVar, cast
 
 import numpy as np
 
+from energize.core import tree
 from energize.core.arrays import Int64Array
 from energize.core.blends import ContinuedDataset
 from energize.core.checks import checked_whole, whole_number
 from energize.core.dataset import Dataset, IndexedDataset
 from energize.core.description import described, digest
 from energize.core.lanes import Lane, WorkerConfig
+from energize.core.node import INFINITE, NodeTraits
 from energize.core.stream import (
-    INFINITE,
     MixStream,
     Opening,
     State,
@@ -541,7 +542,7 @@ class StagedDataset(IndexedDataset[T_co]):
                     "an object "
                     "that has __len__ and __getitem__ in SequenceSource"
                 )
-        self._freeze(
+        self.freeze(
             inputs=counted_alike(stage.dataset for stage in plan.stages),
             worker_config=worker_config,
             plan=plan.with_datasets(lambda _: None),
@@ -583,11 +584,11 @@ class StagedDataset(IndexedDataset[T_co]):
         stage = self.phase_of(positions)
         return Routes(positions - self._firsts[stage] + self._starts[stage], stage)
 
-    def _reached(self, n: int) -> Sequence[int]:
+    def reached(self, n: int) -> Sequence[int]:
         """In a stage that is over, its end; in one to come, where it will begin."""
-        return [span.stop for span in self._spans(n)[0]]
+        return [span.stop for span in self.spans(n)[0]]
 
-    def _spans(self, n: int) -> tuple[Sequence[Span], int]:
+    def spans(self, n: int) -> tuple[Sequence[Span], int]:
         lengths = np.diff(self._firsts, append=INFINITE)
         made = np.clip(n - self._firsts, 0, lengths)
         starts = self._starts.tolist()
@@ -597,28 +598,15 @@ class StagedDataset(IndexedDataset[T_co]):
         ], n
 
     @cached_property
+    def traits(self) -> NodeTraits:
+        return NodeTraits(shares_sources=True, phases=_Stages(self))
+
+    @cached_property
     def sources(self) -> tuple[Source[Any], ...]:
         """Those of all stages; one that occurs in several with one seed stands there
         once.
         """
-        by_description = {
-            digest(s.describe()): s for each in self._seeded for s in each.sources
-        }
-        return tuple(by_description.values())
-
-    @cached_property
-    def _numbers(self) -> list[Int64Array]:
-        """For each stage the numbers in `sources` of those that it reads."""
-        known = {digest(source.describe()): i for i, source in enumerate(self.sources)}
-        return [
-            np.array(
-                [known[digest(s.describe())] for s in each.sources], dtype=np.int64
-            )
-            for each in self._seeded
-        ]
-
-    def _source_numbers(self, child: int) -> Int64Array:
-        return self._numbers[child]
+        return tree.distinct_sources(self._seeded)
 
     @cached_property
     def _seeded(self) -> tuple[Dataset[T_co], ...]:
@@ -639,28 +627,19 @@ class StagedDataset(IndexedDataset[T_co]):
         return _carried_over(datasets, [*np.diff(self._firsts).tolist(), 0])
 
     @cached_property
-    def _children(self) -> tuple[IndexedDataset[Any], ...]:
+    def children(self) -> tuple[IndexedDataset[Any], ...]:
         return tuple(dataset for dataset, _ in self._carried)
 
     @cached_property
     def _starts(self) -> Int64Array:
         return np.array([start for _, start in self._carried], dtype=np.int64)
 
-    def _state_at(self, position: int) -> State:
-        return {"position": position, **_stage_fields(self.plan, position)}
-
-    def _check_state(self, state: State) -> None:
-        _check_stage(self.plan, state)
-
-    def _watcher(self, lane: Lane) -> Callable[[int], None] | None:
-        return None if lane.index else _StageLog(self).note
-
-    def _open_pass(self, opening: Opening) -> Stream[T_co]:
+    def open_pass(self, opening: Opening) -> Stream[T_co]:
         if opening.state is not None:
             _check_stage(self.plan, opening.state)
         return _StagedStream(self, opening)
 
-    def _until(
+    def settled(
         self, saved: dict[str, Any], now: dict[str, Any], n: int
     ) -> tuple[dict[str, Any], dict[str, Any]]:
         """Stages after the one of the last item may be others, and that one may end
@@ -686,6 +665,7 @@ class StagedDataset(IndexedDataset[T_co]):
             dataset, start = self._carried[number]
             samples = consumed(dataset, start + items) - consumed(dataset, start)
             before = consumed(self, self.plan.first_items[number]) * self.carry_over
+            numbers = np.asarray(self.source_numbers[number])
             shares = [
                 SourceShare(
                     names[row],
@@ -695,11 +675,28 @@ class StagedDataset(IndexedDataset[T_co]):
                     self.sources[row].count,
                 )
                 for row, count in zip(
-                    self._numbers[number], samples.tolist(), strict=True
+                    numbers,
+                    samples.tolist(),
+                    strict=True,
                 )
             ]
             reports.append(StageReport(stage, tuple(shares)))
         return tuple(reports)
+
+
+class _Stages(NamedTuple):
+    """The phases of a staged dataset."""
+
+    dataset: StagedDataset[Any]
+
+    def state_fields(self, position: int) -> State:
+        return _stage_fields(self.dataset.plan, position)
+
+    def check_state(self, state: State) -> None:
+        _check_stage(self.dataset.plan, state)
+
+    def watcher(self, lane: Lane) -> Callable[[int], None] | None:
+        return None if lane.index else _StageLog(self.dataset).note
 
 
 class _StagedStream(MixStream[T]):
@@ -708,7 +705,7 @@ class _StagedStream(MixStream[T]):
     """
 
     def __init__(self, dataset: StagedDataset[T], opening: Opening) -> None:
-        self._watch = dataset._watcher(opening.lane)
+        self._watch = tree.watcher(dataset, opening.lane)
         self._plan = dataset.plan
         self._position = opening.counter("position")
         state = opening.state
@@ -828,7 +825,7 @@ def _up_to(dataset: Any, n: int) -> str:
 
 def _unchanged(dataset: Any, n: int) -> Any:
     """Return the dataset without the changes of weights after its first `n` items."""
-    reached = dataset._reached(n) if dataset.inputs else None
+    reached = dataset.reached(n) if dataset.inputs else None
     if reached is None:
         return dataset
     inputs = [
@@ -836,16 +833,16 @@ def _unchanged(dataset: Any, n: int) -> Any:
     ]
     changes = tuple(each for each in getattr(dataset, "changes", ()) if each[0] < n)
     other = {"changes": changes} if hasattr(dataset, "changes") else {}
-    return dataset._replace(inputs=tuple(inputs), **other)
+    return dataset.replace(inputs=tuple(inputs), **other)
 
 
 def _continued(
     dataset: IndexedDataset[Any], read: Mapping[str, int]
 ) -> IndexedDataset[Any]:
     """Return the same description with each part after what was `read` of it."""
-    if dataset.inputs and dataset._reached(0) is not None:
+    if dataset.inputs and dataset.reached(0) is not None:
         return dataset.with_inputs(
-            [_continued(each, read) for each in dataset._children]
+            [_continued(each, read) for each in dataset.children]
         )
     offset = read.get(_identity(dataset), 0)
     return ContinuedDataset(dataset, 0, offset, afresh=True) if offset else dataset
@@ -853,12 +850,12 @@ def _continued(
 
 def _positions(dataset: IndexedDataset[Any], n: int) -> Counter[str]:
     """Return how many items of each part the first `n` items take."""
-    reached = dataset._reached(n) if dataset.inputs else None
+    reached = dataset.reached(n) if dataset.inputs else None
     if reached is None:
         part = dataset.inputs[0] if type(dataset) is ContinuedDataset else dataset
         return Counter({_identity(part): n})
     total: Counter[str] = Counter()
-    for each, count in zip(dataset._children, reached, strict=True):
+    for each, count in zip(dataset.children, reached, strict=True):
         total.update(_positions(each, count))
     return total
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from itertools import islice
-from typing import Any, ClassVar, Self, TypeVar, cast
+from typing import Any, Self, TypeVar, cast
 
 from energize.core.call import Call
 from energize.core.checks import checked_function, checked_whole
@@ -26,6 +26,7 @@ from energize.core.loss_weights import (
     checked_factor,
     weighed,
 )
+from energize.core.node import NodeTraits
 from energize.core.randomness import current_window, defer
 from energize.core.rng import derive
 from energize.core.stream import by_keys
@@ -71,9 +72,7 @@ class MapDataset(PassingDataset[T_out_co]):
 
     order_name = "MapDataset"
 
-    _draws: ClassVar[bool] = True
-    """Whether the function may draw random numbers, for which its calls are told
-    apart."""
+    traits = NodeTraits(makes=True, content_only=True, draws=True)
 
     map_fn: Callable[[Any], Any]
     seeded: bool
@@ -96,7 +95,7 @@ class MapDataset(PassingDataset[T_out_co]):
     ) -> None:
         if not callable(map_fn):
             checked_function(map_fn, "MapDataset: map_fn")
-        self._freeze([dataset], worker_config, ignored, map_fn=map_fn, seeded=seeded)
+        self.freeze([dataset], worker_config, ignored, map_fn=map_fn, seeded=seeded)
 
     @cached_property
     def _seed_key(self) -> int:
@@ -105,7 +104,7 @@ class MapDataset(PassingDataset[T_out_co]):
         """
         below = self.inputs[0]
         key = below._seed_key if isinstance(below, MapDataset) else self.key
-        return derive(key, "map") if self._draws else key
+        return derive(key, "map") if self.traits.draws else key
 
     @cached_property
     def _call(self) -> Call:
@@ -115,7 +114,7 @@ class MapDataset(PassingDataset[T_out_co]):
             self._call_key,
             keep,
             seeded=self.seeded,
-            tolerance=self._tolerance(),
+            tolerance=self.failure_tolerance(),
         )
 
     @property
@@ -142,11 +141,9 @@ class FlatMapDataset(RoundsDataset[T_out_co], MapDataset[T_out_co]):
 
     order_name = "FlatMapDataset"
 
-    _passes_on = False
-    _many = True
-    _gives_batches = False
+    traits = NodeTraits(found=True, draws=True, members=None, gives_batches=False)
 
-    _open_stream = Dataset._open_stream
+    open_stream = Dataset.open_stream
 
     @cached_property
     def _call(self) -> Call:
@@ -155,7 +152,7 @@ class FlatMapDataset(RoundsDataset[T_out_co], MapDataset[T_out_co]):
             0,
             carried_one_by_one,
             seeded=self.seeded,
-            tolerance=self._tolerance(),
+            tolerance=self.failure_tolerance(),
         )
 
     def round(
@@ -196,7 +193,7 @@ class FilterDataset(RoundsDataset[T_co]):
 
     order_name = "FilterDataset"
 
-    _single = True
+    traits = NodeTraits(found=True, filters=True)
 
     filter_fn: Callable[[Any], bool]
 
@@ -208,7 +205,7 @@ class FilterDataset(RoundsDataset[T_co]):
         worker_config: WorkerConfig | None = None,
         **ignored: Any,
     ) -> None:
-        self._freeze(
+        self.freeze(
             [dataset],
             worker_config,
             ignored,
@@ -217,7 +214,7 @@ class FilterDataset(RoundsDataset[T_co]):
 
     @cached_property
     def _call(self) -> Call:
-        return Call(self.filter_fn, 0, tolerance=self._tolerance())
+        return Call(self.filter_fn, 0, tolerance=self.failure_tolerance())
 
     def round(
         self, items: Iterator[Taken], reading: ReadContext
@@ -265,9 +262,6 @@ class IterMapDataset(RoundsDataset[T_out_co]):
 
     order_name = "IterMapDataset"
 
-    _many = True
-    _gives_batches = False
-
     iter_map_fn: Callable[[Iterator[Any]], Iterator[T_out_co]]
     len_map_fn: Callable[[int], int] | None
     segment_length: int
@@ -284,7 +278,7 @@ class IterMapDataset(RoundsDataset[T_out_co]):
     ) -> None:
         if len_map_fn is not None:
             checked_function(len_map_fn, "IterMapDataset: len_map_fn")
-        self._freeze(
+        self.freeze(
             [dataset],
             worker_config,
             ignored,
@@ -296,11 +290,14 @@ class IterMapDataset(RoundsDataset[T_out_co]):
         )
 
     @cached_property
-    def _pass_length(self) -> int:
-        """As `len_map_fn` says of the length of the input."""
-        if self.len_map_fn is None:
-            return super()._pass_length
-        return self.len_map_fn(self.inputs[0]._pass_length)
+    def traits(self) -> NodeTraits:
+        return NodeTraits(
+            found=True,
+            members=None,
+            gives_batches=False,
+            buffered=self.segment_length,
+            pass_length=self.len_map_fn,
+        )
 
     def round(
         self, items: Iterator[Taken], reading: ReadContext
@@ -330,7 +327,9 @@ class IterMapDataset(RoundsDataset[T_out_co]):
                     yield each.item
 
             word = partial(keyed_by, self, "segment", *first.origin)
-            call = Call(self.iter_map_fn, 0, passed.give, tolerance=self._tolerance())
+            call = Call(
+                self.iter_map_fn, 0, passed.give, tolerance=self.failure_tolerance()
+            )
             of = self, first.origin
             for made in call.items(
                 items(), word, first.number, reading, self._segment, made=of
@@ -372,6 +371,8 @@ class LogSampleDataset(PassingDataset[T_co]):
 
     order_name = "LogSampleDataset"
 
+    traits = NodeTraits(makes=True, content_only=True)
+
     mode: str
     get_keys_fn: Callable[[Any], Any]
 
@@ -385,7 +386,7 @@ class LogSampleDataset(PassingDataset[T_co]):
     ) -> None:
         keys_fn = default_keys if get_keys_fn is None else get_keys_fn
         checked_function(keys_fn, "LogSampleDataset: get_keys_fn")
-        self._freeze([dataset], worker_config, mode=mode, get_keys_fn=keys_fn)
+        self.freeze([dataset], worker_config, mode=mode, get_keys_fn=keys_fn)
 
     @cached_property
     def _call(self) -> Call:
@@ -435,7 +436,7 @@ class SampleWeightDataset(MapDataset[T]):
 
     order_name = "SampleWeightDataset"
 
-    _draws = False
+    traits = NodeTraits(makes=True, content_only=True)
     has_loss_weights = True
 
     def __init__(
@@ -508,7 +509,7 @@ def counted_alike(datasets: Iterable[Dataset[T]]) -> list[Dataset[T]]:
 
 def _counted_once(dataset: Dataset[T]) -> Dataset[T]:
     weighing = Weighing(1.0, gives_batches(dataset), optional=True)
-    return SampleWeightDataset(dataset, 1.0)._replace(map_fn=weighing, seeded=False)
+    return SampleWeightDataset(dataset, 1.0).replace(map_fn=weighing, seeded=False)
 
 
 @dataclass(frozen=True)
@@ -547,9 +548,9 @@ class Weighing:
 
 def gives_batches(dataset: Dataset[Any]) -> bool:
     """Return whether items are batches, as far as the tree says."""
-    own = getattr(type(dataset), "_gives_batches", None)
+    own = dataset.traits.gives_batches
     if own is not None:
-        return bool(own)
+        return own
     return bool(dataset.inputs) and all(gives_batches(each) for each in dataset.inputs)
 
 

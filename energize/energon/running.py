@@ -28,10 +28,10 @@ from torch.utils.data import (
     get_worker_info,
 )
 
-from energize.core import lanes
+from energize.core import lanes, tree
 from energize.core.call import index_of_call
+from energize.core.config import leaves
 from energize.core.dataset import Dataset
-from energize.core.description import leaves
 from energize.core.ignored import said_once
 from energize.core.lanes import ErrorHandler, Lane
 from energize.core.loss_weights import STORED_KEY
@@ -145,8 +145,9 @@ class WorkerConfig(lanes.WorkerConfig):
         return self
 
     def length(self, dataset: Dataset[Any]) -> int:
-        if dataset._steps_per_epoch is not None:
-            return dataset._steps_per_epoch
+        steps = tree.steps_per_loop(dataset)
+        if steps is not None:
+            return steps
         return len(range(self.rank, _length(dataset), self.world_size))
 
     def iterate(self, dataset: Dataset[T]) -> Iterator[T]:
@@ -283,7 +284,7 @@ def _length(dataset: Dataset[Any]) -> int:
     as many as the input has, which filters make fewer, and packs more.
     """
     try:
-        return dataset._pass_length
+        return tree.pass_length(dataset)
     except NotIndexedError:
         text = "its length is an estimate: only reading tells how many items it gives"
         said_once(type(dataset).__name__, "length", text, logging.WARNING)

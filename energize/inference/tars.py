@@ -76,7 +76,7 @@ def open_tars(scene: Scene) -> WebdatasetSource:
             f"folder that can be written, or run: energize prepare {scene.root}"
         ) from error
     whole = WebdatasetSource(folder)
-    return whole._replace(origin=Origin.of(whole))
+    return whole.replace(origin=Origin.of(whole))
 
 
 def cache_folder(*names: str) -> Path:

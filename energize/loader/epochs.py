@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from energize.core import tree
 from energize.core.dataset import Dataset
 from energize.core.lanes import Ranks
+from energize.core.node import INFINITE
 from energize.core.stream import (
-    INFINITE,
     EpochPlan,
     epoch_end,
 )
@@ -88,9 +89,7 @@ def global_items(
     dataset: Dataset[Any], global_batch_size: int | None, micro_batch_size: int | None
 ) -> int | None:
     """Return how many items make one global batch; None if nobody says."""
-    node = dataset
-    while node._passes_on or (node._ends_loops and node._steps_per_epoch is not None):
-        node = node.inputs[0]
+    node = tree.unwrap(dataset, tree.KEEPS_POSITIONS)
     micro = micro_batch_size or _micro_batch_size(node)
     own = getattr(node, "global_batch_size", None)
     whole = global_batch_size or own
@@ -123,7 +122,7 @@ def _micro_batch_size(node: Dataset[Any]) -> int | None:
     its inputs where they are alike.
     """
     own: int | None = getattr(node, "batch_size", None)
-    if own is not None or hasattr(node, "_gives_batches"):
+    if own is not None or node.traits.gives_batches is not None:
         return own
     sizes = {_micro_batch_size(each) for each in node.inputs}
     return sizes.pop() if len(sizes) == 1 else None

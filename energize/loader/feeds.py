@@ -18,15 +18,16 @@ from typing import Any, Generic, TypeVar, cast
 
 import numpy as np
 
+from energize.core import tree
 from energize.core.lanes import Lane, Ranks
+from energize.core.node import INFINITE
 from energize.core.padded import UNMARKED, Padded, with_marks
 from energize.core.restoring import ITEM, lane_key
 from energize.core.stream import (
-    INFINITE,
     State,
     counter_field,
 )
-from energize.core.trace import padding
+from energize.core.tree import padding
 from energize.errors import ConfigError, StateError
 from energize.loader.agreement import Agreement
 from energize.loader.failures import FailureLog
@@ -121,13 +122,13 @@ class IndexedFeed(_Marking[T]):
         self._world = ranks.world_size
         self._first = plan.start + ranks.rank
         self._pads = run.settings.uneven == "pad"
-        self._lends = self._dataset._lends
+        self._lends = tree.has_padding(self._dataset)
         many = run.workers or 1
         self._order = [ranks.rank + self._world * turn for turn in range(many)]
         left = [len(range(turn, plan.steps, many)) for turn in range(many)]
         lanes = LaneSet(self._world * many, run.edits, plan=plan)
         self._lanes = rank.read(run, lanes, dict.fromkeys(self._order), left)
-        self._watch = self._dataset._watcher(Lane(ranks.rank, self._world))
+        self._watch = tree.watcher(self._dataset, Lane(ranks.rank, self._world))
         self._done = 0
         self.made: Made = 0
 
@@ -176,7 +177,7 @@ class IndexedFeed(_Marking[T]):
         reached = plan.start + self._done * self._world
         if self._done < plan.steps:
             position = min(reached, position)
-        state: State = self._dataset._state_at(position)
+        state: State = tree.state_at(self._dataset, position)
         if self._done < plan.steps and reached >= plan.end:
             state |= {"begun": (reached - plan.first) % self._filled}
         if self._loop is not None:
@@ -289,9 +290,9 @@ class StreamFeed(_Marking[T]):
         self._came = self._ended = False
         self._before = Before(0, None)
         self.made: Any = NOTHING
-        self._parts: Any = run.stream._parts
+        self._parts: Any = [part.dataset for part in run.stream.read_parts]
         self._lenders = {
-            n for n, each in enumerate(self._parts) if getattr(each, "_lends", False)
+            n for n, part in enumerate(self._parts) if tree.has_padding(part)
         }
 
     def _end_of(self, place: StreamPosition) -> int | None:

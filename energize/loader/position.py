@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from energize.core.config import packed, unpacked
 from energize.core.dataset import Dataset
-from energize.core.description import packed, unpacked
+from energize.core.node import INFINITE
 from energize.core.stream import (
-    INFINITE,
     State,
     counter_field,
     state_field,

@@ -10,7 +10,10 @@ from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar, cast
 
 from energize.core.ignored import said_once
-from energize.core.stream import INFINITE, State
+from energize.core.node import INFINITE
+from energize.core.stream import (
+    State,
+)
 from energize.core.trace import READY, ReadContext
 from energize.loader.failures import FailureLog
 from energize.loader.pool import WorkerPool

@@ -12,6 +12,7 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import Any
 
+from energize.core import tree
 from energize.core.blends import (
     MOST_PARTS,
     Edits,
@@ -23,8 +24,7 @@ from energize.core.blends import (
     read_mix,
     round_of,
 )
-from energize.core.dataset import Dataset
-from energize.core.description import (
+from energize.core.config import (
     Tree,
     config_tree,
     leaf_names,
@@ -32,6 +32,7 @@ from energize.core.description import (
     shares_of,
     weights_of,
 )
+from energize.core.dataset import Dataset
 from energize.core.lanes import Lane, speaks
 from energize.core.restoring import without_loops
 from energize.core.stream import (
@@ -133,7 +134,7 @@ def remapped(
         )
     for name in old:
         counter_field(old, name)
-    if not dataset._never_ends:
+    if not tree.never_ends(dataset):
         raise StateError(
             f"{type(dataset).__name__} ends, and its epochs end by what is in them: an "
             "edited mix "
@@ -277,7 +278,7 @@ def _led_lanes(
             cursors.append(None)
             continue
         with closing(
-            stream._open_lane(Lane(lane, state.lanes), None, SILENT, endless=True)
+            stream.open_lane(Lane(lane, state.lanes), None, SILENT, endless=True)
         ) as new:
             tree = _led(new.state(), before or {}, order)
         if begin is not None:

@@ -9,10 +9,11 @@ import json
 from collections.abc import Iterator, Sequence
 from contextlib import closing, suppress
 from dataclasses import replace
-from functools import partial
+from functools import cached_property, partial
 from itertools import islice
 from typing import Any, Generic, NamedTuple, TypeVar, cast
 
+from energize.core import tree
 from energize.core.arrays import Int64Array
 from energize.core.blends import (
     NOT_EDITED,
@@ -22,14 +23,18 @@ from energize.core.blends import (
     replaced,
     slot_after,
 )
+from energize.core.config import (
+    differences,
+    unpacked,
+)
 from energize.core.dataset import Dataset, IndexedDataset, PassingDataset
-from energize.core.description import config_of, differences, digest, label_of, unpacked
+from energize.core.description import digest, label_of
 from energize.core.lanes import Lane, Ranks
+from energize.core.node import INFINITE, NodeTraits
 from energize.core.randomness import read_in_window
 from energize.core.restoring import without_loops
 from energize.core.stores import activate
 from energize.core.stream import (
-    INFINITE,
     EpochPlan,
     Opening,
     State,
@@ -88,8 +93,8 @@ class Run(Generic[T]):
         self.settings = settings
         self.decisions = decisions
         self.workers = workers
-        self.loop = given._steps_per_epoch
-        self.endless = given._never_ends
+        self.loop = tree.steps_per_loop(given)
+        self.endless = tree.never_ends(given)
         # Positions of an indexed dataset go on after an epoch. A stream is opened
         # without the cut.
         self.base: Any = given if given.indexed else without_loops(given)
@@ -145,8 +150,8 @@ class Run(Generic[T]):
             return replace(place, step=step)
         dataset = cast("IndexedDataset[T]", self.dataset)
         position = counter_field(state, "position")
-        dataset._check_state(state)
-        kept = dataset._state_at(position)
+        tree.check_state(dataset, state)
+        kept = tree.state_at(dataset, position)
         offset = state.get("offset", 0)
         if self.loop is not None:
             return kept | {"step": step}
@@ -163,7 +168,7 @@ class Run(Generic[T]):
     def start(self) -> RunPosition:
         """Return the place before the first item."""
         if self.dataset.indexed:
-            state = cast("IndexedDataset[T]", self.dataset)._state_at(0)
+            state = tree.state_at(self.dataset, 0)
             return state if self.loop is None else state | {"step": 0}
         return StreamPosition(self.settings.lanes or lanes_of(self.given))
 
@@ -192,7 +197,7 @@ class Run(Generic[T]):
         `ConfigError` naming ranks and arguments, `StateError` if they have loaded
         different states.
         """
-        config = config_of(self.dataset)
+        config = self.dataset.order_config
         at = place
         if isinstance(place, StreamPosition):
             at = place.saved() if loaded else place.place
@@ -265,7 +270,7 @@ class Run(Generic[T]):
         if self.loop is not None:
             return self.loop
         if not self.dataset.sized or self.dataset.size == INFINITE:
-            return -(-self.dataset._pass_length // ranks.world_size)
+            return -(-tree.pass_length(self.dataset) // ranks.world_size)
         return self.plan(ranks, 0, self.dataset.size).steps
 
     def accumulation_steps(self, ranks: Ranks) -> int:
@@ -316,7 +321,7 @@ class Run(Generic[T]):
         for number in found.way:
             nodes.append(nodes[-1].inputs[number])
         finders = [
-            depth for depth, node in enumerate(nodes[:-1]) if node._reached(0) is None
+            depth for depth, node in enumerate(nodes[:-1]) if node.reached(0) is None
         ]
         depth = finders[-1] + 1
         above = found.way[:depth]
@@ -351,7 +356,7 @@ class Run(Generic[T]):
     def _open(
         self, lane: int, lanes: int, state: State | None, reading: ReadContext
     ) -> Any:
-        return self.stream._open_lane(
+        return self.stream.open_lane(
             Lane(lane, lanes), state, reading, endless=self.endless
         )
 
@@ -362,14 +367,15 @@ class _Marked(PassingDataset[T_co]):
     order_name = "_Marked"
 
     def __init__(self, dataset: Dataset[T_co]) -> None:
-        self._freeze(inputs=[dataset])
+        self.freeze(inputs=[dataset])
 
-    @property
-    def _divisible(self) -> bool:
-        return self.inputs[0]._divisible
+    @cached_property
+    def traits(self) -> NodeTraits:
+        divisible = self.inputs[0].traits.divisible
+        return NodeTraits(content_only=True, divisible=divisible)
 
-    def _addressed(self, opening: Opening) -> Stream[T_co]:
-        return _MarkedStream(self.inputs[0]._addressed(opening))
+    def open_addressed(self, opening: Opening) -> Stream[T_co]:
+        return _MarkedStream(self.inputs[0].open_addressed(opening))
 
 
 class _MarkedStream(Stream[T]):
@@ -405,7 +411,7 @@ def check_goes_on(dataset: Any, found: FoundBlend) -> None:
         )
     for number in found.way:
         if isinstance(dataset, LimitDataset) or (
-            dataset.indexed and dataset._reached(0) is None
+            dataset.indexed and dataset.reached(0) is None
         ):
             raise ConfigError(
                 f"the weights of {found.label} cannot change in this run: epochs above "

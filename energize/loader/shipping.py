@@ -208,7 +208,7 @@ class LaneSet:
         """Return what reads a lane of `dataset`, to which the edits were applied."""
         if self.plan is None:
             part = Lane(lane, self.count)
-            return dataset._open_lane(part, state, reading, endless=self.endless)
+            return dataset.open_lane(part, state, reading, endless=self.endless)
         return PositionLane(dataset, self.plan, Lane(lane, self.count), at, reading)
 
 

@@ -16,27 +16,26 @@ from dataclasses import replace
 from itertools import islice
 from typing import Any
 
-from energize.core import limits
+from energize.core import limits, tree
 from energize.core.blends import (
     NOT_EDITED,
     Edits,
     places_kept,
     with_names_of,
 )
-from energize.core.dataset import Dataset
-from energize.core.description import (
+from energize.core.config import (
     Tree,
     changed_until,
-    config_of,
     config_tree,
-    digest,
     leaf_names,
     packed,
     unpacked,
 )
+from energize.core.dataset import Dataset
+from energize.core.description import digest
 from energize.core.lanes import speaks
+from energize.core.node import INFINITE
 from energize.core.stream import (
-    INFINITE,
     MOST_COUNTED,
     State,
     counter_field,
@@ -89,7 +88,7 @@ def packed_state(
     dataset: Dataset[Any], cursor: State, world_size: int | None = None
 ) -> State:
     """Return the state to save, of a cursor's state, on so many ranks."""
-    config = config_of(dataset)
+    config = dataset.order_config
     details = _details(dataset)
     if world_size is not None:
         details["world_size"] = world_size
@@ -112,14 +111,14 @@ def _details(dataset: Dataset[Any]) -> State:
     functions that are called, by what files of sources are known again, and which mix
     it was made of.
     """
-    config = config_of(dataset)
+    config = dataset.order_config
     functions = [each[:300] for each in config.functions]
     while len("".join(functions)) > _DETAILS_LENGTH:
         functions = functions[: len(functions) // 2]
     records = _records(dataset)
     mix = dataset.__dict__.get("_mix_file")
     return {
-        "loop": dataset._steps_per_epoch,
+        "loop": tree.steps_per_loop(dataset),
         "places": config.places,
         "functions": functions,
         **({"records": records} if records else {}),
@@ -355,7 +354,7 @@ def _mismatches(
     found = _loops_that_differ(dataset, details)
     for name in dict.fromkeys([source.name for source in gone]):
         found.append(f"{name!r}: its shards are others than when the state was saved")
-    if saved["fingerprint"] == config_of(dataset).fingerprint:
+    if saved["fingerprint"] == dataset.order_config.fingerprint:
         return found
     before = tree_of(saved)
     now = config_tree(dataset)
@@ -427,11 +426,10 @@ def _loops_that_differ(dataset: Dataset[Any], details: State) -> list[str]:
     where passes end, which without loops all lanes do together.
     """
     node = dataset
-    while node._passes_on or node._ends_loops:
-        node = node.inputs[0]
+    node = tree.unwrap(node)
     if dataset.indexed or (node.sized and node.size == INFINITE):
         return []
-    now = dataset._steps_per_epoch
+    now = tree.steps_per_loop(dataset)
     before = details.get("loop", now)
     if (before is None) == (now is None):
         return []

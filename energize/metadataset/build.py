@@ -17,9 +17,9 @@ from energize.core.checks import checked_whole, real_number
 from energize.core.costs import Cost, ItemCost
 from energize.core.dataset import Dataset, IndexedDataset
 from energize.core.lanes import WorkerConfig, checked_config
+from energize.core.node import INFINITE
 from energize.core.os_errors import is_url, own_errors
 from energize.core.samples import CrudeSample
-from energize.core.stream import INFINITE
 from energize.core.validation import faults
 from energize.data.manifest import by_manifest
 from energize.data.source import Subset
@@ -738,7 +738,7 @@ class Builder:
             )
         if virtual_epoch_length:
             stream = EpochizeDataset(stream, virtual_epoch_length)
-        return stream._with_worker_config(self.worker_config)
+        return stream.with_worker_config(self.worker_config)
 
     def _of_stage(self, stage: Stage[Node]) -> Dataset[Any]:
         own = replace(self, batch_size=batch_size_of(stage, self.batch_size))

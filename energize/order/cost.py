@@ -21,8 +21,8 @@ from energize.core.arrays import (
     Rows,
     pairs_by_value,
 )
+from energize.core.node import INFINITE
 from energize.core.rng import derive, hash_positions
-from energize.core.stream import INFINITE
 from energize.order.timeline import Changes, Names, Segment, Settings, WeightedScheme
 from energize.order.weights import Era, GivenWeights, Weight, era_at, named_weights
 

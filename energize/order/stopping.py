@@ -8,7 +8,7 @@ import numpy as np
 
 from energize.core.arrays import Int64Array
 from energize.core.checks import checked_choice, checked_whole
-from energize.core.stream import INFINITE
+from energize.core.node import INFINITE
 from energize.order.scheme import FARTHEST, Scheme, first_where
 from energize.order.timeline import MixingScheme
 

@@ -24,8 +24,8 @@ from energize.core.arrays import (
 )
 from energize.core.checks import checked_choice, checked_whole, whole_number
 from energize.core.description import described
+from energize.core.node import INFINITE
 from energize.core.rng import derive
-from energize.core.stream import INFINITE
 from energize.errors import ConfigError, EmptyDatasetError, WeightError
 from energize.order.apportionment import Apportionment, divided
 from energize.order.runs import LAYOUTS_KEPT, Glide, Turns, Windows, rounded_shares

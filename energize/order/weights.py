@@ -22,7 +22,7 @@ import numpy.typing as npt
 from energize.core.arrays import BoolArray, FloatArray, Int64Array
 from energize.core.checks import checked_choice, checked_whole, raised_as, real_number
 from energize.core.description import described
-from energize.core.stream import INFINITE
+from energize.core.node import INFINITE
 from energize.errors import ConfigError, WeightError, nearest
 
 INTERPOLATIONS = ("step", "linear", "cosine")

@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import Any, NamedTuple, cast
 
 from energize.core.dataset import Dataset, IndexedDataset
+from energize.core.node import INFINITE
 from energize.core.os_errors import os_errors_as
-from energize.core.stream import INFINITE
+from energize.data.files import os_errors_as
 from energize.datasets.transform import SampleWeightDataset
 from energize.errors import ConfigError, NotIndexedError
 from energize.report.levels import Level, Made, Places, levels_of

@@ -197,7 +197,7 @@ def _estimated(
     """Return what a stream takes if all batches are made of as many items as those that
     are read; what its only indexed part asks for, too.
     """
-    parts = [indexed(each, "simulate", None) for each in dataset._parts]
+    parts = [indexed(each, "simulate", None) for each, _ in dataset.read_parts]
     many, taken = _taken_by(dataset, checked_whole(read, "simulate: read", 1))
     pace = [
         Fraction(taken[id(part)], many * sum(e is part for e in parts))
@@ -703,12 +703,12 @@ def _pass_by_pass(dataset: IndexedDataset[Any]) -> list[bool]:
         return [True]
     if isinstance(dataset, StagedDataset):
         passes = [dataset.carry_over] * len(dataset.sources)
-        for stage, each in enumerate(dataset._children):
-            rows = dataset._source_numbers(stage).tolist()
+        for stage, each in enumerate(dataset.children):
+            rows = np.asarray(dataset.source_numbers[stage]).tolist()
             for row, known in zip(rows, _pass_by_pass(each), strict=True):
                 passes[row] &= known
         return passes
-    below = [known for each in dataset._children for known in _pass_by_pass(each)]
+    below = [known for each in dataset.children for known in _pass_by_pass(each)]
     if isinstance(dataset, ShuffleDataset) and dataset.over_epochs == 1:
         epoch = dataset.consumed(dataset.size).tolist()
         counts = [source.count for source in dataset.sources]

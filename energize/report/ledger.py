@@ -22,9 +22,9 @@ from energize.core.costs import ColumnCost, Cost, ItemCost
 from energize.core.dataset import Dataset
 from energize.core.loss_weights import OWN, WEIGHTS, field_of, weight_of
 from energize.core.loss_weights import WEIGHT as OF_SOURCES
+from energize.core.node import INFINITE
 from energize.core.padded import Marks
 from energize.core.progress import counted
-from energize.core.stream import INFINITE
 from energize.core.trace import Failed, Origin, refs_of
 from energize.datasets.quota import QuotaDataset
 from energize.errors import ConfigError, nearest, some
@@ -682,7 +682,9 @@ def _warning(each: _Parts, lanes: int, mean: float) -> Iterator[str]:
     worst = int(distance.argmax())
     buffered = 0.0
     for node in each.above:
-        buffered = buffered * (mean if node._many else 1.0) + node._holds
+        buffered = (
+            buffered * (mean if node.traits.gathers else 1.0) + node.traits.buffered
+        )
     tolerance = max(_ROUNDING, _block(each.level.mix), buffered * lanes)
     filtering = _leaves_out(each.above)
     if filtering:
@@ -754,9 +756,7 @@ def _leaves_out(above: Above) -> str | None:
     only reading tells.
     """
     for node in above:
-        passes = (
-            node.indexed or node._passes_on or node._ends_loops or len(node.inputs) > 1
-        )
+        passes = node.indexed or node.traits.keeps_order or len(node.inputs) > 1
         inner = node.inputs[0] if node.inputs else node
         known = node.sized and inner.sized and node.size in (inner.size, INFINITE)
         if not passes and (inner.indexed or not known):
@@ -978,7 +978,7 @@ class Telling:
         values = own[:, ITEMS]
         sizes = levels.samples_per_item(level)
         known = not any(
-            node._many for node in above[:-1]
+            node.traits.gathers for node in above[:-1]
         )  # an item of the mix is one of the whole
         single = bool((sizes == 1).all()) and not (
             known and (values != own[:, 0]).any()

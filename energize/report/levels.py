@@ -14,9 +14,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, cast
 
 import numpy as np
 
+from energize.core import tree
 from energize.core.arrays import BoolArray, FloatArray, Int64Array, rows_by_value
 from energize.core.dataset import Dataset, IndexedDataset
-from energize.core.trace import Origin, Trace, consumed, one_each
+from energize.core.trace import (
+    Origin,
+    Trace,
+    consumed,
+)
+from energize.core.tree import one_each
 from energize.data.selection import input_labels, source_labels
 from energize.datasets.blend import BlendDataset, numbered
 from energize.datasets.quota import QuotaDataset
@@ -143,7 +149,7 @@ def _level(
             name = node.names[0]
             path = (*path, name)
             given = (*given, name if _named(node, 0) else None)
-        whole = (whole and (node._passes_on or node._ends_loops)) or not node.indexed
+        whole = (whole and node.traits.keeps_order) or not node.indexed
         node = node.inputs[0]
         above.append(node)
     if not node.inputs:
@@ -250,9 +256,9 @@ def spans(level: Level, items: int | None, found: Spans | None = None) -> Spans:
         return found
     reached: Sequence[int] | None = None if items is None else [items]
     for node in level.above[:-1]:
-        reached = None if reached is None else node._reached(reached[0])
+        reached = None if reached is None else node.reached(reached[0])
     if reached is not None:
-        _span(level, reached[0], level.mix._reached(reached[0]), found)
+        _span(level, reached[0], level.mix.reached(reached[0]), found)
     return found
 
 
@@ -295,8 +301,8 @@ def items_between(
     """
     if level.mix is None or start is None or stop is None:
         return None
-    first = level.mix._reached(start)
-    last = level.mix._reached(stop)
+    first = level.mix.reached(start)
+    last = level.mix.reached(stop)
     if first is None or last is None:
         return None
     items = np.array(last, dtype=np.float64) - np.array(first, dtype=np.float64)
@@ -369,7 +375,7 @@ def several(node: Dataset[Any]) -> bool:
     """Return whether items are made of several of what is below, as far as anybody
     knows.
     """
-    return node._many or any(map(several, node.inputs))
+    return node.traits.gathers or any(map(several, node.inputs))
 
 
 def shares_of(values: FloatArray | None) -> FloatArray | None:
@@ -479,7 +485,7 @@ class Places:
     def _parts(self) -> list[_Part]:
         parts: list[_Part] = []
         first = 0
-        for each in self._dataset._parts:
+        for each, _ in self._dataset.read_parts:
             parts.append(_Part(each, first))
             first += parts[-1].rows
         return parts
@@ -494,8 +500,7 @@ class _Part:
         self._dataset = dataset
         self._first = first
         node = dataset
-        while len(node.inputs) == 1 and (node._passes_on or node._ends_loops):
-            node = node.inputs[0]
+        node = tree.unwrap(node)
         self.phased = node if isinstance(node, StagedDataset) and node.indexed else None
         self.rows = len(dataset.sources)
         if self.phased is not None:
@@ -505,7 +510,7 @@ class _Part:
     def numbers(self) -> list[Int64Array]:
         """The numbers among the sources of those of each phase."""
         phased = cast("StagedDataset[Any]", self.phased)
-        return [phased._source_numbers(number) for number in range(len(phased.inputs))]
+        return cast("list[Int64Array]", phased.source_numbers)
 
     @cached_property
     def _row_of(self) -> Int64Array:

@@ -352,7 +352,7 @@ class TaskEncoder(Generic[T_sample, T_encoded_sample, T_raw_batch, T_batch]):
         batches = self._through(mixed, batch_size, batch_drop_last, packing_buffer_size)
         if virtual_epoch_length:
             batches = EpochizeDataset(batches, virtual_epoch_length)
-        return batches._with_worker_config(worker_config)
+        return batches.with_worker_config(worker_config)
 
     @default
     def build_val_datasets(
@@ -376,7 +376,7 @@ class TaskEncoder(Generic[T_sample, T_encoded_sample, T_raw_batch, T_batch]):
         batches = self._through(
             samples, batch_size, batch_drop_last, packing_buffer_size
         )
-        batches = batches._with_worker_config(worker_config)
+        batches = batches.with_worker_config(worker_config)
         return batches if limit is None else LimitDataset(batches, limit)
 
     def _through(

@@ -140,7 +140,7 @@ class SourceFactory(BaseCoreDatasetFactory[T_co]):
         if self.sample_weight is not None:
             samples = SampleWeightDataset(samples, self.sample_weight)
         config = self.worker_config
-        return samples if config is None else samples._with_worker_config(config)
+        return samples if config is None else samples.with_worker_config(config)
 
     def as_file_store(self) -> FileStore[Any]:
         if len(self.paths) > 1:

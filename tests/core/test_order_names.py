@@ -23,7 +23,12 @@ from energize import (
     TextSample,
     get_loader,
 )
-from energize.core.description import Description, config_of, described, name_of
+from energize.core.config import config_of
+from energize.core.description import (
+    Description,
+    described,
+    name_of,
+)
 from energize.core.samples import SAMPLE_TYPES
 from energize.packing import attention_cost
 from energize.task.load import JoinLoader, SampleLoader

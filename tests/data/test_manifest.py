@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from energize import get_train_dataset, get_val_dataset
-from energize.core.description import config_of, digest
+from energize.core.config import config_of
+from energize.core.description import digest
 from energize.errors import DatasetError
 from tests.cli.commands import run
 from tests.support.launching import launched

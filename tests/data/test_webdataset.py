@@ -244,7 +244,7 @@ def test_an_index_entry_one_member_off_is_seen(tmp_path, prefix):
         starts = [*(member.offset for member in tar), tar.offset]
 
     def read(number, record=None):
-        source = opened._replace(records=None if record is None else (record,))
+        source = opened.replace(records=None if record is None else (record,))
         return source.read(np.array([number]))
 
     assert read(7, record) == read(7)

@@ -38,7 +38,7 @@ from energize import (
     WeightError,
     get_loader,
 )
-from energize.core.description import config_of
+from energize.core.config import config_of
 from energize.core.loss_weights import total_weight, weighed, weight_of
 from energize.packing import concat_pack
 from energize.task.hooks import generic_batch, generic_concat

@@ -94,8 +94,8 @@ REFUSED = {
     ),
     "two worker configs": (
         lambda: BlendDataset(
-            (numbers(3)._with_worker_config(WorkerConfig(num_workers=1)), 1),
-            (numbers(4)._with_worker_config(WorkerConfig(num_workers=2)), 1),
+            (numbers(3).with_worker_config(WorkerConfig(num_workers=1)), 1),
+            (numbers(4).with_worker_config(WorkerConfig(num_workers=2)), 1),
         ),
         "different worker configs",
     ),

@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 
 from energize import INFINITE, EnergizeError, Lane, WorkerConfig, get_loader, is_padding
-from energize.core.description import unpacked
-from energize.core.trace import padding
+from energize.core.config import unpacked
+from energize.core.tree import padding
 from energize.report import simulate
 
 END, PADDING = "| end", "| padding"

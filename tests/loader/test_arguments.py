@@ -84,7 +84,7 @@ def test_an_empty_dataset(uneven):
 
 
 def test_two_different_seed_offsets_are_refused():
-    dataset = numbers(6)._with_worker_config(WorkerConfig(seed_offset=3))
+    dataset = numbers(6).with_worker_config(WorkerConfig(seed_offset=3))
     with pytest.raises(ConfigError, match=r"seed_offset 4.*seed_offset 3"):
         get_loader(dataset, worker_config=WorkerConfig(seed_offset=4))
 

@@ -27,7 +27,7 @@ from energize import (
     StateError,
     StateMismatchError,
 )
-from energize.core.description import packed, unpacked
+from energize.core.config import packed, unpacked
 from energize.errors import SubstitutionError
 from tests.loader.test_delivery import trees
 from tests.support.datasets import INDEXED, STREAMING, STREAMS

@@ -45,8 +45,8 @@ from energize import (
     get_loader,
 )
 from energize.core import limits
+from energize.core.config import unpacked
 from energize.core.dataset import IndexedDataset
-from energize.core.description import unpacked
 from energize.core.trace import Routes
 from energize.errors import ConfigError, StateError, StateMismatchError, WeightError
 from energize.loader import readers
@@ -496,7 +496,7 @@ class EveryThird(IndexedDataset):
     """A node that does not say how far it leads."""
 
     def __init__(self, dataset):
-        self._freeze(inputs=[dataset])
+        self.freeze(inputs=[dataset])
 
     def route(self, positions):
         return Routes(3 * positions)

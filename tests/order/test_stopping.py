@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from energize.core.stream import INFINITE
+from energize.core.node import INFINITE
 from energize.errors import EmptyDatasetError
 from energize.order import Schedule, make_scheme
 from energize.order.stopping import slot_limits, stopped_scheme

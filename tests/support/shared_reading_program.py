@@ -14,7 +14,7 @@ from pathlib import Path
 import torch.distributed as dist
 
 from energize import get_loader, get_train_dataset, shared_reading
-from energize.core.description import config_of
+from energize.core.config import config_of
 from energize.errors import EnergizeError
 
 

@@ -8,7 +8,7 @@ import random
 from collections.abc import Iterator
 from typing import Any
 
-from energize.core.description import packed, unpacked
+from energize.core.config import packed, unpacked
 from tests.support.states import resealed
 
 VALUES = (

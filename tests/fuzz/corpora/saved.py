@@ -33,8 +33,8 @@ from energize import (
     restore_sample,
 )
 from energize.cli.state import read_states
+from energize.core.config import packed, unpacked
 from energize.core.dataset import Dataset
-from energize.core.description import packed, unpacked
 from energize.data.join import write_matches
 from energize.data.media import (
     AVMetadata,

@@ -1,0 +1,387 @@
+"""The config of a dataset: all that decides which samples come, and how two configs
+differ.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+import zlib
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice, zip_longest
+from typing import Any, NamedTuple
+
+from energize.core import limits, tree
+from energize.core.description import Description, described, digest, name_of
+from energize.core.validation import load_large_json
+from energize.errors import StateError
+
+Tree = dict[str, Any]
+"""A node of a config: its kind, its settings, its inputs."""
+
+_FUNCTIONS = 40
+"""Functions whose names are kept: folders of a mix mostly have the same ones."""
+
+_PLAIN = 1024
+"""Characters up to which JSON stays readable; longer texts are compressed."""
+
+_LONGEST = 9 * 1024
+"""Characters of a config that a state keeps; of a longer one it keeps a few for each
+input."""
+
+_DIGITS = 4
+
+_OVER_TIME = {"changes", "plan"}
+"""Settings of nodes that may be others from some item on."""
+
+_IDENTITY = 8
+"""Characters of a source's identity that tell it from others."""
+
+_NAMED = 3
+
+_ABSENT: Any = object()
+"""In place of a setting that one of two configs does not have."""
+
+
+class Config(NamedTuple):
+    """The `fingerprint` of all that decides which samples come, and the `text` of it,
+    if that is not too long. Beside it what decides nothing: the `functions` that are
+    called on items, and a digest of the `places` where folders are mounted.
+    """
+
+    fingerprint: str
+    text: str
+    functions: tuple[str, ...]
+    places: str
+
+
+def config_of(dataset: Description) -> Config:
+    """Compute the config of a dataset; `Dataset.order_config` has it computed once."""
+    whole = config_tree(dataset)
+    functions, places = _beside(dataset)
+    text = packed(whole)
+    if len(text) > _LONGEST:
+        text = packed(_cut(whole))
+    return Config(fingerprint_of(dataset), text, functions, places)
+
+
+def fingerprint_of(dataset: Description) -> str:
+    """Compute the digest of all that decides which samples come."""
+    return digest(_tree(deciding(dataset)))
+
+
+def config_tree(dataset: Description) -> Tree:
+    """Return what decides which samples come, as a JSON-able tree, in which the
+    identities of sources are short.
+    """
+    return _tree(deciding(dataset), _IDENTITY)
+
+
+def deciding(node: Any) -> Any:
+    """Return the outermost dataset that decides which samples come, and when."""
+    return tree.unwrap(node)
+
+
+def _tree(outer: Description, identity: int | None = None) -> Tree:
+    node = tree.unwrap(outer, tree.CONTENT_ONLY)
+    values = node.__dict__
+    left_out = node.traits.neutral
+    settings: Tree = {"kind": node.order_name}
+    for name, value in node.settings().items():
+        if name not in left_out and not callable(values.get(name)):
+            settings[name] = value
+    if node.inputs:
+        settings["inputs"] = [_tree(child, identity) for child in node.inputs]
+    elif isinstance(settings.get("identity"), str):
+        settings["identity"] = settings["identity"][:identity]
+    return settings
+
+
+def _cut(tree: Tree) -> Tree:
+    """Return a config in which each input of its outermost mix is a few digits, weights
+    and all.
+    """
+    inputs = tree.get("inputs", [])
+    if len(inputs) < 2:
+        return {**tree, "inputs": [_cut(each) for each in inputs]} if inputs else tree
+    of_each = _of_each_input(tree)
+    kept = {name: value for name, value in tree.items() if name not in of_each}
+    columns = [tree[name] for name in of_each]
+    return {
+        **kept,
+        "inputs": [digest(row)[:_DIGITS] for row in zip(*columns, strict=True)],
+    }
+
+
+def _of_each_input(tree: Tree) -> list[str]:
+    """Return the fields that have a value for each input, and the inputs."""
+    count = len(tree["inputs"])
+    return [
+        name
+        for name, each in tree.items()
+        if isinstance(each, list) and len(each) == count
+    ]
+
+
+def _beside(dataset: Description) -> tuple[tuple[str, ...], str]:
+    functions: dict[str, None] = {}
+    places: list[str] = []
+    waiting: list[Any] = [dataset]
+    while waiting:
+        node = waiting.pop()
+        if len(functions) < _FUNCTIONS:
+            values = (getattr(node, name) for name in node.parameter_names)
+            told = ((each, described(each)) for each in values if callable(each))
+            names = (
+                text if isinstance(text, str) else name_of(each) for each, text in told
+            )
+            functions.update(dict.fromkeys(names))
+        if not node.inputs and "path" in node.__dict__:
+            places.append(str(node.path))
+        waiting.extend(node.inputs[::-1])
+    return tuple(functions), digest(places)
+
+
+def changed_until(
+    dataset: Any, saved: Any, current: Any, items: int | None
+) -> Iterator[str]:
+    """Yield a line for each difference of two configs, the second of which is that of
+    `dataset`.
+
+    With `items`, those that concern only what comes after the first `items` items are
+    none: weights of later slots, later stages.
+    """
+    dataset = deciding(dataset)
+    if items is not None and isinstance(saved, dict) and isinstance(current, dict):
+        if saved.get("kind") == current.get("kind") and saved != current:
+            saved, current = dataset.settled(saved, current, items)
+        inputs = current.get("inputs"), saved.get("inputs")
+        reached = dataset.reached(items) if dataset.inputs else None
+        same = {**saved, "inputs": 0} == {**current, "inputs": 0}
+        listed = all(isinstance(each, list) for each in inputs)
+        if (
+            reached is not None
+            and same
+            and listed
+            and _labels(inputs[0]) == _labels(inputs[1])
+        ):
+            rows = zip(dataset.inputs, inputs[1], inputs[0], reached, strict=False)
+            for each, before, now, count in rows:
+                yield from changed_until(each, before, now, count)
+            return
+        if (
+            saved.get("kind") == current.get("kind")
+            and not same
+            and _OVER_TIME & saved.keys()
+        ):
+            yield (
+                f"{_label(current)}: {items:,} of its items are read; it may change "
+                "from there on"
+            )
+    yield from differences(saved, current)
+
+
+def differences(saved: Any, current: Any) -> Iterator[str]:
+    """Yield a line for each difference of two configs: the name of the source, the
+    argument, and what it was and is.
+    """
+    if not isinstance(saved, dict) or not isinstance(current, dict):
+        yield "the saved state does not describe its dataset: it is damaged"
+        return
+    label = _label(current)
+    if saved.get("kind") != current.get("kind"):
+        yield f"{_label(saved)}: was a {saved.get('kind')}, is a {current.get('kind')}"
+        return
+    old = saved.get("inputs") or []
+    new = current.get("inputs") or []
+    names = _labels(new)
+    if old and all(isinstance(each, str) for each in old):  # as `_cut` leaves them
+        columns = _of_each_input(current)
+        cut = _cut(current)
+        current = {k: v for k, v in current.items() if k not in columns}
+        if len(old) != len(new):
+            yield f"{label}: had {len(old):,} inputs, has {len(new):,}"
+        else:
+            others = [
+                who
+                for who, a, b in zip(names, old, cut["inputs"], strict=True)
+                if a != b
+            ]
+            yield from (f"{who}: its weight or its settings changed" for who in others)
+        old = new = names = []
+    for name in {**saved, **current}:
+        if name not in ("kind", "inputs"):
+            was = saved.get(name, _ABSENT)
+            now = current.get(name, _ABSENT)
+            yield from _changed(f"{label}: {name}", was, now, names)
+    renamed = []
+    if len(old) != 1 or len(new) != 1:
+        renamed = list(_renamed(label, _labels(old), names))
+        yield from renamed
+    if not renamed:
+        for one, other in zip(old, new, strict=True):
+            yield from differences(one, other)
+
+
+def _changed(
+    what: str, saved: Any, current: Any, inputs: Sequence[str]
+) -> Iterator[str]:
+    """One setting; of one that has parts, by name or for each input, those that
+    changed.
+    """
+    if saved == current:
+        return
+    parts = _parts(saved, current, inputs)
+    for name, was, now in parts:
+        yield from _changed(f"{what}{name}", was, now, inputs)
+    if saved is _ABSENT:
+        yield f"{what} is new: {_short(current)}"
+    elif current is _ABSENT:
+        yield f"{what} is gone: it was {_short(saved)}"
+    elif not parts:
+        yield f"{what} was {_short(saved)}, is {_short(current)}"
+
+
+def _parts(
+    saved: Any, current: Any, inputs: Sequence[str]
+) -> list[tuple[str, Any, Any]]:
+    if isinstance(saved, dict) and isinstance(current, dict):
+        names = {**saved, **current}
+        return [
+            (f".{n}", saved.get(n, _ABSENT), current.get(n, _ABSENT)) for n in names
+        ]
+    if not (isinstance(saved, list) and isinstance(current, list)):
+        return []
+    if all(isinstance(each, dict) and "name" in each for each in [*saved, *current]):
+        rows: Any = zip_longest(saved, current, fillvalue=_ABSENT)  # stages of a plan
+        return [(f"[{(b if a is _ABSENT else a)['name']!r}]", a, b) for a, b in rows]
+    if len(saved) == len(current) == len(inputs):
+        return list(
+            zip([f" of {each}" for each in inputs], saved, current, strict=True)
+        )
+    return []
+
+
+def _renamed(label: str, before: Sequence[str], now: Sequence[str]) -> Iterator[str]:
+    """Yield what of the names of inputs is gone or new, or that their order is another
+    one.
+    """
+    old = Counter(before)
+    new = Counter(now)
+    for word, names in (("is gone", old - new), ("is new", new - old)):
+        yield from (f"{label}: {name} {word}" for name in names)
+    if old == new and before != now:
+        yield (
+            f"{label}: the order of its inputs was {', '.join(before)}, is "
+            f"{', '.join(now)}"
+        )
+
+
+def _labels(trees: Any) -> list[str]:
+    return [_label(each) for each in trees] if isinstance(trees, list) else []
+
+
+def _label(tree: Any) -> str:
+    """Return a node by the sources that it reads, as messages name it."""
+    if not isinstance(tree, dict):
+        return "a dataset"
+    if not tree.get("inputs"):
+        return repr(tree["name"]) if "name" in tree else str(tree.get("kind"))
+    names = [repr(name) for name in islice(leaf_names(tree), _NAMED + 1)]
+    more = ", ..." if len(names) > _NAMED else ""
+    return f"{tree.get('kind')} of {', '.join(names[:_NAMED])}{more}"
+
+
+def leaves(tree: Any) -> Iterator[Tree]:
+    """Yield the sources of a config."""
+    waiting = [tree]
+    while waiting:
+        node = waiting.pop()
+        inputs = node.get("inputs") if isinstance(node, dict) else None
+        if isinstance(inputs, list) and inputs:
+            waiting.extend(inputs[::-1])
+        elif isinstance(node, dict) and node:
+            yield node
+
+
+def leaf_names(tree: Any) -> Iterator[str]:
+    """Yield the names of the sources of a config."""
+    return (str(leaf.get("name", leaf.get("kind"))) for leaf in leaves(tree))
+
+
+def weights_of(tree: Any) -> dict[str, float]:
+    """Return the weights of the outermost mix of a config that are numbers, by their
+    sources.
+    """
+    while isinstance(tree, dict) and "weights" not in tree:
+        inputs = tree.get("inputs")
+        tree = inputs[0] if isinstance(inputs, list) and len(inputs) == 1 else None
+    inputs = tree.get("inputs") if isinstance(tree, dict) else None
+    if not isinstance(inputs, list) or not isinstance(tree["weights"], list):
+        return {}
+    names = [", ".join(leaf_names(each)) for each in inputs]
+    pairs = zip(names, tree["weights"], strict=False)
+    return {name: weight for name, weight in pairs if isinstance(weight, int | float)}
+
+
+def shares_of(weights: Mapping[str, float]) -> dict[str, float]:
+    """Return the part that each weight is of all."""
+    total = sum(weights.values())
+    return {name: weight / total for name, weight in weights.items()}
+
+
+def batch_size_of(tree: Any) -> int | None:
+    """Return the samples per batch, if a config says it."""
+    while isinstance(tree, dict):
+        size = tree.get("batch_size")
+        if isinstance(size, int) and not isinstance(size, bool):
+            return size
+        inputs = tree.get("inputs")
+        tree = inputs[0] if isinstance(inputs, list) and inputs else None
+    return None
+
+
+def _short(value: Any) -> str:
+    text = json.dumps(value)
+    return text if len(text) <= 100 else f"{text[:97]}..."
+
+
+def packed(tree: Tree) -> str:
+    """Return a JSON-able tree as a text: readable if it is short, else compressed."""
+    text = json.dumps(tree, separators=(",", ":"))
+    if len(text) <= _PLAIN:
+        return text
+    return base64.b64encode(zlib.compress(text.encode(), 9)).decode()
+
+
+def unpacked(text: str, what: str) -> Tree:
+    """Return what `packed` packed; raise `StateError` naming `what` for anything else,
+    and for what is larger or deeper than states are (see `energize.core.limits`),
+    before it is made.
+    """
+    try:
+        plain = text if text.startswith("{") else _unzipped(text)
+        value = load_large_json(plain.encode())
+    except (ValueError, zlib.error, binascii.Error) as error:
+        raise StateError(
+            f"the saved state's {what!r} cannot be read, it is damaged or cut off: "
+            f"{type(error).__name__}: {str(error)[:200]}"
+        ) from error
+    if not isinstance(value, dict):
+        raise StateError(
+            f"the saved state's {what!r} is not a JSON object: {plain[:80]}"
+        )
+    return value
+
+
+def _unzipped(text: str) -> str:
+    most = limits.JSON_BYTES
+    unzip = zlib.decompressobj()
+    data = unzip.decompress(base64.b64decode(text, validate=True), most)
+    if unzip.unconsumed_tail:
+        raise ValueError(limits.over("JSON_BYTES"))
+    if not unzip.eof or unzip.unused_data:
+        raise ValueError("it ends too early, or goes on behind its end")
+    return data.decode()

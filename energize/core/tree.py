@@ -1,0 +1,287 @@
+"""Questions about a whole tree of datasets.
+
+Every function here is computed from what single nodes state: their traits
+(`NodeTraits`) and the public members that `Dataset` and `IndexedDataset` document. No
+node overrides an answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from operator import attrgetter
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from energize.core.arrays import BoolArray, Int64Array
+from energize.core.description import digest
+from energize.core.lanes import Lane
+from energize.core.node import INFINITE, NodeTraits
+from energize.core.rng import derive
+from energize.errors import NotIndexedError
+
+Through = Callable[[NodeTraits], bool]
+
+KEEPS_ORDER: Through = attrgetter("keeps_order")
+"""Nodes that do not decide which items come."""
+
+CONTENT_ONLY: Through = attrgetter("content_only")
+"""Nodes that only change the content of items."""
+
+
+KEEPS_POSITIONS: Through = attrgetter("keeps_positions")
+"""Nodes whose items have the positions of the items they are made of, in a run."""
+
+
+# The way down.
+
+
+def unwrap(node: Any, through: Through = KEEPS_ORDER) -> Any:
+    """Return the outermost node of a tree that decides which items come.
+
+    Args:
+        node: The root of the tree.
+        through: Selects, by their traits, the nodes to skip. Each has one input.
+
+    Returns:
+        The first node from the root downwards that `through` does not select.
+
+    Example:
+        >>> from energize import EpochizeDataset, ListSource, MapDataset
+        >>> source = ListSource("abc", name="letters")
+        >>> unwrap(MapDataset(EpochizeDataset(source, 2), str.upper)) is source
+        True
+    """
+    while through(node.traits):
+        node = node.inputs[0]
+    return node
+
+
+def steps_per_loop(node: Any) -> int | None:
+    """Return the steps each rank makes in a loop; None if epochs determine them."""
+    steps: int | None = unwrap(node, CONTENT_ONLY).traits.steps_per_loop
+    return steps
+
+
+def never_ends(node: Any) -> bool:
+    """Return whether a loader reads a dataset without an end of epochs."""
+    if steps_per_loop(node) is not None:
+        return True
+    return bool(node.sized and node.size == INFINITE)
+
+
+def first_stream(node: Any) -> str:
+    """Return the class name of the innermost stream on the way down, for messages."""
+    while streams := [child for child in node.inputs if not child.indexed]:
+        node = streams[0]
+    return type(node).__name__
+
+
+# Lengths.
+
+
+def pass_length(node: Any) -> int:
+    """Return the number of items in one pass over what a dataset reads.
+
+    That is the length of an epoch. If the epoch never ends, it is the number of items
+    made of one pass over every input.
+
+    Raises:
+        NotIndexedError: If the number is only known after reading.
+
+    Example:
+        >>> from energize import BlendDataset, ListSource
+        >>> pass_length(BlendDataset((ListSource("ab"), 1), (ListSource("cde"), 1)))
+        5
+    """
+    traits = node.traits
+    if traits.found:
+        if traits.pass_length is None:
+            raise length_unknown(node)
+        return int(traits.pass_length(pass_length(node.inputs[0])))
+    if (node.sized and node.size != INFINITE) or not node.inputs:
+        return int(node.size)
+    total = sum(
+        pass_length(child)
+        for number, child in enumerate(node.inputs)
+        if number not in traits.unread_inputs
+    )
+    return -(-total // (traits.members or 1))
+
+
+def read_ahead(node: Any) -> int:
+    """Return how many items of an indexed dataset are worth reading at once."""
+    if not node.inputs:
+        return int(node.read_ahead)
+    least = min(map(read_ahead, node.children))
+    return max(1, least // (node.traits.members or 1))
+
+
+def length_unknown(node: Any) -> NotIndexedError:
+    """Return the error for the length of a stream that is only known after reading."""
+    return NotIndexedError(
+        f"how many items {type(node).__name__} gives is only known when they have been "
+        "read; cut it with EpochizeDataset and count steps"
+    )
+
+
+def not_indexed(node: Any, wanted: str) -> NotIndexedError:
+    """Return the error for a stream that is asked for something positions are needed
+    for.
+    """
+    name = type(node).__name__
+    stream = first_stream(node)
+    reads = "is" if name == stream else f"reads from {stream},"
+    return NotIndexedError(
+        f"{name} {reads} a stream, so it has no {wanted}; iterate over it instead"
+    )
+
+
+# Sources, and the parts that a stream reads.
+
+
+class ReadPart(NamedTuple):
+    """A largest indexed dataset below a stream, or a source without random access."""
+
+    dataset: Any
+    source_numbers: Int64Array
+    """The numbers of its sources in `sources` of the whole tree."""
+
+
+def read_parts(node: Any) -> tuple[ReadPart, ...]:
+    """Return the parts that a dataset reads; an indexed dataset is its only part."""
+    if node.indexed or not node.inputs:
+        return (ReadPart(node, np.arange(len(node.sources))),)
+    parts = []
+    for numbers, child in zip(node.source_numbers, node.inputs, strict=True):
+        for part, inner in child.read_parts:
+            own = numbers + inner if isinstance(numbers, int) else numbers[inner]
+            parts.append(ReadPart(part, own))
+    return tuple(parts)
+
+
+def distinct_sources(datasets: Iterable[Any]) -> tuple[Any, ...]:
+    """Return the sources of several datasets, those with equal descriptions once."""
+    by_description = {
+        digest(source.describe()): source
+        for dataset in datasets
+        for source in dataset.sources
+    }
+    return tuple(by_description.values())
+
+
+def source_numbers(node: Any) -> list[int | Int64Array]:
+    """Return, for each input, the numbers of its sources in `sources` of the node.
+
+    Consecutive numbers are given as the first one.
+    """
+    if node.traits.shares_sources:
+        number_of = {digest(s.describe()): i for i, s in enumerate(node.sources)}
+        return [
+            np.array(
+                [number_of[digest(source.describe())] for source in child.sources],
+                dtype=np.int64,
+            )
+            for child in node.children
+        ]
+    numbers: list[int | Int64Array] = []
+    first = 0
+    for child in node.inputs:
+        numbers.append(first)
+        first += len(child.sources)
+    return numbers
+
+
+def of_sources(node: Any, values: Sequence[Sequence[Any]]) -> list[Any]:
+    """Return values of the sources of every input, in the order of `node.sources`."""
+    ordered: list[Any] = [None] * len(node.sources)
+    for numbers, of_input in zip(node.source_numbers, values, strict=True):
+        for row, value in enumerate(of_input):
+            ordered[numbers + row if isinstance(numbers, int) else numbers[row]] = value
+    return ordered
+
+
+def distinguished(node: Any, occurrence: int) -> Any:
+    """Return a description whose sources have an order of their own.
+
+    A mix reads the same dataset twice in two different orders that way.
+
+    Args:
+        node: The dataset that occurs several times.
+        occurrence: The number of equal datasets that precede it.
+    """
+    if not node.inputs:
+        drawn = derive(node.occurrence, occurrence) % 2**62
+        return node.replace(occurrence=drawn)
+    return node.with_inputs([distinguished(child, occurrence) for child in node.inputs])
+
+
+# Padding, and how many samples an item has.
+
+
+def one_each(node: Any) -> bool:
+    """Return whether every item is one sample, and all samples are of one source."""
+    while len(node.inputs) == 1 and not node.traits.gathers:
+        node = node.children[0]
+    return not node.inputs
+
+
+def has_padding(node: Any) -> bool:
+    """Return whether some items are padding, made of samples counted elsewhere."""
+    traits = node.traits
+    if traits.pads:
+        return True
+    if traits.gathers or not node.indexed:
+        return False
+    return any(map(has_padding, node.children))
+
+
+def padding(node: Any, positions: Int64Array) -> BoolArray:
+    """Return for each position whether its item is padding."""
+    lent = np.zeros(len(positions), dtype=np.bool_)
+    if not has_padding(node):
+        return lent
+    routes = node.route(positions)
+    for child, dataset in enumerate(() if node.traits.gathers else node.children):
+        here = slice(None) if routes.child is None else routes.child == child
+        lent[here] = padding(dataset, routes.position[here])
+    if routes.owner is not None and routes.lent is not None:
+        lent[routes.owner[routes.lent]] = True
+    return lent
+
+
+def full_items(node: Any, n: int) -> int:
+    """Return how many of the first `n` items are not padding of this node.
+
+    Padding is at the same positions of every epoch.
+    """
+    if not node.traits.pads:
+        return n
+    epochs, rest = divmod(n, node.size)
+    padded = int(padding(node, np.arange(rest, dtype=np.int64)).sum())
+    if epochs:
+        of_epoch = padding(node, np.arange(node.size, dtype=np.int64))
+        padded += epochs * int(of_epoch.sum())
+    return n - padded
+
+
+# States of indexed datasets.
+
+
+def state_at(node: Any, position: int) -> dict[str, Any]:
+    """Return the state in which `position` items have been delivered."""
+    phases = node.traits.phases
+    fields = {} if phases is None else phases.state_fields(position)
+    return {"position": position, **fields}
+
+
+def check_state(node: Any, state: dict[str, Any]) -> None:
+    """Raise `StateError` if an indexed dataset cannot resume from a state."""
+    if node.traits.phases is not None:
+        node.traits.phases.check_state(state)
+
+
+def watcher(node: Any, lane: Lane) -> Callable[[int], None] | None:
+    """Return a callback for the position of every delivered item, or None."""
+    phases = node.traits.phases
+    return None if phases is None else phases.watcher(lane)
