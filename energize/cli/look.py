@@ -30,7 +30,6 @@ from energize.core.node import INFINITE
 from energize.core.progress import counted
 from energize.core.records import format_sample_compact, format_sample_detailed
 from energize.core.restoring import restore_sample
-from energize.core.samples import format_sample_compact, format_sample_detailed
 from energize.core.trace import Failed, ReadContext, Trace
 from energize.data import nv_meta
 from energize.data.columns import read_columns, read_values

@@ -38,9 +38,7 @@ from energize.core.lanes import SINGLE_LANE, Lane, WorkerConfig
 from energize.core.lazy import optional_module
 from energize.core.node import INFINITE
 from energize.core.records import fields_of
-from energize.core.samples import fields_of
 from energize.core.stream import (
-    INFINITE,
     Cursor,
     State,
 )

@@ -16,7 +16,6 @@ from typing import Any, NamedTuple, cast
 from energize.core.dataset import Dataset, IndexedDataset
 from energize.core.node import INFINITE
 from energize.core.os_errors import os_errors_as
-from energize.data.files import os_errors_as
 from energize.datasets.transform import SampleWeightDataset
 from energize.errors import ConfigError, NotIndexedError
 from energize.report.levels import Level, Made, Places, levels_of
