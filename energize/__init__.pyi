@@ -9,6 +9,7 @@ from .compat.stage_files import (
 )
 from .core.costs import ColumnCost, ItemCost
 from .core.dataset import Dataset, IndexedDataset
+from .core.failures import Failed, FailurePolicy
 from .core.lanes import Lane, WorkerConfig
 from .core.loss_weights import (
     batch_weights,
@@ -50,7 +51,7 @@ from .core.stores import (
     PrimaryFileStore,
 )
 from .core.stream import Cursor
-from .core.trace import Failed, ReadContext, Refs
+from .core.trace import ReadContext, Refs
 from .core.turns import Turn
 from .data.join import JoinedSource
 from .data.jsonl import JsonlSource
@@ -248,6 +249,7 @@ __all__ = [
     "ExcessLoss",
     "Failed",
     "FailureBudgetError",
+    "FailurePolicy",
     "FatalSampleError",
     "FileCacheLazy",
     "FileStore",

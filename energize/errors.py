@@ -308,9 +308,8 @@ def nearest(word: str, known: Sequence[str]) -> str:
 def log_exception(
     e: Exception, sample: Any, sources: Sequence[Any] | None = None
 ) -> None:
-    """A handler for `WorkerConfig(global_error_handler=)`: what a function raised is
-    logged with its traceback and where the sample is from, and the sample is left out,
-    as a failed one.
+    """Log an exception with its traceback and the files of the sample, which is left
+    out as a failed one: a `global_error_handler` of `energize.energon.WorkerConfig`.
 
     >>> log_exception(ValueError("no image"), {"__key__": "a"})
     """
@@ -330,8 +329,8 @@ def log_exception(
 def reraise_exception(
     e: Exception, sample: Any, sources: Sequence[Any] | None = None
 ) -> None:
-    """A handler for `WorkerConfig(global_error_handler=)`: what a function raised is
-    raised.
+    """Raise an exception again: a `global_error_handler` of
+    `energize.energon.WorkerConfig`.
 
     >>> reraise_exception(ValueError("no image"), {"__key__": "a"})
     Traceback (most recent call last):

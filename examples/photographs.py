@@ -107,7 +107,7 @@ def _complete(folder: Path, recipe: Recipe) -> bool:
         for split_part in SPLIT:
             source = WebdatasetSource(folder, split_part=split_part)
             read += sum(
-                1 for _ in source.open(reading=ReadContext(report=failed.append))
+                1 for _ in source.open(reading=ReadContext.reporting(failed.append))
             )
     except DatasetError:
         return False

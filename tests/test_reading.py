@@ -16,6 +16,7 @@ from energize import (
     DataError,
     EncoderError,
     FailureBudgetError,
+    FailurePolicy,
     FilterDataset,
     IterableSource,
     Lane,
@@ -27,7 +28,8 @@ from energize import (
     SubstitutionError,
     get_loader,
 )
-from energize.core.trace import MAX_ATTEMPTS, Failed, ReadContext, Trace
+from energize.core.failures import Failed
+from energize.core.trace import MAX_ATTEMPTS, ReadContext, Trace
 from tests.support.datasets import INDEXED, STREAMING, numbers, shuffled
 from tests.support.loading import loader_of, prints
 
@@ -94,7 +96,7 @@ def first_quarter(item):
 def test_substitutes_are_drawn_from_all_samples_alike(keep):
     told: list[Failed] = []
     dataset = MapDataset(shuffled(1600), keep, seeded=False)
-    came = Counter(dataset.at(range(1600), ReadContext(report=told.append)))
+    came = Counter(dataset.at(range(1600), ReadContext.reporting(told.append)))
     kept = range(0, 1600, 4) if keep is one_in_four else range(400)
     assert sorted(came) == list(kept)
     assert sum(came.values()) == 1600
@@ -196,9 +198,9 @@ def test_a_handler_decides(workers):
 
 @pytest.mark.parametrize("name", BROKEN)
 def test_what_is_skipped_goes_by_the_failure_budget(name):
-    loader = get_loader(BROKEN[name], on_error="skip", failure_budget=3)
+    loader = get_loader(BROKEN[name], failures=FailurePolicy(on_error="skip", budget=3))
     with pytest.raises(
-        FailureBudgetError, match="4 samples failed and failure_budget allows 3"
+        FailureBudgetError, match="4 samples failed, and the failure budget is 3"
     ):
         list(loader)
     assert loader.failures.count == 4
@@ -245,7 +247,7 @@ def test_each_failed_attempt_is_reported_once_and_each_skip_never():
 
     told: list[Failed] = []
     items = MapDataset(numbers(200), bad).at(
-        range(200), ReadContext(report=told.append)
+        range(200), ReadContext.reporting(told.append)
     )
     assert not [item for item in items if item % 4]
     assert not [each for each in told if each.skipped]

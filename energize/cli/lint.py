@@ -20,9 +20,10 @@ from energize.cli import mixes
 from energize.cli.clusters import Readers, Tasks
 from energize.cli.console import Console
 from energize.core.dataset import IndexedDataset
+from energize.core.failures import Failed
 from energize.core.lazy import torch
 from energize.core.progress import counted
-from energize.core.trace import Failed, ReadContext, Trace, where
+from energize.core.trace import ReadContext, Trace, where
 from energize.data.files import exists, read_file
 from energize.data.nv_meta import META_FOLDER, RECORDS_NAME
 from energize.data.writing import write_new, writing

@@ -25,12 +25,13 @@ from energize.cli import mixes
 from energize.cli.console import Console, print_json, short, table
 from energize.cli.pages import Look
 from energize.core.columns import Column
+from energize.core.failures import Failed
 from energize.core.html import fields_shown, pictures_of
 from energize.core.node import INFINITE
 from energize.core.progress import counted
 from energize.core.records import format_sample_compact, format_sample_detailed
 from energize.core.restoring import restore_sample
-from energize.core.trace import Failed, ReadContext, Trace
+from energize.core.trace import ReadContext, Trace
 from energize.data import nv_meta
 from energize.data.columns import read_columns, read_values
 from energize.data.files import path_of

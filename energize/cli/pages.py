@@ -28,6 +28,7 @@ from energize.cli import mixes
 from energize.cli.console import Console, short
 from energize.core import tree
 from energize.core.dataset import Dataset, IndexedDataset
+from energize.core.failures import Failed
 from energize.core.html import (
     conversation,
     error,
@@ -44,7 +45,7 @@ from energize.core.progress import counted
 from energize.core.records import is_record
 from energize.core.restoring import loads_of
 from energize.core.samples import ConversationSample
-from energize.core.trace import SILENT, Failed, Refs, Trace
+from energize.core.trace import SILENT, Refs, Trace
 from energize.data.webdataset import WebdatasetSource
 from energize.datasets.transform import SampleWeightDataset
 from energize.errors import ConfigError, EnergizeError

@@ -16,6 +16,7 @@ from typer import Option
 
 from energize.cli.console import Console, print_json, table
 from energize.cli.mixes import AsJson, MixPath, Run, takes_run
+from energize.core.failures import FailurePolicy
 from energize.core.progress import progress
 from energize.errors import ConfigError
 from energize.loader import get_loader
@@ -154,7 +155,9 @@ def _measured(
     """Return what a loader with so many workers gives, and its state; `into` is for its
     stages.
     """
-    with get_loader(dataset, num_workers=workers, failure_budget=None) as loader:
+    with get_loader(
+        dataset, num_workers=workers, failures=FailurePolicy(budget=None)
+    ) as loader:
         if state is not None:
             loader.load_state_dict(state)
         began = time.perf_counter()

@@ -19,12 +19,13 @@ from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 from energize.compat.torch_data import Place, SharedPlace
 from energize.core.checks import checked_choice, checked_whole, raised_as
 from energize.core.dataset import IndexedDataset, PassingDataset
+from energize.core.failures import Failed, FailurePolicy
 from energize.core.ignored import said_once
 from energize.core.lanes import Lane, Ranks, WorkerConfig
 from energize.core.node import NodeTraits
 from energize.core.os_errors import os_errors_as
 from energize.core.stream import State, counter_field
-from energize.core.trace import Failed, ReadContext, Request
+from energize.core.trace import ReadContext, Request
 from energize.data.files import path_of
 from energize.data.mds import INDEX, MdsSource
 from energize.data.nv_meta import META_FOLDER
@@ -34,7 +35,6 @@ from energize.datasets.quota import ComposedDataset, ComposedSamples
 from energize.datasets.transform import MapDataset
 from energize.errors import ConfigError, DatasetError, DatasetNotFoundError, StateError
 from energize.loader.failures import FailureLog
-from energize.loader.settings import checked_settings
 from energize.loader.state import packed_state, unpacked_state
 from energize.order.quota import Quota
 from energize.task.load import SampleDecoder
@@ -276,8 +276,9 @@ class StreamingDataset(IterableDataset[Any]):
     Without `batch_size` it is True by default: ranks leave out what they cannot share
     evenly.
 
-    Damaged samples are left out, others take their places, and more than
-    `failure_budget` of them in a process are an error, as in `get_loader`.
+    Damaged samples are left out, and others take their places. More of them in a
+    process than `FailurePolicy.budget` of `failures` allows raise
+    `FailureBudgetError`, as in `get_loader`.
 
     `validate_hash` compares files with their hashes; `allow_unsafe_types` reads columns
     of pickles, which can run any program: of folders that you trust. The other
@@ -310,7 +311,7 @@ class StreamingDataset(IterableDataset[Any]):
         replication: int | None = None,
         validate_hash: str | None = None,
         allow_unsafe_types: bool = False,
-        failure_budget: int | None = 100,
+        failures: FailurePolicy = FailurePolicy(),  # noqa: B008 - frozen
         stream_name: str = "stream",
         stream_config: Mapping[str, Any] | None = None,
         **without_use: Any,
@@ -402,9 +403,8 @@ class StreamingDataset(IterableDataset[Any]):
         self._alike = not shuffle and (whole or sampling_method == "fixed")
         self._place = SharedPlace()
         self._delivered = 0
-        self._failures = FailureLog(
-            checked_settings(failure_budget=failure_budget).failure_budget
-        )
+        self._context = ReadContext(failures=failures)
+        self._failures = FailureLog(failures.budget)
         # Their StreamingDataLoader asks whether a dataset is one of its own.
         theirs = getattr(
             sys.modules.get("streaming.base.dataset"), "StreamingDataset", None
@@ -493,8 +493,8 @@ class StreamingDataset(IterableDataset[Any]):
         return self._stored.at([sample_id], self._reading())[0]
 
     def _reading(self) -> ReadContext:
-        return ReadContext(
-            report=self._failures.add, failure_memory=self._failures.memory
+        return self._context.counted_by(
+            self._failures.add, memory=self._failures.memory
         )
 
     def __iter__(self) -> Iterator[Any]:

@@ -19,6 +19,7 @@ from torch.utils.data import IterableDataset, get_worker_info
 from energize.core import tree
 from energize.core.checks import checked_whole
 from energize.core.dataset import Dataset
+from energize.core.failures import FailurePolicy, OnError
 from energize.core.lanes import WorkerConfig
 from energize.core.node import INFINITE
 from energize.core.restoring import without_loops
@@ -32,8 +33,12 @@ from energize.datasets.order import EpochizeDataset
 from energize.errors import ConfigError, EnergizeError, LoaderError, StateError
 from energize.loader import Loader
 from energize.loader.epochs import plan_epoch
-from energize.loader.failures import OnError
-from energize.loader.settings import LoaderSettings, checked_settings, configured
+from energize.loader.settings import (
+    LoaderSettings,
+    checked_failures,
+    checked_settings,
+    configured,
+)
 from energize.loader.state import checked_state, packed_state, unpacked_state
 
 T = TypeVar("T")
@@ -184,8 +189,8 @@ def as_torch_dataset(
     worker_config: WorkerConfig | None = None,
     uneven: str = "pad",
     lanes: int | None = None,
-    failure_budget: int | None = 100,
-    on_error: str | OnError = "raise",
+    on_error: str | OnError | None = None,
+    failures: FailurePolicy | None = None,
 ) -> TorchDataset[T]:
     """Return an `IterableDataset` for torch's DataLoader with any number of workers:
     the items that `get_loader` delivers on this rank, in the same order.
@@ -208,10 +213,10 @@ def as_torch_dataset(
     if not isinstance(dataset, Dataset):
         got = type(dataset).__name__
         raise ConfigError(f"as_torch_dataset takes an energize Dataset; got {got}")
-    settings = checked_settings(
-        uneven=uneven, lanes=lanes, failure_budget=failure_budget, on_error=on_error
-    )
-    return TorchDataset(*configured(dataset, worker_config), settings)
+    dataset, config = configured(dataset, worker_config)
+    policy = checked_failures(failures, on_error, config)
+    settings = checked_settings(uneven=uneven, lanes=lanes, failures=policy)
+    return TorchDataset(dataset, config, settings)
 
 
 class TorchDataset(IterableDataset[T], Generic[T]):

@@ -18,6 +18,7 @@ from energize.core import limits, tree
 from energize.core.arrays import Int64Array
 from energize.core.checks import real_number, whole_number
 from energize.core.dataset import Dataset, IndexedDataset
+from energize.core.failures import Failed
 from energize.core.node import NodeTraits
 from energize.core.rng import derive
 from energize.core.stream import (
@@ -30,7 +31,7 @@ from energize.core.stream import (
     counter_field,
     state_field,
 )
-from energize.core.trace import Failed, Request, Routes, Span
+from energize.core.trace import Request, Routes, Span
 from energize.core.validation import short
 from energize.errors import ConfigError, StateError, WeightError, nearest
 

@@ -23,6 +23,7 @@ from energize.core.arrays import Int64Array
 from energize.core.checks import failed_allocation
 from energize.core.description import function_name
 from energize.core.digests import content_digest
+from energize.core.failures import Failed
 from energize.core.ignored import said_once
 from energize.core.loss_weights import Keep, LostWeightError
 from energize.core.quarantine import place_of
@@ -35,7 +36,7 @@ from energize.core.randomness import (
     record_of,
 )
 from energize.core.rng import generator, hash_positions
-from energize.core.trace import Failed, ReadContext, Request
+from energize.core.trace import ReadContext, Request
 from energize.errors import (
     ConfigError,
     DataError,
@@ -113,7 +114,7 @@ def _pickled(value: Any) -> bytes | None:
 class Call:
     """Calls a function of the user, which may skip a sample, or find its bytes bad: it
     is `Failed` then. Another exception becomes an `EncoderError` with the place of the
-    sample, and `reading.on_error` decides about it.
+    sample, and `reading.failures` decides about it.
 
     Args:
         fn: The function. It is called with one argument, and with `rng`, if it has such
@@ -283,7 +284,8 @@ class Call:
         """Return the argument for a second call; None if there is to be none."""
         if self._record.proven:
             return None
-        pickled = None if reading.check_functions == "off" else _pickled(argument)
+        is_off = reading.failures.check_functions == "off"
+        pickled = None if is_off else _pickled(argument)
         if pickled is None:
             self._record.points = PROVEN  # nothing can be learned about it
             return None
@@ -295,8 +297,8 @@ class Call:
         """Compare what two calls returned.
 
         Raises:
-            NotRepeatableError: If they differ, unless `reading.check_functions` is
-                "warn".
+            NotRepeatableError: If they differ, unless
+                `FailurePolicy.check_functions` is "warn".
 
         """
         pickled = _pickled(made)
@@ -319,10 +321,10 @@ class Call:
             "argument alone, and draw from its parameter `rng` or from the global "
             "generators"
         )
-        if reading.check_functions == "error":
+        if reading.failures.check_functions == "error":
             raise NotRepeatableError(
-                f"{text}; or pass get_loader(check_functions='warn'), if it decides "
-                "nothing"
+                f"{text}; or pass get_loader(failures="
+                "FailurePolicy(check_functions='warn')), if it decides nothing"
             )
         self._record.points = PROVEN
         said_once(name, "not repeatable", text, logging.WARNING)
@@ -456,11 +458,13 @@ class Call:
             wrapped.sample = argument
             reason = wrapped
             try:
-                reading.on_error(wrapped)
+                reading.failures.decide(wrapped)
             except (SkipSample, DataError) as decided:
                 reason = decided
             self._in_a_row += 1
-            most = reading.tolerance if self._tolerance is None else self._tolerance
+            most = self._tolerance
+            if most is None:
+                most = reading.failures.tolerance
             if most and self._in_a_row >= most:
                 raise FatalSampleError(
                     f"{name} failed {self._in_a_row} times in a row, which is as often "
@@ -468,7 +472,9 @@ class Call:
                     f"(failure_tolerance), the last time: {text}"
                 ) from error
         _forget_frames(reason)
-        stored = place_of(argument, name) if reading.locate else None
+        stored = None
+        if reading.failures.quarantine is not None:
+            stored = place_of(argument, name)
         return Failed(reason, place, stored, lasting=self._is_pure)
 
 

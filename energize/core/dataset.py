@@ -24,6 +24,7 @@ from energize.core import tree
 from energize.core.arrays import Int64Array
 from energize.core.config import Config, config_of, fingerprint_of
 from energize.core.description import Description
+from energize.core.failures import Failed
 from energize.core.lanes import SINGLE_LANE, Lane
 from energize.core.node import INFINITE, NodeTraits
 from energize.core.stream import (
@@ -43,7 +44,6 @@ from energize.core.stream import (
     counter_field,
 )
 from energize.core.trace import (
-    Failed,
     Origin,
     ReadContext,
     Refs,

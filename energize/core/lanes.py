@@ -9,10 +9,10 @@ import sys
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from functools import partial
-from typing import Any, ClassVar, Self, cast
+from typing import Any, Self, cast
 
-from energize.core.checks import checked_function, checked_whole
+from energize.core.checks import checked_whole
+from energize.core.failures import FailurePolicy
 from energize.core.ignored import accepted
 from energize.errors import ConfigError
 
@@ -198,11 +198,6 @@ def _rank_on_node(environment: Mapping[str, str]) -> str | None:
     return str(int(node) * int(per_node) + int(local))
 
 
-ErrorHandler = Callable[[Exception, Any, Any], None]
-"""Is given what a function raised, what it was called with, and the sources of that, if
-they are known. It raises, or returns to have the sample left out as a failed one."""
-
-
 @dataclass(frozen=True, init=False, repr=False)
 class WorkerConfig:
     """Which part of a run this process delivers, and with how many worker processes.
@@ -218,33 +213,18 @@ class WorkerConfig:
     first item is asked for, so it may be made before the process group is. Ranks of one
     data-parallel group's other dimensions (tensor parallel, say) get the same data.
 
-    `global_error_handler(exception, sample, sources)` decides what becomes of
-    exceptions in functions of yours, and is told of damaged samples, as an `on_error`
-    of the loader: it raises, or returns to have the sample left out and counted
-    (`energize.errors.log_exception`, `reraise_exception`). Without one the loader's
-    `on_error` holds. `restore_error_handler` does the same for `Loader.restore_sample`,
-    which else goes by what held when the item was made. `worker_debug_path` and
-    `worker_log_level` have no effect.
+    `worker_debug_path` and `worker_log_level` have no effect.
 
-    Raises `ConfigError` for a number out of range, for a handler that cannot be called,
-    and when the rank given is not that of the group given.
+    Raises `ConfigError` for a number out of range, and when the rank given is not that
+    of the group given.
 
     >>> WorkerConfig(rank=0, world_size=2, num_workers=4)
     WorkerConfig(rank=0, world_size=2, num_workers=4, seed_offset=0)
     """
 
-    failure_tolerance: ClassVar[int | None] = None
-    """After how many failures in a row a function ends the run, where others are left
-    out."""
-
-    check_functions: ClassVar[str] = "error"
-    """The default of `get_loader(check_functions=...)`."""
-
     num_workers: int
     seed_offset: int
     data_parallel_group: Any
-    global_error_handler: ErrorHandler | None
-    restore_error_handler: ErrorHandler | None
     _chosen: Ranks | None
 
     def __init__(
@@ -257,8 +237,6 @@ class WorkerConfig:
         *,
         worker_debug_path: str | None = None,
         worker_log_level: int = 0,
-        global_error_handler: ErrorHandler | None = None,
-        restore_error_handler: ErrorHandler | None = None,
     ) -> None:
         level = worker_log_level or None
         accepted(
@@ -281,13 +259,9 @@ class WorkerConfig:
             "num_workers": checked_whole(num_workers, "WorkerConfig: num_workers", 0),
             "seed_offset": checked_whole(seed_offset, "WorkerConfig: seed_offset"),
             "data_parallel_group": data_parallel_group,
-            "global_error_handler": global_error_handler,
-            "restore_error_handler": restore_error_handler,
             "_chosen": chosen,
         }
         for name, value in values.items():
-            if name.endswith("handler") and value is not None:
-                checked_function(value, f"WorkerConfig: {name}")
             object.__setattr__(self, name, value)
 
     @property
@@ -333,6 +307,11 @@ class WorkerConfig:
             vars(self), num_workers=checked_whole(num_workers, "num_workers", 0)
         )
         return other
+
+    @property
+    def failures(self) -> FailurePolicy | None:
+        """The failure policy that this config brings; None leaves it to the loader."""
+        return None
 
     # What a dataset that carries it asks: other meanings of length and iteration are
     # other configs.
@@ -387,16 +366,7 @@ class WorkerConfig:
         ranks: tuple[int | None, int | None] = (None, None)
         if self.data_parallel_group is not None or self._chosen is not None:
             ranks = (self.rank, self.world_size)
-        handlers: dict[str, Any] = {
-            "global_error_handler": self.global_error_handler,
-            "restore_error_handler": self.restore_error_handler,
-        }
-        return partial(type(self), **handlers), (
-            *ranks,
-            self.num_workers,
-            None,
-            self.seed_offset,
-        )
+        return type(self), (*ranks, self.num_workers, None, self.seed_offset)
 
 
 def checked_config(value: Any) -> WorkerConfig:

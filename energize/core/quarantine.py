@@ -22,8 +22,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 from pydantic import Field, TypeAdapter
 
 from energize.core.arrays import Int64Array
+from energize.core.failures import Failed, SamplePlace
 from energize.core.stream import LAST_START
-from energize.core.trace import Failed, SamplePlace
 from energize.core.validation import Model, parse_json, validated
 from energize.errors import ConfigError, SkipSample
 
@@ -70,7 +70,7 @@ class Entry:
             found = validated(_LINE, parse_json(line), ConfigError, "the line")
         except ValueError as error:
             raise ConfigError(
-                f"{where}: no entry of a list of failed samples, as quarantine= writes "
+                f"{where}: no entry of a list of failed samples, as a quarantine has "
                 "it: "
                 f"{error}; the line is {line.strip()[:80]!r}. Remove or repair it"
             ) from error

@@ -32,6 +32,7 @@ import numpy as np
 from energize.core import tree
 from energize.core.arrays import Int64Array, rows_by_value
 from energize.core.description import functions_of, label_of
+from energize.core.failures import Failed
 from energize.core.lanes import SINGLE_LANE, Lane
 from energize.core.loss_weights import field_of
 from energize.core.node import INFINITE
@@ -41,7 +42,6 @@ from energize.core.rng import derive, hash_positions
 from energize.core.trace import (
     MAX_ATTEMPTS,
     Ahead,
-    Failed,
     Origin,
     ReadContext,
     Request,

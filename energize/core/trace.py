@@ -9,9 +9,6 @@ walks.
 
 from __future__ import annotations
 
-import logging
-import os
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
@@ -24,16 +21,19 @@ import numpy as np
 from energize.core import tree
 from energize.core.arrays import BoolArray, Int64Array, rows_by_value
 from energize.core.description import label_of
-from energize.core.ignored import said_once
+from energize.core.failures import (
+    Failed,
+    FailureMemory,
+    FailurePolicy,
+    FailureSink,
+    LeftOut,
+)
 from energize.core.loss_weights import moved_rows
 from energize.core.padded import Padded, has_padding, unpadded
 from energize.core.randomness import defer, read_in_window
 from energize.core.rng import derive
 from energize.errors import (
-    DataError,
     EncoderError,
-    SampleError,
-    SkipSample,
     SubstitutionError,
 )
 
@@ -41,7 +41,6 @@ if TYPE_CHECKING:
     from energize.core.dataset import Dataset, IndexedDataset
     from energize.core.quarantine import Listed
     from energize.data.source import Source
-    from energize.report.ledger import LeftOut
 
 T = TypeVar("T")
 
@@ -71,147 +70,6 @@ thousands of small ones a second."""
 MAX_ATTEMPTS = 256
 """How many samples in a row may fail at one position before it is an error: enough for
 encoders that leave out nine of ten, where one position in 10**11 needs more."""
-
-_PLACES = re.compile(r"""'[^']*'|"[^"]*"|\S*/\S*|\w*\d\w*""")
-"""What differs between messages of failures of one kind: names in quotes, paths,
-numbers of any base."""
-
-
-@dataclass(frozen=True, slots=True)
-class SamplePlace:
-    """Where a stored sample is: sample `index` of a shard, or of a dataset without
-    shards.
-
-    `dataset` is the path, or the identity of what has none, and `source` the identity,
-    which is the same wherever the dataset is mounted. `function` is set where the
-    sample is found by what a function was called with, and not by where it is read.
-    """
-
-    dataset: str
-    shard: str | None
-    index: int
-    key: str | None = None
-    source: str | None = None
-    function: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Failed:
-    """Stands in a list of items for a sample that failed or was skipped.
-
-    Attributes:
-        reason: The exception.
-        where: The location of the sample, for messages.
-        place: The stored sample, if `ReadContext.locate` is set and it is a single one.
-        lasting: Whether the sample fails at every position and in every epoch: True if
-            its stored bytes are damaged, False if a function of the user failed, which
-            may draw.
-        remembered: Whether it comes from a `FailureMemory`: it was reported before.
-        sample: The number that the failure is counted by, see `ReadContext.leave_out`.
-        sources: The keys of the sources of its samples.
-    """
-
-    reason: SampleError | SkipSample
-    where: str
-    place: SamplePlace | None = None
-    lasting: bool = True
-    remembered: bool = False
-    sample: int | None = None
-    sources: tuple[int, ...] = ()
-
-    @property
-    def skipped(self) -> bool:
-        """Whether it was left out on purpose."""
-        return isinstance(self.reason, SkipSample)
-
-    @property
-    def kind(self) -> str:
-        """What is common to those that fail alike."""
-        first = str(self.reason).split("\n", 1)[0].removeprefix(self.where)
-        return f"{type(self.reason).__name__}: {_PLACES.sub('*', first)}"
-
-    def __str__(self) -> str:
-        said = str(self.reason).removeprefix(f"{self.where}: ")
-        what = "skipped" if self.skipped else f"{type(self.reason).__name__}: {said}"
-        return f"{self.where}: {what}"
-
-
-def log_failure(failed: Failed) -> None:
-    """What happens to a failed sample where nobody asked for anything else: a warning,
-    of those of a folder that fail alike for the first.
-    """
-    name = failed.where.partition(", ")[0]
-    told = (
-        str(failed).removeprefix(folder := os.path.dirname(name) or name).lstrip("/, ")
-    )
-    text = f"{told}; a substitute takes its place, and that of others that fail alike"
-    said_once(folder, failed.kind, text, logging.WARNING)
-
-
-def raise_error(error: EncoderError) -> None:
-    """What happens to an exception of a user's function where nobody asked for anything
-    else.
-    """
-    raise error
-
-
-MOST_REMEMBERED = 2**15
-"""Failed samples that a process remembers, some 750 bytes each; others are read
-again."""
-
-
-class FailureMemory:
-    """Remembers the stored samples that a process could not read, so that it reads each
-    once.
-
-    A sample that comes again is `Failed` without being read, at the node where it
-    failed, so the same substitute takes its place as when it was read. Samples are
-    remembered by that node, their source and their number, and only if their failure is
-    `lasting`.
-    """
-
-    def __init__(self) -> None:
-        self.nodes: dict[
-            int, tuple[IndexedDataset[Any], dict[tuple[int, int], Failed]]
-        ] = {}
-        """By `id`: each node, which is kept so that its id stays its own, and what
-        failed there."""
-        self._count = 0
-
-    def add(self, trace: Trace, attempt: int, failed: Failed) -> None:
-        """Remember that the only item of a trace failed when it was read with
-        `attempt`.
-        """
-        part = trace.reading_part() if isinstance(failed.reason, DataError) else None
-        if part is None or self._count >= MOST_REMEMBERED:
-            return
-        refs = part.refs(attempt)
-        if len(refs) != 1:
-            return
-        # An error that was raised refers to frames, and with them to other samples.
-        told = DataError(f"{str(failed.reason)[:200]} (not read again)")
-        _, samples = self.nodes.setdefault(id(part.node), (part.node, {}))
-        key = int(refs.source[0]), int(refs.index[0])
-        self._count += key not in samples
-        samples[key] = Failed(told, failed.where, remembered=True)
-
-    def rows(
-        self, trace: Trace, attempt: int, start: int, stop: int
-    ) -> dict[int, Failed]:
-        """Return the remembered failures among rows `start` to before `stop`, by
-        row.
-        """
-        _, samples = self.nodes[id(trace.node)]
-        refs = trace.refs(attempt)
-        keys = zip(refs.source.tolist(), refs.index.tolist(), strict=True)
-        found = zip(refs.item.tolist(), map(samples.get, keys), strict=True)
-        return {
-            row - start: each for row, each in found if each and start <= row < stop
-        }
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        """Return what is copied and pickled: a memory of nothing."""
-        return FailureMemory, ()
 
 
 def made_of_padded(
@@ -244,38 +102,51 @@ class Request(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ReadContext:
-    """What goes along with positions on the way down to the sources.
+    """How items are read: goes along with positions on the way down to the sources.
 
-    `attempt`: 0, or which substitute is asked for. `report` is told of each sample that
-    failed. `on_error` is given an exception of a user's function: it raises, or returns
-    to have the sample left out as a failed one. `locate`: whether `report` wants to
-    know which stored samples fail. `listed`: samples that are left out without being
-    read. `left_out` counts those that are left out for whatever reason. `tolerance`:
-    how many failures in a row of one function end the run, None for any number.
-    `config`: the worker config that functions may ask for, if any. `threads`: those of
-    torch while functions are called. `taken` is told of each item that a stream takes
-    of an indexed dataset, which it is given. `check_functions`: "error", "warn" or
-    "off", for functions whose result differs when they are called again with the same
-    sample. `substitute`: whether a substitute takes the place of a sample that failed
-    or was skipped; without it the slot is padding (`Padded`), as in validation.
-    `failure_memory`: the samples that this process does not read again; None to read
-    each whenever it comes. What else reading needs one day is another field, and no
-    signature changes.
+    Attributes:
+        attempt: Which substitute is read; 0 for the sample itself.
+        failures: What happens if samples or functions fail.
+        sink: Receives the samples that fail.
+        listed: The samples that are left out without being read.
+        substitute: Whether a substitute takes the place of a sample that failed or was
+            skipped. Otherwise the slot is padding (`Padded`), as in an evaluation.
+        config: The worker config that functions may ask for.
+        threads: The threads of torch while functions are called.
+        taken: Called with the dataset of each item that a stream takes of an indexed
+            dataset.
     """
 
     attempt: int = 0
-    report: Callable[[Failed], None] = log_failure
-    on_error: Callable[[EncoderError], None] = raise_error
-    locate: bool = False
+    failures: FailurePolicy = FailurePolicy()  # noqa: RUF009 - frozen
+    sink: FailureSink = FailureSink()  # noqa: RUF009 - frozen
     listed: Listed | None = None
-    left_out: LeftOut | None = None
-    tolerance: int | None = None
+    substitute: bool = True
     config: Any = None
     threads: int = 1
     taken: Callable[[Dataset[Any]], None] | None = None
-    check_functions: str = "error"
-    substitute: bool = True
-    failure_memory: FailureMemory | None = None
+
+    @classmethod
+    def reporting(cls, report: Callable[[Failed], None]) -> ReadContext:
+        """Return a context that reports the samples that fail.
+
+        Args:
+            report: Called with each sample that failed, every time that it fails.
+
+        Example:
+            >>> from energize import DataError, ListSource, MapDataset
+            >>> def check(number):
+            ...     if number == 2:
+            ...         raise DataError("two is damaged")
+            ...     return number
+            >>> failed = []
+            >>> numbers = MapDataset(ListSource(range(4)), check)
+            >>> len(numbers.at(range(4), ReadContext.reporting(failed.append)))
+            4
+            >>> [str(each.reason) for each in failed]
+            ['two is damaged']
+        """
+        return cls(sink=FailureSink(report))
 
     def leave_out(
         self,
@@ -308,23 +179,59 @@ class ReadContext:
         attempt: int,
     ) -> None:
         if failed.skipped:
-            if self.left_out is not None:
-                self.left_out.add(failed, dataset, made, attempt)
+            self._count_skipped(failed, dataset, made, attempt)
             return
         if isinstance(made, int):
             at = np.array([made], dtype=np.int64)
-            if self.failure_memory is not None and failed.lasting:
-                self.failure_memory.add(Trace(dataset, at), attempt, failed)
-            failed = _identified(
-                failed, dataset, dataset.refs(at, attempt), self.locate
-            )
+            if self.sink.memory is not None and failed.lasting:
+                self.sink.memory.add(Trace(dataset, at), attempt, failed)
+            refs = dataset.refs(at, attempt)
+            locate = self.failures.quarantine is not None
+            failed = _identified(failed, dataset, refs, locate)
         elif made is not None:
             failed = _identified(failed, dataset, refs_of(dataset, made), locate=False)
-        self.report(failed)
+        self.failures.check(failed)
+        self.sink.report(failed)
+
+    def _count_skipped(
+        self,
+        skipped: Failed,
+        dataset: Any,
+        made: int | Sequence[Any] | None,
+        attempt: int,
+    ) -> None:
+        left_out = self.sink.left_out
+        if left_out is None:
+            return
+        left_out.add_reason(skipped)
+        if isinstance(made, int):
+            left_out.add_position(dataset, made, attempt)
+        elif made is not None:
+            refs = refs_of(dataset, made)
+            left_out.add_skipped(
+                dataset.sources[row].key for row in refs.source.tolist()
+            )
 
     def again(self, attempt: int) -> ReadContext:
         """Return the same, for another attempt."""
         return self if attempt == self.attempt else replace(self, attempt=attempt)
+
+    def counted_by(
+        self,
+        report: Callable[[Failed], None],
+        left_out: LeftOut | None = None,
+        memory: FailureMemory | None = None,
+    ) -> ReadContext:
+        """Return the same with another sink.
+
+        Args:
+            report: Called with each sample that failed.
+            left_out: Counts the samples that are skipped.
+            memory: The damaged samples of this process; not used if the policy reads
+                them again.
+        """
+        remembered = None if self.failures.retry else memory
+        return replace(self, sink=FailureSink(report, left_out, remembered))
 
 
 def _identified(
@@ -349,7 +256,7 @@ def _identified(
     )
 
 
-SILENT = ReadContext(report=lambda _: None)
+SILENT = ReadContext.reporting(lambda _: None)
 """For what was reported when it was read first, or is not read for what it is."""
 
 
@@ -513,7 +420,7 @@ class Trace:
             stop = len(positions)
         elif stop - start < len(positions):
             positions = positions[start:stop]
-        memory = reading.failure_memory
+        memory = reading.sink.memory
         if memory is not None and id(node) in memory.nodes:
             failed = memory.rows(self, reading.attempt, start, stop)
             if failed:

@@ -46,8 +46,7 @@ _FAILED = (
     "a sample of this evaluation failed, and its row is padding, which "
     "gather_for_metrics counts: "
     "leave out what energize.padding_rows(batch) lists before, or give get_loader "
-    "failure_budget=0 "
-    "to have a damaged sample end the evaluation"
+    "failures=FailurePolicy(budget=0) to have a damaged sample end the evaluation"
 )
 
 _ON_TOP = (

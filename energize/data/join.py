@@ -20,8 +20,8 @@ import numpy as np
 from energize.core.arrays import Int64Array
 from energize.core.columns import Column
 from energize.core.description import digest
+from energize.core.failures import Failed, SamplePlace
 from energize.core.os_errors import own_errors
-from energize.core.trace import Failed, SamplePlace
 from energize.data.columns import folder_version, load_values, values_file
 from energize.data.nv_meta import read_info
 from energize.data.source import Source, Window, narrowed

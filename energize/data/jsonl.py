@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from energize.core.description import digest
+from energize.core.failures import Failed
 from energize.core.os_errors import own_errors
-from energize.core.trace import Failed
 from energize.data.files import exists, files_at, path_of
 from energize.data.local import Files, Ranges, read_entries
 from energize.data.rows import FieldSource, Row, parsed_row

@@ -18,10 +18,10 @@ from typing import Any, Self, cast
 from energize.core.arrays import Int64Array
 from energize.core.columns import Column
 from energize.core.description import digest
+from energize.core.failures import Failed
 from energize.core.ignored import said_once
 from energize.core.os_errors import is_url
 from energize.core.os_errors import os_error_message as refusal
-from energize.core.trace import Failed
 from energize.data.files import absolute, exists, files_at, joined, path_of, read_file
 from energize.data.local import Files, Ranges
 from energize.data.media import (

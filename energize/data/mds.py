@@ -34,9 +34,9 @@ from pydantic import (
 
 from energize.core import limits
 from energize.core.description import digest
+from energize.core.failures import Failed
 from energize.core.lazy import optional_module
 from energize.core.os_errors import own_errors
-from energize.core.trace import Failed
 from energize.core.validation import Listed, load_json, parse_json
 from energize.data.files import exists, path_of, read_document
 from energize.data.local import Ranges, Recent

@@ -17,6 +17,7 @@ from energize.core.columns import Column
 from energize.core.dataset import Dataset
 from energize.core.description import order_name_of
 from energize.core.digests import content_digest
+from energize.core.failures import Failed
 from energize.core.lanes import SINGLE_LANE
 from energize.core.lazy import is_instance_of, torch
 from energize.core.node import NodeTraits
@@ -31,7 +32,7 @@ from energize.core.randomness import (
 from energize.core.records import fields_of, is_record
 from energize.core.rng import derive
 from energize.core.stream import Opening, State, Stream, counter_field, state_field
-from energize.core.trace import Failed, Origin, ReadContext, Request, stop_raised
+from energize.core.trace import Origin, ReadContext, Request, stop_raised
 from energize.data.rows import FieldSource, Row
 from energize.errors import (
     ColumnError,

@@ -22,11 +22,11 @@ from energize.core import limits
 from energize.core.arrays import Int64Array
 from energize.core.columns import Column
 from energize.core.description import digest
+from energize.core.failures import Failed
 from energize.core.ignored import said_once
 from energize.core.lazy import optional_module
 from energize.core.os_errors import is_url, own_errors
 from energize.core.progress import counting
-from energize.core.trace import Failed
 from energize.core.validation import load_json, parse_json
 from energize.data.documents import NotRows, document_of
 from energize.data.files import files_at, path_of

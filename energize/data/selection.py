@@ -18,7 +18,7 @@ from energize.core.arrays import BoolArray, Int64Array
 from energize.core.columns import Column
 from energize.core.dataset import Dataset
 from energize.core.description import digest
-from energize.core.trace import Failed, SamplePlace
+from energize.core.failures import Failed, SamplePlace
 from energize.data.source import Source
 from energize.errors import (
     ColumnError,

@@ -17,9 +17,10 @@ import numpy as np
 from energize.core.arrays import Int64Array, rows_by_value
 from energize.core.columns import Column
 from energize.core.dataset import IndexedDataset
+from energize.core.failures import Failed, SamplePlace
 from energize.core.os_errors import again, os_error_message, os_errors_as
 from energize.core.rng import derive, hash_positions
-from energize.core.trace import Failed, ReadContext, SamplePlace
+from energize.core.trace import ReadContext
 from energize.data.files import files_at
 from energize.data.local import Files, Ranges
 from energize.errors import (

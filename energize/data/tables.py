@@ -24,7 +24,7 @@ import numpy as np
 from energize.core import limits
 from energize.core.arrays import Int64Array
 from energize.core.description import digest
-from energize.core.trace import Failed
+from energize.core.failures import Failed
 from energize.core.validation import parse_json
 from energize.data.files import read_file
 from energize.data.local import Ranges

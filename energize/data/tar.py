@@ -23,9 +23,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from energize.core import limits
+from energize.core.failures import Failed
 from energize.core.ignored import said_once
 from energize.core.os_errors import os_errors_as
-from energize.core.trace import Failed
 from energize.data.files import files_at
 from energize.data.local import Files, FileStream, read_entries
 from energize.data.nv_meta import ShardRecord

@@ -18,8 +18,8 @@ from energize.core import limits
 from energize.core.arrays import Int64Array
 from energize.core.columns import Column
 from energize.core.description import digest
+from energize.core.failures import Failed
 from energize.core.os_errors import own_errors
-from energize.core.trace import Failed
 from energize.data import tar
 from energize.data.columns import ColumnIndex, column_command, column_of, read_columns
 from energize.data.files import exists, files_at, path_of

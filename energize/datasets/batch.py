@@ -23,6 +23,7 @@ from energize.core.checks import (
 from energize.core.costs import ColumnCost, Cost
 from energize.core.dataset import Dataset, IndexedDataset
 from energize.core.description import function_name, generates
+from energize.core.failures import Failed
 from energize.core.lanes import WorkerConfig
 from energize.core.loss_weights import Keep, carried, carried_one_by_one, joined
 from energize.core.node import INFINITE, NodeTraits
@@ -38,7 +39,6 @@ from energize.core.stream import (
 )
 from energize.core.trace import (
     MAX_ATTEMPTS,
-    Failed,
     Origin,
     ReadContext,
     Request,

@@ -22,6 +22,7 @@ from energize.core.checks import check_names, checked_choice, raised_as
 from energize.core.costs import ColumnCost, Cost, ItemCost, named
 from energize.core.dataset import Dataset, IndexedDataset
 from energize.core.description import digest, label_of
+from energize.core.failures import Failed
 from energize.core.lanes import Lane, WorkerConfig
 from energize.core.loss_weights import checked_factor, weighed
 from energize.core.node import INFINITE, NodeTraits
@@ -39,7 +40,7 @@ from energize.core.stream import (
     shifted,
     state_field,
 )
-from energize.core.trace import MAX_ATTEMPTS, Failed, Request, Routes, refs_of
+from energize.core.trace import MAX_ATTEMPTS, Request, Routes, refs_of
 from energize.data.selection import input_labels
 from energize.data.source import Source
 from energize.datasets.transform import counted_alike, gives_batches, without_weights

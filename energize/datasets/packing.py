@@ -14,12 +14,13 @@ from energize.core.call import Call
 from energize.core.checks import checked_function, checked_whole
 from energize.core.dataset import Dataset
 from energize.core.description import function_name, generates
+from energize.core.failures import Failed
 from energize.core.lanes import WorkerConfig
 from energize.core.loss_weights import carried, carried_one_by_one
 from energize.core.node import NodeTraits
 from energize.core.rng import shuffled
 from energize.core.stream import by_keys, sample_keys_of
-from energize.core.trace import Failed, ReadContext, Request
+from energize.core.trace import ReadContext, Request
 from energize.datasets.rounds import (
     Origins,
     RoundsDataset,

@@ -17,6 +17,7 @@ from energize.core.call import Call
 from energize.core.checks import checked_function, checked_whole
 from energize.core.dataset import Dataset, PassingDataset
 from energize.core.description import described, generates
+from energize.core.failures import Failed
 from energize.core.ignored import accepted
 from energize.core.lanes import WorkerConfig
 from energize.core.loss_weights import (
@@ -30,7 +31,7 @@ from energize.core.node import NodeTraits
 from energize.core.randomness import current_window, defer
 from energize.core.rng import derive
 from energize.core.stream import by_keys
-from energize.core.trace import Failed, Origin, ReadContext, Request
+from energize.core.trace import Origin, ReadContext, Request
 from energize.datasets.rounds import (
     Origins,
     RoundsDataset,
@@ -63,7 +64,7 @@ class MapDataset(PassingDataset[T_out_co]):
     Random augmentations are therefore the same for any number of workers and after a
     resume. With `seeded=False` the function is called as it is, and nothing is checked.
     Its first calls are made twice and compared: a function that keeps state between
-    calls raises `NotRepeatableError` (see `get_loader`, `check_functions`).
+    calls raises `NotRepeatableError` (see `FailurePolicy.check_functions`).
 
     >>> from energize import ListSource
     >>> list(MapDataset(ListSource([1, 2, 3]), lambda x: x * x))

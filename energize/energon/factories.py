@@ -47,8 +47,8 @@ from energize.data.nv_meta import (
 )
 from energize.data.source import Source, Subset
 from energize.data.webdataset import WebdatasetSource, read_split
+from energize.energon.failures import sources_of
 from energize.errors import ConfigError, DataError, UntrustedCodeError
-from energize.loader.failures import sources_of
 from energize.metadataset.build import factory_of
 from energize.metadataset.tree import Leaf
 from energize.preparation.index import prepare, prepare_jsonl

@@ -30,16 +30,19 @@ from torch.utils.data import (
 
 from energize.core import lanes, tree
 from energize.core.call import index_of_call
+from energize.core.checks import checked_function
 from energize.core.config import leaves
 from energize.core.dataset import Dataset
+from energize.core.failures import FailurePolicy
 from energize.core.ignored import said_once
-from energize.core.lanes import ErrorHandler, Lane
+from energize.core.lanes import Lane
 from energize.core.loss_weights import STORED_KEY
 from energize.core.os_errors import is_url
 from energize.core.restoring import restore_sample
 from energize.core.stream import State
 from energize.data.files import path_of
 from energize.data.source import ShardedSource
+from energize.energon.failures import ErrorHandler, HandlerPolicy
 from energize.errors import (
     ConfigError,
     NotIndexedError,
@@ -82,9 +85,6 @@ class WorkerConfig(lanes.WorkerConfig):
     (3, ['B', 'D', 'F'])
     """
 
-    failure_tolerance: ClassVar[int | None] = 100
-    check_functions: ClassVar[str] = "warn"
-
     active_worker_config: ClassVar[Any] = _Active()
     """The config between `worker_activate` and `worker_deactivate`; else that of the
     loader for which a function of the user is, or was last, called here, or None."""
@@ -93,6 +93,8 @@ class WorkerConfig(lanes.WorkerConfig):
 
     _numbers: ClassVar[list[int]] = []
 
+    global_error_handler: ErrorHandler | None
+    restore_error_handler: ErrorHandler | None
     worker_debug_path: str | None
     worker_log_level: int
 
@@ -115,9 +117,14 @@ class WorkerConfig(lanes.WorkerConfig):
             num_workers,
             data_parallel_group,
             seed_offset,
-            global_error_handler=global_error_handler,
-            restore_error_handler=restore_error_handler,
         )
+        for name, handler in (
+            ("global_error_handler", global_error_handler),
+            ("restore_error_handler", restore_error_handler),
+        ):
+            if handler is not None:
+                checked_function(handler, f"WorkerConfig: {name}")
+            object.__setattr__(self, name, handler)
         if is_url(worker_debug_path):
             raise ConfigError(
                 f"worker_debug_path: {path_of(str(worker_debug_path))} is in a store, "
@@ -132,9 +139,18 @@ class WorkerConfig(lanes.WorkerConfig):
         make, arguments = super().__reduce__()
         if arguments[0] is None and self.ranks().group is not None:
             arguments = (self.rank, self.world_size, *arguments[2:])
-        path = self.worker_debug_path
-        level = self.worker_log_level
-        return partial(make, worker_debug_path=path, worker_log_level=level), arguments
+        options: dict[str, Any] = {
+            "worker_debug_path": self.worker_debug_path,
+            "worker_log_level": self.worker_log_level,
+            "global_error_handler": self.global_error_handler,
+            "restore_error_handler": self.restore_error_handler,
+        }
+        return partial(make, **options), arguments
+
+    @property
+    def failures(self) -> FailurePolicy:
+        """The policy by which `global_error_handler` decides."""
+        return HandlerPolicy(handler=self.global_error_handler)
 
     # What datasets that carry it ask.
 
@@ -338,8 +354,8 @@ class SavableDataLoader(loaders.SavableDataLoader[T], DataLoader[T]):  # type: i
     """As `energize.SavableDataLoader`, and to `isinstance` a DataLoader of torch, as
     Energon's.
 
-    Failed samples are not counted against a budget, unless `failure_budget` is given;
-    and a state of a mix that was changed is loaded as far as that goes, with a warning:
+    Failed samples are not counted against a budget, unless `failures` says so; and a
+    state of a mix that was changed is loaded as far as that goes, with a warning:
     see `Loader.load_state_dict`, `on_mismatch="remap"`.
     """
 
@@ -356,8 +372,21 @@ class SavableDataLoader(loaders.SavableDataLoader[T], DataLoader[T]):  # type: i
         worker_config: WorkerConfig | None = None,
         **options: Any,
     ) -> None:
-        options.setdefault("failure_budget", None)
+        config = getattr(dataset, "worker_config", None)
+        if worker_config is not None:
+            config = worker_config
+        has_policy = config is not None and config.failures is not None
+        if not has_policy and "failures" not in options:
+            on_error = options.pop("on_error", None) or "raise"
+            options["failures"] = FailurePolicy(on_error=on_error, budget=None)
         super().__init__(dataset, worker_config=worker_config, **options)
+
+    def restore_sample(self, restore_key: tuple[Any, ...], **options: Any) -> T:
+        """Restore an item; `restore_error_handler` decides about samples that fail."""
+        handler = getattr(self.worker_config, "restore_error_handler", None)
+        if handler is not None:
+            options.setdefault("failures", HandlerPolicy(handler=handler))
+        return super().restore_sample(restore_key, **options)
 
     def __iter__(self) -> Iterator[T]:  # type: ignore[override]
         """Numpy arrays in batches that are dicts, lists or tuples come as tensors, as
@@ -415,7 +444,7 @@ class SavableDataLoader(loaders.SavableDataLoader[T], DataLoader[T]):  # type: i
         if dataset != self.dataset:
             self.dataset = dataset
             workers = self.worker_config.num_workers
-            self._run = Run(dataset, self._settings, self._decisions, workers)
+            self._run = Run(dataset, self._settings, self._context, workers)
 
 
 def _converted(item: Any) -> Any:

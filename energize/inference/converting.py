@@ -28,10 +28,10 @@ import numpy as np
 from energize.core.checks import checked_whole
 from energize.core.columns import Column
 from energize.core.description import digest
+from energize.core.failures import Failed
 from energize.core.os_errors import is_url, os_errors_as
 from energize.core.progress import Progress
 from energize.core.samples import is_own_module
-from energize.core.trace import Failed
 from energize.data.columns import COLUMNS_FOLDER, check_name
 from energize.data.files import absolute, exists, path_of, read_file
 from energize.data.nv_meta import (

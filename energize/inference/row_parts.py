@@ -11,8 +11,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from energize.core.failures import Failed
 from energize.core.progress import counted
-from energize.core.trace import Failed
 from energize.data.media import media_name
 from energize.data.rows import ArrowSource, ParquetSource
 from energize.data.tables import values_in

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from energize.core.failures import Failed
 from energize.core.progress import counted
-from energize.core.trace import Failed
 from energize.data.files import joined
 from energize.data.loose import fill
 from energize.data.media import kind_by_name, media_name

@@ -17,9 +17,9 @@ from typing import Any
 
 import numpy as np
 
+from energize.core.failures import Failed
 from energize.core.os_errors import is_url
 from energize.core.samples import CrudeSample, sample_type_named
-from energize.core.trace import Failed
 from energize.core.validation import load_json
 from energize.data.files import absolute, found_at, joined, path_of
 from energize.data.loose import unfolded

@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 
 from energize.core.description import digest
+from energize.core.failures import Failed
 from energize.core.os_errors import PASSING, is_url
-from energize.core.trace import Failed
 from energize.data.media import HEAD, media_kind
 from energize.data.nv_meta import Origin, is_prepared
 from energize.data.webdataset import WebdatasetSource

@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 
 from energize.core.description import digest
+from energize.core.failures import Failed
 from energize.core.ignored import said_once
 from energize.core.lanes import speaks
 from energize.core.os_errors import is_url, own_errors
 from energize.core.samples import CrudeSample, sample_type_named
-from energize.core.trace import Failed
 from energize.data.files import files_at
 from energize.data.loose import LooseSource
 from energize.data.rows import JsonSource

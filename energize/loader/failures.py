@@ -1,6 +1,4 @@
-"""Samples that fail while a loader reads: who decides, what is counted and told, lists
-of them.
-"""
+"""Counting and listing of samples that fail while a loader reads."""
 
 from __future__ import annotations
 
@@ -9,180 +7,32 @@ import logging
 import os
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from energize.core.checks import failed_allocation
 from energize.core.dataset import Dataset
-from energize.core.lanes import ErrorHandler
-from energize.core.os_errors import check_path, of_machine
-from energize.core.quarantine import Entry, Listed, listed_for
-from energize.core.rng import derive
-from energize.core.trace import (
+from energize.core.failures import (
     Failed,
     FailureMemory,
-    ReadContext,
+    FailurePolicy,
+    LeftOut,
     SamplePlace,
-    raise_error,
 )
+from energize.core.os_errors import check_path
+from energize.core.quarantine import Entry, Listed, listed_for
+from energize.core.rng import derive
 from energize.data.quarantine import files_of, read_entries
 from energize.data.writing import writing
 from energize.errors import (
     ConfigError,
-    DatasetError,
-    EncoderError,
     FailureBudgetError,
-    FatalSampleError,
     LoaderError,
-    ReturnError,
 )
-from energize.report.ledger import LeftOut
 
 _log = logging.getLogger("energize")
-
-OnError = Callable[[EncoderError], None]
-
-_PROGRAM_ERRORS = (
-    ImportError,
-    NameError,
-    RecursionError,
-    ReferenceError,
-    StopAsyncIteration,
-    StopIteration,
-    SyntaxError,
-    SystemError,
-)
-"""What is wrong with the program or the machine, and would be with the next sample
-too."""
-
-
-@dataclass(frozen=True)
-class Decisions:
-    """Who decides about exceptions of users' functions: the `handler` of a worker
-    config, or `on_error`; and how is read besides. `retry_failed`: whether damaged
-    samples are read again. It travels to workers.
-    """
-
-    on_error: OnError
-    handler: ErrorHandler | None
-    besides: ReadContext
-    retry_failed: bool = False
-
-    @classmethod
-    def of(
-        cls,
-        on_error: str | OnError,
-        handler: ErrorHandler | None,
-        *,
-        retry_failed: bool = False,
-        **others: Any,
-    ) -> Decisions:
-        """Return what a loader decides, `others` as for `ReadContext`.
-
-        Raises:
-            ConfigError: If both `on_error` and `handler` are to decide.
-        """
-        if handler is not None and on_error != "raise":
-            raise ConfigError(
-                f"on_error={on_error!r} is given, and the worker config has a "
-                "global_error_handler; give one of the two"
-            )
-        decide = on_error if callable(on_error) else _leave_out
-        decide = raise_error if on_error == "raise" else decide
-        return cls(decide, handler, ReadContext(**others), retry_failed)
-
-    def reading(
-        self,
-        report: Callable[[Failed], None],
-        left_out: LeftOut | None = None,
-        memory: FailureMemory | None = None,
-    ) -> ReadContext:
-        """Return how to read by these decisions.
-
-        Args:
-            report: Called with each sample that failed.
-            left_out: Counts samples that are skipped.
-            memory: What failed before in this process, where all of it was reported to
-                `report`.
-        """
-        return replace(
-            self.besides,
-            report=report if self.handler is None else partial(self._told, report),
-            on_error=self._decide,
-            left_out=left_out,
-            failure_memory=None if self.retry_failed else memory,
-        )
-
-    def _told(self, report: Callable[[Failed], None], failed: Failed) -> None:
-        """A handler is asked about damaged samples too: nothing but where each is."""
-        if self.handler is not None and not isinstance(failed.reason, EncoderError):
-            self.handler(failed.reason, failed.where, ())
-        report(failed)
-
-    def _decide(self, error: EncoderError) -> None:
-        """Raise, or return to have the sample left out; nobody is asked about what no
-        sample is to blame for, and no handler about what is wrong with the program
-        itself.
-        """
-        cause = error.__cause__
-        handler = self.handler
-        if isinstance(cause, FatalSampleError):
-            raise cause
-        if isinstance(cause, ReturnError | DatasetError) or of_machine(cause):
-            raise error
-        no_memory = failed_allocation(cause) is not None
-        if handler is None:
-            if no_memory:
-                raise error
-            self.on_error(error)
-            return
-        if not isinstance(cause, Exception):
-            raise error
-        if isinstance(cause, _PROGRAM_ERRORS) or no_memory:
-            raise FatalSampleError(
-                f"{error}\n  (a {type(cause).__name__} is no fault of a sample, so no "
-                "handler was "
-                "asked)"
-            ) from cause
-        try:
-            handler(cause, error.sample, sources_of(error.sample))
-        except Exception as raised:
-            if raised is cause:
-                cause.add_note(str(error))
-            raise
-
-
-def _leave_out(error: EncoderError) -> None:
-    """Every sample that makes a user's function raise is left out, and counted as
-    failed.
-    """
-
-
-def sources_of(sample: Any) -> tuple[Any, ...] | None:
-    """Return where a sample, or those of a list or tuple, were read from, as far as
-    they say so.
-    """
-    if isinstance(sample, list | tuple):
-        found = [each for one in sample for each in sources_of(one) or ()]
-        return tuple(found) or None
-    is_dict = isinstance(sample, dict)
-    named = (
-        sample.get("__sources__") if is_dict else getattr(sample, "__sources__", None)
-    )
-    if not isinstance(named, tuple | list):
-        return None
-    # A batch has a tuple for each of its samples, or None.
-    each_of = [
-        one if isinstance(one, tuple | list) else [one]
-        for one in named
-        if one is not None
-    ]
-    return tuple(source for one in each_of for source in one) or None
-
 
 _KEPT = 10
 
@@ -312,10 +162,11 @@ class FailureLog:
             f"  {each.count} like {_first_line(each.first)}" for each in most
         )
         return FailureBudgetError(
-            f"{self._count} samples failed and failure_budget allows "
-            f"{budget}:\n{alike}\n"
+            f"{self._count} samples failed, and the failure budget is {budget}:\n"
+            f"{alike}\n"
             f"  the last: {self._last[-1]}\n"
-            "Repair the data, or give a larger failure_budget (None: no limit)"
+            "Repair the data, or pass failures=FailurePolicy(budget=...) with a larger "
+            "budget, or None for no limit"
         )
 
     def add_all(
@@ -344,23 +195,20 @@ def _first_line(text: str) -> str:
     return text.split("\n", 1)[0]
 
 
-def listed_samples(
-    dataset: Dataset[Any],
-    paths: Sequence[str],
-    quarantine: str | os.PathLike[str] | None,
-) -> Listed | None:
-    """Return the samples in lists of failed ones, which are left out unread; None
-    without a list.
+def listed_samples(dataset: Dataset[Any], policy: FailurePolicy) -> Listed | None:
+    """Return the samples that are left out unread; None if `skip_listed` is empty.
 
-    Raise `ConfigError` for lists that cannot be read; but the one that this loader
-    itself is going to write need not be there yet.
+    Raises:
+        ConfigError: If a list cannot be read. The list that `quarantine` is going to
+            write need not exist yet.
     """
+    paths = policy.lists
     if not paths:
         return None
-    own = None if quarantine is None else os.fspath(quarantine)
-    entries = [entry for path in paths for entry in _entries(path, own)]
+    written = None if policy.quarantine is None else os.fspath(policy.quarantine)
+    entries = [entry for path in paths for entry in _entries(path, written)]
     name = " and ".join(paths)
-    sources = [each for each in dataset.sources if hasattr(each, "location")]
+    sources = [source for source in dataset.sources if hasattr(source, "location")]
     listed, strange = listed_for(sources, entries, name)
     _log.info("%d samples that are listed in %s are left out", listed.count, name)
     if strange:
@@ -371,12 +219,12 @@ def listed_samples(
     return listed
 
 
-def _entries(path: str, own: str | None) -> Iterator[Entry]:
+def _entries(path: str, written: str | None) -> Iterator[Entry]:
     files = files_of(path)
-    if not files and own != path:
+    if not files and written != path:
         raise ConfigError(
             f"skip_listed: there is no list of failed samples at {path}; a run with "
-            "quarantine= writes one, also when nothing fails"
+            "a quarantine writes one, also when nothing fails"
         )
     for file in files:
         yield from read_entries(file)[0]

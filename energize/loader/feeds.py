@@ -76,7 +76,7 @@ class ThisRank(Generic[T]):
         if self.workers is None:
             most = left[0] if left else INFINITE
             failures = self.failures
-            reading = run.decisions.reading(
+            reading = run.context.counted_by(
                 failures.add, failures.left_out, failures.memory
             )
             return HereLanes(run.stream, lanes, states, reading, most)

@@ -10,7 +10,7 @@ import os
 import time
 import weakref
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import astuple, fields, replace
 from functools import cached_property
@@ -28,6 +28,7 @@ from energize.core.blends import (
 )
 from energize.core.dataset import Dataset
 from energize.core.description import Role, label_of
+from energize.core.failures import FailurePolicy, OnError
 from energize.core.ignored import accepted
 from energize.core.lanes import Ranks, WorkerConfig
 from energize.core.lazy import torch
@@ -36,7 +37,7 @@ from energize.core.quarantine import path_for_rank
 from energize.core.restoring import has_place, restore_sample, with_key
 from energize.core.stores import activate
 from energize.core.stream import MOST_COUNTED, State
-from energize.core.trace import log_failure
+from energize.core.trace import ReadContext
 from energize.core.trainers import LOADERS, NO_DATASET, Caller, caller, kept, standing
 from energize.errors import (
     ConfigError,
@@ -47,12 +48,10 @@ from energize.errors import (
 )
 from energize.loader.agreement import Agreement
 from energize.loader.failures import (
-    Decisions,
     FailureLog,
     FailureSummary,
     LineWriter,
     ListWriter,
-    OnError,
     listed_samples,
 )
 from energize.loader.feeds import Feed, ThisRank, open_feed
@@ -69,6 +68,7 @@ from energize.loader.run import (
 from energize.loader.settings import (
     ListPath,
     LoaderSettings,
+    checked_failures,
     checked_settings,
     configured,
 )
@@ -147,20 +147,15 @@ class Loader(Generic[T]):
         self.remapped: RemapReport | None = None
         self._marks = UNMARKED
         self._settings = settings
-        self._failures = FailureLog(settings.failure_budget)
-        self._decisions = Decisions.of(
-            settings.on_error,
-            worker_config.global_error_handler,
-            retry_failed=settings.retry_failed,
+        self._failures = FailureLog(settings.failures.budget)
+        self._context = ReadContext(
+            failures=settings.failures,
+            listed=listed_samples(dataset, settings.failures),
             substitute=(settings.role or dataset.role) != "eval",
-            tolerance=worker_config.failure_tolerance,
-            locate=settings.quarantine is not None,
-            listed=listed_samples(dataset, settings.lists, settings.quarantine),
             config=worker_config.of_calls(),
-            check_functions=settings.check_functions or worker_config.check_functions,
             threads=settings.encoder_threads,
         )
-        self._run = Run(dataset, settings, self._decisions, worker_config.num_workers)
+        self._run = Run(dataset, settings, self._context, worker_config.num_workers)
         self._resume: RunPosition | None = None
         self._loaded = self._stale = False
         self._ranks: Ranks | None = None
@@ -262,21 +257,37 @@ class Loader(Generic[T]):
         """
         return self._key if self._keyed is None else self._keyed.restore_key
 
-    def restore_sample(self, restore_key: tuple[Any, ...]) -> T:
+    def restore_sample(
+        self, restore_key: tuple[Any, ...], *, failures: FailurePolicy | None = None
+    ) -> T:
         """Return the item that had this key when it was delivered, by this loader or
-        another one of the same dataset: the very same one, read in this process. The
-        loader stays where it is.
+        another one of the same dataset. It is read again in this process, and the
+        position of the loader does not change.
 
-        See `energize.restore_sample`, which raises `RestoreKeyError` for what is no
-        such key.
+        Args:
+            restore_key: A key, see `energize.restore_sample`.
+            failures: Decides about samples that fail. By default the policy of the
+                loader: a sample that failed when the item was made has to fail again.
+
+        Returns:
+            An item that is equal to the one that was delivered.
+
+        Raises:
+            RestoreKeyError: If the key is of no item of this dataset.
+
+        Example:
+            >>> from energize import ListSource, get_loader
+            >>> loader = get_loader(ListSource("abc"))
+            >>> for item in loader:
+            ...     key = loader.restore_key
+            >>> loader.restore_sample(key)
+            'c'
         """
-        decisions = self._decisions
-        handler = self.worker_config.restore_error_handler
-        if handler is not None:
-            decisions = replace(decisions, handler=handler)
+        context = self._context
+        if failures is not None:
+            context = replace(context, failures=failures)
         with activate(self._settings.cache_pool):
-            reading = decisions.reading(log_failure)
-            return restore_sample(self.dataset, restore_key, reading=reading)
+            return restore_sample(self.dataset, restore_key, reading=context)
 
     @property
     def padding(self) -> bool:
@@ -685,7 +696,7 @@ class Loader(Generic[T]):
         """A copy in another process goes on from the same place, with workers of its
         own.
         """
-        budget = self._settings.failure_budget
+        budget = self._settings.failures.budget
         state = {
             **self.__dict__,
             **dict.fromkeys(_NOT_COPIED),
@@ -731,7 +742,7 @@ class Loader(Generic[T]):
         settings = self._settings
         agreement = self._agreement(ranks)
         place = self._place()
-        path = settings.quarantine
+        path = settings.failures.quarantine
         workers = self.worker_config.num_workers
         if path is not None and self._list is None:
             self._list = ListWriter(
@@ -756,7 +767,7 @@ class Loader(Generic[T]):
         many = self.worker_config.num_workers
         if self._pool is None or self._pool.closed:
             self._end_pool()
-            task = Task(self._run.base, self._decisions, settings.cache_pool)
+            task = Task(self._run.base, self._context, settings.cache_pool)
             self._pool = WorkerPool(
                 task, many, settings.start_method, settings.silence, settings.patience
             )
@@ -1052,6 +1063,8 @@ class SavableDataLoader(Loader[T]):
         *,
         worker_config: WorkerConfig | None = None,
         num_workers: int | None = None,
+        on_error: str | OnError | None = None,
+        failures: FailurePolicy | None = None,
         **options: Any,
     ) -> None:
         known = {n: options.pop(n) for n in list(options) if n in _OPTIONS}
@@ -1072,7 +1085,8 @@ class SavableDataLoader(Loader[T]):
         dataset, config = configured(dataset, worker_config)
         if num_workers is not None:
             config = config.with_workers(num_workers)
-        super().__init__(dataset, config, checked_settings(**known))
+        policy = checked_failures(failures, on_error, config)
+        super().__init__(dataset, config, checked_settings(failures=policy, **known))
         LOADERS.add(self)
 
     def can_restore_sample(self) -> bool:
@@ -1148,7 +1162,7 @@ BasicDataLoader = SavableDataLoader
 SavableDataLoaderState = dict
 """A state is plain data: `torch.load(path)` reads it, and JSON can keep it."""
 
-_OPTIONS = {each.name for each in fields(LoaderSettings)} - {"apart"}
+_OPTIONS = {each.name for each in fields(LoaderSettings)} - {"apart", "failures"}
 
 
 def get_loader(
@@ -1163,18 +1177,14 @@ def get_loader(
     prefetch_factor: int | None = None,
     prefetch_bytes: int = LoaderSettings.prefetch_bytes,
     pin_memory: bool | None = None,
-    failure_budget: int | None = 100,
-    retry_failed: bool = False,
-    on_error: str | OnError = "raise",
-    check_functions: str | None = None,
+    on_error: str | OnError | None = None,
+    failures: FailurePolicy | None = None,
     encoder_threads: int = 1,
     multiprocessing_context: str | None = None,
     timeout: float | None = LoaderSettings.timeout,
     role: Role | None = None,
     cache_pool: Any = None,
-    quarantine: ListPath | None = None,
     losses: ListPath | None = None,
-    skip_listed: ListPath | Sequence[ListPath] = (),
     watchdog_timeout_seconds: float | None = LoaderSettings.watchdog_timeout_seconds,
     watchdog_initial_timeout_seconds: float | None = None,
     fail_on_timeout: bool = False,
@@ -1211,28 +1221,13 @@ def get_loader(
     32. `prefetch_bytes`: what the items that this rank's workers read ahead may take
     together, as far as those before tell; by default 512 MiB. Each worker has one item
     to do in any case. `pin_memory`: whether tensors come in page-locked memory; by
-    default, and at most, where there is a CUDA device. `failure_budget`: how many
-    different samples of this rank may fail and be left out; None for any number. A
-    sample counts once, however often it comes. `retry_failed`: read a damaged sample
-    again each time it comes. By default a process reads it once, and then takes its
-    substitute at once; the items are the same. Samples for which a function of yours
-    raises are always tried again. `on_error`: what becomes of exceptions that functions
-    of yours raise: "raise", "skip" to count the sample as failed and go on, or a
-    function that is given the `EncoderError`, and raises it or returns. A
-    `global_error_handler` of the worker config decides in place of "raise".
-    `check_functions`: the first calls of each of your functions are made twice, and
-    their results compared. If a function keeps state between calls, "error" (the
-    default) raises `NotRepeatableError`, "warn" logs it once and goes on, "off" makes
-    no second calls. With a `WorkerConfig` of `energize.energon` the default is "warn".
-    `quarantine`: a file to which stored samples that fail are appended, a line of JSON
-    for each: `dataset`, `shard`, `index`, `key` and `reason`. Each rank has its own:
-    `{rank}` in the path stands for its number, which else is set before the suffix
-    where there are several ranks. `losses`: a file to which what `Loader.record_losses`
-    is told is appended, a line of JSON for each item, which `energize blame` reads; one
-    for each rank, as of `quarantine`. `skip_listed`: such files, of all ranks by the
-    one path, whose samples are left out without being read; the same substitutes take
-    their places as when they failed, so states stay good. It may be the path of
-    `quarantine` itself, which need not be there yet. `encoder_threads`: in how many
+    default, and at most, where there is a CUDA device. `failures`: what happens if
+    samples or functions fail, a `FailurePolicy`; by default that of the worker config,
+    or `FailurePolicy()`. `on_error`: short for `failures=FailurePolicy(on_error=...)`:
+    "raise", "skip", or a function that is called with the `EncoderError`. `losses`: a
+    file to which what `Loader.record_losses` is told is appended, a line of JSON for
+    each item, which `energize blame` reads; one for each rank, as of
+    `FailurePolicy.quarantine`. `encoder_threads`: in how many
     threads torch computes in functions of yours, in workers and without: what sums
     round to depends on it. The threads of the training stay as they are. Forked workers
     may hang with several; give `multiprocessing_context="spawn"` for these.

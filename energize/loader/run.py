@@ -54,7 +54,6 @@ from energize.errors import (
 )
 from energize.loader.agreement import Agreement, alike
 from energize.loader.epochs import global_items, plan_epoch
-from energize.loader.failures import Decisions
 from energize.loader.position import Before, RunPosition, StreamPosition, items_of
 from energize.loader.settings import LoaderSettings
 from energize.loader.state import check_place
@@ -84,14 +83,14 @@ class Run(Generic[T]):
         self,
         given: Dataset[T],
         settings: LoaderSettings,
-        decisions: Decisions,
+        context: ReadContext,
         workers: int,
     ) -> None:
         self.given = given
         self.edits = NOT_EDITED
         self.dataset = given
         self.settings = settings
-        self.decisions = decisions
+        self.context = context
         self.workers = workers
         self.loop = tree.steps_per_loop(given)
         self.endless = tree.never_ends(given)
@@ -296,7 +295,7 @@ class Run(Generic[T]):
         """Return the first item of a lane in the run, or of the next lane that has one;
         raise `EmptyDatasetError` if none has.
         """
-        reading = self.decisions.reading(SILENT.report)
+        reading = self.context.counted_by(SILENT.sink.report)
         with activate(self.settings.cache_pool):
             for number in (*range(lane, lanes), *range(lane)):
                 cursor = self._open(number, lanes, None, reading)
@@ -332,7 +331,7 @@ class Run(Generic[T]):
         marked_run.stream = without_loops(
             replaced(self.dataset, above, _Marked(nodes[depth]))
         )
-        reading = self.decisions.reading(SILENT.report)
+        reading = self.context.counted_by(SILENT.sink.report)
         reached = 0
 
         def first_unread(lane: int, state: State | None) -> int | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
+from dataclasses import replace
 from typing import Annotated, Any, Literal, TypeAlias, TypeVar
 
 from pydantic import (
@@ -20,11 +20,11 @@ from pydantic.dataclasses import dataclass
 from energize.core.checks import whole_number
 from energize.core.dataset import Dataset
 from energize.core.description import Role
+from energize.core.failures import FailurePolicy, OnError
 from energize.core.lanes import WorkerConfig, checked_config
 from energize.core.os_errors import is_url
 from energize.core.validation import validated
 from energize.errors import ConfigError
-from energize.loader.failures import OnError
 from energize.loader.position import MOST_LANES
 from energize.loader.watchdog import Patience
 from energize.report import Ledger
@@ -58,6 +58,15 @@ def _on_disk(path: Any) -> Any:
     return path
 
 
+def _lists_on_disk(policy: FailurePolicy) -> FailurePolicy:
+    if is_url(policy.quarantine):
+        raise ValueError(
+            "quarantine: a file of this machine is expected: a store has none to "
+            "append lines to"
+        )
+    return policy
+
+
 def _closes(value: Any) -> Any:
     if value is not None and not callable(getattr(value, "close", None)):
         raise ValueError("a CachePool, or None, is expected")
@@ -80,20 +89,15 @@ class LoaderSettings:
     prefetch_factor: Count | None = None
     prefetch_bytes: Count = DEFAULT_BYTES
     pin_memory: bool | None = None
-    failure_budget: (
-        Annotated[int, BeforeValidator(_whole), Field(strict=True, ge=0)] | None
-    ) = 100
-    retry_failed: StrictBool = False
-    on_error: Literal["raise", "skip"] | OnError = "raise"
-    check_functions: Literal["error", "warn", "off"] | None = None
+    failures: Annotated[InstanceOf[FailurePolicy], AfterValidator(_lists_on_disk)] = (
+        FailurePolicy()
+    )
     encoder_threads: Count = 1
     multiprocessing_context: Literal["fork", "spawn", "forkserver"] | None = None
     timeout: Seconds | None = DEFAULT_TIMEOUT
     role: Role | None = None
     cache_pool: Annotated[Any, AfterValidator(_closes)] = None
-    quarantine: Annotated[Path | None, AfterValidator(_on_disk)] = None
     losses: Annotated[Path | None, AfterValidator(_on_disk)] = None
-    skip_listed: Path | Sequence[Path] = ()
     watchdog_timeout_seconds: Seconds | None = WATCH_SECONDS
     watchdog_initial_timeout_seconds: Seconds | None = None
     fail_on_timeout: StrictBool = False
@@ -123,13 +127,6 @@ class LoaderSettings:
             return self.timeout
         return max(DEFAULT_TIMEOUT, 2 * max(self.patience.limits, default=0))
 
-    @property
-    def lists(self) -> tuple[str, ...]:
-        """The paths of lists of samples to leave out."""
-        given = self.skip_listed
-        paths = (given,) if isinstance(given, str | os.PathLike) else tuple(given)
-        return tuple(os.fspath(each) for each in paths)
-
 
 _SETTINGS = TypeAdapter(LoaderSettings)
 
@@ -143,6 +140,33 @@ def checked_settings(**given: Any) -> LoaderSettings:
     energize.errors.ConfigError: get_loader (uneven): ... got 'padd'; did you mean ...
     """
     return validated(_SETTINGS, given, ConfigError, "get_loader")
+
+
+def checked_failures(
+    failures: FailurePolicy | None,
+    on_error: str | OnError | None,
+    config: WorkerConfig,
+) -> FailurePolicy:
+    """Return the failure policy of a loader.
+
+    Args:
+        failures: The argument of `get_loader`. None for the policy of the config, or
+            else the default.
+        on_error: The short form for a policy that differs in `on_error` alone.
+        config: The worker config of the loader.
+
+    Raises:
+        ConfigError: If both arguments are given, and for a value that cannot be used.
+    """
+    if failures is not None:
+        if on_error is not None:
+            raise ConfigError(
+                "get_loader takes on_error= or failures=; give "
+                "failures=FailurePolicy(on_error=...)"
+            )
+        return failures
+    policy = config.failures or FailurePolicy()
+    return policy if on_error is None else replace(policy, on_error=on_error)
 
 
 def configured(

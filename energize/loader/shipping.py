@@ -32,6 +32,7 @@ import numpy as np
 import numpy.typing as npt
 
 from energize.core.blends import NOT_EDITED, Edits
+from energize.core.failures import LeftOut
 from energize.core.ignored import Line
 from energize.core.lanes import Lane
 from energize.core.lazy import torch
@@ -40,7 +41,6 @@ from energize.core.trace import ReadContext
 from energize.data.source import Source
 from energize.errors import LoaderError
 from energize.loader.failures import Failure
-from energize.report.ledger import LeftOut
 from energize.report.levels import Made
 
 SMALL = 512 * 1024

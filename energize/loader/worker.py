@@ -27,14 +27,15 @@ from typing import Any
 
 from energize.core.blends import NOT_EDITED
 from energize.core.dataset import Dataset
+from energize.core.failures import Failed, FailureMemory, LeftOut
 from energize.core.ignored import kept_lines
 from energize.core.lazy import torch
 from energize.core.randomness import generators
 from energize.core.stores import activate
 from energize.core.stream import PositionLane
-from energize.core.trace import Failed, FailureMemory, ReadContext
+from energize.core.trace import ReadContext
 from energize.errors import LoaderError
-from energize.loader.failures import Decisions, Failure
+from energize.loader.failures import Failure
 from energize.loader.shipping import (
     Channel,
     Read,
@@ -44,7 +45,6 @@ from energize.loader.shipping import (
     dumps,
     rebuilt,
 )
-from energize.report.ledger import LeftOut
 from energize.report.levels import flat
 
 STACKS = signal.SIGRTMIN + 5 if hasattr(signal, "SIGRTMIN") else signal.SIGUSR2
@@ -63,7 +63,7 @@ class Task:
     """
 
     dataset: Dataset[Any]
-    decisions: Decisions
+    context: ReadContext
     cache_pool: Any = None
 
 
@@ -219,7 +219,7 @@ class _Worker:
         self._held: dict[int, _Held] = {}
         self._failures: list[Failure] = []
         self._left_out = LeftOut()
-        self._reading: ReadContext = task.decisions.reading(
+        self._reading: ReadContext = task.context.counted_by(
             self._report, self._left_out, FailureMemory()
         )
         self.asked: deque[Read] = deque()

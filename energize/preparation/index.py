@@ -25,9 +25,9 @@ from typing import Any
 from braceexpand import braceexpand
 
 from energize.core.columns import Column
+from energize.core.failures import Failed
 from energize.core.os_errors import os_errors_as
 from energize.core.progress import Progress, progress
-from energize.core.trace import Failed
 from energize.data import nv_meta
 from energize.data.columns import COLUMNS_FOLDER, COLUMNS_NAME, folder_version
 from energize.data.files import path_of, read_file

@@ -6,9 +6,9 @@ from __future__ import annotations
 
 import logging
 import math
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from itertools import chain
 from threading import Lock
 from typing import Any, NamedTuple, TypeAlias, cast
@@ -20,12 +20,12 @@ from energize.core.blends import ContinuedDataset
 from energize.core.checks import real_number
 from energize.core.costs import ColumnCost, Cost, ItemCost
 from energize.core.dataset import Dataset
+from energize.core.failures import LeftOut
 from energize.core.loss_weights import OWN, WEIGHTS, field_of, weight_of
 from energize.core.loss_weights import WEIGHT as OF_SOURCES
 from energize.core.node import INFINITE
 from energize.core.padded import Marks
 from energize.core.progress import counted
-from energize.core.trace import Failed, Origin, refs_of
 from energize.datasets.quota import QuotaDataset
 from energize.errors import ConfigError, nearest, some
 from energize.report import levels
@@ -516,100 +516,6 @@ def _by_row(
             )
         found[names.index(name)] = float(value)
     return found
-
-
-_REASONS = 1000
-"""How many reasons for skipping are told apart."""
-
-Key = tuple[int, bool]
-"""The key of a source, and whether its samples were skipped or failed."""
-
-
-@dataclass(slots=True)
-class LeftOut:
-    """Counts samples that were skipped or failed, by the keys of their sources.
-
-    `of_sources`: how many of each source, skipped ones and failed ones apart.
-    `reasons`: how many were skipped for each reason that a `SkipSample` gives. Skipped
-    ones are looked up in bulk, so `drained` has them all, and nothing stays.
-    """
-
-    of_sources: Counter[Key] = field(default_factory=Counter)
-    reasons: Counter[str] = field(default_factory=Counter)
-    _waiting: dict[tuple[int, int], tuple[Any, list[int]]] = field(default_factory=dict)
-    """Datasets with the positions of skipped items, by who these are and the
-    attempt."""
-    _count: int = 0
-
-    def add_failed(self, sources: Iterable[int]) -> None:
-        """Count one sample that failed, or those of a batch that did, by the keys of
-        sources.
-        """
-        for key in sources:
-            self.of_sources[key, False] += 1
-
-    def add(
-        self,
-        skipped: Failed,
-        dataset: Any,
-        made: int | Sequence[Origin] | None,
-        attempt: int,
-    ) -> None:
-        """Count a skipped item of `dataset`, at a position and read with `attempt`, or
-        with some origins; None where that is not known.
-        """
-        reason = str(skipped.reason) or "SkipSample"
-        known = reason in self.reasons or len(self.reasons) < _REASONS
-        self.reasons[reason if known else "others"] += 1
-        if isinstance(made, int):
-            key = (id(dataset), attempt)
-            self._waiting.setdefault(key, (dataset, []))[1].append(made)
-            self._count += 1
-            if self._count >= _TOGETHER:
-                self._look_up()
-        elif made is not None:
-            refs = refs_of(dataset, made)
-            self._found([dataset.sources[row] for row in refs.source.tolist()])
-
-    def _look_up(self) -> None:
-        for (_, attempt), (dataset, positions) in self._waiting.items():
-            at = np.array(positions, dtype=np.int64)
-            refs = dataset.refs(at, attempt)
-            self._found([dataset.sources[row] for row in refs.source.tolist()])
-        self._waiting.clear()
-        self._count = 0
-
-    def _found(self, sources: Iterable[Any]) -> None:
-        for source in sources:
-            self.of_sources[source.key, True] += 1
-
-    def drained(self) -> LeftOut | None:
-        """Return what was added since the last time, and nothing stays here; None for
-        nothing.
-        """
-        self._look_up()
-        if not (self.of_sources or self.reasons):
-            return None
-        gone = LeftOut(self.of_sources, self.reasons)
-        self.of_sources, self.reasons = Counter(), Counter()
-        return gone
-
-    def take_over(self, other: LeftOut | None) -> None:
-        """Add what another has drained."""
-        if other is not None:
-            self.of_sources.update(other.of_sources)
-            self.reasons.update(other.reasons)
-
-    @property
-    def counts(self) -> Mapping[Key, int]:
-        """How many of each source."""
-        self._look_up()
-        return self.of_sources
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        """Return what is copied and pickled: counts, and no dataset."""
-        self._look_up()
-        return LeftOut, (self.of_sources, self.reasons)
 
 
 # What it tells.

@@ -16,7 +16,7 @@ import pytest
 from PIL import Image
 from torch.utils.data import DataLoader, IterableDataset, Subset
 
-from energize import ListSource, WorkerConfig, errors, get_loader
+from energize import FailurePolicy, ListSource, WorkerConfig, errors, get_loader
 from energize.compat.streaming import (
     Stream,
     StreamingDataLoader,
@@ -380,14 +380,14 @@ def test_a_damaged_sample_is_substituted_before_a_subclass_sees_it(
         each["at"] for each in delivered
     ]
     for refusing in (
-        damaged(failure_budget=0),
-        damaged(failure_budget=0, shuffle=True),
+        damaged(failures=FailurePolicy(budget=0)),
+        damaged(failures=FailurePolicy(budget=0), shuffle=True),
     ):
         with pytest.raises(errors.FailureBudgetError, match="1 samples failed"):
             list(refusing)
     assert damaged()[7]["doubled"] != 14
     with pytest.raises(errors.FailureBudgetError, match="1 samples failed"):
-        damaged(failure_budget=0)[7]
+        damaged(failures=FailurePolicy(budget=0))[7]
 
 
 def test_what_a_program_looks_at(folder):

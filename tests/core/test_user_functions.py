@@ -14,6 +14,7 @@ from energize import (
     BlendDataset,
     CrudeSample,
     DefaultTaskEncoder,
+    FailurePolicy,
     FilterDataset,
     GroupBatchDataset,
     HuggingFaceSource,
@@ -455,7 +456,8 @@ class TestStateBetweenCalls:
             dataset = MapDataset(numbers(), self.own_generator())
             caplog.clear()
             with caplog.at_level(logging.WARNING, "energize"):
-                read(loader_of(dataset, check_functions=check), 5)
+                policy = FailurePolicy(check_functions=check)
+                read(loader_of(dataset, failures=policy), 5)
             assert (
                 sum("keeps state" in record.message for record in caplog.records)
                 == told

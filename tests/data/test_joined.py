@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 
 from energize import ConfigError, DatasetError, JoinedSource, ShardError
-from energize.core.trace import Failed, ReadContext
+from energize.core.failures import Failed
+from energize.core.trace import ReadContext
 from energize.data.join import remove_matches, write_matches
 from energize.data.webdataset import WebdatasetSource
 from energize.energon.index import SqliteIndexReader
@@ -103,7 +104,7 @@ def test_a_damaged_partner_fails_the_row_and_another_row_takes_its_place(folder)
     assert read(joined.part(0, 4)) == [
         (f"a {key}", f"b {key}") for key in keys(3, 4, 5, 6)
     ]
-    (substitute,) = joined.at([4], ReadContext(report=lambda _: None))
+    (substitute,) = joined.at([4], ReadContext.reporting(lambda _: None))
     assert substitute[0]["__key__"] == substitute[1]["__key__"] != "0007"
 
 

@@ -330,7 +330,7 @@ def test_a_damaged_sample_is_substituted_and_named(tmp_path):
         at = data.index(old)
         shard.write_bytes(data[:at] + new + data[at + len(new) :])
         failed = []
-        (found,) = MdsSource(folder).at([0], ReadContext(report=failed.append))
+        (found,) = MdsSource(folder).at([0], ReadContext.reporting(failed.append))
         assert found == good or found["x"]["n"] > 0
         assert f"{shard}, sample 0" in str(failed[0])
         assert told in str(failed[0])

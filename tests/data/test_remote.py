@@ -28,6 +28,7 @@ from energize import (
     BatchDataset,
     ConfigError,
     DatasetNotFoundError,
+    FailurePolicy,
     JoinedSource,
     JsonlSource,
     JsonSource,
@@ -563,7 +564,7 @@ def test_what_commands_write_is_written_to_a_store(tmp_path, monkeypatch, capsys
         listed = partial(
             get_loader,
             get_train_dataset(mix, batch_size=4),
-            quarantine=f"{there}/q.jsonl",
+            failures=FailurePolicy(quarantine=f"{there}/q.jsonl"),
         )
         check_refusals({
             "quarantine": (listed, ConfigError, "a store has none to append lines to"),

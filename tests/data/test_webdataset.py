@@ -21,7 +21,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from energize import JsonlSource, WebdatasetSource, prepare, prepare_checksums
-from energize.core.trace import Failed
+from energize.core.failures import Failed
 from energize.data.nv_meta import read_records
 from energize.data.tar import scan
 from energize.data.writing import write_new

@@ -259,7 +259,8 @@ def _quarantine(folder: Path) -> None:
     source = ez.ShuffleDataset(ez.WebdatasetSource(folder / "prepared"))
     batches = ez.BatchDataset(ez.MapDataset(source, _bad), 2, list)
     with ez.get_loader(
-        ez.EpochizeDataset(batches, 8), quarantine=folder / "failed.jsonl"
+        ez.EpochizeDataset(batches, 8),
+        failures=ez.FailurePolicy(quarantine=folder / "failed.jsonl"),
     ) as loader:
         list(loader)
 

@@ -9,6 +9,7 @@ import pytest
 from energize import (
     BatchDataset,
     EPath,
+    FailurePolicy,
     JsonlSource,
     JsonSource,
     ListSource,
@@ -71,8 +72,8 @@ TAKING = {
     "FileStoreCachePool": lambda path: (
         FileStoreCachePool(parent_cache_dir=path).cache_dir
     ),
-    "quarantine": lambda path: numbers(quarantine=path),
-    "skip_listed": lambda path: numbers(skip_listed=path),
+    "quarantine": lambda path: numbers(failures=FailurePolicy(quarantine=path)),
+    "skip_listed": lambda path: numbers(failures=FailurePolicy(skip_listed=path)),
 }
 
 

@@ -13,7 +13,15 @@ from typing import Any
 
 import numpy as np
 
-from energize import INFINITE, EnergizeError, Lane, WorkerConfig, get_loader, is_padding
+from energize import (
+    INFINITE,
+    EnergizeError,
+    FailurePolicy,
+    Lane,
+    WorkerConfig,
+    get_loader,
+    is_padding,
+)
 from energize.core.config import unpacked
 from energize.core.tree import padding
 from energize.report import simulate
@@ -163,7 +171,7 @@ class Run:
     ) -> None:
         options = {"num_workers": workers, "seed_offset": seed_offset}
         configs = [WorkerConfig(rank, ranks, **options) for rank in range(ranks)]
-        arguments = {"failure_budget": None, **arguments}
+        arguments = {"failures": FailurePolicy(budget=None), **arguments}
         self.loaders = [
             get_loader(dataset, worker_config=each, **arguments) for each in configs
         ]

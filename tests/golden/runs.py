@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import energize as ez
+from energize import FailurePolicy
 from tests.golden.adapter import Run, lanes_of
 from tests.golden.mixes import (
     Batch,
@@ -254,13 +255,18 @@ def failures(root: Path) -> Any:
         ez.get_train_dataset(root / "damaged", **given),
         root / "bad.jsonl",
     )
-    first = Run(damaged, quarantine=listed)
+    first = Run(damaged, failures=FailurePolicy(budget=None, quarantine=listed))
     found = [first.steps(12)]
     first.close()
     return {
         "skipped": Run(batches(Map(by_name(), fails)), 2, on_error="skip").steps(8),
         "in a stream": Run(Map(evens(), fails), 2, on_error="skip", lanes=4).steps(8),
-        "listed": [*found, Run(damaged, skip_listed=listed).steps(12)],
+        "listed": [
+            *found,
+            Run(damaged, failures=FailurePolicy(budget=None, skip_listed=listed)).steps(
+                12
+            ),
+        ],
     }
 
 

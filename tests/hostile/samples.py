@@ -19,7 +19,8 @@ import numpy as np
 import PIL.Image
 
 from energize import prepare
-from energize.core.trace import Failed, ReadContext
+from energize.core.failures import Failed
+from energize.core.trace import ReadContext
 from energize.data.jsonl import JsonlSource
 from energize.data.mds import MdsSource, unpacked
 from energize.data.webdataset import WebdatasetSource

@@ -15,6 +15,7 @@ import pyarrow.parquet
 import pytest
 
 from energize import (
+    FailurePolicy,
     WorkerConfig,
     convert,
     get_loader,
@@ -98,7 +99,7 @@ def test_a_missing_value_is_a_damaged_sample_and_mentioned_once(tmp_path, caplog
         in caplog.text
     )
     with get_loader(
-        dataset, worker_config=WorkerConfig(0, 1), failure_budget=None
+        dataset, worker_config=WorkerConfig(0, 1), failures=FailurePolicy(budget=None)
     ) as loader:
         texts = {sample.text for sample in loader}
     assert texts == {row["text"] for row in rows} - {None}

@@ -14,6 +14,7 @@ from energize import (
     BlendDataset,
     ConcatDataset,
     ConfigError,
+    FailurePolicy,
     LimitDataset,
     Loader,
     MapDataset,
@@ -34,8 +35,8 @@ from tests.support.datasets import numbers
     [
         ({"prefetch_factor": 0}, "prefetch_factor"),
         ({"prefetch_factor": 2.0}, "prefetch_factor"),
-        ({"failure_budget": -1}, "failure_budget"),
-        ({"failure_budget": True}, "failure_budget"),
+        ({"failures": "skip"}, "failures"),
+        ({"on_error": "skip", "failures": FailurePolicy()}, "on_error= or failures="),
         ({"prefetch_bytes": 0}, "prefetch_bytes"),
         ({"lanes": 0}, "lanes"),
         ({"uneven": "padd"}, "did you mean 'pad'"),
@@ -55,7 +56,6 @@ from tests.support.datasets import numbers
         ({"fail_on_timeout": "yes"}, "fail_on_timeout"),
         ({"cache_pool": "pool"}, "cache_pool"),
         ({"ledger": 3}, "ledger"),
-        ({"quarantine": 3}, "quarantine"),
         ({"timeout": float("nan")}, "timeout"),
         ({"multiprocessing_context": "thread"}, r"fork.*'thread'"),
     ],
@@ -63,6 +63,25 @@ from tests.support.datasets import numbers
 def test_values_that_cannot_be_used(options, message):
     with pytest.raises(ConfigError, match=message):
         get_loader(numbers(5), **options)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"on_error": "skipp"}, "on_error='skipp' .* did you mean 'skip'"),
+        ({"budget": -1}, "budget is a whole number, 0 or more; got -1"),
+        ({"budget": True}, "budget"),
+        ({"tolerance": 0}, "tolerance is a whole number, 1 or more"),
+        ({"retry": "never"}, "retry is True or False"),
+        ({"check_functions": "never"}, "check_functions"),
+        ({"quarantine": 3}, "quarantine and skip_listed are paths; got 3"),
+        ({"skip_listed": 3}, "skip_listed is a path, or a list of paths; got 3"),
+        ({"skip_listed": [3]}, "quarantine and skip_listed are paths; got 3"),
+    ],
+)
+def test_a_failure_policy_with_values_that_cannot_be_used(options, message):
+    with pytest.raises(ConfigError, match=f"FailurePolicy: .*{message}"):
+        FailurePolicy(**options)
 
 
 def test_a_loader_where_a_dataset_is_meant():

@@ -28,6 +28,7 @@ from energize import (
     ConfigError,
     DataError,
     EncoderError,
+    FailurePolicy,
     FatalSampleError,
     FilterDataset,
     ImageSample,
@@ -42,14 +43,16 @@ from energize import (
     TextSample,
     WebdatasetSource,
     WorkerConfig,
+    energon,
     get_train_dataset,
     log_exception,
     reraise_exception,
 )
+from energize.core.failures import Failed, SamplePlace
 from energize.core.quarantine import Entry
-from energize.core.trace import Failed, SamplePlace
 from energize.data.jsonl import JsonlSource
 from energize.data.quarantine import files_of, read_entries
+from energize.energon.failures import HandlerPolicy
 from energize.loader import get_loader
 from energize.loader.failures import ListWriter
 from energize.preparation.index import prepare_jsonl
@@ -72,15 +75,8 @@ def no_tens(number: int) -> int:
 
 def read(dataset, workers: int = 0, **options):
     """All items, and the loader."""
-    loading = {
-        k: options.pop(k) for k in ("failure_budget", "on_error") if k in options
-    }
-    with get_loader(
-        dataset,
-        worker_config=WorkerConfig(0, 1, workers, **options),
-        lanes=1,
-        **loading,
-    ) as loader:
+    config = WorkerConfig(0, 1, workers)
+    with get_loader(dataset, worker_config=config, lanes=1, **options) as loader:
         return list(loader), loader
 
 
@@ -99,7 +95,9 @@ def test_a_handler_is_given_the_sample_and_its_sources(tmp_path):
                 raise KeyError("no threes")
             return sample
 
-    config = WorkerConfig(0, 1, 0, global_error_handler=lambda *each: told.append(each))
+    config = energon.WorkerConfig(
+        0, 1, 0, global_error_handler=lambda *each: told.append(each)
+    )
     dataset = get_train_dataset(
         captions(tmp_path / "captions", 8), worker_config=config, batch_size=None,
         task_encoder=Encoder(), shuffle_buffer_size=None, max_samples_per_sequence=None,
@@ -124,11 +122,14 @@ def test_a_handler_is_told_of_damaged_samples_too():
         return number
 
     handler = lambda *each: told.append(each)  # noqa: E731
-    items, loader = read(MapDataset(numbers(5), damaged), global_error_handler=handler)
+    items, loader = read(
+        MapDataset(numbers(5), damaged), failures=HandlerPolicy(handler=handler)
+    )
     assert (len(items), loader.failures.count) == (5, len(told))
     assert (type(told[0][0]), told[0][1]) == (DataError, "numbers0, sample 3")
+    policy = HandlerPolicy(handler=reraise_exception)
     with pytest.raises(DataError, match="bad bytes"):
-        read(MapDataset(numbers(5), damaged), 1, global_error_handler=reraise_exception)
+        read(MapDataset(numbers(5), damaged), 1, failures=policy)
 
 
 @pytest.mark.parametrize("workers", [0, 1])
@@ -137,10 +138,11 @@ def test_faults_of_the_program_are_fatal(handler, workers):
     def encode(number):
         return undefined_name  # noqa: F821
 
+    policy = HandlerPolicy(handler=handler)
     with pytest.raises(
         FatalSampleError, match=r"(?s)NameError: name 'undefined_name'.*numbers"
     ):
-        read(MapDataset(numbers(5), encode), workers, global_error_handler=handler)
+        read(MapDataset(numbers(5), encode), workers, failures=policy)
 
 
 def ends_the_run(number):
@@ -148,7 +150,8 @@ def ends_the_run(number):
 
 
 @pytest.mark.parametrize(
-    "options", [{"on_error": "skip"}, {"global_error_handler": log_exception}]
+    "options",
+    [{"on_error": "skip"}, {"failures": HandlerPolicy(handler=log_exception)}],
 )
 @pytest.mark.parametrize("workers", [0, 1])
 def test_nobody_passes_over_a_fatal_error(options, workers):
@@ -157,17 +160,18 @@ def test_nobody_passes_over_a_fatal_error(options, workers):
 
 
 def test_two_who_decide_are_refused():
+    config = energon.WorkerConfig(0, 1, 0, global_error_handler=log_exception)
     with pytest.raises(ConfigError, match="give one of the two"):
-        read(DATASETS["indexed"], global_error_handler=log_exception, on_error="skip")
+        get_loader(DATASETS["indexed"], worker_config=config, on_error="skip")
     with pytest.raises(
         ConfigError, match=r"global_error_handler is a function.*got 'log'"
     ):
-        WorkerConfig(global_error_handler="log")
+        energon.WorkerConfig(global_error_handler="log")
 
 
 @pytest.mark.jobs
 def test_a_spawned_worker_has_the_handler_too():
-    config = WorkerConfig(0, 1, 1, global_error_handler=log_exception)
+    config = energon.WorkerConfig(0, 1, 1, global_error_handler=log_exception)
     dataset = MapDataset(numbers(20), no_tens)
     with get_loader(
         dataset, worker_config=config, multiprocessing_context="spawn"
@@ -189,7 +193,9 @@ def test_one_damaged_photo_counts_once_however_many_epochs_there_are(
     path = tmp_path / "bad.jsonl"
     config = WorkerConfig(0, 1, workers)
     dataset = get_train_dataset(folder, worker_config=config, batch_size=3)
-    with get_loader(dataset, failure_budget=1, quarantine=path) as loader:
+    with get_loader(
+        dataset, failures=FailurePolicy(budget=1, quarantine=path)
+    ) as loader:
         assert len(list(islice(loader, 60))) == 60
         report = loader.report()
         assert (loader.failures.count, len(loader.failures.last)) == (1, 1)
@@ -245,13 +251,13 @@ def test_what_is_not_read_again_changes_no_item_on_any_ranks_and_workers(
     make, tmp_path
 ):
     dataset = make(tmp_path / "notes")
-    wanted, _ = run_with_states(dataset, count=120, retry_failed=True)
+    wanted, _ = run_with_states(dataset, count=120, retry=True)
     for ranks, workers in ((1, 0), (1, 2), (3, 0), (2, 1)):
         loaders = [
             get_loader(
                 dataset,
                 worker_config=WorkerConfig(r, ranks, workers),
-                failure_budget=None,
+                failures=FailurePolicy(budget=None),
             )
             for r in range(ranks)
         ]
@@ -266,9 +272,9 @@ def test_a_run_that_is_resumed_reads_damaged_samples_once_more_and_goes_on(tmp_p
     dataset = draws(notes)
     wanted, _ = run_with_states(dataset, count=120)
     notes.unlink()
-    first = get_loader(dataset, failure_budget=None)
+    first = get_loader(dataset, failures=FailurePolicy(budget=None))
     found = list(islice(first, 50))
-    second = get_loader(dataset, failure_budget=None)
+    second = get_loader(dataset, failures=FailurePolicy(budget=None))
     second.load_state_dict(first.state_dict())
     found += islice(second, 70)
     assert prints(found) == wanted
@@ -283,20 +289,18 @@ def test_a_damaged_sample_is_read_once_unless_it_is_to_be_tried_again(
     workers, tmp_path
 ):
     reads = {}
-    for retry_failed in (False, True):
-        notes = tmp_path / f"notes {retry_failed}"
+    for retry in (False, True):
+        notes = tmp_path / f"notes {retry}"
         config = WorkerConfig(0, 1, workers)
         dataset = BatchDataset(RepeatDataset(ShuffleDataset(stored(notes))), 4, list)
         with get_loader(
-            dataset, worker_config=config, retry_failed=retry_failed
+            dataset, worker_config=config, failures=FailurePolicy(retry=retry)
         ) as loader:
             assert len(list(islice(loader, 150))) == 150
             assert loader.failures.count == 3
-        reads[retry_failed] = notes.read_text().split()
+        reads[retry] = notes.read_text().split()
     assert [reads[False].count(each) for each in ("3", "8", "21")] == [1, 1, 1]
     assert min(reads[True].count(each) for each in ("3", "8", "21")) >= 19
-    with pytest.raises(ConfigError, match="retry_failed"):
-        get_loader(numbers(3), retry_failed="never")
 
 
 def test_a_sample_that_one_decoder_cannot_read_is_read_by_another(tmp_path):
@@ -325,7 +329,8 @@ def test_functions_of_users_are_tried_again_and_their_samples_count_once():
         return no_tens(number)
 
     loader = get_loader(
-        MapDataset(numbers(20), fails), on_error="skip", failure_budget=2
+        MapDataset(numbers(20), fails),
+        failures=FailurePolicy(on_error="skip", budget=2),
     )
     for _ in range(5):
         assert len(list(loader)) == 20
@@ -356,7 +361,7 @@ def test_what_is_made_of_several_samples_counts_by_the_first_of_them(name):
         "segments": lambda: IterMapDataset(numbers(40), segment, segment_length=4),
         "packs": lambda: PackingDataset(numbers(40), 4, lambda rows: [rows], yields),
     }[name]()
-    loader = get_loader(dataset, failure_budget=9, lanes=1)
+    loader = get_loader(dataset, failures=FailurePolicy(budget=9), lanes=1)
     for _ in range(4):
         assert list(loader)
     assert loader.failures.count == 5
@@ -377,12 +382,12 @@ def test_loops_that_are_left_lose_no_failure(tmp_path):
 def test_only_so_many_samples_are_remembered(tmp_path, monkeypatch):
     notes = tmp_path / "notes"
     wanted, _ = run_with_states(draws(notes))
-    monkeypatch.setattr("energize.core.trace.MOST_REMEMBERED", 1)
+    monkeypatch.setattr("energize.core.failures.MOST_REMEMBERED", 1)
     monkeypatch.setattr("energize.loader.failures._MOST_COUNTED", 1)
     dataset = RepeatDataset(stored(notes))
     assert run_with_states(draws(notes))[0] == wanted
     notes.unlink()
-    loader = get_loader(dataset, failure_budget=None)
+    loader = get_loader(dataset, failures=FailurePolicy(budget=None))
     assert len(list(islice(loader, 150))) == 150
     read = notes.read_text().split()
     assert [read.count("3"), read.count("8") >= 5, loader.failures.count >= 9] == [
@@ -425,14 +430,14 @@ def test_an_allocation_that_fails_names_the_batch_size_and_the_bytes(
         with pytest.raises(EncoderError, match=told):
             read(dataset, workers, on_error=on_error)
     with pytest.raises(FatalSampleError, match=told):
-        read(dataset, workers, global_error_handler=log_exception)
+        read(dataset, workers, failures=HandlerPolicy(handler=log_exception))
 
 
 # Worker configs
 
 
 def test_configs_with_handlers_are_compared_and_copied():
-    config = WorkerConfig(0, 2, 3, global_error_handler=log_exception)
+    config = energon.WorkerConfig(0, 2, 3, global_error_handler=log_exception)
     for other in (pickle.loads(pickle.dumps(config)), copy.deepcopy(config)):
         assert other == config
         assert hash(other) == hash(config)
@@ -509,9 +514,8 @@ def run_with_states(
     them."""
     config = WorkerConfig(0, 1, workers)
     items, states = [], []
-    with get_loader(
-        dataset, worker_config=config, lanes=2, failure_budget=None, **options
-    ) as loader:
+    policy = FailurePolicy(budget=None, **options)
+    with get_loader(dataset, worker_config=config, lanes=2, failures=policy) as loader:
         while len(items) < count:
             for item in islice(iter(loader), count - len(items)):
                 items.append(item)
@@ -548,8 +552,9 @@ def test_batches_that_fail_are_not_listed_and_it_is_said_once(folder, tmp_path, 
 
     path = tmp_path / "bad.jsonl"
     dataset = BatchDataset(WebdatasetSource(folder), 4, batch)
+    policy = FailurePolicy(quarantine=path, budget=None)
     with pytest.raises(Exception, match="substitutes"):
-        list(get_loader(dataset, quarantine=path, failure_budget=None))
+        list(get_loader(dataset, failures=policy))
     assert path.read_text() == ""
     assert sum("not listed in" in each.message for each in caplog.records) == 1
 
@@ -570,13 +575,14 @@ def test_lines_of_json_are_listed_too(tmp_path):
         MapDataset(FilterDataset(JsonlSource(lines).part(1, 8), everything), fails),
     ):
         path.unlink(missing_ok=True)
-        first = list(get_loader(dataset, quarantine=path))
+        first = list(get_loader(dataset, failures=FailurePolicy(quarantine=path)))
         places = [Entry.parsed(line, "").place for line in path.open()]
         assert {(each.shard, each.index) for each in places} == {
             ("texts.jsonl", 4),
             ("texts.jsonl", 6),
         }
-        assert list(get_loader(dataset, skip_listed=path, failure_budget=0)) == first
+        strict = FailurePolicy(skip_listed=path, budget=0)
+    assert list(get_loader(dataset, failures=strict)) == first
 
 
 def test_rows_of_a_join_are_listed_by_their_first_sample(tmp_path):
@@ -596,14 +602,15 @@ def test_rows_of_a_join_are_listed_by_their_first_sample(tmp_path):
     assert source.find("s0.tar", 0) is None
     path = tmp_path / "bad.jsonl"
     dataset = MapDataset(source, fails)
-    first = list(get_loader(dataset, quarantine=path))
+    first = list(get_loader(dataset, failures=FailurePolicy(quarantine=path)))
     (entry,) = (Entry.parsed(line, "") for line in path.open())
     assert (entry.place.key, entry.place.shard, entry.place.index) == (
         keys(6)[0],
         "s1.tar",
         1,
     )
-    assert list(get_loader(dataset, skip_listed=path, failure_budget=0)) == first
+    strict = FailurePolicy(skip_listed=path, budget=0)
+    assert list(get_loader(dataset, failures=strict)) == first
 
 
 # Ranks
@@ -618,8 +625,7 @@ def test_each_rank_has_a_file_and_all_are_read_by_one_path(folder, notes, tmp_pa
             loader = get_loader(
                 indexed(folder, notes),
                 worker_config=config,
-                quarantine=path,
-                failure_budget=None,
+                failures=FailurePolicy(quarantine=path, budget=None),
             )
             found.append(prints(list(loader)))
             loader.close()
@@ -632,8 +638,7 @@ def test_each_rank_has_a_file_and_all_are_read_by_one_path(folder, notes, tmp_pa
             loader = get_loader(
                 indexed(folder, notes),
                 worker_config=WorkerConfig(rank, 2, 0),
-                skip_listed=[path],
-                failure_budget=0,
+                failures=FailurePolicy(skip_listed=[path], budget=0),
             )
             assert prints(list(loader)) == found[rank]
 
@@ -647,15 +652,15 @@ def test_no_line_is_lost_when_the_run_is_killed(tmp_path):
     program = f"""
 import sys, time, pathlib
 sys.path[:0] = {sys.path!r}
-from energize import DataError, ListSource, MapDataset, WorkerConfig
+from energize import DataError, FailurePolicy, ListSource, MapDataset, WorkerConfig
 from energize.loader import get_loader
 from energize.loader.failures import ListWriter
 def fails(item):
     if item % 2:
         raise DataError("odd")
     return item
-loader = get_loader(MapDataset(ListSource(list(range(50))), fails), failure_budget=None,
-    worker_config=WorkerConfig(0, 1, 1), quarantine={str(path)!r}, prefetch_factor=1)
+loader = get_loader(MapDataset(ListSource(list(range(50))), fails), worker_config=WorkerConfig(0, 1, 1),
+    failures=FailurePolicy(budget=None, quarantine={str(path)!r}), prefetch_factor=1)
 for number, _ in enumerate(loader):
     pathlib.Path({str(go)!r}).write_text(str(loader.failures.count))
     time.sleep(0.02)
@@ -676,11 +681,12 @@ def odd(item: int) -> int:
 
 
 def test_a_full_disk_is_an_error_that_says_so():
+    policy = FailurePolicy(quarantine="/dev/full")
     with pytest.raises(
         LoaderError,
         match=r"/dev/full: quarantine .* cannot be written \(No space left on device",
     ):
-        list(get_loader(MapDataset(numbers(5), odd), quarantine="/dev/full"))
+        list(get_loader(MapDataset(numbers(5), odd), failures=policy))
 
 
 # Reading
@@ -718,7 +724,7 @@ def test_a_malformed_line_is_named(line, message, tmp_path):
         with pytest.raises(
             ConfigError, match=rf"(?s)bad\.jsonl, line 3: .*{re.escape(message)}"
         ):
-            list(get_loader(numbers(5), **options))
+            list(get_loader(numbers(5), failures=FailurePolicy(**options)))
 
 
 @pytest.mark.parametrize("letters", [1, 15, 60])
@@ -733,13 +739,14 @@ def test_half_a_line_of_a_machine_that_stopped_is_taken_back(letters, tmp_path, 
 
 
 def test_a_list_that_cannot_be_read(tmp_path):
+    missing = FailurePolicy(skip_listed=tmp_path / "none.jsonl")
     with pytest.raises(
         ConfigError, match=r"there is no list of failed samples at .*none\.jsonl"
     ):
-        get_loader(numbers(5), skip_listed=tmp_path / "none.jsonl")
+        get_loader(numbers(5), failures=missing)
     (tmp_path / "folder").mkdir()
     with pytest.raises(ConfigError, match=r"cannot be read: .*it is a directory"):
-        get_loader(numbers(5), skip_listed=tmp_path / "folder")
+        get_loader(numbers(5), failures=FailurePolicy(skip_listed=tmp_path / "folder"))
     (tmp_path / "bytes").write_bytes(b"\xff\xfe")
     with pytest.raises(ConfigError, match="cannot be read: UnicodeDecodeError"):
-        get_loader(numbers(5), skip_listed=tmp_path / "bytes")
+        get_loader(numbers(5), failures=FailurePolicy(skip_listed=tmp_path / "bytes"))

@@ -23,13 +23,13 @@ from energize import (
     RestoreKeyError,
     TextSample,
     WorkerConfig,
+    energon,
     get_train_dataset,
     log_exception,
     reraise_exception,
     restore_sample,
 )
 from energize.errors import EncoderError, SubstitutionError
-from energize.loader import get_loader
 from energize.testing import fingerprint
 from tests.loader.test_delivery import trees
 from tests.support.datasets import numbers, shuffled
@@ -200,12 +200,12 @@ def test_substitutes_come_again_as_the_loader_decided():
     assert failing
     with pytest.raises(EncoderError, match="is odd"):
         restore_sample(dataset, failing[0])
-    config = WorkerConfig(
+    config = energon.WorkerConfig(
         num_workers=0,
         global_error_handler=log_exception,
         restore_error_handler=reraise_exception,
     )
-    strict = get_loader(dataset, worker_config=config)
+    strict = energon.get_loader(dataset, worker_config=config)
     assert len(list(strict)) == 20
     with pytest.raises(ValueError, match="is odd"):
         strict.restore_sample(failing[0])

@@ -15,6 +15,7 @@ from energize import (
     BatchDataset,
     ConcatDataset,
     DataError,
+    FailurePolicy,
     FilterDataset,
     LimitDataset,
     MapDataset,
@@ -259,8 +260,12 @@ def test_where_nothing_can_be_read_there_is_nothing_to_fill_a_row_with():
 
 
 def test_a_budget_of_0_ends_a_validation_at_a_damaged_sample():
-    loader = get_loader(DATASETS["batches"], failure_budget=0, role="eval")
-    with pytest.raises(Exception, match="1 samples failed and failure_budget allows 0"):
+    loader = get_loader(
+        DATASETS["batches"], failures=FailurePolicy(budget=0), role="eval"
+    )
+    with pytest.raises(
+        Exception, match="1 samples failed, and the failure budget is 0"
+    ):
         list(loader)
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from energize import FilterDataset, MapDataset, WorkerConfig, get_loader
+from energize import FailurePolicy, FilterDataset, MapDataset, WorkerConfig, get_loader
 from energize.core.stores import NoCachePool, active_pool
 from energize.data.stores import SystemFileStore
 from energize.errors import DataError, FailureBudgetError
@@ -32,7 +32,8 @@ def damaged_tens(item):
 def test_the_failure_budget(workers, budget):
     dataset = MapDataset(numbers(640), damaged_tens)
     config = WorkerConfig(num_workers=workers)
-    with get_loader(dataset, worker_config=config, failure_budget=budget) as loader:
+    policy = FailurePolicy(budget=budget)
+    with get_loader(dataset, worker_config=config, failures=policy) as loader:
         with pytest.raises(
             FailureBudgetError, match=f"{budget + 1} samples failed"
         ) as caught:

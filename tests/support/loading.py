@@ -10,7 +10,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from energize import Dataset, WorkerConfig
+from energize import Dataset, FailurePolicy, WorkerConfig
 from energize.loader import Loader, get_loader
 from energize.testing import fingerprint
 
@@ -44,7 +44,10 @@ def loader_of(
     dataset: Dataset[Any], workers: int = 0, rank: int = 0, ranks: int = 1, **options
 ):
     config = WorkerConfig(rank=rank, world_size=ranks, num_workers=workers)
-    return get_loader(dataset, worker_config=config, failure_budget=None, **options)
+    if "failures" not in options:
+        on_error = options.pop("on_error", "raise")
+        options["failures"] = FailurePolicy(on_error=on_error, budget=None)
+    return get_loader(dataset, worker_config=config, **options)
 
 
 def steps_in_turns(loaders: list[Loader[Any]], rounds: int) -> tuple[list[str], int]:

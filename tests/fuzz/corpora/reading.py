@@ -17,7 +17,8 @@ from energize import (
     get_val_dataset,
 )
 from energize.core.dataset import Dataset, IndexedDataset
-from energize.core.trace import Failed, ReadContext
+from energize.core.failures import Failed
+from energize.core.trace import ReadContext
 from tests.fuzz.formats import Seen, told
 
 HERE = WorkerConfig(rank=0, world_size=1, num_workers=0)
