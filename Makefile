@@ -61,6 +61,26 @@ fix: $(READY)
 typecheck: $(READY)
 	$(BIN)/mypy
 
+# The quick tests with the lowest versions that pyproject.toml allows, and with another
+# Python: `make python VERSION=3.13`.
+VERSION ?= 3.13
+.PHONY: oldest python
+oldest: .venv-oldest/.ready
+	.venv-oldest/bin/python -m pytest -n $(JOBS) --dist loadfile
+
+python: .venv-$(VERSION)/.ready
+	.venv-$(VERSION)/bin/python -m pytest -n $(JOBS) --dist loadfile
+
+.venv-oldest/.ready: pyproject.toml constraints/oldest.txt
+	test -x .venv-oldest/bin/python || $(PYTHON) -m venv .venv-oldest
+	.venv-oldest/bin/python -m pip install --no-compile -c constraints/oldest.txt -e ".[demo,energon,hf,test]"
+	touch $@
+
+.venv-$(VERSION)/.ready: pyproject.toml constraints/tested.txt
+	test -x .venv-$(VERSION)/bin/python || python$(VERSION) -m venv .venv-$(VERSION)
+	.venv-$(VERSION)/bin/python -m pip install --no-compile -c constraints/tested.txt -e ".[demo,energon,hf,test]"
+	touch $@
+
 .PHONY: docs
 # The site, in site/: a link or an anchor that leads nowhere is an error.
 docs: $(VENV)/.docs
@@ -86,35 +106,35 @@ bench-resuming: $(READY) .venv-energon/.ready .venv-streaming/.ready .venv-mixin
 		--streaming .venv-streaming/bin/python --torchdata .venv-mixing/bin/python \
 		--large-photographs 3
 
-$(LIGHT): pyproject.toml constraints.txt
+$(LIGHT): pyproject.toml constraints/tested.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --no-compile -c constraints.txt -e ".[demo]"
+	$(BIN)/python -m pip install --no-compile -c constraints/tested.txt -e ".[demo]"
 	touch $@
 
-$(READY): pyproject.toml constraints.txt
+$(READY): pyproject.toml constraints/tested.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --no-compile -c constraints.txt -e ".[clients,demo,hf,test,dev]"
+	$(BIN)/python -m pip install --no-compile -c constraints/tested.txt -e ".[clients,demo,energon,hf,test,dev]"
 	touch $@
 
-$(VENV)/.docs: pyproject.toml constraints.txt
+$(VENV)/.docs: pyproject.toml constraints/tested.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --no-compile -c constraints.txt -e ".[docs]"
+	$(BIN)/python -m pip install --no-compile -c constraints/tested.txt -e ".[docs]"
 	touch $@
 
-.venv-energon/.ready: constraints-energon.txt
+.venv-energon/.ready: constraints/energon.txt
 	test -x .venv-energon/bin/python || $(PYTHON) -m venv .venv-energon
-	.venv-energon/bin/python -m pip install -q --no-compile -c constraints-energon.txt megatron-energon
+	.venv-energon/bin/python -m pip install -q --no-compile -c constraints/energon.txt megatron-energon
 	touch $@
 
-.venv-mixing/.ready: constraints-mixing.txt
+.venv-mixing/.ready: constraints/mixing.txt
 	test -x .venv-mixing/bin/python || $(PYTHON) -m venv .venv-mixing
-	.venv-mixing/bin/python -m pip install -q --no-compile -c constraints-mixing.txt \
+	.venv-mixing/bin/python -m pip install -q --no-compile -c constraints/mixing.txt \
 		grain torchdata webdataset datasets torch
 	touch $@
 
 # torch, Pillow and what else its base imports are those of .venv, found by a path file: a second
 # torch would take ten times the disk.
-.venv-streaming/.ready: constraints-streaming.txt | $(READY)
+.venv-streaming/.ready: constraints/streaming.txt | $(READY)
 	test -x .venv-streaming/bin/python || $(BIN)/python -m venv --without-pip .venv-streaming
 	$(BIN)/python -m pip --python .venv-streaming/bin/python install -q --no-compile --no-deps -r $<
 	$(BIN)/python $(PACKAGES) > "$$(.venv-streaming/bin/python $(PACKAGES))/venv.pth"

@@ -23,7 +23,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.photographs import prepared_folder
+from benchmarks.common.photographs import prepared_folder
 from energize import (
     Dataset,
     WebdatasetSource,

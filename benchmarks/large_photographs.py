@@ -25,7 +25,7 @@ from rich.console import Console
 from rich.table import Table
 from skimage import data
 
-from benchmarks.comparing import failure, run_module
+from benchmarks.common.comparing import failure, run_module
 from energize import (
     DefaultTaskEncoder,
     SampleDecoder,

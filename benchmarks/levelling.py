@@ -15,7 +15,7 @@ The second is what planning takes of the time of loading: the CPU time that one 
 needs to choose its 8 samples of a global batch, by that of reading, decoding and
 encoding 8 samples from prepared folders of JPEG photographs and of texts.
 
-The third is a training: see `benchmarks.levelling_training`.
+The third is a training: see `benchmarks.programs.levelling_training`.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ from typing import Any
 import numpy as np
 import torch
 
-from benchmarks.levelling_samples import (
+from benchmarks.programs.levelling_samples import (
     Encoder,
     operations_of,
     sizes,
     stored,
     tokens_of,
 )
-from benchmarks.levelling_training import BATCH, Steps, trained
+from benchmarks.programs.levelling_training import BATCH, Steps, trained
 from energize import (
     BatchDataset,
     BlendDataset,

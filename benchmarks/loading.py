@@ -20,9 +20,9 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.comparing import OWN, Comparison, Subject, compare
-from benchmarks.measuring import Case
-from benchmarks.photographs import prepared_folder, shard_paths
+from benchmarks.common.comparing import OWN, Comparison, Subject, compare
+from benchmarks.common.measuring import Case
+from benchmarks.common.photographs import prepared_folder, shard_paths
 
 __all__ = ["run"]
 
@@ -63,14 +63,16 @@ def _cases(folder: str, samples: int) -> dict[str, Case]:
 
 
 def _subjects(energon: str | None) -> dict[str, Subject]:
-    subjects = {OWN: Subject(sys.executable, "benchmarks.subject_energize")}
+    subjects = {OWN: Subject(sys.executable, "benchmarks.programs.loading_energize")}
     if energon is not None:
         # Not resolved: a virtual environment is known by the path of its link to the
         # interpreter.
         subjects["energon"] = Subject(
-            os.path.abspath(energon), "benchmarks.peer_energon"
+            os.path.abspath(energon), "benchmarks.programs.loading_energon"
         )
-    subjects["webdataset"] = Subject(sys.executable, "benchmarks.peer_webdataset")
+    subjects["webdataset"] = Subject(
+        sys.executable, "benchmarks.programs.loading_webdataset"
+    )
     return subjects
 
 

@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.photographs import prepared_folder
+from benchmarks.common.photographs import prepared_folder
 from energize import WebdatasetSource, get_loader, get_train_dataset
 
 BATCH = 32

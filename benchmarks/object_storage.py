@@ -25,9 +25,10 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.comparing import failure, run_module
+from benchmarks.common.comparing import failure, run_module
+from benchmarks.common.photographs import prepared_folder
 from benchmarks.loading import _machine
-from benchmarks.object_storage_measuring import (
+from benchmarks.programs.object_storage import (
     ENDPOINT,
     OPENERS,
     WRITERS,
@@ -35,7 +36,6 @@ from benchmarks.object_storage_measuring import (
     Epoch,
     Measured,
 )
-from benchmarks.photographs import prepared_folder
 from tests.support.object_server import object_server
 
 _BUCKET = "bucket"
@@ -177,7 +177,7 @@ def _round(
 
 
 def _module(python: str, name: str, asked: Asked, *more: str) -> str:
-    module = "benchmarks.object_storage_measuring"
+    module = "benchmarks.programs.object_storage"
     done = run_module(
         python, module, name, json.dumps(asdict(asked)), *more, seconds=_SECONDS
     )

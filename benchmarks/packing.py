@@ -8,7 +8,7 @@ Captions have log-normal lengths in tokens. Each buffer of them is packed alone,
 are of CPU time, the median of five runs, in which methods take turns.
 
 The second table is of packs that a loader delivers from a prepared folder of the
-captions, see `benchmarks.packing_delivering`. `--energon` is the interpreter of an
+captions, see `benchmarks.programs.packing`. `--energon` is the interpreter of an
 environment that has Megatron-Energon.
 
 `energon greedy` is what the packing guide of Megatron-Energon shows as an example for
@@ -31,8 +31,8 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.comparing import OWN, failure, run_module
-from benchmarks.packing_delivering import GREEDY, greedy
+from benchmarks.common.comparing import OWN, failure, run_module
+from benchmarks.programs.packing import GREEDY, greedy
 from energize import prepare, write_shards
 from energize.packing import attention_cost, balanced, best_fit, first_fit
 
@@ -207,7 +207,7 @@ def delivered(
                 str(_RUNS),
                 *methods,
             ]
-            done = run_module(python, "benchmarks.packing_delivering", *arguments)
+            done = run_module(python, "benchmarks.programs.packing", *arguments)
             if done.returncode:
                 raise failure(done)
             for each in json.loads(done.stdout.splitlines()[-1]):

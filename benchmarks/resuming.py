@@ -22,17 +22,17 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.comparing import OWN, failure, run_module
+from benchmarks.common.comparing import OWN, failure, run_module
+from benchmarks.common.small_folders import small_mix
 from benchmarks.large_photographs import compare_large
-from benchmarks.resuming_measuring import Asked, Resumption
-from benchmarks.small_folders import small_mix
+from benchmarks.programs.resuming import Asked, Resumption
 
 __all__ = ["Subject", "compare", "main"]
 
 _PEERS = {
-    "energon": ("benchmarks.peer_energon_resuming", "folders"),
-    "streaming": ("benchmarks.peer_streaming_resuming", "folders"),
-    "torchdata": ("benchmarks.peer_torchdata_resuming", "indexed"),
+    "energon": ("benchmarks.programs.resuming_energon", "folders"),
+    "streaming": ("benchmarks.programs.resuming_streaming", "folders"),
+    "torchdata": ("benchmarks.programs.resuming_torchdata", "indexed"),
 }
 """The module that measures each of the others, and the kind of mix that it is set
 beside."""
@@ -108,7 +108,7 @@ def _cases(options: argparse.Namespace) -> Iterator[Asked]:
 def _subjects(options: argparse.Namespace) -> list[Subject]:
     kinds = ("indexed", "stream", "folders")
     subjects = [
-        Subject(OWN, sys.executable, "benchmarks.subject_energize_resuming", kinds)
+        Subject(OWN, sys.executable, "benchmarks.programs.resuming_energize", kinds)
     ]
     for name, (module, kind) in _PEERS.items():
         python = getattr(options, name)

@@ -27,7 +27,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.comparing import OWN, failure, run_module
+from benchmarks.common.comparing import OWN, failure, run_module
 from energize import prepare, prepare_columns, write_shards
 
 __all__ = ["Mixed", "folders", "main", "mixed", "text_lengths"]
@@ -112,7 +112,7 @@ def mixed(texts: int, per_folder: int, energon: str | None) -> Iterator[Mixed]:
                 path = str(_metadataset(Path(folder), unit))
                 more = str(texts), str(_CAPACITY), str(buffer)
                 done = run_module(
-                    python, "benchmarks.token_shares_delivering", library, path, *more
+                    python, "benchmarks.programs.token_shares", library, path, *more
                 )
                 if done.returncode:
                     raise failure(done)

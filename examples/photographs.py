@@ -223,7 +223,7 @@ def photograph(package: str, file: str) -> Image.Image:
         raise ExampleError(
             f"{path} is missing: this release of {package} comes without that "
             "photograph; install "
-            "the releases in constraints.txt"
+            "the releases in constraints/tested.txt"
         )
     with Image.open(path) as image:
         return image.convert("RGB")

@@ -11,15 +11,15 @@ from pathlib import Path
 import pytest
 
 from benchmarks import ledger
-from benchmarks.comparing import OWN, Comparison, Subject
+from benchmarks.common.comparing import OWN, Comparison, Subject
+from benchmarks.common.measuring import Case, Measurement
 from benchmarks.large_photographs import large_folder
 from benchmarks.large_photographs import main as read_large
 from benchmarks.levelling import COSTS, slowest
-from benchmarks.levelling_samples import stored
-from benchmarks.levelling_training import trained
-from benchmarks.measuring import Case, Measurement
-from benchmarks.mixing_comparing import drawn_by
+from benchmarks.mixing import drawn_by
 from benchmarks.packing import METHODS, captions, delivered, measured
+from benchmarks.programs.levelling_samples import stored
+from benchmarks.programs.levelling_training import trained
 from benchmarks.token_shares import ASKED, mixed
 from tests.support.peers import peer_python
 
@@ -161,11 +161,11 @@ def test_ratios_are_those_of_single_rounds_and_only_of_equal_work():
 @pytest.mark.jobs
 def test_a_failing_measurement_says_what_went_wrong(tmp_path):
     with pytest.raises(RuntimeError, match="DatasetNotFoundError"):
-        Subject(sys.executable, "benchmarks.subject_energize").measure(
+        Subject(sys.executable, "benchmarks.programs.loading_energize").measure(
             case(str(tmp_path / "gone"))
         )
     with pytest.raises(
-        RuntimeError, match=r"mixing_peers nothing 3 0 failed:[^$]*KeyError"
+        RuntimeError, match=r"programs.mixing nothing 3 0 failed:[^$]*KeyError"
     ):
         drawn_by(sys.executable, "nothing", 3, [0])
 
@@ -185,8 +185,8 @@ def test_energize_starts_anywhere_and_a_library_that_replays_does_not():
 def test_a_batch_that_is_not_the_next_one_is_no_measurement(tmp_path):
     forgetful = tmp_path / "forgetful.py"
     forgetful.write_text(
-        "from benchmarks.resuming_measuring import main\n"
-        "from benchmarks.subject_energize_resuming import Energize\n"
+        "from benchmarks.programs.resuming import main\n"
+        "from benchmarks.programs.resuming_energize import Energize\n"
         "class Forgetful(Energize):\n"
         "    def load(self, loader, state):\n"
         "        pass\n"

@@ -8,7 +8,7 @@ from typing import Any
 
 import webdataset
 
-from benchmarks.measuring import Case, main
+from benchmarks.common.measuring import Case, main
 
 
 def _open_items(case: Case) -> Iterator[Any]:

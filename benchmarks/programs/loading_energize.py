@@ -1,13 +1,12 @@
-"""Megatron-Energon, measured in an environment of its own, where energize is not
-installed.
-"""
+"""energize, measured in a process that `benchmarks.loading` starts."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import Any
 
-from megatron.energon import (
+from benchmarks.common.measuring import Case, main
+from energize import (
     DefaultTaskEncoder,
     SampleDecoder,
     WorkerConfig,
@@ -15,11 +14,9 @@ from megatron.energon import (
     get_train_dataset,
 )
 
-from benchmarks.measuring import Case, main
-
 
 def _open_items(case: Case) -> Iterator[Any]:
-    encoder = DefaultTaskEncoder()
+    encoder: DefaultTaskEncoder[Any, Any, Any, Any] = DefaultTaskEncoder()
     encoder.decoder = (
         None
         if case.image_decode is None
@@ -27,7 +24,7 @@ def _open_items(case: Case) -> Iterator[Any]:
     )
     dataset = get_train_dataset(
         case.folder,
-        worker_config=WorkerConfig(rank=0, world_size=1, num_workers=case.workers),
+        worker_config=WorkerConfig(num_workers=case.workers),
         batch_size=case.batch_size,
         shuffle_buffer_size=case.shuffle_buffer_size,
         max_samples_per_sequence=case.max_samples_per_sequence,
@@ -41,4 +38,4 @@ def _parts_of(item: Any) -> tuple[Any, Any]:
 
 
 if __name__ == "__main__":
-    main(_open_items, _parts_of, ("megatron-energon", "torch", "numpy", "pillow"))
+    main(_open_items, _parts_of, ("energize", "torch", "numpy", "simplejpeg"))

@@ -9,7 +9,7 @@ from typing import Any
 
 from torch.utils.data import ConcatDataset, Dataset
 
-from benchmarks.resuming_measuring import BATCH, Asked, Place, main, read_to
+from benchmarks.programs.resuming import BATCH, Asked, Place, main, read_to
 
 StatefulDataLoader: Any = import_module(
     "torchdata.stateful_dataloader"

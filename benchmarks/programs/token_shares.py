@@ -1,6 +1,6 @@
 """Texts delivered by a loader, counted in the environment of each library.
 
-    python -m benchmarks.token_shares_delivering energize METADATASET TEXTS
+    python -m benchmarks.programs.token_shares energize METADATASET TEXTS
         CAPACITY BUFFER
 
 `energize` or `megatron.energon` is the module that everything is taken from: the names
@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from benchmarks.packing_delivering import greedy
+from benchmarks.programs.packing import greedy
 
 if TYPE_CHECKING:
     from energize import TextSample

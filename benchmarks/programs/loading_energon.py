@@ -1,12 +1,13 @@
-"""energize, measured in a process that `benchmarks.loading` starts."""
+"""Megatron-Energon, measured in an environment of its own, where energize is not
+installed.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import Any
 
-from benchmarks.measuring import Case, main
-from energize import (
+from megatron.energon import (
     DefaultTaskEncoder,
     SampleDecoder,
     WorkerConfig,
@@ -14,9 +15,11 @@ from energize import (
     get_train_dataset,
 )
 
+from benchmarks.common.measuring import Case, main
+
 
 def _open_items(case: Case) -> Iterator[Any]:
-    encoder: DefaultTaskEncoder[Any, Any, Any, Any] = DefaultTaskEncoder()
+    encoder = DefaultTaskEncoder()
     encoder.decoder = (
         None
         if case.image_decode is None
@@ -24,7 +27,7 @@ def _open_items(case: Case) -> Iterator[Any]:
     )
     dataset = get_train_dataset(
         case.folder,
-        worker_config=WorkerConfig(num_workers=case.workers),
+        worker_config=WorkerConfig(rank=0, world_size=1, num_workers=case.workers),
         batch_size=case.batch_size,
         shuffle_buffer_size=case.shuffle_buffer_size,
         max_samples_per_sequence=case.max_samples_per_sequence,
@@ -38,4 +41,4 @@ def _parts_of(item: Any) -> tuple[Any, Any]:
 
 
 if __name__ == "__main__":
-    main(_open_items, _parts_of, ("energize", "torch", "numpy", "simplejpeg"))
+    main(_open_items, _parts_of, ("megatron-energon", "torch", "numpy", "pillow"))

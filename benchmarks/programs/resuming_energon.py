@@ -14,7 +14,7 @@ from megatron.energon import (
     get_train_dataset,
 )
 
-from benchmarks.resuming_measuring import BATCH, Asked, Place, main, read_to
+from benchmarks.programs.resuming import BATCH, Asked, Place, main, read_to
 
 _LEAST = 10 * BATCH
 

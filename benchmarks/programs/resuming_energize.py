@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from benchmarks.resuming_measuring import BATCH, Asked, Place, main, read_to
+from benchmarks.programs.resuming import BATCH, Asked, Place, main, read_to
 from energize import (
     BatchDataset,
     BlendDataset,

@@ -16,7 +16,7 @@ from typing import Any
 
 from torch.utils.data import DataLoader
 
-from benchmarks.resuming_measuring import BATCH, Asked, Place, main
+from benchmarks.programs.resuming import BATCH, Asked, Place, main
 
 # Packages that only know where their modules lie, without what importing them would
 # import.

@@ -1,7 +1,7 @@
 """The step time of a training whose cost grows with its input, in the plain and a level
 order.
 
-    torchrun --nproc-per-node 2 -m benchmarks.levelling_training MIX STEPS
+    torchrun --nproc-per-node 2 -m benchmarks.programs.levelling_training MIX STEPS
 
 The ranks, processes of torchrun with gloo and DistributedDataParallel, train a small
 network on all tokens of their micro batch, so a step takes as long as that of the
@@ -33,7 +33,7 @@ from torch.distributed import (
 )
 from torch.nn.parallel import DistributedDataParallel
 
-from benchmarks.levelling_samples import PATCH, Encoder, tokens_of
+from benchmarks.programs.levelling_samples import PATCH, Encoder, tokens_of
 from energize import get_loader, get_train_dataset
 
 __all__ = ["BATCH", "Steps", "main", "trained"]
@@ -72,7 +72,7 @@ def trained(mix: Path, steps: int, ranks: int = _RANKS) -> Steps:
         *launch,
         str(ranks),
         "-m",
-        "benchmarks.levelling_training",
+        "benchmarks.programs.levelling_training",
         str(mix),
         str(steps),
     ]
@@ -82,7 +82,7 @@ def trained(mix: Path, steps: int, ranks: int = _RANKS) -> Steps:
         text=True,
         timeout=_SECONDS,
         check=False,
-        cwd=Path(__file__).resolve().parent.parent,
+        cwd=Path(__file__).resolve().parents[2],
         env=os.environ | {"OMP_NUM_THREADS": "1"},
     )
     if done.returncode:

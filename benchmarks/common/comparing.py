@@ -11,14 +11,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from benchmarks.measuring import Case, Measurement
+from benchmarks.common.measuring import Case, Measurement
 
 __all__ = ["OWN", "Comparison", "Subject", "compare", "failure", "run_module"]
 
 OWN = "energize"
 """The library that the others are compared with."""
 
-_REPOSITORY = Path(__file__).resolve().parent.parent
+_REPOSITORY = Path(__file__).resolve().parents[2]
 _SECONDS = 1800
 
 

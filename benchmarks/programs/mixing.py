@@ -1,7 +1,7 @@
 """What a drawn sample costs in one library, as the iterator of a weighted mix delivers
 it.
 
-    python -m benchmarks.mixing_peers LIBRARY SOURCES POSITION...
+    python -m benchmarks.programs.mixing LIBRARY SOURCES POSITION...
 
 prints one JSON line for each position. It needs the standard library and the one it
 measures.

@@ -1,7 +1,7 @@
 """Two epochs of one library, from a local folder or an object store, in a process of
 its own.
 
-    python -m benchmarks.object_storage_measuring LIBRARY CASE
+    python -m benchmarks.programs.object_storage LIBRARY CASE
 
 prints one JSON line; with the word `write` after it, the data are written in the format
 of the library instead. It needs the standard library and the one it measures.

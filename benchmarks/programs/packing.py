@@ -1,6 +1,6 @@
 """Packs delivered by a loader, measured in the environment of each library.
 
-    python -m benchmarks.packing_delivering energize FOLDER BUFFER CAPACITY RUNS
+    python -m benchmarks.programs.packing energize FOLDER BUFFER CAPACITY RUNS
         [METHOD ...]
 
 `energize` or `megatron.energon` is the module that everything is taken from: the names
