@@ -20,6 +20,7 @@ from .core.loss_weights import (
     weighted_mean,
 )
 from .core.node import INFINITE
+from .core.reader import Reader
 from .core.restoring import restore_sample
 from .core.samples import (
     CaptioningSample,
@@ -50,7 +51,6 @@ from .core.stores import (
     NoCachePool,
     PrimaryFileStore,
 )
-from .core.stream import Cursor
 from .core.trace import ReadContext, Refs
 from .core.turns import Turn
 from .data.join import JoinedSource
@@ -226,7 +226,6 @@ __all__ = [
     "CrudeJsonlDatasetFactory",
     "CrudeSample",
     "CrudeWebdataset",
-    "Cursor",
     "DataError",
     "DataSpec",
     "Dataset",
@@ -314,6 +313,7 @@ __all__ = [
     "Quota",
     "QuotaDataset",
     "ReadContext",
+    "Reader",
     "Refs",
     "RemapReport",
     "RepeatDataset",

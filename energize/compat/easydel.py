@@ -37,11 +37,9 @@ from energize.core.ignored import said_once
 from energize.core.lanes import SINGLE_LANE, Lane, WorkerConfig
 from energize.core.lazy import optional_module
 from energize.core.node import INFINITE
+from energize.core.reader import DatasetReader
 from energize.core.records import fields_of
-from energize.core.stream import (
-    Cursor,
-    State,
-)
+from energize.core.stream import State
 from energize.core.validation import Listed, Model, faults, told
 from energize.data.memory import IterableSource, as_dataset
 from energize.data.rows import DataFiles, JsonSource, ParquetSource, data_files
@@ -211,7 +209,7 @@ class _LiveState:
     asked for seldom, examples often.
     """
 
-    def __init__(self, dataset: Dataset[Any], cursor: Cursor[Any]) -> None:
+    def __init__(self, dataset: Dataset[Any], cursor: DatasetReader[Any]) -> None:
         self._dataset = dataset
         self._cursor = cursor
 

@@ -25,8 +25,9 @@ from energize.core.dataset import Dataset
 from energize.core.ignored import said_once
 from energize.core.lanes import Lane, WorkerConfig
 from energize.core.lazy import is_instance_of
+from energize.core.reader import DatasetReader
 from energize.core.rng import derive
-from energize.core.stream import Cursor, State
+from energize.core.stream import State
 from energize.core.trainers import LOADERS
 from energize.core.validation import short
 from energize.data.memory import as_dataset
@@ -438,7 +439,7 @@ class Multiplexer(Composable):
             else unit,
         )
         self._start: State | None = None  # of this epoch, or what was loaded
-        self._cursor: Cursor[Any] | None = None
+        self._cursor: DatasetReader[Any] | None = None
         self._counts = _Counts(len(kept))
 
     def _drawn_from(self, probas: Any, threshold: float) -> dict[str, float]:
@@ -499,7 +500,7 @@ class Multiplexer(Composable):
         self._cursor = self.dataset.open(state=self._start)
         return self._given(self._cursor)
 
-    def _given(self, cursor: Cursor[Any]) -> Iterator[Any]:
+    def _given(self, cursor: DatasetReader[Any]) -> Iterator[Any]:
         lane = self._lane()
         tell = torch.utils.data.get_worker_info() is not None
         for number, item in enumerate(cursor, sum(self._of_cursor("given"))):

@@ -23,17 +23,16 @@ import numpy.typing as npt
 from energize.core import tree
 from energize.core.arrays import Int64Array
 from energize.core.config import Config, config_of, fingerprint_of
-from energize.core.description import Description
+from energize.core.description import Description, label_of
 from energize.core.failures import Failed
 from energize.core.lanes import SINGLE_LANE, Lane
 from energize.core.node import INFINITE, NodeTraits
+from energize.core.reader import DatasetReader, PositionReader, StreamReader
 from energize.core.stream import (
     LAST_START,
     ContentStream,
-    CountingCursor,
-    Cursor,
+    EpochPlan,
     IndexedStream,
-    LaneCursor,
     LaneReader,
     MixStream,
     Opening,
@@ -42,6 +41,7 @@ from energize.core.stream import (
     Stream,
     WholeStream,
     counter_field,
+    epoch_end,
 )
 from energize.core.trace import (
     Origin,
@@ -56,7 +56,7 @@ from energize.core.trace import (
     refs_of,
 )
 from energize.core.trainers import check_collated, check_iterated
-from energize.errors import ConfigError, NotIndexedError
+from energize.errors import ConfigError, EmptyDatasetError, NotIndexedError
 
 if TYPE_CHECKING:
     from energize.data.source import Source
@@ -85,7 +85,7 @@ class Dataset(Description, ABC, Generic[T_co]):
         lane: Lane = SINGLE_LANE,
         state: State | None = None,
         reading: ReadContext = _READING,
-    ) -> Cursor[T_co]:
+    ) -> DatasetReader[T_co]:
         """Return a cursor that reads a lane from its beginning, or from `state` on.
 
         `reading` says what becomes of samples that fail.
@@ -94,7 +94,7 @@ class Dataset(Description, ABC, Generic[T_co]):
 
     def open_lane(
         self, lane: Lane, state: State | None, reading: ReadContext, *, endless: bool
-    ) -> LaneCursor[T_co]:
+    ) -> StreamReader[T_co]:
         """Return a cursor over this dataset as a stream; if `endless`, its epoch never
         ends.
         """
@@ -109,7 +109,7 @@ class Dataset(Description, ABC, Generic[T_co]):
         def open_stream(inner: State | None) -> Stream[T_co]:
             return self.open_addressed(Opening(lane, inner, reading, goes_on))
 
-        return LaneCursor(self, open_stream, size, lane, state)
+        return StreamReader(self, open_stream, size, lane, state)
 
     @cached_property
     def indexed(self) -> bool:
@@ -424,11 +424,22 @@ class IndexedDataset(Dataset[T_co]):
         lane: Lane = SINGLE_LANE,
         state: State | None = None,
         reading: ReadContext = _READING,
-    ) -> Cursor[T_co]:
+    ) -> DatasetReader[T_co]:
         if not self.indexed:
             return super().open(lane, state, reading)
         tree.check_state(self, state or {"position": 0})
-        return CountingCursor(self, lane, counter_field(state, "position"), reading)
+        if self.size == 0:
+            raise EmptyDatasetError(f"{label_of(self)} has no items to read")
+        start = counter_field(state, "position")
+        end = epoch_end(start, self.size)
+        return PositionReader(
+            self,
+            EpochPlan(start, 0, end),
+            lane,
+            reading,
+            turns=len(range(start + lane.index, end, lane.count)),
+            watch=tree.watcher(self, lane),
+        )
 
 
 class PassingDataset(IndexedDataset[T_co]):

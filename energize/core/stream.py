@@ -20,7 +20,6 @@ read from the front in each lane, and what is not the lane's is left out.
 from __future__ import annotations
 
 import math
-import time
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -37,11 +36,10 @@ from energize.core.lanes import SINGLE_LANE, Lane
 from energize.core.loss_weights import field_of
 from energize.core.node import INFINITE
 from energize.core.padded import Padded, unpadded
-from energize.core.randomness import defer, read_in_window
+from energize.core.randomness import defer
 from energize.core.rng import derive, hash_positions
 from energize.core.trace import (
     MAX_ATTEMPTS,
-    Ahead,
     Origin,
     ReadContext,
     Request,
@@ -49,7 +47,6 @@ from energize.core.trace import (
     Trace,
     expect,
     made_of_padded,
-    read_items,
     stop_raised,
 )
 from energize.core.validation import short
@@ -78,23 +75,12 @@ samples of a batch, or lanes, fits in int64."""
 
 AnyPosition = TypeVar("AnyPosition", int, Int64Array)
 
-_AT_ONCE_SECONDS = 0.02
-"""Items are read together while that takes no longer, so that the first one comes soon
-and large ones do not pile up."""
-
-_WINDOW_READS = 4
-"""How many times what is worth reading together is read in one window, if that is
-quick."""
-
-_WINDOW = 256
+WINDOW = 256
 """Positions that are announced together."""
 
 _PASSES_PER_LANE = 100
 """How many empty passes for each lane are an error: fewer may be chance, where lanes
 are many and items few."""
-
-_MARK_SECONDS = 1.0
-"""Seconds of reading after which the state of a lane is kept anew, see `LaneCursor`."""
 
 _END = object()
 
@@ -110,37 +96,6 @@ lanes."""
 _FEWEST = 10_000
 _MOST = 1_000_000
 """How many items may be read in a row without giving one before it is an error."""
-
-
-class Cursor(ABC, Iterator[T_co]):
-    """One pass over a dataset in one lane, driven by one thread.
-
-    It ends with the epoch. `state()` is exact after any item; opening the dataset with
-    it goes on with the next item, and a state taken at the end of an epoch opens the
-    next epoch.
-    """
-
-    @abstractmethod
-    def __next__(self) -> T_co: ...
-
-    @abstractmethod
-    def state(self) -> State:
-        """Return the state to resume from: a small JSON-able dict."""
-
-    @property
-    def origin(self) -> tuple[Origin, ...]:
-        """What the last item is made of; `refs_of` names the samples."""
-        return ()
-
-    @property
-    def ended(self) -> bool:
-        """Whether the epoch is known to have ended. A stream may learn it by asking for
-        more.
-        """
-        return False
-
-    def close(self) -> None:
-        """Let go of what the cursor holds. It may be called more than once."""
 
 
 def state_field(state: State, name: str, kind: type[T]) -> T:
@@ -223,115 +178,6 @@ class EpochPlan(NamedTuple):
     def read_at(self, at: AnyPosition) -> AnyPosition:
         """Return which position a position is a copy of, itself before `end`."""
         return self.first + (at - self.first) % (self.end - self.first)
-
-
-class PositionLane(Generic[T]):
-    """A lane of an indexed dataset, after `at` of its items; `left` of them may still
-    be read.
-    """
-
-    def __init__(
-        self,
-        dataset: IndexedDataset[T],
-        plan: EpochPlan,
-        lane: Lane,
-        at: int,
-        reading: ReadContext,
-    ) -> None:
-        self._dataset = dataset
-        self._plan = plan
-        self._lane = lane
-        self._reading = reading
-        self._at = at
-        self._at_once = 1
-        self._waiting: deque[T] = deque()
-        self._ahead = Ahead(dataset)
-        self._worth_reading = tree.read_ahead(dataset)
-        self.left = 0
-
-    def __next__(self) -> T:
-        if not self._waiting:
-            self._read()
-        return self._waiting.popleft()
-
-    def _read(self) -> None:
-        began = time.perf_counter()
-        many = min(self._at_once, self.left)
-        self._ahead(self._at, self._coming)
-        turns = np.arange(self._at, self._at + many, dtype=np.int64)
-        at = self._plan.read_at(self._positions(turns))
-        self._waiting.extend(read_items(self._dataset, at, self._reading))
-        self._at = self._at + many
-        self.left = self.left - many
-        if time.perf_counter() - began < _AT_ONCE_SECONDS:
-            most = _WINDOW_READS * self._worth_reading
-            self._at_once = min(2 * self._at_once, most)
-
-    def _positions(self, turns: Int64Array) -> Int64Array:
-        return self._plan.start + self._lane.index + turns * self._lane.count
-
-    def _coming(self, turns: Int64Array) -> Int64Array:
-        """Return the positions of these turns that are no copies."""
-        at = self._positions(turns)
-        return at[at < self._plan.end]
-
-    @property
-    def waiting(self) -> int:
-        """How many items were read and not given."""
-        return len(self._waiting)
-
-    def close(self) -> None:
-        """Let go of what was read ahead."""
-        self._waiting.clear()
-
-
-class CountingCursor(Cursor[T], PositionLane[T]):
-    """The cursor of every indexed dataset: it counts.
-
-    Its state is the number of items that all lanes together have delivered, in step; so
-    one lane's state resumes any number of lanes.
-    """
-
-    def __init__(
-        self, dataset: IndexedDataset[T], lane: Lane, start: int, reading: ReadContext
-    ) -> None:
-        if dataset.size == 0:
-            raise EmptyDatasetError(f"{label_of(dataset)} has no items to read")
-        self._end = epoch_end(start, dataset.size)
-        self._start = start
-        self._taken = 0
-        super().__init__(dataset, EpochPlan(start, 0, self._end), lane, 0, reading)
-        self.left = len(range(start + lane.index, self._end, lane.count))
-        self._watch = tree.watcher(dataset, lane)
-
-    def __next__(self) -> T:
-        if not self._waiting:
-            if not self.left:
-                # In an uneven last round some lanes have no item; the epoch has ended
-                # for them all.
-                self._taken = -(-(self._end - self._start) // self._lane.count)
-                raise StopIteration
-            self._read()
-        item = self._waiting.popleft()
-        if self._watch is not None:
-            self._watch(self._position(self._taken))
-        self._taken += 1
-        return item
-
-    def _position(self, taken: int) -> int:
-        return self._start + self._lane.index + taken * self._lane.count
-
-    @property
-    def origin(self) -> tuple[Origin, ...]:
-        return (Origin(0, self._position(self._taken - 1)),) if self._taken else ()
-
-    @property
-    def ended(self) -> bool:
-        return self._position(self._taken) >= self._end
-
-    def state(self) -> State:
-        position = min(self._start + self._taken * self._lane.count, self._end)
-        return tree.state_at(self._dataset, position)
 
 
 class Opening(NamedTuple):
@@ -436,181 +282,6 @@ class Stream(ABC, Generic[T_co]):
         for each in (self._input, *self._inputs):
             if each is not None:
                 each.close()
-
-
-class LaneCursor(Cursor[T]):
-    """One epoch of a stream in a lane: asks for the lane's positions, one after
-    another.
-
-    Args:
-        dataset: What is read, for messages.
-        open_stream: Opens the stream in a state, None for its beginning.
-        size: Items in an epoch, `INFINITE`, or None if only reading shows how many
-            there are.
-        lane: The lane.
-        state: Where to go on.
-
-    """
-
-    def __init__(
-        self,
-        dataset: Dataset[T],
-        open_stream: Callable[[State | None], Stream[T]],
-        size: int | None,
-        lane: Lane,
-        state: State | None,
-    ) -> None:
-        self._dataset = dataset
-        self._open_stream = open_stream
-        self._size = None if size == INFINITE else size
-        self._lane = lane
-        self._epoch = counter_field(state, "epoch")
-        self._taken = counter_field(state, "taken")
-        if self._position(self._taken) >= LAST_START:
-            raise StateError(
-                f"the saved state is in epoch {self._epoch}, after {self._taken} "
-                "items: no stream "
-                "is read so far"
-            )
-        self._announced = self._taken
-        self._over = False
-        self._mark: State | None = None if state is None else state.get("input")
-        self._marked = self._taken
-        self._marked_at = time.monotonic()
-        self._failure: Exception | None = None
-        self.stream = open_stream(self._mark)
-
-    def __next__(self) -> T:
-        self._note_mark()
-        return read_in_window(self.advance, partial(self._return_to, self._taken))
-
-    def several(
-        self, most: int, seconds: float
-    ) -> list[tuple[T, State, tuple[Origin, ...]]]:
-        """Return the next items, each with the state after it and what it is made of.
-
-        Args:
-            most: How many items at most; there are fewer at the end of the epoch.
-            seconds: After how many seconds no further item is read.
-
-        Raises:
-            StopIteration: If no item is left.
-            Exception: What reading the first item raises; what others raise comes in
-                the next call.
-
-        """
-        if self._failure is not None:
-            raise self._failure
-        self._note_mark()
-        read = partial(self._several, most, seconds)
-        return read_in_window(read, partial(self._return_to, self._taken))
-
-    def _several(
-        self, most: int, seconds: float
-    ) -> list[tuple[T, State, tuple[Origin, ...]]]:
-        until = time.monotonic() + seconds
-        found: list[tuple[T, State, tuple[Origin, ...]]] = []
-        while len(found) < most and not (found and time.monotonic() > until):
-            try:
-                item = self.advance()
-            except StopIteration:
-                if not found:
-                    raise
-                break
-            except Exception as error:
-                if not found:
-                    raise
-                self._failure = error
-                break
-            found.append((item, self.state(), self.stream.origin))
-        return found
-
-    def _note_mark(self) -> None:
-        """Keep the state now and then, as what was read since may have to be read
-        again.
-        """
-        since = self._taken - self._marked
-        if since and (
-            since >= _WINDOW or time.monotonic() - self._marked_at > _MARK_SECONDS
-        ):
-            self._mark = self.stream.state()
-            self._marked = self._taken
-            self._marked_at = time.monotonic()
-
-    def _return_to(self, taken: int) -> None:
-        """Open the stream again, and read on until so many items of the epoch were
-        taken.
-        """
-        if self._over:
-            self._over = False
-            self._epoch -= 1
-        self.stream.close()
-        self.stream = self._open_stream(self._mark)
-        self._failure = None
-        self._taken = self._marked
-        self._announced = self._marked
-        try:
-            while self._taken < taken:
-                self.advance()
-        except StopIteration:
-            raise ended_early(self._dataset) from None
-        self._mark = self.stream.state()
-        self._marked = self._taken
-
-    def advance(self) -> T:
-        """Return the next item, read in the current window."""
-        if self._over or self.ended:
-            self._end()
-            raise StopIteration
-        if self._announced == self._taken:
-            self._announce()
-        try:
-            item = self.stream.at(self._position(self._taken))
-        except StopIteration:
-            self._end()
-            raise
-        self._taken += 1
-        return item
-
-    def _position(self, taken: int) -> int:
-        first = 0 if self._size is None else self._epoch * self._size
-        return first + self._lane.index + taken * self._lane.count
-
-    def _announce(self) -> None:
-        taken = np.arange(self._taken, self._taken + _WINDOW, dtype=np.int64)
-        if self._size is not None:
-            taken = taken[
-                taken < len(range(self._lane.index, self._size, self._lane.count))
-            ]
-        self.stream.ahead(self._position(0) + taken * self._lane.count)
-        self._announced = self._taken + len(taken)
-
-    def _end(self) -> None:
-        if not self._over:
-            self._epoch = self._epoch + 1
-            self._taken = 0
-            self._over = True
-
-    @property
-    def origin(self) -> tuple[Origin, ...]:
-        return self.stream.origin
-
-    @property
-    def ended(self) -> bool:
-        if self._over or self._size is None:
-            return self._over
-        return self._lane.index + self._taken * self._lane.count >= self._size
-
-    def state(self) -> State:
-        over = self.ended and not self._over
-        return {
-            "epoch": self._epoch + over,
-            "taken": 0 if over else self._taken,
-            "input": self.stream.state(),
-        }
-
-    def close(self) -> None:
-        self.stream.close()
 
 
 class IndexedStream(Stream[T]):
@@ -1018,7 +689,7 @@ class LaneShare:
         lane.
         """
         count = self.lane.count
-        rounds = np.arange(self._round, self._round + _WINDOW)
+        rounds = np.arange(self._round, self._round + WINDOW)
         turns = (hash_positions(_SCATTER, rounds) % np.uint64(count)).astype(np.int64)
         places = (self.lane.index + self._pass + turns) % count + rounds * count
         if self._size is not None:

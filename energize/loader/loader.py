@@ -34,6 +34,7 @@ from energize.core.lanes import Ranks, WorkerConfig
 from energize.core.lazy import torch
 from energize.core.padded import UNMARKED, Marks
 from energize.core.quarantine import path_for_rank
+from energize.core.reader import Made
 from energize.core.restoring import has_place, restore_sample, with_key
 from energize.core.stores import activate
 from energize.core.stream import MOST_COUNTED, State
@@ -54,7 +55,7 @@ from energize.loader.failures import (
     ListWriter,
     listed_samples,
 )
-from energize.loader.feeds import Feed, ThisRank, open_feed
+from energize.loader.feed import Feed, RankContext, open_feed
 from energize.loader.following import Follower, WeightsFile
 from energize.loader.pool import WorkerPool
 from energize.loader.position import RunPosition, StreamPosition, items_of
@@ -79,7 +80,7 @@ from energize.loader.worker import Task
 from energize.report import Book, Ledger, Outlier, Report, Stand
 from energize.report.blame import Delivered
 from energize.report.ledger import Telling
-from energize.report.levels import Made, source_names
+from energize.report.levels import source_names
 
 if TYPE_CHECKING:
     from energize.mixing import MixingPolicy
@@ -199,13 +200,13 @@ class Loader(Generic[T]):
         if rewinds and not (self._loaded and self._run.within_loop(self._place())):
             self.rewind()
         feed = None if self._stale or ranks != self._ranks else self._feed
-        if feed is None or not feed.begin_loop(anew=anew):
+        if feed is None or not feed.steps.begin_loop(anew=anew):
             self._let_go()
             if anew and self._resume is not None:
                 self._resume = self._run.beginning_loop(self._resume)
         agreement = self._agreement(ranks)
         if agreement is not None:
-            place = self._place() if self._feed is None else self._feed.reached
+            place = self._place() if self._feed is None else self._feed.steps.reached
             self._run.check_alike(place, ranks, agreement, loaded=self._loaded)
         if self._feed is None:
             self._ranks = ranks
@@ -555,7 +556,11 @@ class Loader(Generic[T]):
         if marks.is_padding:
             return
         if step is None:
-            place = self._before if ahead or self._feed is None else self._feed.reached
+            place = (
+                self._before
+                if ahead or self._feed is None
+                else self._feed.steps.reached
+            )
             step = self._step_after(self._place() if place is None else place) - 1
         told = book.record(made, step, ranks.rank, losses, marks.slots)
         path = self._settings.losses
@@ -613,7 +618,7 @@ class Loader(Generic[T]):
         book = self._opened_book()
         failures = self._failures
         ranks = self._ranks or self.worker_config.ranks()
-        place = self._place() if self._feed is None else self._feed.reached
+        place = self._place() if self._feed is None else self._feed.steps.reached
         items = items_of(self.dataset, place)
         book.begin(self.dataset, items)
         lanes = place.lanes if isinstance(place, StreamPosition) else 1
@@ -757,7 +762,9 @@ class Loader(Generic[T]):
             self._book.begin(self.dataset, items_of(self.dataset, place))
         pool = self._workers if workers else None
         ledgers = (self._failures, self._warned, self._copies)
-        return open_feed(self._run, place, ThisRank(ranks, agreement, pool, *ledgers))
+        return open_feed(
+            self._run, place, RankContext(ranks, agreement, pool, *ledgers)
+        )
 
     def _workers(self) -> tuple[WorkerPool, ReadAhead]:
         """Return the workers, started if there are none, and how much to ask of
@@ -808,18 +815,18 @@ class Loader(Generic[T]):
                 # Only by reading on does a stream learn that the item before a resume,
                 # or before this loop, was its epoch's last. One that is apart leaves it
                 # to who counts loops.
-                if not feed.goes_on and (
-                    given or self._settings.apart or not feed.may_be_over
+                if not feed.steps.continues and (
+                    given or self._settings.apart or not feed.steps.may_be_over
                 ):
                     return
-                empty_epochs += not feed.goes_on
+                empty_epochs += not feed.steps.continues
                 if empty_epochs > 1:
                     raise EmptyDatasetError(
                         f"{label_of(self.dataset)} gave no item in a whole epoch, to "
                         "any rank. "
                         "Check the conditions of its filters, or use drop_last=False"
                     ) from None
-                self._read_anew(first=rewinds and not feed.goes_on)
+                self._read_anew(first=rewinds and not feed.steps.continues)
             except BaseException:
                 self._before = None
                 self._let_go()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -27,7 +27,7 @@ MOST_LANES = 2**16
 
 
 @dataclass(frozen=True, slots=True)
-class Before:
+class LaneState:
     """The state of a lane before an item."""
 
     lane: int
@@ -66,6 +66,18 @@ class StreamPosition:
             self.cursors.get(lane) for lane in range(self.lanes if self.cursors else 0)
         ]
         return {**self.place, "cursors": packed({"cursors": cursors})}
+
+    def lanes_over(self) -> set[int]:
+        """Return the lanes whose epoch has ended."""
+        return {
+            lane
+            for lane, state in self.cursors.items()
+            if counter_field(state, "epoch") > self.epoch
+        }
+
+    def lacks(self, lanes: Sequence[int]) -> list[int]:
+        """Return which of these lanes have no known state, sorted."""
+        return sorted(set(lanes) - self.cursors.keys()) if self.cursors else []
 
     def gathered(self, agreement: Agreement) -> StreamPosition:
         """Return the same with the states of all lanes, which the ranks tell each

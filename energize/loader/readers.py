@@ -1,20 +1,24 @@
-"""Readers of the lanes of a rank: in this process, or by its workers."""
+"""Readers of the lanes of a rank: in this process, or by its workers.
+
+Both read ahead into a queue. A feed takes the items of the lanes in turn, whoever reads
+them.
+"""
 
 from __future__ import annotations
 
 import time
 import weakref
-from collections import defaultdict, deque
-from collections.abc import Mapping, Sequence
+from abc import abstractmethod
+from collections import deque
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Generic, TypeVar, cast
+from itertools import repeat
+from typing import Any, NamedTuple, TypeVar
 
 from energize.core.ignored import said_once
-from energize.core.node import INFINITE
-from energize.core.stream import (
-    State,
-)
-from energize.core.trace import READY, ReadContext
+from energize.core.reader import NOTHING, QUICK_SECONDS, DatasetReader, Made, Reader
+from energize.core.stream import State
+from energize.core.trace import READY, Origin, ReadContext
 from energize.loader.failures import FailureLog
 from energize.loader.pool import WorkerPool
 from energize.loader.shipping import (
@@ -24,107 +28,146 @@ from energize.loader.shipping import (
     Reply,
     ShippedError,
 )
-from energize.report.levels import NOTHING, Made, flat
 
 T = TypeVar("T")
 
-_AT_ONCE_SECONDS = 0.02
-"""Seconds after which no further item of a stream is read ahead in this process."""
+_SIZE_DECAY = 0.7
+"""Share of the former estimate of an item's bytes that is kept with each reply."""
 
 
-class HereLanes(Generic[T]):
-    """Lanes that are read in this process; of an indexed dataset, `left` items of each.
-
-    A stream is read ahead while that is quick, so that what is done once for a read,
-    checking for random draws above all, is shared by several items.
+class QueuedItem(NamedTuple):
+    """An item that was read ahead.
 
     Attributes:
-        made: What the last item that was taken is made of, of a stream.
+        item: The item.
+        state: The state of the lane after it; None for an indexed dataset.
+        made: What the item is made of.
     """
 
-    def __init__(
-        self,
-        dataset: Any,
-        lanes: LaneSet,
-        states: Mapping[int, State | None],
-        reading: ReadContext,
-        left: int = INFINITE,
-    ) -> None:
-        self._cursors = {
-            lane: lanes.open(dataset, lane, 0, state, reading)
-            for lane, state in states.items()
-        }
-        self._is_stream = lanes.plan is None
-        if not self._is_stream:
-            for cursor in self._cursors.values():
-                cursor.left = left
-        self._states = dict(states)
-        self._at_once = dict.fromkeys(states, 1)
-        self._waiting: defaultdict[int, deque[tuple[T, State, Made]]] = defaultdict(
-            deque
-        )
+    item: Any
+    state: State | None
+    made: Made
+
+
+class QueuedReader(Reader[T]):
+    """Reads a lane ahead into a queue.
+
+    Args:
+        state: The state of the lane, None for its beginning or for an indexed dataset.
+        queue: The queue.
+
+    Attributes:
+        made: What the last item is made of.
+    """
+
+    def __init__(self, state: State | None, queue: deque[QueuedItem]) -> None:
+        self._state = state
+        self._queue = queue
         self.made: Made = NOTHING
 
-    def has(self, lane: int, after: int = 0) -> bool:
-        """Return whether the lane has another item after so many; read on if that is
-        not known.
+    @abstractmethod
+    def _fill(self) -> bool:
+        """Read at least one further item into the queue.
+
+        Return False at the end of the epoch. If the queue is empty, the state of the
+        reader is then that of the next epoch.
         """
-        waiting = self._waiting[lane]
-        while len(waiting) <= after:
-            if not self._read(lane):
-                if not waiting:
-                    self._states[lane] = self._cursors[
-                        lane
-                    ].state()  # that of the next epoch
+
+    def has_next(self, after: int = 0) -> bool:
+        """Return whether another item follows the next `after` items.
+
+        Reads on until this is known.
+        """
+        while len(self._queue) <= after:
+            if not self._fill():
                 return False
         return True
 
-    def _read(self, lane: int) -> bool:
-        """Read some items of a stream; return False at the end of its epoch."""
-        many = self._at_once[lane]
-        began = time.monotonic()
-        try:
-            found = self._cursors[lane].several(many, _AT_ONCE_SECONDS)
-        except StopIteration:
-            return False
-        if time.monotonic() - began < _AT_ONCE_SECONDS:
-            self._at_once[lane] = min(2 * many, READY)
-        for item, state, origin in found:
-            self._waiting[lane].append((item, state, flat(origin)))
-        return True
-
-    def take(self, lane: int) -> T:
-        """Return the lane's next item; raise `StopIteration` at the end of its
-        epoch.
-        """
-        if not self._is_stream:
-            return cast("T", next(self._cursors[lane]))
-        if not self.has(lane):
+    def __next__(self) -> T:
+        if not self._queue and not self._fill():
             raise StopIteration
-        item, self._states[lane], self.made = self._waiting[lane].popleft()
+        item: T
+        item, self._state, self.made = self._queue.popleft()
         return item
 
-    def state(self, lane: int) -> State | None:
-        """Return the state of a lane of a stream after what was taken; None before its
-        first item.
+    def state(self) -> State | None:
+        """Return the state after the last item; None before the first item, and for an
+        indexed dataset.
         """
-        return self._states[lane]
+        return self._state
+
+    @property
+    def origin(self) -> tuple[Origin, ...]:
+        made = self.made
+        if isinstance(made, int):
+            return (Origin(0, made),)
+        return tuple(Origin(*made[n : n + 4]) for n in range(0, len(made), 4))
+
+
+class LocalReader(QueuedReader[T]):
+    """Reads a lane in this process.
+
+    Items are read several at once while that is quick, so that the costs of a read,
+    above all the check for random draws, are shared.
+
+    Args:
+        reader: The reader of the lane.
+        state: The state in which it was opened.
+    """
+
+    def __init__(self, reader: DatasetReader[T], state: State | None) -> None:
+        super().__init__(state, deque())
+        self._reader = reader
+        self._at_once = 1
+
+    def _fill(self) -> bool:
+        many = self._at_once
+        began = time.monotonic()
+        try:
+            items, states, made = self._reader.several(many, QUICK_SECONDS)
+        except StopIteration:
+            if not self._queue:
+                self._state = self._reader.state()
+            return False
+        if time.monotonic() - began < QUICK_SECONDS:
+            self._at_once = min(2 * many, self._reader.most_at_once)
+        self._queue.extend(map(QueuedItem, items, states or repeat(None), made))
+        return True
 
     def close(self) -> None:
-        """Let go of what the lanes hold."""
-        self._waiting.clear()
-        for cursor in self._cursors.values():
-            cursor.close()
+        """Release what was read ahead."""
+        self._queue.clear()
+        self._reader.close()
 
 
-_MEMORY = 0.7
-"""How much of what was known of sizes is kept with each reply."""
+def local_readers(
+    dataset: Any,
+    lanes: LaneSet,
+    states: Mapping[int, State | None],
+    context: ReadContext,
+) -> dict[int, QueuedReader[Any]]:
+    """Open lanes in this process.
+
+    Args:
+        dataset: The dataset, to which the edits of `lanes` were applied.
+        lanes: All lanes of the dataset.
+        states: The state of each lane to open.
+        context: How samples are read.
+
+    Returns:
+        A reader for each lane, in the order of `states`.
+    """
+    return {
+        lane: LocalReader(lanes.open(dataset, lane, 0, state, context), state)
+        for lane, state in states.items()
+    }
 
 
 class ReadAhead:
-    """How many items workers may have ready or in work: `items` for each worker, and no
-    more bytes than `size` together, as far as those that came before tell. Each has one
-    to do in any case.
+    """Limits how many items workers have ready or in work.
+
+    There are `items` for each worker, and together no more bytes than `size`, as far as
+    earlier items show. Each worker has one item in work in any case.
     """
 
     def __init__(self, workers: int, items: int | None, size: int) -> None:
@@ -136,44 +179,54 @@ class ReadAhead:
         """The number of items."""
 
     def learn(self, reply: Reply) -> None:
-        """Take note of what the items of a reply took."""
+        """Take note of the size of the items of a reply."""
         if reply.items:
             size = reply.size / len(reply.items)
             # The largest item of a mix decides, and is forgotten only slowly.
-            self._bytes = max(size, _MEMORY * self._bytes + (1 - _MEMORY) * size)
+            mean = _SIZE_DECAY * self._bytes + (1 - _SIZE_DECAY) * size
+            self._bytes = max(size, mean)
             room = int(self._size / max(self._bytes, 1.0))
             self.most = max(self._workers, min(self._items, room))
 
 
 @dataclass(slots=True)
-class _Lane:
-    """What is known of a lane.
+class _WorkerLane:
+    """A lane that a worker reads.
 
-    `taken` is its state after what was taken, `read` the one after what came; `waiting`
-    what lies between, each item with the state after it and what it is made of. `came`
-    counts what came, `owed` what else was asked for, and `left` what may still be.
-    `end` is the state after the last item, once that came, and `error` what came
-    instead of the next one.
+    Attributes:
+        worker: The number of the worker.
+        read: The state after the last item that arrived.
+        left: Number of items that may still be requested.
+        queue: Items that arrived and were not taken.
+        arrived: Number of items that arrived.
+        owed: Number of items that were requested and did not arrive.
+        end: The state after the last item of the epoch, once that arrived.
+        error: What arrived instead of the next item.
     """
 
     worker: int
-    taken: State | None
     read: State | None
     left: int
-    waiting: deque[tuple[Any, State | None, Made]] = field(default_factory=deque)
-    came: int = 0
+    queue: deque[QueuedItem] = field(default_factory=deque)
+    arrived: int = 0
     owed: int = 0
     end: State | None = None
     error: ShippedError | None = None
 
 
-class WorkerLanes(Generic[T]):
-    """Lanes that are read by workers, ahead of what is taken, each by one of them. They
-    keep their pool, and not the other way round: workers end with the last reference to
-    a loader.
+class WorkerRequests:
+    """Keeps the workers of a pool busy with the lanes of a rank.
 
-    `states` has their states, in the order in which the lanes are taken in turn. Of an
-    indexed dataset `left` items are read in each.
+    Each lane is read by one worker. The requests hold the pool, not the other way
+    round: workers end with the last reference to a loader.
+
+    Args:
+        pool: The workers.
+        ahead: How many items are requested ahead.
+        lanes: All lanes of the dataset.
+        states: The states of the lanes of this rank, in the order in which they are
+            taken.
+        failures: Counts failed samples.
     """
 
     def __init__(
@@ -183,125 +236,138 @@ class WorkerLanes(Generic[T]):
         lanes: LaneSet,
         states: Mapping[int, State | None],
         failures: FailureLog,
-        *,
-        left: Sequence[int],
     ) -> None:
         self._pool = pool
         self._ahead = ahead
         self._set = lanes
         self._failures = failures
-        self.made: Made = NOTHING
-        self._lanes = {
-            lane: _Lane(
-                turn % pool.workers, state, state, left[turn] if left else INFINITE
-            )
+        self.lanes = {
+            lane: _WorkerLane(turn % pool.workers, state, lanes.turns(lane))
             for turn, (lane, state) in enumerate(states.items())
         }
         self._outstanding = 0
         pool.lanes = weakref.ref(self)
         pool.run = pool.run + 1
-        self._ask()
+        self._request_ahead()
 
-    def has(self, lane: int, after: int = 0) -> bool:
-        known = self._lanes[lane]
-        while len(known.waiting) <= after:
-            if known.error is not None:
-                raise known.error.rebuilt()
-            if known.end is not None:
-                if not known.waiting:
-                    known.taken = known.end
-                return False
-            if not known.owed:
-                self._ask_for(lane, known, 1)
-            self._pool.wait()
-            self._ask()
-        return True
+    def wait_for(self, lane: int) -> None:
+        """Request a further item of a lane, and wait for some reply."""
+        if not self.lanes[lane].owed:
+            self._request(lane, 1)
+        self._pool.wait()
+        self._request_ahead()
 
-    def take(self, lane: int) -> T:
-        if not self.has(lane):
-            raise StopIteration
-        known = self._lanes[lane]
-        item: T
-        item, known.taken, self.made = known.waiting.popleft()
-        self._lanes[lane] = self._lanes.pop(
-            lane
-        )  # its turn comes again after all others
+    def note_taken(self, lane: int) -> None:
+        """Take note that an item of a lane was taken."""
+        # The turn of the lane comes again after all others.
+        self.lanes[lane] = self.lanes.pop(lane)
         self._outstanding -= 1
-        self._ask()
-        return item
+        self._request_ahead()
 
-    def state(self, lane: int) -> State | None:
-        return self._lanes[lane].taken
-
-    def close(self) -> None:
+    def end(self) -> None:
+        """Receive no further replies."""
         if self._pool.lanes() is self:
             self._pool.lanes = lambda: None
 
     def owed_by(self, worker: int) -> list[Read]:
-        """Return what a worker was asked for and has not given."""
+        """Return what a worker was asked for and has not delivered."""
         return [
-            self._request(lane, known, known.owed)
-            for lane, known in self._lanes.items()
-            if known.worker == worker and known.owed
+            self._next_read(number, lane.owed)
+            for number, lane in self.lanes.items()
+            if lane.worker == worker and lane.owed
         ]
 
     def note(self, reply: Reply) -> None:
         """Take in a reply."""
-        known = self._lanes.get(-1 if reply.lane is None else reply.lane)
+        lane = self.lanes.get(-1 if reply.lane is None else reply.lane)
         count = len(reply.items)
-        if known is None or count > known.owed:
+        if lane is None or count > lane.owed:
             raise GarbledError(f"an answer for lane {reply.lane}, which nobody asked")
-        made = reply.made or [NOTHING] * count
-        states: Sequence[State | None] = reply.states or [None] * count
-        known.waiting.extend(zip(reply.items, states, made, strict=True))
-        known.read = states[-1] if states else known.read
-        known.end = reply.end
-        known.error = reply.error
+        states = reply.states
+        lane.queue.extend(
+            map(QueuedItem, reply.items, states or repeat(None), reply.made)
+        )
+        lane.read = states[-1] if states else lane.read
+        lane.end = reply.end
+        lane.error = reply.error
         over = reply.end is not None or reply.error is not None
-        known.came = known.came + count
-        known.owed = 0 if over else known.owed - count
+        lane.arrived += count
+        lane.owed = 0 if over else lane.owed - count
         self._outstanding = sum(
-            len(each.waiting) + each.owed for each in self._lanes.values()
+            len(lane.queue) + lane.owed for lane in self.lanes.values()
         )
         self._ahead.learn(reply)
         self.note_failures(reply)
 
     def note_failures(self, reply: Reply) -> None:
-        """Count what failed in a reply, also in one whose items are no longer
-        wanted.
-        """
+        """Count the failures of a reply, also of one whose items are not used."""
         self._failures.add_all(reply.failures, reply.left_out)
         for line in reply.lines:
             said_once(*line)
 
-    def _ask(self) -> None:
+    def _request_ahead(self) -> None:
         """Keep the workers busy, first with the lanes that are taken next."""
         if 4 * self._outstanding > 3 * self._ahead.most:
             return
         self._pool.look()
         most = self._ahead.most
         idle = {
-            lane: known
-            for lane, known in self._lanes.items()
-            if known.left and known.end is None and known.error is None
+            number: lane
+            for number, lane in self.lanes.items()
+            if lane.left and lane.end is None and lane.error is None
         }
         share = max(1, most // max(1, len(idle)))
-        for lane, known in idle.items():
-            has = len(known.waiting) + known.owed
-            items = min(share - has, most - self._outstanding, known.left)
-            if items > 0 and 2 * has <= share:
-                self._ask_for(lane, known, items)
+        for number, lane in idle.items():
+            ready = len(lane.queue) + lane.owed
+            items = min(share - ready, most - self._outstanding, lane.left)
+            if items > 0 and 2 * ready <= share:
+                self._request(number, items)
 
-    def _ask_for(self, lane: int, known: _Lane, items: int) -> None:
-        request = self._request(lane, known, items)
-        known.owed = known.owed + items
-        known.left = known.left - items
+    def _request(self, number: int, items: int) -> None:
+        lane = self.lanes[number]
+        request = self._next_read(number, items)
+        lane.owed += items
+        lane.left -= items
         self._outstanding += items
-        self._pool.ask(known.worker, request)
+        self._pool.ask(lane.worker, request)
 
-    def _request(self, lane: int, known: _Lane, items: int) -> Read:
-        return Read(self._pool.run, self._set, lane, known.came, known.read, items)
+    def _next_read(self, number: int, items: int) -> Read:
+        lane = self.lanes[number]
+        return Read(self._pool.run, self._set, number, lane.arrived, lane.read, items)
 
 
-Lanes = HereLanes[T] | WorkerLanes[T]
-"""The lanes of a rank, each read from its front to the end of the epoch."""
+class WorkerReader(QueuedReader[T]):
+    """Reads a lane by a worker process.
+
+    Args:
+        requests: The requests of all lanes of the rank.
+        lane: The number of the lane.
+    """
+
+    def __init__(self, requests: WorkerRequests, lane: int) -> None:
+        self._requests = requests
+        self._number = lane
+        self._lane = requests.lanes[lane]
+        super().__init__(self._lane.read, self._lane.queue)
+
+    def _fill(self) -> bool:
+        lane = self._lane
+        waiting = len(lane.queue)
+        while len(lane.queue) <= waiting:
+            if lane.error is not None:
+                raise lane.error.rebuilt()
+            if lane.end is not None:
+                if not lane.queue:
+                    self._state = lane.end
+                return False
+            self._requests.wait_for(self._number)
+        return True
+
+    def __next__(self) -> T:
+        item = super().__next__()
+        self._requests.note_taken(self._number)
+        return item
+
+    def close(self) -> None:
+        """Receive no further items."""
+        self._requests.end()

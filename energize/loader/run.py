@@ -32,6 +32,7 @@ from energize.core.description import digest, label_of
 from energize.core.lanes import Lane, Ranks
 from energize.core.node import INFINITE, NodeTraits
 from energize.core.randomness import read_in_window
+from energize.core.reader import Made, flat
 from energize.core.restoring import without_loops
 from energize.core.stores import activate
 from energize.core.stream import (
@@ -54,10 +55,9 @@ from energize.errors import (
 )
 from energize.loader.agreement import Agreement, alike
 from energize.loader.epochs import global_items, plan_epoch
-from energize.loader.position import Before, RunPosition, StreamPosition, items_of
+from energize.loader.position import LaneState, RunPosition, StreamPosition, items_of
 from energize.loader.settings import LoaderSettings
 from energize.loader.state import check_place
-from energize.report.levels import Made, flat
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
@@ -71,7 +71,7 @@ class Copy(NamedTuple, Generic[T]):
 
     item: T
     made: Made
-    before: Before
+    before: LaneState
 
 
 class Run(Generic[T]):
@@ -300,7 +300,9 @@ class Run(Generic[T]):
             for number in (*range(lane, lanes), *range(lane)):
                 cursor = self._open(number, lanes, None, reading)
                 with closing(cursor), suppress(EmptyDatasetError, StopIteration):
-                    return Copy(next(cursor), flat(cursor.origin), Before(number, None))
+                    return Copy(
+                        next(cursor), flat(cursor.origin), LaneState(number, None)
+                    )
         raise EmptyDatasetError(
             f"{label_of(self.dataset)} gave no item in the first epoch that could fill "
             "a step "

@@ -36,12 +36,13 @@ from energize.core.failures import LeftOut
 from energize.core.ignored import Line
 from energize.core.lanes import Lane
 from energize.core.lazy import torch
-from energize.core.stream import EpochPlan, PositionLane, State
+from energize.core.node import INFINITE
+from energize.core.reader import DatasetReader, Made, PositionReader, StreamReader
+from energize.core.stream import EpochPlan, State
 from energize.core.trace import ReadContext
 from energize.data.source import Source
 from energize.errors import LoaderError
 from energize.loader.failures import Failure
-from energize.report.levels import Made
 
 SMALL = 512 * 1024
 """Bytes up to which a tensor or an array is copied through the socket."""
@@ -188,14 +189,21 @@ class Channel:
 
 @dataclass(frozen=True, slots=True)
 class LaneSet:
-    """What lanes there are: `count` of them, of an epoch of the dataset with `edits`,
-    which never ends if it is `endless`; of an indexed dataset those of a `plan`.
+    """All lanes of a dataset.
+
+    Attributes:
+        count: Number of lanes.
+        edits: What became of the dataset since the run began.
+        endless: Whether the epoch of a stream never ends.
+        plan: The positions to read of an indexed dataset; None for a stream.
+        world_size: Number of ranks that share the plan.
     """
 
     count: int
     edits: Edits = NOT_EDITED
     endless: bool = False
     plan: EpochPlan | None = None
+    world_size: int = 1
 
     def open(
         self,
@@ -203,13 +211,35 @@ class LaneSet:
         lane: int,
         at: int,
         state: State | None,
-        reading: ReadContext,
-    ) -> Any:
-        """Return what reads a lane of `dataset`, to which the edits were applied."""
+        context: ReadContext,
+    ) -> DatasetReader[Any]:
+        """Open a lane.
+
+        Args:
+            dataset: The dataset, to which the edits were applied.
+            lane: The number of the lane.
+            at: The first item of the lane to read of an indexed dataset.
+            state: The state of the lane of a stream.
+            context: How samples are read.
+
+        Returns:
+            The reader of the lane.
+        """
+        part = Lane(lane, self.count)
         if self.plan is None:
-            part = Lane(lane, self.count)
-            return dataset.open_lane(part, state, reading, endless=self.endless)
-        return PositionLane(dataset, self.plan, Lane(lane, self.count), at, reading)
+            reader: StreamReader[Any] = dataset.open_lane(
+                part, state, context, endless=self.endless
+            )
+            return reader
+        turns = self.turns(lane)
+        return PositionReader(dataset, self.plan, part, context, turn=at, turns=turns)
+
+    def turns(self, lane: int) -> int:
+        """Return how many items a lane of an indexed dataset has."""
+        if self.plan is None:
+            return INFINITE
+        first = lane // self.world_size
+        return len(range(first, self.plan.steps, self.count // self.world_size))
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,10 +288,7 @@ class ShippedError:
         """Return the exception with its causes, and the original traceback as a
         note.
         """
-        chain: list[BaseException] = [
-            pickle.loads(data)  # noqa: S301 - from a worker of this very loader
-            for data in self.chain
-        ]
+        chain: list[BaseException] = [pickle.loads(data) for data in self.chain]  # noqa: S301 - from a worker of this very loader
         for effect, cause in itertools.pairwise(chain):
             effect.__cause__ = cause
         chain[0].add_note(f"\nin a worker process:\n{self.trace}")

@@ -31,8 +31,8 @@ from energize.core.failures import Failed, FailureMemory, LeftOut
 from energize.core.ignored import kept_lines
 from energize.core.lazy import torch
 from energize.core.randomness import generators
+from energize.core.reader import DatasetReader
 from energize.core.stores import activate
-from energize.core.stream import PositionLane
 from energize.core.trace import ReadContext
 from energize.errors import LoaderError
 from energize.loader.failures import Failure
@@ -45,7 +45,6 @@ from energize.loader.shipping import (
     dumps,
     rebuilt,
 )
-from energize.report.levels import flat
 
 STACKS = signal.SIGRTMIN + 5 if hasattr(signal, "SIGRTMIN") else signal.SIGUSR2
 """Asks a worker for the Python stacks of its threads; no launcher sends it. A worker
@@ -126,11 +125,11 @@ def serve(
 
 def _read_all(worker: _Worker, channel: Channel, outbox: Any, regions: Regions) -> None:
     while True:
-        while not worker.asked or channel.ready():
+        while not worker.requested or channel.ready():
             message = pickle.loads(channel.wait().data)  # noqa: S301 - from the trainer
             if message is None:
                 return
-            worker.told(message)
+            worker.receive(message)
         data = _packed(worker.reply(), regions)
         for descriptor in regions.made:
             outbox.put((b"", descriptor))
@@ -197,18 +196,22 @@ def _packed(reply: Reply, regions: Regions) -> memoryview:
 
 
 @dataclass(slots=True)
-class _Held:
-    """A lane, what reads it once it was opened, and how many of its items are asked
-    for.
+class _OpenLane:
+    """A lane of the current run.
+
+    Attributes:
+        reader: The reader; None before the lane is opened.
+        owed: Number of items that are requested and not sent.
     """
 
-    cursor: Any = None
-    asked: int = 0
+    reader: DatasetReader[Any] | None = None
+    owed: int = 0
 
 
 class _Worker:
-    """Reads lanes of one run after another; the lanes that are `asked` for are read in
-    turn.
+    """Reads lanes of one run after another.
+
+    The lanes that are `requested` are read in turn.
     """
 
     def __init__(self, task: Task) -> None:
@@ -216,55 +219,46 @@ class _Worker:
         self._dataset = task.dataset
         self._edits = NOT_EDITED
         self._run = -1
-        self._held: dict[int, _Held] = {}
+        self._lanes: dict[int, _OpenLane] = {}
         self._failures: list[Failure] = []
         self._left_out = LeftOut()
-        self._reading: ReadContext = task.context.counted_by(
+        self._context: ReadContext = task.context.counted_by(
             self._report, self._left_out, FailureMemory()
         )
-        self.asked: deque[Read] = deque()
+        self.requested: deque[Read] = deque()
         kept_lines()
 
-    def told(self, request: Read) -> None:
-        """Take note of a request; one of another run ends what was asked before."""
+    def receive(self, request: Read) -> None:
+        """Take note of a request; one of another run ends the earlier ones."""
         if request.run != self._run:
             self._run = request.run
-            for held in self._held.values():
-                if held.cursor is not None:
-                    held.cursor.close()
-            self._held.clear()
-            self.asked.clear()
-        held = self._held.setdefault(request.lane, _Held())
-        if not held.asked:
-            self.asked.append(request)
-        held.asked += request.items
+            for lane in self._lanes.values():
+                if lane.reader is not None:
+                    lane.reader.close()
+            self._lanes.clear()
+            self.requested.clear()
+        lane = self._lanes.setdefault(request.lane, _OpenLane())
+        if not lane.owed:
+            self.requested.append(request)
+        lane.owed += request.items
 
     def reply(self) -> Reply:
-        """Return the next items of the lane whose turn it is; what goes wrong is part
-        of it.
+        """Return the next items of the lane whose turn it is, or the error of reading
+        them.
         """
-        request = self.asked.popleft()
+        request = self.requested.popleft()
         reply = Reply(request.run, request.lane)
-        held = self._held[request.lane]
+        lane = self._lanes[request.lane]
         try:
-            if held.cursor is None:
-                lanes = request.lanes
-                at = request.at
-                if lanes.edits != self._edits:
-                    given = self._task.dataset, self._edits, self._dataset
-                    self._dataset = lanes.edits.applied(*given)
-                    self._edits = lanes.edits
-                held.cursor = lanes.open(
-                    self._dataset, request.lane, at, request.state, self._reading
-                )
-            self._read(held, reply)
-            if held.asked:
-                self.asked.append(request)
+            if lane.reader is None:
+                lane.reader = self._open(request)
+            self._read(lane.reader, lane, reply)
+            if lane.owed:
+                self.requested.append(request)
         except (SystemExit, KeyboardInterrupt):
             raise
-        except (
-            BaseException
-        ) as error:  # raised again in the trainer; panics of Rust are no more
+        except BaseException as error:
+            # It is raised again in the trainer. Panics of Rust are no Exception.
             reply.error = ShippedError.of(error)
         reply.failures = self._failures
         self._failures = []
@@ -272,31 +266,37 @@ class _Worker:
         reply.lines = kept_lines()
         return reply
 
-    def _read(self, held: _Held, reply: Reply) -> None:
-        cursor = held.cursor
-        if type(cursor) is PositionLane:
-            self._read_positions(cursor, held, reply)
-            return
-        try:
-            found = cursor.several(held.asked, _REPLY_SECONDS)
-        except StopIteration:
-            reply.end = cursor.state()
-            held.asked = 0
-            return
-        held.asked -= len(found)
-        for item, state, origin in found:
-            reply.items.append(item)
-            reply.states.append(state)
-            reply.made.append(flat(origin))
+    def _open(self, request: Read) -> DatasetReader[Any]:
+        lanes = request.lanes
+        if lanes.edits != self._edits:
+            self._dataset = lanes.edits.applied(
+                self._task.dataset, self._edits, self._dataset
+            )
+            self._edits = lanes.edits
+        return lanes.open(
+            self._dataset, request.lane, request.at, request.state, self._context
+        )
 
-    def _read_positions(
-        self, cursor: PositionLane[Any], held: _Held, reply: Reply
+    def _read(
+        self,
+        reader: DatasetReader[Any],
+        lane: _OpenLane,
+        reply: Reply,
     ) -> None:
-        cursor.left = max(held.asked - cursor.waiting, 0)
         until = time.monotonic() + _REPLY_SECONDS
-        while held.asked and (not reply.items or time.monotonic() < until):
-            reply.items.append(next(cursor))
-            held.asked -= 1
+        left = _REPLY_SECONDS
+        while lane.owed and (left > 0 or not reply.items):
+            try:
+                items, states, made = reader.several(lane.owed, left)
+            except StopIteration:
+                reply.end = reader.state()
+                lane.owed = 0
+                return
+            reply.items.extend(items)
+            reply.states.extend(states)
+            reply.made.extend(made)
+            lane.owed -= len(items)
+            left = until - time.monotonic()
 
     def _report(self, failed: Failed) -> None:
         self._failures.append(Failure.of(failed))

@@ -16,9 +16,10 @@ from typing import Any, NamedTuple, cast
 from energize.core.dataset import Dataset, IndexedDataset
 from energize.core.node import INFINITE
 from energize.core.os_errors import os_errors_as
+from energize.core.reader import Made
 from energize.datasets.transform import SampleWeightDataset
 from energize.errors import ConfigError, NotIndexedError
-from energize.report.levels import Level, Made, Places, levels_of
+from energize.report.levels import Level, Places, levels_of
 
 
 class Delivered(NamedTuple):

@@ -26,10 +26,11 @@ from energize.core.loss_weights import WEIGHT as OF_SOURCES
 from energize.core.node import INFINITE
 from energize.core.padded import Marks
 from energize.core.progress import counted
+from energize.core.reader import Made
 from energize.datasets.quota import QuotaDataset
 from energize.errors import ConfigError, nearest, some
 from energize.report import levels
-from energize.report.levels import Found, Level, Made, Places
+from energize.report.levels import Found, Level, Places
 from energize.report.table import LedgerRow, Outlier, RankTotals, Report
 
 _TOGETHER = 256

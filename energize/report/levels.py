@@ -9,7 +9,7 @@ from array import array
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import chain, takewhile
+from itertools import takewhile
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, cast
 
 import numpy as np
@@ -17,11 +17,8 @@ import numpy as np
 from energize.core import tree
 from energize.core.arrays import BoolArray, FloatArray, Int64Array, rows_by_value
 from energize.core.dataset import Dataset, IndexedDataset
-from energize.core.trace import (
-    Origin,
-    Trace,
-    consumed,
-)
+from energize.core.reader import Made
+from energize.core.trace import Origin, Trace, consumed
 from energize.core.tree import one_each
 from energize.data.selection import input_labels, source_labels
 from energize.datasets.blend import BlendDataset, numbered
@@ -394,13 +391,6 @@ def _by_part(level: Level, values: FloatArray) -> FloatArray:
 _ITEMS_LOOKED_AT = 64
 """Of a dataset of batches, over which their mean size is taken."""
 
-Made: TypeAlias = "int | array[int]"
-"""What an item is made of: its position, or the origins of a stream's, one after
-another."""
-
-NOTHING: Made = array("q")
-"""What is made of nothing that is known."""
-
 _NUMBERS = len(Origin._fields)
 
 
@@ -416,11 +406,6 @@ class Found(NamedTuple):
     row: Int64Array
     sample: Int64Array
     epoch: Int64Array
-
-
-def flat(origins: Sequence[Origin]) -> array[int]:
-    """Origins as they travel and wait: the four numbers of each in a row."""
-    return array("q", chain.from_iterable(origins))
 
 
 class Places:

@@ -47,9 +47,9 @@ from energize import (
 from energize.core import limits
 from energize.core.config import unpacked
 from energize.core.dataset import IndexedDataset
+from energize.core.reader import StreamReader
 from energize.core.trace import Routes
 from energize.errors import ConfigError, StateError, StateMismatchError, WeightError
-from energize.loader import readers
 from tests.support.loading import loader_of, prints, take, with_pid
 from tests.support.states import resealed
 
@@ -473,7 +473,9 @@ def test_a_change_acts_after_all_that_was_read_for_what_was_delivered(
     lanes, monkeypatch
 ):
     """Also where the next item of a lane does not lead to the blend."""
-    monkeypatch.setattr(readers, "READY", 1)  # nothing is read ahead, or noted for it
+    monkeypatch.setattr(
+        StreamReader, "most_at_once", 1
+    )  # nothing is read ahead, or noted for it
     seen = []
 
     def noted(item):

@@ -1,0 +1,235 @@
+"""What a rank delivers, step by step, up to the end of a loop.
+
+A rank reads lanes. The lanes of a stream are parts that are fixed for the run. The
+items of a rank of an indexed dataset are dealt out to one lane for each worker. So both
+are read alike: each lane by one reader, from front to back, by this process or by a
+worker. A plan of steps states which lane has the next item.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar, cast
+
+import numpy as np
+
+from energize.core import tree
+from energize.core.lanes import Lane, Ranks
+from energize.core.padded import UNMARKED, Marks, Padded, with_marks
+from energize.core.reader import NOTHING, Made
+from energize.core.restoring import ITEM, lane_key
+from energize.core.stream import State
+from energize.core.tree import padding
+from energize.loader.agreement import Agreement
+from energize.loader.failures import FailureLog
+from energize.loader.pool import WorkerPool
+from energize.loader.position import LaneState, RunPosition, StreamPosition
+from energize.loader.readers import (
+    QueuedReader,
+    ReadAhead,
+    WorkerReader,
+    WorkerRequests,
+    local_readers,
+)
+from energize.loader.run import Copy, Run
+from energize.loader.shipping import LaneSet
+from energize.loader.steps import IndexedSteps, StepPlan, StreamSteps, host_lanes
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class RankContext(Generic[T]):
+    """What a rank reads with.
+
+    Attributes:
+        ranks: This rank.
+        agreement: The agreement with other ranks; None if they cannot communicate.
+        workers: Returns the workers and how far they read ahead; None to read in this
+            process.
+        failures: Counts failed samples.
+        warned: What was warned of.
+        copies: The items that fill steps of a stream, by lane and number of lanes.
+    """
+
+    ranks: Ranks
+    agreement: Agreement | None
+    workers: Callable[[], tuple[WorkerPool, ReadAhead]] | None
+    failures: FailureLog
+    warned: set[str]
+    copies: dict[tuple[int, int], Copy[T]]
+
+    def readers(
+        self, run: Run[T], lanes: LaneSet, states: Mapping[int, State | None]
+    ) -> dict[int, QueuedReader[T]]:
+        """Begin to read lanes, by workers or in this process.
+
+        Args:
+            run: The run.
+            lanes: All lanes of its dataset.
+            states: The states of the lanes to read, in the order of their turns.
+
+        Returns:
+            The reader of each lane.
+        """
+        if self.workers is None:
+            context = run.context.counted_by(
+                self.failures.add, self.failures.left_out, self.failures.memory
+            )
+            return local_readers(run.stream, lanes, states, context)
+        pool, ahead = self.workers()
+        requests = WorkerRequests(pool, ahead, lanes, states, self.failures)
+        return {lane: WorkerReader(requests, lane) for lane in states}
+
+
+class Feed(Generic[T]):
+    """The items of a rank, up to the end of a loop.
+
+    Args:
+        run: The run.
+        lanes: All lanes of its dataset.
+        steps: The steps to deliver.
+        readers: The readers of the lanes of this rank.
+        rank: What the rank reads with.
+
+    Attributes:
+        steps: The steps to deliver.
+        made: What the last item is made of.
+        is_copy: Whether the last item is padding as a whole.
+        marks: What is padding of the last item.
+    """
+
+    def __init__(
+        self,
+        run: Run[T],
+        lanes: LaneSet,
+        steps: StepPlan,
+        readers: Mapping[int, QueuedReader[T]],
+        rank: RankContext[T],
+    ) -> None:
+        self.steps = steps
+        self.made: Made = NOTHING
+        self.is_copy = False
+        self.marks: Marks = UNMARKED
+        self._run = run
+        self._readers = readers
+        self._lane_count = lanes.count
+        self._copies = rank.copies
+        self._before = LaneState(0, None)
+        self._is_stream = not run.stream.indexed
+        self._parts = [part.dataset for part in run.stream.read_parts]
+        self._lenders = {
+            number for number, part in enumerate(self._parts) if tree.has_padding(part)
+        }
+        self._watch: Callable[[int], None] | None = None
+        if not self._is_stream:
+            lane = Lane(rank.ranks.rank, rank.ranks.world_size)
+            self._watch = tree.watcher(run.stream, lane)
+
+    def __next__(self) -> T:
+        step = self.steps.next_step()
+        while not step.delivers:
+            for lane in step.lanes:
+                next(self._readers[lane])
+            self.steps.complete(step)
+            step = self.steps.next_step()
+        item: Any = None
+        made = self.made
+        for number, lane in enumerate(step.lanes):
+            reader = self._readers[lane]
+            if number != step.own:
+                next(reader)
+                continue
+            state = reader.state() if self._is_stream else None
+            item = next(reader)
+            made = reader.made
+            if self._is_stream:
+                self._before = LaneState(lane, state)
+        self.steps.complete(step)
+        if step.own is None:
+            item, made, self._before = self._copy_of(step.filler)
+        self.made = made
+        if self._watch is not None:
+            self._watch(cast("int", made))
+        self.is_copy = step.is_copy or (bool(self._lenders) and self._is_lent(made))
+        self.marks = UNMARKED
+        if self.is_copy or type(item) is Padded:
+            item, self.marks = with_marks(item, self.is_copy)
+        return cast("T", item)
+
+    def _copy_of(self, lane: int) -> Copy[T]:
+        """Return the first item of a lane in the run."""
+        key = lane, self._lane_count
+        if key not in self._copies:
+            self._copies[key] = self._run.first_item(*key)
+        return self._copies[key]
+
+    def _is_lent(self, made: Made) -> bool:
+        """Return whether an item is made of padding of its dataset."""
+        if isinstance(made, int):
+            return bool(padding(self._parts[0], np.array([made]))[0])
+        parts = made[::4]
+        if not parts or not self._lenders.issuperset(parts):
+            return False
+        positions = zip(parts, made[1::4], strict=True)
+        return all(
+            padding(self._parts[part], np.array([position]))[0]
+            for part, position in positions
+        )
+
+    @property
+    def restore_key(self) -> tuple[Any, ...]:
+        """The key that restores the last item."""
+        if not self._is_stream:
+            return ITEM, self.made
+        return lane_key(self._before.lane, self._lane_count, self._before.state)
+
+    @property
+    def loop_ended(self) -> bool:
+        """Whether the loop is known to have no further item."""
+        return self.steps.loop_ended
+
+    def state(self) -> RunPosition:
+        """Return the position after the last item, that of all ranks."""
+        return self.steps.position()
+
+    def close(self) -> None:
+        """Release what was read ahead."""
+        for reader in self._readers.values():
+            reader.close()
+
+
+def open_feed(run: Run[T], position: RunPosition, rank: RankContext[T]) -> Feed[T]:
+    """Begin to read a run.
+
+    Args:
+        run: The run.
+        position: Where to begin.
+        rank: What this rank reads with.
+
+    Returns:
+        The items of this rank.
+    """
+    ranks = rank.ranks
+    if run.filled is not None:
+        run.accumulation_steps(ranks)  # raises if the world size does not fit
+    if not isinstance(position, StreamPosition):
+        indexed = IndexedSteps(run, position, ranks)
+        count = ranks.world_size * len(indexed.lanes)
+        lanes = LaneSet(
+            count, run.edits, plan=indexed.plan, world_size=ranks.world_size
+        )
+        readers = rank.readers(run, lanes, dict.fromkeys(indexed.lanes))
+        return Feed(run, lanes, indexed, readers, rank)
+    hosted, position = host_lanes(run, position, ranks, rank.agreement, rank.warned)
+    lanes = LaneSet(position.lanes, run.edits, run.endless)
+    states = {lane: position.cursors.get(lane) for lane in hosted.lanes}
+    readers = rank.readers(run, lanes, states)
+    try:
+        steps = StreamSteps(run, position, hosted, readers, rank.agreement)
+    except BaseException:
+        for reader in readers.values():
+            reader.close()
+        raise
+    return Feed(run, lanes, steps, readers, rank)
