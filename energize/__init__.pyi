@@ -75,7 +75,8 @@ from .datasets.order import (
 from .datasets.packing import PackingDataset, ShuffleBufferDataset
 from .datasets.prop import by_property
 from .datasets.quota import ComposedDataset, QuotaDataset
-from .datasets.stages import Stage, StagedDataset, StagePlan
+from .datasets.stage_plan import Stage, StagePlan
+from .datasets.stages import StagedDataset
 from .datasets.transform import (
     FilterDataset,
     GcDataset,

@@ -9,16 +9,15 @@ import secrets
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from functools import lru_cache, partial
+from functools import partial
 from itertools import chain, islice, repeat, zip_longest
-from typing import Any, Self, cast
+from typing import Any, Self
 
 import numpy as np
-import numpy.typing as npt
 import torch.utils.data
 
+from energize.compat.multiplexing import EpochEnd, LegacyDraws, MultiplexedDataset
 from energize.compat.torch_data import SharedTable
-from energize.core.arrays import Int64Array
 from energize.core.checks import checked_choice, checked_whole
 from energize.core.costs import ItemCost
 from energize.core.dataset import Dataset
@@ -31,7 +30,6 @@ from energize.core.stream import State
 from energize.core.trainers import LOADERS
 from energize.core.validation import short
 from energize.data.memory import as_dataset
-from energize.datasets.blend import End, MultiplexedDataset
 from energize.errors import ConfigError, WeightError
 from energize.loader.state import packed_state, unpacked_state
 from energize.order import Scheme, make_scheme
@@ -303,41 +301,6 @@ class MuxIterator:
     reinits: int
 
 
-@dataclass(frozen=True)
-class LegacyDraws:
-    """The draws of squirrel-core 0.20, for runs that have to repeat one: independent
-    ones of numpy's legacy generator over a Mersenne twister. One that meets the end of
-    a source is lost, which favours long sources. Going on at slot n draws n numbers
-    again, some nanoseconds each.
-    """
-
-    probas: tuple[float, ...]
-    uniform: bool
-    seed: int
-
-    loses_draws = True
-
-    def counts(self, n: int) -> Int64Array:
-        """Return how many of the first `n` draws are of each source."""
-        return np.bincount(self.locate(np.arange(n))[0], minlength=len(self.probas))
-
-    def locate(self, slots: Int64Array) -> tuple[Int64Array, Int64Array]:
-        """Return the source of each slot; a number among those of a source is not
-        kept.
-        """
-        drawn = _legacy_draws(self, int(slots.max(initial=0)).bit_length())
-        return drawn[slots].astype(np.int64), np.zeros_like(slots)
-
-
-@lru_cache(maxsize=4)
-def _legacy_draws(draws: LegacyDraws, bits: int) -> npt.NDArray[np.int32]:
-    """Return the first `2**bits` draws."""
-    generator = np.random.RandomState(np.random.MT19937(draws.seed))
-    shares = None if draws.uniform else np.array(draws.probas) / sum(draws.probas)
-    drawn = generator.choice(len(draws.probas), 2**bits, p=shares)
-    return cast("npt.NDArray[np.int32]", drawn.astype(np.int32))
-
-
 class Multiplexer(Composable):
     """One stream of samples of several sources, whose lengths need not be known.
 
@@ -429,7 +392,7 @@ class Multiplexer(Composable):
             ],
             self._kept,
             self._slots(kept, seed, legacy=order == "squirrel"),
-            End(
+            EpochEnd(
                 "leave_out" if self._in_turn else "all_seen",
                 (1 if self._in_turn else max_reinits,) * len(kept),
                 slots_anew=self._in_turn,

@@ -33,7 +33,8 @@ from energize.core.validation import KeyPath, Listed, check_depth, faults
 from energize.data.files import files_at, joined, path_of
 from energize.data.memory import HuggingFaceSource, SequenceSource
 from energize.datasets.order import RepeatDataset, ShuffleDataset
-from energize.datasets.stages import Stage, StagedDataset, StagePlan, stage_label
+from energize.datasets.stage_plan import Stage, StagePlan, stage_label
+from energize.datasets.stages import StagedDataset
 from energize.errors import (
     ConfigError,
     DatasetError,

@@ -392,7 +392,7 @@ class StreamingDataset(IterableDataset[Any]):
         self._numbered = self._batches.with_inputs(
             [self.samples.with_inputs(list(map(_Numbered, parts, firsts)))]
         )
-        asked = self.samples._asked_counts.tolist()
+        asked = self.samples.requested_counts.tolist()
         repeats = (asked / np.maximum(self.samples_per_stream, 1)).tolist()
         for stream, count, repeat in zip(self.streams, asked, repeats, strict=True):
             stream._asked = stream.quota

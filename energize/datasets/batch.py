@@ -45,8 +45,9 @@ from energize.core.trace import (
     Routes,
     making,
 )
-from energize.datasets.blend import BlendDataset, PairOf
+from energize.datasets.blend import BlendDataset
 from energize.datasets.level import LevelBufferDataset, LevelDataset
+from energize.datasets.mix_args import PairOf
 from energize.datasets.order import cut_epochs
 from energize.datasets.rounds import (
     Origins,

@@ -7,7 +7,7 @@ import reprlib
 from collections.abc import Sequence
 from fractions import Fraction
 from functools import cached_property
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import TypeVar
 
 import numpy as np
@@ -30,8 +30,10 @@ from energize.core.trace import (
     Span,
 )
 from energize.core.tree import one_each
+from energize.datasets.mix import MixDataset, MixOrder
 from energize.datasets.transform import counted_alike
 from energize.errors import ConfigError, NotIndexedError
+from energize.order.scheme import RepeatedScheme, SuccessionScheme
 
 T_co = TypeVar("T_co", covariant=True)
 
@@ -50,7 +52,7 @@ def cut_epochs(
     return [*whole, Span(0, epochs * stride, epochs * stride + rest)], n
 
 
-class ConcatDataset(IndexedDataset[T_co]):
+class ConcatDataset(MixDataset[T_co]):
     """All items of the first dataset, then all of the second, ...: the same in every
     run.
 
@@ -84,26 +86,13 @@ class ConcatDataset(IndexedDataset[T_co]):
                 )
 
     @cached_property
-    def _ends(self) -> Int64Array:
-        sizes = [each.size for each in self.inputs]
-        ends = [min(sum(sizes[: i + 1]), INFINITE) for i in range(len(sizes))]
-        return np.array(ends, dtype=np.int64)
-
-    @cached_property
-    def size(self) -> int:
-        return int(self._ends[-1])
-
-    def route(self, positions: Int64Array) -> Routes:
-        epoch, at = np.divmod(positions, self.size)
-        child = np.searchsorted(self._ends, at, side="right")
-        starts = np.concatenate([[0], self._ends[:-1]])[child]
-        return Routes(epoch * (self._ends[child] - starts) + at - starts, child)
-
-    def taken(self, n: int) -> Sequence[int]:
-        epochs, rest = divmod(n, max(self.size, 1))
-        lengths = np.diff(self._ends, prepend=0)
-        begun = np.clip(rest - (self._ends - lengths), 0, lengths)
-        return [int(count) for count in epochs * lengths + begun]
+    def mix_order(self) -> MixOrder:
+        sizes = [dataset.size for dataset in self.inputs]
+        ends = [min(end, INFINITE) for end in accumulate(sizes, initial=0)]
+        starts = np.array(ends[:-1], dtype=np.int64)
+        lengths = np.array(ends[1:], dtype=np.int64) - starts
+        scheme = RepeatedScheme(SuccessionScheme(starts), lengths)
+        return MixOrder(scheme, ends[-1])
 
     def open_pass(self, opening: Opening) -> Stream[T_co]:
         if self.sized:

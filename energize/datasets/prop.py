@@ -80,15 +80,15 @@ def by_property(
     inner = _inside(options)
     parts: dict[str, Dataset[T]] = {}
     for selection in named:
-        found = [(each, _restricted(each, selection)) for each in datasets]
-        there = [(_name(each), part) for each, part in found if part is not None]
-        parts[selection.name] = _together(there, inner)
-    asked: dict[str, Any] = {
-        Selection(by, value).name: w for value, w in weights.items()
+        restricted = [(_name(each), _restricted(each, selection)) for each in datasets]
+        filled = [(name, part) for name, part in restricted if part is not None]
+        parts[selection.name] = _together(filled, inner)
+    part_weights: dict[str, Any] = {
+        Selection(by, value).name: weight for value, weight in weights.items()
     }
-    if len(named) > len(asked):
-        asked[OTHERS] = other
-    return BlendDataset(parts, weights=asked, **options)
+    if len(named) > len(part_weights):
+        part_weights[OTHERS] = other
+    return BlendDataset(parts, weights=part_weights, **options)
 
 
 def _check_one_by_one(dataset: Dataset[Any]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import Any, TypeVar, cast
@@ -11,31 +11,29 @@ from typing import Any, TypeVar, cast
 import numpy as np
 import numpy.typing as npt
 
-from energize.core.arrays import FloatArray, Int64Array, rows_by_value
+from energize.core.arrays import FloatArray, Int64Array
 from energize.core.checks import (
     checked_batch_size,
     checked_choice,
     checked_flag,
     raised_as,
 )
-from energize.core.dataset import Dataset, IndexedDataset
-from energize.core.node import INFINITE, NodeTraits
+from energize.core.node import NodeTraits
 from energize.core.rng import derive
 from energize.core.trace import (
     Routes,
     Span,
 )
-from energize.core.tree import one_each, padding
+from energize.core.tree import padding
 from energize.data.selection import source_labels
 from energize.datasets.batch import BatchDataset, members_between, same
+from energize.datasets.mix import MixDataset, MixOrder
+from energize.datasets.mix_args import QuotaPair, checked_streams
 from energize.datasets.transform import counted_alike
-from energize.errors import ConfigError, NotIndexedError
-from energize.order.composition import Composition, EpochOrder
+from energize.order.composition import Composition, EpochOrder, EpochScheme
 from energize.order.quota import EpochDraws, Quota, epoch_counts, epoch_size_in_samples
 
 T_co = TypeVar("T_co", covariant=True)
-
-QuotaPair = Dataset[Any] | tuple[Dataset[Any], Quota | None]
 
 SAMPLING_METHODS = ("balanced", "fixed")
 
@@ -46,7 +44,7 @@ _NAMED = 3
 _log = logging.getLogger("energize")
 
 
-class QuotaDataset(IndexedDataset[T_co]):
+class QuotaDataset(MixDataset[T_co]):
     """Epochs to which each dataset gives the number of samples that its quota says.
 
     Given as (dataset, `Quota`) pairs, or as one iterable of pairs; a dataset alone has
@@ -101,7 +99,7 @@ class QuotaDataset(IndexedDataset[T_co]):
         """Check and set the parameters, those of a subclass too."""
         with raised_as(type(self).__name__):
             checked_choice(sampling_method, "sampling_method", SAMPLING_METHODS)
-            pairs = _checked_streams(streams)
+            pairs = checked_streams(streams)
             self.freeze(
                 inputs=counted_alike(dataset for dataset, _ in pairs),
                 quotas=tuple(quota for _, quota in pairs),
@@ -112,27 +110,22 @@ class QuotaDataset(IndexedDataset[T_co]):
                 shuffle=checked_flag(shuffle, "shuffle", type(self).__name__),
                 **parameters,
             )
-            self._report(self._asked_counts)
+            self._report(self.requested_counts)
 
     def counts(self) -> list[int]:
         """Return the samples that each of `inputs` gives to an epoch."""
         return [int(count) for count in self._counts]
 
-    def _asked(self, items: int | None) -> FloatArray:
-        """Return how many of the first `items` quotas ask for of each of `inputs`:
-        float64, sums to `items`; for None their shares.
-        """
+    def due(self, items: int | None) -> FloatArray:
+        """Return how many of the first items the quotas ask for of each of `inputs`."""
         whole = 1 if items is None else items
-        return self._asked_counts.astype(np.float64) * (
-            whole / max(int(self._asked_counts.sum()), 1)
+        return self.requested_counts.astype(np.float64) * (
+            whole / max(int(self.requested_counts.sum()), 1)
         )
 
     @cached_property
-    def size(self) -> int:
-        return int(self._counts.sum())
-
-    @cached_property
-    def _asked_counts(self) -> Int64Array:
+    def requested_counts(self) -> Int64Array:
+        """The samples of each of `inputs` that the quotas ask for in an epoch."""
         sizes = [each.size for each in self.inputs]
         return epoch_counts(
             sizes, self.quotas, self.epoch_size, label=self._stream_label
@@ -140,7 +133,7 @@ class QuotaDataset(IndexedDataset[T_co]):
 
     @cached_property
     def _counts(self) -> Int64Array:
-        return self._asked_counts
+        return self.requested_counts
 
     @cached_property
     def _arrangement(self) -> EpochOrder | Composition:
@@ -148,37 +141,21 @@ class QuotaDataset(IndexedDataset[T_co]):
         return EpochOrder(kind, self._counts, _WINDOW, self.key)
 
     @cached_property
-    def _stream_draws(self) -> list[EpochDraws]:
-        return [
+    def mix_order(self) -> MixOrder:
+        draws = [
             EpochDraws(
-                each.size,
+                dataset.size,
                 count,
                 derive(self.key, "stream", stream),
                 shuffle=self.shuffle,
                 fixed=self.sampling_method == "fixed",
             )
-            for stream, (each, count) in enumerate(
+            for stream, (dataset, count) in enumerate(
                 zip(self.inputs, self.counts(), strict=True)
             )
         ]
-
-    def route(self, positions: Int64Array) -> Routes:
-        epoch, at = np.divmod(positions, self.size)
-        child, nth = self._arrangement.locate(epoch, at)
-        inner = np.empty_like(positions)
-        for number, rows in rows_by_value(child):
-            inner[rows] = self._stream_draws[number].locate(epoch[rows], nth[rows])
-        return Routes(inner, child)
-
-    def spans(self, n: int) -> tuple[Sequence[Span], int]:
-        """How many samples come is known, if not which: inputs of single samples count
-        alike.
-        """
-        if not all(one_each(each) for each in self.children):
-            return (), 0
-        epoch, rest = divmod(n, self.size)
-        counts = epoch * self._counts + self._arrangement.counts(epoch, rest)
-        return [Span(child, 0, count) for child, count in enumerate(counts.tolist())], n
+        scheme = EpochScheme(self._arrangement, self._counts, draws)
+        return MixOrder(scheme, int(self._counts.sum()), in_sequence=False)
 
     def _stream_label(self, stream: int) -> str:
         """Return a stream in messages: its number, and the sources that it reads; of
@@ -200,44 +177,6 @@ class QuotaDataset(IndexedDataset[T_co]):
                 name = type(self).__name__
                 label = self._stream_label(stream)
                 _log.warning(text, name, quota, label, int(asked.sum()))
-
-
-def _checked_streams(given: Sequence[Any]) -> list[tuple[Dataset[Any], Quota]]:
-    """Streams given as arguments, or as one iterable of them."""
-    first = given[0] if len(given) == 1 else None
-    # A dict would lose the quotas that are its values.
-    one = isinstance(first, Dataset | Mapping) or _is_pair(first)
-    if isinstance(first, Iterable) and not one:
-        given = list(first)
-    if not given:
-        raise ConfigError("there are no streams to read")
-    pairs: list[tuple[Dataset[Any], Quota]] = []
-    for number, stream in enumerate(given):
-        dataset, quota = stream if _is_pair(stream) else (stream, None)
-        if not isinstance(dataset, Dataset):
-            raise ConfigError(
-                f"stream {number} is a dataset, or a pair (dataset, Quota(...)); got "
-                f"{str(stream)[:80]!r}"
-            )
-        endless = dataset.sized and dataset.size == INFINITE
-        if endless or not dataset.indexed:
-            what = "never ends" if endless else "can only be read as a stream"
-            raise NotIndexedError(
-                f"stream {number} ({type(dataset).__name__}) {what}, so a quota of it "
-                "means "
-                "nothing; blend it by weight, or cut what never ends with "
-                "EpochizeDataset"
-            )
-        pairs.append((dataset, quota or Quota()))
-    return pairs
-
-
-def _is_pair(value: object) -> bool:
-    return (
-        isinstance(value, tuple)
-        and len(value) == 2
-        and isinstance(value[1], Quota | None)
-    )
 
 
 # Device batches of global batches that are composed of several streams.
@@ -298,7 +237,7 @@ class ComposedSamples(QuotaDataset[T_co]):
     def composition(self) -> Composition:
         """How an epoch is cut into global batches and device batches."""
         return Composition(
-            self._asked_counts,
+            self.requested_counts,
             self.batching_method,
             self.batch_size,
             self.global_batch_size,

@@ -24,7 +24,8 @@ from energize.core.validation import faults
 from energize.data.manifest import by_manifest
 from energize.data.source import Subset
 from energize.data.stores import open_store
-from energize.datasets.blend import BlendDataset, Entry
+from energize.datasets.blend import BlendDataset
+from energize.datasets.mix_args import MixEntry
 from energize.datasets.order import (
     ConcatDataset,
     EpochizeDataset,
@@ -32,7 +33,8 @@ from energize.datasets.order import (
     RepeatDataset,
 )
 from energize.datasets.quota import ComposedDataset, QuotaDataset
-from energize.datasets.stages import Stage, StagedDataset, stage_label
+from energize.datasets.stage_plan import Stage, stage_label
+from energize.datasets.stages import StagedDataset
 from energize.errors import ConfigError, EnergizeError
 from energize.inference.scene import OF_SAMPLES
 from energize.inference.verify import inferred_texts
@@ -966,7 +968,7 @@ class Builder:
             rows = zip(datasets, node.children, node.child_names, strict=True)
             return BlendDataset(
                 [
-                    cast("Any", Entry(each, share, name=name))
+                    cast("Any", MixEntry(each, share, name=name))
                     for each, (_, share), name in rows
                 ],
                 target_weights=node.targets,

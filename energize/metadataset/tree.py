@@ -35,7 +35,7 @@ from energize.data.selection import (
 )
 from energize.data.source import Subset, nested
 from energize.data.webdataset import WebdatasetSource
-from energize.datasets.stages import Stage, StagePlan
+from energize.datasets.stage_plan import Stage, StagePlan
 from energize.errors import (
     ColumnError,
     ConfigError,

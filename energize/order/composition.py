@@ -4,16 +4,18 @@ batches.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 
 import numpy as np
 
-from energize.core.arrays import Int64Array, Rows, pairs_by_value
+from energize.core.arrays import Int64Array, Rows, pairs_by_value, rows_by_value
 from energize.core.checks import checked_choice
 from energize.core.rng import derive, hash_positions, shuffled
 from energize.errors import ConfigError
+from energize.order.quota import EpochDraws
 from energize.order.runs import rearranged
+from energize.order.scheme import Scheme, SuccessionScheme
 from energize.order.timeline import make_scheme
 from energize.order.weights import largest_remainder
 
@@ -41,13 +43,15 @@ class EpochOrder:
     """
 
     def __init__(self, kind: str, counts: Int64Array, window: int, key: int) -> None:
-        self._ends = np.cumsum(counts)
         self._kind = kind
         self._total = int(counts.sum())
         self._window = min(window, self._total)
         self._windows = -(-self._total // self._window)
         self._key = derive(key, kind)
-        self._exact = make_scheme("exact", counts.tolist())
+        starts = np.cumsum(counts) - counts
+        self._scheme: Scheme = SuccessionScheme(starts)
+        if kind != "in_turn":
+            self._scheme = make_scheme("exact", counts.tolist())
         self._layout = lru_cache(maxsize=4)(self._shuffled)
 
     def locate(
@@ -57,8 +61,7 @@ class EpochOrder:
         the stream.
         """
         if self._kind == "in_turn":
-            stream = np.searchsorted(self._ends, at, side="right")
-            return stream, at - np.append(0, self._ends)[stream]
+            return self._scheme.locate(at)
         number, offset = np.divmod(at, self._window)
         windows = number + epoch * self._windows
         if self._kind == "rotated":
@@ -66,7 +69,7 @@ class EpochOrder:
             length = np.minimum(self._total - first, self._window)
             words = hash_positions(self._key, windows)
             turned = (words % length.astype(np.uint64)).astype(np.int64)
-            return self._exact.locate(first + (offset + turned) % length)
+            return self._scheme.locate(first + (offset + turned) % length)
 
         def in_window(window: int, rows: Rows) -> tuple[Int64Array, Int64Array]:
             stream, nth = self._layout(window)
@@ -79,9 +82,9 @@ class EpochOrder:
         of an epoch.
         """
         if self._kind == "in_turn":
-            return np.diff(np.minimum(self._ends, n), prepend=0)
+            return self._scheme.counts(n)
         start = n // self._window * self._window
-        before = self._exact.counts(start)
+        before = self._scheme.counts(start)
         at = np.arange(start, n, dtype=np.int64)
         streams, _ = self.locate(np.full_like(at, epoch), at)
         return before + np.bincount(streams, minlength=len(before))
@@ -90,8 +93,44 @@ class EpochOrder:
         first = window % self._windows * self._window
         slots = np.arange(first, min(first + self._window, self._total), dtype=np.int64)
         return rearranged(
-            *self._exact.locate(slots), shuffled(self._key, window, len(slots))
+            *self._scheme.locate(slots), shuffled(self._key, window, len(slots))
         )
+
+
+class EpochScheme:
+    """Epochs to which every source gives a fixed number of items.
+
+    Args:
+        arrangement: The source of each item of an epoch.
+        epoch_counts: The items of each source in an epoch.
+        draws: For each source which of its items they are.
+    """
+
+    def __init__(
+        self,
+        arrangement: EpochOrder | Composition,
+        epoch_counts: Int64Array,
+        draws: Sequence[EpochDraws],
+    ) -> None:
+        self._arrangement = arrangement
+        self._epoch_counts = epoch_counts
+        self._draws = draws
+        self._size = int(epoch_counts.sum())
+
+    def counts(self, n: int) -> Int64Array:
+        """Return the items of each source among the first `n`."""
+        epochs, rest = divmod(n, self._size)
+        counts = self._arrangement.counts(epochs, rest)
+        return epochs * self._epoch_counts + counts
+
+    def locate(self, positions: Int64Array) -> tuple[Int64Array, Int64Array]:
+        """Return the source of each position, and which of its items is there."""
+        epoch, within = np.divmod(positions, self._size)
+        source, nth = self._arrangement.locate(epoch, within)
+        item = np.empty_like(positions)
+        for number, rows in rows_by_value(source):
+            item[rows] = self._draws[number].locate(epoch[rows], nth[rows])
+        return source, item
 
 
 class Composition:

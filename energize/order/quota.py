@@ -149,44 +149,53 @@ def epoch_counts(
     ... ).tolist()
     [75, 225]
     """
-    kinds = [quota.kind for quota in quotas]
-    absolute = [
-        stream for stream, kind in enumerate(kinds) if kind in {"repeat", "choose"}
-    ]
-    if "proportion" in kinds:
-        if other := [
-            stream for stream, kind in enumerate(kinds) if kind != "proportion"
-        ]:
-            raise WeightError(
-                f"{label(kinds.index('proportion'))} has a proportion, but "
-                f"{label(other[0])} has "
-                f"{kinds[other[0]] or 'no quota'}: proportions are given to all "
-                "streams or to none"
-            )
-        weights = [quota.proportion or 0.0 for quota in quotas]
-        counts = largest_remainder(integer_weights(weights), epoch_size or sum(sizes))
-    elif epoch_size is None:
-        counts = _absolute_counts(sizes, quotas)
-    elif absolute:
-        raise ConfigError(
-            f"epoch_size={epoch_size} and {kinds[absolute[0]]} of {label(absolute[0])} "
-            "contradict "
-            "each other: use proportion, or leave epoch_size out"
-        )
-    else:
-        counts = largest_remainder(integer_weights(sizes), epoch_size)
+    counts = _epoch_counts(sizes, quotas, epoch_size, label)
     for stream, (size, count) in enumerate(zip(sizes, counts.tolist(), strict=True)):
-        if size == 0 and (count or kinds[stream] is None):
+        if size == 0 and (count or quotas[stream].kind is None):
             raise EmptyDatasetError(
                 f"{label(stream)} has no samples, but {count or 'all of its'} samples "
-                "are asked of "
-                "it; remove it, or give it repeat=0"
+                "are asked of it; remove it, or give it repeat=0"
             )
     if not counts.any():
         raise WeightError(
             f"the quotas ask for no sample of any of the {len(sizes)} streams"
         )
     return counts
+
+
+def _epoch_counts(
+    sizes: Sequence[int],
+    quotas: Sequence[Quota],
+    epoch_size: int | None,
+    label: Callable[[int], str],
+) -> Int64Array:
+    kinds = [quota.kind for quota in quotas]
+    if "proportion" in kinds:
+        _check_proportions(kinds, label)
+        weights = [quota.proportion or 0.0 for quota in quotas]
+        return largest_remainder(integer_weights(weights), epoch_size or sum(sizes))
+    if epoch_size is None:
+        return _absolute_counts(sizes, quotas)
+    for stream, kind in enumerate(kinds):
+        if kind is not None:
+            raise ConfigError(
+                f"epoch_size={epoch_size} and {kind} of {label(stream)} contradict "
+                "each other: use proportion, or leave epoch_size out"
+            )
+    return largest_remainder(integer_weights(sizes), epoch_size)
+
+
+def _check_proportions(
+    kinds: Sequence[str | None], label: Callable[[int], str]
+) -> None:
+    """Raise `WeightError` if a stream has no proportion."""
+    for stream, kind in enumerate(kinds):
+        if kind != "proportion":
+            raise WeightError(
+                f"{label(kinds.index('proportion'))} has a proportion, but "
+                f"{label(stream)} has {kind or 'no quota'}: proportions are given to "
+                "all streams or to none"
+            )
 
 
 def _absolute_counts(sizes: Sequence[int], quotas: Sequence[Quota]) -> Int64Array:

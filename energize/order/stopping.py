@@ -9,7 +9,7 @@ import numpy as np
 from energize.core.arrays import Int64Array
 from energize.core.checks import checked_choice, checked_whole
 from energize.core.node import INFINITE
-from energize.order.scheme import FARTHEST, Scheme, first_where
+from energize.order.scheme import FARTHEST, RepeatedScheme, Scheme, first_where
 from energize.order.timeline import MixingScheme
 
 STOP_RULES = ("restart", "first_exhausted", "all_exhausted")
@@ -70,7 +70,7 @@ def stopped_scheme(scheme: Scheme, limits: Int64Array, stop: str) -> tuple[Schem
                 size = ended.reach(min(size, FARTHEST))
             if size >= FARTHEST:
                 return ended, INFINITE
-            return _Epochs(ended, ended.counts(size)), size
+            return RepeatedScheme(ended, ended.counts(size)), size
         limits = np.where(drawn, limits, INFINITE)
         guess = float((limits / np.maximum(scheme.shares(), 1e-18)).min())
 
@@ -82,23 +82,4 @@ def stopped_scheme(scheme: Scheme, limits: Int64Array, stop: str) -> tuple[Schem
         end = first_where(beyond, FARTHEST, guess)
     if end == FARTHEST:
         return scheme, INFINITE
-    return _Epochs(scheme, scheme.counts(end - 1)), end - 1
-
-
-class _Epochs:
-    """The first slots of a scheme over and over, `each` of every source."""
-
-    def __init__(self, slots: Scheme, each: Int64Array) -> None:
-        self._size = int(each.sum())
-        self._slots = slots
-        self._each = each
-
-    def counts(self, n: int) -> Int64Array:
-        epochs, rest = divmod(n, self._size)
-        return self._slots.counts(rest) + self._each * epochs
-
-    def locate(self, ks: Int64Array) -> tuple[Int64Array, Int64Array]:
-        epochs, at = np.divmod(ks, self._size)
-        source, nth = self._slots.locate(at)
-        before: Int64Array = epochs * self._each[source]
-        return source, nth + before
+    return RepeatedScheme(scheme, scheme.counts(end - 1)), end - 1

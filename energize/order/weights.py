@@ -439,26 +439,29 @@ def _checked_limits(
     given: Limits, weigh: Sequence[Fraction], name: str, default: Fraction
 ) -> list[Fraction]:
     """Return one limit per source; that of a weight of 0 is 0."""
-    each = isinstance(given, Sequence) and not isinstance(given, str)
-    limits = list(given) if each else [given] * len(weigh)  # type: ignore[arg-type]
+    several = isinstance(given, Sequence) and not isinstance(given, str)
+    limits = list(given) if several else [given] * len(weigh)  # type: ignore[arg-type]
     if len(limits) != len(weigh):
         raise ConfigError(
             f"{name}: {len(limits)} limits are given for {len(weigh)} datasets"
         )
     checked = []
     for number, (limit, weight) in enumerate(zip(limits, weigh, strict=True)):
-        where = f"{name}, dataset {number}" if each else name
-        share = default if limit is None else real_number(limit)
-        if share is None or not 0 <= share <= 1:
-            raise ConfigError(
-                f"{where}: a share is a number from 0 to 1, got {limit!r}"
-            )
-        if each and share and not weight and not default:
+        where = f"{name}, dataset {number}" if several else name
+        share = _checked_limit(limit, where, default)
+        if several and share and not weight and not default:
             raise ConfigError(
                 f"{where}: the floor is {limit}, but the weight is 0, never drawn"
             )
-        checked.append(as_fraction(share) if weight else Fraction(0))
+        checked.append(share if weight else Fraction(0))
     return checked
+
+
+def _checked_limit(limit: object, where: str, default: Fraction) -> Fraction:
+    share = default if limit is None else real_number(limit)
+    if share is None or not 0 <= share <= 1:
+        raise ConfigError(f"{where}: a share is a number from 0 to 1, got {limit!r}")
+    return as_fraction(share)
 
 
 # Weights over time.
@@ -618,7 +621,7 @@ class Era:
         self.start = start
         self._block = block
         self.given = self.weights
-        self.drawn = np.array([ever_positive(each) for each in weights], dtype=np.bool_)
+        self.drawn = np.array(list(map(ever_positive, self.weights)), dtype=np.bool_)
         schedules = list(schedules_in(self.weights))
         self.points = sorted({slot for each in schedules for slot in each.slots})
         if self.points and self.points[-1] > _LAST_POINT:
@@ -628,24 +631,19 @@ class Era:
             )
         gliding = [each for each in schedules if each.interpolation != "step"]
         self._ways = {(each.slots[0], each.slots[-1]) for each in gliding}
-        steps = {
-            s for each in schedules if each.interpolation == "step" for s in each.slots
-        }
-        acting = {-(-slot // block) * block for slot in steps}.union(
-            *(s.slots for s in gliding)
-        )
+        acting = _acting_points(schedules, block)
         self._acting = sorted(slot for slot in acting if slot > start)
         numbers = [each for each in self.weights if isinstance(each, float | Fraction)]
-        self._fixed = (
-            bounded_weights(numbers) if len(numbers) == len(self.weights) else None
-        )
-        if self._fixed is None:
+        self._fixed = None
+        if len(numbers) == len(self.weights):
+            self._fixed = bounded_weights(numbers)
+        else:
             self._check_never_all_zero()
 
     def describe(self) -> list[Any]:
         """Return the start, and the weights as JSON: numbers in their ratio."""
-        told = self.weights if self._fixed is None else self._fixed.tolist()
-        return [self.start, described(told)]
+        weights = self.weights if self._fixed is None else self._fixed.tolist()
+        return [self.start, described(weights)]
 
     def next_point(self, slot: int) -> int:
         """Return the first slot after `slot` at which a point acts, or `INFINITE`."""
@@ -713,6 +711,15 @@ class Era:
             )
 
 
+def _acting_points(schedules: Iterable[Schedule], block: int) -> set[int]:
+    """Return the slots at which points act; those of steps at the end of a block."""
+    acting: set[int] = set()
+    for schedule in schedules:
+        steps = block if schedule.interpolation == "step" else 1
+        acting.update(-(-slot // steps) * steps for slot in schedule.slots)
+    return acting
+
+
 def era_at(eras: Sequence[Era], slot: int) -> tuple[Era, int]:
     """Return the era that a slot belongs to, and where after it the next point acts or
     the next era begins.
@@ -722,7 +729,7 @@ def era_at(eras: Sequence[Era], slot: int) -> tuple[Era, int]:
     return eras[number], min([eras[number].next_point(slot), *after])
 
 
-def asked(eras: Sequence[Era], slots: int) -> FloatArray:
+def integrated_shares(eras: Sequence[Era], slots: int) -> FloatArray:
     """Return how many of the first `slots` are asked for of each source, the integral
     of its share: float64, sums to `slots`.
 
@@ -731,9 +738,9 @@ def asked(eras: Sequence[Era], slots: int) -> FloatArray:
     otherwise.
 
     >>> glide = Schedule([(0, 0), (100, 1)], "linear")
-    >>> asked([Era(0, [glide, Schedule([(0, 1), (100, 0)], "linear")])], 100).round(
-    ...     6
-    ... ).tolist()
+    >>> integrated_shares(
+    ...     [Era(0, [glide, Schedule([(0, 1), (100, 0)], "linear")])], 100
+    ... ).round(6).tolist()
     [50.0, 50.0]
     """
     total = np.zeros(len(eras[0].weights))

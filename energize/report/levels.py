@@ -21,7 +21,8 @@ from energize.core.reader import Made
 from energize.core.trace import Origin, Trace, consumed
 from energize.core.tree import one_each
 from energize.data.selection import input_labels, source_labels
-from energize.datasets.blend import BlendDataset, numbered
+from energize.datasets.blend import BlendDataset
+from energize.datasets.mix_args import numbered
 from energize.datasets.quota import QuotaDataset
 from energize.datasets.stages import StagedDataset
 
@@ -282,11 +283,11 @@ def asked_of(level: Level, start: int | None, stop: int | None) -> FloatArray | 
         return None
     asked = None
     if start is not None and stop is not None:
-        until = mix._asked(max(stop, start + 1))
-        before = mix._asked(start)
+        until = mix.due(max(stop, start + 1))
+        before = mix.due(start)
         asked = None if until is None or before is None else until - before
     if asked is None:
-        asked = mix._asked(None)
+        asked = mix.due(None)
     return None if asked is None else shares_of(_by_part(level, asked))
 
 

@@ -14,7 +14,7 @@ from energize.order import Schedule, make_scheme
 from energize.order.quota import EpochDraws, Quota, epoch_counts
 from energize.order.stopping import stopped_scheme
 from energize.order.timeline import SCHEMES
-from energize.order.weights import asked, tempered
+from energize.order.weights import integrated_shares, tempered
 from tests.support.schemes import check_counts, deviation, surprise
 from tests.support.tables import row
 
@@ -137,7 +137,8 @@ def test_counts_stay_near_the_integral_of_the_shares():
         scheme = make_scheme(name, wave, key=1)
         for slot in range(0, 1000, 25):
             assert (
-                np.abs(scheme.counts(slot) - asked(scheme.eras, slot)).max() <= bound
+                np.abs(scheme.counts(slot) - integrated_shares(scheme.eras, slot)).max()
+                <= bound
             ), slot
 
 
@@ -156,7 +157,9 @@ def test_steps_act_in_the_next_block_and_what_is_owed_is_carried_over_points():
             scheme = scheme.with_weights_from(
                 slot, [0.04 + 0.01 * (slot // 10 % 2), 0.95]
             )
-        assert abs(scheme.counts(600) - asked(scheme.eras, 600)).max() <= bound, name
+        assert (
+            abs(scheme.counts(600) - integrated_shares(scheme.eras, 600)).max() <= bound
+        ), name
 
 
 def test_sources_that_are_over_begin_again_where_they_were():

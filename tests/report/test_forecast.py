@@ -26,7 +26,7 @@ from energize import (
 )
 from energize.core.restoring import loads_of
 from energize.data.selection import PropertySource, source_labels
-from energize.datasets.stages import Stage
+from energize.datasets.stage_plan import Stage
 from energize.errors import ConfigError, EmptyDatasetError, NotIndexedError
 from energize.report import plan, simulate
 from energize.report.levels import source_names

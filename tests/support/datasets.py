@@ -27,8 +27,8 @@ from energize import (
     by_property,
     generic_batch,
 )
+from energize.compat.multiplexing import EpochEnd, MultiplexedDataset
 from energize.data.selection import PropertySource, Selection
-from energize.datasets.blend import End, MultiplexedDataset
 from energize.order import make_scheme
 from tests.golden.mixes import KINDS, MIXES, boxed, heavy, is_even, noisy, skipping
 
@@ -127,7 +127,7 @@ STREAMING: dict[str, Dataset] = {
 def multiplexed(rule: str, *passes: int | None) -> MultiplexedDataset:
     inputs = evens(), IterableSource(range(100, 107), name="rows")
     slots = make_scheme("block", [1, 2], key=7)
-    return MultiplexedDataset(inputs, ["evens", "rows"], slots, End(rule, passes))
+    return MultiplexedDataset(inputs, ["evens", "rows"], slots, EpochEnd(rule, passes))
 
 
 STREAMS: dict[str, Dataset] = (

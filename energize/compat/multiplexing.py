@@ -1,0 +1,182 @@
+"""The mix behind squirrel's multiplexer: epochs of streams of unknown lengths."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache, partial
+from typing import Any, TypeVar, cast
+
+import numpy as np
+import numpy.typing as npt
+
+from energize.core.arrays import Int64Array
+from energize.core.costs import ItemCost
+from energize.core.dataset import Dataset
+from energize.core.node import NodeTraits
+from energize.core.stream import LaneReader, Opening, Stream
+from energize.datasets.mixed_streams import (
+    BeginSlots,
+    EpochStart,
+    MixedStream,
+    OwedSlots,
+    PassLimits,
+    SchemeSlots,
+)
+from energize.datasets.transform import counted_alike
+from energize.order import Scheme
+from energize.order.timeline import WeightedScheme
+
+T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
+
+
+@dataclass(frozen=True, slots=True)
+class EpochEnd:
+    """The end of an epoch, and the beginning of the next one.
+
+    Attributes:
+        rule: "leave_out": a source is left out after its last pass, and the epoch ends
+            without sources. "all_seen": the epoch ends when each source was exhausted
+            once, or one of them `passes` times.
+        passes: The passes over each source; None for any number.
+        slots_anew: Whether the next epoch begins with the first slot, in sources that
+            continue. Else slots continue, over the first items of the sources.
+    """
+
+    rule: str
+    passes: tuple[int | None, ...]
+    slots_anew: bool = True
+
+
+class MultiplexedDataset(Dataset[T_co]):
+    """Items of several datasets in the order of a scheme, streams among them.
+
+    A dataset is known to be exhausted when it has no item for its slot. With `unit`,
+    shares are those of the scheme in what items cost. Every lane reads the whole.
+
+    Args:
+        datasets: The datasets.
+        names: Their names, for messages and counts.
+        slots: The scheme.
+        end: The end of an epoch.
+        unit: What an item costs.
+
+    Raises:
+        EmptyDatasetError: While reading, for a dataset that has to restart and has no
+            items.
+    """
+
+    order_name = "MultiplexedDataset"
+
+    names: tuple[str, ...]
+    slots: Scheme
+    end: EpochEnd
+    unit: ItemCost | None = None
+
+    def __init__(
+        self,
+        datasets: Sequence[Dataset[T_co]],
+        names: Sequence[str],
+        slots: Scheme,
+        end: EpochEnd,
+        unit: ItemCost | None = None,
+    ) -> None:
+        costs: dict[str, Any] = {} if unit is None else {"unit": unit}
+        self.freeze(
+            counted_alike(datasets), names=tuple(names), slots=slots, end=end, **costs
+        )
+
+    traits = NodeTraits(divisible=False)
+    indexed = False
+    sized = False
+
+    def open_pass(self, opening: Opening) -> Stream[T_co]:
+        begin: BeginSlots = partial(SchemeSlots, self.slots)
+        if isinstance(self.slots, LegacyDraws):
+            begin = partial(LegacySlots, self.slots)
+        elif self.unit is not None:
+            scheme = cast("WeightedScheme", self.slots)
+            begin = partial(OwedSlots, scheme, self.unit, opening, key=self.key)
+        limits = PassLimits(self.end.passes, self.end.rule == "leave_out")
+        return MultiplexedStream(self, begin, limits, opening)
+
+
+class MultiplexedStream(MixedStream[T]):
+    """One epoch of a `MultiplexedDataset`."""
+
+    may_be_empty = True
+
+    def __init__(
+        self,
+        mix: MultiplexedDataset[T],
+        begin: BeginSlots,
+        limits: PassLimits,
+        opening: Opening,
+    ) -> None:
+        super().__init__(mix, begin, limits, opening)
+        self._mix = mix
+        self._first = opening._replace(state=None, endless=opening.lane.count > 1)
+
+    def ends_after(self, source: int) -> bool:
+        """Return whether the epoch ends after a pass over a source."""
+        if super().ends_after(source):
+            return True
+        return self._mix.end.rule == "all_seen" and all(self.passes)
+
+    def next_epoch(self) -> EpochStart:
+        """Return what the next epoch begins with."""
+        start = super().next_epoch()
+        if self._mix.end.slots_anew:
+            return start
+        inputs = [
+            LaneReader(dataset, self._first) if has_begun else reader
+            for dataset, reader, has_begun in zip(
+                self._mix.inputs, start.inputs, start.seen, strict=True
+            )
+        ]
+        return EpochStart(self.slots, inputs, [0] * len(inputs))
+
+
+@dataclass(frozen=True)
+class LegacyDraws:
+    """The draws of squirrel-core 0.20, for runs that have to repeat one.
+
+    They are independent draws of numpy's legacy generator over a Mersenne twister.
+    Resuming at slot n draws n numbers again, some nanoseconds each.
+    """
+
+    probas: tuple[float, ...]
+    uniform: bool
+    seed: int
+
+    def counts(self, n: int) -> Int64Array:
+        """Return how many of the first `n` draws are of each source."""
+        return np.bincount(self.locate(np.arange(n))[0], minlength=len(self.probas))
+
+    def locate(self, slots: Int64Array) -> tuple[Int64Array, Int64Array]:
+        """Return the source of each slot, and zeros in place of its items."""
+        drawn = _legacy_draws(self, int(slots.max(initial=0)).bit_length())
+        return drawn[slots].astype(np.int64), np.zeros_like(slots)
+
+
+class LegacySlots(SchemeSlots):
+    """Slots of `LegacyDraws`. A draw that meets the end of a source is lost, which
+    favours long sources.
+    """
+
+    def exhausted(self, *, left_out: bool) -> None:
+        """Move to the next slot, unless the source is left out."""
+        if left_out:
+            super().exhausted(left_out=left_out)
+        else:
+            self.advance(None, str)
+
+
+@lru_cache(maxsize=4)
+def _legacy_draws(draws: LegacyDraws, bits: int) -> npt.NDArray[np.int32]:
+    """Return the first `2**bits` draws."""
+    generator = np.random.RandomState(np.random.MT19937(draws.seed))
+    shares = None if draws.uniform else np.array(draws.probas) / sum(draws.probas)
+    drawn = generator.choice(len(draws.probas), 2**bits, p=shares)
+    return cast("npt.NDArray[np.int32]", drawn.astype(np.int32))

@@ -1,0 +1,194 @@
+"""Units of mixes: what items cost, known from the index or as they are read."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any, TypeAlias, cast
+
+import numpy as np
+
+from energize.core import tree
+from energize.core.blends import ContinuedDataset
+from energize.core.costs import ColumnCost, Cost, ItemCost
+from energize.core.dataset import Dataset, IndexedDataset
+from energize.core.description import digest
+from energize.core.node import INFINITE
+from energize.core.rng import derive
+from energize.data.source import Source
+from energize.errors import ConfigError, NotIndexedError
+from energize.order.cost import CostLine, Cycle, Line, OffsetLine
+
+Unit: TypeAlias = ColumnCost | ItemCost
+"""What items cost: known from the index, or once they have been read."""
+
+UnitArgument: TypeAlias = Cost | ColumnCost | ItemCost
+"""A unit as an argument. The name of a column, or a function of columns, stands for a
+`ColumnCost`."""
+
+SAMPLES = "samples"
+"""The default unit: the cost of each item is 1."""
+
+COST_SCHEME = "cost"
+"""The scheme of a blend with another unit."""
+
+_BLOCK = 2**20
+"""Samples whose costs are computed in one call."""
+
+
+def checked_unit(unit: UnitArgument | None, options: Mapping[str, Any]) -> Unit | None:
+    """Check the unit of a blend.
+
+    Args:
+        unit: The argument.
+        options: The other arguments that could contradict the unit: those of schemes,
+            and those that end a blend.
+
+    Returns:
+        The unit; None for samples.
+
+    Raises:
+        ConfigError: For another value, and for options that the unit does not allow.
+    """
+    if unit is None or unit == SAMPLES:
+        return None
+    if not isinstance(unit, ColumnCost | ItemCost):
+        is_function = callable(unit) and not isinstance(unit, type)
+        if not isinstance(unit, str) and not is_function:
+            raise ConfigError(
+                "unit is 'samples', the name of a column of the sources, a function of "
+                "columns, or an "
+                f"ItemCost of items as they are read; got {str(unit)[:80]!r}"
+            )
+        unit = ColumnCost(unit)
+    _check_options(unit, options)
+    return unit
+
+
+_DEFAULTS: Mapping[str, Any] = {"stop": "restart", "max_epochs": None, "scheme": None}
+
+
+def _check_options(unit: Unit, options: Mapping[str, Any]) -> None:
+    for name, value in options.items():
+        if name in _DEFAULTS and value == _DEFAULTS[name]:
+            continue
+        if name not in {"stop", "max_epochs"}:
+            raise ConfigError(
+                f"{name} says whose slot comes when slots are counted, and "
+                f"unit={_unit_name(unit)} decides it by what items cost; leave either "
+                "out"
+            )
+        if isinstance(unit, ColumnCost):
+            raise ConfigError(
+                f"{name}={value!r} ends a blend, and with unit={_unit_name(unit)} none "
+                "does, as each epoch would have another number of items; say how many "
+                "steps to read, or give an ItemCost as the unit, with which a blend "
+                "ends as it is read"
+            )
+
+
+def _unit_name(unit: Unit) -> str:
+    cost = repr(unit.cost) if isinstance(unit.cost, str) else "a function"
+    return f"ItemCost({cost})" if isinstance(unit, ItemCost) else cost
+
+
+class MeasuredInputs:
+    """The inputs of a blend by what their samples cost. Each column is read once.
+
+    Raises:
+        NotIndexedError: For an input that is a stream.
+        ColumnError: For a column that is missing, or costs that are not valid.
+    """
+
+    def __init__(self, unit: ColumnCost, inputs: Sequence[Dataset[Any]]) -> None:
+        self._unit = unit
+        for number, dataset in enumerate(inputs):
+            if not dataset.indexed:
+                raise NotIndexedError(
+                    f"unit={_unit_name(unit)} is what the index says of samples, and "
+                    f"dataset {number} ({type(dataset).__name__}) is read as a stream; "
+                    "give unit=ItemCost(...)"
+                )
+        self._inputs = cast("Sequence[IndexedDataset[Any]]", inputs)
+        self._totals = {
+            source.key: _total_cost(source, unit)
+            for dataset in inputs
+            for source in dataset.sources
+        }
+
+    def digests(self) -> list[str]:
+        """Return for each input the cost of all its samples, and a digest of the single
+        costs.
+        """
+        digests = []
+        for dataset in self._inputs:
+            totals = [self._totals[source.key] for source in dataset.sources]
+            cost = sum(cost for cost, _ in totals)
+            short = digest([costs for _, costs in totals])[:12]
+            digests.append(f"{cost:.15g} together, {short}")
+        return digests
+
+    def lines(self) -> list[Line]:
+        """Return what the items of each input cost, in their order."""
+        return [self._line(dataset) for dataset in self._inputs]
+
+    def _line(self, dataset: IndexedDataset[Any]) -> Line:
+        below: Any = tree.unwrap(dataset, tree.CONTENT_ONLY)
+        continued = isinstance(below, ContinuedDataset)
+        whole = below.inputs[0] if continued else dataset
+        key = derive(dataset.key, "cost")
+        line = CostLine(
+            partial(self._unit.of, whole),
+            self._cycle(whole),
+            key,
+            among=len(self._inputs),
+        )
+        if not continued:
+            return line
+        return OffsetLine(line, below.since, below.read, afresh=below.afresh)
+
+    def _cycle(self, dataset: IndexedDataset[Any]) -> Cycle | None:
+        """Return after how many items every sample was read equally often, and what
+        these items cost; None if unknown.
+        """
+        if isinstance(dataset, Source):
+            if not dataset.count:
+                return None
+            return Cycle(dataset.count, self._totals[dataset.key][0])
+        cycles = [self._cycle(child) for child in dataset.children]
+        if dataset.size == INFINITE:
+            return _endless_cycle(dataset, cycles)
+        spans, covered = dataset.spans(dataset.size)
+        cost = 0.0
+        for child, start, stop, times in spans:
+            cycle = cycles[child]
+            if cycle is None or start % cycle.items or stop % cycle.items:
+                return None
+            cost += (stop - start) // cycle.items * cycle.cost * times
+        return Cycle(dataset.size, cost) if covered == dataset.size else None
+
+
+def _endless_cycle(
+    dataset: IndexedDataset[Any], cycles: Sequence[Cycle | None]
+) -> Cycle | None:
+    """Return the cycle of an endless dataset with one input."""
+    cycle = cycles[0] if len(cycles) == 1 else None
+    taken = dataset.taken(1)
+    if cycle is None or taken is None:
+        return None
+    together = math.lcm(cycle.items, taken[0])
+    return Cycle(together // taken[0], together // cycle.items * cycle.cost)
+
+
+def _total_cost(source: Source[Any], unit: ColumnCost) -> tuple[float, str]:
+    """Return the total cost of the samples of a source, and a digest of the costs."""
+    total = 0.0
+    seen = hashlib.blake2b(digest_size=16)
+    for start in range(0, source.count, _BLOCK):
+        index = np.arange(start, min(start + _BLOCK, source.count), dtype=np.int64)
+        costs = np.ascontiguousarray(unit.of_samples(source, index))
+        total += float(costs.sum())
+        seen.update(costs.data)
+    return total, seen.hexdigest()

@@ -1,0 +1,302 @@
+"""The stages of a training run, and the plan that they make."""
+
+from __future__ import annotations
+
+import logging
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from itertools import accumulate
+from typing import Any, Generic, TypeVar, cast
+
+from energize.core.checks import checked_whole, whole_number
+from energize.core.description import described
+from energize.errors import (
+    ConfigError,
+)
+
+D = TypeVar("D")
+
+E = TypeVar("E")
+
+_log = logging.getLogger("energize")
+
+_MOST_ITEMS = 2**62
+"""Positions below it fit in int64 with all that is computed from them."""
+
+_LEAST = {"start_step": 0, "end_step": 1, "seq_len": 1, "seed": 0, "items_per_step": 1}
+"""The whole numbers of a stage, and the least of each."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stage(Generic[D]):
+    """What is trained on in the steps [start_step, end_step), counted from 0.
+
+    `end_step`: None for the start of the next stage, or the end of training. `dataset`:
+    a dataset, or whatever one will be made from. `seq_len`: tokens per sequence, and
+    `batch`: settings of any kind; both for the trainer, and for who builds the dataset.
+    `batch["global_batch_size"]` (sequences per step) is known to reports. `seed`: names
+    the order of this stage's sources; None leaves them as they are. `items_per_step`:
+    items of the dataset that one optimizer step takes, over all ranks: micro batches,
+    when the dataset gives those. `place`: where the stage was written, for messages.
+    """
+
+    name: str
+    start_step: int = 0
+    end_step: int | None = None
+    dataset: D = field(kw_only=True)
+    seq_len: int | None = field(default=None, kw_only=True)
+    seed: int | None = field(default=None, kw_only=True)
+    items_per_step: int = field(default=1, kw_only=True)
+    batch: Mapping[str, Any] = field(default_factory=dict, kw_only=True, hash=False)
+    place: str = field(default="", kw_only=True, compare=False)
+
+    def __post_init__(self) -> None:
+        for name in _LEAST:
+            number = whole_number(getattr(self, name))
+            if (
+                number is not None
+            ):  # else it stays as it is, and the plan says what is wrong
+                object.__setattr__(self, name, number)
+
+    @property
+    def steps(self) -> int | None:
+        """How many steps are trained; None for a last stage without end."""
+        return None if self.end_step is None else self.end_step - self.start_step
+
+    def describe(self) -> dict[str, Any]:
+        """Return the settings as JSON, without the dataset."""
+        numbers = {name: getattr(self, name) for name in _LEAST}
+        return {"name": self.name, **numbers, "batch": described(self.batch)}
+
+
+def stage_label(stage: Stage[Any]) -> str:
+    """Return what messages call a stage: its place, if it was written somewhere, and
+    its name.
+    """
+    return (
+        f"{stage.place}: stage {stage.name!r}"
+        if stage.place
+        else f"stage {stage.name!r}"
+    )
+
+
+@dataclass(init=False)
+class StagePlan(Generic[D]):
+    """Stages that follow one another from step 0 to the end of training, checked as a
+    whole.
+
+    They may be given in any order, and are sorted by their start. Each trains exactly
+    `end_step - start_step` steps. Steps before the first one belong to `default`,
+    whatever its start and end are; without stages it is the only one. Training ends
+    after `total_steps`, or at the end of the last stage, or never; a last stage that
+    would go on after `total_steps` is cut there.
+
+    Raises `ConfigError` naming the stages and every fault: names that are missing or
+    taken, numbers out of range, two stages with one start, gaps, overlaps, steps at the
+    end that no stage covers, stages that would never run, and a `default` with nothing
+    to fill.
+
+    >>> plan = StagePlan(
+    ...     [Stage("web", 0, dataset="a"), Stage("maths", 100, dataset="b")], 150
+    ... )
+    >>> plan.at(99).name, plan.at(100).name, [stage.steps for stage in plan.stages]
+    ('web', 'maths', [100, 50])
+    """
+
+    stages: tuple[Stage[D], ...]
+    total_steps: int | None
+
+    def __init__(
+        self,
+        stages: Iterable[Stage[D]] = (),
+        total_steps: int | None = None,
+        default: Stage[D] | None = None,
+    ) -> None:
+        listed = _listed(stages, default)
+        if total_steps is not None:
+            total_steps = checked_whole(total_steps, "total_steps", 1)
+        faults = list(_faults_of_stages(listed, default))
+        if not faults:
+            listed = sorted(listed, key=lambda stage: stage.start_step)
+            unused = default
+            if default is not None and (not listed or listed[0].start_step > 0):
+                first = listed[0].start_step if listed else None
+                listed.insert(0, replace(default, start_step=0, end_step=first))
+                unused = None
+            faults = list(_faults_of_order(listed, total_steps, unused))
+        if faults:
+            raise ConfigError("\n".join(faults))
+        self.total_steps = listed[-1].end_step if total_steps is None else total_steps
+        ends = [*(stage.start_step for stage in listed[1:]), self.total_steps]
+        self.stages = tuple(map(_ended, listed, ends))
+        items = max(self.first_items[-1], self.total_items or 0)
+        if items > _MOST_ITEMS:
+            raise ConfigError(
+                f"the stages take {items:,} items, more than 2**62; give fewer steps"
+            )
+
+    def at(self, step: int) -> Stage[D]:
+        """Return the stage that `step` belongs to; after the end of training, the last
+        one.
+        """
+        starts = [stage.start_step for stage in self.stages]
+        return self.stages[bisect_right(starts, checked_whole(step, "a step", 0)) - 1]
+
+    @cached_property
+    def first_items(self) -> list[int]:
+        """The first item of each stage, when items are counted through all stages from
+        0.
+        """
+        items = [
+            (stage.steps or 0) * stage.items_per_step for stage in self.stages[:-1]
+        ]
+        return list(accumulate(items, initial=0))
+
+    @property
+    def total_items(self) -> int | None:
+        """Items up to the end of training; None when there is none."""
+        steps = self.stages[-1].steps
+        each = self.stages[-1].items_per_step
+        return None if steps is None else self.first_items[-1] + steps * each
+
+    def index_of_item(self, item: int) -> int:
+        """Return the index in `stages` of the stage that an item belongs to."""
+        return bisect_right(self.first_items, item) - 1
+
+    def step_of_item(self, item: int) -> int:
+        """Return the step that takes an item."""
+        index = self.index_of_item(item)
+        stage = self.stages[index]
+        return (
+            stage.start_step + (item - self.first_items[index]) // stage.items_per_step
+        )
+
+    def with_datasets(self, build: Callable[[Stage[D]], E]) -> StagePlan[E]:
+        """Return the same plan with the dataset that `build` makes of each stage."""
+        built = [replace(cast("Stage[Any]", s), dataset=build(s)) for s in self.stages]
+        return StagePlan(built, self.total_steps)
+
+    def describe(self) -> dict[str, Any]:
+        """Return the plan as JSON, without the datasets."""
+        return {
+            "total_steps": self.total_steps,
+            "stages": [s.describe() for s in self.stages],
+        }
+
+
+def _listed(stages: Iterable[Stage[D]], default: Stage[D] | None) -> list[Stage[D]]:
+    """Return the stages as a list; raise `ConfigError` for anything else."""
+    if isinstance(stages, Stage | Mapping) or not isinstance(stages, Iterable):
+        raise ConfigError(f"StagePlan: stages are a list of Stage(...); got {stages!r}")
+    listed = list(stages)
+    for stage in listed if default is None else [*listed, default]:
+        if not isinstance(stage, Stage):
+            raise ConfigError(
+                f"StagePlan: stages are a list of Stage(...); got {stage!r}"
+            )
+    return listed
+
+
+def _ended(stage: Stage[D], end: int | None) -> Stage[D]:
+    if stage.end_step is not None and end is not None and stage.end_step > end:
+        _log.warning(
+            "%s ends at step %d, but training ends after %d steps; it is cut there",
+            *(stage_label(stage), stage.end_step, end),
+        )
+    return replace(stage, end_step=end)
+
+
+# Faults of stages, one line for each, with the name of the stage and its location.
+
+
+def _faults_of_stages(
+    stages: Sequence[Stage[Any]], default: Stage[Any] | None
+) -> Iterator[str]:
+    """Yield the faults of single stages, and of their names."""
+    owners: dict[str, str] = {}
+    if default is not None:
+        owners[str(default.name)] = (
+            default.place or "the one that fills the steps before the first"
+        )
+        yield from _faults_of_stage(default)
+    for stage in stages:
+        yield from _faults_of_stage(stage)
+        owner = stage.place or f"the stage that starts at step {stage.start_step}"
+        if owners.setdefault(str(stage.name), owner) != owner:
+            yield (
+                f"{stage_label(stage)}: the name is taken by {owners[stage.name]}; "
+                "rename yours"
+            )
+
+
+def _faults_of_stage(stage: Stage[Any]) -> Iterator[str]:
+    label = stage_label(stage)
+    if not isinstance(stage.name, str) or not stage.name.strip():
+        yield f"{label}: a stage has a name that is not empty; got {stage.name!r}"
+    start = whole_number(stage.start_step, 0) or 0
+    for name, least in (_LEAST | {"end_step": start + 1}).items():
+        value = getattr(stage, name)
+        optional = value is None and name not in {"start_step", "items_per_step"}
+        if not optional and whole_number(value, least) is None:
+            yield f"{label}: {name} is a whole number, {least} or more; got {value!r}"
+    if not isinstance(stage.batch, Mapping):
+        yield f"{label}: batch is a mapping of settings; got {stage.batch!r}"
+
+
+def _faults_of_order(
+    stages: Sequence[Stage[Any]], total_steps: int | None, unused: Stage[Any] | None
+) -> Iterator[str]:
+    """Yield the faults of sorted stages as a whole; `unused` is a default with nothing
+    to fill.
+    """
+    if not stages:
+        yield (
+            "there are no stages, and no default to train on instead; give one of them"
+        )
+        return
+    if unused is not None:
+        yield (
+            f"{stage_label(unused)} would never run: {stage_label(stages[0])} starts "
+            "at step 0; leave it out"
+        )
+    previous = None
+    for stage in stages:
+        if total_steps is not None and stage.start_step >= total_steps:
+            yield (
+                f"{stage_label(stage)} would never run: it starts at step "
+                f"{stage.start_step}, and training has {total_steps} steps, 0 to "
+                f"{total_steps - 1}"
+            )
+        yield from _faults_between(previous, stage, stage.start_step)
+        previous = stage
+    if total_steps is not None:
+        yield from _faults_between(stages[-1], None, total_steps)
+
+
+def _faults_between(
+    previous: Stage[Any] | None, stage: Stage[Any] | None, start: int
+) -> Iterator[str]:
+    """Yield what is wrong between two stages, the second of which begins at `start`;
+    None for the beginning and the end of training.
+    """
+    end = 0 if previous is None else previous.end_step
+    ends = [] if previous is None else [f"{stage_label(previous)} ends at {end}"]
+    starts = [] if stage is None else [f"{stage_label(stage)} starts at {start}"]
+    if previous is not None and stage is not None and previous.start_step == start:
+        yield (
+            f"{stage_label(previous)} and {stage_label(stage)} both start at step "
+            f"{start}"
+        )
+    elif end is not None and end < start:
+        yield (
+            f"steps {end} to {start} belong to no stage: "
+            f"{', and '.join(ends + starts)}. "
+            "Leave end_step out, or give a default for the steps before the first "
+            "stage"
+        )
+    elif end is not None and end > start and stage is not None:
+        yield (
+            f"steps {start} to {end} belong to two stages: {ends[0]}, and {starts[0]}"
+        )
