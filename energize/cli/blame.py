@@ -16,8 +16,8 @@ from rich.filesize import decimal
 from typer import Option
 
 from energize.cli.console import Console, print_json, table
-from energize.cli.mixes import AsJson, Run, takes_run
-from energize.cli.pages import Batch, Look
+from energize.cli.mixes import AsJson, RunOptions, takes_run
+from energize.cli.pages import PreviewBatch, PreviewPage
 from energize.cli.state import (
     SavedState,
     StatePath,
@@ -50,7 +50,7 @@ from energize.report.levels import levels_of
 @takes_run
 def blame(
     state: StatePath,
-    run: Run,
+    run: RunOptions,
     *,
     step: Annotated[int, Option(min=0, help="The step of the run, from 0 on.")],
     rank: Annotated[
@@ -97,7 +97,9 @@ def blame(
     found = blamed(dataset, step, world_size=ranks, rank=rank, losses=files)
     if html is not None:
         past = list(_batches(dataset, found, step))
-        write_new(html, Look(mix, run, dataset).page(step, 1, past=past), ConfigError)
+        write_new(
+            html, PreviewPage(mix, run, dataset).page(step, 1, past=past), ConfigError
+        )
     if as_json:
         print_json([asdict(each) | {"loss": short_loss(each.loss)} for each in found])
         return
@@ -111,8 +113,8 @@ def blame(
 
 
 def _mix(
-    saved: SavedState, details: dict[str, Any], mix: Path | None, run: Run
-) -> tuple[Path, Run]:
+    saved: SavedState, details: dict[str, Any], mix: Path | None, run: RunOptions
+) -> tuple[Path, RunOptions]:
     """Return what the run read, and with which options, as far as the state says it."""
     place = details.get("mix")
     if (
@@ -137,7 +139,9 @@ def _mix(
     return mix, run
 
 
-def _dataset(saved: SavedState, mix: Path, run: Run, *, samples: bool) -> Dataset[Any]:
+def _dataset(
+    saved: SavedState, mix: Path, run: RunOptions, *, samples: bool
+) -> Dataset[Any]:
     """Return the dataset as the run read it, with what was changed on the way."""
     dataset: Dataset[Any] = mix_of(saved, mix, run, samples=samples)
     with fitting(saved, mix) as bare:
@@ -193,7 +197,7 @@ def _notes(dataset: Any, position: int, step: int, ranks: int) -> Iterator[str]:
 
 def _batches(
     dataset: Dataset[Any], found: list[BlamedSample], step: int
-) -> Iterator[Batch]:
+) -> Iterator[PreviewBatch]:
     """Yield the batch of each rank, those samples first that had the highest losses."""
     leaves = levels_of(dataset).leaves
     for rank, of_rank in groupby(found, lambda each: each.rank):
@@ -205,7 +209,7 @@ def _batches(
         numbers = [
             (0, n, s.sample, s.epoch) for n, s in zip(sources, samples, strict=True)
         ]
-        yield Batch(
+        yield PreviewBatch(
             step, None, samples, Refs(*np.array(numbers, dtype=np.int64).T), rank
         )
 

@@ -47,7 +47,7 @@ def status() -> int:
 @mixes.takes_run
 def warm(
     mix: mixes.MixPath,
-    run: mixes.Run,
+    run: mixes.RunOptions,
     *,
     steps: Annotated[
         int,

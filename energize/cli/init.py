@@ -15,7 +15,7 @@ from energize.data.files import path_of
 from energize.data.writing import write_new
 from energize.errors import ConfigError
 from energize.inference.engine import infer_parts
-from energize.inference.scene import Told
+from energize.inference.options import DataOptions
 from energize.inference.spec import DataSpec
 
 _HEAD = """\
@@ -68,7 +68,7 @@ def metadataset_text(data: list[Path], folder: Path) -> str:
     splits: dict[str, list[DataSpec]] = {}
     notes: list[str] = []
     for path in data:
-        found = infer_parts(path, Told())
+        found = infer_parts(path, DataOptions())
         notes += [line for note in found.notes for line in note.splitlines()]
         for part, spec in found.specs.items():
             splits.setdefault(part, []).append(spec)

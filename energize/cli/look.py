@@ -23,7 +23,7 @@ from typer import Option
 
 from energize.cli import mixes
 from energize.cli.console import Console, print_json, short, table
-from energize.cli.pages import Look
+from energize.cli.pages import PreviewPage
 from energize.core.columns import Column
 from energize.core.failures import Failed
 from energize.core.html import fields_shown, pictures_of
@@ -129,7 +129,7 @@ def show_splits(
     console.print(table("split", ">shards", ">samples", ">share", rows=rows))
 
 
-def show_config(console: Console, config: nv_meta.DatasetConfig) -> None:
+def show_config(console: Console, config: nv_meta.SampleConfig) -> None:
     """Print the sample type, and from which part each field comes."""
     crude = config.sample_class == nv_meta.CRUDE
     told = "crude: plain dicts, for a task encoder that takes them"
@@ -267,8 +267,10 @@ def preview(
             )
         split = stored.split_parts or "train"
         trusted = stored.trust_code
-        run = mixes.Run(batch_size, split=split, encoder=encoder, trust_code=trusted)
-        write_new(html, Look(path, run).page(at, batches), ConfigError)
+        run = mixes.RunOptions(
+            batch_size, split=split, encoder=encoder, trust_code=trusted
+        )
+        write_new(html, PreviewPage(path, run).page(at, batches), ConfigError)
         console.say(f"Wrote {html}: {decimal(html.stat().st_size)}")
         return
     if encoder or batch_size or at:
@@ -304,7 +306,7 @@ def replay(
             metavar="KEY", help="As loader.restore_key prints it, or in JSON."
         ),
     ],
-    run: mixes.Run,
+    run: mixes.RunOptions,
 ) -> None:
     """Show one sample or batch of a run again: its fields, and the files it was made
     from.
@@ -428,7 +430,7 @@ Plot = Annotated[
 @mixes.takes_run
 def plan(
     mix: mixes.MixPath,
-    run: mixes.Run,
+    run: mixes.RunOptions,
     *,
     at: Annotated[
         int, Option(min=0, help="The first step: batches of all ranks before it.")
@@ -528,7 +530,7 @@ def _numbers(samples: Sequence[PlannedSample]) -> str:
 @mixes.takes_run
 def simulate(
     mix: mixes.MixPath,
-    run: mixes.Run,
+    run: mixes.RunOptions,
     *,
     steps: Annotated[
         int | None,

@@ -55,7 +55,7 @@ Number = int | None
 
 
 @dataclass(frozen=True)
-class Run:
+class RunOptions:
     """How a run reads a mix, by options that commands have in common."""
 
     batch_size: Annotated[
@@ -189,7 +189,7 @@ def takes(
     return taking
 
 
-takes_run = takes("run", Run)
+takes_run = takes("run", RunOptions)
 
 
 def made_encoder(text: str) -> TaskEncoder[Any, Any, Any, Any]:

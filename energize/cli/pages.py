@@ -65,7 +65,7 @@ _COLOURS = 8
 
 
 @dataclass(frozen=True)
-class Batch:
+class PreviewBatch:
     """A batch as it was read: what it is, or the error why there is none, and the
     samples that it was made of; of a past step, also whose it was and the losses of its
     samples.
@@ -89,13 +89,13 @@ class Batch:
 
 
 @dataclass
-class Look:
+class PreviewPage:
     """A run whose batches are shown; by default of `dataset`, what it reads with its
     options.
     """
 
     mix: Path
-    run: mixes.Run
+    run: mixes.RunOptions
     given: InitVar[Dataset[Any] | None] = None
 
     def __post_init__(self, given: Dataset[Any] | None) -> None:
@@ -122,7 +122,7 @@ class Look:
         ends = self.run.validates and self.dataset.indexed
         return min(self.dataset.size, _FARTHEST) if ends else _FARTHEST
 
-    def batches(self, at: int, steps: int) -> Iterator[Batch]:
+    def batches(self, at: int, steps: int) -> Iterator[PreviewBatch]:
         """Yield the batches of some steps, those that cannot be made too."""
         none = np.zeros(0, dtype=np.int64)
         for step in range(at, min(at + steps, self.end)):
@@ -149,7 +149,7 @@ class Look:
             samples = planned_samples(
                 self.dataset.sources, self.labels, refs, keys=False
             )
-            yield Batch(step, item, samples, refs)
+            yield PreviewBatch(step, item, samples, refs)
             if not self.dataset.indexed and isinstance(item, Exception):
                 return
 
@@ -165,7 +165,12 @@ class Look:
     # HTML
 
     def page(
-        self, at: int, steps: int, *, served: bool = False, past: Sequence[Batch] = ()
+        self,
+        at: int,
+        steps: int,
+        *,
+        served: bool = False,
+        past: Sequence[PreviewBatch] = (),
     ) -> bytes:
         """Return the page of some steps; `served`, with links to others; or of batches
         that are `past`, without what comes.
@@ -197,7 +202,7 @@ class Look:
         return page.encode("utf-8", "backslashreplace")
 
     def _links(
-        self, at: int, steps: int, found: Sequence[Batch], *, served: bool
+        self, at: int, steps: int, found: Sequence[PreviewBatch], *, served: bool
     ) -> str:
         if not served:
             return "".join(f'<a href="#{b.anchor}">{b.name}</a>' for b in found[:12])
@@ -218,7 +223,7 @@ class Look:
             "<button>Go</button></form>"
         )
 
-    def _sources(self, found: Sequence[Batch], steps: int) -> str:
+    def _sources(self, found: Sequence[PreviewBatch], steps: int) -> str:
         """What was asked of the sources, and what comes."""
         here = Counter(each.source for batch in found for each in batch.samples)
         horizon = min(max(_HORIZON, steps), max(1, self.end))
@@ -267,7 +272,7 @@ class Look:
             f'<div class="wide">{rows(head, body)}</div>'
         )
 
-    def _batch_html(self, batch: Batch) -> str:
+    def _batch_html(self, batch: PreviewBatch) -> str:
         count = len(batch.samples)
         weights = np.asarray(
             field_of(batch.item, WEIGHTS) if is_record(batch.item) else None
@@ -288,7 +293,7 @@ class Look:
             f'<div class="samples">{shown}</div>{self._encoded(batch)}</section>'
         )
 
-    def _encoded(self, batch: Batch) -> str:
+    def _encoded(self, batch: PreviewBatch) -> str:
         if batch.rank is not None:
             return ""
         named = self.run.encoder or "the default encoder, as --encoder names none"
@@ -303,7 +308,7 @@ class Look:
             f'<div class="encoded">{inner}</div>'
         )
 
-    def _sample_html(self, batch: Batch, row: int, weight: float) -> str:
+    def _sample_html(self, batch: PreviewBatch, row: int, weight: float) -> str:
         planned = batch.samples[row]
         source = int(batch.refs.source[row])
         sample = self.stored(source, int(batch.refs.index[row]))
@@ -400,7 +405,7 @@ class _Server(ThreadingHTTPServer):
     """Gives the pages of a run to this machine."""
 
     daemon_threads = True
-    look: Look
+    look: PreviewPage
     steps: int
     first: int
     reading = Lock()
@@ -484,7 +489,7 @@ def _bound(port: int | None) -> _Server:
 @mixes.takes_run
 def serve(
     mix: mixes.MixPath,
-    run: mixes.Run,
+    run: mixes.RunOptions,
     *,
     port: Annotated[
         int | None,
@@ -496,7 +501,7 @@ def serve(
     """Show the batches of any step of a run in the browser of this machine, until
     Ctrl-C.
     """
-    look = Look(mix, run)
+    look = PreviewPage(mix, run)
     with _bound(port) as server:
         server.look = look
         server.steps = batches

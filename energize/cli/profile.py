@@ -15,7 +15,7 @@ from typing import Annotated, Any
 from typer import Option
 
 from energize.cli.console import Console, print_json, table
-from energize.cli.mixes import AsJson, MixPath, Run, takes_run
+from energize.cli.mixes import AsJson, MixPath, RunOptions, takes_run
 from energize.core.failures import FailurePolicy
 from energize.core.progress import progress
 from energize.errors import ConfigError
@@ -74,7 +74,7 @@ _REMEDIES = {
 @takes_run
 def profile(
     mix: MixPath,
-    run: Run,
+    run: RunOptions,
     *,
     workers: Annotated[
         str, Option(help="The numbers of workers to measure, with commas between them.")

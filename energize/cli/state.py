@@ -21,7 +21,7 @@ import typer
 
 from energize.cli.console import Console, print_json, table
 from energize.cli.look import Plot
-from energize.cli.mixes import AsJson, MixPath, Run, path_argument, takes_run
+from energize.cli.mixes import AsJson, MixPath, RunOptions, path_argument, takes_run
 from energize.core import limits
 from energize.core.blends import Edits, with_names_of
 from energize.core.config import (
@@ -71,7 +71,7 @@ StatePath = Annotated[
 @takes_run
 def report(
     state: StatePath,
-    run: Run,
+    run: RunOptions,
     mix: Annotated[Path | None, path_argument("What the run reads.", "MIX")] = None,
     *,
     plot: Plot = None,
@@ -137,7 +137,7 @@ def _draw(saved: SavedState, dataset: Dataset[Any], plot: Path, title: str) -> N
 
 
 def mix_of(
-    saved: SavedState, mix: Path, run: Run, *, samples: bool = True
+    saved: SavedState, mix: Path, run: RunOptions, *, samples: bool = True
 ) -> IndexedDataset[Any]:
     """Return the dataset that a run reads, by the options of a command and the batch
     size of a state, or none where that has none.
@@ -149,7 +149,7 @@ def mix_of(
 
 @app.command("diff")
 @takes_run
-def diff(state: StatePath, mix: MixPath, run: Run) -> None:
+def diff(state: StatePath, mix: MixPath, run: RunOptions) -> None:
     """Show how a mix that may have been edited differs from that of a state; ends with
     1 if so.
 
@@ -167,7 +167,7 @@ def diff(state: StatePath, mix: MixPath, run: Run) -> None:
 def remap(
     state: StatePath,
     mix: MixPath,
-    run: Run,
+    run: RunOptions,
     *,
     output: Annotated[
         Path,

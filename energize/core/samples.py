@@ -36,7 +36,7 @@ from energize.core.records import (
 )
 from energize.core.turns import (
     IMAGE,
-    Place,
+    MediaPlace,
     Turn,
     checked_turns,
     messages_of,
@@ -578,7 +578,7 @@ class ConversationSample(Sample):
         self.tools = tools_of(self.tools)
 
     @property
-    def places(self) -> list[Place]:
+    def places(self) -> list[MediaPlace]:
         """Where in the turns images and videos are."""
         return places_of(self.turns)
 

@@ -94,7 +94,7 @@ class Turn:
         yield "extra", self.extra, {}
 
 
-class Place(NamedTuple):
+class MediaPlace(NamedTuple):
     """The place of an image or a video: the number of its turn, from 0, and its offset
     there.
     """
@@ -104,14 +104,15 @@ class Place(NamedTuple):
     what: str
 
 
-def places_of(turns: Sequence[Turn]) -> list[Place]:
+def places_of(turns: Sequence[Turn]) -> list[MediaPlace]:
     """Return the places of images and videos, in their order.
 
     >>> places_of([Turn("user", "Compare <image> and <image>.")])
-    [Place(turn=0, start=8, what='<image>'), Place(turn=0, start=20, what='<image>')]
+    [MediaPlace(turn=0, start=8, what='<image>'), MediaPlace(turn=0, start=20, \
+what='<image>')]
     """
     return [
-        Place(number, found.start(), found[0])
+        MediaPlace(number, found.start(), found[0])
         for number, turn in enumerate(turns)
         for found in _PLACES.finditer(turn.text)
     ]

@@ -51,7 +51,7 @@ class NotRows(ValueError):  # noqa: N818 - a reason, which callers make an error
     """
 
 
-class Document(NamedTuple):
+class ParsedRows(NamedTuple):
     """The rows of a JSON value and how it holds them.
 
     `shape` is `rows`, `joined`, `columns`, `by key`, or `one row` for an object that is
@@ -62,7 +62,7 @@ class Document(NamedTuple):
     rows: list[Any]
 
 
-def document_of(value: Any) -> Document:
+def document_of(value: Any) -> ParsedRows:
     """Return the rows of a JSON value.
 
     Args:
@@ -88,7 +88,7 @@ def document_of(value: Any) -> Document:
             raise NotRows(
                 f"is an array without objects; its first value is {value[0]!r:.80}"
             )
-        return Document("rows", value)
+        return ParsedRows("rows", value)
     if not isinstance(value, dict) or not value:
         raise NotRows(
             f"is the JSON value {json.dumps(value):.80}, and rows are an object, an "
@@ -99,20 +99,20 @@ def document_of(value: Any) -> Document:
         raise NotRows("is a metadataset; save it with the extension .yaml")
     tables = {name: each for name, each in value.items() if _is_table(each)}
     if _is_split(value):
-        return Document(
+        return ParsedRows(
             "columns",
             [dict(zip(value["columns"], row, strict=True)) for row in value["data"]],
         )
     joined = _joined(tables)
     if joined is not None:
-        return Document("joined", joined)
+        return ParsedRows("joined", joined)
     for name in CONTAINERS:
         if name in tables:
-            return Document("rows", tables[name])
+            return ParsedRows("rows", tables[name])
     return _of_object(value)
 
 
-def _of_object(value: dict[str, Any]) -> Document:
+def _of_object(value: dict[str, Any]) -> ParsedRows:
     """Return the rows of an object without an array of rows."""
     values = [*value.values()]
     kinds = {*map(type, values)}
@@ -124,10 +124,10 @@ def _of_object(value: dict[str, Any]) -> Document:
             [*each] == numbers for each in values
         ):
             rows = [{name: value[name][number] for name in value} for number in numbers]
-            return Document("columns", rows)
+            return ParsedRows("columns", rows)
         shared = set.intersection(*(set(each) for each in values))
         if shared and (len(values) > 1 or kind_by_name(next(iter(value)))):
-            return Document(
+            return ParsedRows(
                 "by key", [{"key": key, **each} for key, each in value.items()]
             )
     named = all(kind_by_name(key) is not None for key in value) or _are_keys([*value])
@@ -136,12 +136,12 @@ def _of_object(value: dict[str, Any]) -> Document:
         and all(_is_table(each) or not each for each in values)
         and len(values) > 1
     ):
-        return Document(
+        return ParsedRows(
             "by key", [{"key": key, "items": each} for key, each in value.items()]
         )
     texts = all(isinstance(each, str) or _is_texts(each) for each in values)
     if texts and named:
-        return Document(
+        return ParsedRows(
             "by key", [{"key": key, "text": each} for key, each in value.items()]
         )
     if kinds == {list}:
@@ -151,7 +151,7 @@ def _of_object(value: dict[str, Any]) -> Document:
             "an array of objects, or one object a line"
         )
     if any(isinstance(each, str | int | float) for each in values):
-        return Document("one row", [value])
+        return ParsedRows("one row", [value])
     raise NotRows(
         f"is one object with the keys {some(value)}; rows are an array of objects, "
         "lines of "

@@ -29,7 +29,7 @@ from energize.data.media import (
     extension_of,
     media_name,
 )
-from energize.data.nv_meta import Origin
+from energize.data.nv_meta import ConvertedFrom
 from energize.data.rows import FieldSource, Row
 from energize.data.source import ShardedSource
 from energize.data.stores import NO_REGULAR_FILE, NO_SUCH_FILE
@@ -234,9 +234,9 @@ class LooseSource(ShardedSource[dict[str, Any]], FieldSource[dict[str, Any]]):
         return whole if self.window is None else digest([whole, self.window])
 
     @property
-    def origin(self) -> Origin:
+    def origin(self) -> ConvertedFrom:
         """As what its samples are known, wherever they will lie."""
-        return Origin.of(self)
+        return ConvertedFrom.of(self)
 
     def called(self, name: str) -> Self:
         return super().called(name).replace(rows=self.rows.called(name))

@@ -66,7 +66,7 @@ _MOST_DIGITS = 18
 
 
 @dataclass(frozen=True, slots=True)
-class DatasetConfig:
+class SampleConfig:
     """The type of the samples, by name, and how its fields are filled.
 
     `sample_class` is `CRUDE` for samples that stay plain dicts. `field_map` says for
@@ -404,7 +404,7 @@ def dump_splits(
     return json.dumps(content, indent=2) if name.endswith(".json") else _yaml(content)
 
 
-def dump_dataset_yaml(config: DatasetConfig) -> str:
+def dump_dataset_yaml(config: SampleConfig) -> str:
     """Return the text of `dataset.yaml`."""
     named = {"__module__": config.sample_module, "__class__": config.sample_class}
     content: dict[str, Any] = (
@@ -459,7 +459,7 @@ _WITH_FACTORY = TypeAdapter(_WithFactory)
 
 def read_dataset_yaml(
     path: Path, name: str = "dataset.yaml", *, code: bool = False
-) -> DatasetConfig:
+) -> SampleConfig:
     """Return what the file `name` in `.nv-meta` of the dataset folder `path` says of
     its samples.
 
@@ -502,7 +502,7 @@ def read_dataset_yaml(
         factory |= found.model_extra or {}
         if found.sample_type is not None:
             factory["sample_type"] = found.sample_type.module, found.sample_type.name
-    return DatasetConfig(
+    return SampleConfig(
         *_sample_type(found, file),
         found.field_map,
         found.subflavors or {},
@@ -541,7 +541,7 @@ RECORDS_NAME = "shards.json"
 _Crc = Annotated[int, Field(ge=0, lt=2**32)]
 
 
-class Origin(NamedTuple):
+class ConvertedFrom(NamedTuple):
     """The loose files that a split part was converted from: what these are called,
     their identity, how many samples they have, and how many files of rows; and a digest
     of the shards with counts.
@@ -554,7 +554,7 @@ class Origin(NamedTuple):
     shards: str = ""
 
     @classmethod
-    def of(cls, source: Any) -> Origin:
+    def of(cls, source: Any) -> ConvertedFrom:
         """Return what a source is known as."""
         return cls(source.name, source.identity, source.count, len(source.counts))
 
@@ -572,7 +572,7 @@ class ShardRecord(NamedTuple):
     ends_crc32: _Crc
     checksums_crc32: _Crc | None = None
     parts_crc32: Listed[_Crc] | None = None
-    origin: Origin | None = None
+    origin: ConvertedFrom | None = None
 
     @property
     def of_shard(self) -> tuple[int, int, int, int]:

@@ -80,7 +80,7 @@ _MAGIC = {
 Read = Callable[[int, int], bytes]
 
 
-class Member(NamedTuple):
+class TarMember(NamedTuple):
     """A regular file in a tar: its payload is the `size` bytes from `offset`.
 
     `header` is where the first header that belongs to it starts.
@@ -99,7 +99,7 @@ class ScannedSample(NamedTuple):
 
     key: str
     offset: int
-    parts: tuple[Member, ...]
+    parts: tuple[TarMember, ...]
 
     @property
     def parts_crc32(self) -> int:
@@ -165,7 +165,7 @@ def _sum_of(checksum: bytes) -> int:
     return expected
 
 
-def members(data: bytes, where: str) -> list[Member]:
+def members(data: bytes, where: str) -> list[TarMember]:
     """Return the regular files whose headers and payloads are `data`.
 
     Other kinds of members are left out. Raise `ShardError` for links that would be
@@ -182,7 +182,7 @@ def members(data: bytes, where: str) -> list[Member]:
     return found
 
 
-def walk(read: Read, stop: int, where: str) -> tuple[list[Member], int]:
+def walk(read: Read, stop: int, where: str) -> tuple[list[TarMember], int]:
     """Return the regular files before `stop` or the end mark, in order, and where that
     is. `read(offset, size)` gives bytes, fewer past the end.
 
@@ -209,7 +209,9 @@ def padded(size: int) -> int:
     return size + (-size % BLOCK)
 
 
-def _member(read: Read, begin: int, stop: int, where: str) -> tuple[Member | None, int]:
+def _member(
+    read: Read, begin: int, stop: int, where: str
+) -> tuple[TarMember | None, int]:
     """Return the file whose headers, of any kind, begin at `begin`, and where it ends;
     None for a folder, a device or a link of no sample, and for the end mark, which is
     as if it had no bytes.
@@ -219,7 +221,7 @@ def _member(read: Read, begin: int, stop: int, where: str) -> tuple[Member | Non
         return None, begin
     plain = plain_header(block, 0) if len(block) == BLOCK else None
     if plain is not None:
-        found = Member(plain[0], begin + BLOCK, plain[1], begin)
+        found = TarMember(plain[0], begin + BLOCK, plain[1], begin)
         return found, found.offset + padded(found.size)
     name = None
     size = None
@@ -263,7 +265,7 @@ def _member(read: Read, begin: int, stop: int, where: str) -> tuple[Member | Non
     if not text:
         raise _damaged(where, f"a file without a name at byte {begin}")
     size = info.size if size is None else size
-    return Member(text, payload, size, begin), payload + padded(size)
+    return TarMember(text, payload, size, begin), payload + padded(size)
 
 
 def _header(read: Read, at: int, where: str) -> tarfile.TarInfo:
@@ -474,7 +476,7 @@ def scan(path: str | Path) -> ShardScan:
         return ShardScan(samples, end, size, headers, ends_crc(read, size), left_out)
 
 
-def samples_of(found: Iterable[Member]) -> Iterator[ScannedSample]:
+def samples_of(found: Iterable[TarMember]) -> Iterator[ScannedSample]:
     """Yield the samples that files of a shard make: neighbours with one key."""
     named = (
         (split, member)

@@ -25,7 +25,7 @@ from energize.data.columns import ColumnIndex, column_command, column_of, read_c
 from energize.data.files import exists, files_at, path_of
 from energize.data.local import Ranges, read_entries
 from energize.data.nv_meta import (
-    Origin,
+    ConvertedFrom,
     ShardRecord,
     read_info,
     read_records,
@@ -145,7 +145,7 @@ class WebdatasetSource(ShardedSource[dict[str, Any]]):
     records: tuple[ShardRecord, ...] | None
     """What preparing saw of each of the shards; None where it did not write that
     down."""
-    origin: Origin | None
+    origin: ConvertedFrom | None
     """The loose files that it was made of, as which it is known: a run goes on with
     either."""
     checksums: bool
@@ -276,7 +276,9 @@ class WebdatasetSource(ShardedSource[dict[str, Any]]):
         if self.origin is None:
             return other
         # Tars that nobody prepared are their own; what was converted is found by none.
-        return other.replace(origin=Origin.of(other.replace(origin=None, window=None)))
+        return other.replace(
+            origin=ConvertedFrom.of(other.replace(origin=None, window=None))
+        )
 
     @cached_property
     def record(self) -> str | None:
@@ -539,7 +541,7 @@ class SplitShards(NamedTuple):
     excluded: tuple[int, ...]
     records: tuple[ShardRecord, ...] | None = None
     window: tuple[int, int] | None = None
-    origin: Origin | None = None
+    origin: ConvertedFrom | None = None
 
 
 def read_split(path: Path, split_part: str, split_config: str | None) -> SplitShards:

@@ -9,12 +9,12 @@ from typing import Any
 from energize.core.progress import counted
 from energize.core.samples import CrudeSample
 from energize.inference.candidates import Candidate, Reading
-from energize.inference.columns import Column
+from energize.inference.columns import ColumnProfile
 from energize.inference.folders import class_folders, class_names
 from energize.inference.kinds import Roles
 from energize.inference.scene import Scene, by_file_name, classes_of
 from energize.inference.spec import DataSpec, Use
-from energize.inference.splits import Splits
+from energize.inference.splits import SplitAssignment
 from energize.task.load import parse_field
 
 _SHOWN = 3
@@ -72,9 +72,9 @@ def account_of(  # noqa: PLR0917
         part: counted(len(names), "file") for part, names in top.splits.parts.items()
     }
     splits: dict[str, int | None] = dict.fromkeys(parts)
-    own = (top.splits if top.splits.parts else Splits(dict.fromkeys(parts, ()))).meant(
-        split_part
-    )
+    own = (
+        top.splits if top.splits.parts else SplitAssignment(dict.fromkeys(parts, ()))
+    ).meant(split_part)
     labels = next(iter(classes_of(reading.rows).values()), [])
     if candidate.format == "classes":
         labels = class_names(scene)
@@ -178,5 +178,5 @@ def _columns(
             yield Use(name=name, status="metadata", why=_why_unused(column))
 
 
-def _why_unused(column: Column) -> str:
+def _why_unused(column: ColumnProfile) -> str:
     return "not recognised" if column.tells else ""

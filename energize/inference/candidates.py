@@ -12,7 +12,7 @@ from energize.data.rows import Row
 from energize.data.source import ShardedSource
 from energize.data.tables import AT, KEY, MemoryRows
 from energize.errors import DatasetError
-from energize.inference.columns import Column, NameLook, columns_of
+from energize.inference.columns import ColumnProfile, NameLook, columns_of
 from energize.inference.scene import Scene, listed, sample_of
 
 TOLD = 9
@@ -56,7 +56,7 @@ class Reading:
 
     rows: ShardedSource[Row]
     first: Sequence[Row]
-    columns: Mapping[str, Column]
+    columns: Mapping[str, ColumnProfile]
     files: Media = field(default_factory=dict)
     parts: Mapping[str, str] = field(default_factory=dict)
     left_out: Mapping[str, Sequence[str]] = field(default_factory=dict)

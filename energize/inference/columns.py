@@ -40,7 +40,7 @@ NameLook = Callable[[str, Sequence[Any]], Named | None]
 
 
 @dataclass(frozen=True)
-class Column:
+class ColumnProfile:
     """A column as the first rows and rows spread over the table show it.
 
     `form` is what all values are that are not null: `image`, `av`, `text`, `url`,
@@ -125,14 +125,14 @@ class Column:
         return unnamed or (self.form in content and not self.describes)
 
 
-def columns_of(rows: Sequence[Row], look: NameLook) -> dict[str, Column]:
+def columns_of(rows: Sequence[Row], look: NameLook) -> dict[str, ColumnProfile]:
     """Return the columns of rows by name, nested ones after all others.
 
     The name of a column in another one has its keys: `answers[*][text]`,
     `meta[caption]`.
     """
-    found: dict[str, Column] = {}
-    nested: dict[str, Column] = {}
+    found: dict[str, ColumnProfile] = {}
+    nested: dict[str, ColumnProfile] = {}
     for name in dict.fromkeys(key for row in rows for key in row):
         if name.startswith("__"):
             continue
@@ -149,11 +149,11 @@ def _is_plain(name: str) -> bool:
     return not {*name} & {*"[],()="} and name == name.strip()
 
 
-def _column(name: str, values: Sequence[Any], look: NameLook) -> Column:
+def _column(name: str, values: Sequence[Any], look: NameLook) -> ColumnProfile:
     there = tuple(value for value in values if not _is_null(value))
     forms = {form_of(value) for value in there}
     form = forms.pop() if len(forms) == 1 else _common(forms)
-    column = Column(name, form, there, len(values))
+    column = ColumnProfile(name, form, there, len(values))
     if form in ("text", "texts", "number", "object", "objects") or form == "mixed":
         named = look(name, there)
         if named is not None:
@@ -244,7 +244,9 @@ def _is_json(value: Any) -> bool:
         return False
 
 
-def _inside(column: Column, look: NameLook, depth: int) -> dict[str, Column]:
+def _inside(
+    column: ColumnProfile, look: NameLook, depth: int
+) -> dict[str, ColumnProfile]:
     """Return the columns that are inside a column of objects, lists of them or texts of
     JSON.
     """
@@ -263,7 +265,7 @@ def _inside(column: Column, look: NameLook, depth: int) -> dict[str, Column]:
         ]
     else:
         lists = [[value] if isinstance(value, dict) else [] for value in objects]
-    found: dict[str, Column] = {}
+    found: dict[str, ColumnProfile] = {}
     for key in dict.fromkeys(
         key for objects in lists for each in objects for key in each
     ):
@@ -294,7 +296,7 @@ def names_of(values: Iterable[Any]) -> list[str]:
     return [name for each in listed if (name := media_name(each)) and "://" not in name]
 
 
-def on_the_web(columns: Mapping[str, Column]) -> Column | None:
+def on_the_web(columns: Mapping[str, ColumnProfile]) -> ColumnProfile | None:
     """Return the column that names images or videos on the web, None if none does."""
     sized = {"width", "height"} <= {plain_name(name) for name in columns}
     for column in columns.values():

@@ -46,8 +46,8 @@ from energize.data.tables import MemoryRows
 from energize.data.tar import split_name
 from energize.data.writing import NewFiles, writing
 from energize.errors import ColumnError, ConfigError, PrepareError, ShardError
-from energize.inference.engine import Found, is_loose, open_loose, split_parts
-from energize.inference.scene import Told
+from energize.inference.engine import InferredPart, is_loose, open_loose, split_parts
+from energize.inference.options import DataOptions
 from energize.preparation import index
 from energize.preparation.columns import Columns
 from energize.preparation.fields import module_of
@@ -126,7 +126,7 @@ def convert(
     size = checked_whole(samples_per_shard, "convert: samples_per_shard", 1)
     named = ("energize", sample_type) if isinstance(sample_type, str) else sample_type
     folder = None if image_folder is None else os.fspath(image_folder)
-    parts = _parts(path, root, Told(named, field_map, folder, strict))
+    parts = _parts(path, root, DataOptions(named, field_map, folder, strict))
     sources = {part: found.source for part, found in parts.items()}
     origins = {part: each.origin for part, each in sources.items()}
     shards = {
@@ -179,7 +179,7 @@ def convert(
     return report
 
 
-def _parts(path: Path, root: Path, told: Told) -> dict[str, Found]:
+def _parts(path: Path, root: Path, told: DataOptions) -> dict[str, InferredPart]:
     """Return what is found in each split part."""
     if not is_loose(path):
         if not exists(f"{path}.idx"):
@@ -191,12 +191,12 @@ def _parts(path: Path, root: Path, told: Told) -> dict[str, Found]:
         raise ConfigError(
             f"{root} is in {path}, whose files are read; give a folder beside it"
         )
-    parts = dict[str, Found]()
+    parts = dict[str, InferredPart]()
     for part in split_parts(path, told):
         source, config, spec = open_loose(path, part, told)
         if is_own_module(config.sample_module):
             config = replace(config, sample_module=module_of(config.sample_class))
-        parts[part] = Found(source, config, spec)
+        parts[part] = InferredPart(source, config, spec)
     types = [
         f"{part}: {config.sample_class}, {config.field_map}"
         for part, (_, config, _) in parts.items()

@@ -24,7 +24,7 @@ from energize.core.samples import SAMPLE_TYPES, CrudeSample
 from energize.data.files import absolute, exists, path_of
 from energize.data.jsonl import jsonl_index_path
 from energize.data.loose import LooseSource
-from energize.data.nv_meta import META_FOLDER, DatasetConfig, is_prepared
+from energize.data.nv_meta import META_FOLDER, SampleConfig, is_prepared
 from energize.data.tables import EXTENSIONS, ChosenRows
 from energize.data.webdataset import WebdatasetSource
 from energize.errors import (
@@ -41,10 +41,10 @@ from energize.inference.candidates import Candidate, Reading
 from energize.inference.fields import parts_of, translated
 from energize.inference.formats import FORMATS
 from energize.inference.kinds import CRUDE_CHOICE, Choice, choose, fill, why_mixed
+from energize.inference.options import DataOptions
 from energize.inference.row_parts import state_parts
 from energize.inference.scene import (
     Scene,
-    Told,
     check_folder,
     classes_of,
     files_without,
@@ -73,11 +73,11 @@ _MARGIN = 2
 """By how much more has to speak for a format than for one that contradicts it."""
 
 
-class Found(NamedTuple):
+class InferredPart(NamedTuple):
     """The raw samples at a path, what they are made, and how that was inferred."""
 
     source: LooseSource | WebdatasetSource
-    config: DatasetConfig
+    config: SampleConfig
     spec: DataSpec
 
 
@@ -100,9 +100,9 @@ def is_loose(path: Path) -> bool:
 
 
 @own_errors
-def split_parts(path: Path, told: Told | None = None) -> list[str]:
+def split_parts(path: Path, told: DataOptions | None = None) -> list[str]:
     """Return the split parts of a folder, or of a file, that nobody prepared."""
-    scene = Scene(path, told or Told())
+    scene = Scene(path, told or DataOptions())
     if scene.splits.doubt:
         raise SplitError(f"{path}: {scene.splits.doubt}")
     found = [*scene.splits.parts]
@@ -114,7 +114,7 @@ def split_parts(path: Path, told: Told | None = None) -> list[str]:
 
 
 @own_errors
-def open_loose(path: Path, split_part: str, told: Told) -> Found:
+def open_loose(path: Path, split_part: str, told: DataOptions) -> InferredPart:
     """Return what `inferred` returns, and log the summary once, on the first rank.
 
     Raises:
@@ -127,7 +127,7 @@ def open_loose(path: Path, split_part: str, told: Told) -> Found:
     return found
 
 
-def inferred(path: Path, split_part: str, told: Told) -> Found:
+def inferred(path: Path, split_part: str, told: DataOptions) -> InferredPart:
     """Return the samples of a split part of a folder, or of a file, that nobody
     prepared.
 
@@ -275,7 +275,7 @@ def _opened(
     choice: Choice,
     *,
     by_column: bool,
-) -> Found:
+) -> InferredPart:
     """Return the source of rows, with the parts and fields that its columns become."""
     kind = scene.told.kind or SAMPLE_TYPES[choice.sample_type]
     labels = {
@@ -303,11 +303,11 @@ def _opened(
         [] if [*paths] == ["{}"] else [*paths],
     )
     fields = _checked(scene, kind, field_map, access, reading)
-    config = Told(kind).config(DatasetConfig("", ""), fields)
+    config = DataOptions(kind).config(SampleConfig("", ""), fields)
     spec = account_of(
         scene, split_part, candidate, reading, kind, choice.field_map, source
     )
-    return Found(source, config, spec)
+    return InferredPart(source, config, spec)
 
 
 def _check_media_path(scene: Scene, reading: Reading) -> None:
@@ -489,7 +489,7 @@ def infer(
     kind = told.get("sample_type")
     if isinstance(kind, str):
         told["sample_type"] = ("energize", kind)
-    parts = infer_parts(path, Told(**told), split_part)
+    parts = infer_parts(path, DataOptions(**told), split_part)
     asked = split_part or (
         "train" if "train" in parts.specs else next(iter(parts.specs))
     )
@@ -517,7 +517,7 @@ class PartSpecs(NamedTuple):
 
 @own_errors
 def infer_parts(
-    path: str | os.PathLike[str], told: Told, split_part: str | None = None
+    path: str | os.PathLike[str], told: DataOptions, split_part: str | None = None
 ) -> PartSpecs:
     """Return the specs of all split parts of loose data that can be read.
 
@@ -562,7 +562,7 @@ def infer_parts(
 # Tars.
 
 
-def _of_tars(scene: Scene, split_part: str) -> Found:
+def _of_tars(scene: Scene, split_part: str) -> InferredPart:
     told = scene.told
     source = open_tars(scene)
     reading = read_tars(source)
@@ -598,20 +598,20 @@ def _of_tars(scene: Scene, split_part: str) -> Found:
                 f"needs. Its parts are {some(reading.columns)}"
             )
         check_field_map(kind, fields)
-    config = told.config(Told(kind).config(DatasetConfig("", ""), fields), fields)
+    config = told.config(DataOptions(kind).config(SampleConfig("", ""), fields), fields)
     candidate = Candidate(
         "tars", 0, "tars", dict.fromkeys(scene.names("tar"), "tar"), lambda: reading
     )
     spec = account_of(
         scene, split_part, candidate, reading, kind, choice.field_map, source
     )
-    return Found(source, config, spec)
+    return InferredPart(source, config, spec)
 
 
 # What is said of it.
 
 
-def _check_told(path: Path, told: Told, spec: DataSpec) -> None:
+def _check_told(path: Path, told: DataOptions, spec: DataSpec) -> None:
     """Log the summary once, on the first rank; raise `DatasetError` if data are not as
     told.
     """

@@ -30,9 +30,10 @@ from energize.inference.candidates import (
     Reading,
     reading_of,
 )
-from energize.inference.columns import Column, Named, columns_of
-from energize.inference.scene import FIRST, Look, Scene, listed
-from energize.inference.sidecars import Sidecar
+from energize.inference.columns import ColumnProfile, Named, columns_of
+from energize.inference.previews import TablePreview
+from energize.inference.scene import FIRST, Scene, listed
+from energize.inference.sidecars import SidecarFile
 from energize.inference.words import PAIRED, why_no_class
 
 
@@ -109,7 +110,7 @@ def _beside(scene: Scene) -> Reading:
     return replace(made, first=first, columns=seen, files=files, parts=parts)
 
 
-def _part_of(sidecar: Sidecar) -> str:
+def _part_of(sidecar: SidecarFile) -> str:
     """Return what the part of a file is called: by its extension, and by its tree if it
     has one.
     """
@@ -118,7 +119,7 @@ def _part_of(sidecar: Sidecar) -> str:
     return f"{sidecar.column}.{extension}" if in_tree else extension
 
 
-def _are_lines(column: Column) -> bool:
+def _are_lines(column: ColumnProfile) -> bool:
     """Return whether texts are several sentences, one a line."""
     return column.is_prose and all(
         len(str(each).splitlines()) > 1 for each in column.values
@@ -307,7 +308,7 @@ def _column_of_keys(scene: Scene, labels: Mapping[str, str]) -> str:
     )
     for name in islice(tables, _TABLES):
         look = scene.look([name])
-        if not isinstance(look, Look):
+        if not isinstance(look, TablePreview):
             continue
         if not len(folders) <= 2 * look.rows.count <= 4 * len(folders):
             continue

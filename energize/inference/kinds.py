@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 
 from energize.core.samples import CrudeSample
 from energize.data.tables import values_in
-from energize.inference.columns import AV, IMAGE, Column, Row
+from energize.inference.columns import AV, IMAGE, ColumnProfile, Row
 from energize.inference.words import ROLES, plain_name, words_of
 from energize.task.shapes import items
 
@@ -191,10 +191,10 @@ CRUDE_CHOICE = Choice(CrudeSample.__name__)
 class Roles:
     """Finds the columns that have a role."""
 
-    columns: Mapping[str, Column]
+    columns: Mapping[str, ColumnProfile]
     rows: Sequence[Row]
 
-    def of(self, role: str, used: Mapping[str, str]) -> list[Column]:
+    def of(self, role: str, used: Mapping[str, str]) -> list[ColumnProfile]:
         """Return the columns that have a role and no other one yet, the best one or
         all.
         """
@@ -204,7 +204,7 @@ class Roles:
         roles = Roles(free, self.rows) if len(free) < len(self.columns) else self
         return _BY_VALUE[role](roles) if role in _BY_VALUE else roles.by_name(role)
 
-    def by_name(self, role: str) -> list[Column]:
+    def by_name(self, role: str) -> list[ColumnProfile]:
         """Return the column whose name says the role best."""
         names = ROLES[role]
         ranked = []
@@ -223,11 +223,13 @@ class Roles:
                     ranked.append(((column.is_nested, rank, order), column))
         return [min(ranked, key=lambda each: each[0])[1]] if ranked else []
 
-    def media(self, *forms: str) -> list[Column]:
+    def media(self, *forms: str) -> list[ColumnProfile]:
         """Return the columns of media of some forms."""
         return [each for each in self.columns.values() if each.form in forms]
 
-    def alone(self, role: str, suits: Callable[[Column], bool]) -> list[Column]:
+    def alone(
+        self, role: str, suits: Callable[[ColumnProfile], bool]
+    ) -> list[ColumnProfile]:
         """Return the one column with content that suits, none if its name says
         something else.
         """
@@ -244,7 +246,7 @@ class Roles:
         alone = len(found) == 1 and not others
         return found if alone and plain_name(found[0].name) not in others_names else []
 
-    def numbered(self) -> list[Column]:
+    def numbered(self) -> list[ColumnProfile]:
         """Return the one column of whole numbers that repeat, in a table without
         names.
         """
@@ -252,12 +254,12 @@ class Roles:
         alone = len(found) == 1 and found[0].is_unnamed and found[0].form == "number"
         return found if alone and 2 * len({*found[0].values}) <= found[0].rows else []
 
-    def single(self, *forms: str) -> list[Column]:
+    def single(self, *forms: str) -> list[ColumnProfile]:
         """Return the column of media if there is just one, with one of some forms."""
         found = self.media(*_MEDIA)
         return found if len(found) == 1 and found[0].form in forms else []
 
-    def options(self) -> list[Column]:
+    def options(self) -> list[ColumnProfile]:
         """Return the columns A, B, C and so on, of which one is right."""
         texts = ("text", "number", "null")
         found = [
@@ -269,7 +271,7 @@ class Roles:
         ]
         return found if len(found) > 1 else []
 
-    def in_turn(self) -> list[Column]:
+    def in_turn(self) -> list[ColumnProfile]:
         """Return the column of texts with a null for each image of the column of
         images.
         """
@@ -283,11 +285,11 @@ class Roles:
             and all(_are_in_turn(row, each.name, images[0].name) for row in self.rows)
         ][:1]
 
-    def choices(self) -> list[Column]:
+    def choices(self) -> list[ColumnProfile]:
         """Return the column of choices, if every row has some."""
         return [each for each in self.by_name("choices") if not each.nullable]
 
-    def needed_choices(self) -> list[Column]:
+    def needed_choices(self) -> list[ColumnProfile]:
         """Return the column of choices, unless answers are true without them.
 
         These are columns of which some rows have no choices, and the answers of all
@@ -299,7 +301,7 @@ class Roles:
             if not each.nullable or self.unanswered(each) is not None
         ]
 
-    def unanswered(self, choices: Column) -> Row | None:
+    def unanswered(self, choices: ColumnProfile) -> Row | None:
         """Return a row with choices whose answer is no text of them, None if there is
         none.
         """
@@ -310,17 +312,17 @@ class Roles:
                     return row
         return None
 
-    def questions(self) -> list[Column]:
+    def questions(self) -> list[ColumnProfile]:
         """Return the column of lists of questions."""
         found = self.by_name("questions")
         return [each for each in found if not each.is_nested]
 
-    def paired_answers(self) -> list[Column]:
+    def paired_answers(self) -> list[ColumnProfile]:
         """Return the column of lists of answers."""
         found = self.by_name("answers")
         return [each for each in found if each.form == "texts" and not each.is_nested]
 
-    def paired_questions(self) -> list[Column]:
+    def paired_questions(self) -> list[ColumnProfile]:
         """Return the column of lists of questions, if each question has an answer in
         its row.
         """
@@ -331,7 +333,7 @@ class Roles:
             if all(_are_as_long(row, each.name, answers.name) for row in self.rows)
         ]
 
-    def sentences(self) -> list[Column]:
+    def sentences(self) -> list[ColumnProfile]:
         """Return the column of lists of texts that images are placed among."""
         return [
             e for e in self.columns.values() if e.form == "texts" and not e.is_nested
@@ -365,7 +367,7 @@ def _are_as_long(row: Row, first: str, second: str) -> bool:
     return are_lists and len(values[0]) == len(values[1])
 
 
-_BY_VALUE: Mapping[str, Callable[[Roles], list[Column]]] = {
+_BY_VALUE: Mapping[str, Callable[[Roles], list[ColumnProfile]]] = {
     "image": lambda roles: roles.single(IMAGE),
     "video": lambda roles: roles.single(AV),
     "medium": lambda roles: roles.single(IMAGE, AV),
@@ -400,7 +402,7 @@ _BY_VALUE: Mapping[str, Callable[[Roles], list[Column]]] = {
 
 
 def choose(
-    columns: Mapping[str, Column], rows: Sequence[Row], given: Sequence[str] = ()
+    columns: Mapping[str, ColumnProfile], rows: Sequence[Row], given: Sequence[str] = ()
 ) -> Choice:
     """Return the first kind of samples whose roles columns have, and which columns
     these are.
@@ -445,7 +447,7 @@ def choose(
     return found
 
 
-def why_mixed(columns: Mapping[str, Column], rows: Sequence[Row]) -> str:
+def why_mixed(columns: Mapping[str, ColumnProfile], rows: Sequence[Row]) -> str:
     """Return why rows with choices and rows without make no type, an empty text if they
     do.
     """
@@ -491,7 +493,7 @@ _PLACES = re.compile(r"<(image|video|img)|'type': '(image|video)")
 
 
 def _first_kind(
-    columns: Mapping[str, Column], rows: Sequence[Row], given: set[str]
+    columns: Mapping[str, ColumnProfile], rows: Sequence[Row], given: set[str]
 ) -> Choice | None:
     roles = Roles(columns, rows)
     for kind in KINDS:
@@ -506,7 +508,7 @@ def _first_kind(
 
 def fill(
     sample_type: str,
-    columns: Mapping[str, Column],
+    columns: Mapping[str, ColumnProfile],
     rows: Sequence[Row],
     given: Sequence[str],
 ) -> Choice:

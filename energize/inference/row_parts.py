@@ -9,17 +9,22 @@ import posixpath
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any, Protocol
 
 from energize.core.failures import Failed
 from energize.core.progress import counted
 from energize.data.media import media_name
 from energize.data.rows import ArrowSource, ParquetSource
 from energize.data.tables import values_in
-from energize.errors import ConfigError, SplitError, nearest, some
-from energize.inference.columns import Column
+from energize.errors import ConfigError, EnergizeError, SplitError, nearest, some
+from energize.inference.columns import ColumnProfile
+from energize.inference.inventory import Inventory
 from energize.inference.kinds import choose
-from energize.inference.splits import Splits
+from energize.inference.options import DataOptions
+from energize.inference.previews import TablePreview
+from energize.inference.references import MediaIndex
+from energize.inference.splits import SplitAssignment
 from energize.inference.words import (
     FLAG_COLUMNS,
     NUMBERED_SPLIT_COLUMNS,
@@ -34,14 +39,42 @@ from energize.inference.words import (
     truth_of,
 )
 
-if TYPE_CHECKING:
-    from energize.inference.scene import Look, Scene
-
 _MOST_VALUES = 12
 """Distinct values up to which a column of numbers may state split parts."""
 
 _SHOWN = 6
 _MOST_TABLES = 20  # tables in a folder; more are files of samples
+
+
+class TableScene(Protocol):
+    """The members of `energize.inference.scene.Scene` that tables are compared by."""
+
+    @property
+    def path(self) -> Path:
+        """The path that is opened."""
+
+    @property
+    def told(self) -> DataOptions:
+        """The options of the entry."""
+
+    @property
+    def root(self) -> Path:
+        """The folder in which names of files begin."""
+
+    @property
+    def base(self) -> Path:
+        """The folder in which names of files in rows begin."""
+
+    @property
+    def inventory(self) -> Inventory:
+        """The files of the folder."""
+
+    @property
+    def index(self) -> MediaIndex:
+        """The media that names in rows may mean."""
+
+    def look(self, files: Sequence[str]) -> TablePreview | EnergizeError:
+        """Return the table in some files and its first rows, or why it has none."""
 
 
 @dataclass(frozen=True)
@@ -65,13 +98,13 @@ class RowParts:
         return {part: count for part, count in Counter(self.of_row).items() if part}
 
     @property
-    def splits(self) -> Splits:
+    def splits(self) -> SplitAssignment:
         """The parts by name, without files."""
-        return Splits(dict.fromkeys(self.counts, ()))
+        return SplitAssignment(dict.fromkeys(self.counts, ()))
 
 
 def state_parts(
-    scene: Scene, rows: Any, columns: Mapping[str, Column]
+    scene: TableScene, rows: Any, columns: Mapping[str, ColumnProfile]
 ) -> RowParts | None:
     """Return the split part of each row, None if no column states it.
 
@@ -111,7 +144,9 @@ def state_parts(
     return None
 
 
-def _as_told(scene: Scene, rows: Any, columns: Mapping[str, Column]) -> RowParts | None:
+def _as_told(
+    scene: TableScene, rows: Any, columns: Mapping[str, ColumnProfile]
+) -> RowParts | None:
     """Return the part of each row by the mapping that the user gives."""
     told = scene.told.split_by
     if not told:
@@ -154,7 +189,7 @@ def _text_of(value: Any) -> str:
     return str(value).strip()
 
 
-def _may_state(column: Column) -> bool:
+def _may_state(column: ColumnProfile) -> bool:
     """Return whether the name and the first values of a column are those of split
     parts.
     """
@@ -238,7 +273,7 @@ def _notes(
     return tuple(notes)
 
 
-def _unclear(scene: Scene, name: str, counts: Counter[str]) -> str:
+def _unclear(scene: TableScene, name: str, counts: Counter[str]) -> str:
     values = sorted(
         (value for value in counts if value), key=lambda each: (len(each), each)
     )
@@ -264,7 +299,7 @@ def _listed(counts: Mapping[str, int]) -> str:
 # Rows and folders.
 
 
-def parts_by_rows(scene: Scene, splits: Splits) -> Splits:
+def parts_by_rows(scene: TableScene, splits: SplitAssignment) -> SplitAssignment:
     """Return the split parts of media where tables above the parts say more than
     folders.
 
@@ -291,7 +326,7 @@ def parts_by_rows(scene: Scene, splits: Splits) -> Splits:
     return splits
 
 
-def _looks_above(scene: Scene, splits: Splits) -> list[Look]:
+def _looks_above(scene: TableScene, splits: SplitAssignment) -> list[TablePreview]:
     """Return the tables of no split part whose rows name media."""
     groups: dict[Any, list[str]] = {}
     for name in splits.shared:
@@ -317,7 +352,9 @@ def _looks_above(scene: Scene, splits: Splits) -> list[Look]:
     ]
 
 
-def _media_of_rows(scene: Scene, look: Look) -> Iterable[tuple[bool, list[str]]]:
+def _media_of_rows(
+    scene: TableScene, look: TablePreview
+) -> Iterable[tuple[bool, list[str]]]:
     """Yield for each row whether it names media, and the files in the folder that it
     means.
     """
@@ -336,7 +373,9 @@ def _media_of_rows(scene: Scene, look: Look) -> Iterable[tuple[bool, list[str]]]
         yield bool(values), [paths[0] for paths in found if len(paths) == 1]
 
 
-def _by_column(scene: Scene, splits: Splits, look: Look, stated: RowParts) -> Splits:
+def _by_column(
+    scene: TableScene, splits: SplitAssignment, look: TablePreview, stated: RowParts
+) -> SplitAssignment:
     """Return the parts that rows state: of the rows, or of media if the rows say
     nothing else.
     """
@@ -356,7 +395,7 @@ def _by_column(scene: Scene, splits: Splits, look: Look, stated: RowParts) -> Sp
         f"media in folders of {folder!r}: the rows decide"
         for (part, folder), count in against.items()
     ]
-    everything = Splits(
+    everything = SplitAssignment(
         shared=tuple(scene.inventory.kinds), folders=splits.folders, notes=tuple(notes)
     )
     if _tells_more(look, stated.column) or scene.base != scene.root:
@@ -375,7 +414,7 @@ def _by_column(scene: Scene, splits: Splits, look: Look, stated: RowParts) -> Sp
     )
 
 
-def _tells_more(look: Look, column: str) -> bool:
+def _tells_more(look: TablePreview, column: str) -> bool:
     """Return whether a table has more than the names of media and their split parts."""
     if choose(look.columns, look.first).sample_type not in (
         "CrudeSample",
@@ -390,7 +429,9 @@ def _tells_more(look: Look, column: str) -> bool:
     return any(each.tells and each.form != "number" for each in own)
 
 
-def _undivided(scene: Scene, splits: Splits, look: Look) -> Splits:
+def _undivided(
+    scene: TableScene, splits: SplitAssignment, look: TablePreview
+) -> SplitAssignment:
     """Return split parts that leave no row of a table out."""
     of_file = {name: part for part, names in splits.parts.items() for name in names}
     media = {*scene.inventory.media}
@@ -429,10 +470,12 @@ def _undivided(scene: Scene, splits: Splits, look: Look) -> Splits:
         "split parts and all its rows are one part"
     )
     every = tuple(scene.inventory.kinds)
-    return Splits(shared=every, folders=splits.folders, notes=(*splits.notes, note))
+    return SplitAssignment(
+        shared=every, folders=splits.folders, notes=(*splits.notes, note)
+    )
 
 
-def _part_folder(name: str, splits: Splits) -> str:
+def _part_folder(name: str, splits: SplitAssignment) -> str:
     """Return the folder of a split part that a file is in."""
     pieces = posixpath.dirname(name).split("/")
     marked = (n for n, piece in enumerate(pieces, 1) if piece in splits.folders)

@@ -33,11 +33,12 @@ from energize.inference.candidates import (
     Reading,
     reading_of,
 )
-from energize.inference.columns import Column, names_of, on_the_web
+from energize.inference.columns import ColumnProfile, names_of, on_the_web
 from energize.inference.inventory import MEDIA
 from energize.inference.kinds import choose
+from energize.inference.previews import TablePreview
 from energize.inference.references import normal
-from energize.inference.scene import Look, Scene
+from energize.inference.scene import Scene
 from energize.inference.words import parts_in, qualifiers, why_no_class
 from energize.task.load import parse_field
 
@@ -68,9 +69,9 @@ def tables(scene: Scene) -> list[Candidate]:
             and scene.index.names
         ):
             look = scene.look([name])
-            if isinstance(look, Look) and len(look.columns) > 1 and look.media:
+            if isinstance(look, TablePreview) and len(look.columns) > 1 and look.media:
                 looks.append(look)
-    readable = [look for look in looks if isinstance(look, Look) and look.first]
+    readable = [look for look in looks if isinstance(look, TablePreview) and look.first]
     if not scene.is_folder and not readable:
         raise _no_rows(scene, looks)
     return [
@@ -78,7 +79,9 @@ def tables(scene: Scene) -> list[Candidate]:
     ]
 
 
-def _no_rows(scene: Scene, looks: Iterable[Look | EnergizeError]) -> EnergizeError:
+def _no_rows(
+    scene: Scene, looks: Iterable[TablePreview | EnergizeError]
+) -> EnergizeError:
     """Return why a file has no rows."""
     for look in looks:
         if isinstance(look, EnergizeError):
@@ -92,9 +95,9 @@ def _no_rows(scene: Scene, looks: Iterable[Look | EnergizeError]) -> EnergizeErr
 # Which files are one table.
 
 
-def _merged(scene: Scene, looks: Sequence[Look]) -> list[Look]:
+def _merged(scene: Scene, looks: Sequence[TablePreview]) -> list[TablePreview]:
     """Return looks of which those are one that are parts of one table."""
-    merged: list[Look] = []
+    merged: list[TablePreview] = []
     for look in looks:
         same = next(
             (n for n, other in enumerate(merged) if _are_one(scene, look, other)), None
@@ -109,7 +112,7 @@ def _merged(scene: Scene, looks: Sequence[Look]) -> list[Look]:
     return merged
 
 
-def _are_one(scene: Scene, one: Look, other: Look) -> bool:
+def _are_one(scene: Scene, one: TablePreview, other: TablePreview) -> bool:
     """Return whether two tables are parts of one: of the same columns and of other
     media.
     """
@@ -138,7 +141,7 @@ def _are_one(scene: Scene, one: Look, other: Look) -> bool:
     return all(why_no_class(posixpath.basename(folder)) for folder in folders)
 
 
-def _named_in(look: Look) -> Iterator[str]:
+def _named_in(look: TablePreview) -> Iterator[str]:
     """Yield the paths of media that the first rows of a table name."""
     for column in look.media:
         for value in values_in({"": [*column.values]}, "") if column.paths else ():
@@ -146,7 +149,7 @@ def _named_in(look: Look) -> Iterator[str]:
                 yield fill(column.paths[0], media_name(each) or str(each))
 
 
-def _joined(scene: Scene, looks: Sequence[Look]) -> list[Look]:
+def _joined(scene: Scene, looks: Sequence[TablePreview]) -> list[TablePreview]:
     """Return tables of which two are one that share a key and are no samples alone."""
     if len(looks) != 2 or any(_is_whole(look) for look in looks):
         return [*looks]
@@ -173,14 +176,14 @@ def _joined(scene: Scene, looks: Sequence[Look]) -> list[Look]:
     return [*looks]
 
 
-def _may_be_key(column: Column) -> bool:
+def _may_be_key(column: ColumnProfile) -> bool:
     """Return whether a column has a text, a number or the name of a file in every
     row.
     """
     return not column.nullable and (column.form in _KEY_FORMS or bool(column.paths))
 
 
-def _is_whole(look: Look) -> bool:
+def _is_whole(look: TablePreview) -> bool:
     """Return whether rows make samples of a type that is more than an image."""
     return choose(look.columns, look.first).sample_type not in (
         "CrudeSample",
@@ -188,7 +191,7 @@ def _is_whole(look: Look) -> bool:
     )
 
 
-def _all_rows(scene: Scene, look: Look) -> list[Row]:
+def _all_rows(scene: Scene, look: TablePreview) -> list[Row]:
     files = [scene.root / name for name in look.files]
     if files[0].suffix.lower() in DELIMITED:
         return read_delimited(files)
@@ -203,7 +206,7 @@ def _all_rows(scene: Scene, look: Look) -> list[Row]:
 # What speaks for a table.
 
 
-def _candidate(scene: Scene, look: Look) -> Candidate:
+def _candidate(scene: Scene, look: TablePreview) -> Candidate:
     """Return a table as a format: of media that it names, that it holds, or of
     texts.
     """
@@ -258,7 +261,7 @@ def _candidate(scene: Scene, look: Look) -> Candidate:
     return Candidate("tables", strength, argument, claims, read, problem, override)
 
 
-def _why_no_media(scene: Scene, look: Look) -> DatasetError | None:
+def _why_no_media(scene: Scene, look: TablePreview) -> DatasetError | None:
     """Return the error for rows that name media which are not here, None if they name
     none.
     """
@@ -306,7 +309,7 @@ def _where_to_look(scene: Scene, column: str, names: Sequence[str]) -> str:
     )
 
 
-def _is_in_memory(scene: Scene, look: Look) -> bool:
+def _is_in_memory(scene: Scene, look: TablePreview) -> bool:
     """Return whether all rows are read at once: of delimited values and of metadata, of
     a table above split parts, and of tables in several folders, each of which names
     files of its own.
@@ -328,7 +331,7 @@ def _is_in_memory(scene: Scene, look: Look) -> bool:
 
 
 def _named_files(
-    scene: Scene, look: Look, named: Sequence[Column]
+    scene: Scene, look: TablePreview, named: Sequence[ColumnProfile]
 ) -> dict[str, str] | None:
     """Return the files that rows name, with the values; None if tables are too large to
     be read.
@@ -371,7 +374,7 @@ def _are_two(one: str, other: str) -> bool:
 
 
 def _described(
-    scene: Scene, look: Look, named: Sequence[Column], media: set[str]
+    scene: Scene, look: TablePreview, named: Sequence[ColumnProfile], media: set[str]
 ) -> Reading:
     """Return the rows of tables whose files are in the folder, with names from the root
     on.
@@ -428,7 +431,7 @@ def _described(
     return reading_of(scene, found, first, scene.names_below(""), left_out, notes)
 
 
-def _path_of(scene: Scene, column: Column, value: Any, below: str) -> str | None:
+def _path_of(scene: Scene, column: ColumnProfile, value: Any, below: str) -> str | None:
     """Return the file in the folder that a value names, None if there is none."""
     name = media_name(value) or str(value)
     if scene.told.media_path is not None:

@@ -8,8 +8,8 @@ import os
 import posixpath
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
@@ -19,12 +19,10 @@ import numpy as np
 
 from energize.core.failures import Failed
 from energize.core.os_errors import is_url
-from energize.core.samples import CrudeSample, sample_type_named
 from energize.core.validation import load_json
 from energize.data.files import absolute, found_at, joined, path_of
 from energize.data.loose import unfolded
 from energize.data.media import kind_by_name
-from energize.data.nv_meta import CRUDE, DatasetConfig
 from energize.data.rows import JsonSource, ParquetSource, Row
 from energize.data.source import ShardedSource
 from energize.data.tables import open_table
@@ -32,20 +30,21 @@ from energize.errors import ConfigError, DatasetError, EnergizeError
 from energize.inference.columns import (
     AV,
     IMAGE,
-    Column,
+    ColumnProfile,
     Named,
     NameLook,
     columns_of,
     names_of,
 )
 from energize.inference.inventory import MEDIA, Inventory, kind_inside, take_inventory
+from energize.inference.options import DataOptions
+from energize.inference.previews import TablePreview
 from energize.inference.references import EXACT, MediaIndex, normal, template_of
 from energize.inference.row_parts import parts_by_rows
 from energize.inference.sidecars import KINDS as SIDECARS
-from energize.inference.sidecars import Sidecar, find_sidecars
-from energize.inference.splits import Splits, find_splits, matches
+from energize.inference.sidecars import SidecarFile, find_sidecars
+from energize.inference.splits import SplitAssignment, find_splits, matches
 from energize.inference.words import is_part_word, parts_in, words_of
-from energize.task.load import check_sample_type
 
 _ALIKE = {
     **{kind: {*MEDIA} for kind in MEDIA},
@@ -88,92 +87,13 @@ _KEY_WORDS = _IMAGE_WORDS | {"id", "key", "name", "idx", "index"}
 
 
 @dataclass(frozen=True)
-class Told:
-    """What an entry of a metadataset says of its samples; what it does not say is
-    inferred.
-
-    Args:
-        sample_type: The type, or its module and its name.
-        field_map: For each field its columns or parts.
-        image_folder: Where names of files in rows begin.
-        strict: Whether files that are left out are an error.
-        format: Which of several possible formats is read.
-        files: Patterns of the files that are read, all as one split part.
-        media_path: Where the file of a column's value is, below the image folder:
-            `images/{id}.jpg`, with the file name of a path alone `images/{image:name}`.
-        split_by: The column that states split parts, with the part of each value; an
-            empty mapping if no column does.
-        inferred: What was inferred when the entry was written; data that differ are an
-            error.
-
-    """
-
-    sample_type: type[Any] | tuple[str, str] | None = None
-    field_map: Mapping[str, str] | None = field(default=None, hash=False)
-    image_folder: str | None = None
-    strict: bool | None = False
-    format: str | None = None
-    files: Sequence[str] | None = field(default=None, hash=False)
-    media_path: str | None = None
-    split_by: Mapping[str, Mapping[Any, str]] | None = field(default=None, hash=False)
-    inferred: Mapping[str, Any] | None = field(default=None, hash=False)
-
-    @property
-    def kind(self) -> type[Any] | None:
-        """The type of samples; raise what `sample_type_named` raises."""
-        asked = self.sample_type
-        kind = sample_type_named(*asked) if isinstance(asked, tuple) else asked
-        if kind is not None:
-            check_sample_type(kind)
-        return kind
-
-    def config(
-        self, config: DatasetConfig, field_map: Mapping[str, str] | None
-    ) -> DatasetConfig:
-        """Return what a dataset.yaml says, with what was told in its place."""
-        if (kind := self.kind) is not None:
-            name = CRUDE if kind is CrudeSample else kind.__name__
-            own = DatasetConfig(kind.__module__, name)
-            config = replace(own, subflavors=config.subflavors, options=config.options)
-        return (
-            config if field_map is None else replace(config, field_map=dict(field_map))
-        )
-
-
-OF_SAMPLES = tuple(Told.__dataclass_fields__)
-"""Keys of an entry that say what its samples are, beside what its folder says."""
-
-
-@dataclass(frozen=True)
-class Look:
-    """A table and what its first rows, and rows spread over it, show."""
-
-    files: tuple[str, ...]
-    rows: ShardedSource[Row]
-    first: list[Row]
-    columns: Mapping[str, Column]
-
-    @property
-    def media(self) -> list[Column]:
-        """The columns that hold or name media."""
-        return [column for column in self.columns.values() if column.is_media]
-
-    @property
-    def names(self) -> frozenset[str]:
-        """The names of its columns."""
-        return frozenset(
-            name for name, each in self.columns.items() if not each.is_nested
-        )
-
-
-@dataclass(frozen=True)
 class Scene:
     """The path that is opened, or the folder of one split part in it, whose files begin
     there.
     """
 
     path: Path
-    told: Told
+    told: DataOptions
     around: Scene | None = None
     part: str | None = None
     prefix: str = ""
@@ -224,17 +144,19 @@ class Scene:
         return found.below(kept)
 
     @cached_property
-    def splits(self) -> Splits:
+    def splits(self) -> SplitAssignment:
         """Which file belongs to which split part."""
         if self.told.files is not None or not self.is_folder or self.around is not None:
-            return Splits(shared=tuple(self.inventory.kinds))
+            return SplitAssignment(shared=tuple(self.inventory.kinds))
         found = self.splits_by_files
         if self.told.split_by:
-            return Splits(shared=tuple(self.inventory.kinds), folders=found.folders)
+            return SplitAssignment(
+                shared=tuple(self.inventory.kinds), folders=found.folders
+            )
         return parts_by_rows(self, found)
 
     @cached_property
-    def splits_by_files(self) -> Splits:
+    def splits_by_files(self) -> SplitAssignment:
         """Which file belongs to which split part, whatever rows say of it."""
         return find_splits(self.inventory)
 
@@ -298,7 +220,7 @@ class Scene:
         return media if not own or not own.isdisjoint(media) else []
 
     @cached_property
-    def sidecars(self) -> list[Sidecar]:
+    def sidecars(self) -> list[SidecarFile]:
         """The files that belong to one of the media each."""
         if not self.is_folder or not self.media:
             return []
@@ -325,10 +247,10 @@ class Scene:
     # Tables.
 
     @cached_property
-    def _looks(self) -> dict[tuple[str, ...], Look | EnergizeError]:
+    def _looks(self) -> dict[tuple[str, ...], TablePreview | EnergizeError]:
         return {}
 
-    def look(self, files: Sequence[str]) -> Look | EnergizeError:
+    def look(self, files: Sequence[str]) -> TablePreview | EnergizeError:
         """Return what files of rows show, or why they cannot be read as rows."""
         key = tuple(files)
         if key not in self._looks:
@@ -359,7 +281,7 @@ class Scene:
                 )
         return None
 
-    def look_at(self, rows: ShardedSource[Row], files: Sequence[str]) -> Look:
+    def look_at(self, rows: ShardedSource[Row], files: Sequence[str]) -> TablePreview:
         """Return what rows show."""
         first = sample_of(rows)
         below = posixpath.dirname(files[0]) if files else ""
@@ -382,11 +304,11 @@ class Scene:
                     for number in columns[name].values
                     if isinstance(number, int) and number in range(len(kind))
                 ]
-                companion = Column(
+                companion = ColumnProfile(
                     f"{name}_name", "text", tuple(called), columns[name].rows
                 )
                 columns[companion.name] = companion
-        return Look(tuple(files), rows, first, columns)
+        return TablePreview(tuple(files), rows, first, columns)
 
     def names_below(self, below: str, *, moved: bool = False) -> NameLook:
         """Return what finds the media that values of tables in a folder name.
@@ -518,13 +440,13 @@ class Scene:
         return Named(kinds.pop(), tuple(by_count))
 
     def _with_keys(
-        self, columns: dict[str, Column], below: str, count: int
-    ) -> dict[str, Column]:
+        self, columns: dict[str, ColumnProfile], below: str, count: int
+    ) -> dict[str, ColumnProfile]:
         """Return columns of which one names media by their names without extension or
         numbers.
         """
         best: tuple[int, int] | None = None
-        chosen: Column | None = None
+        chosen: ColumnProfile | None = None
         for name, column in columns.items():
             words = {*words_of(name)}
             keyed = (

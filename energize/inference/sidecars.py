@@ -12,7 +12,7 @@ KINDS = ("text", "table", "annotation", "other")
 """Kinds of files that may belong to an image; of tables only those in JSON."""
 
 
-class Sidecar(NamedTuple):
+class SidecarFile(NamedTuple):
     """A file that belongs to media: the column that it is, and which media these may
     be.
     """
@@ -25,7 +25,7 @@ class Sidecar(NamedTuple):
 
 def find_sidecars(
     media: Sequence[str], others: Mapping[str, str], part_folders: Collection[str]
-) -> list[Sidecar]:
+) -> list[SidecarFile]:
     """Return the files that belong to media.
 
     Args:
@@ -57,7 +57,7 @@ def find_sidecars(
             (*folders[name][shared + 1 :], posixpath.basename(stem)), []
         ).append(name)
     own = _in_own_folders(media, candidates)
-    groups: dict[tuple[str, str], list[Sidecar]] = {}
+    groups: dict[tuple[str, str], list[SidecarFile]] = {}
     for name in candidates:
         stem, suffix = posixpath.splitext(name)
         extension = suffix[1:].lower() or "bin"
@@ -66,7 +66,7 @@ def find_sidecars(
         rest = (*folders[name][shared + 1 :], posixpath.basename(stem))
         owners = beside or (by_rest.get(rest, []) if tree else [])
         place = tree[0] if tree and owners and not beside else ""
-        sidecar = Sidecar(name, place or extension, extension, tuple(owners))
+        sidecar = SidecarFile(name, place or extension, extension, tuple(owners))
         groups.setdefault((place, extension), []).append(sidecar)
     return [
         each

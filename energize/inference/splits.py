@@ -40,7 +40,7 @@ _OF_SEVERAL = frozenset(
 
 
 @dataclass(frozen=True)
-class Splits:
+class SplitAssignment:
     """The files of each split part, and those of no part; `lists` are the files that
     said so.
 
@@ -111,7 +111,7 @@ def _is_held_out(part: str) -> bool:
     return near is not None and near != "train"
 
 
-def find_splits(inventory: Inventory) -> Splits:
+def find_splits(inventory: Inventory) -> SplitAssignment:
     """Return which split part each file belongs to.
 
     What a writer says (`README.md`, `dataset_dict.json`) comes before names of folders,
@@ -139,7 +139,9 @@ def find_splits(inventory: Inventory) -> Splits:
     made = {part: tuple(names) for part, names in parts.items()}
     folders = frozenset(map(posixpath.basename, marks))
     notes = _misspelled(shared, inventory) if made else ()
-    splits = Splits(made, tuple(shared), folders=folders, doubt=doubt, notes=notes)
+    splits = SplitAssignment(
+        made, tuple(shared), folders=folders, doubt=doubt, notes=notes
+    )
     if not {*shared}.isdisjoint(inventory.media):
         return _by_lists(inventory, splits) or splits
     return splits
@@ -148,7 +150,7 @@ def find_splits(inventory: Inventory) -> Splits:
 # What writers say.
 
 
-def _by_dict(inventory: Inventory) -> Splits | None:
+def _by_dict(inventory: Inventory) -> SplitAssignment | None:
     """Return the parts that a saved DatasetDict lists."""
     if "dataset_dict.json" not in inventory.kinds:
         return None
@@ -159,7 +161,7 @@ def _by_dict(inventory: Inventory) -> Splits | None:
     return None
 
 
-def _by_readme(inventory: Inventory) -> Splits | None:
+def _by_readme(inventory: Inventory) -> SplitAssignment | None:
     """Return the parts that the configurations in `README.md` name."""
     if "README.md" not in inventory.kinds:
         return None
@@ -228,7 +230,7 @@ def _unmatched(
 
 
 def _doubt_of_patterns(
-    inventory: Inventory, patterns: Mapping[str, Sequence[str]], splits: Splits
+    inventory: Inventory, patterns: Mapping[str, Sequence[str]], splits: SplitAssignment
 ) -> str:
     """Return the error for files that are trained on by a pattern and held out by their
     names.
@@ -280,14 +282,18 @@ def _data_files(config: Mapping[str, Any]) -> dict[str, list[str]]:
     }
 
 
-def _patterns(inventory: Inventory, patterns: Mapping[str, Sequence[str]]) -> Splits:
+def _patterns(
+    inventory: Inventory, patterns: Mapping[str, Sequence[str]]
+) -> SplitAssignment:
     parts: dict[str, tuple[str, ...]] = {}
     for part, wanted in patterns.items():
         names = tuple(name for name in inventory.kinds if matches(name, wanted))
         if names:
             parts[canonical_part(part)] = names
     used = {name for names in parts.values() for name in names}
-    return Splits(parts, tuple(name for name in inventory.kinds if name not in used))
+    return SplitAssignment(
+        parts, tuple(name for name in inventory.kinds if name not in used)
+    )
 
 
 def matches(name: str, patterns: Iterable[str]) -> bool:
@@ -439,7 +445,7 @@ def _misspelled(names: Sequence[str], inventory: Inventory) -> tuple[str, ...]:
 # Lists of names.
 
 
-def _by_lists(inventory: Inventory, splits: Splits) -> Splits | None:
+def _by_lists(inventory: Inventory, splits: SplitAssignment) -> SplitAssignment | None:
     """Return the parts that text files list, such as `meta/train.txt`."""
     index = MediaIndex(inventory.media)
     parts: dict[str, tuple[str, ...]] = {}
@@ -457,7 +463,7 @@ def _by_lists(inventory: Inventory, splits: Splits) -> Splits | None:
     kept = {part: [*parts.get(part, ())] for part in {**splits.parts, **parts}}
     for part, names in splits.parts.items():
         kept[part] += [name for name in names if name not in used]
-    return Splits(
+    return SplitAssignment(
         {part: tuple(names) for part, names in kept.items() if names},
         tuple(name for name in splits.shared if name not in used),
         tuple(lists),

@@ -19,11 +19,11 @@ from energize.core.description import digest
 from energize.core.failures import Failed
 from energize.core.os_errors import PASSING, is_url
 from energize.data.media import HEAD, media_kind
-from energize.data.nv_meta import Origin, is_prepared
+from energize.data.nv_meta import ConvertedFrom, is_prepared
 from energize.data.webdataset import WebdatasetSource
 from energize.errors import DatasetError, DecodeError, NotPreparedError, PrepareError
 from energize.inference.candidates import Reading
-from energize.inference.columns import AV, IMAGE, Column, Named, columns_of
+from energize.inference.columns import AV, IMAGE, ColumnProfile, Named, columns_of
 from energize.inference.scene import FIRST, Scene
 from energize.preparation.index import prepare
 from energize.task.load import PART_DECODERS
@@ -76,7 +76,7 @@ def open_tars(scene: Scene) -> WebdatasetSource:
             f"folder that can be written, or run: energize prepare {scene.root}"
         ) from error
     whole = WebdatasetSource(folder)
-    return whole.replace(origin=Origin.of(whole))
+    return whole.replace(origin=ConvertedFrom.of(whole))
 
 
 def cache_folder(*names: str) -> Path:
@@ -132,7 +132,7 @@ def read_tars(source: WebdatasetSource) -> Reading:
         if own:
             called = own[0].rpartition(".")[2] if numbered else own[0]
             count = max(sum(name in row for name in own) for row in rows)
-            whole = Column(
+            whole = ColumnProfile(
                 called,
                 f"{form}s" if count > 1 else form,
                 tuple(rows),

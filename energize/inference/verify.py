@@ -21,8 +21,9 @@ from energize.data.loose import LooseSource
 from energize.data.rows import JsonSource
 from energize.data.writing import write_new
 from energize.errors import DataError, DatasetError, EnergizeError
-from energize.inference.engine import Found
-from energize.inference.scene import FIRST, SPREAD, Told
+from energize.inference.engine import InferredPart
+from energize.inference.options import DataOptions
+from energize.inference.scene import FIRST, SPREAD
 from energize.inference.tars import cache_folder
 from energize.task.images import without_notes
 from energize.task.load import SampleDecoder, SampleLoader
@@ -42,7 +43,7 @@ _log = logging.getLogger("energize")
 
 @own_errors
 @without_notes()
-def verify(found: Found, told: Told) -> None:
+def verify(found: InferredPart, told: DataOptions) -> None:
     """Check the first samples, and samples spread over the others, once for each
     version of data.
 
@@ -97,7 +98,7 @@ def verify(found: Found, told: Told) -> None:
         write_new(marker, found.spec.model_dump_json().encode(), DatasetError)
 
 
-def inferred_texts(found: Found, told: Told) -> list[str]:
+def inferred_texts(found: InferredPart, told: DataOptions) -> list[str]:
     """Return the fields that have to be texts, as no user says what they are read
     from.
     """
@@ -107,14 +108,14 @@ def inferred_texts(found: Found, told: Told) -> list[str]:
     return [name for name in text_fields(kind) if not _is_told(name, told)]
 
 
-def _is_told(name: str, told: Told) -> bool:
+def _is_told(name: str, told: DataOptions) -> bool:
     """Return whether the user says what a field is read from; `energize init` is no
     user.
     """
     return told.inferred is None and name in (told.field_map or {})
 
 
-def _check_texts(found: Found, fields: Sequence[str]) -> None:
+def _check_texts(found: InferredPart, fields: Sequence[str]) -> None:
     """Raise `DatasetError` for a text that is none, in any row of values without types.
 
     Parquet and Arrow say the types of columns themselves. A value that is missing is
@@ -175,7 +176,7 @@ def _numbers(count: int) -> Any:
     return np.unique([*range(min(FIRST, count)), *spread])
 
 
-def _loader(found: Found) -> SampleLoader[Any]:
+def _loader(found: InferredPart) -> SampleLoader[Any]:
     config = found.config
     kind: Any = CrudeSample
     if config.field_map is not None:
@@ -184,7 +185,7 @@ def _loader(found: Found) -> SampleLoader[Any]:
     return SampleLoader(sample_type=kind, field_map=config.field_map, decoder=decoder)
 
 
-def _refusal(found: Found, fault: str) -> str:
+def _refusal(found: InferredPart, fault: str) -> str:
     return (
         f"{found.spec.path}: {fault}. Inferred was {found.spec.override}. Correct the "
         "data, or "
@@ -194,7 +195,7 @@ def _refusal(found: Found, fault: str) -> str:
     )
 
 
-def _version(found: Found) -> str:
+def _version(found: InferredPart) -> str:
     """Return what is another text for other data, or for another inference of them."""
     rows = getattr(found.source, "rows", found.source)
     files = [os.path.join(rows.location, each) for each in rows.shards if each]

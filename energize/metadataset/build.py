@@ -36,7 +36,7 @@ from energize.datasets.quota import ComposedDataset, QuotaDataset
 from energize.datasets.stage_plan import Stage, stage_label
 from energize.datasets.stages import StagedDataset
 from energize.errors import ConfigError, EnergizeError
-from energize.inference.scene import OF_SAMPLES
+from energize.inference.options import OF_SAMPLES
 from energize.inference.verify import inferred_texts
 from energize.metadataset.located import noted, place_noted
 from energize.metadataset.models import EPOCHIZED, Composition, Folder

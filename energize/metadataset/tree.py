@@ -25,7 +25,7 @@ from energize.data.join import JoinedSource
 from energize.data.jsonl import JsonlSource
 from energize.data.loose import LooseSource
 from energize.data.media import kind_by_name
-from energize.data.nv_meta import CRUDE, DatasetConfig, read_dataset_yaml
+from energize.data.nv_meta import CRUDE, SampleConfig, read_dataset_yaml
 from energize.data.selection import (
     OTHERS,
     PropertySource,
@@ -49,8 +49,8 @@ from energize.errors import (
     nearest,
     some,
 )
-from energize.inference.engine import FILES, Found, is_loose, open_loose
-from energize.inference.scene import OF_SAMPLES, Told
+from energize.inference.engine import FILES, InferredPart, is_loose, open_loose
+from energize.inference.options import OF_SAMPLES, DataOptions
 from energize.inference.verify import verify
 from energize.metadataset.located import (
     Located,
@@ -146,7 +146,7 @@ class Leaf:
     level: Level | None = None
     chosen: Selection | None = None
     sample_weight: float | None = None
-    told: Told = field(default_factory=Told)
+    told: DataOptions = field(default_factory=DataOptions)
     called: str | None = field(default=None, compare=False)
     """What the list that it is an entry of calls it."""
     name: str | None = field(default=None, compare=False)
@@ -154,16 +154,18 @@ class Leaf:
     it."""
     unnamed: str | None = field(default=None, compare=False)
     """The name that it would have if no entry had one."""
-    looked_at: dict[Any, Found] = field(default_factory=dict, compare=False, repr=False)
+    looked_at: dict[Any, InferredPart] = field(
+        default_factory=dict, compare=False, repr=False
+    )
     """What was found at loose paths: of one mix they are looked at once."""
 
     @cached_property
-    def config(self) -> DatasetConfig:
+    def config(self) -> SampleConfig:
         """What the folder's dataset.yaml says of its samples, read once; or how they
         look, and what was said of them.
         """
         try:
-            config = DatasetConfig("energize", CRUDE)
+            config = SampleConfig("energize", CRUDE)
             try:
                 if not self.is_jsonl:
                     name = self.dataset_config or "dataset.yaml"
@@ -183,7 +185,7 @@ class Leaf:
             raise noted(error, self.place) from error
 
     @cached_property
-    def loose(self) -> Found | None:
+    def loose(self) -> InferredPart | None:
         """What is found at the path if nobody prepared it."""
         if self.dataset_config or self.split_config or not is_loose(self.path):
             return None
@@ -285,7 +287,7 @@ class Leaf:
         return replace(self, path=self.path.resolve(), packing=None, level=None)
 
 
-def user_factory(config: DatasetConfig) -> type[Any]:
+def user_factory(config: SampleConfig) -> type[Any]:
     """Return the factory that a dataset.yaml names, a class of a module of the program.
 
     Nothing is imported because a file names it. Raises `UntrustedCodeError` for a
@@ -356,7 +358,7 @@ class JoinedLeaf(Leaf):
         return *self.path.absolute().parts[:-1], "+".join(names)
 
     @cached_property
-    def config(self) -> DatasetConfig:
+    def config(self) -> SampleConfig:
         """What the dataset.yaml of the first part says."""
         return self.parts[0].leaf.config
 
@@ -858,7 +860,9 @@ class _Resolver:
                 return self.fault(place, f"{told}; remove it")
         if folder or path.suffix.lower() in FILES:
             self.weighs |= inner.leaf.sample_weight is not None
-            said = Told(**{name: getattr(entry, name, None) for name in OF_SAMPLES})
+            said = DataOptions(
+                **{name: getattr(entry, name, None) for name in OF_SAMPLES}
+            )
             return replace(
                 inner.leaf, path=_tidied(path), place=place, aux=aux or {}, told=said
             )

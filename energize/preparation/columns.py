@@ -40,7 +40,7 @@ from energize.data.media import kind_by_name, open_image
 from energize.data.nv_meta import read_info
 from energize.data.writing import NewFiles, writing
 from energize.errors import ConfigError, DataError, DatasetError, PrepareError, nearest
-from energize.preparation.scan import RawSample, ScannedShard, Shard
+from energize.preparation.scan import RawSample, ScannedShard, ShardHeaders
 from energize.preparation.tasks import Job, Piece, all_in_turn, column_of, unchanged
 from energize.preparation.write import commit, staging
 from energize.task.load import PartAccess, parse_field
@@ -166,7 +166,7 @@ class Columns:
                 f"{', '.join(columns)}{nearest(name, list(columns))}"
             )
 
-    def measured(self, shard: Shard) -> dict[str, Piece]:
+    def measured(self, shard: ShardHeaders) -> dict[str, Piece]:
         """Return the columns of a shard."""
         samples = list(shard.samples())
         return {name: self._piece(name, samples) for name in self._measures}

@@ -12,9 +12,9 @@ from typing import Any
 
 from energize.core.records import required_fields, type_fields
 from energize.core.samples import METADATA, SAMPLE_TYPES, CrudeSample
-from energize.data.nv_meta import CRUDE, DatasetConfig
+from energize.data.nv_meta import CRUDE, SampleConfig
 from energize.errors import ConfigError, DataError, PrepareError, nearest, some
-from energize.preparation.scan import Shard
+from energize.preparation.scan import ShardHeaders
 from energize.task.load import (
     PartAccess,
     check_field_map,
@@ -54,7 +54,7 @@ class FirstLook:
     """
 
     def __init__(self, path: Path) -> None:
-        shard = Shard(path.parent, path.name)
+        shard = ShardHeaders(path.parent, path.name)
         self.path = path
         self.parts = tuple(
             {part.name: 0 for each in shard.content.samples for part in each.parts}
@@ -152,7 +152,7 @@ def choose_config(
     field_map: Mapping[str, str] | None,
     look: FirstLook,
     parts: Collection[str],
-) -> DatasetConfig | None:
+) -> SampleConfig | None:
     """Return the choice as `dataset.yaml` has it, with a proposed field map where none
     was given.
 
@@ -162,7 +162,7 @@ def choose_config(
     if sample_type is None:
         return None
     if sample_type in (CRUDE, CrudeSample):
-        return DatasetConfig(_MODULE, CRUDE)
+        return SampleConfig(_MODULE, CRUDE)
     called = sample_type if isinstance(sample_type, str) else sample_type.__name__
     chosen = dict(field_map or {})
     if field_map is None:
@@ -188,7 +188,7 @@ def choose_config(
                 "field map "
                 f"(--field-map). {found}{keys}"
             )
-    return DatasetConfig(module_of(called), called, chosen)
+    return SampleConfig(module_of(called), called, chosen)
 
 
 def module_of(sample_type: str) -> str:
@@ -233,7 +233,7 @@ def propose_sample_type(look: Any, given: Collection[str] = ()) -> str:
 
 
 def field_notes(
-    config: DatasetConfig | None, parts: Mapping[str, int], total: int
+    config: SampleConfig | None, parts: Mapping[str, int], total: int
 ) -> list[str]:
     """Return notes on fields that are needed but whose parts cannot be in every
     sample.

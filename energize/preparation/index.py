@@ -51,7 +51,7 @@ from energize.preparation.fields import (
 )
 from energize.preparation.scan import (
     ScannedShard,
-    Shard,
+    ShardHeaders,
     checksums_of,
     find_shards,
     glob_notes,
@@ -98,7 +98,7 @@ class PrepareReport:
     shard_counts: dict[str, int]
     parts: dict[str, int]
     splits: Parts = field(default_factory=dict)
-    config: nv_meta.DatasetConfig | None = None
+    config: nv_meta.SampleConfig | None = None
     notes: tuple[str, ...] = ()
     columns: dict[str, Column] = field(default_factory=dict)
     windows: Windows = field(default_factory=dict)
@@ -211,7 +211,7 @@ def prepare(  # noqa: PLR0915
                 names, ratios, split_patterns, seed if shuffle_shards else None
             )
     functions: dict[str, Any] = {"names": check_members, "columns": wanted.measured}
-    functions |= {"checksums": Shard.checksums} if checksums else {}
+    functions |= {"checksums": ShardHeaders.checksums} if checksums else {}
     functions |= {"rows": partial(rows_of, dict(zip(names, count())))} if sqlite else {}
     options = {"checksums": checksums, "sqlite": sqlite, **wanted.options}
     what = root, "prepare", names, partial(keep_index, root, known), functions
@@ -340,7 +340,7 @@ def keep_index(
 
 
 def rows_of(
-    numbers: Mapping[str, int], shard: Shard
+    numbers: Mapping[str, int], shard: ShardHeaders
 ) -> dict[str, list[tuple[Any, ...]]]:
     """Return what the tables of the database have of a shard, which has one of the
     numbers.
@@ -360,7 +360,7 @@ def rows_of(
     }
 
 
-def check_members(shard: Shard) -> tuple[int, str]:
+def check_members(shard: ShardHeaders) -> tuple[int, str]:
     """Return how many files belong to no sample, and the first of them.
 
     Raise `ShardError` for a shard without samples, and for members that would be

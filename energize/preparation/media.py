@@ -23,7 +23,7 @@ from energize.data.stores import SystemFileStore, store_path
 from energize.data.writing import writing
 from energize.errors import DatasetNotFoundError, PrepareError, SampleError, ShardError
 from energize.preparation.index import is_utf8, prepare
-from energize.preparation.scan import Shard, listed
+from energize.preparation.scan import ShardHeaders, listed
 from energize.preparation.workers import map_in_order
 from energize.preparation.write import commit, new_database, staging
 
@@ -218,7 +218,7 @@ def _of_file(store: SystemFileStore, media: MediaFilterConfig, name: str) -> lis
 
 def _of_shard(root: Path, media: MediaFilterConfig, shard: str) -> list[_Row]:
     rows: list[_Row] = []
-    for sample in Shard(root, shard).samples():
+    for sample in ShardHeaders(root, shard).samples():
         for part in sample.sizes:
             name = f"{sample.found.key}.{part}"
             if media.should_consider_media(name):

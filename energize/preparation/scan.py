@@ -44,7 +44,7 @@ from energize.task.load import PartAccess
 T = TypeVar("T")
 
 
-class Shard:
+class ShardHeaders:
     """A shard of a folder, whose headers have been read.
 
     Raises `ShardError` as `energize.data.tar.scan` does.
@@ -75,7 +75,7 @@ class Shard:
 class RawSample:
     """A stored sample whose parts are read when they are asked for."""
 
-    shard: Shard
+    shard: ShardHeaders
     number: int
     found: ScannedSample
 
@@ -194,7 +194,7 @@ def scan_shards(
     root: Path,
     names: Sequence[str],
     keep: Callable[[ScannedShard], T],
-    functions: Mapping[str, Callable[[Shard], Any]] | None = None,
+    functions: Mapping[str, Callable[[ShardHeaders], Any]] | None = None,
     *,
     workers: int | None = None,
     on_progress: Progress | None = None,
@@ -204,8 +204,8 @@ def scan_shards(
     """Walk over shards in processes, and return what `keep` makes of each, in their
     order.
 
-    `functions` are called with each `Shard` where it is read; what they return is sent
-    here. With `write` it is written there before.
+    `functions` are called with each `ShardHeaders` where it is read; their results are
+    sent here. With `write` it is written there before.
 
     Raises `PrepareError` that lists all damaged shards, and what the functions raise,
     unless `faults` are given, which take both; and `PrepareError` as `map_in_order`
@@ -219,7 +219,7 @@ def scan_shards(
         with os_errors_as(ShardError, root / name):
             if write is not None:
                 write(name)
-            shard = Shard(root, name)
+            shard = ShardHeaders(root, name)
             content = shard.content
             index = np.array(shard.offsets, dtype="<u8").tobytes()
             kinds = tuple(sorted({sample.parts_crc32 for sample in content.samples}))
@@ -273,7 +273,7 @@ def check_unique(root: Path, shards: Sequence[ScannedShard]) -> None:
     for shard in shards if len(repeated) else ():
         rows = np.flatnonzero(np.isin(shard.hashes, repeated))
         keys = (
-            [each.key for each in Shard(root, shard.name).content.samples]
+            [each.key for each in ShardHeaders(root, shard.name).content.samples]
             if len(rows)
             else []
         )

@@ -38,7 +38,12 @@ from energize.data.nv_meta import META_FOLDER, ShardRecord, read_info, read_reco
 from energize.data.tar import checksums_path
 from energize.data.writing import NewFiles, writing
 from energize.errors import ConfigError, PrepareError, ShardError, some
-from energize.preparation.scan import ScannedShard, Shard, check_unique, scan_shards
+from energize.preparation.scan import (
+    ScannedShard,
+    ShardHeaders,
+    check_unique,
+    scan_shards,
+)
 from energize.preparation.write import INDEXES, TABLES, commit, new_database, staging
 
 P = ParamSpec("P")
@@ -100,7 +105,7 @@ class Job:
     what: str
     names: Sequence[str]
     keep: Callable[[ScannedShard, NewFiles], None]
-    functions: Mapping[str, Callable[[Shard], Any]]
+    functions: Mapping[str, Callable[[ShardHeaders], Any]]
     workers: int | None
     on_progress: Progress | None
     tasks: int | None

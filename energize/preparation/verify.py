@@ -32,7 +32,7 @@ from energize.errors import ConfigError, DatasetError, PrepareError, ShardError
 from energize.preparation.columns import Columns, is_written
 from energize.preparation.scan import (
     ScannedShard,
-    Shard,
+    ShardHeaders,
     check_unique,
     checksums_of,
     scan_shards,
@@ -104,7 +104,7 @@ def prepare_checksums(
         "checksums",
         list(counts),
         unchanged(root),
-        {"checksums": Shard.checksums},
+        {"checksums": ShardHeaders.checksums},
     )
     job = Job(*what, workers, on_progress, tasks, task, merge)
     folders = [meta, *shard_folders(root, counts)]
@@ -197,7 +197,7 @@ def check_folder(
         shard.index = b""
         return shard
 
-    def checksums(shard: Shard) -> bytes:
+    def checksums(shard: ShardHeaders) -> bytes:
         return b"" if checked.get(shard.name) is None else shard.checksums()
 
     checked = {name: each.checksums_crc32 for name, each in records.items()}

@@ -32,7 +32,7 @@ from energize.data.writing import (
     writing,
 )
 from energize.errors import ConfigError, PrepareError, some
-from energize.preparation.scan import Shard, scan_shards
+from energize.preparation.scan import ShardHeaders, scan_shards
 from energize.preparation.workers import map_in_order
 
 TABLES = """
@@ -261,7 +261,7 @@ def write_shards(
             raise PrepareError(f"there are no samples to write to {root}")
         for shard in shards if checksums else ():
             place = files.place(shard)
-            made = Shard(place.parent, place.name)
+            made = ShardHeaders(place.parent, place.name)
             files.write(path_of(checksums_path(str(shard))), made.checksums())
         files.commit()
     return shards

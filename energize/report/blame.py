@@ -19,7 +19,7 @@ from energize.core.os_errors import os_errors_as
 from energize.core.reader import Made
 from energize.datasets.transform import SampleWeightDataset
 from energize.errors import ConfigError, NotIndexedError
-from energize.report.levels import Level, Places, levels_of
+from energize.report.levels import MixLevel, Places, levels_of
 
 
 class Delivered(NamedTuple):
@@ -203,7 +203,7 @@ def _recorded(file: Path, step: int) -> Iterator[Delivered]:
                 continue
 
 
-def weights_of(level: Level, so_far: float | None = 1.0) -> list[float | None]:
+def weights_of(level: MixLevel, so_far: float | None = 1.0) -> list[float | None]:
     """Return the weight in the loss that the sources of each row say; None for
     functions.
     """

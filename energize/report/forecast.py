@@ -38,7 +38,7 @@ from energize.datasets.stages import StagedDataset
 from energize.errors import ConfigError, EmptyDatasetError, NotIndexedError
 from energize.order import Schedule
 from energize.report.levels import (
-    Level,
+    MixLevel,
     Places,
     Spans,
     asked_of,
@@ -187,7 +187,7 @@ def _changes(dataset: IndexedDataset[Any], steps: int) -> set[int]:
     return found
 
 
-def _reached(levels: Level, path: tuple[str, ...], step: int) -> int:
+def _reached(levels: MixLevel, path: tuple[str, ...], step: int) -> int:
     return spans(levels, step).get(path, step)
 
 
@@ -434,7 +434,7 @@ def asked_between(dataset: IndexedDataset[Any], points: Int64Array) -> FloatArra
 
 
 def _asked(
-    level: Level, begun: Spans, ended: Spans, measure: ColumnCost | None
+    level: MixLevel, begun: Spans, ended: Spans, measure: ColumnCost | None
 ) -> FloatArray:
     """Return the share that is asked for of each row of a level, of the whole level."""
     if level.source is not None:

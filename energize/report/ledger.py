@@ -30,7 +30,7 @@ from energize.core.reader import Made
 from energize.datasets.quota import QuotaDataset
 from energize.errors import ConfigError, nearest, some
 from energize.report import levels
-from energize.report.levels import Found, Level, Places
+from energize.report.levels import LocatedSamples, MixLevel, Places
 from energize.report.table import LedgerRow, Outlier, RankTotals, Report
 
 _TOGETHER = 256
@@ -322,7 +322,7 @@ class Book:
                 for row in self.found(self._waiting[-1].made).row.tolist()
             ]
 
-    def found(self, made: Made) -> Found:
+    def found(self, made: Made) -> LocatedSamples:
         """Return which samples an item is made of."""
         return self._places.found([made])
 
@@ -387,7 +387,7 @@ class Book:
             )
         if any(each.slots for each in notes):
             kept = _delivered([each.slots for each in notes], counts)
-            found = Found(*(each[kept] for each in found))
+            found = LocatedSamples(*(each[kept] for each in found))
             weights = weights[kept]
             costs = costs[kept]
             counts = np.bincount(found.item, minlength=len(notes))
@@ -422,7 +422,7 @@ def _delivered(slots: Sequence[tuple[int, ...]], counts: Int64Array) -> BoolArra
 def _shared(
     given: Sequence[Sequence[float] | None],
     counts: Int64Array,
-    found: Found,
+    found: LocatedSamples,
     *,
     default: float,
     whole: bool = False,
@@ -560,7 +560,7 @@ class _Parts:
     count the same items.
     """
 
-    level: Level
+    level: MixLevel
     above: Above = ()
     unit: str = "samples"
     asked: Any = None
@@ -795,7 +795,7 @@ class Telling:
             yield "report(all_ranks=True), called on all ranks, sums them"
 
     def _rows_of(
-        self, level: Level, among: _Parts, number: int, above: Above
+        self, level: MixLevel, among: _Parts, number: int, above: Above
     ) -> list[LedgerRow]:
         above = (*above, *level.above)
         own = self._parts_of(level, above)
@@ -804,7 +804,7 @@ class Telling:
             rows += self._rows_of(part, own, place, above)
         return rows
 
-    def _row(self, level: Level, among: _Parts, number: int) -> LedgerRow:
+    def _row(self, level: MixLevel, among: _Parts, number: int) -> LedgerRow:
         counts = self._sum(level)
         costs = self.book.cost_name is not None
         return LedgerRow(
@@ -833,15 +833,15 @@ class Telling:
             no_numbers=round(counts[NO_NUMBERS]),
         )
 
-    def _sum(self, level: Level) -> Any:
+    def _sum(self, level: MixLevel) -> Any:
         return self.rows[level.rows.start : level.rows.stop].sum(axis=0).tolist()
 
-    def _epochs(self, level: Level) -> float | None:
+    def _epochs(self, level: MixLevel) -> float | None:
         count = _count(level.source)
         run = self.rows if self.run is None else self.run
         return float(run[level.rows.start, SAMPLES]) / count if count else None
 
-    def _parts_of(self, level: Level, above: Above) -> _Parts:
+    def _parts_of(self, level: MixLevel, above: Above) -> _Parts:
         if not level.parts:
             return _Parts(level)
         start = self.starts.get(level.path)
@@ -875,7 +875,7 @@ class Telling:
         return own
 
     def _units(
-        self, level: Level, above: Above, rows: Any
+        self, level: MixLevel, above: Above, rows: Any
     ) -> tuple[FloatArray, bool, bool]:
         """Return how many items of its mix rows are of, for each part of a level;
         whether these are samples, and whether that is known.

@@ -34,7 +34,7 @@ _NAMED = 2
 
 
 @dataclass
-class Level:
+class MixLevel:
     """A part of a mix: a source, or what has parts itself.
 
     `rows` are those of its sources, in the order in which the tree is gone through: one
@@ -47,7 +47,7 @@ class Level:
     path: tuple[str, ...]
     rows: range
     mix: Dataset[Any] | None = None
-    parts: list[Level] = field(default_factory=list)
+    parts: list[MixLevel] = field(default_factory=list)
     members: list[range] = field(default_factory=list)
     above: tuple[Dataset[Any], ...] = ()
     source: Source[Any] | None = None
@@ -56,16 +56,16 @@ class Level:
     called: str | None = None
     """The name of its source in the whole, see `source_names`."""
 
-    def opened_in(self, owner: Level) -> bool:
+    def opened_in(self, owner: MixLevel) -> bool:
         """Whether it is a blend that was opened up into that of its owner."""
         return self.mix is not None and self.mix is owner.mix
 
-    def walk(self) -> list[Level]:
+    def walk(self) -> list[MixLevel]:
         """Return the level itself, and all below it, from above."""
         return [self, *(below for part in self.parts for below in part.walk())]
 
     @cached_property
-    def leaves(self) -> list[Level]:
+    def leaves(self) -> list[MixLevel]:
         """The levels of its sources, one for each row."""
         return [each for each in self.walk() if each.source is not None]
 
@@ -75,7 +75,7 @@ class Level:
         return self.called or "/".join(self.path)
 
 
-def levels_of(dataset: Dataset[Any]) -> Level:
+def levels_of(dataset: Dataset[Any]) -> MixLevel:
     """Return the levels of a dataset; the first has them all, and an empty path."""
     whole = _level("", (), (), dataset, 0, whole=True)
     leaves = whole.leaves
@@ -136,7 +136,7 @@ def _level(
     first: int,
     *,
     whole: bool,
-) -> Level:
+) -> MixLevel:
     """`whole`: whether positions of `dataset` are known, and so which stage they belong
     to.
     """
@@ -156,8 +156,8 @@ def _level(
         if not path:
             [name] = source_labels([source])
             path = (name,)
-        return Level(name, path, row, above=tuple(above), source=source, given=given)
-    level = Level(
+        return MixLevel(name, path, row, above=tuple(above), source=source, given=given)
+    level = MixLevel(
         name, path, range(first, first), node, above=tuple(above), given=given
     )
     if isinstance(node, StagedDataset) and node.indexed and not whole:
@@ -168,22 +168,24 @@ def _level(
     return level
 
 
-def _add_sources(level: Level, node: Dataset[Any], first: int) -> None:
+def _add_sources(level: MixLevel, node: Dataset[Any], first: int) -> None:
     """The sources of stages that cannot be told apart, each once."""
     names = source_labels(node.sources)
     level.mix = None
     for number, (name, source) in enumerate(zip(names, node.sources, strict=True)):
         row = range(first + number, first + number + 1)
-        part = Level(
+        part = MixLevel(
             name, (*level.path, name), row, source=source, given=(*level.given, None)
         )
         level.parts.append(part)
 
 
-def _add_inputs(level: Level, node: Dataset[Any], first: int, *, whole: bool) -> None:
+def _add_inputs(
+    level: MixLevel, node: Dataset[Any], first: int, *, whole: bool
+) -> None:
     phased = isinstance(node, StagedDataset)
     opened: list[
-        tuple[str, Level]
+        tuple[str, MixLevel]
     ] = []  # blends that were opened up, by the names of their parts
     for number, name in enumerate(numbered(_names(node))):
         named = _named(node, number)
@@ -197,7 +199,7 @@ def _add_inputs(level: Level, node: Dataset[Any], first: int, *, whole: bool) ->
             owner = opened[-1][1] if opened else level
             known = any(part.name == each for part in owner.parts)
             label = f"{each} ({first})" if known else each
-            group = Level(label, (*owner.path, label), range(first, first), node)
+            group = MixLevel(label, (*owner.path, label), range(first, first), node)
             opened.append((each, _added(owner, group, number)))
         owner = opened[-1][1] if opened else level
         given = (*level.given, *outer, called if named else None)
@@ -210,7 +212,7 @@ def _add_inputs(level: Level, node: Dataset[Any], first: int, *, whole: bool) ->
             holder.members[-1] = range(holder.members[-1].start, number + 1)
 
 
-def _added(owner: Level, part: Level, number: int) -> Level:
+def _added(owner: MixLevel, part: MixLevel, number: int) -> MixLevel:
     owner.parts.append(part)
     owner.members.append(range(number, number))
     return part
@@ -245,7 +247,7 @@ Spans: TypeAlias = dict[tuple[str, ...], int]
 """To which of its items the mix of each level has come, by the paths of levels."""
 
 
-def spans(level: Level, items: int | None, found: Spans | None = None) -> Spans:
+def spans(level: MixLevel, items: int | None, found: Spans | None = None) -> Spans:
     """To which of its items the mix of each level has come when `items` of the whole
     were given, by the paths of levels; those are left out of which only reading tells.
     """
@@ -261,7 +263,7 @@ def spans(level: Level, items: int | None, found: Spans | None = None) -> Spans:
 
 
 def _span(
-    level: Level, items: int, reached: Sequence[int] | None, found: Spans
+    level: MixLevel, items: int, reached: Sequence[int] | None, found: Spans
 ) -> None:
     found[level.path] = items
     if reached is None:
@@ -273,7 +275,7 @@ def _span(
             spans(part, reached[numbers.start], found)
 
 
-def asked_of(level: Level, start: int | None, stop: int | None) -> FloatArray | None:
+def asked_of(level: MixLevel, start: int | None, stop: int | None) -> FloatArray | None:
     """Return the share of each of a level's parts that is asked for of items `start` to
     before `stop` of its mix; of all where these are not known, unless it changes. None
     where nobody asks.
@@ -292,7 +294,7 @@ def asked_of(level: Level, start: int | None, stop: int | None) -> FloatArray | 
 
 
 def items_between(
-    level: Level, start: int | None, stop: int | None
+    level: MixLevel, start: int | None, stop: int | None
 ) -> FloatArray | None:
     """Return how many items of its mix from `start` to `stop` are of each part of a
     level, where its order says so.
@@ -307,7 +309,7 @@ def items_between(
     return _by_part(level, items)
 
 
-def spent_by(level: Level, items: int | None) -> FloatArray:
+def spent_by(level: MixLevel, items: int | None) -> FloatArray:
     """Return what the first items of a blend cost that each part gave; zeros where only
     reading tells.
     """
@@ -318,7 +320,7 @@ def spent_by(level: Level, items: int | None) -> FloatArray:
 
 
 def spend(
-    level: Level,
+    level: MixLevel,
     spent: FloatArray,
     begun: Spans,
     ended: Spans,
@@ -345,7 +347,7 @@ def spend(
     return known
 
 
-def samples_per_item(level: Level) -> FloatArray:
+def samples_per_item(level: MixLevel) -> FloatArray:
     """Return for each row of a level how many samples an item is made of that a mix
     takes of the input in which its source stands; NaN where only reading tells.
     """
@@ -385,7 +387,7 @@ def shares_of(values: FloatArray | None) -> FloatArray | None:
     )
 
 
-def _by_part(level: Level, values: FloatArray) -> FloatArray:
+def _by_part(level: MixLevel, values: FloatArray) -> FloatArray:
     return np.array([values[each.start : each.stop].sum() for each in level.members])
 
 
@@ -395,7 +397,7 @@ _ITEMS_LOOKED_AT = 64
 _NUMBERS = len(Origin._fields)
 
 
-class Found(NamedTuple):
+class LocatedSamples(NamedTuple):
     """Samples of items, a row each, ordered by item: int64 of one length.
 
     `item`: the number of the item among those asked for. `row`: that of its source.
@@ -412,11 +414,11 @@ class Found(NamedTuple):
 class Places:
     """Finds samples in the rows of the levels of `dataset`, without reading."""
 
-    def __init__(self, dataset: Dataset[Any], levels: Level) -> None:
+    def __init__(self, dataset: Dataset[Any], levels: MixLevel) -> None:
         self._dataset = dataset
         self.rows = len(levels.rows)
 
-    def found(self, made: Sequence[Made]) -> Found:
+    def found(self, made: Sequence[Made]) -> LocatedSamples:
         """Return what some items are made of."""
         if self._dataset.indexed:
             return self._parts[0].found(np.array(made, dtype=np.int64))
@@ -433,11 +435,11 @@ class Places:
                 some.append(each._replace(item=of[each.item]))
         if not some:
             nothing = np.zeros(0, dtype=np.int64)
-            return Found(nothing, nothing, nothing, nothing)
+            return LocatedSamples(nothing, nothing, nothing, nothing)
         together = [np.concatenate(column) for column in zip(*some, strict=True)]
         order = np.argsort(together[0], kind="stable")
         at, row, index, pass_ = (column[order] for column in together)
-        return Found(item[at], row, index, pass_)
+        return LocatedSamples(item[at], row, index, pass_)
 
     def planned(self, count: int, *, items: bool = False) -> Any:
         """Return how many samples of each row the first `count` items are made of, by
@@ -512,17 +514,17 @@ class _Part:
 
     def found(
         self, positions: Int64Array, epochs: Int64Array | None = None, attempt: int = 0
-    ) -> Found:
+    ) -> LocatedSamples:
         if not self._dataset.indexed:
             item = np.arange(len(positions))
             row = np.full(len(positions), self._first, dtype=np.int64)
-            return Found(item, row, positions, cast("Int64Array", epochs))
+            return LocatedSamples(item, row, positions, cast("Int64Array", epochs))
         dataset = cast("IndexedDataset[Any]", self._dataset)
         refs = Trace(dataset, positions).refs(attempt)
         row = refs.source + self._first
         if self.phased is not None:
             row = self._row_of[self.phased.phase_of(positions)[refs.item], refs.source]
-        return Found(refs.item, row, refs.index, refs.epoch)
+        return LocatedSamples(refs.item, row, refs.index, refs.epoch)
 
     def planned(self, count: int, *, items: bool) -> Any:
         dataset = cast("IndexedDataset[Any]", self._dataset)

@@ -17,8 +17,8 @@ import pytest
 import torch
 
 from energize import CaptioningSample, ListSource, get_loader, get_train_dataset
-from energize.cli.mixes import Run
-from energize.cli.pages import Look
+from energize.cli.mixes import RunOptions
+from energize.cli.pages import PreviewPage
 from energize.core.html import (
     THUMBNAIL_BYTES,
     item_html,
@@ -96,7 +96,9 @@ class Tags(HTMLParser):
 
 def test_data_is_text_wherever_it_stands(mix):
     page = (
-        Look(mix, Run(encoder=f"{mix.parent}/encoder.py:Encoder")).page(0, 2).decode()
+        PreviewPage(mix, RunOptions(encoder=f"{mix.parent}/encoder.py:Encoder"))
+        .page(0, 2)
+        .decode()
     )
     tags = Tags(page).found
     assert [tag for tag, _ in tags].count("script") == 1
@@ -119,25 +121,29 @@ def test_data_is_text_wherever_it_stands(mix):
 
 def test_what_an_encoder_raises_is_shown_for_its_batch(mix):
     page = (
-        Look(mix, Run(4, encoder=f"{mix.parent}/encoder.py:Fails")).page(1, 2).decode()
+        PreviewPage(mix, RunOptions(4, encoder=f"{mix.parent}/encoder.py:Fails"))
+        .page(1, 2)
+        .decode()
     )
     assert page.count("ValueError: no &lt;such&gt; token") == 2
     assert page.count('class="sample"') == 8
-    assert "Step 1,000,000,000" in Look(mix, Run(4)).page(10**9, 1).decode()
-    val = Look(mix, Run(4, split="val"))
+    assert (
+        "Step 1,000,000,000" in PreviewPage(mix, RunOptions(4)).page(10**9, 1).decode()
+    )
+    val = PreviewPage(mix, RunOptions(4, split="val"))
     assert "There is no step 9" in val.page(9, 1).decode()
     assert val.page(0, 9).decode().count('class="sample"') == 3
 
 
 def test_pages_of_a_stream_go_on_where_the_one_before_ended(mix):
     run, calls = (
-        Run(4, encoder=f"{mix.parent}/encoder.py:Twice"),
+        RunOptions(4, encoder=f"{mix.parent}/encoder.py:Twice"),
         mix.parent / "encoder.py.calls",
     )
-    look, asked = Look(mix, run), [(0, 2), (2, 1), (7, 2), (1, 1)]
+    look, asked = PreviewPage(mix, run), [(0, 2), (2, 1), (7, 2), (1, 1)]
     pages = [look.page(*each) for each in asked]
     read = calls.stat().st_size
-    assert pages == [Look(mix, run).page(*each) for each in asked]
+    assert pages == [PreviewPage(mix, run).page(*each) for each in asked]
     assert calls.stat().st_size - read > read
 
 
@@ -167,7 +173,8 @@ def test_values():
     assert value_html([1, "<b>"]).count("<li>") == 2
     assert "900 more letters" in text("x" * 1000, 100)
     assert (
-        "\ud800" not in Look.__name__ + text("\ud800").encode(errors="replace").decode()
+        "\ud800"
+        not in PreviewPage.__name__ + text("\ud800").encode(errors="replace").decode()
     )
     assert item_html({"input_ids": torch.arange(3)}).count("<span title=") == 3
 

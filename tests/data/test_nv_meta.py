@@ -7,8 +7,8 @@ from functools import partial
 import pytest
 
 from energize.data.nv_meta import (
-    DatasetConfig,
     Info,
+    SampleConfig,
     Splits,
     dump_dataset_yaml,
     dump_info,
@@ -68,12 +68,12 @@ def test_splits_round_trip(folder, name):
 def test_dataset_yaml_round_trip(folder):
     field_map = {"image": "jpg,png", "caption": "json[caption][en]"}
     options = {"max_samples_per_sequence": 100, "part_filter": ["jpg"]}
-    config = DatasetConfig("m", "CaptioningSample", field_map, {"lang": "en"}, options)
+    config = SampleConfig("m", "CaptioningSample", field_map, {"lang": "en"}, options)
     write(folder, "dataset.yaml", dump_dataset_yaml(config))
     found = read_dataset_yaml(folder)
     assert (found.field_map, found.subflavors) == (field_map, {"lang": "en"})
     assert (found.options, found.code) == (options, {"part_filter": ["jpg"]})
-    crude = DatasetConfig("megatron.energon", "CrudeWebdataset")
+    crude = SampleConfig("megatron.energon", "CrudeWebdataset")
     assert (
         dump_dataset_yaml(crude)
         == "__module__: megatron.energon\n__class__: CrudeWebdataset\n"

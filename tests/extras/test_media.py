@@ -10,12 +10,11 @@ from PIL import Image
 from energize.data.media import (
     AVMetadata,
     ImageMetadata,
-    MediaFilterConfig,
-    MediaFilterStrategy,
     MediaMetadataType,
     deserialize_media_metadata,
     serialize_media_metadata,
 )
+from energize.data.media_filter import MediaFilterConfig, MediaFilterStrategy
 from energize.errors import (
     ConfigError,
     DatasetError,

@@ -8,7 +8,7 @@ from energize import get_val_dataset
 from energize.cli.init import metadataset_text
 from energize.errors import EnergizeError
 from energize.inference.engine import infer_parts
-from energize.inference.scene import Told
+from energize.inference.options import DataOptions
 from tests.layouts.base import LAYOUTS, instance
 from tests.layouts.check import wrong_of
 from tests.layouts.page import PAGE, text_of_page
@@ -50,7 +50,7 @@ def test_what_init_writes_of_a_layout_is_the_identical_dataset(
         mix.write_text(text)
         if opening.refuse or opening.may_refuse:
             continue
-        for part in infer_parts(root / opening.path, Told()).specs:
+        for part in infer_parts(root / opening.path, DataOptions()).specs:
             written = get_val_dataset(mix, split_part=part, **read)
             plain = get_val_dataset(root / opening.path, split_part=part, **read)
             assert written.describe() == plain.describe()

@@ -1,0 +1,34 @@
+"""A table and its first rows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from energize.data.rows import Row
+from energize.data.source import ShardedSource
+from energize.inference.columns import (
+    ColumnProfile,
+)
+
+
+@dataclass(frozen=True)
+class TablePreview:
+    """A table and what its first rows, and rows spread over it, show."""
+
+    files: tuple[str, ...]
+    rows: ShardedSource[Row]
+    first: list[Row]
+    columns: Mapping[str, ColumnProfile]
+
+    @property
+    def media(self) -> list[ColumnProfile]:
+        """The columns that hold or name media."""
+        return [column for column in self.columns.values() if column.is_media]
+
+    @property
+    def names(self) -> frozenset[str]:
+        """The names of its columns."""
+        return frozenset(
+            name for name, each in self.columns.items() if not each.is_nested
+        )
