@@ -15,6 +15,7 @@ from typing import Any
 from energize.core import tree
 from energize.core.blends import (
     MOST_PARTS,
+    Change,
     Edits,
     Move,
     Place,
@@ -116,71 +117,97 @@ class RemapReport:
 def remapped(
     dataset: Dataset[Any], saved: Tree, cursor: State, replaced: Sequence[Any] = ()
 ) -> tuple[State, RemapReport]:
-    """Return the cursor from which a run goes on in `dataset` that a state was saved of
-    over another one, `saved`.
+    """Return the cursor from which a run resumes in an edited mix.
 
-    Sources that were `replaced` are others by the same name: they begin anew.
+    The position stays, so steps, schedules and loops continue.
 
-    The position stays, so steps, schedules and loops go on. Raises `StateError` where
-    the places of sources are not known, or mean nothing in this dataset.
+    Args:
+        dataset: The edited mix.
+        saved: The config of the dataset that the state was saved of.
+        cursor: The cursor in the state.
+        replaced: Sources whose files are others than before. They begin anew.
+
+    Returns:
+        The cursor in the edited mix, and what became of its sources.
+
+    Raises:
+        StateError: If the places of sources are unknown, or mean nothing in this
+            dataset.
     """
-    old = cursor.get("places")
-    if not isinstance(old, dict):
-        raise StateError(
-            "the saved state does not say where each of its sources stands: it is that "
-            "of a mix of "
-            f"more than {MOST_PARTS} sources, or of one whose epochs end. Resume the "
-            "mix as it was"
-        )
-    for name in old:
-        counter_field(old, name)
-    if not tree.never_ends(dataset):
-        raise StateError(
-            f"{type(dataset).__name__} ends, and its epochs end by what is in them: an "
-            "edited mix "
-            "can go on in the middle of none. Finish the epoch, or repeat it for ever "
-            "(RepeatDataset, stop='restart')"
-        )
+    places_before = _saved_places(cursor)
     lanes = StreamPosition.loaded(cursor) if "lanes" in cursor else None
-    if dataset.indexed != (lanes is None):
-        raise StateError(
-            "the saved state is that of a stream, and this dataset is indexed, or the "
-            "other way "
-            "round: what filters or packs was added or taken away. Start it without "
-            "the state"
-        )
+    _check_comparable(dataset, lanes)
     position = counter_field(cursor, "position")
-    mix, new, begin = _new_places(dataset, cursor, lanes)
-    old = _without(old, new, replaced)
-    alike = [each for each in new if each.digest in old]
-    if not alike:
-        names = ", ".join(each.name for each in new[:_SHOWN])
-        raise StateError(
-            "no source of the saved state is in this mix, in the same order of the "
-            "same samples, "
-            f"so there is no place to keep; it reads {names}. (Of a dataset in stages, "
-            "and of what "
-            "is filtered before it is mixed, only whole stages and filters are known "
-            "again.) Start "
-            "it without the state"
-        )
-    node, items = (
-        (mix.node, begin * lanes.lanes) if mix and lanes else (dataset, position)
-    )
-    moves, left_out = _moves(node, items, new, old)
-    found = {name: value for name, value in cursor.items() if name not in _OF_THE_MIX}
-    found |= Edits(moves=tuple(moves)).saved()
+    mix, parts, begin = _new_places(dataset, cursor, lanes)
+    places_before = _without(places_before, parts, replaced)
+    _check_any_kept(parts, places_before)
+    node = dataset
+    items = position
+    if mix is not None and lanes is not None:
+        node = mix.node
+        items = begin * lanes.lanes
+    moves, left_out = _moves(node, items, parts, places_before)
+    remaining = {
+        name: value for name, value in cursor.items() if name not in _OF_THE_MIX
+    }
+    remaining |= Edits(moves=tuple(moves)).saved()
     if lanes is None:
-        _check_settled(dataset, position, new)
+        _check_settled(dataset, position, parts)
     else:
-        after = moved(dataset, {each.part: each for each in moves})
-        order = [list(old).index(e.digest) if e.digest in old else None for e in new]
-        found["cursors"] = _led_lanes(after, lanes, order, begin if mix else None)
-    report = replace(_report(dataset, saved, cursor, old, new), left_out=left_out)
+        after = moved(dataset, {move.part: move for move in moves})
+        numbers = {digest: number for number, digest in enumerate(places_before)}
+        order = [numbers.get(part.digest) for part in parts]
+        remaining["cursors"] = _led_lanes(after, lanes, order, begin if mix else None)
+    report = replace(
+        _report(dataset, saved, cursor, places_before, parts), left_out=left_out
+    )
     if speaks():
         text = "a saved state goes on in an edited mix:\n  %s"
         _log.warning(text, "\n  ".join(report.lines()))
-    return found, report
+    return remaining, report
+
+
+def _saved_places(cursor: State) -> dict[str, int]:
+    """Return how many items of each part the saved run had taken."""
+    places_before = cursor.get("places")
+    if not isinstance(places_before, dict):
+        raise StateError(
+            "the saved state does not say where each of its sources stands: it is that "
+            f"of a mix of more than {MOST_PARTS} sources, or of one whose epochs end. "
+            "Resume the mix as it was"
+        )
+    for name in places_before:
+        counter_field(places_before, name)
+    return places_before
+
+
+def _check_comparable(dataset: Dataset[Any], lanes: StreamPosition | None) -> None:
+    """Raise `StateError` for a dataset that cannot resume from a state of another."""
+    if not tree.never_ends(dataset):
+        raise StateError(
+            f"{type(dataset).__name__} ends, and its epochs end by what is in them: an "
+            "edited mix can go on in the middle of none. Finish the epoch, or repeat "
+            "it for ever (RepeatDataset, stop='restart')"
+        )
+    if dataset.indexed != (lanes is None):
+        raise StateError(
+            "the saved state is that of a stream, and this dataset is indexed, or the "
+            "other way round: what filters or packs was added or taken away. Start it "
+            "without the state"
+        )
+
+
+def _check_any_kept(parts: Sequence[Place], places_before: Mapping[str, int]) -> None:
+    """Raise `StateError` if no part of the new mix was in the saved one."""
+    if any(part.digest in places_before for part in parts):
+        return
+    names = ", ".join(part.name for part in parts[:_SHOWN])
+    raise StateError(
+        "no source of the saved state is in this mix, in the same order of the same "
+        f"samples, so there is no place to keep; it reads {names}. (Of a dataset in "
+        "stages, and of what is filtered before it is mixed, only whole stages and "
+        "filters are known again.) Start it without the state"
+    )
 
 
 def _new_places(
@@ -310,45 +337,62 @@ def _report(
     dataset: Dataset[Any],
     saved: Tree,
     cursor: State,
-    old: Mapping[str, int],
-    new: Sequence[Place],
+    places_before: Mapping[str, int],
+    parts: Sequence[Place],
 ) -> RemapReport:
-    trees = saved, config_tree(dataset)
-    names = list(_names(trees[0], old))
-    kept = {each.name: old[each.digest] for each in new if each.digest in old}
-    here = {each.digest for each in new}
-    pairs = zip(names, old.items(), strict=True)
-    dropped = {name: count for name, (digest, count) in pairs if digest not in here}
-    fresh = [each for each in new if each.digest not in old]
-    # Configs know sources by their own names, people by those in the mix.
-    own = {
-        each.name: ", ".join([source.name for source in each.sources]) for each in new
-    }
-    called = {name: label for label, name in own.items()}
-    begun = [each.name for each in fresh if own[each.name] in dropped]
     changes = Edits.loaded(cursor).changes
-    weights = weights_of(trees[0])
+    dropped = _dropped(saved, places_before, parts)
+    # Configs name sources by their own names, people by those in the mix.
+    own_names = {
+        part.name: ", ".join([source.name for source in part.sources]) for part in parts
+    }
+    labels = {name: label for label, name in own_names.items()}
+    new = [part.name for part in parts if part.digest not in places_before]
+    restarted = [name for name in new if own_names[name] in dropped]
+    shares = shares_of(_last_weights(saved, changes))
+    shares_now = shares_of(weights_of(config_tree(dataset)))
+    return RemapReport(
+        kept={
+            part.name: places_before[part.digest]
+            for part in parts
+            if part.digest in places_before
+        },
+        added=tuple(name for name in new if name not in restarted),
+        dropped={
+            name: count
+            for name, count in dropped.items()
+            if labels.get(name) not in restarted
+        },
+        restarted=tuple(restarted),
+        reweighted={
+            labels.get(name, name): (shares[name], share)
+            for name, share in shares_now.items()
+            if name in shares and not math.isclose(shares[name], share)
+        },
+        ended=len(changes),
+    )
+
+
+def _dropped(
+    saved: Tree, places_before: Mapping[str, int], parts: Sequence[Place]
+) -> dict[str, int]:
+    """Return what was taken of the saved parts that are gone, by their own names."""
+    digests = {part.digest for part in parts}
+    names = _names(saved, places_before)
+    return {
+        name: count
+        for name, (digest, count) in zip(names, places_before.items(), strict=True)
+        if digest not in digests
+    }
+
+
+def _last_weights(saved: Tree, changes: Sequence[Change]) -> dict[str, Any]:
+    """Return the weights of the outermost blend of a saved run, as they were last."""
+    weights: dict[str, Any] = dict(weights_of(saved))
     for change in changes:
         if not change.blend and set(change.weights) == set(weights):
             weights = dict(change.weights)
-    before = shares_of(weights)
-    now = shares_of(weights_of(trees[1]))
-    return RemapReport(
-        kept,
-        tuple(each.name for each in fresh if each.name not in begun),
-        {
-            name: count
-            for name, count in dropped.items()
-            if called.get(name) not in begun
-        },
-        tuple(begun),
-        {
-            called.get(name, name): (before[name], share)
-            for name, share in now.items()
-            if name in before and not math.isclose(before[name], share)
-        },
-        len(changes),
-    )
+    return weights
 
 
 def _names(tree: Any, old: Mapping[str, int]) -> Iterator[str]:

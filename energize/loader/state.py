@@ -349,22 +349,22 @@ def _mismatches(
     saved: State,
     cursor: State,
     details: State,
-    gone: Sequence[Any],
+    replaced: Sequence[Any],
 ) -> list[str]:
-    found = _loops_that_differ(dataset, details)
-    for name in dict.fromkeys([source.name for source in gone]):
-        found.append(f"{name!r}: its shards are others than when the state was saved")
+    """Return what forbids to resume a saved run over a dataset, a line each."""
+    lines = _loops_that_differ(dataset, details)
+    for name in dict.fromkeys([source.name for source in replaced]):
+        lines.append(f"{name!r}: its shards are others than when the state was saved")
     if saved["fingerprint"] == dataset.order_config.fingerprint:
-        return found
+        return lines
     before = tree_of(saved)
     now = config_tree(dataset)
     changes = replace(Edits.loaded(cursor), moves=())
-    if changes.changes:  # both with what was changed while the run went on
+    if changes.changes:  # compare both after the changes of the run
         try:
             edited = changes.applied(dataset)
         except (ConfigError, WeightError) as reason:  # mostly a source that is gone
-            apart = list(islice(changed_until(dataset, before, now, None), _FOUND))
-            return found + (list(dict.fromkeys(apart)) or [str(reason)])
+            return lines + (_differences(dataset, before, now, None) or [str(reason)])
         after = config_tree(edited)
         before = _with_changes(before, now, after)
         now = after
@@ -373,38 +373,40 @@ def _mismatches(
     items = position if isinstance(position, int) and dataset.sized else None
     try:
         now = unpacked(packed(now), "config")  # as JSON has it
-        apart = list(
-            dict.fromkeys(islice(changed_until(dataset, before, now, items), _FOUND))
-        )
-        later = islice(changed_until(dataset, before, now, None), _FOUND)
-        if not apart and not found:
-            lines = "\n  ".join(dict.fromkeys(later))
-            _warn("after the place of the saved state other samples come:\n  %s", lines)
+        differing = _differences(dataset, before, now, items)
+        if not differing and not lines:
+            later = "\n  ".join(_differences(dataset, before, now, None))
+            _warn("after the place of the saved state other samples come:\n  %s", later)
     except (RecursionError, TypeError, ValueError, KeyError, AttributeError) as error:
         raise StateError(
             f"the saved state's 'config' is damaged: {str(error)[:200]}"
         ) from error
-    return found + apart
+    return lines + differing
 
 
-def _with_changes(saved: Any, given: Any, changed: Any) -> Any:
-    """Return a saved config with the changes by which `changed` differs from
-    `given`.
-    """
-    trees = (saved, given, changed)
-    if given == changed or not all(isinstance(each, dict) for each in trees):
+def _differences(
+    dataset: Dataset[Any], before: Tree, now: Tree, items: int | None
+) -> list[str]:
+    """Return the differences of two configs that concern the order after `items`."""
+    found = islice(changed_until(dataset, before, now, items), _FOUND)
+    return list(dict.fromkeys(found))
+
+
+def _with_changes(saved: Any, original: Any, changed: Any) -> Any:
+    """Return a saved config with the changes that turn `original` into `changed`."""
+    trees = (saved, original, changed)
+    if original == changed or not all(isinstance(tree, dict) for tree in trees):
         return saved
-    found = dict(saved)
-    lists = [each.get("inputs") for each in trees]
-    if all(isinstance(each, list) for each in lists):
-        found["inputs"] = [_with_changes(*each) for each in zip(*lists, strict=False)]
-    before = given.get("changes")
+    result = dict(saved)
+    lists = [tree.get("inputs") for tree in trees]
+    if all(isinstance(inputs, list) for inputs in lists):
+        result["inputs"] = [_with_changes(*row) for row in zip(*lists, strict=False)]
+    before = original.get("changes")
     now = changed.get("changes")
     if before != now and isinstance(saved.get("changes"), list):
-        found["changes"] = sorted(
-            [*saved["changes"], *(c for c in now if c not in before)]
-        )
-    return found
+        made = [change for change in now if change not in before]
+        result["changes"] = sorted([*saved["changes"], *made])
+    return result
 
 
 def _replaced(dataset: Dataset[Any], saved: State, now: State) -> list[Any]:
@@ -425,8 +427,7 @@ def _loops_that_differ(dataset: Dataset[Any], details: State) -> list[str]:
     """Loops that count steps, where they did not, or the other way round: an obstacle
     where passes end, which without loops all lanes do together.
     """
-    node = dataset
-    node = tree.unwrap(node)
+    node = tree.unwrap(dataset)
     if dataset.indexed or (node.sized and node.size == INFINITE):
         return []
     now = tree.steps_per_loop(dataset)
@@ -441,7 +442,7 @@ def _loops_that_differ(dataset: Dataset[Any], details: State) -> list[str]:
 
 
 def _warn_of_details(before: State, now: State) -> None:
-    """Tell what is different and changes no sample."""
+    """Warn of differences that change no sample."""
     if not before or before == now:
         return
     lines = []
@@ -450,17 +451,22 @@ def _warn_of_details(before: State, now: State) -> None:
     if before.get("places") != now["places"]:
         lines.append("folders are mounted elsewhere")
     listed = before.get("functions")
-    old = [str(each) for each in listed] if isinstance(listed, list) else []
-    new = now["functions"]
-    for word, these, others in (("gone", old, new), ("new", new, old)):
-        names = [each for each in these if each not in others]
-        lines += [f"functions that are {word}: {', '.join(names)}"] if names else []
+    old = [str(name) for name in listed] if isinstance(listed, list) else []
+    lines += _functions_without("gone", old, now["functions"])
+    lines += _functions_without("new", now["functions"], old)
     if lines:
         text = (
             "the saved state fits, though not all is as it was; no sample depends "
             "on it:\n%s"
         )
         _warn(text, "\n".join(f"  {line}" for line in lines))
+
+
+def _functions_without(
+    word: str, functions: Sequence[str], others: Sequence[str]
+) -> list[str]:
+    names = [name for name in functions if name not in others]
+    return [f"functions that are {word}: {', '.join(names)}"] if names else []
 
 
 def saved_details(saved: State) -> State:
